@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from multidict import CIMultiDict
 
+from localcloud import distance
 from localcloud.call import CLOUD
 from localcloud.dispatch import UNKNOWN, error_response, find_method, respond, too_large
 from localcloud.errors import ApiError
@@ -84,7 +85,12 @@ async def respond_to_part(request: web.Request, part: bytes) -> web.Response:
         response = error_response(ApiError(400, "badRequest", "Media cannot be part of a batch"))
     path = target.path + (f"?{target.query}" if target.query else "")
     request.app[CLOUD].requests.add(
-        found[0].id if found else UNKNOWN, verb, path, response.status, len(part)
+        found[0].id if found else UNKNOWN,
+        verb,
+        path,
+        response.status,
+        len(part),
+        distance.times_of(request),
     )
     return response
 

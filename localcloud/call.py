@@ -19,6 +19,7 @@ from localcloud.artifacts.store import Artifacts
 from localcloud.builds.store import Builds
 from localcloud.compute.state import Compute
 from localcloud.container.state import Container
+from localcloud.distance import Link
 from localcloud.errors import ApiError
 from localcloud.faults import Fault, Faults, RequestLog
 from localcloud.identity.iam import Iam
@@ -74,6 +75,7 @@ class Cloud:
     compute: Compute = None  # type: ignore[assignment]  # some tests serve buckets alone
     container: Container = None  # type: ignore[assignment]  # as for compute
     requests: RequestLog = field(default_factory=RequestLog)
+    link: Link = field(default_factory=Link)
 
     def __post_init__(self) -> None:
         self.tokens.endpoint = lambda: f"http://127.0.0.1:{self.port}"
@@ -115,6 +117,8 @@ async def suffer(
     """Do to a request what a fault says: wait, cut the connection, raise."""
     if fault.delay:
         await asyncio.sleep(fault.delay)
+    if fault.together:
+        await fault.meet()
     if fault.reset:
         cut(request)
         raise ConnectionResetError("cut by a fault")

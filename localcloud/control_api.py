@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from localcloud.call import Cloud, parse_json
-from localcloud.compute import catalog, power
+from localcloud.compute import catalog, power, slices
 from localcloud.compute.checks import check_place
 from localcloud.errors import ApiError
 from localcloud.kubernetes import streams, trouble
@@ -22,7 +22,8 @@ from localcloud.kubernetes.plane import Plane
 
 # Of what holds more than settings.
 SETTINGS = {
-    "Storage": ["latency", "write_interval"],
+    "Storage": ["write_interval"],
+    "Link": ["latency", "machine_latency", "bandwidth"],
     "Iam": ["grant_delay", "account_delay", "enable_delay"],
 }
 
@@ -46,6 +47,7 @@ def routes(cloud: Cloud) -> list[web.RouteDef]:
         ("POST", "/_berg/instances/{name}/crash", crash),
         ("POST", "/_berg/instances/{name}/cut", cut),
         ("POST", "/_berg/clusters/{name}/images", set_image),
+        ("POST", "/_berg/clusters/{name}/kueue", install_kueue),
         ("POST", "/_berg/clusters/{name}/cut", cut_streams),
         ("POST", "/_berg/pods/{name}/evict", evict),
         ("POST", "/_berg/pods/{name}/oom", run_out_of_memory),
@@ -144,6 +146,7 @@ async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
     holders = [
         cloud.storage,
         cloud.iam,
+        cloud.link,
         *([settings, cloud.container.settings] if settings else []),
     ]
     for key, value in body.items():
@@ -155,7 +158,7 @@ async def change_settings(cloud: Cloud, name: str, body: dict) -> dict:
         setattr(holder, key, value if value is None else float(value))
     return {
         **({**vars(settings), **vars(cloud.container.settings)} if settings else {}),
-        "latency": cloud.storage.latency,
+        **{name: getattr(cloud.link, name) for name in SETTINGS["Link"]},
         "write_interval": cloud.storage.write_interval,
         "grant_delay": cloud.iam.grant_delay,
         "account_delay": cloud.iam.account_delay,
@@ -174,11 +177,18 @@ async def preempt(cloud: Cloud, name: str, body: dict) -> dict:
 
 
 async def maintain(cloud: Cloud, name: str, body: dict) -> dict:
-    return power.maintain(cloud.compute, cloud.compute.find(name), body.get("notice", 3600))
+    instance, notice = cloud.compute.find(name), body.get("notice", 3600)
+    if slices.repaired(cloud.compute, instance):
+        return slices.maintain(cloud.compute, instance, notice)
+    return power.maintain(cloud.compute, instance, notice)
 
 
 async def crash(cloud: Cloud, name: str, body: dict) -> dict:
-    power.crash(cloud.compute, cloud.compute.find(name))
+    instance = cloud.compute.find(name)
+    if slices.repaired(cloud.compute, instance):
+        slices.fail(cloud.compute, instance)
+    else:
+        power.crash(cloud.compute, instance)
     return {}
 
 
@@ -212,6 +222,12 @@ async def set_image(cloud: Cloud, name: str, body: dict) -> dict:
     if body.get("on", True):
         images[body["image"]] = body.get("error") or "failed to resolve reference: not found"
     return images
+
+
+async def install_kueue(cloud: Cloud, name: str, body: dict) -> dict:
+    """Let a cluster have Kueue: its custom resources, webhook and controllers."""
+    (plane_named(cloud, name).folder / "kueue").touch()
+    return {}
 
 
 async def cut_streams(cloud: Cloud, name: str, body: dict) -> dict:

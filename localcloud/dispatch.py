@@ -4,7 +4,6 @@ A request passes, in this order: route, bearer token, faults, parameters, body, 
 on and its caller may, handler, and a check of our own answer.
 """
 
-import asyncio
 import errno
 import json
 import logging
@@ -14,12 +13,12 @@ from urllib.parse import parse_qsl, unquote
 
 from aiohttp import web
 
-from localcloud import schema
+from localcloud import distance, schema
 from localcloud.call import CLOUD, Call, Cloud, parse_json, suffer
 from localcloud.errors import ApiError
-from localcloud.identity import permissions, services
+from localcloud.identity import keys, permissions, services
 from localcloud.identity.tokens import Owner
-from localcloud.storage import xml
+from localcloud.storage import parts, xml
 
 log = logging.getLogger("localcloud")
 
@@ -64,11 +63,18 @@ async def api(request: web.Request) -> web.StreamResponse:
         method_id = "storage.objects.get"
         response = await read_by_name(request, values, path, query)
     elif not found and (bucket := xml.bucket_of(path, SERVICES)):
-        response = refuse_by_name(request, bucket, path)
+        method_id, response = await do_by_name(request, bucket, path, query)
     else:
         response = await respond(request, found, path, query, request.headers, request.read)
     received = request.content.total_bytes
-    cloud.requests.add(method_id, request.method, request.raw_path, response.status, received)
+    cloud.requests.add(
+        method_id,
+        request.method,
+        request.raw_path,
+        response.status,
+        received,
+        distance.times_of(request),
+    )
     return response
 
 
@@ -88,6 +94,45 @@ async def read_by_name(
         return xml.refusal(error)
     except ConnectionError:
         return web.Response(status=499)  # the client has gone: this is for the log only
+
+
+async def do_by_name(
+    request: web.Request, bucket: str, path: str, query: str
+) -> tuple[str, web.StreamResponse]:
+    """Answer a write or a list of the XML API, as above; return the method that does it, too."""
+    if xml.object_of(path) and parts.is_meant(request.method, query):
+        return "storage.objects.insert", await upload_in_parts(request, bucket, path, query)
+    wanted = xml.asked(request.method, path, query, request.headers, bucket)
+    if wanted is None:
+        return UNKNOWN, refuse_by_name(request, bucket, path)
+    method = schema.load("storage").methods[wanted.method]
+    try:
+        found = await call_method(
+            request, (method, wanted.values), wanted.path, wanted.line, request.headers, wanted.read
+        )
+        return wanted.method, xml.told(wanted, found)
+    except ApiError as error:
+        return wanted.method, xml.refusal(error)
+    except ConnectionError:
+        return wanted.method, web.Response(status=499)
+
+
+async def upload_in_parts(
+    request: web.Request, bucket: str, path: str, query: str
+) -> web.StreamResponse:
+    """Answer a request of an upload in parts, which the JSON API has not."""
+    cloud, name = request.app[CLOUD], xml.object_of(path)
+    method = schema.load("storage").methods["storage.objects.insert"]
+    try:
+        owner = authenticate(cloud, request.headers)
+        check_scopes(method, owner)
+        if fault := cloud.faults.take(method.id, unquote(f"{path}?{query}"), None):
+            await suffer(fault, request)
+        return await parts.answer(cloud, request, owner.email, bucket, name, query)
+    except ApiError as error:
+        return xml.refusal(error)
+    except ConnectionError:
+        return web.Response(status=499)
 
 
 def refuse_by_name(request: web.Request, bucket: str, path: str) -> web.Response:
@@ -202,8 +247,6 @@ async def call_method(
     if not upload and method.verb not in ("GET", "DELETE"):
         body = parse_json(await read())
         body = schema.check_body(service, method, body, path_values)
-    if cloud.storage.latency and method.id.startswith("storage."):
-        await asyncio.sleep(cloud.storage.latency)
     call = Call(method.id, params, body, request, owner.email, headers)
     check_scopes(method, owner)
     services.check(cloud, call)
@@ -270,7 +313,7 @@ def owner_of(
 def authenticate(cloud: Cloud, headers: Any) -> Owner:
     """Return whose the bearer token is, or raise Google's 401."""
     kind, _, token = headers.get("Authorization", "").partition(" ")
-    owner = cloud.tokens.owner(token.strip()) if kind.lower() == "bearer" else None
+    owner = bearer(cloud, token.strip()) if kind.lower() == "bearer" else None
     if owner is None:
         raise ApiError(
             401,
@@ -279,6 +322,15 @@ def authenticate(cloud: Cloud, headers: Any) -> Owner:
             "other valid authentication credential.",
         )
     return owner
+
+
+def bearer(cloud: Cloud, token: str) -> Owner | None:
+    """Return whose an access token is: of one of ours, or of what an account's key signed."""
+    if token.startswith("eyJ"):
+        claims = keys.verified(cloud.iam, token, ())
+        scopes = str((claims or {}).get("scope", "")).split()
+        return Owner(claims["iss"], tuple(scopes) or None) if claims else None
+    return cloud.tokens.owner(token)
 
 
 def check_scopes(method: schema.Method, owner: Owner) -> None:

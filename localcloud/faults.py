@@ -3,6 +3,8 @@
 Not covered: faults below HTTP other than a cut connection (packet loss, corrupt bytes, slow links).
 """
 
+import asyncio
+import contextlib
 import random
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -12,7 +14,8 @@ from typing import Any
 from localcloud.errors import ApiError
 
 LOG_LENGTH = 5000
-EFFECTS = ("status", "delay", "reset", "operation_error")
+EFFECTS = ("status", "delay", "together", "reset", "operation_error")
+MEETING = 30.0  # seconds for which a request waits for the others that it is to meet
 # What Google writes beside the statuses that tests ask for most.
 REASONS = {
     401: "authError",
@@ -43,6 +46,7 @@ class Fault:
     reason: str | None = None
     message: str | None = None
     delay: float = 0
+    together: int = 0  # requests that wait for each other, and then go on at once
     reset: bool = False
     after_handler: bool = False  # do the work, then lose the answer
     operation_error: dict | None = None
@@ -51,6 +55,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
+        self.here, self.all_here = 0, asyncio.Event()
 
     def applies(self, method: str, path: str, zone: str | None) -> bool:
         """Whether this request is one of those meant; counts it."""
@@ -65,6 +70,14 @@ class Fault:
             return False
         self.hits += 1
         return True
+
+    async def meet(self) -> None:
+        """Wait until all of the requests are here that are to go on at once."""
+        self.here += 1
+        if self.here == self.together:
+            self.all_here.set()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.all_here.wait(), MEETING)
 
     def error(self) -> ApiError:
         """The error that a fault with a status stands for."""
@@ -138,13 +151,22 @@ class RequestLog:
     counts: Counter = field(default_factory=Counter)
     received: Counter = field(default_factory=Counter)  # bytes of request bodies per method
 
-    def add(self, method: str, verb: str, path: str, status: int, bytes_received: int) -> None:
+    def add(
+        self,
+        method: str,
+        verb: str,
+        path: str,
+        status: int,
+        bytes_received: int,
+        times: dict[str, Any] | None = None,  # of a request that is no part of another one
+    ) -> None:
         entry = {
             "method": method,
             "verb": verb,
             "path": path,
             "status": status,
             "bytes": bytes_received,
+            **(times or {}),
         }
         self.last.append(entry)
         self.counts[method] += 1

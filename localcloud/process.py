@@ -24,7 +24,7 @@ from aiohttp import web
 
 from localcloud import guide
 from localcloud.call import Cloud
-from localcloud.compute import groups, power
+from localcloud.compute import groups, power, resize_requests
 from localcloud.compute.state import Compute, Settings
 from localcloud.container import planes
 from localcloud.container.state import Container
@@ -63,6 +63,7 @@ async def serve(options: argparse.Namespace) -> None:
     stop = threading.Event()
     if not options.end_machines:
         groups.resume(compute)
+        resize_requests.resume(compute)
         compute.image = asyncio.ensure_future(make_image(image_folder, compute.sandbox, stop))
         await planes.resume(cloud)
         await listen_until_told(cloud, options)

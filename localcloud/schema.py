@@ -190,6 +190,8 @@ def check_params(
         query_spec = method.params.get(name)
         if query_spec is None or query_spec["location"] != "query":
             if name in api.global_params or name in EXTRA_GLOBALS:
+                if name == "alt":
+                    _convert(name, api.global_params.get(name, {}), text)
                 result[name] = text
                 continue
             if api.name == "storage":

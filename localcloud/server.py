@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from localcloud import control_api
+from localcloud import control_api, distance
 from localcloud.artifacts import api as artifacts_api
 from localcloud.artifacts import registry
 from localcloud.artifacts.store import Artifacts
@@ -38,7 +38,7 @@ from localcloud.dispatch import (
 from localcloud.errors import ApiError
 from localcloud.faults import Faults
 from localcloud.identity import api as iam_api
-from localcloud.identity import oauth, orgpolicies, services
+from localcloud.identity import keys, oauth, orgpolicies, services
 from localcloud.identity.iam import Iam
 from localcloud.identity.tokens import LAPTOP, Tokens
 from localcloud.machines import tunnel
@@ -74,13 +74,15 @@ def open_cloud(folder: Path, port: int = 0, project: str = "berg-local") -> Clou
 
 def make_app(cloud: Cloud) -> web.Application:
     """Return the application that serves `cloud`."""
-    app = web.Application(client_max_size=MAX_JSON_BODY)
+    far = distance.middleware(cloud.link, cloud.tokens)
+    app = web.Application(client_max_size=MAX_JSON_BODY, middlewares=[far])
     app[CLOUD] = cloud
     app[HANDLERS] = {}
     modules = (
         storage_api,
         secrets_api,
         iam_api,
+        keys,
         orgpolicies,
         services,
         billing_api,
@@ -93,9 +95,10 @@ def make_app(cloud: Cloud) -> web.Application:
         app[HANDLERS].update(container_api.handlers(cloud))
         cloud.compute.account_exists = lambda email: cloud.iam.account(email) is not None
         cloud.compute.account_is_known = cloud.iam.is_known
+        cloud.container.add_workload_pool = cloud.iam.add_pool
         app.middlewares.append(network)
     app.on_shutdown.append(cancel_builds)
-    app.router.add_post("/token", functools.partial(oauth.token, cloud.tokens))
+    app.router.add_post("/token", functools.partial(oauth.token, cloud.tokens, cloud.iam))
     if cloud.compute is not None:
         app.router.add_get("/v4/connect", connect_tunnel)
     app.router.add_post("/batch/{service}/v1", batch)

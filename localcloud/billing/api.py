@@ -1,7 +1,7 @@
 """Cloud Billing Catalog: the public price list, as far as it is of interest here. It takes any
 token and no right.
 
-A few of Compute Engine's SKUs with what Google published for them in 2026-07, and what else stands
+A few of Compute Engine's and Kubernetes Engine's SKUs with what Google published for them in 2026-07, and what else stands
 between them there: commitments, reserved ones for nothing, those of other regions.
 
 Not covered: all other SKUs and services, currencies but USD, former prices, billing accounts.
@@ -15,8 +15,12 @@ from typing import Any
 from localcloud.call import Call, Cloud, Handler
 from localcloud.errors import ApiError
 
-COMPUTE = "6F81-5844-456A"
-SERVICES = {COMPUTE: "Compute Engine", "95FF-2EF5-5EA1": "Cloud Storage"}
+COMPUTE, KUBERNETES = "6F81-5844-456A", "CCD8-9BF1-090E"
+SERVICES = {
+    COMPUTE: "Compute Engine",
+    KUBERNETES: "Kubernetes Engine",
+    "95FF-2EF5-5EA1": "Cloud Storage",
+}
 MOST = 5000  # SKUs in a page
 CENTRAL, AMERICAS, EAST5 = ("us-central1",), ("us-central1", "us-east1", "us-west1"), ("us-east5",)
 FRANKFURT = ("europe-west3",)
@@ -70,6 +74,8 @@ ROWS = (
     ("DWS Defined Duration V6e running in Columbus", "TPU", "OnDemand", 1.35, "h", EAST5),
     ("Regional Balanced PD Capacity", "SSD", "OnDemand", 0.2, "GiBy.mo", AMERICAS),
     ("Balanced PD Capacity", "SSD", "OnDemand", 0.1, "GiBy.mo", AMERICAS),
+    ("SSD backed PD Capacity", "SSD", "OnDemand", 0.17, "GiBy.mo", AMERICAS),
+    ("Storage PD Capacity", "PDStandard", "OnDemand", 0.04, "GiBy.mo", AMERICAS),
     ("Balanced PD Capacity in Columbus", "SSD", "OnDemand", 0.1, "GiBy.mo", EAST5),
     ("Hyperdisk Balanced Capacity in Columbus", "SSD", "OnDemand", 0.08, "GiBy.mo", EAST5),
     ("Hyperdisk Balanced IOPS in Iowa", "SSD", "OnDemand", 0.005, "mo", CENTRAL),
@@ -78,6 +84,14 @@ ROWS = (
     (f"SSD backed Local Storage {SPOT}", "LocalSSD", "OnDemand", 0.048, "GiBy.mo", AMERICAS),
     ("Network Internet Egress from Americas to Americas", "PremiumInternetEgress", "OnDemand", 0.12, "GiBy", AMERICAS),
 )  # fmt: skip
+# The fees for clusters are the same everywhere.
+CLUSTER_ROWS = (
+    ("Autopilot Kubernetes Clusters", "Compute", "OnDemand", 0.1, "h", ("global",)),
+    ("Extended Period Kubernetes Clusters", "Compute", "OnDemand", 0.5, "h", ("global",)),
+    ("Regional Kubernetes Clusters", "Compute", "OnDemand", 0.1, "h", ("global",)),
+    ("Zonal Kubernetes Clusters", "Compute", "OnDemand", 0.1, "h", ("global",)),
+)
+SKUS = {COMPUTE: ROWS, KUBERNETES: CLUSTER_ROWS}
 
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
@@ -107,7 +121,8 @@ async def list_skus(call: Call) -> dict:
         raise ApiError(404, "notFound", f"Service {call.params['parent']} not found.")
     if call.params.get("currencyCode", "USD") != "USD":
         raise ApiError(501, "notImplemented", "The embedded cloud has prices in USD alone")
-    skus = [sku(number, *row) for number, row in enumerate(ROWS)] if service == COMPUTE else []
+    rows = SKUS.get(service, ())
+    skus = [sku(service, number, *row) for number, row in enumerate(rows)]
     return page(call, "skus", skus)
 
 
@@ -124,6 +139,7 @@ def page(call: Call, key: str, rows: list[dict]) -> dict:
 
 
 def sku(
+    service: str,
     number: int,
     description: str,
     group: str,
@@ -144,9 +160,9 @@ def sku(
         "tieredRates": [{"startUsageAmount": 0, "unitPrice": rate}],
     }
     family = "Storage" if unit == "GiBy.mo" else "Compute"
-    category = {"serviceDisplayName": "Compute Engine", "resourceFamily": family}
+    category = {"serviceDisplayName": SERVICES[service], "resourceFamily": family}
     return {
-        "name": f"services/{COMPUTE}/skus/{number:04X}-0000-0000",
+        "name": f"services/{service}/skus/{number:04X}-0000-0000",
         "skuId": f"{number:04X}-0000-0000",
         "description": description,
         "category": {**category, "resourceGroup": group, "usageType": usage},

@@ -29,6 +29,7 @@ from localcloud.compute import (
     quotas,
     rates,
     reservations,
+    resize_requests,
     templates,
 )
 from localcloud.compute import power as compute_power
@@ -104,6 +105,7 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         **groups_api.HANDLERS,
         **policies.HANDLERS,
         **reservations.HANDLERS,
+        **resize_requests.HANDLERS,
         **advice.HANDLERS,
         **disks.HANDLERS,
         **addresses.HANDLERS,
@@ -190,6 +192,10 @@ async def change_power(compute: Compute, call: Call) -> dict:
     if verb == "delete" and instance.resource["deletionProtection"]:
         why = "Resource cannot be deleted if it's protected against deletion."
         raise ApiError(400, "invalidResourceUsage", f"Invalid resource usage: '{why}'.")
+    if verb == "stop":
+        compute_power.check_stop(instance, call.params)
+    if verb == "start":
+        compute_power.check_start(instance)
     operation = new_operation(compute, call, verb, instance)
     error = compute.faults.take_operation_error(call.method, instance.zone)
     if error:

@@ -100,6 +100,9 @@ def choose_names(compute: Compute, project: str, region: str, body: dict) -> lis
     count = int(body.get("count", len(given)))
     if not 1 <= count <= MOST:
         raise checks.invalid("resource.count", count, f"Must be between 1 and {MOST}.")
+    if given and pattern:
+        why = "Either namePattern or perInstanceProperties must be set."
+        raise checks.invalid("resource.namePattern", pattern, why)
     if given:
         if len(given) != count:
             message = f"count ({count}) must be the number of perInstanceProperties ({len(given)})."

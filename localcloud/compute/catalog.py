@@ -16,6 +16,7 @@ from localcloud.compute import tpus
 
 REGIONS = {
     "us-central1": "abcf",
+    "us-central2": "b",
     "us-west1": "abc",
     "us-east1": "bcd",
     "us-east4": "abc",
@@ -194,6 +195,8 @@ BOOT_DISKS = {
     **{
         "ct6e": HYPERDISK,
         "tpu7x": HYPERDISK,
+        "ct4p": ("pd-balanced",),
+        "ct5lp": ("pd-balanced",),
         "ct5p": ("pd-balanced",),
         "c4": HYPERDISK,
         "n4": HYPERDISK,
@@ -220,7 +223,18 @@ LOCAL_SSDS_INCLUDED = {
     },
     **{"a3-ultragpu": 32, "a4-": 32, "a4x": 4},
 }
-GVNIC_ONLY = ("a3", "a4", "g4", "ct5p", "ct6e", "tpu7x", "c4", "n4")  # families without VirtIO
+GVNIC_ONLY = (
+    "a3",
+    "a4",
+    "g4",
+    "ct4p",
+    "ct5lp",
+    "ct5p",
+    "ct6e",
+    "tpu7x",
+    "c4",
+    "n4",
+)  # families without VirtIO
 SHARED_CORE = {
     "f1-micro": (1, 614),
     "g1-small": (1, 1740),
@@ -243,6 +257,8 @@ CPU_PLATFORMS = {
     "a4": "Intel Emerald Rapids",
     "a4x": "NVIDIA Grace",
     "g4": "AMD Turin",
+    "ct4p": "AMD Rome",
+    "ct5lp": "AMD Milan",
     "ct5p": "AMD Milan",
     "ct6e": "AMD Genoa",
     "tpu7x": "AMD Turin",

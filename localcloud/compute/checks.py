@@ -23,6 +23,7 @@ NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_KEY = re.compile(r"[a-z\u00df-\uffff][-_a-z0-9\u00df-\uffff]{0,62}")
 LABEL_VALUE = re.compile(r"[-_a-z0-9\u00df-\uffff]{0,63}")
 METADATA_KEY = re.compile(r"[a-zA-Z0-9-_]{1,128}")
+MAX_DESCRIPTION = 2048
 MAX_METADATA_VALUE, MAX_METADATA = 256 << 10, 512 << 10
 
 
@@ -84,6 +85,16 @@ def check_place(field: str, name: str) -> None:
 def check_name(field: str, name: str) -> None:
     if not NAME.fullmatch(name):
         raise invalid(field, name, f"Must be a match of regex '{NAME.pattern}'")
+
+
+def check_description(body: dict) -> None:
+    size = len(body.get("description") or "")
+    if size > MAX_DESCRIPTION:
+        message = (
+            "Value for field 'resource.description' is too large: maximum size "
+            f"{MAX_DESCRIPTION} character(s); actual size {size}."
+        )
+        raise ApiError(413, "fieldSizeTooLarge", message)
 
 
 def types_in(properties: dict) -> list[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """Persistent disks beside those that come with a machine, and snapshots of disks.
 
-Disks are resources with a size, a type, users and what they were made from; their bytes are not
-kept: a second disk is no device of its machine here, and a disk made of a snapshot boots the image
-that the snapshot's disk was made from.
+Disks are resources with a size, a type, users and what they were made from; what is on those beside
+the first is kept in files, see blocks.py. A boot disk made of a snapshot has what was on the disk of
+the machine that the snapshot was taken of.
 
 Not covered: regional disks, customer keys, schedules of snapshots, instant snapshots, and disks in
 several machines that write.
@@ -10,14 +10,16 @@ several machines that write.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
 from localcloud.call import Call
-from localcloud.compute import catalog, quotas
+from localcloud.compute import blocks, catalog, contents, quotas
 from localcloud.compute.checks import (
     LINK,
     already_exists,
+    check_description,
     check_labels,
     check_name,
     fingerprint,
@@ -27,12 +29,25 @@ from localcloud.compute.checks import (
     number_of,
 )
 from localcloud.compute.fields import honoured
-from localcloud.compute.images import DISK, MOST_GB, check_unused, find_disk, resolve
+from localcloud.compute.images import (
+    DISK,
+    MOST_GB,
+    check_ready,
+    check_unused,
+    find_disk,
+    resolve,
+)
 from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
+from localcloud.machines import sandbox
 
 LEAST_GB = {"hyperdisk-balanced": 4}  # others have 10
+# Field -> type of disk -> the least and the most that it takes.
+SPEEDS = {
+    "provisionedIops": {"hyperdisk-balanced": (2000, 160_000)},
+    "provisionedThroughput": {"hyperdisk-balanced": (140, 2400)},
+}
 MOST_DISKS = 128  # persistent ones of a machine
 OWN = (
     *("name", "description", "sizeGb", "type", "sourceImage", "sourceSnapshot", "labels", "kind"),
@@ -91,6 +106,7 @@ def origin(compute: Compute, project: str, params: dict, field: str) -> tuple[di
         return {**found, "architecture": "X86_64"}, int(image["diskSizeGb"])
     if link := params.get("sourceSnapshot"):
         snapshot = find_snapshot(compute, project, last(link))
+        check_ready(snapshot)
         found = {"sourceSnapshot": snapshot["selfLink"], "sourceSnapshotId": snapshot["id"]}
         if image := compute.project_row(project)["snapshot_images"].get(snapshot["name"]):
             found["sourceImage"] = image
@@ -213,6 +229,7 @@ async def attach(compute: Compute, call: Call) -> dict:
     disk.setdefault("users", []).append(instance.resource["selfLink"])
     save(compute, disk)
     compute.save(instance)
+    blocks.plug(compute, instance)
     return compute.finish(on(compute, call, instance, "attachDisk"))
 
 
@@ -233,6 +250,7 @@ async def detach(compute: Compute, call: Call) -> dict:
         del disk["users"]
     save(compute, disk)
     compute.save(instance)
+    blocks.plug(compute, instance)
     return compute.finish(on(compute, call, instance, "detachDisk"))
 
 
@@ -270,11 +288,30 @@ def done(compute: Compute, call: Call, kind: str, disk: dict, error: dict | None
     return compute.finish(row, error)
 
 
+def check_speed(body: dict) -> None:
+    """Whether a disk of a type may be as fast as it is asked to be."""
+    kind = last(body.get("type") or "pd-standard")
+    for key, ranges in SPEEDS.items():
+        if key not in body:
+            continue
+        least, most = ranges.get(kind, (0, 0))
+        if not most:
+            raise invalid(f"resource.{key}", body[key], f"It cannot be set for a disk of {kind}.")
+        if not least <= int(body[key]) <= most:
+            why = f"Must be between {least} and {most} for {kind}."
+            raise invalid(f"resource.{key}", body[key], why)
+
+
 async def insert_disk(compute: Compute, call: Call) -> dict:
     project, zone, body = call.params["project"], call.params["zone"], call.body or {}
     name = body.get("name", "")
     check_name("resource.name", name)
+    check_description(body)
     honoured("resource", body, OWN)
+    check_speed(body)
+    if body.get("physicalBlockSizeBytes", "4096") not in ("4096", "16384"):
+        why = "Supported block sizes: 4096, 16384."
+        raise invalid("resource.physicalBlockSizeBytes", body["physicalBlockSizeBytes"], why)
     if "/" not in body.get("type", "/"):
         raise invalid("resource.type", body["type"], "The URL is malformed.")
     if (project, zone, name) in compute.disks:
@@ -283,6 +320,7 @@ async def insert_disk(compute: Compute, call: Call) -> dict:
     image = body.get("sourceImage") or call.params.get("sourceImage")
     sizes = {"diskSizeGb": body.get("sizeGb"), "diskType": body.get("type"), "sourceImage": image}
     disk = row_of(compute, project, zone, name, {**same, **sizes}, "resource")
+    disk |= {key: body[key] for key in (*SPEEDS, "physicalBlockSizeBytes") if key in body}
     needs = {quotas.disk_metric(last(disk["type"])): int(disk["sizeGb"])}
     error = compute.faults.take_operation_error(call.method, zone)
     error = error or quotas.quota_error(compute, project, catalog.ZONES[zone], needs)
@@ -311,6 +349,8 @@ async def resize_disk(compute: Compute, call: Call) -> dict:
     if not error:
         disk["sizeGb"] = str(size)
         save(compute, disk)
+        if compute.disk_file(disk).exists():
+            blocks.file_of(compute, disk)
     return done(compute, call, "resizeDisk", disk, error)
 
 
@@ -350,7 +390,7 @@ def find_snapshot(compute: Compute, project: str, name: str) -> dict:
 
 async def snapshot_disk(compute: Compute, call: Call) -> dict:
     """Make a snapshot of a disk (disks.createSnapshot), which machines may write to meanwhile."""
-    return make_snapshot(compute, call, disk_of(compute, call))
+    return await make_snapshot(compute, call, disk_of(compute, call))
 
 
 async def insert_snapshot(compute: Compute, call: Call) -> dict:
@@ -358,12 +398,12 @@ async def insert_snapshot(compute: Compute, call: Call) -> dict:
     found = re.search(r"zones/([^/]+)/disks/([^/]+)$", link)
     if not found:
         raise invalid("resource.sourceDisk", link, "The URL is malformed.")
-    return make_snapshot(
+    return await make_snapshot(
         compute, call, find_disk(compute, call.params["project"], found[1], found[2])
     )
 
 
-def make_snapshot(compute: Compute, call: Call, disk: dict) -> dict:
+async def make_snapshot(compute: Compute, call: Call, disk: dict) -> dict:
     project, body = call.params["project"], call.body or {}
     name, rows = body.get("name", ""), snapshots(compute, project)
     check_name("resource.name", name)
@@ -378,7 +418,7 @@ def make_snapshot(compute: Compute, call: Call, disk: dict) -> dict:
         "id": compute.new_id(),
         "creationTimestamp": compute.timestamp(),
         "name": name,
-        "status": "READY",
+        "status": "UPLOADING",
         "sourceDisk": disk["selfLink"],
         "sourceDiskId": disk["id"],
         "diskSizeGb": disk["sizeGb"],
@@ -399,11 +439,25 @@ def make_snapshot(compute: Compute, call: Call, disk: dict) -> dict:
     ids = {"targetId": disk["id"], "clientOperationId": call.params.get("requestId")}
     operation = compute.operation(project, kind, target, scope, call.principal, **ids)
     error = compute.faults.take_operation_error(call.method)
-    if not error:
-        rows.append(row)
-        compute.project_row(project)["snapshot_images"][name] = disk.get("sourceImage", "")
-        compute.save_project(project)
-    return compute.finish(operation, error)
+    if error:
+        return compute.finish(operation, error)
+    rows.append(row)
+    compute.project_row(project)["snapshot_images"][name] = disk.get("sourceImage", "")
+    compute.save_project(project)
+    compute.in_background(finish_snapshot(compute, project, row, disk, operation))
+    return operation
+
+
+async def finish_snapshot(
+    compute: Compute, project: str, row: dict, disk: dict, operation: dict
+) -> None:
+    """Copy what is on a disk; nothing is made of the snapshot before, and nobody deletes it."""
+    await asyncio.sleep(compute.settings.image_delay)
+    await contents.keep(compute, disk, row["id"])
+    await blocks.keep(compute, disk, row["id"])
+    row["status"] = "READY"
+    compute.save_project(project)
+    compute.finish(operation)
 
 
 async def get_snapshot(compute: Compute, call: Call) -> dict:
@@ -417,7 +471,10 @@ async def list_snapshots(compute: Compute, call: Call) -> dict:
 
 async def delete_snapshot(compute: Compute, call: Call) -> dict:
     row = await get_snapshot(compute, call)
+    if row["status"] == "UPLOADING":
+        check_ready(row)
     snapshots(compute, call.params["project"]).remove(row)
+    await asyncio.to_thread(sandbox.remove, contents.folder_of(compute, row["id"]))
     return of_snapshot(compute, call, "delete", row)
 
 

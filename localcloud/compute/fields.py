@@ -144,6 +144,9 @@ def check_network(
         raise missing(f"{field}.stackType")
     if given.get("nicType") == "VIRTIO_NET" and kind.name.startswith(catalog.GVNIC_ONLY):
         raise invalid(f"{field}.nicType", "VIRTIO_NET", f"{kind.name} supports gVNIC only.")
+    if given.get("nicType") in ("IDPF", "MRDMA", "IRDMA"):  # of machines that are not sold here
+        why = f"{kind.name} supports GVNIC and VIRTIO_NET."
+        raise invalid(f"{field}.nicType", given["nicType"], why)
     configs = given.get("accessConfigs") or []
     if len(configs) > 1:
         raise invalid(
@@ -280,6 +283,9 @@ def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) 
             )
         if model in ("SPOT", "FLEX_START"):
             raise invalid(field, model, "Such instances do not consume reservations.")
+    elif affinity.get("key") or affinity.get("values"):
+        why = "It may only be set for SPECIFIC_RESERVATION."
+        raise invalid("resource.reservationAffinity.key", affinity.get("key", ""), why)
     elif model == "RESERVATION_BOUND":
         raise invalid(field, model, "A specific reservation must be given.")
     models = catalog.of_family(catalog.MODELS, kind.name, ())

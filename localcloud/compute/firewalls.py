@@ -16,6 +16,7 @@ from localcloud.call import Call
 from localcloud.compute.checks import (
     LINK,
     already_exists,
+    check_description,
     check_name,
     invalid,
     last,
@@ -53,6 +54,15 @@ KEPT = (
         "destinationRanges",
     ),
 )
+# Of one rule, from the page of Google's quotas of networks.
+MOST = {
+    "sourceTags": 30,
+    "targetTags": 70,
+    "sourceServiceAccounts": 10,
+    "targetServiceAccounts": 10,
+    "sourceRanges": 5000,
+    "destinationRanges": 5000,
+}
 
 
 def rules(compute: Compute, project: str) -> list[dict]:
@@ -107,6 +117,7 @@ def rule(project: str, body: dict) -> dict:
         why = "Exactly one of the fields must be specified: allowed, denied."
         raise ApiError(400, "invalid", f"Invalid value for field 'resource': ''. {why}")
     check_name("resource.name", body["name"])
+    check_description(body)
     honoured("resource", body, (*KEPT, "network", "kind", "selfLink", "id", "creationTimestamp"))
     # what only Google says may be sent if it is true, as who read a rule before sends it
     if body.get("selfLink") and not f"/{body['selfLink']}".endswith(f"/{path}"):
@@ -115,6 +126,10 @@ def rule(project: str, body: dict) -> dict:
     for index, item in enumerate(body[which]):
         check_protocol(f"resource.{which}[{index}]", item)
     check_ends(body)
+    log = body.get("logConfig") or {}
+    if log.get("metadata") and not log.get("enable"):
+        why = "Metadata may only be specified if logging is enabled."
+        raise invalid("resource.logConfig.metadata", log["metadata"], why)
     priority = int(body.get("priority", 1000))
     if not 0 <= priority <= 65535:
         raise invalid("resource.priority", priority, "Priority must be between 0 and 65535.")
@@ -157,7 +172,7 @@ def check_ends(body: dict) -> None:
     together.
     """
     inbound = body.get("direction", "INGRESS") == "INGRESS"
-    for key in () if inbound else ("sourceTags", "sourceServiceAccounts"):
+    for key in () if inbound else ("sourceRanges", "sourceTags", "sourceServiceAccounts"):
         if body.get(key):
             raise invalid(
                 f"resource.{key}", "", "Must not be specified for a rule of direction EGRESS."
@@ -171,6 +186,9 @@ def check_ends(body: dict) -> None:
             except ValueError:
                 why = "Must be a CIDR address range."
                 raise invalid(f"resource.{key}[{index}]", text, why) from None
+    for key, most in MOST.items():
+        if len(body.get(key) or []) > most:
+            raise invalid(f"resource.{key}", "", f"At most {most} of them are allowed.")
     for key in ("sourceTags", "targetTags"):
         for index, tag in enumerate(body.get(key) or []):
             check_name(f"resource.{key}[{index}]", tag)

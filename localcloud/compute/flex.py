@@ -3,7 +3,8 @@
 While it waits the instance is PENDING and its operation runs. When the wait runs out the instance is
 gone, and the operation alone says why; whoever deletes the instance gives up its place.
 
-Not covered: the order in which Google serves who waits; several machines at once (resize requests).
+Not covered: the order in which Google serves who waits. Several machines at once are
+resize_requests.py's.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ What Google says, in pages below https://cloud.google.com/compute/docs/instance-
 - A creation that fails is tried again until it succeeds; `currentAction` and `lastAttempt` of the member show it
   (reference of listManagedInstances).
 
-Zonal groups with a workload policy are slices of TPUs, see slices.py.
+Zonal groups with a workload policy are slices of TPUs, see slices.py; machines that come all at once
+by a resize request are resize_requests.py's.
 
 Not covered: updates of a group or its template, health checks, stateful configuration, autoscaling,
 standby pools, instance flexibility, target pools, proactive redistribution, abandoned and recreated
@@ -45,14 +46,15 @@ def resume(compute: Compute) -> None:
             compute.in_background(delete(compute, group))
 
 
-def add(compute: Compute, group: Group, names: Iterable[str]) -> None:
-    """Give a group members of these names."""
+def add(compute: Compute, group: Group, names: Iterable[str], request: str = "") -> None:
+    """Give a group members of these names; those of a resize request are its to make."""
     for name in names:
         group.members[name] = {
             "zone": first_zone(group),
             "created": False,
             "action": "CREATING",
             "errors": [],
+            "request": request,
         }
         group.resource["targetSize"] += 1
         compute.in_background(keep(compute, group, name))
@@ -110,7 +112,7 @@ async def keep(compute: Compute, group: Group, name: str) -> None:
             note(compute, group, member, action="NONE", errors=[], zone=instance.zone, created=True)
             if group.is_slice:
                 slices.note(compute, group)
-        elif not instance and repaired:
+        elif not instance and repaired and not member.get("request"):
             note(compute, group, member, action="RECREATING" if member["created"] else "CREATING")
             wait = next_attempt - loop.time()
             if wait <= 0:

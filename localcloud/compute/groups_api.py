@@ -24,6 +24,7 @@ from localcloud.compute.templates import change
 from localcloud.errors import ApiError
 
 MOST = 2000  # members of a group
+ACTIONS = ("NONE", "REFRESH", "RESTART", "REPLACE")  # each disrupts more than the one before it
 HONOURED = {
     *(
         "name",
@@ -51,6 +52,7 @@ async def insert_group(compute: Compute, call: Call) -> dict:
     project, zone = call.params["project"], call.params.get("zone", "")
     region = call.params.get("region") or catalog.ZONES[zone]
     body = checks.written({"$ref": "InstanceGroupManager"}, call.body)
+    checks.check_description(body)
     for field in body:
         if field not in (slices.HONOURED if zone else HONOURED) and body[field]:
             raise missing(field)
@@ -59,6 +61,7 @@ async def insert_group(compute: Compute, call: Call) -> dict:
     if group.key in compute.groups:
         raise checks.already_exists(group.path)
     size = check_size("resource.targetSize", body["targetSize"])
+    check_pace(body, size, not zone)
     if zone:
         made_from = compute.templates[template_key(template)]
         own: dict[str, Any] = {"zone": f"{LINK}projects/{project}/zones/{zone}"}
@@ -174,6 +177,34 @@ def update_policy(body: dict) -> dict:
         "minimalAction": "REPLACE",
     }
     return {**default, **body.get("updatePolicy", {})}
+
+
+def check_pace(body: dict, size: int, is_regional: bool) -> None:
+    """How fast a group may change its members, and what it may do to them."""
+    policy, path = update_policy(body), "resource.updatePolicy"
+    for key in ("maxSurge", "maxUnavailable"):
+        given = policy.get(key, {})
+        for how in ("fixed", "percent"):
+            most = 100 if how == "percent" else MOST
+            if not 0 <= given.get(how, 0) <= most:
+                why = f"Must be between 0 and {most}."
+                raise checks.invalid(f"{path}.{key}.{how}", given[how], why)
+        if {"fixed", "percent"} <= given.keys():
+            raise checks.invalid(f"{path}.{key}", "", "Either fixed or percent may be set.")
+        if is_regional and given.get("percent") and size < 10:
+            why = "A regional group takes a percentage only if its target size is at least 10."
+            raise checks.invalid(f"{path}.{key}.percent", given["percent"], why)
+    surge, gone = policy.get("maxSurge"), policy.get("maxUnavailable")
+    if surge is not None and gone is not None and not any({**surge, **gone}.values()):
+        why = "At least one of maxSurge and maxUnavailable must be greater than 0."
+        raise checks.invalid(f"{path}.maxSurge", "", why)
+    if policy.get("replacementMethod") == "RECREATE" and any((surge or {}).values()):
+        why = "Must be 0 where replacementMethod is RECREATE."
+        raise checks.invalid(f"{path}.maxSurge", "", why)
+    least, most_allowed = policy["minimalAction"], policy.get("mostDisruptiveAllowedAction")
+    if most_allowed and ACTIONS.index(least) > ACTIONS.index(most_allowed):
+        why = f"Must be at least minimalAction, {least}."
+        raise checks.invalid(f"{path}.mostDisruptiveAllowedAction", most_allowed, why)
 
 
 def check_lifecycle(body: dict) -> dict:
@@ -366,21 +397,29 @@ async def create_instances(compute: Compute, call: Call) -> dict:
         raise checks.invalid("instances.name", names[0] if names else "", why)
     if not names:
         raise checks.invalid("instances", "", "At least one instance must be specified.")
-    for row, name in zip(rows, names, strict=True):
+    for row in rows:
         if any(row.get("preservedState", {}).values()):  # gcloud sends an empty one
             raise missing("instances[].preservedState")
-        checks.check_name("instances.name", name)
+    check_new_names(group, names, "instances.name")
+    return change_members(compute, call, group, names, [])
+
+
+def check_new_names(group: Group, names: list[str], field: str) -> None:
+    """Raise Google's error for what no new member of a group can be called."""
+    for name in names:
+        checks.check_name(field, name)
         if name in group.members or names.count(name) > 1:
             raise checks.already_exists(f"{group.path}/{name}")
     check_size("resource.targetSize", group.resource["targetSize"] + len(names))
-    return change_members(compute, call, group, names, [])
 
 
 async def delete_instances(compute: Compute, call: Call) -> dict:
     group, body = open_group(compute, call), call.body or {}
     there = {link_of(compute, group, name): name for name in compute_groups.wanted(group)}
     names = []
-    for link in body.get("instances") or []:
+    if not body.get("instances"):
+        raise checks.invalid("instances", "", "At least one instance must be specified.")
+    for link in body["instances"]:
         match = re.fullmatch(r".*?(zones/[^/]+/instances/[^/]+)", link)
         if not match:
             raise checks.invalid("instances", link, "The URL is malformed.")
@@ -451,7 +490,6 @@ HANDLERS = {
         for verb in ("insert", "get", "list", "delete")
     },
     "instanceGroupManagers.aggregatedList": list_groups,
-    "instanceGroupManagerResizeRequests.insert": slices.refuse_resize_request,
     **{f"regionInstanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},
     **{f"instanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},
     "instanceGroups.list": list_instance_groups,

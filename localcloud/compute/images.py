@@ -5,11 +5,12 @@ Not covered: licences, deprecation schedules. Other disks than the first, and sn
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
 from localcloud.call import Call
-from localcloud.compute import catalog
+from localcloud.compute import catalog, contents
 from localcloud.compute.checks import (
     LINK,
     already_exists,
@@ -24,6 +25,7 @@ from localcloud.compute.fields import honoured
 from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
+from localcloud.machines import sandbox
 
 MOST_GB = 65536
 DISK = (
@@ -87,7 +89,8 @@ def find(compute: Compute, project: str, name: str) -> dict:
 
 
 def newest(compute: Compute, project: str, family: str) -> dict:
-    found = [image for image in images_of(compute, project) if image.get("family") == family]
+    of_family = [each for each in images_of(compute, project) if each.get("family") == family]
+    found = [image for image in of_family if image["status"] == "READY"]
     if not found:
         raise not_found(f"projects/{project}/global/images/family/{family}")
     return max(found, key=lambda image: image["creationTimestamp"])
@@ -115,6 +118,9 @@ def check_disks(kind: catalog.MachineType, body: dict) -> dict:
         honoured(f"{field}[{index}]", disk, DISK)
         if len(disk.get("deviceName", "")) > 63:
             why = "Must be at most 63 characters long."
+            raise invalid(f"{field}[{index}].deviceName", disk["deviceName"], why)
+        if not re.fullmatch(r"[\w.-]*", disk.get("deviceName", ""), re.ASCII):  # it names a file
+            why = "Must be a match of regex '[\\w.-]+'"
             raise invalid(f"{field}[{index}].deviceName", disk["deviceName"], why)
         honoured(f"{field}[{index}].initializeParams", disk.get("initializeParams", {}), NEW_DISK)
         if bool(disk.get("boot")) != (index == 0):
@@ -241,6 +247,16 @@ def new_disk(
     return disk, image
 
 
+def not_ready(path: str) -> ApiError:
+    return ApiError(400, "resourceNotReady", f"The resource '{path}' is not ready")
+
+
+def check_ready(row: dict) -> None:
+    """Raise 400 for an image or a snapshot that is still being made."""
+    if row["status"] != "READY":
+        raise not_ready(row["selfLink"].removeprefix(LINK))
+
+
 def boot_source(
     compute: Compute, project: str, params: dict, field: str
 ) -> tuple[dict, dict[str, str]]:
@@ -250,6 +266,7 @@ def boot_source(
         rows = [each for each in row.get("snapshots", []) if each["name"] == last(link)]
         if not rows:
             raise not_found(f"projects/{project}/global/snapshots/{last(link)}")
+        check_ready(rows[0])
         source = row["snapshot_images"][rows[0]["name"]]
         if not source:
             raise invalid(f"{field}.sourceSnapshot", link, "Its disk was no boot disk.")
@@ -259,6 +276,7 @@ def boot_source(
     if not params.get("sourceImage"):
         raise invalid("resource.disks[0]", "", "Boot disk must have a source specified.")
     image = resolve(compute, project, params["sourceImage"], f"{field}.sourceImage")
+    check_ready(image)
     return image, {"sourceImage": image["selfLink"], "sourceImageId": image["id"]}
 
 
@@ -320,10 +338,27 @@ async def insert_image(compute: Compute, call: Call) -> dict:
     size = int(body.get("diskSizeGb", based_on["diskSizeGb"]))
     image = image_resource(project, catalog.Image(name, "", "", size, compute.timestamp()))
     kept = ("family", "description", "labels", "sourceImage", "sourceDisk")
-    image.update({key: body[key] for key in kept if body.get(key)})
-    row["images"].append({key: value for key, value in image.items() if value != ""})
+    image.update({key: body[key] for key in kept if body.get(key)}, status="PENDING")
+    image = {key: value for key, value in image.items() if value != ""}
+    row["images"].append(image)
     compute.save_project(project)
-    return compute.finish(compute.operation(project, "insert", path, "global", call.principal))
+    operation = compute.operation(project, "insert", path, "global", call.principal)
+    made_of = {} if body.get("sourceImage") else disk
+    compute.in_background(finish_image(compute, project, image, made_of, operation))
+    return operation
+
+
+async def finish_image(
+    compute: Compute, project: str, image: dict, disk: dict, operation: dict
+) -> None:
+    """Copy a disk into an image, {} for none; an image that fails stays, and says so."""
+    await asyncio.sleep(compute.settings.image_delay)
+    failed = compute.faults.take_operation_error("compute.images.insert")
+    if not failed:
+        await contents.keep(compute, disk, image["id"])
+    image["status"] = "FAILED" if failed else "READY"
+    compute.save_project(project)
+    compute.finish(operation, failed)
 
 
 def source_disk(compute: Compute, project: str, link: str, force: bool) -> dict:
@@ -345,11 +380,14 @@ async def delete_image(compute: Compute, call: Call) -> dict:
     project, name = call.params["project"], call.params["image"]
     path = f"projects/{project}/global/images/{name}"
     row = compute.project_row(project)
-    kept = [image for image in row["images"] if image["name"] != name]
-    if len(kept) == len(row["images"]):
+    gone = [image for image in row["images"] if image["name"] == name]
+    if not gone:
         raise not_found(path)
-    row["images"] = kept
+    if gone[0]["status"] == "PENDING":
+        raise not_ready(path)
+    row["images"].remove(gone[0])
     compute.save_project(project)
+    await asyncio.to_thread(sandbox.remove, contents.folder_of(compute, gone[0]["id"]))
     return compute.finish(compute.operation(project, "delete", path, "global", call.principal))
 
 
@@ -368,7 +406,7 @@ async def delete_disk(compute: Compute, call: Call) -> dict:
     disk = find_disk(compute, project, zone, name)
     check_unused(disk)
     del compute.disks[project, zone, name]
-    compute.drop("disks", disk["id"])
+    compute.drop_disk(disk)
     path = disk["selfLink"].removeprefix(LINK)
     operation = compute.operation(
         project, "delete", path, f"zones/{zone}", call.principal, targetId=disk["id"]

@@ -16,9 +16,10 @@ from typing import Any
 
 from localcloud.call import Call
 from localcloud.compute import catalog
-from localcloud.compute.checks import LINK
+from localcloud.compute.checks import LINK, invalid
 from localcloud.errors import ApiError
 
+MOST = 500  # rows of a page
 Test = Callable[[dict], bool]
 TOKEN = re.compile(
     r'\s*(\(|\)|!=|<=|>=|[=:<>]|"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|[^\s()=:<>!"\']+)'
@@ -35,6 +36,9 @@ def listed(
     regions/<region>.
     """
     name = plural or f"{kind}s"
+    if int(call.params.get("maxResults", MOST)) > MOST:
+        why = f"Must be less than or equal to {MOST}"
+        raise invalid("maxResults", call.params["maxResults"], why)
     aggregated = call.method.endswith("aggregatedList")
     singular = place[:-1]
     if not aggregated and singular in call.params:
@@ -75,6 +79,8 @@ def resources(params: dict, kind: str, rows: list[dict], size: int) -> dict:
     """One page of a list of the newer APIs, which say `pageSize` and have no kind; `size` is their
     default.
     """
+    if int(params.get("pageSize") or 0) < 0:
+        raise ApiError(400, "invalid", f"The page size must not be negative: {params['pageSize']}.")
     kept, token = page(rows, {**params, "maxResults": params.get("pageSize") or size})
     return {**({kind: kept} if kept else {}), **({"nextPageToken": token} if token else {})}
 
@@ -180,7 +186,7 @@ def parse_term(tokens: list[str]) -> Test:
         if not tokens or tokens.pop(0) != ")":
             raise bad("unbalanced parentheses")
         return test
-    if len(tokens) < 2 or tokens[0] not in OPERATORS:
+    if len(tokens) < 2 or tokens[0] not in OPERATORS or tokens[1] in ("(", ")", *OPERATORS):
         raise bad(token)
     operator, value = tokens.pop(0), unquote(tokens.pop(0))
     if token.startswith("-"):

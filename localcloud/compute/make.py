@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from localcloud.compute import catalog, disks, flex, quotas, reservations, tpus
+from localcloud.compute import catalog, contents, disks, flex, quotas, reservations, tpus
 from localcloud.compute.checks import (
     LINK,
     already_exists,
+    check_description,
     check_labels,
     check_metadata,
     check_name,
@@ -43,8 +44,10 @@ def make_instance(
     """
     region, name = catalog.ZONES[zone], body.get("name", "")
     check_name("resource.name", name)
+    check_description(body)
     base = f"{LINK}projects/{project}/zones/{zone}"
     kind = check_machine_type(zone, body.get("machineType", ""))
+    check_is_made(kind, body)
     accelerators = check_accelerators(project, zone, kind, body)
     reservations.check(compute, project, zone, body, kind)
     check_rest(compute, project, region, kind, body)
@@ -122,6 +125,7 @@ def make_instance(
     needs = quotas.drawn(compute, project, region, quota_needs(kind, resource, new), scheduling)
     learns = f"/{catalog.DEEP_LEARNING}/" in boot.get("sourceImage", "")
     instance = Instance(project, zone, resource["id"], resource, needs, plain, learns=learns)
+    contents.settle(compute, instance, contents.source_of(boot))
     instance.valid_seconds = valid
     return instance, new
 
@@ -166,6 +170,15 @@ def check_machine_type(zone: str, link: str) -> catalog.MachineType:
     if "zones/" in link and f"zones/{zone}/" not in link:
         raise invalid("resource.machineType", link, f"Machine type must be in zone '{zone}'.")
     return found
+
+
+def check_is_made(kind: catalog.MachineType, body: dict) -> None:
+    """Refuse a machine type that Google makes as a node of Kubernetes alone."""
+    generation = tpus.generation_of(kind.name)
+    is_node = "goog-gke-node" in (body.get("labels") or {})
+    if generation and generation.name in tpus.NODES_ALONE and not is_node:
+        why = f"Machine type '{kind.name}' is for nodes of Google Kubernetes Engine."
+        raise invalid("resource.machineType", body.get("machineType", ""), why)
 
 
 def check_accelerators(

@@ -7,10 +7,13 @@ refused with 501.
 
 from __future__ import annotations
 
+import re
+
 from localcloud.call import Call
 from localcloud.compute.checks import (
     LINK,
     already_exists,
+    check_description,
     check_name,
     invalid,
     missing,
@@ -23,6 +26,7 @@ from localcloud.compute.state import Compute
 from localcloud.compute.templates import change
 from localcloud.errors import ApiError
 
+TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")  # two or three sides, none of them 0
 WORKLOAD = ("type", "acceleratorTopology", "acceleratorTopologyMode")
 
 
@@ -30,6 +34,7 @@ async def insert_policy(compute: Compute, call: Call) -> dict:
     project, region = call.params["project"], call.params["region"]
     body = written({"$ref": "ResourcePolicy"}, call.body)
     check_name("resource.name", body.get("name", ""))
+    check_description(body)
     honoured("resource", body, ("name", "description", "workloadPolicy"))
     workload = body.get("workloadPolicy") or {}
     honoured("resource.workloadPolicy", workload, WORKLOAD)
@@ -37,7 +42,7 @@ async def insert_policy(compute: Compute, call: Call) -> dict:
         raise missing(
             "resource.workloadPolicy without type HIGH_THROUGHPUT and acceleratorTopology"
         )
-    if not all(side.isdigit() for side in workload["acceleratorTopology"].split("x")):
+    if not TOPOLOGY.fullmatch(workload["acceleratorTopology"]):
         field = "resource.workloadPolicy.acceleratorTopology"
         raise invalid(
             field, workload["acceleratorTopology"], "Must be sizes joined by x, such as 4x4."
@@ -86,11 +91,11 @@ async def list_policies(compute: Compute, call: Call) -> dict:
 async def delete_policy(compute: Compute, call: Call) -> dict:
     row = await get_policy(compute, call)
     path = row["selfLink"].removeprefix(LINK)
-    for group in compute.groups.values():
-        if group.policy == row["selfLink"]:
-            message = (
-                f"The resource_policy resource '{path}' is already being used by '{group.path}'"
-            )
+    users = [each.path for each in compute.groups.values() if each.policy == row["selfLink"]]
+    pool = compute.pool_with_policy(call.params["project"], call.params["region"], row["name"])
+    for user in [*users, pool]:
+        if user:
+            message = f"The resource_policy resource '{path}' is already being used by '{user}'"
             raise ApiError(400, "resourceInUseByAnotherResource", message)
 
     def forget() -> None:

@@ -19,9 +19,10 @@ import logging
 import signal
 from datetime import datetime, timezone
 
-from localcloud.compute import flex, quotas, reservations, tpus
+from localcloud.compute import blocks, contents, flex, quotas, reservations, tpus
 from localcloud.compute.checks import last
 from localcloud.compute.state import Compute, Instance
+from localcloud.errors import ApiError
 from localcloud.machines import processes, sandbox
 
 log = logging.getLogger("localcloud")
@@ -66,6 +67,41 @@ async def wait(compute: Compute, instance: Instance, operation: dict) -> None:
     await boot(compute, instance, operation)
 
 
+def check_stop(instance: Instance, params: dict) -> None:
+    """Raise ApiError for what Google does not stop: it has no way back, or would lose a disk."""
+    resource = instance.resource
+    if resource["scheduling"]["provisioningModel"] == "FLEX_START":
+        why = "Stopping a VM with the FLEX_START provisioning model is not supported."
+        raise ApiError(400, "invalidResourceUsage", f"Invalid resource usage: '{why}'.")
+    has_scratch = any(disk["type"] == "SCRATCH" for disk in resource["disks"])
+    if has_scratch and "discardLocalSsd" not in params:
+        why = "The discardLocalSsd parameter must be set for a VM with local SSDs."
+        raise ApiError(400, "badRequest", why)
+
+
+def check_start(instance: Instance) -> None:
+    """Raise ApiError for an instance that is on its way down."""
+    if instance.resource["status"] == "STOPPING":
+        why = f"The resource '{instance.path}' is not ready"
+        raise ApiError(400, "resourceNotReady", why)
+
+
+def release_external(instance: Instance) -> None:
+    """Take the external address away, which is nobody's own, as of an instance that is off."""
+    for access in external(instance):
+        access.pop("natIP", None)
+
+
+def give_external(instance: Instance) -> None:
+    for access in external(instance):
+        access["natIP"] = instance.address
+
+
+def external(instance: Instance) -> list[dict]:
+    interfaces = instance.resource["networkInterfaces"]
+    return [access for each in interfaces for access in each.get("accessConfigs", [])]
+
+
 async def start(compute: Compute, instance: Instance, operation: dict) -> None:
     """Turn a stopped instance on again."""
     if instance.resource["status"] != "TERMINATED":
@@ -74,6 +110,7 @@ async def start(compute: Compute, instance: Instance, operation: dict) -> None:
         compute.finish(operation, error)
     else:
         instance.preempted, instance.maintenance = False, "NONE"
+        give_external(instance)
         compute.set_status(instance, "PROVISIONING")
         await boot(compute, instance, operation)
 
@@ -82,10 +119,15 @@ async def boot(
     compute: Compute, instance: Instance, operation: dict, error: dict | None = None
 ) -> None:
     async with compute.lock(instance):
-        if not await power_on(compute, instance):
+        try:
+            on = await power_on(compute, instance)
+            why = "" if on else sandbox.console_tail(compute.machine_folder(instance))
+        except Exception as failure:  # an operation that never ends would say nothing
+            log.exception("%s did not boot", instance.name)
+            on, why = False, f"{type(failure).__name__}: {failure}"
+        if not on:
             await power_off(compute, instance, 0)
-            console = sandbox.console_tail(compute.machine_folder(instance))
-            error = {"code": "INTERNAL_ERROR", "message": f"Machine did not boot: {console}"}
+            error = {"code": "INTERNAL_ERROR", "message": f"Machine did not boot: {why}"}
     compute.finish(operation, error)
 
 
@@ -114,6 +156,8 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     about = (instance.name, instance.address, compute.metadata_port, image, script, agent)
     busy = compute.settings.first_boot if instance.learns or instance.plain_image else 0
     chips = chips_on(instance, compute.sandbox)
+    await contents.lay_out(compute, instance)
+    blocks.plug(compute, instance)
     machine = sandbox.Machine(folder, *about, *chips, instance.peers, learns, busy)
     process = await asyncio.to_thread(sandbox.boot, machine, compute.sandbox)
     compute.booted[instance.id] = process
@@ -202,6 +246,9 @@ async def take_down(compute: Compute, instance: Instance, grace: float | None) -
 async def power_off(compute: Compute, instance: Instance, grace: float | None) -> None:
     """Take a machine down, to TERMINATED. Its disk stays."""
     await take_down(compute, instance, grace)
+    release_external(instance)
+    # Google counts the time limit anew from the next start.
+    instance.resource.pop("resourceStatus", None)
     compute.set_status(instance, "TERMINATED", lastStopTimestamp=compute.timestamp())
 
 
@@ -357,6 +404,10 @@ async def adopt(compute: Compute) -> None:
             compute.forget(instance)
         elif status != "TERMINATED":
             await power_off(compute, instance, 0)
+    for project in compute.settled.values():
+        for snapshot in project.get("snapshots", []):
+            if snapshot["status"] == "UPLOADING":  # from a disk whose copy broke off
+                snapshot["status"] = "FAILED"
     kept = {instance.id for instance in compute.instances.values()}
     for folder in (compute.folder.parent / "machines").glob("*"):
         if folder.name not in kept:

@@ -179,10 +179,25 @@ async def delete_reservation(compute: Compute, call: Call) -> dict:
     return change(compute, call, "delete", path, row["id"], forget)
 
 
+async def resize_reservation(compute: Compute, call: Call) -> dict:
+    row, count = row_of(compute, call), int((call.body or {}).get("specificSkuCount") or 0)
+    least = max(1, used(compute, row))
+    if count < least:
+        why = f"Must be at least {least}: one, or as many as are in use."
+        raise invalid("specificSkuCount", count, why)
+
+    def set_count() -> None:
+        row["specificReservation"]["count"] = str(count)
+        compute.write("reservations", row["id"], row)
+
+    return change(compute, call, "resize", row["selfLink"].removeprefix(LINK), row["id"], set_count)
+
+
 HANDLERS = {
     "reservations.insert": insert_reservation,
     "reservations.get": get_reservation,
     "reservations.list": list_reservations,
     "reservations.aggregatedList": list_reservations,
     "reservations.delete": delete_reservation,
+    "reservations.resize": resize_reservation,
 }

@@ -4,20 +4,22 @@ none.
 Google tries until there is room; what stands in the way is in `status.bulkInstanceOperation`.
 In the other mode, which `strict_bulk` wants for some, they are made all or none here, too, where
 Google would make one after the other; what stands in the way is in each member's `lastAttempt`.
-Nothing repairs a slice: a machine that goes leaves it without one. The order of the workers is not
-that of the names.
+A host that fails, or is maintained, takes the whole slice along: where `automaticRestart` is on, all
+machines go down together and come back together, with their disks. A machine that is preempted or
+deleted leaves a slice without one. The order of the workers is not that of the names.
 
-Not covered: BULK groups of other machines, resize requests, reservations, slices that Google drains
-or repairs.
+Not covered: BULK groups of other machines, reservations, slices that Google drains, repairs that
+wait for room.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
+from collections.abc import Iterable
 from typing import Any
 
-from localcloud.call import Call
 from localcloud.compute import checks, constraints, policies, power, quotas, tpus
 from localcloud.compute.checks import invalid, last
 from localcloud.compute.make import make_instance
@@ -105,22 +107,7 @@ def create(compute: Compute, group: Group, bodies: dict[str, dict]) -> None:
     """Make all machines of a group that has none yet, or note what stood in the way."""
     if len(bodies) < len(group.members):
         return  # some were there, and are not made anew
-    failure, made = shortage(compute, group), []
-    try:
-        for body in bodies.values() if not failure else ():
-            made.append(make_instance(compute, group.project, group.zone, body))
-            constraints.check_instance(compute, group.project, group.zone, body)
-    except ApiError as error:
-        code = "CONDITION_NOT_MET" if error.reason == "conditionNotMet" else "INVALID_USAGE"
-        failure = {"code": code, "message": error.message}
-    needs: dict[str, int] = {}
-    for instance, _ in made:
-        for metric, amount in instance.needs.items():
-            needs[metric] = needs.get(metric, 0) + amount
-    if made and not failure:
-        failure = quotas.quota_error(compute, group.project, group.region, needs)
-    if made and not failure and compute.stockouts.get(group.zone, len(made)) < len(made):
-        failure = stockout(group)
+    made, failure = make_all(compute, group, group.zone, bodies.values())
     group.progress = {
         "timestamp": compute.timestamp(),
         **({"error": {"errors": [failure]}} if failure else {}),
@@ -132,14 +119,39 @@ def create(compute: Compute, group: Group, bodies: dict[str, dict]) -> None:
         form(compute, group, made)
 
 
-def shortage(compute: Compute, group: Group) -> dict | None:
+def make_all(
+    compute: Compute, group: Group, zone: str, bodies: Iterable[dict]
+) -> tuple[list[tuple[Instance, list[dict]]], dict | None]:
+    """Return machines of these bodies in a zone with their disks, not turned on yet, and why it
+    takes not all of them.
+    """
+    failure, made = shortage(compute, zone), []
+    try:
+        for body in bodies if not failure else ():
+            made.append(make_instance(compute, group.project, zone, body))
+            constraints.check_instance(compute, group.project, zone, body)
+    except ApiError as error:
+        code = "CONDITION_NOT_MET" if error.reason == "conditionNotMet" else "INVALID_USAGE"
+        failure = {"code": code, "message": error.message}
+    needs: dict[str, int] = {}
+    for instance, _ in made:
+        for metric, amount in instance.needs.items():
+            needs[metric] = needs.get(metric, 0) + amount
+    if made and not failure:
+        failure = quotas.quota_error(compute, group.project, group.region, needs)
+    if made and not failure and compute.stockouts.get(zone, len(made)) < len(made):
+        failure = stockout(group, zone)
+    return made, failure
+
+
+def shortage(compute: Compute, zone: str) -> dict | None:
     """The fault that a test asked for: what Google would say instead of making the machines."""
-    return compute.faults.take_operation_error("compute.instances.insert", group.zone)
+    return compute.faults.take_operation_error("compute.instances.insert", zone)
 
 
-def stockout(group: Group) -> dict:
+def stockout(group: Group, zone: str) -> dict:
     message = (
-        f"The zone 'projects/{group.project}/zones/{group.zone}' does not have enough resources available to "
+        f"The zone 'projects/{group.project}/zones/{zone}' does not have enough resources available to "
         "fulfill the request.  Try a different zone, or try again later."
     )
     return {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": message}
@@ -176,7 +188,7 @@ def status(compute: Compute, group: Group) -> dict:
     )
     counts = {
         name.lower(): machines.count(name)
-        for name in ("PROVISIONING", "STAGING", "RUNNING", "STOPPING")
+        for name in ("PROVISIONING", "STAGING", "RUNNING", "STOPPING", "REPAIRING")
     }
     operation = {"inProgress": coming, "lastProgressCheck": group.progress}
     is_bulk = group.resource["targetSizePolicy"]["mode"] == "BULK"
@@ -199,11 +211,60 @@ def note(compute: Compute, group: Group) -> None:
         compute.save_group(group)
 
 
-async def refuse_resize_request(compute: Compute, call: Call) -> dict:
-    group = compute.groups.get(
-        (call.params["project"], call.params["zone"], call.params["instanceGroupManager"])
-    )
-    if group and not group.is_slice:
-        raise checks.missing("a resize request")
-    message = "Creating resize requests for managed instance group with TPU is not allowed"
-    raise ApiError(400, "invalid", message)
+def repaired(compute: Compute, instance: Instance) -> list[Instance]:
+    """The machines of the slice that Google brings back together with this one; [] if it does not."""
+    group = compute.group_of(instance)
+    if not group or not group.is_slice or not instance.resource["scheduling"]["automaticRestart"]:
+        return []
+    return [each for each in compute.instances.values() if each.group == group.path]
+
+
+def fail(compute: Compute, instance: Instance) -> None:
+    """Let the host of a slice's machine fail: seconds later all go down, and all come back."""
+    operation = compute.operation_on(instance, "compute.instances.hostError")
+    machines = repaired(compute, instance)
+
+    async def in_time() -> None:
+        await go_down(compute, instance, 0)
+        await asyncio.sleep(compute.settings.slice_repair)
+        await repair(compute, machines, 0)
+        compute.finish(operation)
+
+    compute.in_background(in_time())
+
+
+def maintain(compute: Compute, instance: Instance, notice: float) -> dict:
+    """Maintain one host of a slice: all of its machines are told, and all go."""
+    operation = compute.operation_on(instance, "compute.instances.terminateOnHostMaintenance")
+    machines = repaired(compute, instance)
+    for each in machines:
+        each.maintenance = "TERMINATE_ON_HOST_MAINTENANCE"
+        compute.save(each)
+
+    async def in_time() -> None:
+        await asyncio.sleep(notice)
+        await repair(compute, machines, None)
+        compute.finish(operation)
+
+    compute.in_background(in_time())
+    return operation
+
+
+async def repair(compute: Compute, machines: list[Instance], grace: float | None) -> None:
+    """Turn machines off together, `grace` seconds after the power button, and then on together."""
+    await asyncio.gather(*(go_down(compute, each, grace) for each in machines))
+    await asyncio.gather(*(come_back(compute, each) for each in machines))
+
+
+async def go_down(compute: Compute, instance: Instance, grace: float | None) -> None:
+    async with compute.lock(instance):
+        if compute.is_there(instance) and instance.resource["status"] == "RUNNING":
+            await power.take_down(compute, instance, grace)
+            compute.set_status(instance, "REPAIRING")
+
+
+async def come_back(compute: Compute, instance: Instance) -> None:
+    async with compute.lock(instance):
+        if compute.is_there(instance) and instance.resource["status"] == "REPAIRING":
+            instance.maintenance = "NONE"
+            await power.power_on(compute, instance)

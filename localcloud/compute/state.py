@@ -103,6 +103,8 @@ class Group:
     # of a slice: Google's last word on how its machines come
     progress: dict = field(default_factory=dict)
     formed: bool = False  # a slice was whole once
+    # resize requests by name, as Google shows them: see resize_requests.py
+    requests: dict[str, dict] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -152,8 +154,10 @@ class Settings:
     # 1: BULK groups of flex-start and reservations alone, as Google's newest page says; others with
     # a workload policy are then made without it
     strict_bulk: float = 0.0
+    slice_repair: float = 5.0  # seconds from a host's failure until its whole slice is reset
     heavy_reads: float = 750  # a minute, for a project and for each of its regions: see rates.py
     minute: float = 60.0  # seconds
+    image_delay: float = 0.0  # seconds for which an image or a snapshot is not ready
     hurry: float = 1.0  # times as fast as on Google do waits for room run out
 
 
@@ -190,10 +194,15 @@ class Compute:
         self.templates: dict[tuple[str, str], dict] = {}
         self.groups: dict[tuple[str, str, str], Group] = {}
         self.policies: dict[tuple[str, str, str], dict] = {}
+        # The pool of Kubernetes Engine's that names a policy of a region; "" for none.
+        self.pool_with_policy: Callable[[str, str, str], str] = lambda project, region, name: ""
         self.reservations: dict[tuple[str, str, str], dict] = {}
         self.settled: dict[str, dict] = {}  # project -> common metadata, own images, quotas
         self.stockouts: dict[str, int] = {}  # zone -> how many instances it still takes
         self.changed = asyncio.Event()  # replaced whenever anything changes
+        # what answers at an address in place of a machine's metadata server: pods' own
+        self.own_servers: dict[str, Callable[[Any, str], Any]] = {}
+        self.guarded: set[str] = set()  # addresses of nodes whose token no pod is to get
         self.locks: dict[str, asyncio.Lock] = {}
         # id of a machine -> when it wrote guest attributes
         self.guest_writes: dict[str, deque[float]] = {}
@@ -411,6 +420,14 @@ class Compute:
     def machine_folder(self, instance: Instance) -> Path:
         return self.folder.parent / "machines" / instance.id
 
+    def disk_file(self, disk: dict) -> Path:
+        """Where the bytes of a disk are that is no boot disk, see blocks.py."""
+        return self.folder.parent / "disk-files" / disk["id"]
+
+    def drop_disk(self, disk: dict) -> None:
+        self.drop("disks", disk["id"])
+        self.disk_file(disk).unlink(missing_ok=True)
+
     def add(self, instance: Instance, disks: list[dict]) -> None:
         """Keep an instance and its new disks, and note on all of its disks whose they are."""
         self.instances[instance.project, instance.zone, instance.name] = instance
@@ -435,7 +452,7 @@ class Compute:
             row = self.disks.get(key)
             if row and disk.get("autoDelete"):
                 del self.disks[key]
-                self.drop("disks", row["id"])
+                self.drop_disk(row)
             elif row:
                 left = [
                     link for link in row.pop("users", []) if link != instance.resource["selfLink"]

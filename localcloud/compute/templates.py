@@ -16,6 +16,7 @@ from localcloud.compute.bulk import samples_by_zone
 from localcloud.compute.checks import (
     LINK,
     already_exists,
+    check_description,
     check_types_are_names,
     invalid,
     last,
@@ -61,6 +62,7 @@ async def insert_template(compute: Compute, call: Call) -> dict:
     project, body = call.params["project"], written({"$ref": "InstanceTemplate"}, call.body)
     region = call.params.get("region", "")
     path = path_of(project, body["name"], region)
+    check_description(body)
     if template_key(path) in compute.templates:
         raise already_exists(path)
     for field in ("sourceInstance", "sourceInstanceParams"):

@@ -4,7 +4,10 @@ A machine of the embedded cloud has no TPU. It shows the PCI devices, the attrib
 variables by which JAX knows a TPU host, and lets JAX compute on as many devices of the CPU as it
 has chips.
 
-Not covered: TPUs of the Cloud TPU API (v2 to v5e), slices within slices, several slices of one job.
+v4 and v5e are for nodes of Kubernetes Engine alone: whether Compute Engine makes such machines
+otherwise is nowhere documented, so that it is refused here.
+
+Not covered: TPUs of the Cloud TPU API, slices within slices, several slices of one job.
 """
 
 from __future__ import annotations
@@ -27,22 +30,45 @@ class Generation:
     cores: int  # that its name counts, for each chip
     image: str  # family of the image for it
     topologies: tuple[str, ...]  # of slices
+    accelerator: str  # what Kubernetes Engine calls it in labels
+    on_demand: str = ""  # quota of its own; "": that of its family
+
+    @property
+    def quota(self) -> str:
+        """The quota that machines on demand count against."""
+        return self.on_demand or f"{FAMILY_QUOTA}{self.family}"
 
 
+FAMILY_QUOTA = "TPUS_PER_TPU_FAMILY:"
 CUBES = ("2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
+FLAT = ("2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+V5E_ZONES = "us-central1-a us-west1-c us-east1-c us-east5-ab europe-west4-b"
 ALL = (
     Generation(
         *("v6e", "CT6E", "PREEMPTIBLE_TPU_V6E", "0x006f"),
         *("us-central1-a us-east5-ab europe-west4-a southamerica-west1-a", 1),
-        *("ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", ("4x4", "4x8", "8x8", "8x16", "16x16")),
+        *("ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", FLAT[1:]),
+        "tpu-v6e-slice",
     ),
     Generation(
         *("v5p", "CT5P", "PREEMPTIBLE_TPU_V5P", "0x0062", "us-central1-a us-east5-a", 2),
         *("ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", (*CUBES, "16x16x16", "16x16x24")),
+        "tpu-v5p-slice",
     ),
     Generation(
         *("tpu7x", "TPU7X", "PREEMPTIBLE_TPU_TPU7X", "0x0076", "us-central1-c", 2),
         *("ubuntu-accel-2404-amd64-tpu-tpu7x", CUBES),
+        "tpu7x",
+    ),
+    Generation(
+        *("v5e", "CT5LP", "PREEMPTIBLE_TPU_LITE_PODSLICE_V5", "0x0063", V5E_ZONES, 1),
+        *("ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", FLAT, "tpu-v5-lite-podslice"),
+        "TPU_LITE_PODSLICE_V5",
+    ),
+    Generation(
+        *("v4", "CT4P", "PREEMPTIBLE_TPU_PODSLICE_V4", "0x005e", "us-central2-b", 2),
+        *("ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", CUBES, "tpu-v4-podslice"),
+        "TPU_PODSLICE_V4",
     ),
 )
 GENERATIONS = {each.name: each for each in ALL}
@@ -53,12 +79,14 @@ MACHINE_TYPES = {
     "ct6e-standard-8t": (180, 1440 << 10, "v6e", 8),
     "ct5p-hightpu-4t": (208, 448 << 10, "v5p", 4),
     "tpu7x-standard-4t": (224, 960 << 10, "tpu7x", 4),
+    "ct5lp-hightpu-1t": (24, 48 << 10, "v5e", 1),
+    "ct5lp-hightpu-4t": (112, 192 << 10, "v5e", 4),
+    "ct5lp-hightpu-8t": (224, 384 << 10, "v5e", 8),
+    "ct4p-hightpu-4t": (240, 407 << 10, "v4", 4),
 }
+NODES_ALONE = ("v4", "v5e")  # generations whose machines are nodes of Kubernetes alone
 IN_SLICES = 4  # chips of a machine of a slice
-FAMILY_QUOTA = "TPUS_PER_TPU_FAMILY:"
-QUOTAS = {f"{FAMILY_QUOTA}{each.family}": 256 for each in ALL} | {
-    each.preemptible: 1536 for each in ALL
-}
+QUOTAS = {each.quota: 256 for each in ALL} | {each.preemptible: 1536 for each in ALL}
 SINGLE_THREADED = ("ct6e-standard-8t",)  # had with advancedMachineFeatures.threadsPerCore 1 alone
 
 
@@ -72,11 +100,35 @@ def chips_of(machine_type: str) -> int:
 
 
 def is_topology(machine_type: str, topology: str) -> bool:
-    """Whether machines of a type come as slices of that topology."""
+    """Whether machines of a type come as slices of that topology from Compute Engine."""
     generation = generation_of(machine_type)
     if generation is None or chips_of(machine_type) != IN_SLICES:
         return False
-    return topology in generation.topologies
+    return generation.name not in NODES_ALONE and topology in generation.topologies
+
+
+def is_topology_of_nodes(machine_type: str, topology: str) -> bool:
+    """Whether Kubernetes Engine makes pools of that topology of machines of a type."""
+    generation = generation_of(machine_type)
+    if generation is None or chips_of(machine_type) != IN_SLICES:
+        return False
+    flat = FLAT if generation.name == "v6e" else ()
+    return topology in (*generation.topologies, *flat)
+
+
+def is_placed_by_workload(machine_type: str) -> bool:
+    """Whether pools of a slice name a workload policy, instead of asking for a compact placement."""
+    generation = generation_of(machine_type)
+    return generation is not None and generation.name == "tpu7x"
+
+
+def topology_of_one(machine_type: str) -> str:
+    """The topology that one machine of a type is by itself."""
+    generation, chips = generation_of(machine_type), chips_of(machine_type)
+    assert generation
+    if generation.name in ("v5e", "v6e"):
+        return {1: "1x1", 4: "2x2", 8: "2x4"}[chips]
+    return "2x2x1"
 
 
 def chips_in(topology: str) -> int:
@@ -89,7 +141,7 @@ def quota_needs(machine_type: str, model: str) -> dict[str, int]:
     """
     generation, chips = generation_of(machine_type), chips_of(machine_type)
     assert generation
-    metric = f"{FAMILY_QUOTA}{generation.family}" if model == "STANDARD" else generation.preemptible
+    metric = generation.quota if model == "STANDARD" else generation.preemptible
     return {metric: chips, "GPUS_ALL_REGIONS": 0}
 
 
@@ -129,6 +181,15 @@ def variables(machine_type: str, slice_id: str) -> dict[str, str]:
         "TPU_LIBRARY_PATH": LIBRARY,
         "JAX_COORDINATOR_PORT": str(20000 + zlib.crc32(slice_id.encode()) % 10000),
     }
+
+
+def in_pod(machine_type: str, slice_id: str) -> dict[str, str]:
+    """The same for a container with the TPUs of a node. Who its workers are Kubernetes Engine says
+    in its variables; empty ones spare JAX its retries.
+    """
+    silent = ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID")
+    own = {"JAX_FORCE_TPU_INIT": "1", **dict.fromkeys(silent, "")}
+    return {**variables(machine_type, slice_id), **own}
 
 
 def forced(worker: str, addresses: list[str]) -> dict[str, str]:

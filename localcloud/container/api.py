@@ -3,7 +3,8 @@
 A cluster does one thing at a time, as on Google. An operation ends when the nodes are there, or
 gives up on them.
 
-Not covered: updates of clusters, Autopilot, upgrades, the older methods below zones.
+Not covered: updates of clusters and pools but for Workload Identity (where Google makes the nodes of
+a pool anew, they stay), Autopilot, upgrades, the older methods below zones.
 """
 
 from __future__ import annotations
@@ -23,12 +24,19 @@ from localcloud.container.checks import (
     NODE_VERSION,
     bad,
     check_cluster,
+    check_count,
     check_labels,
+    check_locations,
+    check_metadata_mode,
     check_name,
+    check_own_zone,
+    check_placement,
     check_pool,
     check_scaling,
     check_upgrades,
+    check_workload_pool,
     filled_pool,
+    mode_of,
 )
 from localcloud.container.state import LINK, Container, shown, stamp
 from localcloud.errors import ApiError
@@ -41,11 +49,13 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         "clusters.get": get,
         "clusters.list": list_clusters,
         "clusters.delete": delete,
+        "clusters.update": update,
         "clusters.setResourceLabels": set_labels,
         "clusters.nodePools.create": create_pool,
         "clusters.nodePools.get": get_pool,
         "clusters.nodePools.list": list_pools,
         "clusters.nodePools.delete": delete_pool,
+        "clusters.nodePools.update": update_pool,
         "clusters.nodePools.setSize": set_size,
         "clusters.nodePools.setAutoscaling": set_autoscaling,
         "operations.get": get_operation,
@@ -70,10 +80,22 @@ async def placed(cloud: Cloud, handler: Any, call: Call) -> dict:
     place = path[3]
     if place != "-" and place not in catalog.ZONES and place not in set(catalog.ZONES.values()):
         raise bad(f'Location "{place}" does not exist.')
+    check_same(path, call.body or {})
     return await handler(cloud.container, call, project, place, path[4:])
 
 
+def check_same(path: list[str], body: dict) -> None:
+    """Refuse a body that names another place than its path; gcloud sends both. The words are ours."""
+    named = {"parent": "/".join(path), "name": "/".join(path)}
+    named |= dict(zip(("projectId", "zone", "clusterId", "nodePoolId"), path[1::2], strict=False))
+    for field, right in named.items():
+        if body.get(field) and body[field] != right:
+            raise bad(f'The body names {field} "{body[field]}", its path "{right}".')
+
+
 def find(container: Container, project: str, place: str, rest: list[str]) -> dict:
+    if place == "-":
+        raise bad('Location "-" does not name one cluster.')
     cluster = container.clusters.get((project, place, rest[1]))
     if cluster is None:
         name = f"projects/{project}/locations/{place}/clusters/{rest[1]}"
@@ -111,6 +133,22 @@ def check_account(container: Container, pool: dict) -> None:
         raise bad(f'Service account "{email}" does not exist.')
 
 
+def check_policy(container: Container, pool: dict, project: str, place: str) -> None:
+    """Refuse a workload policy that is not there, or says another topology."""
+    wanted = pool.get("placementPolicy") or {}
+    name = wanted.get("policyName")
+    if not name:
+        return
+    region = catalog.ZONES.get(place, place)
+    policy = container.compute.policies.get((project, region, name))
+    if policy is None:
+        path = f"projects/{project}/regions/{region}/resourcePolicies/{name}"
+        raise bad(f"Resource policy '{path}' was not found.")
+    topology = policy["workloadPolicy"]["acceleratorTopology"]
+    if topology != wanted.get("tpuTopology"):
+        raise bad(f"Resource policy {name} has the topology {topology}, not that of the pool.")
+
+
 # --- clusters
 
 
@@ -119,6 +157,8 @@ async def create(
 ) -> dict:
     wanted = copy.deepcopy((call.body or {}).get("cluster") or {})
     name = wanted.get("name", "")
+    if place == "-":
+        raise bad('Location "-" does not exist.')
     check_name("cluster.name", name)
     try:
         schema.folder()
@@ -140,14 +180,21 @@ async def create(
         raise bad("Cluster.initial_node_count must be greater than zero.")
     regional = [zone for zone, region in catalog.ZONES.items() if region == place][:3]
     zones = wanted.get("locations") or regional or [place]
-    check_cluster(wanted, pools)
+    check_cluster(wanted, pools, project, place)
+    check_workload_pool(wanted.get("workloadIdentityConfig"), project)
+    check_locations(place, zones)
+    check_own_zone(place, zones)
     for pool in pools:
+        check_locations(place, pool.get("locations") or [])
+        check_metadata_mode(wanted, pool)
         check_pool(pool, pool.get("locations") or zones, project)
         check_upgrades(wanted, pool)
         check_account(container, pool)
+        check_policy(container, pool, project, place)
     cluster = filled(project, place, wanted, zones)
     cluster["nodePools"] = [filled_pool(cluster, pool) for pool in pools]
     container.clusters[project, place, name] = cluster
+    container.note_pool(cluster)
     plane = container.plane_of(cluster)
     await planes.open_plane(call.request, cluster)
     show_endpoint(cluster, plane)
@@ -280,6 +327,52 @@ async def delete(
     return container.begin(cluster, "DELETE_CLUSTER", "", work)
 
 
+async def update(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
+    """Switch Workload Identity on or off; pools that are there stay as they are."""
+    cluster, wanted = find(container, project, place, rest), (call.body or {}).get("update") or {}
+    only(wanted, "desiredWorkloadIdentityConfig")
+    config = wanted["desiredWorkloadIdentityConfig"] or {}
+    check_workload_pool(config, project)
+    check_idle(cluster)
+    if not config.get("workloadPool") and any(map(mode_of, cluster["nodePools"])):
+        raise bad("Workload Identity cannot be disabled while node pools use GKE_METADATA.")
+    cluster["workloadIdentityConfig"] = config
+    container.note_pool(cluster)
+
+    async def work() -> None: ...
+
+    return container.begin(cluster, "UPDATE_CLUSTER", "", work)
+
+
+def only(wanted: dict, *fields: str) -> None:
+    """Refuse changes that are not served, and none at all."""
+    sent = {key for key in wanted if key not in ("name", "etag")}
+    if not sent:
+        raise bad("Must specify a field to update.")
+    if others := sorted(sent - {*fields}):
+        told = f"The embedded cloud does not change {', '.join(others)} of what is there"
+        raise ApiError(501, "notImplemented", told)
+
+
+async def update_pool(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
+    """Change what pods of a pool see as their metadata server: those that begin from now on."""
+    cluster, pool = find_pool(container, project, place, rest)
+    body = call.body or {}
+    only(body, "workloadMetadataConfig")
+    changed = {"name": pool["name"], "config": body}
+    check_metadata_mode(cluster, changed)
+    check_idle(cluster)
+    pool["config"]["workloadMetadataConfig"] = body["workloadMetadataConfig"]
+    container.plane_of(cluster).store.notify()
+    return change(
+        container, cluster, "UPDATE_CLUSTER", pool, lambda: provisioned(container, cluster, [])
+    )
+
+
 async def set_labels(
     container: Container, call: Call, project: str, place: str, rest: list[str]
 ) -> dict:
@@ -306,9 +399,12 @@ async def create_pool(
     container: Container, call: Call, project: str, place: str, rest: list[str]
 ) -> dict:
     cluster, wanted = find(container, project, place, rest), (call.body or {}).get("nodePool") or {}
+    check_locations(place, wanted.get("locations") or [])
     check_pool(wanted, wanted.get("locations") or cluster["locations"], project)
     check_upgrades(cluster, wanted)
+    check_metadata_mode(cluster, wanted)
     check_account(container, wanted)
+    check_policy(container, wanted, project, place)
     if any(pool["name"] == wanted["name"] for pool in cluster["nodePools"]):
         name = f"projects/{project}/locations/{place}/clusters/{rest[1]}/nodePools/{wanted['name']}"
         raise ApiError(409, "alreadyExists", f"Already exists: {name}.")
@@ -380,6 +476,8 @@ async def set_size(
     cluster, pool = find_pool(container, project, place, rest)
     check_idle(cluster)
     count = (call.body or {}).get("nodeCount", 0)
+    check_count("Node count", count)
+    check_placement({**pool, "initialNodeCount": count}, pool["locations"])
     pool["_size"] = count * len(pool["locations"])
     pool["initialNodeCount"] = count
     pool.pop("_trouble", None)
@@ -399,7 +497,9 @@ async def set_autoscaling(
 ) -> dict:
     cluster, pool = find_pool(container, project, place, rest)
     wanted = (call.body or {}).get("autoscaling") or {}
-    check_scaling({**pool, "autoscaling": wanted, "initialNodeCount": 0})
+    changed = {**pool, "autoscaling": wanted, "initialNodeCount": 0}
+    check_scaling(changed)
+    check_placement(changed, pool["locations"])
     check_idle(cluster)
     pool["autoscaling"] = wanted
     return change(

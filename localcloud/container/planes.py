@@ -12,8 +12,9 @@ from aiohttp import web
 
 from localcloud.artifacts import images
 from localcloud.call import CLOUD, Cloud
+from localcloud.container import checks
 from localcloud.container.state import Container, key_of
-from localcloud.kubernetes import api, controllers
+from localcloud.kubernetes import api, controllers, gcsfuse, workload_identity
 from localcloud.machines import processes, sandbox
 
 
@@ -26,6 +27,10 @@ async def start(cloud: Cloud, cluster: dict) -> None:
     container = cloud.container
     plane = container.plane_of(cluster)
     plane.pull = functools.partial(images.pull, cloud)
+    plane.open_metadata = functools.partial(workload_identity.open_for, cloud, plane)
+    plane.close_metadata = functools.partial(workload_identity.close_for, plane)
+    if checks.has_gcsfuse(cluster):
+        plane.bucket_files = functools.partial(gcsfuse.files, cloud, plane)
     container.servers[key_of(cluster)] = await api.listen(cloud, plane)
     plane.in_background(controllers.run(plane))
 

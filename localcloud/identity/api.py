@@ -1,6 +1,6 @@
 """Handlers of IAM, of policies in Resource Manager and of secrets' policies.
 
-Not covered: predefined roles' definitions (roles.get, roles.list), keys, tokens and signatures of
+Not covered: predefined roles' definitions (roles.get, roles.list), tokens and signatures of
 accounts, disabling and undeleting them, undeleting roles, creating and deleting projects, and what
 iam.py leaves out.
 """
@@ -21,7 +21,10 @@ from localcloud.identity.permissions import allowed
 from localcloud.identity.roles import exists, names
 from localcloud.secrets import api as secrets_api
 
-MOST_TITLE = 100  # bytes
+MOST_TITLE, MOST_DESCRIPTION = 100, 300  # bytes, characters; of a role
+MOST_TESTED = 100  # permissions in one request
+# What only roles of organizations may hold.
+ABOVE = ("resourcemanager.organizations.", "resourcemanager.folders.")
 ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
 
 
@@ -98,6 +101,12 @@ async def set_policy(cloud: Cloud, call: Call, find: Callable) -> dict:
     body = call.body or {}
     if not isinstance(body.get("policy"), dict):
         raise refused("Missing policy in the request.")
+    mask = [field for field in (body.get("updateMask") or "bindings,etag").split(",") if field]
+    if wrong := [field for field in mask if field not in ("bindings", "etag", "version")]:
+        raise refused(f"Invalid update mask: {wrong[0]}")
+    if "bindings" not in mask:
+        message = "The embedded cloud changes nothing of a policy but its bindings"
+        raise ApiError(501, "notImplemented", message)
     return cloud.iam.set_policy(find(cloud, call), body["policy"])
 
 
@@ -112,7 +121,9 @@ async def test_permissions(cloud: Cloud, call: Call, find: Callable) -> dict:
 
 
 def check_asked(permissions: list[str]) -> None:
-    """Refuse to test what is no permission, such as one with a wildcard."""
+    """Refuse to test what is no permission, such as one with a wildcard, and more than 100."""
+    if len(permissions) > MOST_TESTED:
+        raise refused(f"At most {MOST_TESTED} permissions can be tested at once.")
     for permission in permissions:
         if not exists(permission) and permission != "resourcemanager.projects.list":
             raise refused(f"Permission {permission} is not valid for this resource.")
@@ -207,7 +218,7 @@ def find_role(cloud: Cloud, call: Call) -> dict:
 
 def check_permissions(role: dict) -> None:
     for permission in role.get("includedPermissions") or []:
-        if not exists(permission):
+        if not exists(permission) or permission.startswith(ABOVE):
             raise refused(f"Permission {permission} is not valid.")
 
 
@@ -215,6 +226,8 @@ def keep_role(cloud: Cloud, name: str, role: dict) -> dict:
     check_permissions(role)
     if len((role.get("title") or "").encode()) > MOST_TITLE:
         raise refused(f"The role title must be at most {MOST_TITLE} bytes long.")
+    if len(role.get("description") or "") > MOST_DESCRIPTION:
+        raise refused(f"The role description must have at most {MOST_DESCRIPTION} characters.")
     kept = {"name": name, **{key: role[key] for key in ROLE_FIELDS if role.get(key)}}
     if "includedPermissions" in kept:
         kept["includedPermissions"] = sorted(set(kept["includedPermissions"]))
@@ -243,7 +256,10 @@ async def create_role(cloud: Cloud, call: Call) -> dict:
         raise ApiError(
             409, "alreadyExists", f"A role named {id} in projects/{project} already exists."
         )
-    return keep_role(cloud, name, body.get("role") or {})
+    role = body.get("role") or {}
+    if role.get("name"):
+        raise refused("The role name must not be set in a request that creates a role.")
+    return keep_role(cloud, name, role)
 
 
 async def get_role(cloud: Cloud, call: Call) -> dict:

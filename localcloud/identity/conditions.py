@@ -23,6 +23,7 @@ from datetime import datetime, timezone
 from localcloud.errors import ApiError
 
 OPERATORS = 12
+MOST = {"title": 100, "description": 256}  # characters
 TOKEN = re.compile(
     r"""\s*(?:(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
     r"""|(?P<word>[A-Za-z_][\w]*)|(?P<sign>&&|\|\||==|!=|<=|>=|[().,!<>]))"""
@@ -50,6 +51,7 @@ class Asked:
         }
 
 
+NOTHING = Asked("", "", "")
 # A part of an expression that has been read: its value for what is asked about.
 Value = Callable[[Asked], object]
 
@@ -61,6 +63,9 @@ def check(condition: dict) -> dict:
         raise invalid("Condition title must not be empty.")
     if not expression:
         raise invalid("Condition expression must not be empty.")
+    for field, most in MOST.items():
+        if len(condition.get(field) or "") > most:
+            raise invalid(f"Condition {field} must have at most {most} characters.")
     if len(re.findall(r"&&|\|\||!(?!=)", expression)) > OPERATORS:
         raise invalid(f"Condition expression has more than {OPERATORS} logical operators.")
     Parser(expression).parse()
@@ -146,6 +151,8 @@ class Parser:
         left = self.operand()
         sign = self.peek()
         if sign not in ("==", "!=", "<", ">", "<=", ">="):
+            if not isinstance(left(NOTHING), bool):
+                raise invalid(f"{self.expression!r} is not true or false everywhere.")
             return left
         self.take()
         right = self.operand()
@@ -170,7 +177,10 @@ class Parser:
             self.take("(")
             text = self.string()
             self.take(")")
-            moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+            try:
+                moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+            except ValueError:
+                raise invalid(f"{text!r} is no timestamp.") from None
             return lambda asked: moment.isoformat()
         self.take(".")
         name = f"{token}.{self.take()}"

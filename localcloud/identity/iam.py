@@ -9,7 +9,9 @@ account of the same name inherits nothing.
 
 Bindings may have conditions (conditions.py): a policy with one is written as version 3, and read so.
 
-Not covered: groups, domains, deny policies, organizations and folders, keys,
+The public halves of accounts' keys (keys.py) lie there, too.
+
+Not covered: groups, domains, deny policies, organizations and folders,
 audit configurations, limits of size, disabled and undeleted accounts, undeleted roles (a deleted
 role is gone at once).
 """
@@ -19,6 +21,7 @@ import hashlib
 import json
 import math
 import random
+import re
 import time
 import zlib
 from collections.abc import Callable, Collection
@@ -38,6 +41,17 @@ CONVENIENCE = (
 )
 
 
+# The two ways to write a Kubernetes account of a project's clusters.
+WORKLOAD = re.compile(
+    r"serviceAccount:(?P<pool>[a-z0-9:.-]+\.svc\.id\.goog)\[(?P<namespace>[^/\]]+)/(?P<account>[^/\]]+)\]"
+)
+PRINCIPAL = re.compile(
+    r"principal://iam\.googleapis\.com/projects/\d+/locations/global/workloadIdentityPools/"
+    r"(?P<pool>[a-z0-9:.-]+\.svc\.id\.goog)/subject/ns/(?P<namespace>[^/]+)/sa/(?P<account>[^/]+)"
+)
+# Who is gone, as policies name them.
+DELETED = re.compile(r"deleted:(user|serviceAccount|group):[^?\s]+@[^?\s]+\?uid=[0-9]+")
+MOST_MEMBERS = 1500  # of all bindings of a policy, each as often as it stands there
 BASIC = ("roles/owner", "roles/editor", "roles/viewer")
 PUBLIC = {"allUsers", "allAuthenticatedUsers"}
 
@@ -58,7 +72,9 @@ def shown(policy: dict, requested: int) -> dict:
     Who asks for less than 3 sees bindings with conditions without them, under names that are no
     roles: https://cloud.google.com/iam/docs/troubleshooting-withcond.
     """
-    if requested >= 3 or policy["version"] < 3:
+    if requested not in (0, 1, 3):
+        raise refused(f"Invalid requested policy version: {requested}. It must be 0, 1 or 3.")
+    if requested == 3 or policy["version"] < 3:
         return policy
     bindings = []
     for each in policy["bindings"]:
@@ -107,18 +123,27 @@ class Iam:
             tuple[str, str, str], float
         ] = {}  # resource, role with condition, member -> time.monotonic()
         self.made: dict[str, float] = {}  # account -> time.monotonic()
-        empty: dict[str, dict[str, dict]] = {"accounts": {}, "roles": {}, "policies": {}}
+        empty: dict[str, Any] = {"accounts": {}, "roles": {}, "policies": {}}
         state = json.loads(self.path.read_text()) if self.path.exists() else empty
         self.accounts, self.roles, self.policies = (
             state["accounts"],
             state["roles"],
             state["policies"],
         )
+        self.pools: list[str] = state.get("pools", [])  # workload identity pools of projects
+        self.keys: dict[str, dict] = state.get("keys", {})  # by their id
 
     def save(self) -> None:
-        write_private(
-            self.path, {"accounts": self.accounts, "roles": self.roles, "policies": self.policies}
-        )
+        state = {"accounts": self.accounts, "roles": self.roles, "policies": self.policies}
+        write_private(self.path, {**state, "pools": self.pools, "keys": self.keys})
+
+    def add_pool(self, pool: str) -> None:
+        """Remember a workload identity pool, which Google makes with the first cluster that has
+        one.
+        """
+        if pool not in self.pools:
+            self.pools.append(pool)
+            self.save()
 
     # --- service accounts
 
@@ -156,6 +181,8 @@ class Iam:
 
     def delete_account(self, account: dict) -> None:
         del self.accounts[account["email"]]
+        email = account["email"]
+        self.keys = {n: key for n, key in self.keys.items() if key["name"].split("/")[3] != email}
         self.policies.pop(account["name"], None)
         for policy in self.policies.values():
             policy["bindings"] = without(policy["bindings"], account)
@@ -186,10 +213,31 @@ class Iam:
         if is_stale(policy.get("etag"), self.policy(resource)["etag"]):
             raise aborted()
         bindings = self.checked(resource, policy)
+        self._check_owners(resource, bindings)
         self.note(resource, self.bindings(resource), bindings)
         self.policies[resource] = {"bindings": bindings}
         self.save()
         return self.policy(resource)
+
+    def _check_owners(self, resource: str, bindings: list[dict]) -> None:
+        """Refuse to leave a project without a person who owns it, and to give it to another.
+
+        That is Google's rule for projects outside of organizations, as these are.
+        """
+        if resource.count("/") > 1:
+            return
+        old, new = people(self.bindings(resource)), people(bindings)
+        if not new:
+            raise refused(
+                "There must be at least one owner who has accepted the Terms of Service (ToS) "
+                "agreement in the policy."
+            )
+        if new - old:
+            member = sorted(new - old)[0]
+            raise refused(
+                f"The owner role cannot be granted to {member} by setIamPolicy(). The user must be "
+                "granted it using the Cloud Platform Console and must accept the invitation."
+            )
 
     def note(self, resource: str, old: list[dict], new: list[dict]) -> None:
         """Remember when a policy gave what it did not give before."""
@@ -239,12 +287,24 @@ class Iam:
                 self._check_member(resource, member)
                 if member not in kept["members"]:
                     kept["members"].append(member)
-        return [found[key] for key in sorted(found) if found[key]["members"]]
+        self._check_size(policy)
+        return [found[key] for key in sorted(found)]
+
+    def _check_size(self, policy: dict) -> None:
+        """Refuse bindings of nobody, and of too many."""
+        numbers = [len(each.get("members") or []) for each in policy.get("bindings") or []]
+        if 0 in numbers:
+            raise refused("Each of the bindings must contain at least one principal.")
+        if sum(numbers) > MOST_MEMBERS:
+            raise refused(
+                f"The number of members in the policy ({sum(numbers):,}) is larger than the maximum "
+                f"allowed size {MOST_MEMBERS:,}."
+            )
 
     def _checked_condition(self, policy: dict, binding: dict) -> dict | None:
         """The condition of a binding; raise Google's refusal of one that may not stand there."""
         condition = binding.get("condition")
-        if not condition:
+        if condition is None:
             return None
         if policy.get("version") != 3:
             raise refused("Policies with conditional role bindings must specify version 3.")
@@ -269,6 +329,13 @@ class Iam:
         if kind in ("allUsers", "allAuthenticatedUsers") and not name:
             if resource.count("/") == 1:
                 raise refused(f"Members of type {kind} cannot be in policies of projects.")
+        elif pool := workload_pool(member):
+            if pool not in self.pools:
+                raise refused(
+                    f"Identity Pool does not exist ({pool}). Please check that you specified a "
+                    "valid resource name as returned in the `name` attribute in the configuration "
+                    "API."
+                )
         elif kind == "serviceAccount":
             if not self.account(name):
                 raise refused(f"Service account {name} does not exist.")
@@ -278,10 +345,31 @@ class Iam:
         elif kind in ("group", "domain"):
             raise refused(f"{kind.title()} {name} does not exist.")
         elif not (
-            kind == "deleted" or (member.startswith(CONVENIENCE) and "/buckets/" in resource)
+            DELETED.fullmatch(member)
+            or (member.startswith(CONVENIENCE) and "/buckets/" in resource)
         ):
             message = f"The member {member} is of an unknown type. Please set a valid type prefix for the member."
             raise refused(message)
+
+
+def people(bindings: list[dict]) -> set[str]:
+    """Who owns a project by its policy, beside service accounts."""
+    owners = {m for each in bindings if each["role"] == BASIC[0] for m in each["members"]}
+    return {member for member in owners if member.startswith("user:")}
+
+
+def workload_pool(member: str) -> str:
+    """The pool of a member that is a Kubernetes account; "" of any other."""
+    found = WORKLOAD.fullmatch(member) or PRINCIPAL.fullmatch(member)
+    return found["pool"] if found else ""
+
+
+def principal_of(member: str) -> str:
+    """A member that is a Kubernetes account as tokens name it, POOL[NAMESPACE/ACCOUNT]; "" of any
+    other.
+    """
+    found = WORKLOAD.fullmatch(member) or PRINCIPAL.fullmatch(member)
+    return f"{found['pool']}[{found['namespace']}/{found['account']}]" if found else ""
 
 
 def without(bindings: list[dict], account: dict) -> list[dict]:

@@ -19,6 +19,7 @@ from localcloud import schema
 from localcloud.call import Call, Cloud
 from localcloud.errors import ApiError
 from localcloud.identity import conditions, services
+from localcloud.identity.iam import principal_of
 from localcloud.identity.roles import includes
 from localcloud.secrets import api as secrets_api
 from localcloud.storage.checks import policy_of
@@ -59,7 +60,16 @@ def is_held(principal: str) -> bool:
     """Whether a principal needs permissions: it is an account that was made through IAM, or nobody
     knows who.
     """
-    return principal == ANONYMOUS or principal.endswith(".iam.gserviceaccount.com")
+    return (
+        principal == ANONYMOUS
+        or principal.endswith(".iam.gserviceaccount.com")
+        or is_pod(principal)
+    )
+
+
+def is_pod(principal: str) -> bool:
+    """Whether a principal is a Kubernetes account: POOL[NAMESPACE/ACCOUNT]."""
+    return ".svc.id.goog[" in principal
 
 
 def is_public(cloud: Cloud, method: schema.Method, values: dict[str, str]) -> bool:
@@ -75,7 +85,8 @@ def check(cloud: Cloud, call: Call) -> None:
     """Raise Google's refusal unless the caller holds what a request needs."""
     if not is_held(call.principal) or call.method.endswith(FREE):
         return
-    if call.principal != ANONYMOUS and call.principal not in cloud.iam.accounts:
+    is_account = call.principal != ANONYMOUS and not is_pod(call.principal)
+    if is_account and call.principal not in cloud.iam.accounts:
         raise ApiError(401, "authError", f"Account has been deleted: {call.principal}")
     for permission, resource in needs(cloud, call):
         require(cloud, call, permission, resource)
@@ -158,6 +169,8 @@ def is_member(cloud: Cloud, principal: str, members: list[str]) -> bool:
         return ANONYMOUS in members
     if {f"serviceAccount:{principal}", *PUBLIC} & set(members):
         return True
+    if is_pod(principal):
+        return principal in map(principal_of, members)
     for member in members:
         kind, _, project = member.partition(":")
         if kind in ("projectOwner", "projectEditor", "projectViewer"):
@@ -221,6 +234,8 @@ def needs(cloud: Cloud, call: Call) -> Needs:
             (f"cloudbuild.builds.{verb}", resource_of(cloud, "/".join(name.split("/")[:2]))),
             *acting,
         ]
+    if collection == "keys":
+        collection = "serviceAccountKeys"
     if service == "monitoring":  # whose resources have no policies of their own
         name = "/".join(name.split("/")[:2])
     return [(f"{service}.{collection}.{verb}", resource_of(cloud, name))]
@@ -288,6 +303,8 @@ def compute_needs(cloud: Cloud, call: Call) -> Needs:
         COMPUTE_COLLECTIONS.get(collection, collection),
         COMPUTE_VERBS.get(verb, verb),
     )
+    if collection.endswith("nstanceGroupManagerResizeRequests"):
+        collection, verb = "instanceGroupManagers", verb if verb in ("get", "list") else "update"
     if collection.endswith(("nstanceGroupManagers", "nstanceGroups")):
         collection = (
             "instanceGroupManagers" if collection.endswith("Managers") else "instanceGroups"

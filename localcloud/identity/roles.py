@@ -35,6 +35,7 @@ CONSOLE = "compute.instances.getSerialPortOutput compute.instances.getGuestAttri
 # Basic roles reach objects only through the convenience members of a bucket's policy
 # (projectEditor:...).
 BUCKETS = "!storage.* storage.buckets.create storage.buckets.delete storage.buckets.list"
+IN_PARTS = "storage.multipartUploads.*"
 FOLDERS = "storage.managedFolders.get storage.managedFolders.list"
 PREDEFINED = {
     "roles/owner": f"* !orgpolicy.policy.set {BUCKETS}",
@@ -67,6 +68,8 @@ PREDEFINED = {
     f"artifactregistry.tags.create artifactregistry.tags.update {PROJECT}",
     "roles/iap.tunnelResourceAccessor": "iap.tunnelInstances.accessViaIAP",
     "roles/iam.roleViewer": f"iam.roles.get iam.roles.list {PROJECT} resourcemanager.projects.getIamPolicy",
+    "roles/iam.workloadIdentityUser": "iam.serviceAccounts.get iam.serviceAccounts.list "
+    "iam.serviceAccounts.getAccessToken iam.serviceAccounts.getOpenIdToken",
     "roles/iam.serviceAccountUser": "iam.serviceAccounts.actAs iam.serviceAccounts.get iam.serviceAccounts.list "
     f"{PROJECT}",
     "roles/monitoring.admin": f"monitoring.* {PROJECT}",
@@ -84,15 +87,15 @@ PREDEFINED = {
     f"{PROJECT}",
     "roles/serviceusage.serviceUsageAdmin": f"serviceusage.services.* {PROJECT}",
     "roles/storage.admin": f"storage.* {PROJECT}",
-    "roles/storage.objectAdmin": f"storage.objects.* storage.managedFolders.* {PROJECT}",
-    "roles/storage.objectUser": "storage.objects.* !storage.objects.getIamPolicy !storage.objects.setIamPolicy "
+    "roles/storage.objectAdmin": f"storage.objects.* storage.managedFolders.* {IN_PARTS} {PROJECT}",
+    "roles/storage.objectUser": f"{IN_PARTS} storage.objects.* !storage.objects.getIamPolicy !storage.objects.setIamPolicy "
     f"{FOLDERS} storage.managedFolders.create storage.managedFolders.delete {PROJECT}",
     "roles/storage.objectViewer": f"storage.objects.get storage.objects.list {FOLDERS} {PROJECT}",
-    "roles/storage.objectCreator": f"storage.objects.create {PROJECT}",
+    "roles/storage.objectCreator": f"storage.objects.create {IN_PARTS} {PROJECT}",
     "roles/storage.legacyBucketReader": f"storage.buckets.get storage.objects.list {FOLDERS}",
-    "roles/storage.legacyBucketWriter": "storage.buckets.get storage.objects.list storage.objects.create "
+    "roles/storage.legacyBucketWriter": f"{IN_PARTS} storage.buckets.get storage.objects.list storage.objects.create "
     f"storage.objects.delete {FOLDERS}",
-    "roles/storage.legacyBucketOwner": "storage.buckets.get storage.buckets.update storage.buckets.getIamPolicy "
+    "roles/storage.legacyBucketOwner": f"{IN_PARTS} storage.buckets.get storage.buckets.update storage.buckets.getIamPolicy "
     "storage.buckets.setIamPolicy storage.objects.list storage.objects.create storage.objects.delete "
     "storage.managedFolders.*",
     "roles/storage.legacyObjectReader": "storage.objects.get",
@@ -110,7 +113,7 @@ UNKNOWN = {
     "secretmanager": "parameterAccessor secretVersionDestroyer",
     "iam": "oidcTokenCreator organizationRoleAdmin organizationRoleViewer roleAdmin roleViewer securityAdmin "
     "securityReviewer serviceAccountAdmin serviceAccountCreator serviceAccountDeleter serviceAccountKeyAdmin "
-    "serviceAccountOpenIdTokenCreator serviceAccountTokenCreator serviceAccountViewer workloadIdentityUser",
+    "serviceAccountOpenIdTokenCreator serviceAccountTokenCreator serviceAccountViewer",
     "resourcemanager": "projectIamAdmin projectMover tagAdmin tagUser tagViewer",
     "serviceusage": "apiKeysAdmin apiKeysViewer serviceUsageConsumer serviceUsageViewer",
     "": "browser",
@@ -146,6 +149,8 @@ VERBS = {
     "add",
     "access",
     "actAs",
+    "getAccessToken",
+    "getOpenIdToken",
     "updatePolicy",
 }
 VERBS |= {"downloadArtifacts", "uploadArtifacts", "deleteArtifacts"}

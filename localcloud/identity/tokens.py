@@ -3,7 +3,7 @@
 An access token is the principal and an expiry, signed with a secret of this cloud, so it survives a
 restart as Google's do, and nothing has to be remembered but the secret.
 
-Not covered: service account keys, impersonation, id tokens. What a principal may do says
+Not covered: impersonation, id tokens. What a principal may do says
 permissions.py.
 """
 

@@ -2,6 +2,7 @@
 
 Pods need their service account, what the namespace's label `pod-security.kubernetes.io/enforce`
 demands, and room in the resource quotas of their namespace; other objects count in quotas, too.
+What Kubernetes Engine asks of pods with TPUs stands in tpus.py.
 
 Not covered: scopes of quotas, limit ranges, webhooks, defaults and exemptions of PodSecurity.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from localcloud.kubernetes import tpus
 from localcloud.kubernetes.kinds import KINDS, Refusal, is_over
 from localcloud.kubernetes.quantity import amount
 from localcloud.kubernetes.store import Store
@@ -32,14 +34,18 @@ USUAL = {
     "SETUID",
     "SYS_CHROOT",
 }
+PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 COMPUTE = ("cpu", "memory", "ephemeral-storage")
 
 
 def check(store: Store, plural: str, namespace: str, body: dict) -> None:
-    """Raise Kubernetes' refusal if a new object is not admitted."""
+    """Raise Kubernetes' refusal if a new object is not admitted; tell workers of TPUs who they are."""
+    tpus.check(plural, body)
     if plural == "pods":
+        tpus.tell(body)
         check_account(store, namespace, body)
         check_security(store, namespace, body)
+        check_classes(body)
     check_quotas(store, plural, namespace, body)
 
 
@@ -54,6 +60,31 @@ def check_account(store: Store, namespace: str, pod: dict) -> None:
     if store.get("serviceaccounts", namespace, name) is None:
         told = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
         raise forbidden("pods", pod, told)
+
+
+def check_classes(pod: dict) -> None:
+    """Refuse classes of priority and of runtimes, of which a cluster here has but Kubernetes' own."""
+    spec = pod["spec"]
+    name, number = spec.get("priorityClassName"), spec.get("priority")
+    if name and name not in PRIORITIES:
+        raise forbidden("pods", pod, f"no PriorityClass with name {name} was found")
+    computed = PRIORITIES.get(name or "", 0)
+    given = "from the given PriorityClass name"
+    if number is not None and number != computed:
+        told = (
+            f"the integer value of priority ({number}) must not be provided in pod spec; priority"
+        )
+        raise forbidden("pods", pod, f"{told} admission controller computed {computed} {given}")
+    policy = spec.get("preemptionPolicy")
+    if policy not in (None, "PreemptLowerPriority"):
+        told = f"the string value of PreemptionPolicy ({policy}) must not be provided in pod spec; "
+        told += f"priority admission controller computed PreemptLowerPriority {given}"
+        raise forbidden("pods", pod, told)
+    if runtime := spec.get("runtimeClassName"):
+        raise forbidden("pods", pod, f'pod rejected: RuntimeClass "{runtime}" not found')
+    if spec.get("overhead"):
+        told = "Pod Overhead set without corresponding RuntimeClass defined Overhead"
+        raise forbidden("pods", pod, f"pod rejected: {told}")
 
 
 # --- PodSecurity

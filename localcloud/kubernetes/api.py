@@ -20,6 +20,7 @@ from typing import Any
 
 from aiohttp import web
 
+from localcloud import distance
 from localcloud.call import Cloud, suffer
 from localcloud.faults import Fault
 from localcloud.identity.tokens import Owner
@@ -40,6 +41,7 @@ from localcloud.kubernetes import (
 from localcloud.kubernetes.changes import add_containers, delete, policy_of, replace, warnings
 from localcloud.kubernetes.kinds import (
     KINDS,
+    KUEUE,
     Kind,
     Refusal,
     is_leaving,
@@ -55,7 +57,7 @@ log = logging.getLogger("localcloud")
 
 MAX_BODY = 3 << 20  # as of etcd behind a real one
 BOOKMARK = 10.0  # seconds between two bookmarks of a quiet watch
-BASES = ("/api/{group:v1}", "/apis/{group:[a-z0-9.]+/v1}")
+BASES = ("/api/{group:v1}", "/apis/{group:[a-z0-9.-]+/v1(?:beta2)?}")
 REASONS = {
     429: "TooManyRequests",
     409: "Conflict",
@@ -89,7 +91,8 @@ async def listen(cloud: Cloud, plane: Plane) -> web.AppRunner:
 
 
 def make_app(cloud: Cloud, plane: Plane) -> web.Application:
-    app = web.Application(client_max_size=MAX_BODY)
+    far = distance.middleware(cloud.link, cloud.tokens)
+    app = web.Application(client_max_size=MAX_BODY, middlewares=[far])
     reviews = "/apis/{of:auth(orization|entication)}.k8s.io/v1/{review:selfsubject[a-z]*reviews}"
     table_of_routes: list[tuple[str, str, Any]] = [("POST", reviews, review)]
     of_metrics = f"/apis/{metrics.API}"
@@ -140,9 +143,8 @@ async def guarded(
     except Exception:
         log.exception("cluster %s: %s %s failed inside", plane.name, request.method, request.path)
         response = refused(Refusal(500, "InternalError", "Internal error of the embedded cloud"))
-    cloud.requests.add(
-        method, request.method, request.raw_path, response.status, request.content.total_bytes
-    )
+    received, times = request.content.total_bytes, distance.times_of(request)
+    cloud.requests.add(method, request.method, request.raw_path, response.status, received, times)
     return response
 
 
@@ -205,7 +207,7 @@ async def about(
     path = request.path.strip("/")
     if path in ("healthz", "livez", "readyz"):
         return web.Response(text="ok")
-    found = discovery.document(path)
+    found = discovery.document(path, plane.has_kueue)
     if found is None:
         raise Refusal(404, "NotFound", "the server could not find the requested resource")
     return as_json(found)
@@ -224,12 +226,13 @@ async def review(
     raise Refusal(404, "NotFound", "the server could not find the requested resource")
 
 
-def kind_of(request: web.Request) -> Kind:
+def kind_of(plane: Plane, request: web.Request) -> Kind:
     kind = KINDS.get(request.match_info["plural"])
     sub = request.match_info.get("sub")
     if (
         kind is None
         or kind.api != request.match_info["group"]
+        or (kind.api == KUEUE and not plane.has_kueue)
         or (sub and sub not in kind.subresources)
     ):
         raise Refusal(404, "NotFound", "the server could not find the requested resource")
@@ -305,7 +308,7 @@ async def collection(
 ) -> web.StreamResponse:
     if "name" in request.match_info:
         return await single(cloud, plane, request, owner)
-    kind = kind_of(request)
+    kind = kind_of(plane, request)
     namespace, verb = request.match_info.get("namespace", ""), verb_of(request)
     rbac.require(cloud, plane, owner, verb, kind, namespace, "", "")
     if verb == "create":
@@ -421,7 +424,7 @@ async def watch(
 async def single(
     cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
 ) -> web.StreamResponse:
-    kind, match = kind_of(request), request.match_info
+    kind, match = kind_of(plane, request), request.match_info
     name, sub = match["name"], match.get("sub", "")
     namespace = match.get("namespace", "") if kind.namespaced else ""
     rbac.require(cloud, plane, owner, verb_of_resource(request), kind, namespace, name, sub)
@@ -474,12 +477,27 @@ async def single(
     return shown(request, plane, kind, replace(plane, kind, thing, new, sub, *flags), warned=warned)
 
 
+def lifetime(seconds: int | None) -> int:
+    """How long a token of a service account lasts; Kubernetes' refusal of too short or too long."""
+    path, told = "spec.expirationSeconds", ""
+    if seconds is None:
+        return 3600
+    if seconds < 600:
+        told = "may not specify a duration less than 10 minutes"
+    if seconds > 1 << 32:
+        told = "may not specify a duration larger than 2^32 seconds"
+    if told:
+        refused = f'TokenRequest.authentication.k8s.io "" is invalid: {path}: Invalid value: '
+        raise Refusal(422, "Invalid", f"{refused}{seconds}: {told}")
+    return seconds
+
+
 async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> web.Response:
     """Evict a pod as `kubectl drain` does; a token for a service account."""
     meta = thing["metadata"]
     if sub == "token":
         body = await body_of(request)
-        seconds = (body.get("spec") or {}).get("expirationSeconds") or 3600
+        seconds = lifetime((body.get("spec") or {}).get("expirationSeconds"))
         token = plane.mint(meta["namespace"], meta["name"], seconds)
         status = {"token": token, "expirationTimestamp": stamp(time.time() + seconds)}
         made = {

@@ -7,9 +7,14 @@ from typing import Any
 
 from aiohttp import web
 
-from localcloud.kubernetes import checks, defaults
+from localcloud.kubernetes import checks, defaults, kueue_checks
 from localcloud.kubernetes.kinds import Kind, Refusal, is_leaving
 from localcloud.kubernetes.plane import NAMESPACES, Plane
+from localcloud.kubernetes.pod_checks import EFFECTS
+from localcloud.kubernetes.words import check_key, invalid, one_of
+
+# Of a pod in a job that has not begun: what may change.
+PLACING = ("nodeSelector", "affinity", "tolerations", "schedulingGates")
 
 
 def replace(
@@ -49,9 +54,12 @@ def replace(
     elif "status" in thing:
         new["status"] = thing["status"]
     new.update(kind=kind.name, apiVersion=kind.api)
+    keep_address(kind, thing, new)
     checks.check_meaning(kind.plural, new)
     defaults.complete(kind.plural, new)
     check_unchanged(kind, thing, new)
+    if kind.plural == "jobs" and plane.has_kueue:
+        kueue_checks.check_job(new, thing)
     if new.get("spec") != thing.get("spec"):
         meta["generation"] = old.get("generation", 1) + 1
     if dry:
@@ -115,11 +123,11 @@ def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
             "successPolicy",
             "completionMode",
             "managedBy",
+            "backoffLimitPerIndex",
         ):
             elastic = key == "completions" and after.get(key) == after.get("parallelism")
-            scheduled = (
-                key == "template" and before.get("suspend") and not old["status"].get("startTime")
-            )
+            waits = before.get("suspend") and not old["status"].get("startTime")
+            scheduled = key == "template" and waits and differ_in_placing(before, after)
             if before.get(key) != after.get(key) and not elastic and not scheduled:
                 value = (
                     "null"
@@ -131,21 +139,99 @@ def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
                 )
     if kind.plural == "pods":
         changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
-        if changed - {"activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds"}:
+        grace = (
+            before.get("terminationGracePeriodSeconds"),
+            after.get("terminationGracePeriodSeconds"),
+        )
+        if changed - {"activeDeadlineSeconds", "tolerations", *mended_grace(*grace)}:
             told = "pod updates may not change fields other than `spec.containers[*].image`,"
             told += "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
             told += "`spec.tolerations` (only additions to existing tolerations),"
             told += "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
             checks.refuse(kind, name, [f"spec: Forbidden: {told}"])
-    changed_data = old.get("data") != new.get("data") or not new.get("immutable")
-    if kind.plural in ("configmaps", "secrets") and old.get("immutable") and changed_data:
-        checks.refuse(kind, name, ["data: Forbidden: field is immutable when `immutable` is set"])
+    check_kept(kind, name, old, new)
+
+
+def differ_in_placing(before: dict, after: dict) -> bool:
+    """Whether two specs of a job differ at most in where their pods may be placed, and what these
+    ask for: all that may change before a job begins.
+    """
+    return unplaced(before["template"]) == unplaced(after.get("template") or {})
+
+
+def unplaced(template: dict) -> dict:
+    """A pod's template without its labels, and without what decides where it goes."""
+    pod = {key: each for key, each in (template.get("spec") or {}).items() if key not in PLACING}
+    for kind in ("containers", "initContainers"):
+        rows = pod.get(kind) or []
+        pod[kind] = [{k: v for k, v in row.items() if k != "resources"} for row in rows]
+    return pod
+
+
+def mended_grace(before: int | None, after: int | None) -> set[str]:
+    """A negative grace may become 1, and no other may change."""
+    mended = before is not None and before < 0 and after == 1
+    return {"terminationGracePeriodSeconds"} if mended else set()
+
+
+def keep_address(kind: Kind, old: dict, new: dict) -> None:
+    """Give a service the address that it has, where a change says nothing of it."""
+    if kind.plural == "services" and isinstance(new.get("spec"), dict):
+        for key in ("clusterIP", "clusterIPs"):
+            if not new["spec"].get(key) and key in old["spec"]:
+                new["spec"][key] = old["spec"][key]
+
+
+def check_kept(kind: Kind, name: str, old: dict, new: dict) -> None:
+    """What of objects other than jobs and pods may not change."""
+    bad: list[str] = []
+    before, after = old.get("spec") or {}, new.get("spec") or {}
+    if kind.plural in ("configmaps", "secrets") and old.get("immutable"):
+        told = "Forbidden: field is immutable when `immutable` is set"
+        keys = [key for key in ("data", "binaryData") if old.get(key) != new.get(key)]
+        bad += [
+            f"{key}: {told}" for key in (*keys, *([] if new.get("immutable") else ["immutable"]))
+        ]
+    types = [each.get("type") or "Opaque" for each in (old, new)]
+    if kind.plural == "secrets" and types[0] != types[1]:
+        bad.append(invalid("type", types[1], "field is immutable"))
+    if kind.plural.endswith("rolebindings") and reference_of(old) != reference_of(new):
+        bad.append(invalid("roleRef", new.get("roleRef"), "cannot change roleRef"))
+    is_set = kind.plural in ("deployments", "replicasets")
+    if is_set and before.get("selector") != after.get("selector"):
+        bad.append(invalid("spec.selector", after.get("selector"), "field is immutable"))
+    own = before.get("clusterIP")
+    if kind.plural == "services" and own and after.get("clusterIP") != own:
+        told = "may not change once set"
+        bad.append(invalid("spec.clusterIPs[0]", after.get("clusterIPs"), told))
+    if kind.plural == "localqueues" and before.get("clusterQueue") != after.get("clusterQueue"):
+        bad.append(invalid("spec.clusterQueue", after.get("clusterQueue"), "field is immutable"))
+    if kind.plural == "nodes":
+        taint_errors(after.get("taints") or [], bad)
+    if bad:
+        checks.refuse(kind, name, bad)
+
+
+def reference_of(binding: dict) -> tuple:
+    role = binding.get("roleRef") or {}
+    return role.get("kind"), role.get("name")
+
+
+def taint_errors(taints: list[dict], bad: list[str]) -> None:
+    for number, taint in enumerate(taints):
+        path = f"metadata.taints[{number}]"
+        check_key(taint.get("key", ""), f"{path}.key", bad)
+        one_of(taint.get("effect", ""), EFFECTS, f"{path}.effect", bad)
 
 
 def policy_of(request: web.Request, options: dict) -> str:
     """Return the propagation policy that a deletion asks for; "" if it asks for none."""
     policy = options.get("propagationPolicy") or request.query.get("propagationPolicy") or ""
-    if not policy and options.get("orphanDependents") is not None:
+    if policy and options.get("orphanDependents") is not None:
+        told = "orphanDependents and deletionPropagation cannot be both set"
+        told = f'propagationPolicy: Invalid value: "{policy}": {told}'
+        raise Refusal(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: {told}')
+    if options.get("orphanDependents") is not None:
         policy = "Orphan" if options["orphanDependents"] else "Background"
     if policy not in ("", "Orphan", "Background", "Foreground"):
         supported = '"Background", "Foreground", "Orphan", "nil"'

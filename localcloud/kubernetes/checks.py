@@ -7,18 +7,31 @@ mount.
 
 from __future__ import annotations
 
+import re
 from typing import Any, NoReturn
 
-from localcloud.kubernetes import job_checks, object_checks, pod_checks, schema, workload_checks
+from localcloud.kubernetes import (
+    job_checks,
+    kueue_checks,
+    object_checks,
+    pod_checks,
+    policy_checks,
+    schema,
+    workload_checks,
+)
 from localcloud.kubernetes.kinds import KINDS, Kind, Refusal
 from localcloud.kubernetes.words import (
     check_key,
     check_label_name,
     check_labels,
+    check_segment,
     check_subdomain,
+    compact,
+    invalid,
     required,
 )
 
+GATED = "cannot be set until all schedulingGates have been cleared"
 REASONS = {
     "Required value": "FieldValueRequired",
     "Unsupported value": "FieldValueNotSupported",
@@ -49,10 +62,15 @@ def check_form(kind: Kind, body: Any, strict: bool) -> None:
             "BadRequest",
             f'{body.get("kind")} in version "{version}" cannot be handled as a {kind.name}: {told}',
         )
+    if kind.group == kueue_checks.GROUP:
+        kueue_checks.check_form(kind, body, strict)
+        return
     found = schema.errors(kind.api, kind.name, body)
     types = [each for each in found if not each.startswith("unknown field")]
     if types:  # Go's decoder stops at the first wrong type
         raise Refusal(400, "BadRequest", prefix + types[0])
+    if at := object_checks.not_in_base64(kind.plural, body):
+        raise Refusal(400, "BadRequest", f"{prefix}illegal base64 data at input byte {at.byte}")
     if found and strict:
         raise Refusal(400, "BadRequest", f"{prefix}strict decoding error: {', '.join(found)}")
 
@@ -81,6 +99,9 @@ def check_meaning(plural: str, body: dict) -> None:
     bad: list[str] = []
     check_metadata(plural, meta, bad)
     bad += object_checks.object_errors(plural, body)
+    bad += policy_checks.policy_errors(plural, spec)
+    if KINDS[plural].group == kueue_checks.GROUP:
+        bad += kueue_checks.spec_errors(plural, spec)
     if plural == "pods":
         bad += pod_checks.pod_errors(spec, "spec")
     elif plural == "services":
@@ -102,6 +123,17 @@ def check_meaning(plural: str, body: dict) -> None:
         refuse(KINDS[plural], meta.get("name", ""), bad)
 
 
+def check_new(plural: str, body: dict) -> None:
+    """Raise the 422 for what only comes into an object later."""
+    spec = (body.get("spec") or {}) if plural == "pods" else {}
+    if spec.get("schedulingGates") and spec.get("nodeName"):
+        told = f"spec.nodeName: Forbidden: {GATED}"
+        refuse(KINDS[plural], body["metadata"].get("name", ""), [told])
+    if plural == "pods" and (body.get("spec") or {}).get("ephemeralContainers"):
+        told = "spec.ephemeralContainers: Forbidden: cannot be set on create"
+        refuse(KINDS[plural], body["metadata"].get("name", ""), [told])
+
+
 def check_metadata(plural: str, meta: dict, bad: list[str]) -> None:
     name = meta.get("name", "")
     # names such as system:node
@@ -115,13 +147,42 @@ def check_metadata(plural: str, meta: dict, bad: list[str]) -> None:
         bad.append(required("metadata.name", "name or generateName is required"))
     elif plural in ("services", "namespaces"):
         check_label_name(name, "metadata.name", bad)
-    elif not free:
+    elif free:
+        check_segment(name, "metadata.name", bad)
+    else:
         check_subdomain(name, "metadata.name", bad)
+    if start := meta.get("generateName"):
+        check_start(start, free, bad)
     check_labels(meta.get("labels"), "metadata.labels", bad)
     for key in meta.get("annotations") or {}:
         check_key(key.lower(), "metadata.annotations", bad)
     bad += object_checks.annotation_errors(meta.get("annotations"), "metadata.annotations")
     bad += object_checks.finalizer_errors(meta.get("finalizers"))
-    for owner in meta.get("ownerReferences") or []:
-        if not owner.get("uid"):
-            bad.append('metadata.ownerReferences.uid: Invalid value: "": must not be empty')
+    owners = meta.get("ownerReferences") or []
+    first, *others = [
+        f"{owner.get('kind', '')}/{owner.get('name', '')}"
+        for owner in owners
+        if owner.get("controller")
+    ] or [""]
+    if others:
+        told = 'Only one reference can have Controller set to true. Found "true" in references for '
+        bad.append(invalid("metadata.ownerReferences", owners, f"{told}{first} and {others[0]}"))
+    for owner in owners:
+        if (owner.get("apiVersion"), owner.get("kind")) == ("v1", "Event"):
+            told = "/v1, Kind=Event is disallowed from being an owner"
+            bad.append(invalid("metadata.ownerReferences", owner, told))
+        for key in ("apiVersion", "kind", "name", "uid"):
+            if not owner.get(key):
+                told = "version must not be empty" if key == "apiVersion" else "must not be empty"
+                bad.append(invalid(f"metadata.ownerReferences.{key}", "", told))
+
+
+def check_start(start: str, free: bool, bad: list[str]) -> None:
+    """How names that Kubernetes makes up begin: as names do, and a hyphen may be their end."""
+    told: list[str] = []
+    whole = re.sub("-$", "a", start)
+    if free:
+        check_segment(whole, "metadata.generateName", told)
+    else:
+        check_subdomain(whole, "metadata.generateName", told)
+    bad += [each.replace(compact(whole), compact(start), 1) for each in told]

@@ -4,7 +4,7 @@ end.
 A container whose image is in the cloud's registry has the files of that image. Any other sees this
 host's programs, as machines do: its image is a name, which may be one that cannot be pulled. Its
 processes share the host's network; the pod has an address of its own, and the metadata server of
-its node. A container without a command, of which the image names none either, sleeps.
+its node or one of its own (workload_identity.py). A container without a command, of which the image names none either, sleeps.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localcloud.artifacts.store import Unpacked
+from localcloud.compute import tpus as chips
 from localcloud.compute.state import Instance
-from localcloud.kubernetes import volumes
+from localcloud.kubernetes import tpus, volumes
 from localcloud.kubernetes.kinds import stamp
 from localcloud.kubernetes.plane import Plane
 from localcloud.kubernetes.running import Running, follow
@@ -135,11 +136,26 @@ def inherited(machine: sandbox.Machine, unpacked: Unpacked | None) -> dict[str, 
     return {key: value for key, value in kept.items() if key == "PATH" or value[:1] != "/"}
 
 
+def chips_on(node: Instance | None, pod: dict, container: dict) -> dict[str, str]:
+    """The variables by which programs take the CPU for the TPUs that a container asked for."""
+    if node is None or not tpus.chips_in(container):
+        return {}
+    machine = node.resource["machineType"].rpartition("/")[2]
+    return chips.in_pod(machine, pod["metadata"]["labels"].get("job-name", ""))
+
+
 async def root_image(plane: Plane, name: str) -> Path | None:
     """Return the folder of the prepared `/root`, for images that have it; it may still be made."""
     if PLAIN.fullmatch(name) or plane.compute.image is None:
         return None
     return await asyncio.shield(plane.compute.image)
+
+
+def metadata_address(plane: Plane, pod: dict, node: Instance | None) -> str:
+    """Where a pod's metadata server is: at its own address, or its node's."""
+    if pod["status"]["podIP"] in plane.compute.own_servers:
+        return pod["status"]["podIP"]
+    return node.address if node else ""
 
 
 async def start(
@@ -160,10 +176,11 @@ async def start(
         plane.compute.metadata_port,
         image,
         None,
-        metadata_address=node.address if node else "",
+        metadata_address=metadata_address(plane, pod, node),
     )
     about = unpacked.config if unpacked else {}
-    launch = decide(plane.port, pod, container, about, inherited(machine, unpacked), env)
+    usual = {**inherited(machine, unpacked), **chips_on(node, pod, container)}
+    launch = decide(plane.port, pod, container, about, usual, env)
     command = command_line(launch, there, folder, image, unpacked)
     ours, theirs = pty.openpty() if launch.terminal else (None, None)
     await asyncio.to_thread(prepare_folder, machine, there, mounts)

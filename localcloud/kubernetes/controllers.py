@@ -19,6 +19,7 @@ from localcloud.kubernetes import (
     disruptions,
     jobs,
     kubelet,
+    kueue,
     making,
     nodes,
     scaling,
@@ -50,6 +51,7 @@ async def run(plane: Plane) -> None:
         # A node that just came takes its pods before the autoscaler looks for those that have none.
         pods = (
             look_at_workloads,
+            kueue.look,
             jobs.look,
             kubelet.take_up,
             kubelet.let_in,
@@ -211,9 +213,10 @@ def refresh_volumes(plane: Plane) -> None:
 
 def tell_names(plane: Plane) -> None:
     """Services' names in every pod's /etc/hosts, as DNS has them: a headless one's pods, else its
-    first pod.
+    first pod. A name alone is known in the service's own namespace.
     """
-    lines = []
+    lines: list[str] = []
+    near: dict[str, list[str]] = {}  # by namespace
     for service in plane.store.all("services"):
         meta, mine = service["metadata"], pods_of_service(plane, service)
         name, namespace = meta["name"], meta["namespace"]
@@ -224,12 +227,15 @@ def tell_names(plane: Plane) -> None:
                 lines.append(
                     f"{address} {host}.{whole} {host}.{name}.{namespace}.svc {host}.{name}"
                 )
-        lines += [
-            f"{pod['status']['podIP']} {whole} {name}.{namespace}.svc {name}.{namespace} {name}"
-            for pod in mine[:1]
-        ]
-    text = "".join(f"{line}\n" for line in lines)
-    for running in plane.running.values():
+        for pod in mine[:1]:
+            address = pod["status"]["podIP"]
+            lines.append(f"{address} {whole} {name}.{namespace}.svc {name}.{namespace}")
+            near.setdefault(namespace, []).append(f"{address} {name}")
+    homes = {
+        each["metadata"]["uid"]: each["metadata"]["namespace"] for each in plane.store.all("pods")
+    }
+    for (uid, _), running in plane.running.items():
+        text = "".join(f"{line}\n" for line in [*lines, *near.get(homes.get(uid, ""), [])])
         file = Path(f"/proc/{processes.first_process(running.folder)}/root/etc/hosts")
         with contextlib.suppress(OSError):  # its process ends, or has not begun
             own, _, old = file.read_text().partition("# services\n")

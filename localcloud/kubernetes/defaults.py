@@ -10,6 +10,7 @@ import base64
 TRACKING = "batch.kubernetes.io/job-tracking"  # finalizer of a job's pods, until they are counted
 INDEX = "batch.kubernetes.io/job-completion-index"
 GPU = "nvidia.com/gpu"
+TPU = "google.com/tpu"
 POD = {
     "restartPolicy": "Always",
     "terminationGracePeriodSeconds": 30,
@@ -34,6 +35,10 @@ def fill(plural: str, body: dict) -> None:
         body["status"] = {}
     elif plural == "services":
         body["status"] = {"loadBalancer": {}}
+    elif plural in ("localqueues", "clusterqueues", "workloads"):
+        body["status"] = {}
+        if plural != "workloads":
+            body["spec"].setdefault("stopPolicy", "None")
     elif plural == "namespaces":
         body.setdefault("spec", {"finalizers": ["kubernetes"]})
         body["status"] = {"phase": "Active"}
@@ -108,12 +113,12 @@ def fill_new_pod(body: dict) -> None:
                 "tolerationSeconds": 300,
             }
             tolerations.append(row)
-    # ExtendedResourceToleration: who asks for GPUs may go where GPUs are.
+    # ExtendedResourceToleration: who asks for GPUs or TPUs may go where they are.
     wanted = [(each.get("resources") or {}).get("requests") or {} for each in spec["containers"]]
-    if any(int(each.get(GPU, 0)) for each in wanted) and not any(
-        each.get("key") == GPU for each in tolerations
-    ):
-        tolerations.append({"key": GPU, "operator": "Exists"})
+    for chip in (GPU, TPU):
+        is_there = any(each.get("key") == chip for each in tolerations)
+        if any(int(each.get(chip, 0)) for each in wanted) and not is_there:
+            tolerations.append({"key": chip, "operator": "Exists"})
     limits = [(each.get("resources") or {}).get("limits") or {} for each in spec["containers"]]
     best = not any(wanted) and not any(limits)
     exact = all(

@@ -6,7 +6,7 @@ Not covered: aggregated discovery, of which clients do without.
 from __future__ import annotations
 
 from localcloud.kubernetes import metrics, openapi
-from localcloud.kubernetes.kinds import ALL, GROUPS, Kind
+from localcloud.kubernetes.kinds import ALL, GROUPS, KUEUE, Kind
 from localcloud.kubernetes.plane import MINOR, VERSION
 
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
@@ -53,8 +53,9 @@ METRICS = {
 }
 
 
-def document(path: str) -> dict | None:
+def document(path: str, has_kueue: bool = False) -> dict | None:
     """The document at a path; None if there is none."""
+    versions = [f"{name}/v1" for name in GROUPS] + [KUEUE] * has_kueue
     if path == "version":
         return {"major": "1", "minor": MINOR, "gitVersion": VERSION, **ABOUT}
     if path == "api":
@@ -63,17 +64,18 @@ def document(path: str) -> dict | None:
         return {
             "kind": "APIGroupList",
             "apiVersion": "v1",
-            "groups": [*(group(name) for name in GROUPS), METRICS],
+            "groups": [*(group(each) for each in versions), METRICS],
         }
     if path == "openapi/v3":
-        paths = ["api/v1", *(f"apis/{name}/v1" for name in GROUPS)]
+        paths = ["api/v1", *(f"apis/{each}" for each in versions)]
         return {"paths": {each: {"serverRelativeURL": f"/openapi/v3/{each}"} for each in paths}}
-    if path.startswith("apis/") and path.count("/") == 1 and path[5:] in GROUPS:
-        return {"kind": "APIGroup", "apiVersion": "v1", **group(path[5:])}
+    for each in versions:
+        if path == f"apis/{each.partition('/')[0]}":
+            return {"kind": "APIGroup", "apiVersion": "v1", **group(each)}
     if path == f"apis/{metrics.API}":
         return resources_of_metrics()
     short = path.removeprefix("openapi/v3/")
-    if short != "api/v1" and short not in [f"apis/{name}/v1" for name in GROUPS]:
+    if short != "api/v1" and short not in [f"apis/{each}" for each in versions]:
         return None
     version = short.partition("/")[2]
     kinds = [kind for kind in ALL if kind.api == version]
@@ -84,8 +86,9 @@ def document(path: str) -> dict | None:
     )
 
 
-def group(name: str) -> dict:
-    version = {"groupVersion": f"{name}/v1", "version": "v1"}
+def group(api: str) -> dict:
+    name, _, number = api.partition("/")
+    version = {"groupVersion": api, "version": number}
     return {"name": name, "versions": [version], "preferredVersion": version}
 
 

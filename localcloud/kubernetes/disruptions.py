@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from localcloud.kubernetes.kinds import Refusal, condition, is_leaving, is_over
+from localcloud.kubernetes.placing_checks import selects
 from localcloud.kubernetes.plane import Plane
 
 
@@ -35,21 +36,7 @@ def covers(budget: dict, pod: dict) -> bool:
     selector = budget["spec"].get("selector")
     if selector is None:
         return False
-    labels = pod["metadata"].get("labels") or {}
-    wanted = selector.get("matchLabels") or {}
-    return all(labels.get(key) == value for key, value in wanted.items()) and all(
-        fits(row, labels) for row in selector.get("matchExpressions") or []
-    )
-
-
-def fits(row: dict, labels: dict) -> bool:
-    has, value, values = row["key"] in labels, labels.get(row["key"]), row.get("values") or []
-    return {
-        "In": value in values,
-        "NotIn": value not in values,
-        "Exists": has,
-        "DoesNotExist": not has,
-    }[row["operator"]]
+    return selects(selector, pod["metadata"].get("labels") or {})
 
 
 def state_of(plane: Plane, budget: dict) -> tuple[int, int]:

@@ -1,15 +1,14 @@
-"""What Kubernetes checks of a job's own fields, beside its schema, in its words and order.
-
-Not covered: jobs of more than 100,000 completions.
-"""
+"""What Kubernetes checks of a job's own fields, beside its schema, in its words and order."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from localcloud.kubernetes import placing_checks
 from localcloud.kubernetes.words import (
     LABEL,
+    check_key,
     check_subdomain,
     invalid,
     not_negative,
@@ -19,6 +18,8 @@ from localcloud.kubernetes.words import (
 )
 
 MOST_RULES = 20
+MOST_INDEXES = 100_000
+MOST_TEXT = 64 << 10  # bytes of a list of indexes
 COUNTS = (
     "parallelism",
     "completions",
@@ -77,8 +78,10 @@ def label_errors(name: str, uid: str, spec: dict) -> list[str]:
 def manual_errors(selector: dict | None, labels: dict) -> list[str]:
     if not selector:
         return [required("spec.selector")]
-    if selector.get("matchLabels", {}).items() <= labels.items():
-        return []
+    bad: list[str] = []
+    placing_checks.selector_errors(selector, "spec.selector", bad)
+    if bad or placing_checks.selects(selector, labels):
+        return bad
     told = "`selector` does not match template `labels`"
     return [invalid("spec.template.metadata.labels", dict(sorted(labels.items())), told)]
 
@@ -117,13 +120,14 @@ def job_errors(spec: dict) -> list[str]:
     if mode == "Indexed":
         if completions is None:
             bad.append(required("spec.completions", "when completion mode is Indexed"))
-        if (spec.get("parallelism") or 0) > 100_000:
-            told = "must be less than or equal to 100000 when completion mode is Indexed"
+        if (spec.get("parallelism") or 0) > MOST_INDEXES:
+            told = f"must be less than or equal to {MOST_INDEXES} when completion mode is Indexed"
             bad.append(invalid("spec.parallelism", spec["parallelism"], told))
         if most is not None and completions is not None and most > completions:
             bad.append(
                 invalid("spec.maxFailedIndexes", most, "must be less than or equal to completions")
             )
+        large_errors(spec, bad)
     elif mode in (None, "NonIndexed"):
         for name, value in (("backoffLimitPerIndex", per_index), ("maxFailedIndexes", most)):
             if value is not None:
@@ -141,6 +145,25 @@ def job_errors(spec: dict) -> list[str]:
     if spec.get("managedBy") is not None:
         bad += manager_errors(spec["managedBy"])
     return bad
+
+
+def large_errors(spec: dict, bad: list[str]) -> None:
+    """Of how many failures are kept of an indexed job, by their numbers."""
+    completions, most = spec.get("completions") or 0, spec.get("maxFailedIndexes")
+    per_index, many = spec.get("backoffLimitPerIndex") is not None, completions > MOST_INDEXES
+    least = f"must be less than or equal to {MOST_INDEXES // 10} when completions are above "
+    least += f"{MOST_INDEXES} and used with backoff limit per index"
+    if per_index and most is not None and most > MOST_INDEXES:
+        told = f"must be less than or equal to {MOST_INDEXES}"
+        bad.append(invalid("spec.maxFailedIndexes", most, told))
+    if not per_index or not many:
+        return
+    if most is None:
+        told = f"must be specified when completions is above {MOST_INDEXES}"
+        bad.append(required("spec.maxFailedIndexes", told))
+    for key in ("parallelism", "maxFailedIndexes"):
+        if (spec.get(key) or 0) > MOST_INDEXES // 10:
+            bad.append(invalid(f"spec.{key}", spec[key], least))
 
 
 def restart_errors(spec: dict, pod: dict) -> list[str]:
@@ -202,8 +225,7 @@ def failure_errors(spec: dict, bad: list[str]) -> None:
             code_errors(codes, f"{path}.onExitCodes", names, bad)
         too_many(conditions, f"{path}.onPodConditions", MOST_RULES, bad)
         for at, pattern in enumerate(conditions):
-            if not pattern.get("type"):
-                bad.append(required(f"{path}.onPodConditions[{at}].type", ""))
+            check_key(pattern.get("type") or "", f"{path}.onPodConditions[{at}].type", bad)
             states = ("False", "True", "Unknown")
             one_of(
                 pattern.get("status") or "True", states, f"{path}.onPodConditions[{at}].status", bad
@@ -268,6 +290,9 @@ def success_errors(spec: dict, indexed: bool, bad: list[str]) -> None:
             )
         total = 0
         if indexes is not None:
+            if len(indexes) > MOST_TEXT:
+                told = f"Too long: may not be more than {MOST_TEXT} bytes"
+                bad.append(f"{at}.succeededIndexes: {told}")
             try:
                 total = len(indexes_in(indexes, completions))
             except ValueError as error:

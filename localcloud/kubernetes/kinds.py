@@ -18,6 +18,10 @@ class Kind:
     in_all: bool = False  # `kubectl get all` shows it
 
     @property
+    def version(self) -> str:
+        return self.api.rpartition("/")[2]
+
+    @property
     def group(self) -> str:
         return self.api.rpartition("/")[0]
 
@@ -27,6 +31,7 @@ class Kind:
         return f"{self.plural}.{self.group}".rstrip(".")
 
 
+KUEUE = "kueue.x-k8s.io/v1beta2"  # of clusters that have Kueue
 RBAC = "rbac.authorization.k8s.io/v1"
 ALL = (
     Kind(
@@ -58,6 +63,10 @@ ALL = (
     Kind("rolebindings", RBAC, "RoleBinding"),
     Kind("clusterroles", RBAC, "ClusterRole", False),
     Kind("clusterrolebindings", RBAC, "ClusterRoleBinding", False),
+    Kind("localqueues", KUEUE, "LocalQueue", True, ("queue", "queues", "lq"), ("status",)),
+    Kind("clusterqueues", KUEUE, "ClusterQueue", False, ("cq",), ("status",)),
+    Kind("resourceflavors", KUEUE, "ResourceFlavor", False, ("flavor", "flavors", "rf")),
+    Kind("workloads", KUEUE, "Workload", True, ("kwl", "kueueworkload"), ("status",)),
 )
 KINDS = {kind.plural: kind for kind in ALL}
 GROUPS = (

@@ -114,6 +114,8 @@ async def live(plane: Plane, pod: dict) -> None:
                 else "ContainerCreating"
             )
             status[kind] = [waiting(row, reason) for row in rows]
+    if plane.open_metadata:
+        await plane.open_metadata(pod)
     set_condition(status, "PodReadyToStartContainers", "True")
     set_ready(status)
     plane.store.put("pods", pod)
@@ -143,6 +145,8 @@ async def live(plane: Plane, pod: dict) -> None:
         limit.cancel()
         over.set()
     await end_sidecars(plane, pod, [*sidecars, *visitors(plane, pod)])
+    if plane.close_metadata:
+        await plane.close_metadata(pod)
     plane.memory.pop(f"visitors {pod['metadata']['uid']}", None)
     if not plane.closing:
         close_status(pod)

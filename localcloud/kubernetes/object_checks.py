@@ -8,10 +8,23 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
+from dataclasses import dataclass
 
-from localcloud.kubernetes.words import check_key, invalid, one_of, required
+from localcloud.kubernetes.placing_checks import IP_RULE, is_address, selector_errors
+from localcloud.kubernetes.words import (
+    check_key,
+    check_segment,
+    check_subdomain,
+    invalid,
+    one_of,
+    required,
+)
 
+SECURITY = "pod-security.kubernetes.io"
+LEVELS = ("privileged", "baseline", "restricted")
+VERSION = re.compile(r"latest|v1\.(0|[1-9][0-9]*)")
 MOST_DATA = 1 << 20  # bytes of a config map or a secret
 MOST_ANNOTATIONS = 256 << 10
 RBAC = "rbac.authorization.k8s.io"
@@ -19,6 +32,7 @@ KEY_RULE = (
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  "
     "or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
 )
+PAIR = ("username", "password")
 FINALIZERS = ("foregroundDeletion", "kubernetes", "orphan")  # that have no domain
 # Type of a secret -> the keys that it must have.
 NEEDED = {
@@ -27,6 +41,7 @@ NEEDED = {
     "kubernetes.io/dockercfg": (".dockercfg",),
     "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
 }
+OF_ACCOUNT = "kubernetes.io/service-account.name"  # annotation of a secret with its token
 
 
 def object_errors(plural: str, body: dict) -> list[str]:
@@ -38,8 +53,61 @@ def object_errors(plural: str, body: dict) -> list[str]:
     if plural in ("roles", "clusterroles"):
         return role_errors(body, plural == "roles")
     if plural in ("rolebindings", "clusterrolebindings"):
-        return binding_errors(body)
+        return binding_errors(body, plural == "rolebindings")
+    if plural == "namespaces":
+        return level_errors(body["metadata"].get("labels") or {})
+    if plural == "events":
+        return event_errors(body)
+    if plural == "endpoints":
+        return endpoint_errors(body)
+    if plural == "endpointslices":
+        return slice_errors(body)
     return []
+
+
+def level_errors(labels: dict[str, str]) -> list[str]:
+    """Of the levels of Pod Security that a namespace's labels name, and their versions."""
+    bad: list[str] = []
+    for mode in ("enforce", "audit", "warn"):
+        level, version = f"{SECURITY}/{mode}", f"{SECURITY}/{mode}-version"
+        if labels.get(level, LEVELS[0]) not in LEVELS:
+            told = f"must be one of {', '.join(LEVELS)}"
+            bad.append(invalid(f"metadata.labels[{level}]", labels[level], told))
+        if not VERSION.fullmatch(labels.get(version, "latest")):
+            told = 'must be "latest" or "v1.x"'
+            bad.append(invalid(f"metadata.labels[{version}]", labels[version], told))
+    return bad
+
+
+def event_errors(body: dict) -> list[str]:
+    """Of an event that is about something elsewhere."""
+    own, about = body["metadata"].get("namespace", ""), body.get("involvedObject") or {}
+    there = about.get("namespace", "")
+    if there == own or (not there and own in ("default", "kube-system")):
+        return []
+    return [invalid("involvedObject.namespace", there, "does not match event.namespace")]
+
+
+def endpoint_errors(body: dict) -> list[str]:
+    bad: list[str] = []
+    for number, row in enumerate(body.get("subsets") or []):
+        path = f"subsets[{number}]"
+        if not row.get("addresses") and not row.get("notReadyAddresses"):
+            bad.append(required(path, "must specify `addresses` or `notReadyAddresses`"))
+        for kind in ("addresses", "notReadyAddresses"):
+            for at, each in enumerate(row.get(kind) or []):
+                if not is_address(each.get("ip", "")):
+                    bad.append(invalid(f"{path}.{kind}[{at}].ip", each.get("ip", ""), IP_RULE))
+    return bad
+
+
+def slice_errors(body: dict) -> list[str]:
+    bad: list[str] = []
+    if not body.get("addressType"):
+        bad.append(required("addressType"))
+    else:
+        one_of(body["addressType"], ("FQDN", "IPv4", "IPv6"), "addressType", bad)
+    return bad
 
 
 def config_map_errors(body: dict) -> list[str]:
@@ -68,7 +136,52 @@ def secret_errors(body: dict) -> list[str]:
     for key in NEEDED.get(body.get("type", ""), ()):
         if key not in sizes:
             bad.append(required(f"data[{key}]"))
+    docker_errors(body, bad)
+    if body.get("type") == "kubernetes.io/basic-auth" and not sizes.keys() & {*PAIR}:
+        bad += [required(f"data[{key}]") for key in PAIR]
+    annotations = body["metadata"].get("annotations") or {}
+    if body.get("type") == "kubernetes.io/service-account-token" and not annotations.get(
+        OF_ACCOUNT
+    ):
+        bad.append(required(f"metadata.annotations[{OF_ACCOUNT}]"))
     return bad
+
+
+def docker_errors(body: dict, bad: list[str]) -> None:
+    """Of the logins of a registry, which are JSON."""
+    key = NEEDED.get(body.get("type", ""), ("",))[0]
+    data = (body.get("data") or {}).get(key)
+    if not key.startswith(".docker") or data is None:
+        return
+    text = base64.b64decode(data).decode(errors="replace")
+    try:
+        json.loads(text)
+    except ValueError as error:
+        position = getattr(error, "pos", 0)
+        told = "unexpected end of JSON input"
+        if position < len(text):
+            told = f"invalid character '{text[position]}' looking for beginning of value"
+        bad.append(f'data[{key}]: Invalid value: "<secret contents redacted>": {told}')
+
+
+@dataclass(frozen=True)
+class Illegal:
+    """Where a text is no base64."""
+
+    byte: int
+
+
+def not_in_base64(plural: str, body: dict) -> Illegal | None:
+    """Where the first value that is to be base64 is none, as Go's decoder counts."""
+    field = {"secrets": "data", "configmaps": "binaryData"}.get(plural, "")
+    for text in (body.get(field) or {}).values():
+        kept = re.sub(r"[\r\n]", "", text or "")
+        odd = re.search(r"[^A-Za-z0-9+/=]", kept)
+        if odd:
+            return Illegal(odd.start())
+        if len(kept) % 4:
+            return Illegal(len(kept) // 4 * 4)
+    return None
 
 
 def decoded(text: str) -> int:
@@ -92,6 +205,14 @@ def data_key(key: str, path: str, bad: list[str]) -> None:
 
 def role_errors(body: dict, namespaced: bool) -> list[str]:
     bad: list[str] = []
+    if body.get("aggregationRule") is not None:
+        path = "aggregationRule.clusterRoleSelectors"
+        selectors = body["aggregationRule"].get("clusterRoleSelectors") or []
+        if not selectors:
+            told = "at least one clusterRoleSelector required if aggregationRule is non-nil"
+            bad.append(required(path, told))
+        for number, selector in enumerate(selectors):
+            selector_errors(selector, f"{path}[{number}]", bad)
     for number, rule in enumerate(body.get("rules") or []):
         path, urls = f"rules[{number}]", rule.get("nonResourceURLs")
         if not rule.get("verbs"):
@@ -110,19 +231,29 @@ def role_errors(body: dict, namespaced: bool) -> list[str]:
     return bad
 
 
-def binding_errors(body: dict) -> list[str]:
+def binding_errors(body: dict, namespaced: bool) -> list[str]:
     reference = body.get("roleRef") or {}
     bad: list[str] = []
     one_of(reference.get("apiGroup") or RBAC, (RBAC,), "roleRef.apiGroup", bad)
-    one_of(reference.get("kind", ""), ("Role", "ClusterRole"), "roleRef.kind", bad)
+    roles = ("Role", "ClusterRole") if namespaced else ("ClusterRole",)
+    one_of(reference.get("kind", ""), roles, "roleRef.kind", bad)
     if not reference.get("name"):
         bad.append(required("roleRef.name"))
+    check_segment(reference.get("name") or "", "roleRef.name", bad)
     for number, subject in enumerate(body.get("subjects") or []):
         path = f"subjects[{number}]"
         if not subject.get("name"):
             bad.append(required(f"{path}.name"))
         kinds = ("ServiceAccount", "User", "Group")
         one_of(subject.get("kind", ""), kinds, f"{path}.kind", bad)
+        if subject.get("kind") == "ServiceAccount":
+            one_of(subject.get("apiGroup") or "", ("",), f"{path}.apiGroup", bad)
+            if subject.get("name"):
+                check_subdomain(subject["name"], f"{path}.name", bad)
+            if not subject.get("namespace"):
+                bad.append(required(f"{path}.namespace"))
+        else:
+            one_of(subject.get("apiGroup") or RBAC, (RBAC,), f"{path}.apiGroup", bad)
     return bad
 
 
@@ -141,4 +272,7 @@ def finalizer_errors(finalizers: list[str] | None) -> list[str]:
         if "/" not in each and each not in FINALIZERS:
             told = "name is neither a standard finalizer name nor is it fully qualified"
             bad.append(invalid("metadata.finalizers", each, told))
+    if {"orphan", "foregroundDeletion"} <= {*(finalizers or [])}:
+        told = "finalizer orphan and foregroundDeletion cannot be both set"
+        bad.append(invalid("metadata.finalizers", finalizers, told))
     return bad

@@ -30,13 +30,14 @@ TYPES = {
 def document(path: str, version: str) -> dict:
     """The part below a path: api/v1, apis/batch/v1."""
     kinds = [kind for kind in ALL if kind.api == path.partition("/")[2]]
+    known = [kind for kind in kinds if kind.api in schema.MODULES]  # no custom resources
     info = {"title": "Kubernetes", "version": version}
     paths = dict(of_path(path, kind) for kind in kinds)
     return {
         "openapi": "3.0.0",
         "info": info,
         "paths": paths,
-        "components": {"schemas": schemas(tuple(kinds))},
+        "components": {"schemas": schemas(tuple(known))},
     }
 
 
@@ -55,7 +56,7 @@ def of_path(path: str, kind: Kind) -> tuple[str, dict]:
 
 
 def about(kind: Kind) -> dict:
-    return {"group": kind.group, "version": "v1", "kind": kind.name}
+    return {"group": kind.group, "version": kind.version, "kind": kind.name}
 
 
 @lru_cache

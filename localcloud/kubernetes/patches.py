@@ -91,6 +91,9 @@ def merge_list(old: list, patch: list, by: str) -> list:
 
 def json_patch(thing: dict, steps: list[dict]) -> dict:
     """RFC 6902, without move and copy."""
+    if not isinstance(steps, list):
+        told = "json: cannot unmarshal object into Go value of type jsonpatch.Patch"
+        raise Refusal(400, "BadRequest", told)
     for step in steps:
         *way, last = [
             part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]
@@ -109,6 +112,8 @@ def json_patch(thing: dict, steps: list[dict]) -> dict:
                 at.insert(key, step["value"])
             elif step["op"] in ("add", "replace"):
                 at[key] = step["value"]
+            elif step["op"] not in ("copy", "move"):
+                raise ValueError(f"Unexpected kind: {step['op']}")
             else:
                 raise Refusal(
                     501,

@@ -23,7 +23,7 @@ from typing import Any
 from localcloud.artifacts.store import Unpacked
 from localcloud.compute.state import Compute
 from localcloud.identity.tokens import Tokens
-from localcloud.kubernetes import admission, checks, deletion
+from localcloud.kubernetes import admission, checks, deletion, kueue_checks
 from localcloud.kubernetes.defaults import fill
 from localcloud.kubernetes.kinds import KINDS, Refusal, is_leaving, is_over, owned_by, stamp
 from localcloud.kubernetes.store import Store
@@ -49,6 +49,7 @@ class Settings:
     scale_retry: float = 300.0  # seconds before the autoscaler tries again where there was no room
     scale_down: float = 600.0  # seconds that a node may be idle
     node_grace: float = 40.0  # seconds without a word of a node until it is NotReady
+    repair: float = 600.0  # seconds that a node may be NotReady until it is made anew
     eviction: float = 300.0  # seconds that pods stay on such a node, unless they say otherwise
     give_up: float = 3.0  # seconds after which an operation gives up on nodes that do not come
 
@@ -82,6 +83,11 @@ class Plane:
     pull: Callable[[str, str], Awaitable[Unpacked | None]] | None = (
         None  # image, account of the node
     )
+    # begins and ends what serves a pod's metadata, where pods have such a server
+    open_metadata: Callable[[dict], Awaitable[None]] | None = None
+    close_metadata: Callable[[dict], Awaitable[None]] | None = None
+    # what a volume of gcsfuse's shows of a bucket; None: the cluster lacks the driver
+    bucket_files: Callable[[dict, dict], dict[str, Path]] | None = None
     # what was pulled last by a name; None: a name
     unpacked: dict[str, Unpacked | None] = field(default_factory=dict)
     end_pod: Callable[..., Awaitable[None]] = None  # type: ignore[assignment]  # the kubelet's, see kubelet.py
@@ -99,6 +105,11 @@ class Plane:
         for name in NAMESPACES:
             if not self.store.get("namespaces", "", name):
                 self.create("namespaces", "", {"metadata": {"name": name}})
+
+    @property
+    def has_kueue(self) -> bool:
+        """Whether somebody installed Kueue in the cluster."""
+        return (self.folder / "kueue").exists()
 
     def in_background(self, work: Any) -> asyncio.Task:
         task = asyncio.ensure_future(work)
@@ -135,8 +146,11 @@ class Plane:
             raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
         meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp(), generation=1)
         checks.check_meaning(plural, body)
+        checks.check_new(plural, body)
         body = {"kind": kind.name, "apiVersion": kind.api, **body}
         fill(plural, body)
+        if plural == "jobs" and self.has_kueue:
+            kueue_checks.default(body)
         admission.check(self.store, plural, meta.get("namespace", ""), body)
         if plural == "services":
             self.give_address(body)

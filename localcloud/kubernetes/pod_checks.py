@@ -1,7 +1,10 @@
 """What Kubernetes checks of a pod, alone or in a template, beside its schema, in its words and
 order.
 
-Not covered: most of security contexts, affinity, volumes that the embedded cloud cannot mount.
+What else there is to check of containers, volumes and placement stands in container_checks.py,
+volume_checks.py and placing_checks.py.
+
+Not covered: most of security contexts, volumes that the embedded cloud cannot mount.
 """
 
 from __future__ import annotations
@@ -9,11 +12,23 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from localcloud.kubernetes.container_checks import host_port_errors, more_errors, port_name_errors
 from localcloud.kubernetes.object_checks import annotation_errors
+from localcloud.kubernetes.placing_checks import placing_errors
 from localcloud.kubernetes.quantity import amount, canonical
+from localcloud.kubernetes.volume_checks import (
+    below_errors,
+    device_errors,
+    env_from_errors,
+    key_source_errors,
+    mount_errors,
+    resource_source_errors,
+    volume_errors,
+)
 from localcloud.kubernetes.words import (
     check_key,
     check_label_name,
+    check_label_value,
     check_labels,
     check_subdomain,
     invalid,
@@ -53,6 +68,9 @@ def template_errors(template: dict, path: str) -> list[str]:
     for key in meta.get("annotations") or {}:
         check_key(key.lower(), f"{path}.annotations", bad)
     bad += annotation_errors(meta.get("annotations"), f"{path}.annotations")
+    if (template.get("spec") or {}).get("ephemeralContainers"):
+        told = "ephemeral containers not allowed in pod template"
+        bad.append(f"{path}.spec.ephemeralContainers: Forbidden: {told}")
     return bad + pod_errors(template.get("spec") or {}, f"{path}.spec")
 
 
@@ -66,6 +84,7 @@ def pod_errors(pod: dict, at: str) -> list[str]:
         for number, container in enumerate(pod.get(kind) or []):
             path = f"{at}.{kind}[{number}]"
             container_errors(container, path, volumes, bad)
+            more_errors(pod, container, path, bad)
             if kind == "initContainers":
                 one_of(container.get("restartPolicy"), ("Always",), f"{path}.restartPolicy", bad)
             if container.get("name") in names:
@@ -90,9 +109,20 @@ def pod_errors(pod: dict, at: str) -> list[str]:
     for key in ("hostname", "subdomain"):
         if pod.get(key):
             check_label_name(pod[key], f"{at}.{key}", bad)
+    for number, claim in enumerate(pod.get("resourceClaims") or []):
+        path, name = f"{at}.resourceClaims[{number}]", claim.get("name", "")
+        if not name:
+            bad.append(required(f"{path}.name"))
+        elif name in [each.get("name") for each in pod["resourceClaims"][:number]]:
+            bad.append(f'{path}.name: Duplicate value: "{name}"')
+        else:
+            check_label_name(name, f"{path}.name", bad)
+        claim_errors(claim, path, bad)
+    shared_errors(pod.get("resources") or {}, f"{at}.resources", bad)
     for number, toleration in enumerate(pod.get("tolerations") or []):
         toleration_errors(toleration, f"{at}.tolerations[{number}]", bad)
-    return bad
+    host_port_errors(pod, at, bad)
+    return bad + placing_errors(pod, at)
 
 
 def volume_names(volumes: list[dict], at: str, bad: list[str]) -> set[str]:
@@ -108,6 +138,7 @@ def volume_names(volumes: list[dict], at: str, bad: list[str]) -> set[str]:
             bad.append(required(f"{path}.secret.secretName"))
         if "configMap" in volume and not volume["configMap"].get("name"):
             bad.append(required(f"{path}.configMap.name"))
+        volume_errors(volume, path, bad)
         if "hostPath" in volume:
             host_path_errors(volume["hostPath"].get("path"), f"{path}.hostPath.path", bad)
         for kind in ("secret", "configMap", "downwardAPI"):
@@ -141,14 +172,7 @@ def item_errors(kind: str, rows: list[dict], at: str, bad: list[str]) -> None:
         path = row.get("path", "")
         if kind != "downwardAPI" and not row.get("key"):
             bad.append(required(f"{at}[{number}].key"))
-        if not path:
-            bad.append(required(f"{at}[{number}].path"))
-        elif path.startswith("/"):
-            bad.append(invalid(f"{at}[{number}].path", path, "must be a relative path"))
-        elif ".." in path.split("/"):
-            bad.append(invalid(f"{at}[{number}].path", path, "must not contain '..'"))
-        elif path.startswith(".."):
-            bad.append(invalid(f"{at}[{number}].path", path, "must not start with '..'"))
+        below_errors(path, f"{at}[{number}].path", bad)
 
 
 def container_errors(container: dict, path: str, volumes: set[str], bad: list[str]) -> None:
@@ -176,17 +200,24 @@ def container_errors(container: dict, path: str, volumes: set[str], bad: list[st
         if target in seen:
             bad.append(invalid(f"{at}.mountPath", target, "must be unique"))
         seen.add(target)
-        sub = mount.get("subPath", "")
+        sub = mount.get("subPath") or ""
         if sub.startswith("/"):
             bad.append(invalid(f"{at}.subPath", sub, "must be a relative path"))
         if ".." in sub.split("/"):
             bad.append(invalid(f"{at}.subPath", sub, "must not contain '..'"))
+        others = [each.get("devicePath") for each in container.get("volumeDevices") or []]
+        if target and target in others:
+            told = "must not already exist as a path in volumeDevices"
+            bad.append(invalid(f"{at}.mountPath", target, told))
     one_of(
         container.get("imagePullPolicy"),
         ("Always", "IfNotPresent", "Never"),
         f"{path}.imagePullPolicy",
         bad,
     )
+    mount_errors(container, path, bad)
+    device_errors(container, path, volumes, bad)
+    env_from_errors(container, path, bad)
     resource_errors(container.get("resources") or {}, f"{path}.resources", bad)
     context = container.get("securityContext") or {}
     user_errors(context, f"{path}.securityContext", bad)
@@ -198,7 +229,33 @@ def container_errors(container: dict, path: str, volumes: set[str], bad: list[st
             probe_errors(container[kind], f"{path}.{kind}", bad)
 
 
+def claim_errors(claim: dict, path: str, bad: list[str]) -> None:
+    """Of what a pod asks for by dynamic resource allocation."""
+    names = ("resourceClaimName", "resourceClaimTemplateName")
+    given = [name for name in names if claim.get(name) is not None]
+    if len(given) == 2:
+        told = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
+        bad.append(invalid(path, claim, told))
+    if not given:
+        told = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+        bad.append(invalid(path, claim, told))
+
+
+def shared_errors(resources: dict, path: str, bad: list[str]) -> None:
+    """Of resources that all containers of a pod share."""
+    for kind in ("limits", "requests"):
+        for name in resources.get(kind) or {}:
+            if name not in ("cpu", "memory") and not name.startswith("hugepages-"):
+                allowed = supported(("cpu", "hugepages-", "memory"))
+                told = f'Unsupported value: "{name}": supported values: {allowed}'
+                bad.append(f"{path}.{kind}[{name}]: {told}")
+
+
 def user_errors(context: dict, path: str, bad: list[str]) -> None:
+    for group in context.get("supplementalGroups") or []:
+        if not 0 <= group <= MOST_INT:
+            told = f"must be between 0 and {MOST_INT}, inclusive"
+            bad.append(invalid(f"{path}.supplementalGroups", group, told))
     for key in ("runAsUser", "runAsGroup", "fsGroup"):
         if context.get(key) is not None and not 0 <= context[key] <= MOST_INT:
             bad.append(
@@ -216,7 +273,9 @@ def probe_errors(probe: dict, path: str, bad: list[str]) -> None:
     if not kinds:
         bad.append(required(path, "must specify a handler type"))
     for kind in kinds:
-        port = probe[kind].get("port") if kind in ("httpGet", "tcpSocket") else 1
+        port = probe[kind].get("port") if kind != "exec" else 1
+        if isinstance(port, str):
+            port_name_errors(port, f"{path}.{kind}.port", bad)
         if isinstance(port, int) and not 1 <= port <= 65535:
             bad.append(
                 invalid(f"{path}.{kind}.port", port, "must be between 1 and 65535, inclusive")
@@ -257,21 +316,6 @@ def port_errors(ports: list[dict], at: str, bad: list[str]) -> None:
         one_of(port.get("protocol"), ("SCTP", "TCP", "UDP"), f"{at}[{number}].protocol", bad)
 
 
-def port_name_errors(name: str, path: str, bad: list[str]) -> None:
-    """A name of a service as IANA writes it."""
-    if len(name) > 15:
-        bad.append(invalid(path, name, "must be no more than 15 characters"))
-    if not re.fullmatch("[-a-z0-9]+", name):
-        told = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
-        bad.append(invalid(path, name, told))
-    if not re.search("[a-z]", name):
-        bad.append(invalid(path, name, "must contain at least one letter (a-z)"))
-    if "--" in name:
-        bad.append(invalid(path, name, "must not contain consecutive hyphens"))
-    if name.startswith("-") or name.endswith("-"):
-        bad.append(invalid(path, name, "must not begin or end with a hyphen"))
-
-
 def env_errors(item: dict, path: str, bad: list[str]) -> None:
     name, source = item.get("name", ""), item.get("valueFrom")
     if not name:
@@ -298,19 +342,28 @@ def env_errors(item: dict, path: str, bad: list[str]) -> None:
 
 def source_errors(kind: str, source: dict, path: str, bad: list[str]) -> None:
     if kind == "fieldRef":
-        field = source.get("fieldPath", "")
+        field, version = source.get("fieldPath", ""), source.get("apiVersion") or "v1"
         if not field:
             bad.append(required(f"{path}.fieldRef.fieldPath"))
-        elif (
-            not re.fullmatch(r"metadata\.(annotations|labels)\['.+'\]", field)
-            and field not in FIELDS
-        ):
+        elif version != "v1":
+            told = f"error converting fieldPath: unsupported pod version: {version}"
+            bad.append(invalid(f"{path}.fieldRef.fieldPath", field, told))
+        elif found := re.fullmatch(r"metadata\.(annotations|labels)\['(.+)'\]", field):
+            check_key(found[2], f"{path}.fieldRef", bad)
+        elif field not in FIELDS:
             told = f"error converting fieldPath: field label not supported: {field}"
             bad.append(invalid(f"{path}.fieldRef.fieldPath", field, told))
     elif kind in ("configMapKeyRef", "secretKeyRef"):
         for key in ("name", "key"):
             if not source.get(key):
                 bad.append(required(f"{path}.{kind}.{key}"))
+        key_source_errors(source, f"{path}.{kind}", bad)
+    elif kind == "fileKeyRef":
+        for key in ("key", "path", "volumeName"):
+            if not source.get(key):
+                bad.append(required(f"{path}.{kind}.{key}"))
+    elif kind == "resourceFieldRef":
+        resource_source_errors(source, f"{path}.{kind}", bad)
 
 
 def resource_errors(resources: dict, path: str, bad: list[str]) -> None:
@@ -336,6 +389,8 @@ def resource_errors(resources: dict, path: str, bad: list[str]) -> None:
 def quantity_errors(name: str, quantity: Any, path: str, bad: list[str]) -> None:
     if "/" in name:
         check_key(name, path, bad)
+        if name.startswith("requests."):
+            bad.append(invalid(path, name, "doesn't follow extended resource name standard"))
     elif name not in NATIVE and not name.startswith("hugepages-"):
         bad.append(invalid(path, name, "must be a standard resource type or fully qualified"))
         bad.append(invalid(path, name, "must be a standard resource for containers"))
@@ -361,7 +416,9 @@ def toleration_errors(row: dict, path: str, bad: list[str]) -> None:
         bad.append(
             invalid(f"{path}.operator", value, "value must be empty when `operator` is 'Exists'")
         )
-    elif operator not in (None, "", "Equal", "Exists"):
+    elif operator in (None, "", "Equal"):
+        check_label_value(value or "", f"{path}.operator", bad)
+    elif operator != "Exists":
         bad.append(
             f'{path}.operator: Unsupported value: "{operator}": supported values: {supported(("Equal", "Exists"))}'
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from localcloud.kubernetes import schema
+from localcloud.kubernetes import kueue_checks, schema
 from localcloud.kubernetes.kinds import Kind, Refusal, key_of
 from localcloud.kubernetes.store import Selector, Store, field_term
 
@@ -68,8 +68,35 @@ def number(request: web.Request, name: str) -> int | None:
     return int(text) if text else None
 
 
+def match_errors(request: web.Request) -> list[str]:
+    """What is wrong with how a list is to match a version."""
+    query = request.query
+    match, at, bad = query.get("resourceVersionMatch", ""), "resourceVersionMatch", []
+    if not match:
+        return []
+    if not query.get("resourceVersion"):
+        bad.append(f"{at}: Forbidden: {at} is forbidden unless resourceVersion is provided")
+    if query.get("continue"):
+        bad.append(f"{at}: Forbidden: {at} is forbidden when continue is provided")
+    if match not in ("Exact", "NotOlderThan"):
+        allowed = '"Exact", "NotOlderThan", ""'
+        bad.append(f'{at}: Unsupported value: "{match}": supported values: {allowed}')
+    if match == "Exact" and query.get("resourceVersion") == "0":
+        bad.append(f'{at}: Forbidden: {at} "exact" is forbidden for resourceVersion "0"')
+    return bad
+
+
+def refuse_any(options: str, bad: list[str]) -> None:
+    """Raise Kubernetes' refusal of options with which something is wrong."""
+    if bad:
+        text = bad[0] if len(bad) == 1 else f"[{', '.join(bad)}]"
+        raise Refusal(422, "Invalid", f'{options} "" is invalid: {text}')
+
+
 def version(request: web.Request, store: Store) -> int:
     """The version from which a list or a watch is to be; 0 for any."""
+    if request.query.get("watch", "") in ("", "0", "false"):
+        refuse_any("ListOptions.meta.k8s.io", match_errors(request))
     found = number(request, "resourceVersion") or 0
     if found > store.version:
         raise Refusal(
@@ -102,6 +129,9 @@ def page(
     return found[:limit], meta
 
 
+MOST_MANAGER = 128  # bytes of the name of who manages fields
+
+
 def flags(request: web.Request) -> tuple[bool, bool]:
     """Whether fields are checked strictly, and whether nothing is to be done."""
     query = request.query
@@ -118,9 +148,14 @@ def flags(request: web.Request) -> tuple[bool, bool]:
         )
     if "apply-patch" in request.content_type and not query.get("fieldManager"):
         bad.append("fieldManager: Required value: is required for apply patch")
-    if bad:
-        text = bad[0] if len(bad) == 1 else f"[{', '.join(bad)}]"
-        raise Refusal(422, "Invalid", f'{options} "" is invalid: {text}')
+    manager = query.get("fieldManager", "")
+    if len(manager) > MOST_MANAGER:
+        bad.append(f"fieldManager: Too long: may not be more than {MOST_MANAGER} bytes")
+    if not manager.isprintable():
+        bad.append(
+            f"fieldManager: Invalid value: {json.dumps(manager)}: should only contain printable characters"
+        )
+    refuse_any(options, bad)
     return checked == "Strict", bool(dry)
 
 
@@ -128,6 +163,8 @@ def warnings(request: web.Request, kind: Kind, body: Any) -> list[str]:
     """What an object has that Kubernetes does not know, if a request wants to be warned of it."""
     if request.query.get("fieldValidation", "Warn") != "Warn" or not isinstance(body, dict):
         return []
+    if kind.group == kueue_checks.GROUP:
+        return [*request.get("duplicates", []), *kueue_checks.errors(kind, body)[0]]
     unknown = [
         each
         for each in schema.errors(kind.api, kind.name, body)

@@ -9,13 +9,14 @@ Not covered: aggregated cluster roles, groups other than those of service accoun
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from localcloud.call import Cloud
 from localcloud.errors import ApiError
 from localcloud.identity import permissions
 from localcloud.identity.tokens import Owner
-from localcloud.kubernetes.kinds import KINDS, Kind, Refusal, stamp
+from localcloud.kubernetes.kinds import KINDS, KUEUE, Kind, Refusal, stamp
 from localcloud.kubernetes.plane import Plane
 
 READ, WRITE = ["get", "list", "watch"], ["create", "delete", "deletecollection", "patch", "update"]
@@ -121,6 +122,8 @@ def may(
 
 
 def google_permission(verb: str, plural: str, sub: str) -> str:
+    if plural in KINDS and KINDS[plural].api == KUEUE:  # as of all custom resources
+        return f"container.thirdPartyObjects.{VERBS.get(verb, verb)}"
     name = KINDS[plural].name if plural in KINDS else plural
     name = f"{name[0].lower()}{name[1:]}{'' if name.endswith('s') else 's'}" if name else plural
     if sub in GOOGLE:
@@ -178,9 +181,23 @@ def allows(rule: dict, verb: str, group: str, resource: str, name: str) -> bool:
     )
 
 
+NO_RESOURCE = "spec.nonResourceAttributes"
+
+
 def review(cloud: Cloud, plane: Plane, owner: Owner, body: dict) -> dict:
     """Answer a SelfSubjectAccessReview."""
-    asked = (body.get("spec") or {}).get("resourceAttributes") or {}
+    spec = body.get("spec") or {}
+    asked, of_path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
+    told, path = "", "spec.resourceAttributes"
+    if asked is not None and of_path is not None:
+        told, path = "cannot be specified in combination with resourceAttributes", NO_RESOURCE
+    elif asked is None and of_path is None:
+        told = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+    if told:
+        told = f"{path}: Invalid value: {json.dumps(of_path, separators=(',', ':'))}: {told}"
+        kind = "SelfSubjectAccessReview.authorization.k8s.io"
+        raise Refusal(422, "Invalid", f'{kind} "" is invalid: {told}')
+    asked = asked or {}
     about = [
         asked.get(key, "")
         for key in ("verb", "group", "resource", "namespace", "name", "subresource")

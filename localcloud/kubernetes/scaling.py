@@ -3,7 +3,7 @@
 Its events on pods are how a user hears of a shortage: TriggeredScaleUp, NotTriggerScaleUp,
 FailedScaleUp.
 
-Not covered: node auto-provisioning, several nodes for one look, moving pods together to free a
+Not covered: node auto-provisioning, several nodes for one pod but a slice's, moving pods together to free a
 node.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 
+from localcloud.compute.state import Instance
 from localcloud.kubernetes import nodes
 from localcloud.kubernetes.kinds import condition, is_leaving, is_over
 from localcloud.kubernetes.plane import Plane
@@ -72,7 +73,7 @@ def scale_up(plane: Plane) -> None:
         if room is not None:
             room.append(pod)
         elif made := for_pod(plane, pod):
-            coming.append((made, [pod]))
+            coming += [(made[0], [pod]), *((node, []) for node in made[1:])]
 
 
 def is_complete(plane: Plane, pool: dict, name: str) -> bool:
@@ -82,8 +83,10 @@ def is_complete(plane: Plane, pool: dict, name: str) -> bool:
     return node is not None and int(node["status"]["allocatable"].get(nodes.GPU, 0)) >= wanted
 
 
-def for_pod(plane: Plane, pod: dict) -> dict | None:
-    """Begin one node for a pod, in the first pool that fits; say on the pod what came of it."""
+def for_pod(plane: Plane, pod: dict) -> list[dict]:
+    """Begin one node for a pod, or the slice that it belongs to, in the first pool that fits; say
+    on the pod what came of it. Return the nodes to come.
+    """
     reasons: dict[str, int] = {}
     failed = ""
     for pool in plane.pools:
@@ -100,14 +103,15 @@ def for_pod(plane: Plane, pod: dict) -> dict | None:
         if why:
             reasons[why] = reasons.get(why, 0) + 1
             continue
-        trouble = nodes.add(plane, pool)
+        trouble = nodes.add_unit(plane, pool)
+        size = pool["_size"] + nodes.unit_of(pool)
         group = f"{LINK}/{plane.project}/zones/{pool['locations'][0]}/instanceGroups/{nodes.group_name(plane, pool)}-grp"
-        told = f"pod triggered scale-up: [{{{group} {pool['_size']}->{pool['_size'] + 1} (max: {bounds[1]})}}]"
+        told = f"pod triggered scale-up: [{{{group} {pool['_size']}->{size} (max: {bounds[1]})}}]"
         plane.event(pod, "TriggeredScaleUp", told, by=BY)
         if trouble is None:
-            pool["_size"] += 1
+            pool["_size"] = size
             plane.save_pools()
-            return node
+            return [node] * nodes.unit_of(pool)
         memory["until"] = time.monotonic() + plane.settings.scale_retry
         words = WORDS.get(trouble["code"], f"GCE error: {trouble['message']}")
         failed = (
@@ -121,7 +125,7 @@ def for_pod(plane: Plane, pod: dict) -> dict | None:
         if memory["told"] != told:
             memory["told"] = told
             plane.event(pod, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {told}", by=BY)
-    return None
+    return []
 
 
 def scale_down(plane: Plane) -> None:
@@ -131,21 +135,32 @@ def scale_down(plane: Plane) -> None:
         bounds = limits(pool)
         if bounds is None:
             continue
-        for instance in nodes.instances_of(plane, pool):
-            memory = plane.memory.get(f"node {instance.name}")
-            if memory is None or pool["status"] == "STOPPING":
-                continue
-            if instance.name in busy:
-                memory["idle"] = time.monotonic()
-            idle = time.monotonic() - memory.get("idle", memory["since"])
-            node = plane.store.get("nodes", "", instance.name)
-            if (
-                node
-                and condition(node, "Ready")
-                and idle >= plane.settings.scale_down
-                and pool["_size"] > bounds[0]
-            ):
-                pool["_size"] -= 1
-                plane.save_pools()
-                plane.event(node, "ScaleDown", "node removed by cluster autoscaler", by=BY)
+        if pool["status"] == "STOPPING":
+            continue
+        going = plane.memory.get(f"going {pool['name']}", {"names": set()})["names"]
+        mine = [each for each in nodes.instances_of(plane, pool) if each.name not in going]
+        idle = [each for each in mine if is_idle(plane, each, each.name in busy)]
+        unit = nodes.unit_of(pool)
+        if unit > 1 and len(idle) < len(mine):
+            continue  # a slice goes as a whole
+        while len(idle) >= unit and pool["_size"] - unit >= bounds[0]:
+            pool["_size"] -= unit
+            plane.save_pools()
+            for instance in idle[:unit]:
+                node = plane.store.get("nodes", "", instance.name)
+                if node:
+                    plane.event(node, "ScaleDown", "node removed by cluster autoscaler", by=BY)
                 nodes.remove(plane, pool, instance)
+            idle = idle[unit:]
+
+
+def is_idle(plane: Plane, instance: Instance, is_busy: bool) -> bool:
+    """Whether a node that is ready has had no pods for a while."""
+    memory = plane.memory.get(f"node {instance.name}")
+    if memory is None:
+        return False
+    if is_busy:
+        memory["idle"] = time.monotonic()
+    node = plane.store.get("nodes", "", instance.name)
+    since = time.monotonic() - memory.get("idle", memory["since"])
+    return bool(node and condition(node, "Ready") and since >= plane.settings.scale_down)

@@ -28,6 +28,7 @@ MODULES = {
     "coordination.k8s.io/v1": "coordination_v1",
 }
 QUANTITY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 # Go's words
 BAD_QUANTITY = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
@@ -53,11 +54,22 @@ LONG = {
         "runAsGroup",
         "fsGroup",
         "expirationSeconds",
+        "seconds",
     ),
 }
 GO = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
 OF_STRINGS = ("labels", "annotations", "ata", "elector")  # how the paths of maps of strings end
-OF_QUANTITIES = ("limits", "requests", "capacity", "allocatable")
+OF_QUANTITIES: tuple[str, ...] = (
+    "limits",
+    "requests",
+    "capacity",
+    "allocatable",
+    "hard",
+    "overhead",
+    "min",
+    "max",
+)
+OF_QUANTITIES += ("default", "defaultRequest", "maxLimitRequestRatio")
 
 
 @lru_cache
@@ -110,7 +122,7 @@ def check_class(
     where: str, name: str, value: Any, path: str, parent: str, found: list[str]
 ) -> None:
     if not isinstance(value, dict):
-        found.append(wrong(value, parent, path, f"{where[:-3]}.{name}"))
+        found.append(wrong(value, parent, path, f"v1.{name}"))
         return
     fields = module(where)[name]
     for key, inner in list(value.items()):
@@ -128,7 +140,7 @@ def check(where: str, kind: ast.expr, value: Any, path: str, parent: str, found:
         if kind.value.id == "Optional":
             check(where, kind.slice, value, path, parent, found)
         elif kind.value.id == "List" and not isinstance(value, list):
-            found.append(wrong(value, parent, path, "[]"))
+            found.append(wrong(value, parent, path, f"[]{shown_type(kind.slice)}"))
         elif kind.value.id == "List":
             for index, item in enumerate(value):
                 check(where, kind.slice, item, f"{path}[{index}]", parent, found)
@@ -152,12 +164,24 @@ def check(where: str, kind: ast.expr, value: Any, path: str, parent: str, found:
             or (name in ("int", "float") and isinstance(value, bool))
         ):
             found.append(wrong(value, parent, path, shown))
+    elif name in ("Time", "MicroTime"):
+        if isinstance(value, str) and not TIME.fullmatch(value):
+            told = (
+                f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse "{value}" as '
+            )
+            found.append(f'{told}"2006"')
     elif name == "Quantity":
         check_quantity(value, found)
     elif where.endswith("_v1") or where in ("resource", "runtime"):
         target = module(where).get(name)
         if isinstance(target, dict):
-            check_class(where, name, value, path, name, found)
+            check_class(where, name, value, path, parent, found)
+
+
+def shown_type(kind: ast.expr) -> str:
+    """The type of a list's items as Go writes it."""
+    name = kind.attr if isinstance(kind, ast.Attribute) else getattr(kind, "id", "")
+    return SCALARS[name][1] if name in SCALARS else f"v1.{name}"
 
 
 def check_map(value: Any, path: str, parent: str, found: list[str]) -> None:

@@ -144,6 +144,19 @@ def event_cells(event: dict) -> list:
     ]
 
 
+def queue_cells(queue: dict) -> list:
+    status = queue["status"]
+    numbers = [status.get(key, 0) for key in ("pendingWorkloads", "admittedWorkloads")]
+    return [queue["spec"].get("clusterQueue", ""), *numbers]
+
+
+def workload_cells(workload: dict) -> list:
+    rows = {row["type"]: row["status"] for row in workload["status"].get("conditions") or []}
+    where = workload["status"].get("admission", {}).get("clusterQueue", "")
+    said = [rows.get(key, "") for key in ("Admitted", "Finished")]
+    return [workload["spec"].get("queueName", ""), where, *said, born(workload)]
+
+
 COLUMNS: dict[str, tuple[str, Callable[[dict], list]]] = {
     "pods": ("Name|Ready|Status|Restarts|Age|IP|Node|Nominated Node|Readiness Gates", pod_cells),
     "jobs": ("Name|Status|Completions|Duration|Age", job_cells),
@@ -154,6 +167,8 @@ COLUMNS: dict[str, tuple[str, Callable[[dict], list]]] = {
     "events": ("Last Seen|Type|Reason|Object|Message", event_cells),
     "configmaps": ("Name|Data|Age", lambda o: [len(o.get("data") or {}), born(o)]),
     "secrets": ("Name|Type|Data|Age", lambda o: [o.get("type"), len(o.get("data") or {}), born(o)]),
+    "localqueues": ("Name|ClusterQueue|Pending Workloads|Admitted Workloads", queue_cells),
+    "workloads": ("Name|Queue|Reserved in|Admitted|Finished|Age", workload_cells),
     "namespaces": ("Name|Status|Age", lambda o: [o["status"]["phase"], born(o)]),
 }
 

@@ -4,7 +4,11 @@ The node controller calls such a node NotReady after a while (the setting `node_
 run on, as far as they do. Later they are deleted (the setting `eviction`), and stay: only their
 kubelet could say that they have ended. Who deletes one with a grace of 0 forgets it.
 
-Not covered: repairs of nodes, which Google makes after some minutes.
+Of a pool with autoRepair Google deletes the machine of a node that is NotReady for some ten minutes
+(the setting `repair`) and makes another, which ends what ran there.
+
+Not covered: the drain before a repair, which such a node does not hear of; repairs for full disks;
+that the new machine has the old one's name.
 """
 
 from __future__ import annotations
@@ -43,6 +47,13 @@ def look(plane: Plane, node: dict) -> None:
         begun = memory.setdefault("not ready", time.monotonic())
         if not is_leaving(pod) and time.monotonic() >= begun + patience(plane, pod):
             evict(plane, pod)
+
+
+def is_beyond_hope(plane: Plane, pool: dict, name: str) -> bool:
+    """Whether Google makes a pool's node anew by now."""
+    since = plane.memory.get(f"node {name}", {}).get("not ready")
+    is_repaired = (pool.get("management") or {}).get("autoRepair", False)
+    return is_repaired and since is not None and time.monotonic() >= since + plane.settings.repair
 
 
 def is_there(pod: dict, node: str) -> bool:

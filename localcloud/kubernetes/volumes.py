@@ -1,6 +1,6 @@
 """What a container is given: its environment and its volumes. Knows no HTTP.
 
-Not covered: persistent volumes, CSI, resourceFieldRef, subPath in a volume that is projected anew,
+Not covered: persistent volumes, CSI but for gcsfuse's driver, resourceFieldRef, subPath in a volume that is projected anew,
 hostPath's types.
 """
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from localcloud.kubernetes.plane import Plane
 
+DRIVER = "gcsfuse.csi.storage.gke.io"
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -184,7 +185,10 @@ def place_of(plane: Plane, pod: dict, volume: dict, folder: Path) -> Path:
 
 
 def project(plane: Plane, pod: dict, volume: dict, here: Path) -> None:
-    """Write what a secret, a config map or the downward API shows now."""
+    """Write what a secret, a config map or the downward API shows now, or a bucket did first."""
+    if "csi" in volume:
+        show_bucket(plane, pod, volume["csi"], here)
+        return
     kind = next((key for key in ("secret", "configMap", "downwardAPI") if key in volume), None)
     if kind is None:
         raise Missing(
@@ -212,6 +216,15 @@ def project(plane: Plane, pod: dict, volume: dict, here: Path) -> None:
         shown = {item["path"]: held[item["key"]] for item in items if item["key"] in held}
     for path, data in shown.items():
         write(here / path, data, source.get("defaultMode", 0o644))
+
+
+def show_bucket(plane: Plane, pod: dict, source: dict, here: Path) -> None:
+    """Write what a volume of gcsfuse's shows."""
+    if source["driver"] != DRIVER or plane.bucket_files is None:
+        told = "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: driver name "
+        raise Missing(f"{told}{source['driver']} not found in the list of registered CSI drivers")
+    for path, content in plane.bucket_files(pod, source).items():
+        write(here / path, content.read_bytes(), 0o644)
 
 
 def write(path: Path, data: bytes, mode: int) -> None:
@@ -246,7 +259,7 @@ def refresh(plane: Plane, pod: dict, folder: Path) -> None:
     """Show what changed since in the volumes of a pod that runs."""
     for volume in pod["spec"].get("volumes") or []:
         here = folder / "volumes" / volume["name"]
-        if here.exists() and not {"emptyDir", "hostPath"} & volume.keys():
+        if here.exists() and not {"emptyDir", "hostPath", "csi"} & volume.keys():
             try:
                 project(plane, pod, volume, here)
             except Missing:

@@ -73,6 +73,15 @@ def check_subdomain(name: str, path: str, bad: list[str]) -> None:
         bad.append(invalid(path, name, SUBDOMAIN_RULE))
 
 
+def check_segment(name: str, path: str, bad: list[str]) -> None:
+    """A name that only has to fit into a path, such as that of a role."""
+    if name in (".", ".."):
+        bad.append(invalid(path, name, f"may not be '{name}'"))
+    for letter in "/%":
+        if letter in name:
+            bad.append(invalid(path, name, f"may not contain '{letter}'"))
+
+
 def check_key(key: str, path: str, bad: list[str]) -> None:
     """A key of labels and their like: a name, maybe with a domain before it."""
     prefix, slash, name = key.rpartition("/")
@@ -80,6 +89,8 @@ def check_key(key: str, path: str, bad: list[str]) -> None:
         bad.append(invalid(path, key, "prefix part must be non-empty"))
     elif slash and not SUBDOMAIN.fullmatch(prefix):
         bad.append(invalid(path, key, f"prefix part {SUBDOMAIN_RULE}"))
+    if len(prefix) > 253:
+        bad.append(invalid(path, key, "prefix part must be no more than 253 bytes"))
     if not name:
         bad.append(invalid(path, key, "name part must be non-empty"))
     elif len(name) > 63:
@@ -91,7 +102,11 @@ def check_key(key: str, path: str, bad: list[str]) -> None:
 def check_labels(labels: dict | None, path: str, bad: list[str]) -> None:
     for key, text in (labels or {}).items():
         check_key(key, path, bad)
-        if len(text) > 63:
-            bad.append(invalid(path, text, "must be no more than 63 bytes"))
-        if not re.fullmatch(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", text):
-            bad.append(invalid(path, text, VALUE_RULE))
+        check_label_value(text, path, bad)
+
+
+def check_label_value(text: str, path: str, bad: list[str]) -> None:
+    if len(text) > 63:
+        bad.append(invalid(path, text, "must be no more than 63 bytes"))
+    if not re.fullmatch(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", text):
+        bad.append(invalid(path, text, VALUE_RULE))

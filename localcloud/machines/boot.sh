@@ -81,6 +81,8 @@ mount_kernel() {
     # The devices that JAX and others count. A host without PCI has no such folder.
     [[ ! -d $folder/pci || ! -d $new/sys/bus/pci/devices ]] || mount --bind "$folder/pci" "$new/sys/bus/pci/devices"
     mount --rbind /dev "$new/dev"
+    # Its disks beside the first. A host without the folder gets an empty one, if the server is root there.
+    mkdir -p "$new/dev/disk/by-id" 2>/dev/null && mount --bind "$folder/disks" "$new/dev/disk/by-id"
     mount -t tmpfs -o mode=1777 tmpfs "$new/dev/shm"
     hostname "$machine_name" # the file in /proc/sys is not for the root of a user namespace
 }

@@ -10,6 +10,7 @@ Plain images have an empty /root.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -37,7 +38,7 @@ def make_image(
         (folder / "learning/code").mkdir(parents=True, exist_ok=True)
         (folder / "prepared/code").mkdir(parents=True, exist_ok=True)
         (folder / "prepared/berg").mkdir(exist_ok=True)
-        if not (folder / "prepared/berg/venv").is_symlink():
+        with contextlib.suppress(FileExistsError):
             (folder / "prepared/berg/venv").symlink_to(sys.prefix)
         while not (folder / "root").exists():
             if stopped():

@@ -83,6 +83,10 @@ class MetadataServer:
         if not peers.may_ask(request.transport):
             return page(403, "This metadata server answers only the user of its machine")
         address = request.transport.get_extra_info("sockname")[0]
+        if own := self.compute.own_servers.get(address):
+            if request.method != "GET":
+                return page(405, "Method Not Allowed")
+            return ill_asked(request) or own(request, request.path[len(BASE) :])
         instance = self.compute.at_address(address)
         if instance is None or instance.cut or instance.network_down:
             request.transport.abort()
@@ -92,15 +96,8 @@ class MetadataServer:
             return text("")
         if (request.method, request.path) == ("GET", "/_berg/authorized-keys"):  # likewise
             return text(await agent.answer(self.compute, instance, request.query.get("known", "")))
-        if (
-            request.headers.get("Metadata-Flavor") != "Google"
-            or "X-Forwarded-For" in request.headers
-        ):
-            return page(403, "Missing required header: Metadata-Flavor: Google")
-        if request.path in ("/", "/computeMetadata", "/computeMetadata/"):
-            return text("computeMetadata/\n" if request.path == "/" else "v1/\n")
-        if not f"{request.path}/".startswith(BASE):
-            return page(404, "Not Found")
+        if refused := ill_asked(request):
+            return refused
         if self.compute.settings.metadata_delay:
             await asyncio.sleep(self.compute.settings.metadata_delay)
         path = request.path[len(BASE) :]
@@ -117,6 +114,8 @@ class MetadataServer:
         self, request: web.Request, instance: Instance, path: str
     ) -> web.StreamResponse:
         account = re.fullmatch(r"instance/service-accounts/([^/]+)/(token|identity)", path)
+        if account and instance.address in self.compute.guarded:
+            return page(403, "The token of a node of a cluster is for no pod")
         if account:
             return self.credentials(instance, *account.groups())
         query = request.query
@@ -182,7 +181,7 @@ class MetadataServer:
         network = resource["networkInterfaces"][0]
         interface = {
             "access-configs": [
-                {"external-ip": config["natIP"], "type": config["type"]}
+                {"external-ip": config.get("natIP", ""), "type": config["type"]}
                 for config in network.get("accessConfigs", [])
             ],
             "dns-servers": ["169.254.169.254"],
@@ -227,6 +226,17 @@ class MetadataServer:
             },
             "universe": {"universe-domain": "googleapis.com"},
         }
+
+
+def ill_asked(request: web.Request) -> web.Response | None:
+    """Return the answer to what asks for no value: without the header, or above the tree."""
+    if request.headers.get("Metadata-Flavor") != "Google" or "X-Forwarded-For" in request.headers:
+        return page(403, "Missing required header: Metadata-Flavor: Google")
+    if request.path in ("/", "/computeMetadata", "/computeMetadata/"):
+        return text("computeMetadata/\n" if request.path == "/" else "v1/\n")
+    if not f"{request.path}/".startswith(BASE):
+        return page(404, "Not Found")
+    return None
 
 
 def look_up(tree: Any, path: str) -> Any:

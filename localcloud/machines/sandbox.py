@@ -7,6 +7,7 @@ server is not root). Its folder in the state folder holds everything it owns:
     machines/<id>/upper/ work/  overlays: what it changed in /usr /etc /var /opt /srv and /root
     machines/<id>/root/         its /root where overlays do not work
     machines/<id>/ssh/          its /etc/ssh, see sshd.py
+    machines/<id>/disks/        its disks beside the first, see compute/blocks.py
     machines/<id>/serial.log    what it wrote to the serial console
     machines/<id>/init.pid      process id and start time of its first process
 
@@ -69,6 +70,11 @@ for name in ("lib/apt/lists/lock", "lib/dpkg/lock-frontend", "lib/dpkg/lock", "c
         held.append(open("/var/" + name, "w"))
         fcntl.lockf(held[-1], fcntl.LOCK_EX)
 time.sleep({seconds})
+"""
+# The host may have python3-venv, which a deep-learning image has not: it is there once it was installed.
+APT_GET = """#!/bin/sh
+/usr/bin/apt-get "$@" || exit
+case " $* " in *" install "*" python3-venv "*) rm -f /usr/local/lib/python3*/dist-packages/no-python3-venv.pth ;; esac
 """
 # What is a machine's own in /usr/local, or its root could install nothing there where that is not
 # the host's root.
@@ -184,6 +190,7 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
         (root / "run/apt-daily").write_text(APT_DAILY.format(seconds=machine.busy))
         (root / "run/apt-daily").chmod(0o755)
     (folder / "empty").mkdir(exist_ok=True)
+    (folder / "disks").mkdir(exist_ok=True)
     (folder / "upper/root").mkdir(exist_ok=True)
     for name in (*OVERLAID, "root"):
         (folder / "work" / name).mkdir(parents=True, exist_ok=True)
@@ -247,6 +254,8 @@ def write_system_files(machine: Machine) -> None:
             make_public(machine.folder / "upper" / path.relative_to("/"))
     if machine.learns:
         write_python(machine.folder / "upper")
+        if Path("/usr/bin/apt-get").exists():
+            programs["apt-get"] = APT_GET
     for name, text in programs.items():
         program = folder / name
         program.write_text(text)

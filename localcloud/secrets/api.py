@@ -28,6 +28,8 @@ from localcloud.secrets.store import Secret, Version, timestamp
 
 MAX_PAYLOAD = 64 << 10
 MIN_LIFE, MAX_LIFE = 60, 100 * 365.25 * 86400  # seconds until a secret expires
+ANNOTATION = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?")
+MOST_ANNOTATIONS = 16 << 10  # bytes of all keys and values
 STORED = ("replication", "labels", "annotations")
 REFUSED = ("rotation", "topics", "versionAliases", "versionDestroyTtl", "secretType", "tags")
 KEYS = "customerManagedEncryption"
@@ -155,6 +157,15 @@ def present_version(cloud: Cloud, secret: Secret, version: Version) -> dict:
 # --- secrets
 
 
+def check_annotations(annotations: dict[str, str]) -> None:
+    """Raise 400 for annotations that Google does not keep."""
+    for key in annotations:
+        if not ANNOTATION.fullmatch(key):
+            raise ApiError(400, "invalid", f"Invalid annotation key: {key}")
+    if sum(len(f"{key}{annotations[key]}".encode()) for key in annotations) >= MOST_ANNOTATIONS:
+        raise ApiError(400, "invalid", "The annotations must have less than 16 KiB in all.")
+
+
 async def create(cloud: Cloud, call: Call, name: str) -> dict:
     body, id = call.body or {}, call.params.get("secretId", "")
     if not re.fullmatch(r"[a-zA-Z0-9_-]{1,255}", id):
@@ -167,6 +178,7 @@ async def create(cloud: Cloud, call: Call, name: str) -> dict:
             raise ApiError(501, "notImplemented", f"The embedded cloud's secrets have no {key}")
     check_replication(body.get("replication") or {})
     check_labels(body.get("labels") or {})
+    check_annotations(body.get("annotations") or {})
     secret = Secret(cloud.project_named(name.split("/")[1]) or "", id, cloud.secrets.now(), {})
     secret.fields = {key: body[key] for key in STORED if body.get(key)}
     secret.expires = expiry(body, secret.created)

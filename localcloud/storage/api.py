@@ -24,9 +24,11 @@ from localcloud.storage.checks import (
     WRITABLE,
     check_change,
     check_conditions,
+    check_identity,
     check_keys,
     check_metadata,
     check_name,
+    check_payer,
     check_rate,
     check_request,
     check_supported,
@@ -66,6 +68,7 @@ def handlers(cloud: "Cloud") -> dict[str, "Handler"]:
 
 async def _checked(cloud: "Cloud", handler: Callable, call: "Call") -> Any:
     check_keys(call)
+    check_payer(cloud, call)
     return await handler(cloud, call)
 
 
@@ -81,6 +84,11 @@ async def list_objects(cloud: "Cloud", call: "Call") -> dict:
     params = call.params
     found = find_bucket(cloud, call)
     limit = min(params.get("maxResults") or MAX_PAGE, MAX_PAGE)
+    if params.get("filter"):
+        raise ApiError(501, "notImplemented", "The embedded cloud filters no lists of objects")
+    if params.get("includeFoldersAsPrefixes") and params.get("delimiter") != "/":
+        message = "includeFoldersAsPrefixes is only applicable if delimiter is set to '/'."
+        raise ApiError(400, "invalid", message)
     glob, prefix = None, params.get("prefix", "")
     if "matchGlob" in params:
         glob, literal = translate_glob(params["matchGlob"])
@@ -165,6 +173,7 @@ async def patch(cloud: "Cloud", call: "Call") -> dict:
     resource, body = find_object(cloud, call), call.body or {}
     check_request(call, resource)
     check_supported(cloud, call, body)
+    check_identity(body, named(resource))
     old = dict(resource)
     for key in WRITABLE & set(body):
         if body[key] is None:
@@ -180,6 +189,11 @@ async def patch(cloud: "Cloud", call: "Call") -> dict:
     return change(cloud, call, old, resource)
 
 
+def named(resource: dict) -> dict[str, str]:
+    """What a body may say of the object that its path names."""
+    return {"bucket": resource["bucket"], "name": resource["name"], "kind": "storage#object"}
+
+
 def change(cloud: "Cloud", call: "Call", old: dict, new: dict) -> dict:
     check_metadata(new)
     check_change(old, new)
@@ -192,6 +206,7 @@ async def update(cloud: "Cloud", call: "Call") -> dict:
     resource, body = find_object(cloud, call), call.body or {}
     check_request(call, resource)
     check_supported(cloud, call, body)
+    check_identity(body, named(resource))
     fixed = {key: value for key, value in resource.items() if key not in WRITABLE}
     fixed["storageClass"] = resource["storageClass"]
     return change(cloud, call, resource, {**fixed, **written(body)})
@@ -220,6 +235,8 @@ async def compose(cloud: "Cloud", call: "Call") -> dict:
     )
     storage_class = find_bucket(cloud, call, bucket)["storageClass"]
     check_name(name)
+    check_identity(body.get("destination") or {}, named({"bucket": bucket, "name": name}))
+    check_identity(body, {"kind": "storage#composeRequest"})
     check_supported(cloud, call, body.get("destination") or {})
     wanted = body["sourceObjects"]
     if not 1 <= len(wanted) <= MAX_SOURCES:

@@ -9,6 +9,7 @@ from localcloud.errors import ApiError
 from localcloud.locations import DUAL_REGIONS, MULTI_REGIONS, REGIONS
 from localcloud.storage.checks import (
     check_acl,
+    check_identity,
     check_request,
     check_storage_class,
     etag,
@@ -123,6 +124,7 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
     }
     if location in MULTI_REGIONS | DUAL_REGIONS:
         bucket["rpo"] = "DEFAULT"
+    check_place(body, bucket)
     merge_bucket(bucket, body)
     cloud.storage.put_bucket(bucket)
     return present_bucket(bucket, origin(call))
@@ -137,6 +139,7 @@ async def get_bucket(cloud: "Cloud", call: "Call") -> dict:
 async def patch_bucket(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
     check_request(call, bucket)
+    check_place(call.body or {}, bucket)
     check_kept(cloud, bucket["project"], call.body or {})
     return change_bucket(cloud, call, bucket)
 
@@ -144,11 +147,22 @@ async def patch_bucket(cloud: "Cloud", call: "Call") -> dict:
 async def update_bucket(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
     check_request(call, bucket)
+    check_place(call.body or {}, bucket)
     fixed = {key: value for key, value in bucket.items() if key in FIXED}
     fixed["iamConfiguration"] = {}
     fixed["storageClass"] = bucket["storageClass"]
     fixed["softDeletePolicy"] = bucket["softDeletePolicy"]
     return change_bucket(cloud, call, fixed)
+
+
+def check_place(body: dict, bucket: dict) -> None:
+    """Refuse to move or rename a bucket, which nothing can."""
+    location = str(body.get("location") or bucket["location"]).upper()
+    true = {key: bucket[key] for key in ("name", "projectNumber", "locationType")}
+    check_identity(
+        {**body, "location": location},
+        {**true, "location": bucket["location"], "kind": "storage#bucket"},
+    )
 
 
 def change_bucket(cloud: "Cloud", call: "Call", bucket: dict) -> dict:
@@ -236,10 +250,13 @@ def merge_bucket(bucket: dict, body: dict) -> None:
         if is_on(body.get(key), switch):
             raise ApiError(501, "notImplemented", f"The embedded cloud's buckets have no {key}")
     check_storage_class(body)
+    check_class_of_place(bucket, body.get("storageClass"))
     merge(bucket, {key: value for key, value in body.items() if key in KEPT or OFF.get(key)})
     check_labels(bucket.get("labels", {}))
     check_rules((body.get("lifecycle") or {}).get("rule") or [])
     check_cors(body.get("cors") or [])
+    if bucket.get("rpo", "DEFAULT") not in ("DEFAULT", "ASYNC_TURBO"):
+        raise ApiError(400, "invalid", f"Invalid rpo: {bucket['rpo']}")
     if bucket.get("rpo") == "ASYNC_TURBO" and bucket["locationType"] != "dual-region":
         raise ApiError(
             400, "invalid", "Turbo replication is only supported for dual-region buckets."
@@ -265,6 +282,17 @@ def merge_bucket(bucket: dict, body: dict) -> None:
     if "retentionDurationSeconds" in soft:
         check_soft_delete(int(soft["retentionDurationSeconds"]))
         soft["retentionDurationSeconds"] = str(soft["retentionDurationSeconds"])
+
+
+def check_class_of_place(bucket: dict, storage_class: str | None) -> None:
+    """Refuse the old classes of storage that name another kind of place."""
+    only = {"REGIONAL": "region", "MULTI_REGIONAL": "multi-region"}.get(storage_class or "")
+    if only and bucket["locationType"] != only:
+        message = (
+            f"Project {bucket['projectNumber']} may not create storageClass {storage_class} buckets "
+            f"with locationConstraint {bucket['location']}."
+        )
+        raise ApiError(400, "invalid", message)
 
 
 def check_kept(cloud: "Cloud", project: str, body: dict) -> None:

@@ -5,7 +5,7 @@ how it is shown.
 import hashlib
 import json
 import re
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -254,9 +254,21 @@ def check_supported(cloud: "Cloud", call: "Call", body: dict, bucket: str | None
         if body.get(key):
             raise ApiError(501, "notImplemented", f"The embedded cloud has no {key}")
     check_acl(params.get("predefinedAcl") or params.get("destinationPredefinedAcl"), access)
-    user_project = params.get("userProject")
-    if user_project and not cloud.project_named(user_project):
+
+
+def check_payer(cloud: "Cloud", call: "Call") -> None:
+    """Raise 400 for a project to bill that is not there."""
+    named = call.params.get("userProject")
+    if named and not cloud.project_named(named):
         raise ApiError(400, "invalid", "User project specified in the request is invalid.")
+
+
+def check_identity(body: dict, true: dict[str, Any]) -> None:
+    """Refuse a body that names another thing than its path; Google passes over most of it."""
+    for key, right in true.items():
+        if body.get(key) not in (None, right):
+            message = f"Value '{right}' in content does not agree with value '{body[key]}'."
+            raise ApiError(400, "invalidParameter", message)
 
 
 def check_storage_class(body: dict) -> None:
@@ -309,6 +321,17 @@ def moment(text: str) -> datetime:
     """The time of an RFC 3339 text, to the microsecond."""
     text = re.sub(r"\.(\d+)", lambda found: f".{found[1][:6]:0<6}", text.upper())
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def check_hashes(fields: dict) -> None:
+    """Raise 400 for hashes that no content has."""
+    for key, size in (("crc32c", 4), ("md5Hash", 16)):
+        try:
+            found = len(b64decode(fields.get(key) or b64encode(bytes(size)), validate=True))
+        except ValueError:
+            found = 0
+        if found != size:
+            raise ApiError(400, "invalid", f"Invalid {key}: {fields[key]}")
 
 
 def expected_hashes(header: str) -> dict[str, str]:

@@ -75,10 +75,11 @@ async def download(cloud: "Cloud", call: "Call", resource: dict) -> web.StreamRe
         await response.prepare(call.request)
         under_way = 0
         while length and (data := await asyncio.to_thread(file.read, min(length, BLOCK))):
+            await cloud.link.carry("down", len(data))
             await response.write(data)
             length -= len(data)
-            if (under_way := under_way + len(data)) >= WINDOW and cloud.storage.latency:
-                await asyncio.sleep(cloud.storage.latency)
+            if (under_way := under_way + len(data)) >= WINDOW:
+                await asyncio.sleep(cloud.link.seconds(call.request["laptop"]))
                 under_way = 0
         await response.write_eof()
         return response

@@ -74,7 +74,6 @@ class Storage:
         (newest,) = self.db.execute("SELECT max(generation) FROM objects").fetchone()
         self.last_generation = newest or 0
         self.arriving: dict[str, Content] = {}  # open upload sessions whose hashes are known
-        self.latency = 0.0  # seconds to the bucket and back, as from another region
         self.write_interval = 1.0  # seconds between two writes of one object's name
         self.last_writes: dict[tuple[str, str], float] = {}
         self._sweep()

@@ -20,6 +20,7 @@ from localcloud.storage.checks import (
     CONDITIONS,
     check_conditions,
     check_expected_hashes,
+    check_hashes,
     check_name,
     check_rate,
     check_request,
@@ -33,6 +34,7 @@ from localcloud.storage.checks import (
 from localcloud.storage.content import BLOCK, Content, reread
 
 QUANTUM = 256 << 10  # resumable uploads keep whole multiples of this
+MAX_SIZE = 5 << 40  # bytes of an object
 MAX_METADATA = 64 << 10  # JSON before the content of a multipart upload
 
 
@@ -46,7 +48,9 @@ async def insert(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:
     if call.body is not None:
         raise ApiError(400, "required", "Upload requests go to /upload/storage/v1/...")
     find_bucket(cloud, call)
-    headers, kind = call.request.headers, call.params.get("uploadType", "media")
+    headers, kind = call.request.headers, call.params.get("uploadType")
+    if not kind:
+        raise ApiError(400, "required", "Required parameter: uploadType")
     if kind == "resumable":
         metadata = parse_metadata(await call.request.read(), call)
         await call.named(metadata.get("name", ""))
@@ -109,6 +113,7 @@ def new_resource(cloud: "Cloud", call: "Call", metadata: dict) -> dict:
     check_request(call, current)
     if call.params.get("uploadType") != "resumable":  # which writes at its end
         check_rate(cloud, call.params["bucket"], name)
+    check_hashes(metadata)
     fields = written(metadata)
     if "contentEncoding" in call.params:
         fields["contentEncoding"] = call.params["contentEncoding"]
@@ -204,12 +209,21 @@ def start_upload(cloud: "Cloud", call: "Call", metadata: dict) -> web.Response:
         if metadata.get(key):
             resource[key] = metadata[key]  # what the content must hash to
     conditions = {f"if{name}": call.params.get(f"if{name}") for name in CONDITIONS}
-    length = call.request.headers.get("X-Upload-Content-Length", "")
-    total = int(length) if length.isdigit() else None
+    total = announced(call)
     bucket = call.params["bucket"]
     id = cloud.storage.start_upload(bucket, resource, conditions, total)
     location = f"{origin(call)}/upload/storage/v1/b/{bucket}/o?uploadType=resumable&upload_id={id}"
     return web.Response(status=200, headers={"Location": location, "X-GUploader-UploadID": id})
+
+
+def announced(call: "Call") -> int | None:
+    """How many bytes the content will have, if the request says so."""
+    length = call.request.headers.get("X-Upload-Content-Length")
+    if length is None:
+        return None
+    if not (length.isascii() and length.isdigit()) or int(length) > MAX_SIZE:
+        raise ApiError(400, "badRequest", f"Invalid X-Upload-Content-Length: {length}")
+    return int(length)
 
 
 async def continue_upload(cloud: "Cloud", call: "Call") -> dict | web.StreamResponse:

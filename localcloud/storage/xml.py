@@ -1,13 +1,20 @@
-"""Cloud Storage's XML API, as far as reading an object goes: GET and HEAD of /BUCKET/OBJECT.
+"""Cloud Storage's XML API, as far as objects go: they are read, written whole, copied, deleted and
+listed by their names, /BUCKET/OBJECT.
 
-A reader who says not who he is gets 403, but for a bucket that everybody may read; one with a token
-that is none gets 401.
+Each request is one of the JSON API in other words. A reader who says not who he is gets 403, but
+for a bucket that everybody may read; one with a token that is none gets 401.
 
-Not covered: everything else of the XML API (buckets, lists, uploads, signed URLs, HMAC keys),
-buckets as host names, entity tags that are MD5 sums.
+Uploads in parts stand in parts.py.
+
+Not covered: buckets, custom metadata and access lists of what is written, signed
+URLs, HMAC keys, buckets as host names, entity tags that are MD5 sums.
 """
 
-from urllib.parse import unquote
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode
 from xml.sax.saxutils import escape
 
 from aiohttp import web
@@ -31,6 +38,27 @@ CODES = {
     ),
     503: ("ServiceUnavailable", "Service unavailable. Please retry."),
 }
+SCHEMA = "http://doc.s3.amazonaws.com/2006-03-01"
+# Headers of writes that mean what is not served.
+UNSERVED = ("x-goog-meta-", "x-goog-acl", "x-goog-storage-class", "content-md5", "x-amz-")
+CONDITIONS = {
+    "x-goog-if-generation-match": "ifGenerationMatch",
+    "x-goog-if-metageneration-match": "ifMetagenerationMatch",
+}
+# Parameters of lists, and what they are in the JSON API.
+LISTED = {
+    "prefix": "prefix",
+    "delimiter": "delimiter",
+    "max-keys": "maxResults",
+    "continuation-token": "pageToken",
+    "start-after": "startOffset",
+    "marker": "startOffset",
+}
+# Reasons that are this API's own words already (parts.py).
+OWN_CODES = {
+    *("NoSuchUpload", "InvalidPart", "InvalidPartOrder", "EntityTooSmall"),
+    "MalformedCompleteMultipartUploadRequest",
+}
 NO_BUCKET = ("NoSuchBucket", "The specified bucket does not exist.")
 ANONYMOUS = (
     "Anonymous caller does not have storage.objects.get access to the Google Cloud Storage object. "
@@ -46,10 +74,134 @@ def named(verb: str, path: str, services: tuple[str, ...]) -> dict[str, str] | N
     return {"bucket": bucket, "object": unquote(name, errors="surrogateescape")}
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A request in the words of the JSON API."""
+
+    method: str
+    values: dict[str, str]
+    path: str
+    query: dict[str, str]
+    body: bytes = b""
+
+    async def read(self) -> bytes:
+        return self.body
+
+    @property
+    def line(self) -> str:
+        return urlencode(self.query, errors="surrogateescape")
+
+
+def asked(
+    verb: str, path: str, query: str, headers: Mapping[str, str], bucket: str
+) -> Asked | None:
+    """Return what a request other than a read means; None for what is not served."""
+    name = object_of(path)
+    if not name:
+        return listing(bucket, query) if verb == "GET" else None
+    if query or any(key.lower().startswith(UNSERVED) for key in headers):
+        return None
+    conditions = {own: headers[key] for key, own in CONDITIONS.items() if key in headers}
+    values = {"bucket": bucket, "object": name}
+    if verb == "DELETE":
+        return Asked("storage.objects.delete", values, "/storage/v1/b", conditions)
+    if verb != "PUT":
+        return None
+    if source := headers.get("x-goog-copy-source"):
+        return copied(source, values, conditions)
+    upload = {"uploadType": "media", "name": name, **conditions}
+    if "Content-Encoding" in headers:
+        upload["contentEncoding"] = headers["Content-Encoding"]
+    path = "/upload/storage/v1/b"
+    return Asked("storage.objects.insert", {"bucket": bucket}, path, upload)
+
+
+def copied(source: str, values: dict[str, str], conditions: dict[str, str]) -> Asked:
+    """A copy of the object BUCKET/OBJECT onto another."""
+    bucket, _, name = unquote(source.lstrip("/"), errors="surrogateescape").partition("/")
+    both = {
+        "sourceBucket": bucket,
+        "sourceObject": name,
+        "destinationBucket": values["bucket"],
+        "destinationObject": values["object"],
+    }
+    return Asked("storage.objects.copy", both, "/storage/v1/b", conditions, b"{}")
+
+
+def listing(bucket: str, query: str) -> Asked | None:
+    """A list of a bucket's objects; None with a parameter that is not served."""
+    given = dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape"))
+    if given.pop("list-type", "1") not in ("1", "2") or given.keys() - LISTED.keys():
+        return None
+    told = {LISTED[key]: text for key, text in given.items() if text}
+    if "start-after" in given or "marker" in given:
+        told["startOffset"] += "\0"  # which begins behind it
+    return Asked("storage.objects.list", {"bucket": bucket}, "/storage/v1/b", told)
+
+
+def told(done: Asked, answer: web.StreamResponse) -> web.StreamResponse:
+    """The answer of the JSON API in the words of this one."""
+    if done.method == "storage.objects.delete" or not isinstance(answer, web.Response):
+        return answer
+    found = json.loads(answer.body or b"{}")  # type: ignore[arg-type]
+    if done.method == "storage.objects.list":
+        return page(done, found)
+    headers = {
+        "ETag": f'"{found["etag"]}"',
+        "x-goog-generation": found["generation"],
+        "x-goog-metageneration": found["metageneration"],
+        "x-goog-stored-content-length": found["size"],
+        "x-goog-hash": f"crc32c={found['crc32c']}",
+    }
+    if done.method == "storage.objects.insert":
+        return web.Response(headers=headers, content_type="text/html")
+    text = tag("LastModified", found["updated"]) + tag("ETag", headers["ETag"])
+    return document("CopyObjectResult", text, headers)
+
+
+def page(done: Asked, found: dict[str, Any]) -> web.Response:
+    """A page of a list of objects."""
+    rows = [
+        tag("Key", row["name"])
+        + tag("Generation", row["generation"])
+        + tag("MetaGeneration", row["metageneration"])
+        + tag("LastModified", row["updated"])
+        + tag("ETag", f'"{row["etag"]}"')
+        + tag("Size", row["size"])
+        for row in found.get("items", [])
+    ]
+    folders = [tag("Prefix", each) for each in found.get("prefixes", [])]
+    following = found.get("nextPageToken", "")
+    text = tag("Name", done.values["bucket"]) + tag("Prefix", done.query.get("prefix", ""))
+    text += tag("KeyCount", str(len(rows) + len(folders)))
+    text += tag("MaxKeys", done.query.get("maxResults", "1000"))
+    text += tag("IsTruncated", str(bool(following)).lower())
+    if following:
+        text += tag("NextContinuationToken", following) + tag("NextMarker", following)
+    text += "".join(f"<Contents>{row}</Contents>" for row in rows)
+    text += "".join(f"<CommonPrefixes>{each}</CommonPrefixes>" for each in folders)
+    return document("ListBucketResult", text, {})
+
+
+def tag(name: str, text: str) -> str:
+    return f"<{name}>{escape(text)}</{name}>"
+
+
+def document(name: str, text: str, headers: dict[str, str]) -> web.Response:
+    whole = f"<?xml version='1.0' encoding='UTF-8'?><{name} xmlns='{SCHEMA}'>{text}</{name}>"
+    kind = {"Content-Type": "application/xml; charset=UTF-8"}
+    return web.Response(body=whole.encode(errors="replace"), headers={**headers, **kind})
+
+
 def bucket_of(path: str, services: tuple[str, ...]) -> str | None:
     """The bucket that a raw path of the XML API begins with; None if it is none of that API's."""
     first = path.lstrip("/").partition("/")[0]
     return None if not first or first in TAKEN or first in services else unquote(first)
+
+
+def object_of(path: str) -> str:
+    """The object that a raw path of the XML API means; "" for a bucket alone."""
+    return unquote(path.lstrip("/").partition("/")[2], errors="surrogateescape")
 
 
 def is_one(path: str) -> bool:
@@ -82,6 +234,8 @@ def refusal(error: ApiError) -> web.Response:
     )
     if error.message == NO_BUCKET[1]:
         code, message = NO_BUCKET
+    if error.reason in OWN_CODES:
+        code, message = error.reason, error.message
     details = f"<Details>{escape(error.message)}</Details>"
     text = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{message}</Message>{details}</Error>"
     headers = {"Content-Type": "application/xml; charset=UTF-8"}

@@ -6,6 +6,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from conftest import POLICY_3
 from local_cloud import MB, bucket, client, http_session, raw, server  # noqa: F401
 from local_machines import IMAGE, NIC, ZONE, Client, body
 
@@ -153,10 +154,10 @@ def test_who_may_look_at_roles(cloud):
     members = ["user:laptop@berg.local"]
     binding = {"role": "roles/iam.roleViewer", "members": members}
     base = f"{cloud.url}/cloudresourcemanager/v1/projects/berg-local"
-    policy = cloud.session.post(f"{base}:getIamPolicy", json={}).json()
+    policy = cloud.session.post(f"{base}:getIamPolicy", json=POLICY_3).json()
     new = {**policy, "bindings": [*policy["bindings"], binding]}
     assert cloud.session.post(f"{base}:setIamPolicy", json={"policy": new}).ok
-    again = cloud.session.post(f"{base}:getIamPolicy", json={}).json()
+    again = cloud.session.post(f"{base}:getIamPolicy", json=POLICY_3).json()
     old = {**again, "bindings": policy["bindings"]}
     assert cloud.session.post(f"{base}:setIamPolicy", json={"policy": old}).ok
 
@@ -184,16 +185,24 @@ def test_methods_of_the_xml_api_that_are_not_served_say_so(raw):
     raw.put("x")
     url = f"{raw.server.url}/{raw.name}"
     for verb, path in (
-        ("GET", ""),
-        ("PUT", "/x"),
-        ("DELETE", "/x"),
-        ("POST", "/x?uploads"),
+        ("GET", "?acl"),
+        ("GET", "?encoding-type=url"),
+        ("PUT", "/x?acl"),
+        ("GET", "?uploads"),
+        ("PUT", "/x?partNumber=1"),
+        ("DELETE", "/x?generation=1"),
+        ("POST", "/x"),
         ("DELETE", ""),
+        ("PUT", ""),
     ):
         assert code(raw.session.request(verb, url + path)) == (501, "NotImplemented"), (verb, path)
     assert code(raw.session.put(f"{raw.server.url}/no-such-bucket")) == (501, "NotImplemented")
     assert code(raw.session.get(f"{raw.server.url}/no-such-bucket")) == (404, "NoSuchBucket")
     assert code(raw.session.put(f"{raw.server.url}/no-such-bucket/x")) == (404, "NoSuchBucket")
+    for header in ("x-goog-meta-a", "x-goog-acl", "Content-MD5"):
+        answer = raw.session.put(f"{url}/x", data=b"y", headers={header: "private"})
+        assert code(answer) == (501, "NotImplemented"), header
+    assert raw.read("x").content == b""
     assert raw.session.put(f"{raw.server.url}/compute/v9/x").json()["error"]["code"] == 404
 
 

@@ -26,6 +26,7 @@ def full(cloud, repo, tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_at_once(full):
     ready = full("init", "--local")
     assert ready.returncode == 0, ready.stderr

@@ -129,6 +129,64 @@ def test_filters_of_two_languages_do_not_mix(text):
         listing.matches(text)
 
 
+PACES = [
+    ({"maxSurge": {"fixed": 3, "percent": 50}}, "Either fixed or percent"),
+    ({"maxSurge": {"fixed": -1}}, "between 0 and"),
+    ({"maxUnavailable": {"percent": 50}}, "at least 10"),
+    ({"maxSurge": {"fixed": 0}, "maxUnavailable": {"fixed": 0}}, "greater than 0"),
+    ({"replacementMethod": "RECREATE", "maxSurge": {"fixed": 3}}, "RECREATE"),
+    ({"minimalAction": "REPLACE", "mostDisruptiveAllowedAction": "RESTART"}, "at least minimal"),
+]
+
+
+@pytest.mark.parametrize(("policy", "words"), PACES, ids=[words for _, words in PACES])
+def test_how_fast_a_group_may_change(machines, policy, words):
+    properties = {"machineType": "n1-standard-1", "disks": [DISK], "networkInterfaces": [NIC]}
+    template = {"name": "paced", "properties": properties}
+    machines.wait(machines.call("POST", "/global/instanceTemplates", template))
+    group = {"name": "paced", "targetSize": 0, "instanceTemplate": "global/instanceTemplates/paced"}
+    try:
+        path = f"/regions/{REGION}/instanceGroupManagers"
+        answer = machines.call("POST", path, {**group, "updatePolicy": policy})
+        assert words in message(answer)
+    finally:
+        machines.wait(machines.call("DELETE", "/global/instanceTemplates/paced"))
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "words"),
+    [
+        ("/global/firewalls", {"direction": "EGRESS", "sourceRanges": ["10.0.0.0/8"]}, "EGRESS"),
+        ("/global/firewalls", {"logConfig": {"metadata": "INCLUDE_ALL_METADATA"}}, "logging"),
+        (f"/zones/{ZONE}/disks", {"provisionedIops": "5000"}, "cannot be set for a disk of"),
+        (f"/zones/{ZONE}/disks", {"physicalBlockSizeBytes": "512"}, "block sizes: 4096, 16384"),
+        (
+            f"/zones/{ZONE}/disks",
+            {"provisionedIops": "1", "type": f"zones/{ZONE}/diskTypes/hyperdisk-balanced"},
+            "between 2000 and",
+        ),
+    ],
+)
+def test_rules_and_disks_that_google_refuses(machines, path, fields, words):
+    rule = {"allowed": [{"IPProtocol": "tcp"}]} if "firewalls" in path else {}
+    assert words in message(machines.call("POST", path, {"name": "wrong", **rule, **fields}))
+
+
+def test_what_a_list_may_be_asked(machines):
+    path = f"/zones/{ZONE}/instances"
+    for asked in ({"maxResults": 501}, {"filter": "name=("}, {"filter": "name=="}):
+        message(machines.call("GET", path, **asked))
+    assert machines.call("GET", path, maxResults=500).ok
+
+
+def test_a_reservation_of_any_name_is_not_named(machines):
+    affinity = {"consumeReservationType": "ANY_RESERVATION", "key": "a", "values": ["b"]}
+    answer = machines.call(
+        "POST", f"/zones/{ZONE}/instances", body("any", reservationAffinity=affinity)
+    )
+    assert "SPECIFIC_RESERVATION" in message(answer)
+
+
 def test_filters_of_one_language_go_on_working():
     row = {"name": "a-1", "status": "RUNNING"}
     assert listing.matches("(name eq a.*) (status ne STOPPED)")(row)
@@ -171,6 +229,146 @@ def test_permissions_that_can_be_tested_of_a_bucket(raw):
     assert held["permissions"] == ["storage.objects.get"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"storageClass": "MULTI_REGIONAL", "location": "us-central1"}, "may not create"),
+        ({"storageClass": "REGIONAL", "location": "US"}, "may not create"),
+        ({"rpo": "FAST"}, "Invalid rpo"),
+        ({"projectNumber": "1"}, "does not agree"),
+        ({"kind": "storage#object"}, "does not agree"),
+    ],
+)
+def test_a_bucket_that_google_refuses_is_refused(raw, fields, words):
+    url = f"{raw.server.url}/storage/v1/b"
+    params = {"project": "test-project"}
+    answer = raw.session.post(url, params=params, json={"name": "refused-one", **fields})
+    assert words in message(answer)
+
+
+def test_a_bucket_stays_where_it_is_and_is_paid_for_by_who_is_there(raw):
+    for wrong in ({"location": "EU"}, {"name": "other"}):
+        assert "does not agree" in message(raw.session.patch(raw.base, json=wrong))
+    assert raw.session.patch(raw.base, json={"location": "us-central1", "name": raw.name}).ok
+    assert "User project" in message(raw.session.get(raw.base, params={"userProject": "nobody"}))
+
+
+def test_uploads_say_what_can_be(raw):
+    put = lambda **what: raw.session.post(raw.uploads, **what)
+    assert "uploadType" in message(put(params={"name": "a"}, data=b"x"))
+    params = {"uploadType": "resumable"}
+    for hashes in ({"md5Hash": "abc"}, {"crc32c": "AAAA"}):
+        assert "Invalid" in message(put(params=params, json={"name": "a", **hashes}))
+    for length in ("abc", "-4", str(6 << 40)):
+        headers = {"X-Upload-Content-Length": length}
+        answer = put(params=params, json={"name": "a"}, headers=headers)
+        assert "X-Upload-Content-Length" in message(answer)
+
+
+def test_a_body_names_the_object_of_its_path(raw):
+    raw.put("a", b"x")
+    assert "does not agree" in message(raw.session.patch(raw.url("a"), json={"name": "b"}))
+    composed = {"sourceObjects": [{"name": "a"}], "destination": {"name": "other"}}
+    assert "does not agree" in message(raw.session.post(f"{raw.url('c')}/compose", json=composed))
+    assert raw.session.patch(raw.url("a"), json={"name": "a", "bucket": raw.name}).ok
+
+
+def test_lists_that_would_drop_what_was_asked(raw):
+    url = f"{raw.base}/o"
+    answer = raw.session.get(url, params={"filter": 'contexts."k"="v"'})
+    assert answer.status_code == 501
+    folders = {"includeFoldersAsPrefixes": "true"}
+    assert "delimiter" in message(raw.session.get(url, params=folders))
+    assert raw.session.get(url, params={**folders, "delimiter": "/"}).ok
+    assert "'alt'" in message(raw.session.get(url, params={"alt": "xml"}))
+
+
+# --- IAM, Resource Manager and Secret Manager
+
+READER = "roles/storage.objectViewer"
+ME = "user:laptop@berg.local"
+TRUE = {"title": "t", "expression": "resource.name == 'a'"}
+
+
+class Policies:
+    """The policy of the project, by requests that may be refused."""
+
+    def __init__(self, raw):
+        self.session, self.base = raw.session, f"{raw.server.url}/cloudresourcemanager/v1/projects"
+
+    def call(self, method: str, body: dict):
+        return self.session.post(f"{self.base}/test-project:{method}", json=body)
+
+    def set(self, *bindings: dict, version: int = 1, **more):
+        kept = self.call("getIamPolicy", {}).json()["bindings"]
+        policy = {"bindings": [*kept, *bindings], "version": version}
+        return self.call("setIamPolicy", {"policy": policy, **more})
+
+
+def bound(*members: str, **fields) -> dict:
+    return {"role": READER, "members": [*members], **fields}
+
+
+@pytest.mark.parametrize(
+    ("binding", "words"),
+    [
+        (bound(), "at least one principal"),
+        (bound(*[ME] * 1501), "larger than the maximum allowed size 1,500"),
+        (bound("deleted:serviceAccount:x@y"), "unknown type"),
+        (bound(ME, condition={}), "title must not be empty"),
+        (bound(ME, condition={**TRUE, "title": "x" * 101}), "at most 100"),
+        (bound(ME, condition={**TRUE, "description": "x" * 257}), "at most 256"),
+        (bound(ME, condition={**TRUE, "expression": "'a'"}), "not true or false"),
+        (
+            bound(ME, condition={**TRUE, "expression": "request.time < timestamp('yesterday')"}),
+            "no timestamp",
+        ),
+    ],
+)
+def test_bindings_that_google_refuses(raw, binding, words):
+    assert words in message(Policies(raw).set(binding, version=3))
+
+
+def test_a_project_keeps_the_owner_it_has(raw):
+    policies = Policies(raw)
+    policy = {"bindings": [bound(ME)]}
+    assert "at least one owner" in message(policies.call("setIamPolicy", {"policy": policy}))
+
+
+def test_what_is_asked_of_policies(raw):
+    policies = Policies(raw)
+    assert "Invalid update mask" in message(policies.set(updateMask="foo"))
+    assert policies.set(updateMask="etag").status_code == 501
+    for version in (2, 7):
+        options = {"options": {"requestedPolicyVersion": version}}
+        assert "must be 0, 1 or 3" in message(policies.call("getIamPolicy", options))
+    many = {"permissions": ["compute.instances.get"] * 101}
+    assert "At most 100" in message(policies.call("testIamPermissions", many))
+
+
+@pytest.mark.parametrize(
+    ("role", "words"),
+    [
+        ({"name": "projects/test-project/roles/named"}, "must not be set"),
+        ({"description": "x" * 301}, "at most 300"),
+        ({"includedPermissions": ["resourcemanager.organizations.get"]}, "is not valid"),
+    ],
+)
+def test_a_role_that_google_refuses_is_refused(raw, role, words):
+    url = f"{raw.server.url}/iam/v1/projects/test-project/roles"
+    body = {"roleId": "refused", "role": {"title": "t", **role}}
+    assert words in message(raw.session.post(url, json=body))
+    assert "must not be negative" in message(raw.session.get(url, params={"pageSize": -1}))
+
+
+def test_the_annotations_of_a_secret(raw):
+    url = f"{raw.server.url}/secretmanager/v1/projects/test-project/secrets"
+    for annotations in ({"a b": "c"}, {"a": "x" * (16 << 10)}):
+        body = {"replication": {"automatic": {}}, "annotations": annotations}
+        answer = raw.session.post(url, params={"secretId": "noted"}, json=body)
+        assert "annotation" in message(answer)
+
+
 # --- Kubernetes Engine
 
 
@@ -206,6 +404,109 @@ def test_a_cluster_that_google_refuses_is_refused(cloud, cluster, words):
     wanted = {"name": "refused", "nodePools": [SYSTEM], **cluster}
     url = f"{cloud.url}/container/v1/{PLACE}/clusters"
     assert words in message(cloud.session.post(url, json={"cluster": wanted}))
+
+
+ADDRESSES = {"useIpAliases": True, "clusterIpv4CidrBlock": "hello"}
+UNREACHABLE = {
+    "dnsEndpointConfig": {"allowExternalTraffic": False},
+    "ipEndpointsConfig": {"enabled": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "status", "words"),
+    [
+        ({"network": "projects/other/global/networks/default"}, 400, "does not exist"),
+        (
+            {"subnetwork": "projects/berg-local/regions/europe-west4/subnetworks/default"},
+            400,
+            "does not exist",
+        ),
+        ({"locations": ["us-central1-b"]}, 400, "must include the zone of the cluster"),
+        ({"controlPlaneEndpointsConfig": UNREACHABLE}, 400, "must be enabled"),
+        ({"defaultMaxPodsConstraint": {"maxPodsPerNode": "1000"}}, 400, "between 8 and 256"),
+        ({"resourceLabels": {"goog-x": "v"}}, 400, "is reserved"),
+        ({"loggingService": "foo"}, 400, "Invalid logging_service"),
+        ({"nodePools": [pool(initialNodeCount=20000)]}, 400, "at most 1000"),
+        ({"nodePools": [pool(locations=["europe-west4-a"])]}, 400, "not in the region"),
+        ({"clusterIpv4Cidr": "abc"}, 501, "clusterIpv4Cidr"),
+        ({"ipAllocationPolicy": ADDRESSES}, 501, "clusterIpv4CidrBlock"),
+        ({"autoscaling": {"enableNodeAutoprovisioning": True}}, 501, "enableNodeAutoprovisioning"),
+        ({"enableKubernetesAlpha": True}, 501, "enableKubernetesAlpha"),
+        ({"masterAuth": {"username": "admin"}}, 501, "username"),
+        ({"networkConfig": {"datapathProvider": "ADVANCED_DATAPATH"}}, 501, "datapathProvider"),
+        (
+            {"maintenancePolicy": {"window": {"dailyMaintenanceWindow": {"startTime": "25:99"}}}},
+            501,
+            "maintenancePolicy",
+        ),
+    ],
+)
+def test_a_cluster_says_nothing_that_would_be_lost(cloud, cluster, status, words):
+    wanted = {"name": "refused", "nodePools": [SYSTEM], **cluster}
+    url = f"{cloud.url}/container/v1/{PLACE}/clusters"
+    answer = cloud.session.post(url, json={"cluster": wanted})
+    assert answer.status_code == status and words in answer.json()["error"]["message"], answer.text
+
+
+TAINT = {"key": "a", "value": "b", "effect": "NO_SCHEDULE"}
+T4 = {"acceleratorType": "nvidia-tesla-t4", "acceleratorCount": "1"}
+ON_N1 = {"machineType": "n1-standard-4"}
+POOLS = [
+    ({"upgradeSettings": {"maxSurge": 0, "maxUnavailable": 0}}, 400, "greater than 0"),
+    ({"upgradeSettings": {"maxSurge": 15, "maxUnavailable": 15}}, 400, "at most 20"),
+    ({"upgradeSettings": {"maxSurge": -1}}, 400, "must not be negative"),
+    ({"upgradeSettings": {"strategy": "BLUE_GREEN"}}, 501, "strategy"),
+    ({"config": {"taints": [{"key": "a", "value": "b"}]}}, 400, "must have an effect"),
+    ({"config": {"taints": [TAINT, TAINT]}}, 400, "must differ"),
+    ({"config": {"labels": {"a b": "c"}}}, 400, "Invalid label key"),
+    ({"config": {"labels": {"a": "c" * 64}}}, 400, "Invalid label value"),
+    ({"config": {"labels": {f"k{n}": "v" * 60 for n in range(20)}}}, 400, "at most 1024"),
+    ({"config": {"tags": [f"t{n}" for n in range(65)]}}, 400, "at most 64"),
+    ({"config": {"tags": ["a", "a"]}}, 400, "must be distinct"),
+    ({"config": {"metadata": {"a": "x" * 40000}}}, 400, "at most 32768 bytes"),
+    ({"config": {**ON_N1, "accelerators": [T4, T4]}}, 400, "Only one type"),
+    ({"config": {**ON_N1, "accelerators": [{**T4, "gpuPartitionSize": "1g.5gb"}]}}, 501, "gpuPart"),
+    ({"config": {"localSsdCount": 1}}, 501, "localSsdCount"),
+    ({"config": {"kubeletConfig": {"podPidsLimit": "5"}}}, 501, "podPidsLimit"),
+    (
+        {"config": {"reservationAffinity": {"consumeReservationType": "SPECIFIC_RESERVATION"}}},
+        501,
+        "reservation",
+    ),
+    ({"placementPolicy": {"type": "COMPACT"}}, 501, "placementPolicy"),
+    ({"networkConfig": {"podRange": "nope"}}, 501, "podRange"),
+    ({"autoscaling": {"enabled": True, "minNodeCount": -1, "maxNodeCount": 2}}, 400, "negative"),
+    ({"autoscaling": {"enabled": True, "maxNodeCount": 20000}}, 400, "at most 1000"),
+    ({"initialNodeCount": 5, "autoscaling": {"enabled": True, "maxNodeCount": 2}}, 400, "exceed"),
+]
+
+
+@pytest.mark.parametrize(("fields", "status", "words"), POOLS, ids=[words for *_, words in POOLS])
+def test_a_pool_says_nothing_that_would_be_lost(fields, status, words):
+    from localcloud.container.checks import check_pool
+
+    fields = {"name": "x", "initialNodeCount": 1, **fields}
+    with pytest.raises(ApiError) as refused:
+        check_pool(fields, ["us-central1-a"], "berg-local")
+    assert refused.value.status == status and words in refused.value.message
+
+
+def test_what_is_off_says_nothing():
+    from localcloud.container import kept
+
+    kept.check_cluster({"ipAllocationPolicy": {"createSubnetwork": False, "useIpAliases": True}})
+    kept.check_cluster({"verticalPodAutoscaling": {"enabled": False}, "masterAuth": {}})
+
+
+def test_a_body_names_the_place_of_its_path(cloud):
+    url = f"{cloud.url}/container/v1/{PLACE}/clusters"
+    for wrong in ({"parent": PLACE.replace("-a", "-b")}, {"zone": "us-central1-b"}):
+        answer = cloud.session.post(url, json={"cluster": {"name": "a"}, **wrong})
+        assert "The body names" in message(answer)
+    anywhere = url.replace("us-central1-a", "-")
+    answer = cloud.session.post(anywhere, json={"cluster": {"name": "a", "nodePools": [SYSTEM]}})
+    assert "does not exist" in message(answer)
 
 
 @pytest.mark.parametrize("version", ["", "-", "latest", "1.36", "1.36.2", "1"])

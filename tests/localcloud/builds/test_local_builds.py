@@ -21,6 +21,8 @@ from local_cloud import (  # noqa: F401 (fixtures)
 from local_gcloud import Gcloud
 from local_machines import until
 
+from localcloud.identity.tokens import LAPTOP, Tokens
+
 STEP = "gcr.io/cloud-builders/docker"
 PLACE = f"projects/{PROJECT}/locations/us-central1"
 ENDED = ("SUCCESS", "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED")
@@ -148,6 +150,7 @@ def test_a_build_from_its_source_to_its_image(builds, server, tmp_path):
     assert "SUCCESS" in gcloud("builds", "describe", done["id"], "--region=us-central1")
 
 
+@pytest.mark.slow
 @needs_podman
 def test_two_platforms_take_another_builder(builds, server):
     image = f"{builds.image}:both"
@@ -180,6 +183,7 @@ def test_two_platforms_take_another_builder(builds, server):
     assert sorted(row["platform"]["architecture"] for row in rows) == ["amd64", "arm64"]
 
 
+@pytest.mark.slow
 @needs_podman
 def test_failure_time_out_and_cancel(builds, server, slow, tmp_path):
     image = f"{builds.image}:never"
@@ -249,6 +253,8 @@ def test_a_build_has_the_rights_of_its_account(builds, server, bucket):
         policy = {
             "bindings": [{"role": role, "members": [f"serviceAccount:{email}"]} for role in roles]
         }
+        if url.endswith(f"projects/{PROJECT}"):
+            policy["bindings"].append({"role": "roles/owner", "members": [f"user:{LAPTOP}"]})
         verb, path, body = (
             ("PUT", "/iam", policy) if storage else ("POST", ":setIamPolicy", {"policy": policy})
         )
@@ -274,8 +280,6 @@ def test_a_build_has_the_rights_of_its_account(builds, server, bucket):
     allow(repository, "roles/artifactregistry.writer")
     assert failure(builds.create(build_words(image), images=[image], **acting)) == "SUCCESS"
     person = requests.Session()
-    from localcloud.identity.tokens import Tokens
-
     person.headers["Authorization"] = f"Bearer {Tokens(server.folder).mint(email)}"
     url = f"{server.url}/cloudbuild/v1/{PLACE}/builds"
     assert person.get(url).status_code == 403

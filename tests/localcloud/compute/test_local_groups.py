@@ -434,6 +434,7 @@ def test_a_group_whose_creation_fails_is_not_there(client):
     assert client.call("GET", f"{GROUPS}/unborn").status_code == 404
 
 
+@pytest.mark.slow
 def test_refilling_goes_on_after_a_killed_server(client, cloud):
     template(client, scheduling={**SPOT, "maxRunDuration": {"seconds": 3600}})
     insert(client, "tough", zones=(A, C))

@@ -32,6 +32,7 @@ print("jax", jax.process_index(), jax.local_device_count(), jax.device_count(), 
 def clean(client):
     client.control("settings", {"refill": 0.2, "grace": 0.5})
     yield
+    client.control("settings", {"delay": 0})
     client.session.delete(f"{client.url}/_berg/faults")
     for row in client.call("GET", GROUPS).json().get("items", []):
         client.wait(client.call("DELETE", f"{GROUPS}/{row['name']}"))
@@ -49,14 +50,18 @@ def policy(client, topology: str = "2x2x2") -> str:
 
 
 def template(
-    client, script: str = "", machine_type: str = "ct5p-hightpu-4t", model: str = "STANDARD"
+    client,
+    script: str = "",
+    machine_type: str = "ct5p-hightpu-4t",
+    model: str = "STANDARD",
+    is_repaired: bool = False,
 ) -> str:
     kind = "pd-balanced" if machine_type.startswith("ct5p") else "hyperdisk-balanced"
     disk = {"sourceImage": IMAGE, "diskSizeGb": 200, "diskType": kind}
     scheduling = {
         "provisioningModel": model,
         "onHostMaintenance": "TERMINATE",
-        "automaticRestart": False,
+        "automaticRestart": is_repaired,
     }
     scheduling |= {"instanceTerminationAction": "DELETE", "maxRunDuration": {"seconds": "600"}}
     properties = {
@@ -103,9 +108,16 @@ def whole(client, name: str) -> dict:
     return until(there, f"all machines of {name}")
 
 
-def make(client, name: str = "s", topology: str = "2x2x2", script: str = "") -> None:
+def make(
+    client,
+    name: str = "s",
+    topology: str = "2x2x2",
+    script: str = "",
+    is_repaired: bool = False,
+) -> None:
     sides = [int(side) for side in topology.split("x")]
-    template(client, script, "ct6e-standard-4t" if len(sides) == 2 else "ct5p-hightpu-4t")
+    kind = "ct6e-standard-4t" if len(sides) == 2 else "ct5p-hightpu-4t"
+    template(client, script, kind, is_repaired=is_repaired)
     client.wait(client.call("POST", GROUPS, group_body(name, policy(client, topology))))
     client.wait(ask(client, name, prod(sides) // 4))
 
@@ -259,6 +271,31 @@ def test_a_machine_that_went_is_not_made_anew(client):
     assert not found["bulkInstanceOperation"]["inProgress"] and client.get("s-0", ZONE)
 
 
+@pytest.mark.parametrize("is_repaired", [True, False])
+def test_a_host_that_fails_takes_its_slice_along_and_all_come_back(client, is_repaired):
+    client.control("settings", {"slice_repair": 0.5})
+    make(client, is_repaired=is_repaired)
+    whole(client, "s")
+    before = {name: client.get(name, ZONE) for name in ("s-0", "s-1")}
+    client.control("settings", {"delay": 1})  # seconds for which the whole slice is off
+    client.control("instances/s-1/crash", {})
+    if not is_repaired:
+        until(lambda: client.get("s-1", ZONE)["status"] == "TERMINATED", "the crash")
+        assert client.get("s-0", ZONE)["status"] == "RUNNING"
+        return
+    until(lambda: client.get("s-1", ZONE)["status"] == "REPAIRING", "the failure")
+    until(lambda: status(client, "s")["currentInstanceStatuses"]["repairing"] == 2, "the reset")
+
+    def is_back(name: str) -> bool:
+        now, then = client.get(name, ZONE), before[name]
+        assert now["id"] == then["id"]
+        is_new = now["lastStartTimestamp"] > then["lastStartTimestamp"]
+        return is_new and now["status"] == "RUNNING"
+
+    until(lambda: all(map(is_back, before)), "the repair")
+    assert whole(client, "s")["appliedAcceleratorTopologies"][0]["state"] == "ACTIVE"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("topology", "workers"), [("2x2x2", 2), ("4x4", 4)])
 def test_jax_finds_its_slice_unmodified(client, topology, workers):
@@ -290,3 +327,19 @@ def test_gcloud_could_list_it(client):
     assert "instanceGroupManagers" not in scopes["regions/us-east5"]
     scopes = client.call("GET", "/aggregated/resourcePolicies").json()["items"]
     assert [row["name"] for row in scopes["regions/us-east5"]["resourcePolicies"]] == ["p-2x2x2"]
+
+
+@pytest.mark.parametrize("topology", ["4", "0x0", "4x", "2x2x2x2", "04x4"])
+def test_topologies_have_two_or_three_sides(client, topology):
+    workload = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": topology}
+    refused = client.call("POST", POLICIES, {"name": "odd", "workloadPolicy": workload})
+    assert refused.status_code == 400 and "sizes joined by x" in refused.text
+
+
+def test_descriptions_of_policies_and_groups_are_short(client):
+    long = {"name": "long", "description": "x" * 2049}
+    workload = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4"}
+    group = {**long, "targetSize": 0, "baseInstanceName": "g", "instanceTemplate": template(client)}
+    for path, body in ((POLICIES, {**long, "workloadPolicy": workload}), (GROUPS, group)):
+        refused = client.call("POST", path, body)
+        assert refused.status_code == 413 and "description" in refused.text

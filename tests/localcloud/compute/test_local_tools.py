@@ -340,6 +340,21 @@ def test_a_snapshot_of_a_boot_disk_boots_in_another_zone(client):
     client.wait(client.call("DELETE", f"{DISKS}/data"))
 
 
+def test_a_snapshot_is_ready_once_the_disk_is_copied(client):
+    disk(client)
+    client.control("settings", {"image_delay": 1})
+    going = client.call("POST", f"{DISKS}/data/createSnapshot", {"name": "s"})
+    assert client.call("GET", f"{SNAPSHOTS}/s").json()["status"] == "UPLOADING"
+    of_it = {"name": "x", "sourceSnapshot": "global/snapshots/s"}
+    for early in (client.call("POST", DISKS, of_it), client.call("DELETE", f"{SNAPSHOTS}/s")):
+        assert error(early)[1] == "resourceNotReady"
+    client.wait(going)
+    client.control("settings", {"image_delay": 0})
+    assert client.call("GET", f"{SNAPSHOTS}/s").json()["status"] == "READY"
+    client.wait(client.call("DELETE", f"{SNAPSHOTS}/s"))
+    client.wait(client.call("DELETE", f"{DISKS}/data"))
+
+
 # --- addresses
 
 

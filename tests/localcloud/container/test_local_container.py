@@ -70,6 +70,15 @@ def test_a_cluster_is_shown_with_its_nodes_and_certificate(cloud, cluster):
             "only supported for Spot",
         ),
         ({"name": "system"}, "Already exists"),
+        ({"name": "x", "initialNodeCount": -1}, "must not be negative"),
+        ({"name": "x", "config": {"diskSizeGb": 70000}}, "at most 65536 GB"),
+        ({"name": "x", "config": {"metadata": {"startup-script": "x"}}}, "is reserved for use by"),
+        ({"name": "x", "config": {"metadata": {"a b": "x"}}}, "must match [a-zA-Z0-9-_]+"),
+        ({"name": "x", "config": {"tags": ["Not_One"]}}, "must comply with RFC1035"),
+        (
+            {"name": "x", "config": {"taints": [{"key": "a b", "effect": "NO_SCHEDULE"}]}},
+            "Invalid taint key",
+        ),
         ({"name": "x", "config": {"machinetype": "e2-medium"}}, "Unknown name"),
     ],
 )
@@ -214,3 +223,17 @@ def test_a_cluster_needs_a_node(cloud):
         {"cluster": {"name": "auto", "autopilot": {"enabled": True}, "nodePools": [SYSTEM]}},
     )
     assert answer.status_code == 501
+
+
+@pytest.mark.parametrize(
+    ("zones", "words"),
+    [
+        (["europe-west4-a"], "is not in the region us-central1"),
+        (["us-central1-a", "us-central1-a"], "must be distinct"),
+        (["nowhere-a"], 'Location "nowhere-a"'),
+    ],
+)
+def test_a_clusters_nodes_are_in_its_region(cloud, zones, words):
+    body = {"cluster": {"name": "apart", "nodePools": [SYSTEM], "locations": zones}}
+    answer = post(cloud, "", body)
+    assert answer.status_code == 400 and words in message(answer)

@@ -171,5 +171,5 @@ def test_deletion_of_instances_ends_at_their_names(cloud):
     assert worker("DELETE", f"{zone}/other").status_code == 403
     assert worker("DELETE", f"{zone}/berg-1").status_code == 404
     assert worker("GET", zone).status_code == 403, "a list is asked for on the project"
-    policy = {"version": 1, "bindings": before["bindings"]}
+    policy = {"version": 3, "bindings": before["bindings"]}
     cloud.call("POST", f"{project}:setIamPolicy", {"policy": policy})

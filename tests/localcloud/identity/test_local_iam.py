@@ -9,7 +9,7 @@ import pytest
 import requests
 from local_cloud import PROJECT, Server, http_session, server  # noqa: F401 (fixtures)
 
-from localcloud.identity.tokens import Tokens
+from localcloud.identity.tokens import LAPTOP, Tokens
 
 SECRETS = f"/secretmanager/v1/projects/{PROJECT}/secrets"
 ACCOUNTS = f"/iam/v1/projects/{PROJECT}/serviceAccounts"
@@ -533,6 +533,7 @@ def test_an_api_that_is_off_says_how_to_turn_it_on(api):
     assert all(api("GET", path).ok for path in calls.values())
 
 
+@pytest.mark.slow
 def test_everything_survives_kill_9(tmp_path):
     server = Server(tmp_path).start()
     api = Api(server.url, tmp_path)
@@ -570,6 +571,8 @@ def test_roles_must_fit_what_they_are_given_on(api):
     for what, fitting in roles.items():
         for role in sorted(everywhere):
             policy = {"bindings": [{"role": role, "members": member}]}
+            if what == "project":
+                policy["bindings"].append({"role": "roles/owner", "members": [f"user:{LAPTOP}"]})
             if what == "bucket":
                 answer = api("PUT", f"/storage/v1/b/{bucket}/iam", policy)
             else:

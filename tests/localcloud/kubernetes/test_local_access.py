@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 import requests
-from conftest import settle
+from conftest import POLICY_3, settle
 from local_kube import PLACE, SCOPES, job
 from local_machines import until
 
@@ -22,7 +22,7 @@ def account(kube):
         {"accountId": f"look-{uuid.uuid4().hex[:8]}"},
     )
     base = "/cloudresourcemanager/v1/projects/berg-local"
-    policy = kube.cloud.call("POST", f"{base}:getIamPolicy", {})
+    policy = kube.cloud.call("POST", f"{base}:getIamPolicy", POLICY_3)
     row = {"role": "roles/container.viewer", "members": [f"serviceAccount:{made['email']}"]}
     policy["bindings"] = [*policy.get("bindings", []), row]
     kube.cloud.call("POST", f"{base}:setIamPolicy", {"policy": policy})

@@ -195,6 +195,7 @@ def test_an_exec_that_is_cut_ends(kube):
     kube.kubectl("delete", "job", "cutme")
 
 
+@pytest.mark.slow
 def test_pods_of_a_killed_server_end_with_a_reset(cloud_of_its_own, tmp_path):
     cloud = cloud_of_its_own
     kube = make_cluster(cloud, "left", tmp_path)
@@ -209,6 +210,7 @@ def test_pods_of_a_killed_server_end_with_a_reset(cloud_of_its_own, tmp_path):
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()] and not cloud.folder.exists()
 
 
+@pytest.mark.slow
 def test_a_killed_server_finds_its_clusters_and_pods_again(cloud_of_its_own, tmp_path):
     cloud = cloud_of_its_own
     kube = make_cluster(cloud, "again", tmp_path, gpu_pool())
@@ -241,3 +243,26 @@ def test_a_killed_server_finds_its_clusters_and_pods_again(cloud_of_its_own, tmp
     assert pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 5
     kube.done(cloud.call("DELETE", f"/container/v1/{PLACE}/clusters/again"))
     assert not cloud.instances()
+
+
+@pytest.mark.slow
+def test_a_node_that_stays_silent_is_made_anew_where_its_pool_says_so(kube):
+    """Its pods end with its machine, whoever may hear of it: their Job makes others."""
+    kube.cloud.call("POST", "/_berg/settings", {"node_grace": 0.3, "eviction": 0.3, "repair": 1.5})
+    rules = {"podFailurePolicy": {"rules": [DISRUPTED]}, "podReplacementPolicy": "Failed"}
+    kube.create(job("silent", "exec sleep 600", gpus=1, **rules))
+    pod = kube.pod("silent")
+    node = pod["spec"]["nodeName"]
+    kube.cloud.call("POST", f"/_berg/instances/{node}/cut", {"on": True})
+    leaving = lambda: kube.pods("silent")[0]["metadata"].get("deletionTimestamp")
+    until(leaving, "its pod is deleted, and stays")
+    assert node in [each["metadata"]["name"] for each in kube.get("nodes")["items"]]
+    others = lambda: [
+        each
+        for each in kube.pods("silent")
+        if each["spec"].get("nodeName", node) != node and each["status"]["phase"] == "Running"
+    ]
+    until(others, "another pod on another node", 40)
+    assert node not in [each["metadata"]["name"] for each in kube.get("nodes")["items"]]
+    assert node not in kube.cloud.instances()
+    kube.kubectl("delete", "job", "silent")

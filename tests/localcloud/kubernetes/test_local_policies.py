@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from local_kube import job
 from local_machines import until
 
@@ -85,6 +86,7 @@ def test_the_first_process_ignores_sigterm_unless_it_handles_it_or_shares_its_pr
         kube.kubectl("delete", "job", name)
 
 
+@pytest.mark.slow
 def test_deadlines_of_jobs_and_of_pods(kube):
     kube.create(job("late", "exec sleep 600", activeDeadlineSeconds=1))
     assert kube.ended("late")["reason"] == "DeadlineExceeded"
@@ -103,6 +105,7 @@ def test_a_job_goes_when_its_time_to_live_is_over(kube):
     until(lambda: not kube.pods("brief"), "its pods, too")
 
 
+@pytest.mark.slow
 def test_pods_outlive_a_job_that_is_deleted_without_a_policy(kube):
     path = "/apis/batch/v1/namespaces/default/jobs/left"
     kube.create(job("left", "exec sleep 600"))

@@ -210,3 +210,77 @@ def test_a_second_manager_does_not_apply(kube):
         assert kube.raw("PATCH", path, body, **apply, fieldManager="two").status_code == 501
     finally:
         kube.raw("DELETE", path)
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"resourceVersionMatch": "Exact"}, "forbidden unless resourceVersion is provided"),
+        ({"resourceVersionMatch": "Foo", "resourceVersion": "1"}, 'Unsupported value: "Foo"'),
+        (
+            {"resourceVersionMatch": "Exact", "resourceVersion": "0"},
+            'forbidden for resourceVersion "0"',
+        ),
+    ],
+)
+def test_how_a_list_may_match_a_version(kube, query, words):
+    found = kube.raw("GET", "/api/v1/namespaces/default/pods", **query)
+    assert found.status_code == 422 and words in found.json()["message"]
+    fine = {"resourceVersionMatch": "NotOlderThan", "resourceVersion": "0"}
+    assert kube.raw("GET", "/api/v1/namespaces/default/pods", **fine).ok
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(10, "less than 10"), (1 << 33, "larger than 2^32")]
+)
+def test_how_long_a_token_may_last(kube, seconds, words):
+    path = "/api/v1/namespaces/default/serviceaccounts/default/token"
+    found = kube.raw("POST", path, {"spec": {"expirationSeconds": seconds}})
+    assert found.status_code == 422 and words in found.json()["message"]
+    assert kube.raw("POST", path, {"spec": {"expirationSeconds": 600}}).ok
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"containers": [{"name": "a", "command": "true"}]}, "Container.spec.containers.command"),
+        (
+            {"containers": {}},
+            "object into Go struct field PodSpec.spec.containers of type []v1.Con",
+        ),
+        ("x", "string into Go struct field Pod.spec of type v1.PodSpec"),
+    ],
+)
+def test_a_wrong_type_is_named_as_go_names_it(kube, spec, words):
+    told = refusal(kube, f"{CORE}/pods", named("Pod", spec=spec), 400)
+    assert words in told
+    assert words != "Container.spec.containers.command" or told.endswith("of type []string")
+
+
+def test_how_it_is_asked(kube):
+    """What is wrong with options, patches, deletions and questions, and not with an object."""
+    path, fine = f"{CORE}/configmaps", named("ConfigMap")
+    told = refusal(kube, path, fine, fieldManager="m" * 129)
+    assert "fieldManager: Too long: may not be more than 128 bytes" in told
+    assert "printable characters" in refusal(kube, path, fine, fieldManager="a\tb")
+    json_patch = {"Content-Type": "application/json-patch+json"}
+    target = f"{path}/asked"
+    kube.create({**fine, "metadata": {"name": "asked"}})
+    for text, code in (('[{"op": "foo", "path": "/data/a"}]', 422), ("{}", 400)):
+        assert kube.raw("PATCH", target, text, headers=json_patch).status_code == code
+    both = {"propagationPolicy": "Orphan", "orphanDependents": True}
+    answer = kube.raw("DELETE", target, both, dryRun="All")
+    assert answer.status_code == 422 and "cannot be both set" in answer.text
+    assert kube.raw("DELETE", target).ok
+    review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    assert "exactly one of" in refusal(kube, review, {"spec": {}})
+    two = {"resourceAttributes": {"verb": "get"}, "nonResourceAttributes": {"path": "/"}}
+    assert "cannot be specified in combination" in refusal(kube, review, {"spec": two})
+
+
+def test_the_begin_of_a_name_is_checked(kube):
+    about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "A_"}}
+    told = refusal(kube, f"{CORE}/configmaps", about)
+    assert 'metadata.generateName: Invalid value: "A_": a lowercase RFC 1123 subdomain' in told
+    about["metadata"]["generateName"] = "fine-"
+    assert kube.raw("POST", f"{CORE}/configmaps", about, dryRun="All").status_code == 201

@@ -106,6 +106,7 @@ def addresses(kube) -> list[str]:
     return [row["ip"] for subset in subsets for row in subset["addresses"]]
 
 
+@pytest.mark.slow
 def test_a_service_sends_to_pods_that_are_ready_and_one_goes_before_the_next_comes(kube):
     kube.create(deployment())
     service = {"selector": LABELS, "ports": [{"port": 8080}]}

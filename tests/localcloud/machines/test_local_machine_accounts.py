@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 import requests
-from conftest import settle
+from conftest import POLICY_3, settle
 from local_gcloud import Gcloud
 from local_machines import ZONE, Client, body, until
 
@@ -53,7 +53,7 @@ def account(client, cloud):
             "role": {"includedPermissions": permissions},
         }
         name = call(client, "POST", f"/iam/v1/projects/{PROJECT}/roles", role)["name"]
-        policy = call(client, "POST", f"{RESOURCES}:getIamPolicy")
+        policy = call(client, "POST", f"{RESOURCES}:getIamPolicy", POLICY_3)
         policy["bindings"].append({"role": name, "members": [f"serviceAccount:{email}"]})
         call(client, "POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
         settle(cloud)
@@ -74,6 +74,7 @@ def message(answer):
     return answer.status_code, error["errors"][0]["reason"], error["message"]
 
 
+@pytest.mark.slow
 def test_a_machine_may_delete_itself_once_its_account_has_the_permission(client, account):
     email, grant = account
     name = f"mortal-{uuid.uuid4().hex[:8]}"

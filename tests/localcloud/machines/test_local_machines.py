@@ -20,8 +20,12 @@ from localcloud.machines.abilities import abilities
 
 ABLE = [
     pytest.param(machines.Sandbox(machines.OVERLAY, os.geteuid() != 0), id="overlay"),
-    pytest.param(machines.Sandbox(machines.OVERLAY, True), id="overlay-user"),
-    pytest.param(machines.Sandbox(machines.BIND, os.geteuid() != 0), id="bind"),
+    pytest.param(
+        machines.Sandbox(machines.OVERLAY, True), id="overlay-user", marks=pytest.mark.slow
+    ),
+    pytest.param(
+        machines.Sandbox(machines.BIND, os.geteuid() != 0), id="bind", marks=pytest.mark.slow
+    ),
     pytest.param(machines.Sandbox(machines.PLAIN), id="plain"),
 ]
 
@@ -487,6 +491,7 @@ def test_machines_of_a_killed_server_end_with_reset(own):
     assert not Path(f"/proc/{first}").exists() and not client.folder.exists()
 
 
+@pytest.mark.slow
 def test_what_makes_the_image_for_a_killed_server_ends_with_reset(tmp_path):
     folder = tmp_path / "local"
     control.start(folder)
@@ -509,6 +514,7 @@ def test_a_machine_whose_files_were_deleted_ends(own, host):
     until(lambda: processes.first_process(folder) is None, "the end of the machine")
 
 
+@pytest.mark.slow
 def test_two_starts_make_one_server(own):
     client, _ = own
     port = control.status(client.folder)["port"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import subprocess
 
 import pytest
@@ -41,7 +42,23 @@ def answers():
     return lambda prefix=(), user=None: asyncio.run(serve(list(prefix), user))
 
 
-def test_the_user_of_the_machines_is_answered(answers):
+def test_one_question_finds_what_the_table_of_all_sockets_says():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = server.getsockname()
+        with socket.create_connection(ours) as client, server.accept()[0]:
+            theirs = client.getsockname()
+            found = peers.search(theirs, ours)
+            assert found is not None and found.uid == os.geteuid()
+            assert peers.ask_kernel(theirs, ours) in (found, None), "None: not this kernel"
+            other = (theirs[0], theirs[1] % 60_000 + 1)
+            assert peers.find(other, ours) is None
+        assert peers.find(theirs, ours) is None, "it is closed"
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_the_user_of_the_machines_is_answered(answers, monkeypatch, answered):
+    if not answered:
+        monkeypatch.setattr(peers, "ask_kernel", lambda theirs, ours: None)
     assert answers() == "True"
 
 

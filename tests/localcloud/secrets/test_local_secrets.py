@@ -203,6 +203,7 @@ def test_an_expired_secret_is_gone(tmp_path):
     assert [path.name for path in (tmp_path / "secrets").iterdir()] == ["index.json"]
 
 
+@pytest.mark.slow
 def test_secrets_survive_kill_9(tmp_path):
     server = Server(tmp_path).start()
     api = Api(server, server.session())

@@ -180,6 +180,7 @@ def test_a_stalled_chunk_gives_way_to_its_successor(raw):
     sock.close()
 
 
+@pytest.mark.slow
 def test_kill_in_mid_upload(tmp_path):
     """After kill -9 there is the old object or none, finished objects are whole, sessions go on."""
     server = Server(tmp_path / "cloud").start()

@@ -1,0 +1,265 @@
+"""Resize requests: several machines with GPUs that a group gets all at once, or not yet.
+
+A request that is ACCEPTED waits in Google's queue until there is room and quota for all of its
+machines; `status.lastAttempt` says what stood in the way. Its members are there from the beginning,
+CREATING, and count as the group's targetSize. What no waiting mends lets it be FAILED: its machines
+are rolled back, and its members are gone. Only what is ACCEPTED may be cancelled, only what is over
+deleted; a group takes its requests along.
+
+What Google wants of the group is as its pages and Terraform's samples of them have it: no repairs
+(`DO_NOTHING`), of a regional one the shape ANY_SINGLE_ZONE, a template by flex-start. The words are
+ours.
+
+Not covered: reservations, templates without a provisioning model, the order in which Google serves
+who waits, changes of the group meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from localcloud.call import Call
+from localcloud.compute import catalog, checks, flex, groups_api, power, slices
+from localcloud.compute import groups as compute_groups
+from localcloud.compute.checks import LINK, invalid, last
+from localcloud.compute.listing import page
+from localcloud.compute.state import Compute, Group, template_key
+from localcloud.compute.templates import change
+from localcloud.errors import ApiError
+
+SHORTEST, LONGEST = 600, 604800  # seconds of requestedRunDuration
+HONOURED = ("name", "description", "resizeBy", "instances", "requestedRunDuration", "kind")
+OVER = ("CANCELLED", "FAILED", "SUCCEEDED")
+
+
+def resume(compute: Compute) -> None:
+    """Go on with every request that waits, after a start of the server."""
+    for group in compute.groups.values():
+        for row in group.requests.values():
+            if row["state"] not in OVER:
+                compute.in_background(serve(compute, group, row))
+
+
+async def insert(compute: Compute, call: Call) -> dict:
+    group = groups_api.open_group(compute, call)
+    body = checks.written({"$ref": "InstanceGroupManagerResizeRequest"}, call.body)
+    for field in body:
+        if field not in HONOURED and body[field]:
+            raise checks.missing(f"resource.{field}")
+    checks.check_description(body)
+    check_group(compute, group)
+    names = names_of(group, body)
+    check_duration(body)
+    name, path = body["name"], f"{group.path}/resizeRequests/{body['name']}"
+    if name in group.requests:
+        raise checks.already_exists(path)
+    place, where = ("zone", group.zone) if group.zone else ("region", group.region)
+    row = {
+        **body,
+        "kind": "compute#instanceGroupManagerResizeRequest",
+        "id": compute.new_id(),
+        "creationTimestamp": compute.timestamp(),
+        place: f"{LINK}projects/{group.project}/{place}s/{where}",
+        "resizeBy": len(names),
+        "state": "CREATING",
+        "status": {},
+        "selfLink": LINK + path,
+    }
+
+    def begin() -> None:
+        group.requests[name] = row
+        compute_groups.add(compute, group, names, request=name)
+        compute.in_background(serve(compute, group, row))
+
+    return change(compute, call, "insert", path, row["id"], begin)
+
+
+def check_group(compute: Compute, group: Group) -> None:
+    """Raise Google's error for a group that takes no resize requests."""
+    properties = compute.templates[template_key(group.resource["instanceTemplate"])]["properties"]
+    zone = group.zones[0]
+    kind = catalog.machine_type(zone, last(properties["machineType"]))
+    if group.is_slice or (kind and kind.is_tpu):
+        message = "Creating resize requests for managed instance group with TPU is not allowed"
+        raise ApiError(400, "invalid", message)
+    model = properties.get("scheduling", {}).get("provisioningModel", "STANDARD")
+    if model != "FLEX_START":
+        why = "Resize requests need the provisioning model FLEX_START or RESERVATION_BOUND."
+        raise invalid("instanceTemplate.properties.scheduling.provisioningModel", model, why)
+    affinity = properties.get("reservationAffinity", {}).get("consumeReservationType", "")
+    if affinity != "NO_RESERVATION":
+        why = "Flex-start needs NO_RESERVATION."
+        raise invalid("instanceTemplate.properties.reservationAffinity", affinity, why)
+    action = group.resource["instanceLifecyclePolicy"]["defaultActionOnFailure"]
+    if action != "DO_NOTHING":
+        why = "Repairs must be turned off (DO_NOTHING) for resize requests."
+        raise invalid("instanceLifecyclePolicy.defaultActionOnFailure", action, why)
+    shape = group.resource.get("distributionPolicy", {}).get("targetShape", "ANY_SINGLE_ZONE")
+    if shape != "ANY_SINGLE_ZONE":
+        why = "It must be ANY_SINGLE_ZONE for resize requests."
+        raise invalid("distributionPolicy.targetShape", shape, why)
+
+
+def names_of(group: Group, body: dict) -> list[str]:
+    """The members that a request adds: those that it names, or as many as it says."""
+    rows, count = body.get("instances") or [], body.get("resizeBy", 0)
+    if bool(rows) == bool(count):
+        why = "Exactly one of resizeBy and instances must be set."
+        raise invalid("resource.resizeBy", count, why)
+    if not rows:
+        if count < 1:
+            raise invalid("resource.resizeBy", count, "It must be positive.")
+        groups_api.check_size("resource.resizeBy", group.resource["targetSize"] + count)
+        return groups_api.new_names(group, count)
+    names = [row.get("name", "") for row in rows]
+    groups_api.check_new_names(group, names, "resource.instances.name")
+    return names
+
+
+def check_duration(body: dict) -> None:
+    """With flex-start it may be missing: the template says how long machines run."""
+    if "requestedRunDuration" not in body:
+        return
+    seconds = int(body["requestedRunDuration"].get("seconds", 0))
+    if not SHORTEST <= seconds <= LONGEST:
+        why = "It must be between 10 minutes and 7 days."
+        raise invalid("resource.requestedRunDuration.seconds", seconds, why)
+
+
+# --- the queue
+
+
+async def serve(compute: Compute, group: Group, row: dict) -> None:
+    """Try again and again until a request has its machines, or is over otherwise."""
+    row["state"] = "ACCEPTED"
+    compute.save_group(group)
+    while row["state"] == "ACCEPTED" and not (compute.closing or group.deletion):
+        if failure := await attempt(compute, group, row):
+            row["status"] = {"lastAttempt": {"error": {"errors": [failure]}}}
+            compute.save_group(group)
+            await asyncio.sleep(compute.settings.refill)
+
+
+async def attempt(compute: Compute, group: Group, row: dict) -> dict | None:
+    """Make all machines of a request in the first zone that has room for them; return what it
+    waits for where none has.
+    """
+    shortage = None
+    for zone in group.zones:
+        bodies = [body_of(compute, group, name, row) for name in members(group, row)]
+        made, failure = slices.make_all(compute, group, zone, bodies)
+        if not failure:
+            await bring_up(compute, group, row, made)
+            return None
+        if failure["code"] not in (*flex.ROOM, "ZONE_RESOURCE_POOL_EXHAUSTED"):
+            fail(compute, group, row, failure)
+            return None
+        shortage = shortage or failure
+    return shortage
+
+
+def members(group: Group, row: dict) -> list[str]:
+    return [name for name, each in group.members.items() if each.get("request") == row["name"]]
+
+
+def body_of(compute: Compute, group: Group, name: str, row: dict) -> dict:
+    """What an insert of a member says; it runs no longer than its request."""
+    body = compute_groups.body_of(compute, group, name)
+    most = row.get("requestedRunDuration", body["scheduling"]["maxRunDuration"])
+    scheduling = {**body["scheduling"], "maxRunDuration": {"seconds": str(most["seconds"])}}
+    return {**body, "scheduling": scheduling}
+
+
+async def bring_up(compute: Compute, group: Group, row: dict, made: list) -> None:
+    """Turn the machines on; if one does not come up, none stays."""
+    begun = []
+    for instance, disks in made:
+        instance.group = group.path
+        group.members[instance.name].update(created=True, zone=instance.zone)
+        operation = compute.operation_on(instance, "insert")
+        begun.append(operation)
+        power.insert(compute, instance, disks, operation)
+    compute.save_group(group)
+    while any(operation["status"] != "DONE" for operation in begun) and not compute.closing:
+        await asyncio.sleep(flex.LOOK)
+    errors = [each["error"]["errors"][0] for each in begun if "error" in each]
+    if errors:
+        fail(compute, group, row, errors[0])
+    else:
+        end(compute, group, row, "SUCCEEDED")
+
+
+def fail(compute: Compute, group: Group, row: dict, error: dict) -> None:
+    compute_groups.remove(compute, group, members(group, row))
+    row["status"] = {"error": {"errors": [error]}}
+    row["state"] = "FAILED"
+    compute.save_group(group)
+
+
+def end(compute: Compute, group: Group, row: dict, state: str) -> None:
+    row["status"], row["state"] = {}, state
+    compute.save_group(group)
+
+
+# --- requests that there are
+
+
+def request_of(group: Group, call: Call) -> dict[str, Any]:
+    name = call.params["resizeRequest"]
+    if name not in group.requests:
+        raise checks.not_found(f"{group.path}/resizeRequests/{name}")
+    return group.requests[name]
+
+
+async def get(compute: Compute, call: Call) -> dict:
+    return request_of(groups_api.group_of(compute, call), call)
+
+
+async def list_requests(compute: Compute, call: Call) -> dict:
+    group = groups_api.group_of(compute, call)
+    kept, token = page(sorted(group.requests.values(), key=lambda row: row["name"]), call.params)
+    kind = "instanceGroupManagerResizeRequestList"
+    if not group.zone:
+        kind = "regionInstanceGroupManagerResizeRequestList"
+    found = {"kind": f"compute#{kind}", "selfLink": f"{LINK}{group.path}/resizeRequests"}
+    rows = {"items": kept} if kept else {}
+    return {**found, **rows, **({"nextPageToken": token} if token else {})}
+
+
+async def cancel(compute: Compute, call: Call) -> dict:
+    group = groups_api.open_group(compute, call)
+    row = request_of(group, call)
+    if row["state"] != "ACCEPTED" or any(group.members[n]["created"] for n in members(group, row)):
+        why = f"The resize request is in the state {row['state']}; only ACCEPTED can be cancelled."
+        raise ApiError(400, "invalid", why)
+
+    def take_back() -> None:
+        compute_groups.remove(compute, group, members(group, row))
+        end(compute, group, row, "CANCELLED")
+
+    path = f"{group.path}/resizeRequests/{row['name']}"
+    return change(compute, call, "cancel", path, row["id"], take_back)
+
+
+async def delete(compute: Compute, call: Call) -> dict:
+    group = groups_api.open_group(compute, call)
+    row = request_of(group, call)
+    if row["state"] not in OVER:
+        why = f"The resize request is in the state {row['state']}: it must be cancelled first."
+        raise ApiError(400, "invalid", why)
+
+    def forget() -> None:
+        del group.requests[row["name"]]
+        compute.save_group(group)
+
+    path = f"{group.path}/resizeRequests/{row['name']}"
+    return change(compute, call, "delete", path, row["id"], forget)
+
+
+METHODS = {"insert": insert, "get": get, "list": list_requests, "cancel": cancel, "delete": delete}
+HANDLERS = {
+    f"{kind}ResizeRequests.{verb}": handler
+    for kind in ("instanceGroupManager", "regionInstanceGroupManager")
+    for verb, handler in METHODS.items()
+}

@@ -1,0 +1,403 @@
+"""Bodies that fit their schema and still may not be, with what Kubernetes' own rules say of them; and
+bodies that these rules let pass.
+
+The rules are those of its sources: pkg/apis/core/validation, apps, batch, policy, rbac and the
+admission of priorities and runtimes.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from local_kube import job
+
+ROWS = json.loads(Path(__file__).with_name("validation.json").read_text())
+CORE = "/api/v1/namespaces/default"
+IN_ORDER = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]}
+NEVER_BOTH = "DuringSchedulingIgnoredDuringExecution"
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "body", "code", "message"), ROWS, ids=[row[0] for row in ROWS]
+)
+def test_a_body_is_refused_in_kubernetes_words(kube, name, path, body, code, message):
+    found = kube.raw("POST", path, body, fieldValidation="Strict", dryRun="All")
+    assert (found.status_code, found.json()["message"]) == (code, message)
+
+
+VAGUE = [  # what is said of the value itself differs by how Go prints it
+    (
+        {"ports": [{"port": 1, "name": "a"}, {"port": 1, "name": "b"}]},
+        "spec.ports[1]: Duplicate value",
+    ),
+    ({"type": "ExternalName", "externalName": "a.b", "ports": []}, ""),
+]
+
+
+@pytest.mark.parametrize(("spec", "words"), VAGUE)
+def test_services(kube, spec, words):
+    body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "vague"}, "spec": spec}
+    found = kube.raw("POST", f"{CORE}/services", body, dryRun="All")
+    assert words in found.text and found.ok == (not words)
+
+
+def pod(spec: dict, container: dict) -> dict:
+    main = {"name": "main", "image": "debian:12", **container}
+    about = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fine"}}
+    return {**about, "spec": {"containers": [main], **spec}}
+
+
+def with_volume(name: str, **source) -> tuple[dict, dict]:
+    mount = {"name": name, "mountPath": "/data", "subPath": "part"}
+    return {"volumes": [{"name": name, **source}]}, {"volumeMounts": [mount]}
+
+
+FINE = {
+    "affinity": (
+        {
+            "affinity": {
+                "nodeAffinity": {
+                    f"required{NEVER_BOTH}": {"nodeSelectorTerms": [IN_ORDER]},
+                    f"preferred{NEVER_BOTH}": [{"weight": 100, "preference": IN_ORDER}],
+                },
+                "podAntiAffinity": {
+                    f"required{NEVER_BOTH}": [
+                        {"topologyKey": "kubernetes.io/hostname", "labelSelector": IN_ORDER}
+                    ]
+                },
+            }
+        },
+        {},
+    ),
+    "spread": (
+        {
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+            ]
+        },
+        {},
+    ),
+    "host": (
+        {"hostNetwork": True, "dnsPolicy": "None", "dnsConfig": {"nameservers": ["::1"]}},
+        {"ports": [{"containerPort": 80, "hostPort": 80}, {"containerPort": 81}]},
+    ),
+    "security": (
+        {"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}, "fsGroup": 0}},
+        {"securityContext": {"privileged": True, "procMount": "Default"}},
+    ),
+    "downward": with_volume(
+        "down",
+        downwardAPI={
+            "items": [
+                {"path": "labels", "mode": 0o644, "fieldRef": {"fieldPath": "metadata.labels"}},
+                {
+                    "path": "cpu",
+                    "resourceFieldRef": {"containerName": "main", "resource": "limits.cpu"},
+                },
+            ]
+        },
+    ),
+    "projected": with_volume(
+        "both",
+        projected={
+            "sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+                {"configMap": {"name": "kube-root-ca.crt"}},
+            ]
+        },
+    ),
+    "disk": with_volume("disk", emptyDir={"medium": "Memory", "sizeLimit": "1Gi"}),
+    "variables": (
+        {},
+        {
+            "env": [
+                {"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}},
+                {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "a.b"}}},
+            ],
+            "envFrom": [{"prefix": "X_", "configMapRef": {"name": "m"}}],
+        },
+    ),
+    "ends": (
+        {"terminationGracePeriodSeconds": 5, "priorityClassName": "system-node-critical"},
+        {
+            "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
+            "livenessProbe": {"exec": {"command": ["true"]}, "terminationGracePeriodSeconds": 1},
+            "readinessProbe": {"httpGet": {"port": "web", "scheme": "HTTPS"}},
+        },
+    ),
+    "sidecar": (
+        {
+            "initContainers": [
+                {
+                    "name": "beside",
+                    "image": "x",
+                    "restartPolicy": "Always",
+                    "readinessProbe": {"tcpSocket": {"port": 1}},
+                }
+            ]
+        },
+        {"resources": {"limits": {"memory": "1Gi", "hugepages-2Mi": "2Mi"}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FINE)
+def test_a_body_that_may_be_passes(kube, what):
+    found = kube.raw(
+        "POST", f"{CORE}/pods", pod(*FINE[what]), fieldValidation="Strict", dryRun="All"
+    )
+    assert found.ok, found.text
+
+
+def test_other_objects_that_may_be_pass(kube):
+    spec = {"minAvailable": "50%", "selector": IN_ORDER}
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
+    budget |= {"metadata": {"name": "fine"}, "spec": spec}
+    path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    assert kube.raw("POST", path, budget, dryRun="All").ok
+    hard = {"pods": "4", "requests.cpu": "1500m", "requests.nvidia.com/gpu": "2"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "fine"}}
+    quota |= {"spec": {"hard": {**hard, "count/jobs.batch": "3"}}}
+    assert kube.raw("POST", f"{CORE}/resourcequotas", quota, dryRun="All").ok
+    node_port = {"type": "NodePort", "ports": [{"port": 1, "targetPort": "web", "nodePort": 30001}]}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "fine"}}
+    service |= {"spec": {**node_port, "externalTrafficPolicy": "Local", "selector": {"a": "b"}}}
+    found = kube.raw("POST", f"{CORE}/services", service, dryRun="All")
+    assert found.ok, found.text
+    codes = {"operator": "In", "values": [42, 126]}
+    rules = [{"action": "FailJob", "onExitCodes": codes}]
+    body = job("fine", "true", podFailurePolicy={"rules": rules})
+    assert kube.raw("POST", "/apis/batch/v1/namespaces/default/jobs", body, dryRun="All").ok
+
+
+MERGE = {"Content-Type": "application/merge-patch+json"}
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+
+
+@pytest.fixture(scope="module")
+def kept(kube):
+    """One object of each kind that may not change in everything."""
+    about = lambda kind, **more: {
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": {"name": "kept"},
+        **more,
+    }
+    kube.create(job("kept", "true", suspend=True))
+    kube.create(about("ConfigMap", data={"a": "b"}, immutable=True))
+    kube.create(about("Secret", stringData={"a": "b"}))
+    kube.create(about("Service", spec={"ports": [{"port": 80}], "selector": {"a": "b"}}))
+    nowhere = {"nodeSelector": {"no": "where"}, "containers": [{"name": "main", "image": "x"}]}
+    kube.create(about("Pod", spec=nowhere))
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
+    binding = {**about("RoleBinding", roleRef=role), "apiVersion": "rbac.authorization.k8s.io/v1"}
+    kube.call("POST", BINDINGS, binding)
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": nowhere["containers"]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    kube.call("POST", DEPLOYMENTS, {**about("Deployment", spec=spec), "apiVersion": "apps/v1"})
+    yield kube
+    for path in (JOBS, f"{CORE}/configmaps", f"{CORE}/secrets", f"{CORE}/services", BINDINGS):
+        kube.call("DELETE", f"{path}/kept", propagationPolicy="Background")
+    for path in (f"{CORE}/pods", DEPLOYMENTS):
+        kube.call("DELETE", f"{path}/kept")
+
+
+OTHER = {"matchLabels": {"a": "c"}}
+TEMPLATE = {"metadata": {"labels": {"a": "c"}}}
+CHANGES = [
+    (JOBS, {"spec": {"template": {"spec": {"restartPolicy": "OnFailure"}}}}, "field is immutable"),
+    (JOBS, {"spec": {"backoffLimitPerIndex": 2}}, "spec.backoffLimitPerIndex: Invalid value: 2"),
+    (f"{CORE}/configmaps", {"immutable": False}, "immutable: Forbidden: field is immutable when"),
+    (f"{CORE}/configmaps", {"data": {"a": "c"}}, "data: Forbidden: field is immutable when"),
+    (f"{CORE}/secrets", {"type": "x"}, 'type: Invalid value: "x": field is immutable'),
+    (
+        f"{CORE}/services",
+        {"spec": {"clusterIP": "127.1.1.1", "clusterIPs": ["127.1.1.1"]}},
+        "may not change once set",
+    ),
+    (f"{CORE}/pods", {"spec": {"terminationGracePeriodSeconds": 3}}, "pod updates may not change"),
+    (BINDINGS, {"roleRef": {"name": "edit"}}, "cannot change roleRef"),
+    (DEPLOYMENTS, {"spec": {"selector": OTHER, "template": TEMPLATE}}, "field is immutable"),
+]
+
+
+@pytest.mark.parametrize(("path", "patch", "words"), CHANGES)
+def test_what_may_not_change(kept, path, patch, words):
+    found = kept.raw("PATCH", f"{path}/kept", patch, headers=MERGE, dryRun="All")
+    assert found.status_code == 422 and words in found.json()["message"]
+
+
+def test_what_may_change(kept):
+    placed = {"nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}]}
+    for path, patch in (
+        (JOBS, {"spec": {"template": {"metadata": {"labels": {"a": "b"}}, "spec": placed}}}),
+        (JOBS, {"spec": {"backoffLimit": 3, "suspend": False}}),
+        (f"{CORE}/secrets", {"stringData": {"c": "d"}}),
+        (f"{CORE}/services", {"spec": {"selector": {"a": "c"}}}),
+        (
+            f"{CORE}/pods",
+            {"spec": {"activeDeadlineSeconds": 60}, "metadata": {"labels": {"a": "b"}}},
+        ),
+        (BINDINGS, {"subjects": [{"kind": "User", "name": "somebody@example.com"}]}),
+        (DEPLOYMENTS, {"spec": {"replicas": 0, "minReadySeconds": 1}}),
+    ):
+        found = kept.raw("PATCH", f"{path}/kept", patch, headers=MERGE, dryRun="All")
+        assert found.ok, found.text
+    service = kept.get("services", "kept")
+    del service["spec"]["clusterIP"], service["spec"]["clusterIPs"]
+    found = kept.raw("PUT", f"{CORE}/services/kept", service, dryRun="All")
+    assert found.ok and found.json()["spec"]["clusterIP"], found.text
+
+
+def test_taints_of_nodes(kube):
+    (name, *_) = [each["metadata"]["name"] for each in kube.get("nodes")["items"]]
+    for taint, words in (
+        ({"key": "a b", "effect": "NoSchedule"}, "metadata.taints[0].key: Invalid value"),
+        ({"key": "a", "effect": "Foo"}, 'metadata.taints[0].effect: Unsupported value: "Foo"'),
+    ):
+        patch = {"spec": {"taints": [taint]}}
+        found = kube.raw("PATCH", f"/api/v1/nodes/{name}", patch, headers=MERGE, dryRun="All")
+        assert found.status_code == 422 and words in found.json()["message"]
+
+
+def test_a_pod_that_somebody_debugs_still_changes(kept):
+    visitor = {"spec": {"ephemeralContainers": [{"name": "visitor", "image": "x"}]}}
+    path = f"{CORE}/pods/kept"
+    found = kept.raw("PATCH", f"{path}/ephemeralcontainers", visitor, headers=MERGE)
+    assert found.ok, found.text
+    note = {"metadata": {"annotations": {"a": "b"}}}
+    assert kept.raw("PATCH", path, note, headers=MERGE).ok
+
+
+TWICE = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+SOFT = {**TWICE, "whenUnsatisfiable": "ScheduleAnyway"}
+ALWAYS = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
+ARMOR = '"Localhost", "RuntimeDefault", "Unconfined"'
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"schedulingGates": [{"name": "a"}], "nodeName": "n"},
+            "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared",
+        ),
+        (
+            {"hostUsers": False, "hostNetwork": True},
+            "spec.hostNetwork: Forbidden: when `pod.Spec.HostUsers` is false",
+        ),
+        (
+            {"securityContext": {"supplementalGroupsPolicy": "Some"}},
+            'spec.securityContext.supplementalGroupsPolicy: Unsupported value: "Some": supported '
+            'values: "Merge", "Strict"',
+        ),
+        (
+            {"securityContext": {"fsGroupChangePolicy": "Maybe"}},
+            'spec.securityContext.fsGroupChangePolicy: Unsupported value: "Maybe": supported '
+            'values: "Always", "OnRootMismatch"',
+        ),
+        (
+            {"securityContext": {"appArmorProfile": {"type": "Foo"}}},
+            'spec.securityContext.appArmorProfile.type: Unsupported value: "Foo": supported '
+            f"values: {ARMOR}",
+        ),
+        (
+            {"securityContext": {"appArmorProfile": {"type": "Localhost"}}},
+            "spec.securityContext.appArmorProfile.localhostProfile: Required value: must be set "
+            "when AppArmor type is Localhost",
+        ),
+        (
+            {"os": {"name": "linux"}, "securityContext": {"windowsOptions": {}}},
+            "spec.securityContext.windowsOptions: Forbidden: windows options cannot be set for a "
+            "linux pod",
+        ),
+        (
+            {"topologySpreadConstraints": [TWICE, TWICE]},
+            "spec.topologySpreadConstraints[0].{topologyKey, whenUnsatisfiable}: Duplicate value: "
+            '"{zone, DoNotSchedule}"',
+        ),
+        (
+            {"topologySpreadConstraints": [{**SOFT, "minDomains": 2}]},
+            "spec.topologySpreadConstraints[0].minDomains: Invalid value: 2: can only use "
+            "minDomains if whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway",
+        ),
+        (
+            {"topologySpreadConstraints": [{**SOFT, "nodeAffinityPolicy": "X"}]},
+            'spec.topologySpreadConstraints[0].nodeAffinityPolicy: Unsupported value: "X": '
+            'supported values: "Honor", "Ignore"',
+        ),
+        ({"dnsConfig": {"searches": ["a"] * 33}}, "must not have more than 32 search paths"),
+        (
+            {"dnsConfig": {"options": [{"value": "x"}]}},
+            "spec.dnsConfig.options[0]: Required value: must not be empty",
+        ),
+    ],
+)
+def test_what_no_pod_may_be(kube, spec, message):
+    found = kube.raw("POST", f"{CORE}/pods", pod(spec, {}), dryRun="All")
+    assert found.status_code == 422 and found.json()["message"].endswith(message), found.text
+
+
+@pytest.mark.parametrize(
+    ("probe", "message"),
+    [
+        (
+            {"grpc": {"port": 0}},
+            "grpc.port: Invalid value: 0: must be between 1 and 65535, inclusive",
+        ),
+        (
+            {"tcpSocket": {"port": "A!"}},
+            'tcpSocket.port: Invalid value: "A!": must contain only alpha-numeric characters '
+            "(a-z, 0-9), and hyphens (-)",
+        ),
+        (
+            {"httpGet": {"port": 80, "httpHeaders": [{"name": "a b", "value": ""}]}},
+            'httpGet.httpHeaders: Invalid value: "a b": a valid HTTP header must consist of '
+            "alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is "
+            "'[-A-Za-z0-9]+')",
+        ),
+    ],
+)
+def test_what_no_probe_may_be(kube, probe, message):
+    body = pod({}, {"livenessProbe": probe})
+    found = kube.raw("POST", f"{CORE}/pods", body, dryRun="All")
+    assert f"spec.containers[0].livenessProbe.{message}" in found.json()["message"], found.text
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"loadBalancerClass": "a.b/c"},
+            "spec.loadBalancerClass: Forbidden: may only be used when `type` is 'LoadBalancer'",
+        ),
+        (
+            {"healthCheckNodePort": 30000},
+            f"spec.healthCheckNodePort: Invalid value: 30000: {ALWAYS}",
+        ),
+        (
+            {"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 10}}},
+            "spec.sessionAffinityConfig: Forbidden: must not be set when session affinity is None",
+        ),
+        ({"trafficDistribution": "Nearest"}, 'spec.trafficDistribution: Unsupported value: "Nea'),
+        (
+            {"ports": [{"port": 80, "appProtocol": "a b"}]},
+            'spec.ports[0].appProtocol: Invalid value: "a b": name part must consist of',
+        ),
+    ],
+)
+def test_what_no_service_may_be(kube, spec, message):
+    about = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "fine"}}
+    body = {**about, "spec": {"ports": [{"port": 80}], **spec}}
+    found = kube.raw("POST", f"{CORE}/services", body, dryRun="All")
+    assert found.status_code == 422 and message in found.json()["message"], found.text
+
+
+def test_nothing_belongs_to_an_event(kube):
+    body = pod({}, {})
+    owner = {"apiVersion": "v1", "kind": "Event", "name": "a", "uid": "1"}
+    body["metadata"] = {"name": "fine", "ownerReferences": [owner]}
+    found = kube.raw("POST", f"{CORE}/pods", body, dryRun="All")
+    assert "/v1, Kind=Event is disallowed from being an owner" in found.json()["message"]
