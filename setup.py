@@ -22,21 +22,23 @@ setup(
         "berg.laptop": ["nginx.conf"],
         "localcloud.machines": ["*.sh"],
         "localcloud.kubernetes": ["*.sh"],
-        "berg.machine": ["guard/sitecustomize.py"],
-        "berg.watch": ["page.css", "page.js"],
+        "berg.machine": ["guard/sitecustomize.py", "horovod.sh"],
+        "berg.watch": ["figures.js", "page.css", "page.js"],
     },
     install_requires=[
         "click>=8.1.7",
         "GitPython>=3.1.40",
         "google-auth>=2.48",
         "google-cloud-compute>=1.57",
-        "google-cloud-storage>=3.0",
+        "google-cloud-storage>=3.7",  # the first that unpacks gzip with urllib3 2.6
         "requests>=2.31",
         "tomli>=2; python_version < '3.11'",  # the standard library's tomllib came with 3.11
         "watchfiles>=0.21",  # inotify, FSEvents and their like, for berg sync
     ],
     extras_require={
+        "page": ["plotly>=6"],  # the charts of berg page: its script is in its wheel
         "tensorboard": ["tensorboard>=2.17"],  # for berg tensorboard
+        "profile": ["tensorboard>=2.17", "xprof>=2.20"],  # the same with the tab Profile
         # The embedded cloud: a web server, Google's discovery documents to check requests against,
         # and for its TLS.
         "local": [
@@ -57,6 +59,9 @@ setup(
             "scikit-learn>=1.3",
             "torch==2.13.0",
             "tensorboard>=2.17",
+            "wandb>=0.19",
+            "webdataset>=1.0",
+            "xprof>=2.20",
         ],
         "lint": ["ruff>=0.6", "mypy>=1.11", "radon>=6", "types-requests"],
     },

@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-import textwrap
 import warnings
 from typing import IO, TYPE_CHECKING, Any
 
@@ -47,6 +46,8 @@ def wrapped(text: str, stream: IO[str], indent: int = 0) -> str:
     What would steer the terminal is left out.
     What goes on begins as far to the right as its line, and `indent` at least.
     """
+    import textwrap  # few commands need it
+
     room, lines = columns(stream), []
     for line in plain.printable(text).split("\n"):
         start = " " * max(indent, len(line) - len(line.lstrip()))
@@ -64,9 +65,12 @@ def wrapped(text: str, stream: IO[str], indent: int = 0) -> str:
 if not TYPE_CHECKING:  # else any name would seem to be here
 
     def __getattr__(name: str) -> Any:
-        """berg.run and berg.Job, whose modules take long to import, only for who uses them."""
-        if name not in ("run", "Job"):
+        """berg.run and berg.Job, whose modules take long to import, and berg.report, only for who
+        uses them.
+        """
+        modules = {"run": "api", "Job": "api", "report": "machine.program.berg"}
+        if name not in modules:
             raise AttributeError(f"module 'berg' has no attribute {name!r}")
         import importlib
 
-        return getattr(importlib.import_module("berg.api"), name)
+        return getattr(importlib.import_module(f"berg.{modules[name]}"), name)

@@ -24,6 +24,7 @@ FILE_NAME = re.compile(
     r"(model|weights|checkpoint|ckpt|best|last|final|log|out(put)?|predictions|metrics|report)",
     re.I,
 )
+COMMIT = re.compile(r"[0-9a-f]{1,64}")  # or its beginning; git would take others for options
 FILE = re.compile(
     r"\.(txt|log|out|jsonl?|[ct]sv|ya?ml|parquet|np[yz]|pth?|pkl|ckpt|h5|safetensors|png|jpg|t?gz)$"
 )
@@ -88,6 +89,7 @@ def check_bounds(job: Any) -> None:
         f"repo_name is {job.repo_name!r}": not re.fullmatch(
             r"[A-Za-z0-9_-][A-Za-z0-9._-]*", job.repo_name
         ),
+        f"git_snapshot is {job.git_snapshot[:40]!r}": not COMMIT.fullmatch(job.git_snapshot),
         "a text has a NUL": any("\0" in text for text in texts),
         "env has a name that is none": any(
             not re.fullmatch(r"[A-Za-z_]\w*", key) for key in job.env

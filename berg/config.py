@@ -32,6 +32,7 @@ HELP = {
     "max_cost": "dollars that a job may cost at most (0: no limit; berg run --max-cost)",
     "budget": "dollars that your jobs may cost in a day before the next one is refused (0: any)",
     "ask_above": "dollars that a plan may cost at most before berg asks (0: never)",
+    "max_stopped_days": "days after which berg reap offers to delete a stopped devbox (0: never)",
     "network": "VPC network",
     "subnetwork": "subnetwork, where the network has custom ones",
     "no_external_ip": "machines and nodes have no external address (true or false)",
@@ -95,6 +96,7 @@ class Config:
     max_cost: int = 0
     budget: int = 0
     ask_above: int = 1000
+    max_stopped_days: int = 14
     network: str = "default"
     subnetwork: str = ""
     no_external_ip: bool = False
@@ -138,6 +140,8 @@ class Config:
         credentials.bypass_proxies()
         self.start_embedded_cloud()
         found = credentials.find(self.credentials_file)
+        if self.endpoint:
+            found = credentials.keep_near(found)
         # Without a network, or with credentials that were revoked, this fails at once; calls are
         # retried for minutes.
         found.refresh(Request())

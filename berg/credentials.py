@@ -2,15 +2,19 @@
 logged in here.
 """
 
-import getpass
 import json
 import os
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from berg import BergError
 
+if TYPE_CHECKING:
+    import logging
+
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+LOG = "google.auth.external_account_authorized_user"
 NEAR = ("localhost", "127.0.0.1", "::1", "metadata.google.internal", "metadata", "169.254.169.254")
 
 
@@ -29,6 +33,17 @@ def find(file: str | None) -> Any:
     return read(Path(file)) if file else application_default()[0]
 
 
+def keep_near(found: Any) -> Any:
+    """Return credentials that ask nobody but an endpoint of our own: with an account's key
+    google-auth asks Google from where the account may be used, unless it is told (0x0: anywhere).
+    """
+    if not hasattr(found, "_set_regional_access_boundary"):
+        return found
+    until = datetime.now(timezone.utc).replace(tzinfo=None) + timedelta(days=365)
+    anywhere = {"encodedLocations": "0x0", "expiry": until}
+    return found._set_regional_access_boundary(anywhere)
+
+
 def application_default() -> tuple[Any, str | None]:
     """Return Application Default Credentials, and the project that they or gcloud are set to."""
     import google.auth
@@ -44,9 +59,12 @@ def read(file: Path) -> Any:
 
     Raises BergError without a readable one.
     """
+    import logging
+
     import google.auth
     from google.auth import exceptions
 
+    logging.getLogger(LOG).addFilter(is_of_use)
     load: Any = google.auth.load_credentials_from_dict  # it has no types
     try:
         row = json.loads(file.read_text())
@@ -61,9 +79,18 @@ def read(file: Path) -> Any:
     )
 
 
+def is_of_use(record: "logging.LogRecord") -> bool:
+    """Return whether a line of google-auth's log says anything: of the embedded cloud's credentials
+    it complains that they are of no workforce pool, which they must not be.
+    """
+    return "Regional Access Boundary" not in str(record.msg)
+
+
 def login() -> str:
     """Who is logged in on this computer; "" for a user without a name, as containers have them."""
     try:
+        import getpass
+
         return getpass.getuser()
     except (KeyError, OSError):
         return ""

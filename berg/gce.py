@@ -6,7 +6,7 @@ for machines that Google makes anew.
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ from berg.google import (
     grants,
     groups,
     instances,
+    moving,
     networks,
     offers,
     prices,
     reservations,
+    resize_requests,
     tpus,
 )
 from berg.inventory import Machine, Resource
@@ -32,13 +34,14 @@ from berg.job import NO_GROUP, Group
 from berg.plan import Choice, JobSpec, Offer, Plan
 
 STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"
+MOST_REGIONS = 3  # in which a machine waits for room
 FLEX_SECONDS = 7200  # for which Google waits for room, at most
 warm_up = instances.import_compute
 machines = instances.find
 waiting = groups.waiting
 set_metadata = instances.set_metadata
 console = instances.serial_output
-why_gone, proxy, shell = instances.why_gone, instances.tunnel, instances.no_shell
+proxy, shell = instances.tunnel, instances.no_shell
 host_keys = instances.host_keys
 
 
@@ -60,6 +63,8 @@ def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
 
 def choose_tpus(config: Config, tpu: tpus.Tpu, spec: JobSpec) -> Choice:
     """Return the machines of TPUs, with an image that is made for these unless one was given."""
+    if spec.wait_hours and tpu.hosts == 1:
+        raise BergError(f"--wait-hours: Google's queue holds one machine of {tpu} for 2 hours")
     if spec.image:
         image, project = config.default_image, config.default_image_project
     else:
@@ -95,12 +100,21 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
             reservation=reserved,
             odds=list(map(str, odds)),
         )
-    if is_kept(spec, choice, sweep):  # a group lies in one region
-        found.group = Group(region=regions[0])
-        found.heals = "lost machines, wherever there is room"
-        found.zones = [zone for zone in zones if region_of(zone) == regions[0]]
+    if is_kept(spec, choice, sweep) or is_requested(spec, choice):
+        let_wait(found, regions)
+        found.heals = healed(spec, choice)
     found.rows = rows(spec, found)
     return found
+
+
+def let_wait(found: Offer, regions: list[str]) -> None:
+    """Let machines wait for room in the first of these regions, one machine in more than one."""
+    most = 1
+    if found.hosts == 1:
+        most = MOST_REGIONS
+    found.regions = regions[:most]
+    found.group = Group(region=regions[0])
+    found.zones = [zone for zone in found.zones if region_of(zone) in found.regions]
 
 
 def zones_to_try(
@@ -137,8 +151,24 @@ def is_kept(spec: JobSpec, choice: Choice, sweep: int) -> bool:
 
     Not a devbox's: people would find another one. TPUs and sweeps have no such groups.
     """
-    is_alone = spec.cmd is not None and choice.hosts == 1 and not sweep and spec.tpu is None
-    return is_alone and (spec.spot or spec.wait_for_capacity)
+    is_job = spec.cmd is not None and not sweep and spec.tpu is None
+    return is_job and (spec.spot or spec.wait_for_capacity)
+
+
+def is_requested(spec: JobSpec, choice: Choice) -> bool:
+    """Return whether a group asks for machines by flex-start: for several, which come all at once,
+    or for one that may wait longer than two hours.
+    """
+    return spec.flex and not choice.is_slice and (choice.hosts > 1 or spec.wait_hours > 0)
+
+
+def healed(spec: JobSpec, choice: Choice) -> str:
+    """Return what a group makes anew, in words; "": nothing."""
+    if spec.flex:
+        return ""
+    if choice.hosts > 1:
+        return "lost machines, each made anew in their zone"
+    return "lost machines, wherever there is room"
 
 
 def shortages(
@@ -251,7 +281,7 @@ def scheduling(plan: Plan) -> dict[str, Any]:
     """Return when Google may stop a machine, and what becomes of it then."""
     found: dict[str, Any] = {
         "maxRunDuration": {"seconds": str(plan.machine_seconds)},
-        "instanceTerminationAction": "DELETE",
+        "instanceTerminationAction": "STOP" if plan.job.stops_when_idle else "DELETE",
         "automaticRestart": plan.job.is_restarted and plan.model == prices.STANDARD,
     }
     if plan.spot:
@@ -313,8 +343,28 @@ def preview(config: Config, request: dict[str, Any], names: list[str], keep: boo
     """Return the body of the request that makes the machines, or those that make a group."""
     first = next(iter(request.values()))
     if keep:
-        return groups.requests(config, [*request], first, names[0])
+        found = []
+        for zones in by_region(request):
+            body = request[zones[0]]
+            found.append(maker(body).requests(config, zones, body, names))
+        return found[0] if len(found) == 1 else found
     return instances.request_body(first, names)
+
+
+def maker(body: dict[str, Any]) -> Any:
+    """Return the module that makes a group of machines with the body of an insert."""
+    if body["scheduling"].get("provisioningModel") == prices.FLEX:
+        return resize_requests
+    return groups
+
+
+def why_gone(config: Config, job: str, group: Group, zone: str) -> str:
+    """Return why machines that were asked for never came, in Google's words; "" if that is not
+    known.
+    """
+    if group:
+        return resize_requests.why_failed(config, group.region, job)
+    return instances.why_gone(config, job, zone)
 
 
 def create(
@@ -331,7 +381,7 @@ def create(
     tried and why it would not do.
     """
     if keep:
-        return groups.create(config, [*request], next(iter(request.values())), names[0], say)
+        return create_groups(config, request, names, say)
     what = "the machine" if len(names) == 1 else f"{len(names)} machines"
     hint = "Try other zones (--zone), other or fewer GPUs (-t, -g) or TPUs (--tpu), or --spot"
 
@@ -348,6 +398,39 @@ def create(
         grants.once_known(config, insert)
 
     return in_turn(list(request), make, hint, say, still_trying)
+
+
+def by_region(zones: Iterable[str]) -> list[list[str]]:
+    """Return zones by their regions, in the order of the first of each."""
+    found: dict[str, list[str]] = {}
+    for zone in zones:
+        found.setdefault(region_of(zone), []).append(zone)
+    return list(found.values())
+
+
+def create_groups(
+    config: Config, request: dict[str, Any], names: list[str], say: Callable[[str], None]
+) -> str:
+    """Make a group in each region until one has its machine; return its zone, "" while none has.
+
+    The machine that comes first deletes the other groups (worker.py). Raises what Google said of
+    the last region if it lets the machine wait in none of them.
+    """
+    refused, is_waiting = BergError(""), False
+    for zones in by_region(request):
+        body = request[zones[0]]
+        try:
+            zone: str = maker(body).create(config, zones, body, names, say)
+        except BergError as error:
+            refused = error
+            say(error.message)
+            continue
+        if zone:
+            return zone
+        is_waiting = True
+    if not is_waiting:
+        raise refused
+    return ""
 
 
 def in_turn(
@@ -403,16 +486,19 @@ def let_in(config: Config, machine: Machine, line: str) -> bool | None:
 
 
 def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_GROUP) -> None:
-    """Delete machines, or a region's group with them, and wait until they are gone."""
+    """Delete machines, or a job's groups with them, and wait until they are gone."""
     paths = [instances.path_of(machine) for machine in machines]
     if group:
-        paths = [groups.path_of(group.region, job)]
+        regions = {group.region, *groups.regions(config, job)}
+        paths = [groups.path_of(region, job) for region in regions]
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda path: api.delete(config, path, wait_for_it=True), paths))
 
 
 def resources(config: Config) -> list[Resource]:
-    """Return groups, disks that no machine has, and templates that no group is made from."""
+    """Return groups, disks that no machine has, snapshots of moves that broke off, and templates
+    that no group is made from.
+    """
     kept = groups.find(config)
     regional = [group for group in kept if "region" in group]
     found = [
@@ -420,6 +506,11 @@ def resources(config: Config) -> list[Resource]:
         for group in regional
     ]
     found += [unused_disk(disk) for disk in instances.unused_disks(config)]
+    found += [
+        left_snapshot(each)
+        for each in moving.snapshots(config)
+        if each["status"] not in moving.UNDER_WAY
+    ]
     why = "no group is made from it"
     found += [
         Resource("template", template["name"], "", template["creationTimestamp"], why)
@@ -436,11 +527,20 @@ def unused_disk(disk: dict[str, Any]) -> Resource:
     return Resource("disk", disk["name"], zone, created_at, why, user, kind, size)
 
 
+def left_snapshot(snapshot: dict[str, Any]) -> Resource:
+    labels, created_at = snapshot["labels"], snapshot["creationTimestamp"]
+    why = f"it is of a move that broke off; berg start --move {labels['berg-job']} goes on"
+    return Resource("snapshot", snapshot["name"], "", created_at, why, labels["berg-user"])
+
+
 def remove(config: Config, resource: Resource) -> None:
-    """Delete a group, with its machine, or a disk or template; what is gone already is fine."""
+    """Delete a group, with its machine, or a disk, snapshot or template; what is gone already is
+    fine.
+    """
     path = {
         "disk": f"/zones/{resource.where}/disks/{resource.name}",
         "group": groups.path_of(resource.where, resource.name),
+        "snapshot": f"/global/snapshots/{resource.name}",
         "template": f"/global/instanceTemplates/{resource.name}",
     }[resource.kind]
     api.delete(config, path, wait_for_it=True)

@@ -25,6 +25,7 @@ class Machine:
     pod: str = ""  # its name in Kubernetes, where it is a pod
     note: str = ""  # what it waits for, in words
     is_vain: bool = False  # those before it ended alike, again and again, before they began
+    is_queued: bool = False  # its cluster holds it back until it is its turn
     silence: str = ""  # that the node it is on does not answer, in words
 
 

@@ -12,6 +12,8 @@ Where it lies in the bucket:
     what they were busy with (machine/usage.py)
 .berg/folders/<job>/...
     the folders beside <results_dir> that it wrote to (google/mirror.py)
+.berg/index/...
+    which jobs may live, and which are the newest (laptop/index.py)
 .berg/sweeps/<sweep>.json
     the jobs of a sweep, and the hashes of their metadata (states.py)
 berg_results/<results_dir>/...
@@ -26,16 +28,26 @@ from datetime import datetime, timezone
 from typing import Any
 
 from berg import BergError, gate
-from berg.checks import check_bounds, check_results_dir, fits
+from berg.checks import COMMIT, check_bounds, check_results_dir, fits
 
 VERSION = 1
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
 MAX_STATE = 8000  # bytes; Cloud Storage takes 8 KiB of custom metadata for an object
-TOO_LATE = "not all of its pods had come when --wait-hours were over"
+STOPPED = "STOPPED"  # of a devbox: its machine is off, and keeps its disk
+TOO_LATE = "not all of its pods or machines had come when --wait-hours were over"
+# seconds that the machines of a slice may be silent which Google repairs
+REPAIRED_WITHIN = 900
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
-YOUNG = ("wait_seconds", "rates")  # fields of a Summary that the first versions had not
+YOUNG = (
+    "wait_seconds",
+    "rates",
+    "max_run_seconds",
+)  # fields of a Summary that the first versions had not
+ATTEMPTS = 10  # attempts that a state remembers, with so many characters of why each began
+WHY = 150
 HISTORY = 30  # changes that a state remembers: it must fit an object's custom metadata
 # A machine's name is its job's name, so a job's name must be one that Compute Engine takes.
+SOFTWARE = ".software.json"  # ends what an attempt writes beside its log of what it ran with
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -86,15 +98,21 @@ class Job:
     notify: bool = False  # its secrets hold the URL of a webhook that is to hear of its end
     # name, path, files, bytes, checksum of each data set
     data: list[dict[str, Any]] = field(default_factory=list)
+    # name, path, bucket, prefix, files, bytes of each folder of a bucket that is seen as files
+    mounts: list[dict[str, Any]] = field(default_factory=list)
+    gcsfuse: str = ""  # the program for them that came along, by its name in .berg/dist
     place: str = "gce"  # where it runs: a module of places.py
     kind: str = "job"  # or devbox: no command, for people
-    idle_seconds: int = 0  # of a devbox, after which it deletes itself; 0: never
+    idle_seconds: int = 0  # of a devbox, after which it ends; 0: never
+    # and then, out of time, or taken by Google it stops with its disk; else it is deleted
+    stops_when_idle: bool = False
     num_machines: int = 1
     gpus_per_machine: int = 0
     gpu_type: str = ""
     tpu: str = ""  # FAMILY-TOPOLOGY of its TPUs, or a machine type
     machine_type: str = ""
     image: str = ""
+    docker: str = ""  # image of the container that its command runs in; "": in none
     run_on: str = "first"
     keep_going: bool = False  # a command that fails on one machine leaves the others alone
     sample_seconds: int = 30  # between two looks at what a machine is busy with; 0: none
@@ -103,6 +121,8 @@ class Job:
     waste_seconds: int = 0
     marked_seconds: int = 900  # that a machine's accelerators do nothing, after which lists mark it
     silence_seconds: int = 180  # without word of a machine, after which the others give it up
+    # for which the machines of a job wait for those of them that Google is to make anew
+    mending_seconds: int = 900
     patience_seconds: int = (
         3600  # without progress, after which a machine gives up the upload of the last results
     )
@@ -119,6 +139,7 @@ class Job:
     # of a sweep's job, what fills the command's placeholders
     params: dict[str, str] = field(default_factory=dict)
     group: Group = NO_GROUP  # what makes its machines anew
+    regions: list[str] = field(default_factory=list)  # with such a group each, until one has room
     wait_seconds: int = (
         0  # for all its pods to have a node, after which it is given up; 0: for ever
     )
@@ -141,10 +162,32 @@ class Job:
 
     @property
     def is_restarted(self) -> bool:
-        """Whether Google starts its machine again, with its disk, after maintaining the host: a job
-        of one machine.
+        """Whether Google starts its machines again, with their disks, after maintaining a host: one
+        machine alone, or all of a slice of TPUs on demand together.
         """
-        return self.num_machines == 1 and not self.sweep and not self.group
+        is_slice = self.place == "tpu" and not (self.spec.get("spot") or self.spec.get("flex"))
+        return (self.num_machines == 1 or is_slice) and not self.sweep and not self.group
+
+    @property
+    def longest_silence(self) -> int:
+        """Seconds without word of a machine, after which the others give it up. Google may take 330
+        to find that the host of a slice has failed, before it brings all of them back.
+        """
+        if self.num_machines > 1 and self.is_restarted:
+            return max(self.silence_seconds, REPAIRED_WITHIN)
+        return self.silence_seconds
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its group makes machines anew that are lost: none does by flex-start."""
+        return self.kind == "job" and bool(self.group) and not self.spec.get("flex")
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether Google or Kubernetes makes each of its several machines anew when it is lost,
+        and the others wait for it: not one of a slice of TPUs.
+        """
+        return self.num_machines > 1 and self.is_kept and not self.tpu
 
     @property
     def has_secret(self) -> bool:
@@ -173,6 +216,7 @@ class Job:
             gpus=gpus,
             wait_seconds=self.wait_seconds,
             rates=self.rates,
+            max_run_seconds=self.max_run_seconds,
         )
 
 
@@ -198,6 +242,7 @@ class Summary:
     gpus: str = ""  # in words, such as 8 x h100; or its TPUs
     wait_seconds: int = 0  # as in `Job`
     rates: dict[str, float] = field(default_factory=dict)  # as Job.rates
+    max_run_seconds: int = 0  # as in `Job`; 0: an earlier berg did not say
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as it lies in the bucket: a job without a sweep says nothing of one."""
@@ -236,7 +281,7 @@ def from_json(data: bytes, name: str) -> Job:
 
 def check_snapshot(snapshot: Any) -> None:
     """Raise ValueError for what describes no commit, or none of one of its submodules."""
-    if not isinstance(snapshot, dict) or not fits(snapshot.get("commit"), str):
+    if not isinstance(snapshot, dict) or not COMMIT.fullmatch(str(snapshot.get("commit"))):
         raise ValueError("it does not describe a commit")
     if not fits(snapshot.get("packs", []), list[str]):
         raise ValueError("its packs are odd")
@@ -255,6 +300,10 @@ class State:
     exit_code: int | None = None
     reason: str = ""
     attempt: int = 1
+    # [number, when it began, why the one before ended] of all but the first; the newest ATTEMPTS
+    attempts: list[list[str]] = field(default_factory=list)
+    awaited: int = 0  # its machines that the others wait for, and since when they do
+    awaited_since: str = ""
     restarts: int = 0  # attempts that began because a machine went away
     failures: int = 0  # attempts that began because the command failed
     ran_seconds: int = 0  # in all attempts together
@@ -283,6 +332,12 @@ class State:
     def final(self) -> bool:
         return self.state in FINAL
 
+    def next_attempt(self, why: str) -> dict[str, Any]:
+        """Return the fields with which another attempt begins now, and `why` the last one ended."""
+        number = self.attempt + 1
+        begun = [str(number), now(), cut(why, WHY)]
+        return {"attempt": number, "attempts": [*self.attempts, begun][-ATTEMPTS:]}
+
     def note(self) -> None:
         """Put a state that is new into the history: it begins now."""
         if not self.history or self.history[-1][0] != self.state:
@@ -306,7 +361,9 @@ class State:
         some = list(self.job.params)[: room // 10]
         params = {cut(key, room): cut(self.job.params[key], room) for key in some}
         summary = replace(self.job, cmd=cut(self.job.cmd, room), params=params)
-        return replace(self, reason=cut(self.reason, room), job=summary)
+        newest = self.attempts[-max(room // 100, 1) :]
+        attempts = [[cut(word, room) for word in each] for each in newest]
+        return replace(self, reason=cut(self.reason, room), attempts=attempts, job=summary)
 
 
 def cut(text: str, room: int) -> str:
@@ -351,17 +408,20 @@ def check_summary(summary: Summary) -> None:
         check_results_dir(summary.results_dir)
     if summary.sweep:
         check_name(summary.sweep)
-    if min(summary.machines, summary.secrets, *summary.rates.values()) < 0:
+    numbers = (summary.machines, summary.secrets, summary.max_run_seconds)
+    if min(*numbers, *summary.rates.values()) < 0:
         raise ValueError("a number is below zero")
 
 
 def check_state(state: State) -> None:
     """Raise ValueError for what no state is like."""
-    if state.state not in (*ACTIVE, *FINAL):
+    if state.state not in (*ACTIVE, STOPPED, *FINAL):
         raise ValueError(f"{state.state!r} is no state")
     if any(len(change) != 2 for change in state.history):
         raise ValueError("its history is odd")
-    for time in (state.started_at, state.finished_at):
+    if any(len(each) != 3 for each in state.attempts):
+        raise ValueError("its attempts are odd")
+    for time in (state.started_at, state.finished_at, state.awaited_since):
         gate.check_time(time)
     gate.check_resource(state.machine)
     gate.check_resource(state.zone)

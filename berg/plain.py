@@ -25,6 +25,7 @@ ESCAPES = re.compile(
     r"|\x1b"
 )
 # One of them that goes on in what is read next, and a return that a newline may follow.
+LONGEST = 600  # characters that an unfinished one has less than
 UNFINISHED = re.compile(
     r"(?:\x1b(?:\[[0-?]{0,60}[ -/]{0,4}|\][^\x07\x1b\n]{0,500}|[PX^_][^\x1b\n]{0,500}|[ -/]{0,4})"
     r"|\r)\Z"
@@ -71,7 +72,7 @@ class Log:
     def read(self, chunk: bytes, is_last: bool = False) -> str:
         """Return the text in the next piece; what is cut off in its midst comes with the next."""
         text = self.rest + self.decoder.decode(chunk, is_last)
-        begun = None if is_last else UNFINISHED.search(text)
+        begun = None if is_last else UNFINISHED.search(text, max(0, len(text) - LONGEST))
         end = begun.start() if begun else len(text)
         text, self.rest = text[:end], text[end:]
         lines = text.replace("\r\n", "\n").split("\r")

@@ -21,7 +21,8 @@ IMAGE_NAME = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?")  # of conta
 # What spec_of takes from no record, and what it takes that becomes a part of a URL.
 MAX_NOTE = 200  # characters
 UNBELIEVED = {"cmd", "name", "note", "defaults", "secrets", "notify", "branch", "commit"}
-NAMES = ("image", "gpu_type", "machine_type", "tpu", "cluster")
+NAMES = ("image", "gpu_type", "machine_type", "tpu", "cluster", "queue")
+QUEUE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # fits a label, too
 RESERVED = ("BERG_", "PET_", "MASTER_")
 
 
@@ -55,6 +56,7 @@ class JobSpec:
     cluster: str | None = None  # whose pods are the machines
     docker: str | None = None  # image of those
     pod_patch: dict[str, Any] | None = None  # metadata and spec of those, beside berg's
+    queue: str | None = None  # of Kueue's, in the cluster
     wait_hours: float = 0  # for room for all of them; 0: for ever
     disk_gb: int = 200
     spot: bool = False
@@ -64,17 +66,20 @@ class JobSpec:
     max_hours: float = 168
     max_cost: float | None = None  # USD in all; 0: no limit; None: the config's
     idle_hours: float = 0  # 0: never
+    idle: str | None = None  # stop or delete; None: what suits the machine
     install_script: str | None = None
     env: tuple[str, ...] = ()  # NAME=VALUE
     secrets: tuple[str, ...] = ()  # NAME or NAME=FILE
     # URL of a webhook, or NAME or NAME=FILE that holds it
     notify: str | None = field(default=None, repr=False)
     data: tuple[str, ...] = ()  # NAME or NAME:PATH
+    mount: tuple[str, ...] = ()  # the same
     each: bool = False
     keep_going: bool = False
     no_kill: bool = False
     wait_for_capacity: bool = False
     max_restarts: int = 20
+    wait_minutes: float = 15  # of several Spot machines, for those that Google makes anew
     restart_on_failure: int = 0
     sample_seconds: int = 30  # 0: no samples
     profile: bool = False
@@ -107,6 +112,7 @@ class JobSpec:
         check_note(self.note)
         self.check_utilization()
         self.check_tpu()
+        self.check_docker()
         self.check_cluster()
         if self.keep_going and not self.each:
             raise BergError(
@@ -168,11 +174,28 @@ class JobSpec:
                 f"--tpu says what the machines are and how many: leave out {', '.join(given)}"
             )
 
+    def check_docker(self) -> None:
+        """Raise BergError for what is no image of containers, and for what has no command."""
+        if self.docker is None:
+            return
+        if not IMAGE_NAME.fullmatch(self.docker):
+            raise BergError(
+                f"--docker {self.docker!r} is no name of an image: it is one as in python:3.12"
+            )
+        if self.cluster is not None:
+            return
+        if self.cmd is None:
+            raise BergError("--docker: a devbox has no command to run in a container")
+        if self.profile:
+            raise BergError("--docker: the command of a container has no --profile")
+
     def check_cluster(self) -> None:
         """Raise BergError for options that a pod cannot have, or that are for pods alone."""
         if self.cluster is None:
-            if given := self.given(FOR_PODS):
+            for_pods = FOR_QUEUED if self.flex else FOR_PODS
+            if given := self.given(for_pods):
                 raise BergError(f"{given[0]} is for pods: give --cluster NAME as well")
+            WAIT_HOURS.check(self)
             return
         if given := self.given(SAID_BY_CLUSTER):
             raise BergError(
@@ -181,15 +204,21 @@ class JobSpec:
             )
         if self.num_cpus is not None and self.num_cpus < 1:
             raise BergError(f"-c {self.num_cpus} is not possible: give 1 or more CPUs for each pod")
-        if self.docker is not None and not IMAGE_NAME.fullmatch(self.docker):
-            raise BergError(
-                f"--docker {self.docker!r} is no name of an image: it is one as in python:3.12"
-            )
+        if self.queue is not None and not QUEUE_NAME.fullmatch(self.queue):
+            raise BergError(f"--queue {self.queue!r} is no name of a queue: it is one as in team-a")
         WAIT_HOURS.check(self)
 
     def check_one_machine(self) -> None:
-        """Raise BergError for options that only a job on one machine can have."""
-        if self.num_machines == 1:
+        """Raise BergError for options that only a job on one machine can have, or only several
+        Spot machines.
+        """
+        is_alone = self.num_machines == 1
+        if self.given(FOR_MENDED) and (is_alone or not (self.spot or self.cluster)):
+            raise BergError(
+                "--wait-minutes is for several Spot machines or pods: give -m N, and --spot or "
+                "--cluster NAME"
+            )
+        if is_alone:
             return
         if given := self.given(FOR_ONE_MACHINE):
             raise BergError(f"{given[0]} is for jobs on one machine, not on {self.num_machines}")
@@ -207,6 +236,15 @@ class JobSpec:
         if self.flex:
             return prices.FLEX
         return prices.STANDARD
+
+    @property
+    def container(self) -> str:
+        """Image of the container that the command runs in on its machine; "" for none, as in pods,
+        which are containers themselves.
+        """
+        if self.cluster is not None:
+            return ""
+        return self.docker or ""
 
     def given(self, options: dict[str, str]) -> list[str]:
         """Return those of the options (by the field that each sets) that are not as usual."""
@@ -264,6 +302,7 @@ BOUNDS = [
     Bounds("--min-utilization", "min_utilization", 0, 100, "give percent, 1 to 100"),
     Bounds("--max-restarts", "max_restarts", 0, math.inf, TIMES),
     Bounds("--restart-on-failure", "restart_on_failure", 0, math.inf, TIMES),
+    Bounds("--wait-minutes", "wait_minutes", 0.1, 7 * 24 * 60, "give 0.1 to 10080, a week"),
 ]
 WAIT_HOURS = Bounds("--wait-hours", "wait_hours", 0, 24 * 30, "give up to 720, or 0 for ever")
 # Options that say what something else says already, by the field of JobSpec that each sets.
@@ -279,7 +318,6 @@ SAID_BY_CLUSTER = {
     "--image": "image",
     "--image-project": "image_project",
     "--machine-type": "machine_type",
-    "--tpu": "tpu",
     "--zone": "zones",
     "--any-zone": "any_zone",
     "--disk-gb": "disk_gb",
@@ -290,17 +328,17 @@ SAID_BY_CLUSTER = {
     "--reservation": "reservation",
     "--region": "regions",
 }
-FOR_PODS = {"--docker": "docker", "--pod-patch": "pod_patch", "--wait-hours": "wait_hours"}
+FOR_QUEUED = {"--pod-patch": "pod_patch", "--queue": "queue"}
+FOR_PODS = {**FOR_QUEUED, "--wait-hours": "wait_hours"}
 NOT_WITH_REGIONS = {"--zone": "zones", "--any-zone": "any_zone"}
 NOT_WITH_REGIONS |= {"--reservation": "reservation"}
 NOT_RESERVED = {"--spot": "spot", "--flex": "flex"}
 NOT_RESERVED |= {"--wait-for-capacity": "wait_for_capacity"}
 NOT_WITH_FLEX = {"--spot": "spot", "--wait-for-capacity": "wait_for_capacity"}
 MOST_FLEX_HOURS = 168
+FOR_MENDED = {"--wait-minutes": "wait_minutes"}
 FOR_ONE_MACHINE = {
-    "--flex": "flex",
     "--wait-for-capacity": "wait_for_capacity",
-    "--restart-on-failure": "restart_on_failure",
 }
 
 
@@ -370,6 +408,7 @@ class Offer:
     rows: list[tuple[str, str]]  # of the plan: machine, image, where
     ender: str  # who ends a machine whose time is over, and how
     group: Group = NO_GROUP  # as Job.group
+    regions: list[str] = field(default_factory=list)  # as Job.regions
     heals: str = ""  # what a group makes anew, in words; "": nothing
     disk_gb: int = 0  # 0: its machines have no disks of their own
     # quotas that have no room for the machines now
@@ -400,6 +439,7 @@ class Plan:
     spot: bool
     wheel: tuple[str, bytes]
     packages: tuple[str, bytes]  # what the worker imports; ("", b""): the machine asks pip
+    gcsfuse: tuple[str, bytes] = ("", b"")  # for machines that lack it
     ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
     # signs what the machines of a job tell each other; "": there is one, or it is among the secrets
@@ -445,6 +485,11 @@ class Plan:
         if self.cluster_key:
             found["cluster_key"] = self.cluster_key
         return found
+
+    @property
+    def archives(self) -> list[tuple[str, bytes]]:
+        """What machines bring from the bucket, by name, beside the code of the job."""
+        return [self.wheel, self.packages, self.gcsfuse]
 
     @property
     def accounts(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ else of them is equal. Writing is always at the generation that was read.
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
 
 PREFIX = ".berg/jobs/"
+ASKED = "name,metadata,updated,generation"  # of the object of a state
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,23 @@ def read(bucket: Bucket, name: str) -> Stored | None:
 
 def listed(bucket: Bucket, prefix: str = "") -> Iterator[Stored]:
     """Return the states of all jobs whose names begin with a prefix, in order of their names."""
-    asked = "name,metadata,updated,generation"
-    for blob in bucket.list(f"{PREFIX}{prefix}", asked, "**_state.json"):
+    for blob in bucket.list(f"{PREFIX}{prefix}", ASKED, "**_state.json"):
         yield stored_in(blob)
+
+
+def several(bucket: Bucket, names: Iterable[str]) -> Iterator[Stored]:
+    """Return the states of those jobs of these names that have one."""
+    paths = [job.state_path(name) for name in names if job.NAME.fullmatch(name)]
+    for blob in bucket.gets(paths, ASKED):
+        if blob:
+            yield stored_in(blob)
+
+
+def of_sweep(bucket: Bucket, sweep: str) -> Iterator[Stored]:
+    """Return the states of a sweep's jobs, and of those named so whose state is damaged."""
+    for stored in listed(bucket, f"{sweep}-"):
+        if stored.is_damaged or stored.state.job.sweep == sweep:
+            yield stored
 
 
 def names(bucket: Bucket, prefix: str = "") -> list[str]:
@@ -195,7 +210,7 @@ def withdraw_sweep(bucket: Bucket, name: str, claimed: Sweep) -> bool:
     """Delete a sweep's record if it still carries the claim; return whether it did."""
     blob = bucket.get(job.sweep_path(name))
     there = read_sweep(bucket, name) if blob else None
-    if not there or there.claim != claimed.claim:
+    if not blob or not there or there.claim != claimed.claim:
         return False
     bucket.delete_at(job.sweep_path(name), blob.generation)
     return True

@@ -7,7 +7,7 @@ from berg import job
 
 def counts(states: Mapping[str, int]) -> str:
     """Return how many jobs are in which state, as in `2 RUNNING, 1 FAILED`."""
-    order = (*job.ACTIVE, *job.FINAL)
+    order = (*job.ACTIVE, job.STOPPED, *job.FINAL)
     return ", ".join(f"{states[state]} {state}" for state in order if states.get(state))
 
 
@@ -42,6 +42,20 @@ def idle(state: job.State) -> str:
     return f"{what} are idle: " + ", ".join(
         f"{name} for {age(since)}" for name, since in state.idle.items()
     )
+
+
+def attempt(state: job.State) -> str:
+    """Return which attempt a job is in, and how many of its machines it waits for; "" if it is the
+    first one and nobody is missing.
+    """
+    if state.final or state.job.kind != "job":
+        return ""
+    is_between = state.state == "SUBMITTED" and state.started_at != ""
+    number = state.attempt + is_between
+    if state.awaited:
+        since = f"{state.awaited} of {state.job.machines} machines since {age(state.awaited_since)}"
+        return f"attempt {number}; waits for {since}"
+    return f"attempt {number}" * (number > 1)
 
 
 def dollars(amount: float | None) -> str:

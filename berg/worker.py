@@ -10,37 +10,42 @@ from berg.machine import libraries  # noqa: F401
 # isort: split
 import contextlib
 import functools
+import math
 import os
 import shutil
 import signal
 import sys
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NoReturn
+from pathlib import Path
 
 import click
 
 from berg import BergError, job
-from berg.code import snapshot
 from berg.google import api, paths, secret
-from berg.job import State
+from berg.job import STOPPED, State
 from berg.machine import (
     boot,
+    checkout,
     cluster,
+    container,
     data,
+    golden,
     halving,
     idle,
     kineto,
     logins,
+    mounts,
     notify,
     outside,
     saving,
+    software,
     sweep_worker,
     waste,
 )
-from berg.machine.attempt import Attempt
+from berg.machine.attempt import Attempt, MachineLost
 from berg.machine.command import COMMAND_FILE, GRACE
 from berg.machine.outcome import (
     POD_TAKEN_AWAY,
@@ -71,7 +76,12 @@ from berg.machine.surroundings import (
     install,
     install_commands,
     repo_folder,
+    with_report,
 )
+
+SILENT_PATIENCE = 60  # seconds for which the deletion of a silent machine is tried
+WAKING = 0.3  # seconds between two looks whether the next attempt has begun
+NOTING = 10  # seconds for which a command that ended waits for what is noted of its software
 
 
 def run(attempt: Attempt) -> None:
@@ -116,15 +126,56 @@ def go_through_phases(attempt: Attempt) -> Ending:
     """Prepare this machine for the job and run its command; return how that ended."""
     begin(attempt)
     restore(attempt)
-    meet(attempt)
+    meet_first = meet
+    while True:
+        ending = try_once(attempt, meet_first)
+        meet_first = meet_again
+        if attempt.loss and not attempt.goes_on():
+            return Ending("FAILED", attempt.loss)
+        if not attempt.loss and ending and not attempt.runs_again(ending):
+            return ending
+        note_next_attempt(attempt, ending)
+
+
+def try_once(attempt: Attempt, meet_others: Callable[[Attempt], None]) -> Ending | None:
+    """Get ready, together with the other machines of the job, and run its command; return how it
+    ended, None if another attempt begins because a machine was lost or a command failed elsewhere.
+    """
+    try:
+        if not attempt.member.is_alone:
+            meet_others(attempt)
+        if not attempt.is_prepared:
+            prepare(attempt)
+        if not attempt.member.is_alone:
+            cluster.get_ready(attempt.member)
+        return run_command(attempt)
+    except MachineLost:
+        return None
+
+
+def prepare(attempt: Attempt) -> None:
+    """Install and mount what the job needs, and begin to mirror its results, once."""
     install(attempt)
-    if not attempt.member.is_alone:
-        cluster.get_ready(attempt.member)
+    mounts.mount(attempt)
+    if attempt.job.docker:
+        container.pull(attempt)
     saving.mirror_results(attempt)
-    ending = run_command(attempt)
-    while attempt.runs_again(ending.exit_code):
-        ending = run_command(attempt)
-    return ending
+    attempt.is_prepared = True
+
+
+def note_next_attempt(attempt: Attempt, ending: Ending | None) -> None:
+    """Write into the state that the next attempt begins, and why, on the machine that leads."""
+    if attempt.member.is_alone or not attempt.leads:
+        return
+    why = attempt.loss
+    if ending and not why:
+        why = ending.reason
+    text = f"{why}; attempt {attempt.state.attempt} begins on all machines"
+    attempt.states.write(state="RUNNING", reason=text)
+    if attempt.loss:
+        attempt.say(text)
+    for name in attempt.member.silent * attempt.job.is_mended:
+        attempt.insist(functools.partial(attempt.member.host.delete_peer, name), SILENT_PATIENCE)
 
 
 def reason_of_shutdown(attempt: Attempt) -> Ending:
@@ -158,6 +209,13 @@ def begin(attempt: Attempt) -> None:
     names = job.machine_names(attempt.name, attempt.job.num_machines)
     if not (attempt.sweep or attempt.job.group or attempt.machine.name in names):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
+    attempt.member.attempt = attempt.state.attempt
+    if attempt.job.is_mended and not attempt.leads:
+        attempt.member.attempt = 0  # which one it takes part in says the first machine
+    if len(attempt.job.regions) > 1:
+        start_thread(
+            attempt.insist, lambda: attempt.member.host.delete_groups_elsewhere(attempt.job)
+        )
     attempt.check_in_time()
     attempt.check_restarts()
     notify.read_secrets(attempt)
@@ -166,6 +224,8 @@ def begin(attempt: Attempt) -> None:
     attempt.member.nodes = [attempt.member.node]
     if attempt.member.is_alone:
         introduce(attempt)
+    elif not attempt.job.is_mended:
+        cluster.note_earlier(attempt.member)
     start_thread(outside.watch, attempt)
     start_thread(outside.limit_time, attempt)
     attempt.sampling = start_thread(waste.watch, attempt)
@@ -177,32 +237,16 @@ def begin(attempt: Attempt) -> None:
 def restore(attempt: Attempt) -> None:
     """Check out the snapshot, and leave a copy of the job beside its results."""
     this = attempt.job
-    packs = boot.BERG / "packs"
     copy = RESULTS / this.results_dir / "berg_job_metadata.json"
     saving.restore_results(attempt)
     if not attempt.begins_here and copy.exists() and not this.cmd:
         attempt.say("Left the code as it was before the reboot: people change it here")
         return
 
-    def bring(name: str) -> None:
-        from google.api_core import exceptions
-
-        try:
-            attempt.bucket.download(name, packs / name.replace("/", "%"))
-        except exceptions.NotFound:
-            raise BergError(
-                f"commit {this.git_snapshot} is missing: no gs://{attempt.bucket.name}/{name}"
-            ) from None
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(bring, snapshot.all_packs(this.snapshot)))
     folder = repo_folder(this)
     if attempt.sweep:  # what the job before left there is not this one's
         shutil.rmtree(folder, ignore_errors=True)
-    snapshot.restore(
-        this.snapshot, folder, lambda name: (packs / name.replace("/", "%")).open("rb")
-    )
-    shutil.rmtree(packs)
+    checkout.fetch(attempt.bucket, this.snapshot, folder)
     attempt.say(f"Checked out {this.git_snapshot[:12]} of {this.repo_name} to {folder}")
     data.bring(attempt)
     copy.parent.mkdir(parents=True, exist_ok=True)
@@ -213,71 +257,134 @@ def meet(attempt: Attempt) -> None:
     """In a cluster, wait for the other machines and get to know them."""
     if not attempt.member.is_alone:
         attempt.reachable.join()
-        attempt.member.nodes = cluster.gather(attempt.member)
+        member = attempt.member
         start_thread(cluster.heartbeat, attempt.member)
-        start_thread(outside.watch_others, attempt)
+        if member.job.is_mended:
+            start_thread(outside.watch_others, attempt)
+        note = functools.partial(note_waiting, attempt)
+        member.nodes = cluster.gather(member, cluster.coming_seconds(member), note)
+        if not member.job.is_mended:
+            start_thread(outside.watch_others, attempt)
+        if member.job.is_mended:
+            saving.bring_news(attempt)  # of machines that stayed
         introduce(attempt)
         cluster.announce(attempt.member)
 
 
+def meet_again(attempt: Attempt) -> None:
+    """Begin another attempt on all machines of a job together, each with the results of all.
+
+    The machine that leads has written its number into the state. Who is there and how long it may
+    take is watched by the threads beside this.
+    """
+    saving.send_all(attempt)
+    cluster.begin_attempt(attempt.member, attempt.state.attempt)
+    attempt.loss = ""
+    patience = math.inf
+    if attempt.job.is_mended:
+        patience = attempt.job.mending_seconds
+    note = functools.partial(note_waiting, attempt)
+    attempt.member.nodes = cluster.gather(attempt.member, patience, note)
+    saving.bring_news(attempt)
+    introduce(attempt)
+
+
+def note_waiting(attempt: Attempt, missing: int) -> None:
+    """Write into the state how many machines of the job are waited for, and since when; only where
+    this one leads.
+    """
+    if missing == attempt.state.awaited:
+        return
+    since = ""
+    if missing:
+        since = attempt.state.awaited_since or job.now()
+    attempt.states.write(soon=True, awaited=missing, awaited_since=since)
+
+
 def introduce(attempt: Attempt) -> None:
     """Tell this machine, and who logs in to it, of the job and its machines."""
-    values = environment(attempt).items()
-    # What boot set is of this process alone.
+    values = with_report(environment(attempt)).items()
+    # What boot set is of this process alone; what GKE tells a pod with TPUs is for all in it.
+    kept = boot.FOR_WORKER
     ours = {
         key: value
         for key, value in values
-        if os.environ.get(key) != value or key.upper() in boot.FOR_WORKER
+        if os.environ.get(key) != value or key.upper() in kept or key.startswith("TPU_")
     }
     if attempt.job.kind == "job":  # its secrets are for the command, not for files
         ours = {key: value for key, value in ours.items() if key not in attempt.secrets}
     logins.introduce(attempt.member, ours)
 
 
-def run_command(attempt: Attempt) -> Ending:
-    """Run the job's command where it is to run, or wait for its end; return how it ended."""
+def run_command(attempt: Attempt) -> Ending | None:
+    """Run the job's command where it is to run, or wait for its end.
+
+    Return how it ended; None on a machine that does not lead, once the next attempt begins.
+    """
     this = attempt.job
-    attempt.states.write(state="RUNNING")
+    attempt.states.write(state="RUNNING", reason="")
     runs_here = attempt.leads or this.run_on == "each"
     if not this.cmd or not runs_here:
         wait_for_the_end(attempt)
+        return None
     attempt.say(f"Running: {this.cmd}")
     folder = repo_folder(this) / this.cwd
     folder.mkdir(parents=True, exist_ok=True)  # one of the repo's without a file in it
-    variables = kineto.variables(attempt, environment(attempt))
-    code = attempt.runner.keep(["bash", "-c", this.cmd], folder, variables)
+    code = run_in(attempt, folder)
     runs_elsewhere = this.num_machines > 1 and this.run_on == "each"
     if runs_elsewhere and not attempt.stopping.ending:
         return wait_for_other_commands(attempt, code)
     return judge(code)
 
 
-def wait_for_other_commands(attempt: Attempt, code: int) -> Ending:
+def run_in(attempt: Attempt, folder: Path) -> int:
+    """Run the job's command in a folder of this machine, or in a container; return its exit code.
+
+    What software it runs with is noted meanwhile, but for that in a container.
+    """
+    this = attempt.job
+    if this.docker:
+        variables = environment(attempt)
+        given = {*this.env, *attempt.secrets}
+        words = container.command(this, folder, container.names_of(variables, given))
+        try:
+            return attempt.runner.keep(words, folder, variables)
+        finally:
+            container.remove()
+    variables = kineto.variables(attempt, with_report(environment(attempt)))
+    noted = start_thread(software.note, attempt)
+    code = attempt.runner.keep(["bash", "-c", this.cmd], folder, variables)
+    noted.join(NOTING)
+    return code
+
+
+def wait_for_other_commands(attempt: Attempt, code: int) -> Ending | None:
     """Tell the other machines that the command has ended here, and return how it ended on all of
-    them. On a machine that does not lead, wait until the job ends.
+    them. On a machine that does not lead, wait for the next attempt.
     """
     cluster.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(time.time()))
     if not attempt.leads:
-        wait_for_stop(attempt)
-    return judge(*cluster.wait_for_commands(attempt.member))
+        wait_for_next_attempt(attempt)
+        return None
+    return cluster.wait_for_commands(attempt.member)
 
 
-def wait_for_the_end(attempt: Attempt) -> NoReturn:
-    """Wait until the job is to end, on a machine that runs no command: a devbox, or one that does
-    not lead. Raises Stopped.
+def wait_for_the_end(attempt: Attempt) -> None:
+    """Wait until the job is to end, or its next attempt begins, on a machine that runs no command:
+    a devbox, or one that does not lead.
     """
     attempt.say("Ready")
     if attempt.job.idle_seconds and attempt.leads:
         end_when_idle(attempt)
     elif attempt.job.idle_seconds:
         cluster.report_use(attempt.member, attempt.stopping.event.wait)
-    wait_for_stop(attempt)
+    wait_for_next_attempt(attempt)
 
 
-def wait_for_stop(attempt: Attempt) -> NoReturn:
-    """Wait until the job is to end, and raise Stopped."""
-    attempt.stopping.event.wait()
-    raise Stopped
+def wait_for_next_attempt(attempt: Attempt) -> None:
+    """Wait until the job's state is in another attempt; raises Stopped if the job is to end."""
+    while not attempt.is_behind:
+        attempt.stopping.pause(WAKING)
 
 
 def end_when_idle(attempt: Attempt) -> None:
@@ -286,8 +393,8 @@ def end_when_idle(attempt: Attempt) -> None:
     def warn(left: float) -> None:
         minutes = max(left / 60, 1)
         text = (
-            f"berg: this devbox is idle and deletes itself in {minutes:.0f} minutes, unless it is "
-            f"used. Only {RESULTS} is kept"
+            f"berg: this devbox is idle and {ends} itself in {minutes:.0f} minutes, unless it is "
+            f"used. {kept}"
         )
         attempt.say(text)
         idle.tell_terminals(text)
@@ -295,10 +402,15 @@ def end_when_idle(attempt: Attempt) -> None:
             cluster.announce(attempt.member, warning=f"{time.time()} {text}")
 
     this = attempt.job
+    ending = Ending("SUCCEEDED", f"idle for {this.idle_seconds / 3600:.2g} h")
+    ends, kept = "deletes", f"Only {RESULTS} is kept"
+    if this.stops_when_idle:
+        ending = replace(ending, state=STOPPED)
+        ends, kept = "stops", "Its disk is kept"
     is_used_elsewhere = functools.partial(cluster.others_are_used, attempt.member)
     stopped = attempt.stopping.event.wait
     if idle.wait(this.idle_seconds, stopped, warn, is_used_elsewhere, bool(this.tpu)):
-        attempt.stop(Ending("SUCCEEDED", f"idle for {this.idle_seconds / 3600:.2g} h"))
+        attempt.stop(ending)
 
 
 def finish(attempt: Attempt, ending: Ending) -> None:
@@ -331,11 +443,16 @@ def begin_upload(attempt: Attempt, ending: Ending) -> None:
             ending=ending.state,
             exit_code=ending.exit_code,
             reason=ending.reason,
+            awaited=0,
+            awaited_since="",
             uploading_since=job.now(),
         )
     if not attempt.leads and ending.state != "ENDED":
+        phase = "FAILED"
+        if attempt.comes_back:
+            phase = "GONE"
         attempt.insist(
-            lambda: cluster.announce(attempt.member, phase="FAILED", reason=ending.reason), 1
+            lambda: cluster.announce(attempt.member, phase=phase, reason=ending.reason), 1
         )
 
 
@@ -355,7 +472,8 @@ def conclude(attempt: Attempt, ending: Ending, uploads: Uploads) -> State:
     `uploads` tells what this machine uploaded.
     """
     restart = attempt.restart()
-    if not attempt.member.is_alone:
+    is_left = attempt.leads and restart  # the others go on without it
+    if not (attempt.member.is_alone or is_left):
         ending, uploads = wait_for_others(attempt, ending, uploads)
     uploads = replace(uploads, synced_until=attempt.mirrors.results.synced_until)
     if attempt.leads:
@@ -377,10 +495,13 @@ def wait_for_others(attempt: Attempt, ending: Ending, uploads: Uploads) -> tuple
     if uploads.is_whole:
         uploaded = "all"
     cluster.announce(member, uploaded=uploaded, lost=uploads.lost)
+    if attempt.comes_back:
+        return ending, uploads
     if not attempt.leads and not cluster.wait_for_end(member, attempt.is_over):
         # From now on this machine leads.
         absence = cluster.absence(member, cluster.first_machine(member))
-        ending = replace(ending, state="FAILED", reason=absence)
+        if ending.state == "ENDED":
+            ending = replace(ending, state="FAILED", reason=absence)
     if not attempt.leads:
         return ending, uploads
     lost, are_whole = cluster.wait_for_uploads(member, functools.partial(saving.note_left, attempt))
@@ -393,6 +514,8 @@ def announce_end(
     """Say in the log how the job ended, and notify the webhook."""
     ending = after_uploads(ending, uploads)
     reason, how = ending.reason, "begins anew on another machine"
+    if restart and restart.state == STOPPED:
+        how = "is stopped, and its disk is kept"
     if not restart:
         reason, how = final_reason(ending, uploads, attempt.state.lost), ending.state
     if uploads.elsewhere:
@@ -413,13 +536,17 @@ def release_machines(attempt: Attempt) -> None:
     if attempt.sweep:
         attempt.clear()
         return
-    if attempt.state.state == "SUBMITTED":
+    if attempt.state.state == STOPPED:
+        attempt.machine.turn_off()
+        return
+    goes_on = attempt.state.state == "SUBMITTED" or attempt.restart() is not None
+    if goes_on or (attempt.comes_back and not attempt.state.final):
         if attempt.stopping.ending == PREEMPTED:
             delete_soon(attempt.machine)
         return
     if not this.kill_instance_after_job:
         return
-    if attempt.leads and this.num_machines > 1:
+    if attempt.leads and this.num_machines > 1 and not this.is_mended:
         attempt.insist(lambda: attempt.member.host.delete_peers(this), saving.UNREACHABLE)
     # it comes with the deletion, and ends nothing that is left to do
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -493,6 +620,16 @@ def sweep(name: str) -> None:
     sweep_worker.run_sweep(name, run)
 
 
+@main.command()
+def image() -> None:
+    """Prepare this machine's disk for an image of it.
+
+    \b
+    berg-worker image
+    """
+    golden.prepare(boot.this_machine())
+
+
 def ending_after_death(state: State, reason: str) -> Ending:
     """Return how a job ended whose worker died for `reason`, maybe after the command had ended."""
     if state.ending:
@@ -508,6 +645,7 @@ def salvage(name: str, reason: str, sweep: str) -> None:
     """Save the results of JOB after its worker died, and record why it failed."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         end_group(int(COMMAND_FILE.read_text()), GRACE)
+        container.remove()
     attempt = attempt_at(name, sweep)
     if not attempt.state.final:
         with contextlib.suppress(BergError):
@@ -517,6 +655,9 @@ def salvage(name: str, reason: str, sweep: str) -> None:
             notify.read_secrets(attempt)
         if not attempt.member.is_alone:
             start_thread(cluster.heartbeat, attempt.member)
-        finish(attempt, ending_after_death(attempt.state, reason))
+        ending = ending_after_death(attempt.state, reason)
+        if ending.state == STOPPED:
+            attempt.stopping.request(ending)
+        finish(attempt, ending)
     elif not sweep:
         attempt.machine.insist_on_deletion()

@@ -17,7 +17,8 @@ def build_wheel() -> tuple[str, bytes]:
     The same code makes the same bytes, and the name carries their hash.
     """
     package = Path(__file__).parent.parent
-    wanted = sorted(path.relative_to(package.parent).as_posix() for path in package.rglob("*.py"))
+    paths = [*package.rglob("*.py"), package / "machine/horovod.sh"]
+    wanted = sorted(path.relative_to(package.parent).as_posix() for path in paths)
     files = {name: (package.parent / name).read_bytes() for name in wanted}
     info = f"berg-{__version__}.dist-info"
     installed = distribution("berg")

@@ -21,6 +21,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -40,9 +41,14 @@ SECRET = re.compile(
     )$""",
     re.VERBOSE | re.IGNORECASE,
 )
+GITLINK = b"160000 "  # the mode of a submodule in the index
 # Content of Git LFS travels as it lies in the working tree: a machine may lack git-lfs.
 NO_LFS = ["-c", "filter.lfs.clean=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.process="]
 NO_LFS += ["-c", "filter.lfs.required=false"]
+LFS_FILES = ["ls-files", "-z", "--", ":(attr:filter=lfs)"]
+# A submodule's own files are looked at when it is its turn.
+STATUS = ["status", "--porcelain=v2", "-z", "--no-renames", "--untracked-files=all"]
+STATUS += ["--ignored=matching", "--ignore-submodules=dirty"]
 # What git refuses in a pack, but for what old programs wrote and honest histories still have.
 STRICT = "--strict=" + ",".join(
     f"{each}=ignore"
@@ -176,79 +182,56 @@ def take(folder: Path) -> Snapshot:
 
     root = find_root(folder)
     try:
-        head = text(root, "rev-parse", "--verify", "HEAD^{commit}")
+        branch = text(root, "symbolic-ref", "--short", "HEAD")
+    except gitpython.GitCommandError:
+        branch = ""  # detached, as continuous integration checks out; the bucket keeps the commit
+    return commit_tree(root, root.name, branch)
+
+
+def last_commit(root: Path) -> list[str]:
+    """Return the id of the last commit, that of its tree, and its date; raise BergError without."""
+    import git as gitpython
+
+    try:
+        return text(root, "log", "-1", "--no-show-signature", "--format=%H%n%T%n%cI").split("\n")
     except gitpython.GitCommandError:
         raise BergError(
             f"the repo {root} has no commit yet. Run: git add -A && git commit -m start"
         ) from None
-    try:
-        branch = text(root, "symbolic-ref", "--short", "HEAD")
-    except gitpython.GitCommandError:
-        branch = ""  # detached, as continuous integration checks out; the bucket keeps the commit
-    return commit_tree(root, root.name, branch, head)
 
 
-def commit_tree(root: Path, repo_name: str, branch: str, head: str) -> Snapshot:
+def commit_tree(root: Path, repo_name: str, branch: str) -> Snapshot:
+    """Make a commit of a working tree, and of those of its submodules.
+
+    Only `git status` looks at all files, once: what it names is added to a copy of the index.
+    """
     import git as gitpython
 
-    git_dir = common_folder(root)
+    head, tree_of_head, date = last_commit(root)
     snapshot = Snapshot(root, repo_name, branch, head, head, objects_folder(root))
-    excluded = leave_out(snapshot)
-    with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
-        index = Path(temporary, "index")
-        # as old as it is, so that git trusts no file changed since
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copy2(
-                text(root, "rev-parse", "--path-format=absolute", "--git-path", "index"), index
-            )
-        env = {
-            "GIT_INDEX_FILE": str(index),
-            "GIT_OBJECT_DIRECTORY": str(snapshot.objects),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(git_dir / "objects"),
-        }
-        if not index.exists():
-            git(root, "read-tree", "HEAD", env=env)
-        if git(root, "ls-files", "--unmerged", "-z"):
-            raise BergError(f"{root} has files with merge conflicts. Resolve them: git status")
+    with tempfile.TemporaryDirectory(prefix="berg-") as temporary, ThreadPoolExecutor() as beside:
+        env = {**objects_of(snapshot), "GIT_INDEX_FILE": copy_index(root, temporary)}
+        found = look(root, env)
+        travelling = leave_out(snapshot, found)
         try:
-            git(
-                root,
-                "-c",
-                "advice.addEmbeddedRepo=false",
-                *with_own_ignores(root, temporary),
-                "add",
-                "-A",
-                "--",
-                ".",
-                *excluded,
-                env=env,
-            )
+            update_index(root, env, found.deleted, "--force-remove")
+            update_index(root, env, travelling, "--add", "--remove", "--replace")
+            large = beside.submit(git, root, *LFS_FILES, env=env)
             add_submodules(snapshot, env)
             tree = text(root, "write-tree", env=env)
-            changes = names(
-                git(
-                    root,
-                    "diff-tree",
-                    "-r",
-                    "-z",
-                    "--no-renames",
-                    "--name-status",
-                    head,
-                    tree,
-                    env=env,
-                )
-            )
+            difference = ["diff-tree", "-r", "-z", "--no-renames", "--name-status"]
+            changes = names(git(root, *difference, head, tree, env=env))
             snapshot.changed = [
                 f"{status} {path}" for status, path in zip(changes[::2], changes[1::2], strict=True)
             ]
-            add_lfs_content(root, env)
-            tree = text(root, "write-tree", env=env)
+            if paths := names(large.result()):
+                add_lfs_content(root, env, paths)
+                tree = text(root, "write-tree", env=env)
         except gitpython.GitCommandError as error:
             raise BergError(f"git cannot add the files of {root}: {last_line(error)}") from None
-        if tree != text(root, "rev-parse", f"{head}^{{tree}}"):
+        if tree != tree_of_head:
             # Dated as HEAD, so that the same files make the same commit, which is then sent only
             # once.
-            date = text(root, "show", "-s", "--format=%cI", head)
             for role in ("AUTHOR", "COMMITTER"):
                 env |= {
                     f"GIT_{role}_NAME": "berg",
@@ -258,6 +241,49 @@ def commit_tree(root: Path, repo_name: str, branch: str, head: str) -> Snapshot:
             message = f"The working tree of {branch or 'a detached HEAD'} on {head[:12]}"
             snapshot.commit = text(root, "commit-tree", tree, "-p", head, "-m", message, env=env)
     return snapshot
+
+
+def copy_index(root: Path, temporary: str) -> str:
+    """Return the path of a copy of a repo's index in a folder; where it has none, HEAD makes it."""
+    copy = str(Path(temporary, "index"))
+    theirs = text(root, "rev-parse", "--path-format=absolute", "--git-path", "index")
+    try:
+        shutil.copy2(theirs, copy)  # as old as it is, so that git trusts no file changed since
+    except FileNotFoundError:
+        git(root, "read-tree", "HEAD", env={"GIT_INDEX_FILE": copy})
+    return copy
+
+
+@dataclass
+class Found:
+    """What a working tree has that the index has not: paths, folders with a slash at their end."""
+
+    changed: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    untracked: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+
+
+def look(root: Path, env: dict[str, str]) -> Found:
+    """Compare a working tree with an index, in git's one walk; raise BergError at a conflict."""
+    found = Found()
+    lists = {"?": found.untracked, "!": found.ignored, "D": found.deleted, ".": [], "#": []}
+    for entry in names(git(root, *STATUS, env=env)):
+        kind, _, path = entry.partition(" ")
+        if kind == "1":  # in the index; what matters is how the file differs from that
+            states, *_, path = path.split(" ", 7)
+            kind = states[1]
+        if kind in ("u", "U"):
+            raise BergError(f"{root} has files with merge conflicts. Resolve them: git status")
+        lists.get(kind, found.changed).append(path)
+    return found
+
+
+def update_index(root: Path, env: dict[str, str], paths: list[str], *options: str) -> None:
+    """Let an index have these files as they are; git wants repos inside without their slash."""
+    if paths:
+        listed = b"".join(os.fsencode(path.rstrip("/")) + b"\0" for path in paths)
+        git(root, "update-index", *options, "-z", "--stdin", env=env, stdin=listed)
 
 
 def common_folder(root: Path) -> Path:
@@ -274,22 +300,18 @@ def objects_folder(root: Path) -> Path:
     return folder
 
 
-def leave_out(snapshot: Snapshot) -> list[str]:
-    """Find what does not travel; returns the pathspecs that keep virtual environments out."""
-    root = snapshot.root
-    unwanted = left_to_berg(root, "--directory")
-    untracked = names(git(root, "ls-files", "--others", "--exclude-standard", "-z"))
-    ignored = names(
-        git(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
-    )
+def leave_out(snapshot: Snapshot, found: Found) -> list[str]:
+    """Note what does not travel; return what does of what is untracked or changed."""
+    unwanted = left_to_berg(snapshot.root, "--directory")
     environments = {
-        str(Path(name).parent) for name in untracked if Path(name).name == "pyvenv.cfg"
+        str(Path(name).parent) for name in found.untracked if Path(name).name == "pyvenv.cfg"
     } - {"."}
-    snapshot.left_out = [f"{name} (ignored by git)" for name in ignored if name != ".git/"]
+    snapshot.left_out = [f"{name} (ignored by git)" for name in found.ignored]
     snapshot.left_out += [f"{name}/ (a virtual environment)" for name in sorted(environments)]
     snapshot.left_out += [f"{name} ({IGNORE_FILE})" for name in unwanted]
     outside = {f"{folder}/" for folder in environments}.union(unwanted)
-    sizes = sizes_of(root, untracked, outside)
+    travelling = beyond(outside, found.untracked)
+    sizes = sizes_of(snapshot.root, travelling)
     snapshot.doubtful = doubtful(sizes)
     if sum(sizes.values()) > MAX_UNTRACKED_BYTES:
         largest = ", ".join(sorted(sizes, key=lambda name: -sizes[name])[:3])
@@ -299,7 +321,7 @@ def leave_out(snapshot: Snapshot) -> list[str]:
             f"the largest: {largest}. Add data to .gitignore or {IGNORE_FILE} (a machine gets it "
             "from the bucket), or commit it"
         )
-    return [f":(exclude,literal){name}" for name in sorted(environments)]
+    return found.changed + travelling
 
 
 def repo_that_takes(folder: Path) -> Path | None:
@@ -315,14 +337,18 @@ def repo_that_takes(folder: Path) -> Path | None:
     return root
 
 
-def sizes_of(root: Path, paths: list[str], outside: set[str]) -> dict[str, int]:
-    """Return the bytes of files, but for those of `outside`: files, and folders with a slash."""
+def beyond(outside: set[str], paths: list[str]) -> list[str]:
+    """Return the paths that are not of `outside`: files, and folders with a slash at their end."""
     folders = tuple(each for each in outside if each.endswith("/"))
+    return [path for path in paths if path not in outside and not path.startswith(folders)]
+
+
+def sizes_of(root: Path, paths: list[str]) -> dict[str, int]:
+    """Return the bytes of files that are there."""
     sizes = {}
-    for path in set(paths) - outside:
-        if not path.startswith(folders):
-            with contextlib.suppress(OSError):
-                sizes[path] = (root / path).lstat().st_size
+    for path in paths:
+        with contextlib.suppress(OSError):
+            sizes[path] = (root / path).lstat().st_size
     return sizes
 
 
@@ -334,20 +360,6 @@ def left_to_berg(root: Path, *options: str) -> list[str]:
         return []
     listing = ["ls-files", "--others", "--ignored", f"--exclude-from={IGNORE_FILE}", "-z"]
     return names(git(root, *listing, *options))
-
-
-def with_own_ignores(root: Path, temporary: str) -> list[str]:
-    """Return options of git with which it also ignores what .bergignore names; `temporary` is a
-    folder for a file.
-    """
-    if not (root / IGNORE_FILE).is_file():
-        return []
-    usual = Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config"), "git/ignore")
-    users = Path(text(root, "config", "--path", "--default", str(usual), "core.excludesFile"))
-    both = Path(temporary, "ignored")
-    before = users.read_bytes() if users.is_file() else b""
-    both.write_bytes(before + b"\n" + (root / IGNORE_FILE).read_bytes())
-    return ["-c", f"core.excludesFile={both}"]
 
 
 def doubtful(sizes: dict[str, int]) -> list[str]:
@@ -388,34 +400,29 @@ def sent_file(snapshot: Snapshot) -> Path:
 
 def add_submodules(snapshot: Snapshot, env: dict[str, str]) -> None:
     """Snapshot every checked-out repo inside this one, and point the index at those snapshots."""
-    for entry in names(git(snapshot.root, "ls-files", "--stage", "-z", env=env)):
-        mode, _, rest = entry.partition(" ")
-        path = rest.partition("\t")[2]
+    listed = git(snapshot.root, "ls-files", "--stage", "-z", env=env)
+    links = [entry.partition(b"\t")[2] for entry in listed.split(b"\0") if entry[:7] == GITLINK]
+    for path in map(os.fsdecode, links):
         inner = snapshot.root / path
-        if mode == "160000" and not (inner / ".git").exists():
+        if not (inner / ".git").exists():
             snapshot.left_out.append(
                 f"{path}/ (a submodule that is not checked out: git submodule update --init)"
             )
-        elif mode == "160000":
-            head = text(inner, "rev-parse", "HEAD")
-            sub = commit_tree(inner, f"{snapshot.repo_name}.{Path(path).name}", "berg", head)
+        else:
+            sub = commit_tree(inner, f"{snapshot.repo_name}.{Path(path).name}", "berg")
             snapshot.submodules[path] = sub
             git(
                 snapshot.root, "update-index", "--cacheinfo", f"160000,{sub.commit},{path}", env=env
             )
 
 
-def add_lfs_content(root: Path, env: dict[str, str]) -> None:
+def add_lfs_content(root: Path, env: dict[str, str], paths: list[str]) -> None:
     """Replace the pointers of Git LFS in the index by the files that lie in the working tree."""
-    paths = git(root, "ls-files", "-z", "--", ":(attr:filter=lfs)", env=env)
-    if paths:
-        present = b"\0".join(
-            p.encode(errors="surrogateescape") for p in names(paths) if (root / p).is_file()
-        )
-        git(root, "update-index", "--force-remove", "-z", "--stdin", env=env, stdin=present)
-        literal = {**env, "GIT_LITERAL_PATHSPECS": "1"}
-        from_stdin = ["--force", "--pathspec-from-file=-", "--pathspec-file-nul"]
-        git(root, *NO_LFS, "add", *from_stdin, env=literal, stdin=present)
+    present = b"\0".join(os.fsencode(path) for path in paths if (root / path).is_file())
+    git(root, "update-index", "--force-remove", "-z", "--stdin", env=env, stdin=present)
+    literal = {**env, "GIT_LITERAL_PATHSPECS": "1"}
+    from_stdin = ["--force", "--pathspec-from-file=-", "--pathspec-file-nul"]
+    git(root, *NO_LFS, "add", *from_stdin, env=literal, stdin=present)
 
 
 def last_line(error: Any) -> str:
@@ -467,10 +474,8 @@ def send(
     bases = bases_of(snapshot)
     base = bases.get(bucket.name)
     packs = []
-    if base and has_commits(snapshot, base["commit"], base["head"]):
-        first = f"{prefix}{base['commit']}.pack"
-        if bucket.exists(first):
-            packs = add_to(snapshot, bucket, first, base, on_progress)
+    if base and is_base(snapshot, bucket, first := f"{prefix}{base['commit']}.pack", base):
+        packs = add_to(snapshot, bucket, first, base, on_progress)
     if not packs:
         packs = [f"{prefix}{snapshot.commit}.pack"]
         size = send_pack(snapshot, bucket, packs[0], None, on_progress)
@@ -485,6 +490,13 @@ def send(
         "packs": packs,
         "submodules": submodules,
     }
+
+
+def is_base(snapshot: Snapshot, bucket: Any, first: str, base: dict[str, Any]) -> bool:
+    """Whether the bucket still has a pack that was sent, and the repo what was in it."""
+    with ThreadPoolExecutor(1) as beside:
+        is_there = beside.submit(bucket.exists, first)
+        return has_commits(snapshot, base["commit"], base["head"]) and is_there.result()
 
 
 def has_commits(snapshot: Snapshot, *commits: str) -> bool:

@@ -1,5 +1,5 @@
-"""The commands for clusters: create, list, status, resize, credentials, delete; for programs token,
-exec.
+"""The commands for clusters: create, list, status, resize, credentials, admit, delete; for programs
+token, exec.
 """
 
 import json
@@ -45,6 +45,14 @@ def cluster() -> None:
 @click.option(
     "--machine-type", help="Machine type of the nodes.  [default: the usual for the GPUs]"
 )
+@click.option("--tpu", help="TPUs of the nodes in place of GPUs: v5e-4x4, v4-2x2x2, v5e-8, …")
+@click.option(
+    "--max-hours",
+    type=int,
+    default=336,
+    show_default=True,
+    help="Hours after which Google deletes a node with TPUs, however busy.",
+)
 @click.option(
     "-t", "--gpu-type", shell_complete=complete_types, help="GPU type of the nodes.  [default: l4]"
 )
@@ -64,6 +72,7 @@ def create(name: str | None, file: str | None, **options: Any) -> None:
     \b
     berg cluster create gke-dist --num-nodes 2 --machine-type n1-standard-4 -t t4 -g 2
     berg cluster create gke-dist -t t4 -g 2 --spot
+    berg cluster create gke-dist --tpu v5e-4x4 --spot
     berg cluster create -f cluster.toml              # what berg cluster show gke-dist --toml prints
     """
     if (name is None) == (file is None):
@@ -220,6 +229,24 @@ def credentials(name: str) -> None:
 
 @cluster.command()
 @click.argument("name")
+@click.argument("user")
+def admit(name: str, user: str) -> None:
+    """Give the pods of USER a namespace of their own in the cluster NAME.
+
+    Who has roles/container.admin needs it not: their first job makes it.
+
+    \b
+    berg cluster admit train alice
+    """
+    settings = config.load_ready()
+    from berg.laptop import clusters
+
+    namespace = clusters.admit(settings, name, config.label(user))
+    say(f"The jobs of {user} run in the namespace {namespace} of {name}")
+
+
+@cluster.command()
+@click.argument("name")
 @yes_option
 def delete(name: str, yes: bool) -> None:
     """Delete the cluster NAME with its nodes and all that runs there.
@@ -264,7 +291,7 @@ def exec_(place: str, pod: str, command: tuple[str, ...], terminal: bool) -> Non
     """Run a command in a pod; berg ssh goes through it.
 
     \b
-    berg cluster exec us-central1-a/train job-x7k2p -- nvidia-smi
+    berg cluster exec us-central1-a/train berg-alice/job-x7k2p -- nvidia-smi
     """
     settings = config.load_ready()
     from berg.google import podexec

@@ -24,19 +24,34 @@ if TYPE_CHECKING:
     from berg.laptop.standing import Standing
 
 
+ABOUT_ODDS = (
+    "Spot odds, as Google tells them of the best zone: obtainability (0.7 good, 0.3 poor), hours "
+    "that one machine lasts, and how many of those that ended were preempted."
+)
+
+
 def gpus(found: list[Any], region: str, everywhere: bool) -> str:
-    """GPU types as a table."""
-    start, title = f"{region}-", f"ZONES OF {region}-"
+    """GPU types as a table; zones of everywhere take the room of the odds."""
+    start, last = f"{region}-", ["SPOT ODDS", f"ZONES OF {region}-"]
     if everywhere:
-        start, title = "", "ZONES"
-    rows = [["TYPE", "PER MACHINE", "QUOTA, SPOT", "$/H, SPOT", title]]
+        start, last = "", ["ZONES"]
+    rows = [["TYPE", "PER MACHINE", "QUOTA, SPOT", "$/H, SPOT", *last]]
     for each in found:
         zones = [zone.removeprefix(start) for zone in each.zones if zone.startswith(start)]
         quota = map(number, (each.quota_left, each.spot_quota_left))
         about = [", ".join(map(str, each.per_machine)), ", ".join(quota)]
-        rows.append([each.type, *about, dollars(each.usd_per_hour, each.spot_usd_per_hour)])
-        rows[-1].append(", ".join(zones) or elsewhere(each))
+        costs = dollars(each.usd_per_hour, each.spot_usd_per_hour)
+        places = ", ".join(zones) or elsewhere(each)
+        odds = [] if everywhere else [spot_odds(each.spot_odds)]
+        rows.append([each.type, *about, costs, *odds, places])
     return table(rows, sys.stdout)
+
+
+def spot_odds(there: Any) -> str:
+    """Return what Google says of its room for Spot machines; "?" if it says nothing."""
+    if there is None:
+        return "?"
+    return f"{there.obtainability:g}, {there.hours}h, {there.share.replace(' ', '')}"
 
 
 def number(count: float | None) -> str:

@@ -1,25 +1,123 @@
-"""The commands about container images: build."""
+"""The commands about images: build for pods; create, list, delete for machines."""
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from berg import config, plain
-from berg.commands.terminal import say
+from berg.commands.terminal import json_option, say, table, yes_option
 
 
 @click.group()
 def image() -> None:
-    """Make container images of the repo, for pods of a cluster.
+    """Make images of disks or containers with what the repo needs.
 
-    No job needs one: a pod of a stock image installs what the repo names. One's own starts sooner,
-    and has what pip does not install.
+    No job needs one: its machine or pod installs what the repo names. With one's own it starts
+    sooner, and has what pip does not install.
 
     \b
+    berg image create --default
     berg image build --push
     berg run --cluster train --docker $(berg image build --push) "python train.py"
     """
+
+
+@image.command()
+@click.option("--from", "source", default="", help="Image or family to begin with.")
+@click.option("--from-project", "source_project", default="", help="Project of that image.")
+@click.option("--family", default="", help="Family of the image.  [default: berg-REPO]")
+@click.option(
+    "--with",
+    "extras",
+    multiple=True,
+    metavar="LIST",
+    help="Have these as well: horovod, openmpi, tmux.",
+)
+@click.option(
+    "--install-script", default="", metavar="FILE", help="Script of the repo that installs more."
+)
+@click.option("--zone", "zones", multiple=True, help="Zone of the machine; repeatable.")
+@click.option("--disk-gb", type=int, default=0, help="Size.  [default: that of the other image]")
+@click.option("--default", "as_default", is_flag=True, help="Let jobs boot it from now on.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and the request, do nothing.")
+def create(as_default: bool, dry_run: bool, extras: tuple[str, ...], **options: Any) -> None:
+    """Make an image for machines, with what the repo around you needs; print its name.
+
+    A machine boots from the default image, or another one (--from), installs what
+    requirements.txt or pyproject.toml name and what berg itself needs, and loses the code, keys
+    and logs again. It is stopped, its disk becomes the image, and it is deleted, also if that
+    fails or is interrupted. The newest image of a family is the one that jobs boot.
+
+    \b
+    berg image create --default
+    berg image create --from my-image --with openmpi,tmux
+    berg image create --with horovod --default
+    berg image create --install-script setup.sh --family trainer
+    berg run --image berg-myrepo --image-project my-project "python train.py"
+    """
+    settings = config.load_ready()
+    from berg.commands import tables
+    from berg.laptop import golden
+
+    wanted = golden.Wanted(extras=tuple(filter(None, ",".join(extras).split(","))), **options)
+    plan = golden.plan(settings, wanted, Path.cwd())
+    say(tables.plan(plan))
+    if dry_run:
+        plain.echo(json.dumps(golden.preview(plan, wanted), indent=2))
+        return
+    made = golden.create(plan, wanted, say, tables.sending)
+    where = {"default_image": made["family"], "default_image_project": settings.project}
+    if as_default:
+        config.save(where)
+        say(f"Jobs boot the newest image of {made['family']} from now on")
+    else:
+        options_of = f"--image {made['family']} --image-project {settings.project}"
+        say(f'\nRun with it:  berg run {options_of} "python train.py"\n')
+    plain.echo(made["name"])
+
+
+@image.command(name="list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the images for machines that berg made, the newest first.
+
+    \b
+    berg image list
+    """
+    settings = config.load_ready()
+    from berg.google import images
+    from berg.laptop import golden
+
+    found = [golden.described(each) for each in images.find(settings)]
+    if as_json:
+        plain.echo(json.dumps(found, indent=2))
+        return
+    header = ["NAME", "FAMILY", "GB", "STATUS", "MADE", "BY", "OF"]
+    rows = [list(map(str, each.values())) for each in found]
+    plain.echo(table([header, *rows], sys.stdout))
+
+
+@image.command()
+@click.argument("names", metavar="NAME…", nargs=-1, required=True)
+@yes_option
+def delete(names: tuple[str, ...], yes: bool) -> None:
+    """Delete images for machines that berg made.
+
+    What was booted from them stays.
+
+    \b
+    berg image delete berg-myrepo-20261123-041500
+    """
+    settings = config.load_ready()
+    from berg.google import images
+
+    if not yes:
+        click.confirm(f"Delete {', '.join(names)}?", abort=True, err=True)
+    images.delete(settings, list(names))
+    say(f"Deleted {', '.join(names)}")
 
 
 @image.command()

@@ -10,6 +10,8 @@ from berg import config, plain
 from berg.commands.terminal import json_option, say
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from berg.laptop.jobs import Entry
 
 
@@ -20,7 +22,17 @@ if TYPE_CHECKING:
     "-v", "--verbose", is_flag=True, help="Show every machine of a cluster, every job of a sweep."
 )
 @click.option(
-    "--limit", default=20, show_default=True, help="Jobs that are over, at most; the newest."
+    "--limit",
+    default=20,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Jobs that are over, at most; the newest.",
+)
+@click.option(
+    "--all-jobs",
+    "is_whole",
+    is_flag=True,
+    help="Show all that are over, and look at every job anew, which takes its time with many.",
 )
 @click.option(
     "--watch",
@@ -30,9 +42,18 @@ if TYPE_CHECKING:
 )
 @json_option
 def list_(
-    everybody: bool, command: bool, verbose: bool, limit: int, keep: bool, as_json: bool
+    everybody: bool,
+    command: bool,
+    verbose: bool,
+    limit: int,
+    is_whole: bool,
+    keep: bool,
+    as_json: bool,
 ) -> None:
     """Show machines and recent jobs with what became of them.
+
+    What lives and what is new is found by an index in the bucket. A job that an older berg
+    submitted and nobody saw while it lived is missing there, until --all-jobs looks at every job.
 
     \b
     berg list
@@ -46,29 +67,42 @@ def list_(
         )
     settings = config.load_ready()
     from berg.commands import tables
-    from berg.laptop import jobs
+    from berg.laptop import jobs, power, recent
 
     user: str | None = settings.user
     if everybody:
         user = None
 
-    def newest() -> "list[Entry]":
-        return jobs.newest(jobs.overview(settings, user, say=say), limit)
+    def newest() -> "tuple[list[Entry], Callable[[], None]]":
+        if is_whole:
+            found = recent.look_at_all(settings, user, say)
+            entries = found.entries
+        else:
+            found = recent.look(settings, user, limit, say)
+            entries = jobs.newest(found.entries, limit)
+        power.note_stopped(settings, entries)
+        return entries, found.tidy
+
+    def tidied() -> "list[Entry]":
+        entries, tidy = newest()
+        tidy()
+        return entries
 
     def table(entries: "list[Entry]") -> str:
         return tables.entries(entries, command, everybody, verbose)
 
     if keep:
         with contextlib.suppress(KeyboardInterrupt):
-            tables.watch(newest, table)
+            tables.watch(tidied, table)
         return
-    shown = newest()
+    shown, tidy = newest()
     if as_json:
         plain.echo(json.dumps([each.to_dict() for each in shown], indent=2))
     elif shown:
         plain.echo(table(shown))
     else:
         say('Nothing yet. Start with: berg run "python train.py"')
+    tidy()
 
 
 COMMANDS = (list_,)

@@ -76,7 +76,7 @@ def say_hottest(lines: list[str]) -> None:
 def say_how_to_open(name: str, kinds: set[str]) -> None:
     """Say which program shows profiles of each kind."""
     if "jax" in kinds:
-        say(f"Open it:  berg tensorboard {name}    (with the profile plugin: pip install xprof)")
+        say(f"Open it:  berg tensorboard {name}    (its tab takes berg's extra, profile)")
     if "kineto" in kinds:
         say(f"Open it:  {PERFETTO}")
     if "py-spy" in kinds:

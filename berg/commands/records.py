@@ -125,7 +125,8 @@ def describe(record: "Record") -> str:
     rows += listed("History", [f"{begun}  {word}" for word, begun in state.history])
     if state.attempt > 1:
         lost = f"{state.restarts} of them after a machine went away"
-        rows.append(("Attempts", f"{state.attempt}, {lost}"))
+        begun = [f"{when}  {number}: {why}" for number, when, why in state.attempts]
+        rows += listed("Attempts", [f"{state.attempt}, {lost}", *begun])
     rows.append(("Times", times(state)))
     rows += what_ran(record.job)
     label = "Machine"
@@ -158,6 +159,7 @@ def what_ran(this: "Job | None") -> list[tuple[str, str]]:
     rows = listed("Note", [this.note] if this.note else [])
     if this.cmd:
         rows.append(("Command", this.cmd))
+    rows += listed("Container", [this.docker] if this.docker else [])
     code = f"{this.repo_name} at {this.git_commit[:12]}"
     if branch := this.snapshot.get("branch"):
         code += f" ({branch})"
@@ -246,6 +248,12 @@ def next_commands(entry: "Entry") -> str:
             f"Again:      berg rerun {name}",
             f"Delete it:  berg rm {entry.sweep or name}",
         ]
+    elif entry.is_stopped:
+        lines = [
+            f"Start it:   berg start {name}",
+            f"Results:    berg fetch {name}",
+            f"End it:     berg kill {name}",
+        ]
     else:
         lines = [
             f"Follow it:  berg tail {name}",
@@ -332,7 +340,9 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     from berg.laptop import names as names_seen
     from berg.laptop import records
 
-    removals = records.plan_removal(settings, [records.resolve(settings, name) for name in names])
+    removals = records.plan_removal(
+        settings, [records.resolve(settings, name) for name in names], say
+    )
     for each in removals:
         say_removal(each)
     if not yes:

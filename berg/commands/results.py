@@ -171,6 +171,7 @@ class Fetched:
     new: int = 0  # files that were new or changed
     files: int = 0
     missing: dict[str, Exception] = field(default_factory=dict)  # files that could not be brought
+    jobs: list[str] = field(default_factory=list)  # of a sweep, those whose results they are
 
     def add(self, counts: tuple[int, int, dict[str, Exception]]) -> int:
         """Add what a fetch returned; return how many files were new."""
@@ -203,6 +204,8 @@ def fetch_job(
         if not keep or state is None or state.final:
             break
         say_trouble(found.missing, said)
+    if job_name:
+        check_not_removed(bucket, [job_name])
     check_found(found, f"gs://{bucket.name}/{prefix}")
     if as_json:
         about = {"folder": str(target), "files": found.files, "fetched": found.new}
@@ -220,6 +223,8 @@ def say_if_code(folder: Path) -> None:
     """Say that what was brought is code of a repo from now on, if it lies in one that does not
     ignore it.
     """
+    if not any((above / ".git").exists() for above in folder.resolve().parents):
+        return
     from berg.code import snapshot
 
     root = snapshot.repo_that_takes(folder)
@@ -231,6 +236,18 @@ def say_if_code(folder: Path) -> None:
         f"This is in the repo {root}, and goes with its next job as code. Leave it here:\n"
         f"  $ {ignore} >>{shlex.quote(str(root / snapshot.IGNORE_FILE))}"
     )
+
+
+def check_not_removed(bucket: "Bucket", names: list[str]) -> None:
+    """Raise BergError if a job was deleted meanwhile, or is being deleted: what was listed of it
+    may have been the rest.
+    """
+    from berg import states
+
+    left = {each.name: each.state for each in states.several(bucket, names)}
+    for name in names:
+        if name not in left or left[name].removed_by:
+            raise BergError(f"{name} was deleted meanwhile: not all of its results were brought")
 
 
 def check_found(found: Fetched, where: str) -> None:
@@ -350,6 +367,7 @@ def fetch_sweep(
         if not keep or all_over(entries):
             break
         say_trouble(found.missing, said)
+    check_not_removed(bucket, found.jobs)
     about = {"folder": str(target), "table": str(table)}
     print_sweep({**about, "files": found.files, "fetched": found.new}, len(entries), as_json)
     lost = {entry.name: entry.state for entry in entries if entry.state and entry.state.lost}
@@ -380,6 +398,7 @@ def fetch_member(bucket: "Bucket", entry: "Entry", target: Path, found: Fetched)
     assert state
     results = entry.to_dict()["results_dir"]
     prefix = f"berg_results/{results}/"
+    found.jobs.append(entry.name)
     new = found.add(fetch(bucket, prefix, target / results))
     if state.elsewhere or state.state != "SUCCEEDED":
         new += found.add(fetch_beside(bucket, entry.name, prefix, target))

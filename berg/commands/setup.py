@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -166,7 +167,8 @@ def gpus(everywhere: bool, tpu: bool, as_json: bool) -> None:
 
     Quotas and prices are those of the configured region, on demand and of Spot machines; `?` stands
     for what Google does not show. A quota is a right, not a promise: a zone may be out of stock all
-    the same.
+    the same. SPOT ODDS are Google's own of one machine in the region's best zone: obtainability
+    (0.7 good, 0.3 poor), hours that one lasts, and how many of those that ended were preempted.
 
     Of TPUs (--tpu) one host is a machine like any other; several are a slice. v5p and tpu7x have
     larger slices than are shown: sides that are multiples of 4, the smallest first. Google's API
@@ -189,12 +191,14 @@ def gpus(everywhere: bool, tpu: bool, as_json: bool) -> None:
     found = offers.gpus(settings, listed)
     remember_zones(sorted({zone for each in found for zone in each.zones}))
     if as_json:
-        plain.echo(json.dumps([vars(each) for each in found], indent=2))
+        plain.echo(json.dumps([asdict(each) for each in found], indent=2))
         return
     plain.echo(costs.gpus(found, settings.region, everywhere))
     about = costs.about_prices(listed, why)
     if listed:
         about += " The smallest machine with such GPUs."
+    if not everywhere and any(each.spot_odds for each in found):
+        about += f"\n{costs.ABOUT_ODDS}"
     say(f"\n{about}")
 
 
@@ -439,10 +443,10 @@ def confirm_machines(verb: str, yes: bool) -> None:
 def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     """Find what was left behind, and delete it after asking.
 
-    That is machines and groups that no live job owns, disks that no machine has, and unused
-    templates and ConfigMaps of berg's. Machines delete themselves, and Google deletes them at
-    --max-hours: this finds what went wrong all the same. A cluster that is idle is named with what
-    it costs, and stays.
+    That is machines and groups that no live job owns, disks that no machine has, what a berg start
+    --move left that broke off, and unused templates and ConfigMaps of berg's. Machines delete
+    themselves, and Google deletes them at --max-hours: this finds what went wrong all the same. A
+    cluster that is idle is named with what it costs, and stays.
 
     \b
     berg reap

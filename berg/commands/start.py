@@ -68,6 +68,7 @@ def start_machines(
     tree.
     """
     settings = config.load_ready(**spec.settings)
+    from berg import places
     from berg.commands import tables
     from berg.laptop import fits, launch
 
@@ -89,6 +90,8 @@ def start_machines(
             plain.echo(plan.job.job_name)
         return settings, plan.job, zone
 
+    if not dry_run:
+        launch.import_ahead(places.of(places.name_for(spec)))
     code = code_of and code_of(settings)
     return fits.first(settings, spec, Path.cwd(), code, carry_out, say)
 

@@ -14,11 +14,11 @@ from berg import columns, job, plain, wrapped
 from berg.code.snapshot import bytes_to_send
 from berg.commands.costs import price
 from berg.commands.terminal import labelled, table
-from berg.google import rights
+from berg.google import rights, tpu_nodes
 from berg.google import tpus as tpu_types
 from berg.laptop.rows import cells, folded
 from berg.plan import Plan
-from berg.words import also, idle, plural, size
+from berg.words import also, attempt, idle, plural, size
 
 if TYPE_CHECKING:
     from berg.laptop.clusters import Status
@@ -55,6 +55,7 @@ def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
         *below("Secrets", [", ".join(this.secrets)]),
         *below("Notify", ["a webhook, of the end"] * this.notify),
         *below("Data", [data_set(each) for each in this.data]),
+        *below("Mounted", [mounted(each, plan.offer.disk_gb) for each in this.mounts]),
         *below("Defaults", this.spec.get("defaults", ())),
         *end_rows(plan),
     ]
@@ -71,12 +72,13 @@ def below(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
 def command_rows(this: job.Job) -> list[tuple[str, str]]:
     """What runs, and in which folder."""
     if not this.cmd:
-        return [("Devbox", this.job_name)]
+        return [(this.kind.capitalize(), this.job_name)]
     where = ""
     if this.num_machines > 1:
         where = {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on]
     folder = f"{this.cwd} of the repo (--cwd)" if this.cwd else ""
-    return [("Job", this.job_name), ("Command", this.cmd + where), *below("Folder", [folder])]
+    ran = [("Command", this.cmd + where), *below("Container", filter(None, [this.docker]))]
+    return [("Job", this.job_name), *ran, *below("Folder", [folder])]
 
 
 def code_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -98,6 +100,9 @@ def code_rows(plan: Plan) -> list[tuple[str, str]]:
 def tpu_rows(this: job.Job) -> list[tuple[str, str]]:
     if not this.tpu:
         return []
+    if this.place == "gke":
+        chips = plural(tpu_nodes.parse(this.tpu).chips, "chip")
+        return [("TPUs", f"{this.tpu}, {chips}")]
     chips = plural(tpu_types.parse(this.tpu).chips, "chip")
     return [("TPUs", f"{this.tpu}, {chips}"), *tpu_types.caution(this.tpu)]
 
@@ -120,13 +125,21 @@ def restart_rows(plan: Plan) -> list[tuple[str, str]]:
     """What becomes of a job that loses a machine, or whose command fails."""
     this, rows = plan.job, []
     if plan.offer.heals:
-        rows.append(("Restarts", f"{this.max_restarts} after {plan.offer.heals}"))
+        rows.append(("Restarts", f"{this.max_restarts} after {plan.offer.heals}{patience(this)}"))
     elif this.group:
+        what = "a pod" if this.group.cluster else "a machine"
         go_on = f". Go on: berg run --resume {this.job_name}" if this.cmd else ""
-        rows.append(("Restarts", f"none: a pod that is taken away ends it{go_on}"))
+        rows.append(("Restarts", f"none: {what} that is taken away ends it{go_on}"))
     if this.restart_on_failure:
         rows.append(("Again", f"{this.restart_on_failure} times if the command fails"))
     return rows
+
+
+def patience(this: job.Job) -> str:
+    """How long the machines of a job wait for those of them that are made anew; "" for one."""
+    if not this.is_mended:
+        return ""
+    return f"; the others wait {this.mending_seconds / 60:g} min for them (--wait-minutes)"
 
 
 def end_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -138,10 +151,14 @@ def end_rows(plan: Plan) -> list[tuple[str, str]]:
     option = "--max-hours"
     if this.max_run_seconds < round(plan.spec.max_hours * 3600):
         option = "--max-cost"
-    limit = f"{this.max_run_seconds / 3600:.4g} h, then {plan.offer.ender} ({option})"
-    rows = [("Results", results), ("Limit", limit)]
+    ender = plan.offer.ender
+    if this.stops_when_idle:
+        ender = "Google stops the machine, whose disk stays"
+    limit = f"{this.max_run_seconds / 3600:.4g} h, then {ender} ({option})"
+    rows = [("Results", results)] * (this.kind != "image") + [("Limit", limit)]
     if this.idle_seconds:
-        rows.append(("Idle", f"deletes itself after {this.idle_seconds / 3600:g} h"))
+        ends = "stops itself, and keeps its disk," if this.stops_when_idle else "deletes itself"
+        rows.append(("Idle", f"{ends} after {this.idle_seconds / 3600:g} h"))
     return rows
 
 
@@ -171,6 +188,18 @@ def data_set(wish: dict[str, Any]) -> str:
     )
 
 
+def mounted(wish: dict[str, Any], disk_gb: int) -> str:
+    """A folder of a bucket that is seen as files, and whether a disk could hold it instead."""
+    least = "more than " * wish["has_more"]
+    text = (
+        f"{wish['name']}: {least}{plural(wish['files'], 'file')}, {size(wish['bytes'])}, at "
+        f"{wish['path']}, read as it is needed"
+    )
+    if wish["has_more"] or wish["bytes"] > disk_gb * 2**29:
+        return f"{text}; half of the disk keeps what was read"
+    return f"{text}. It would fit the disk: --data brings it before the command begins"
+
+
 def cluster(found: "Status", price: str) -> str:
     """A cluster with its pools, nodes and pods."""
     head = f"{found.name} in {found.location}: {found.state}"
@@ -188,7 +217,8 @@ def pools_of(found: "Status") -> str:
         there = sum(node["pool"] == pool["pool"] for node in found.nodes)
         nodes = f"{there} of {pool['min_nodes']} to {pool['max_nodes']}"
         kind = pool["machine_type"] + ", spot" * pool["spot"]
-        rows.append([pool["pool"], kind, pool["gpus"], nodes, pool["problems"] or pool["status"]])
+        chips = pool["gpus"] or pool["tpu"]
+        rows.append([pool["pool"], kind, chips, nodes, pool["problems"] or pool["status"]])
     return table(rows, sys.stdout)
 
 
@@ -307,6 +337,8 @@ def notes_of(entry: "Entry") -> list[str]:
     said = [
         entry.summary.note,
         entry.state.reason,
+        attempt(entry.state),
+        entry.about,
         *waits.values(),
         also(entry.state),
         idle(entry.state),

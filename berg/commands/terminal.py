@@ -1,11 +1,9 @@
-"""What the command modules share: the sections of `berg --help`, where messages go, options,
-the completion of names.
-"""
+"""What the command modules share: where messages go, options, the completion of names."""
 
 import contextlib
+import os
 import shlex
 import sys
-import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import IO, Any, TypeVar
@@ -14,38 +12,10 @@ import click
 
 from berg import columns, config, gate, plain, wrapped
 
-# Heading in `berg --help` -> its commands. Each command stands in one section, and its first
-# sentence on one line.
-SECTIONS = {
-    "Jobs": ("run", "list", "show", "rerun", "diff", "kill", "rm"),
-    "Machines": ("devbox", "cluster", "image", "ssh", "ssh-config", "sync", "reap"),
-    "Data": ("fetch", "data", "cache"),
-    "Watching": ("log", "tail", "wait", "top", "tensorboard", "profile", "page", "dashboard"),
-    "Money": ("gpus", "prices", "costs"),
-    "Setup": ("init", "doctor", "config", "local"),
-}
-
-
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 # Commands whose NAME must have a machine.
-NEED_A_MACHINE = ("ssh", "sync", "ip", "kill")
+NEED_A_MACHINE = ("ssh", "open", "sync", "ip", "kill", "stop", "start")
 QUOTE = 'Quote the command, as in: berg run "python train.py --lr=3" (or put it last, after --)'
-
-
-class Sections(click.Group):
-    """A group whose help shows its commands in sections, with the first sentence of each."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shown = [name for names in SECTIONS.values() for name in names]
-        width = max(map(len, shown))  # so that the sections line up
-        for heading, names in SECTIONS.items():
-            with formatter.section(heading):
-                formatter.write_dl(
-                    [
-                        (name.ljust(width), self.commands[name].get_short_help_str(1000))
-                        for name in names
-                    ]
-                )
 
 
 class Quoted(click.Command):
@@ -126,9 +96,11 @@ def labelled(rows: Iterable[tuple[str, str]], stream: IO[str], width: int = 9) -
 
 def table(rows: list[list[str]], stream: IO[str]) -> str:
     """Rows below a header; the last column goes on below itself where the terminal ends."""
+    import textwrap
+
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     before = sum(widths) + 2 * len(widths)
-    room = max(columns(stream) - before, 20) if columns(stream) else 10_000
+    room = max(columns(stream) - before, 10) if columns(stream) else 10_000
     lines = []
     for row in rows:
         start = "".join(f"{text:<{width}}  " for text, width in zip(row, widths, strict=False))
@@ -288,7 +260,7 @@ def machine_options(command: AnyFunction) -> AnyFunction:
         click.option(
             "--docker",
             metavar="IMAGE",
-            help="Container image of the pods.  [default: of the config]",
+            help="Run it in a container of this image; of pods:  [default: of the config]",
         ),
         click.option(
             "--pod-patch",
@@ -296,10 +268,15 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             help="YAML or JSON merged into the pods: volumes, sidecars, …",
         ),
         click.option(
+            "--queue",
+            metavar="NAME",
+            help="Wait for quota in this queue of Kueue's in the cluster.",
+        ),
+        click.option(
             "--wait-hours",
             type=float,
             default=0,
-            help="Give up if not all pods have come up by then.",
+            help="Give up if not all pods, or machines by --flex, have come up by then.",
         ),
         click.option(
             "--image", help="Image or image family.  [default: default_image of the config]"
@@ -331,7 +308,7 @@ def machine_options(command: AnyFunction) -> AnyFunction:
         click.option(
             "--flex",
             is_flag=True,
-            help="A machine for a week at most, for which Google's queue is waited in, 2 hours.",
+            help="For a week at most, from Google's queue: one machine waits 2 hours or longer.",
         ),
         click.option(
             "--reservation",
@@ -384,6 +361,12 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             multiple=True,
             metavar="NAME[:PATH]",
             help="Data set, or gs://BUCKET/FOLDER, to bring there; repeatable.",
+        ),
+        click.option(
+            "--mount",
+            multiple=True,
+            metavar="NAME[:PATH]",
+            help="The same, read from the bucket as it is needed; repeatable.",
         ),
         click.option(
             "--sample-seconds",
@@ -477,6 +460,12 @@ def job_options(command: AnyFunction) -> AnyFunction:
             help="Restarts after lost machines, at most.",
         ),
         click.option(
+            "--wait-minutes",
+            type=float,
+            default=15,
+            help="Of several --spot machines, or pods: wait so long for all.  [default: 15]",
+        ),
+        click.option(
             "--restart-on-failure",
             type=int,
             default=0,
@@ -544,3 +533,30 @@ def sweep_options(command: AnyFunction) -> AnyFunction:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def show_traceback() -> None:
+    if os.environ.get("BERG_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exc()
+
+
+def describe(error: Exception) -> str:
+    """Return an error as one sentence."""
+    from berg.google.explain import explain
+    from localcloud.control import LocalCloudError
+
+    if isinstance(error, click.ClickException):
+        return error.message
+    if isinstance(error, LocalCloudError):
+        return str(error)
+    try:
+        sentence = explain(error, config.load())
+    except Exception:
+        sentence = None
+    if sentence:
+        return sentence
+    if isinstance(error, OSError):
+        return f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
+    return f"{type(error).__name__}: {error} (an error of berg's; BERG_DEBUG=1 shows where)"

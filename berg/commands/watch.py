@@ -1,8 +1,6 @@
 """The commands that look at what runs: wait, top, tensorboard."""
 
 import json
-import shutil
-import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -229,13 +227,13 @@ def busy_entries(settings: config.Config, names: list[str]) -> "list[Entry]":
     """Return those jobs as they are now, of several only those with machines; without names all of
     mine.
     """
-    from berg.laptop import jobs
+    from berg.laptop import jobs, recent
 
     if len(names) == 1:
         return [jobs.find(settings, names[0])]
     if not names:
-        return [each for each in jobs.overview(settings, settings.user) if each.machines]
-    everybody = jobs.overview(settings, None)
+        return [each for each in recent.look(settings, settings.user, 0).entries if each.machines]
+    everybody = recent.look(settings, None, 0).entries
     return [each for each in everybody if each.machines and each.name in names]
 
 
@@ -243,6 +241,8 @@ def table(rows: list[Row], in_detail: bool, now: float) -> str:
     """Return a line for each machine, as wide as the terminal; in detail also one for each GPU and
     TPU.
     """
+    import shutil
+
     from berg.watch import usage
 
     room = shutil.get_terminal_size((100, 24)).columns
@@ -371,6 +371,8 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | No
             "--once brings it here, and --on to a machine: leave one of them out"
         )
     settings = config.load_ready()
+    import signal
+
     from berg import words
     from berg.watch import board
 

@@ -3,8 +3,8 @@ request.
 
 Source: https://cloud.google.com/compute/docs/gpus (2026-11).
 
-Not covered: machines from reservations or with flex-start, and with several network interfaces, as
-GPUs of several machines use to talk to each other past the CPUs.
+Not covered: machines with several network interfaces, as GPUs of several machines use to talk to
+each other past the CPUs.
 """
 
 import re
@@ -24,6 +24,8 @@ ATTACHED = {
     "t4": ("nvidia-tesla-t4", {1: 48, 2: 48, 4: 96}),
     "v100": ("nvidia-tesla-v100", {1: 12, 2: 24, 4: 48, 8: 96}),
 }
+# Beginnings of the machine types that come with local disks.
+WITH_LOCAL_DISKS = ("a2-ultragpu", "a3-", "a4-", "a4x-", "z3-")
 # GPUs that are part of a machine type: number of GPUs, then the machine types by vCPUs, the usual
 # one first.
 BUILT_IN = {
@@ -87,6 +89,7 @@ TYPES = tuple(name for name in (*ATTACHED, *BUILT_IN) if name != "gb200")
 FRACTIONS = {"g4-standard-6": "1/8", "g4-standard-12": "1/4", "g4-standard-24": "1/2"}  # of one GPU
 # They take no persistent disk. Beyond GPUs:
 # https://docs.cloud.google.com/compute/docs/machine-resource
+RETIRED = ("k80", "nvidia-tesla-k80")
 HYPERDISK_FAMILIES = ("a3-ultragpu", "a4", "g4", "ct6e", "tpu7x", "c4", "n4", "h4d", "m4", "x4")
 # they have no other kind of network interface
 GVNIC_FAMILIES = (
@@ -162,6 +165,7 @@ class Shape:
     gpu_type: str
     accelerator: str = ""
     node_gpus: int = 0  # of the node of a cluster that a pod shares
+    node_disk: tuple[str, int] = ("", 0)  # its disk's type and GB
 
     @property
     def disk_type(self) -> str:
@@ -232,8 +236,16 @@ def name_of(gpu_type: str | None, machine_type: str | None) -> str:
     wanted = (gpu_type or usual).lower()
     name = ALIASES.get(wanted, wanted)
     if name not in CAPABILITY:
-        raise BergError(f"unknown GPU type {gpu_type!r}. Berg knows: {', '.join(TYPES)}")
+        raise unknown(gpu_type or "")
     return name
+
+
+def unknown(gpu_type: str) -> BergError:
+    """Return the error for a type of GPUs that there is not, or no more."""
+    known = f"Berg knows: {', '.join(TYPES)}"
+    if gpu_type.lower() in RETIRED:
+        return BergError(f"Google retired the K80 in 2024; take a t4, which is quicker. {known}")
+    return BergError(f"unknown GPU type {gpu_type!r}. {known}")
 
 
 def shapes(gpu_type: str | None) -> list[Shape]:
@@ -320,6 +332,11 @@ def find_built_in(machine_type: str) -> tuple[str, int] | None:
             if machine_type in by_cpus.values():
                 return name, num_gpus
     return None
+
+
+def has_local_disks(machine_type: str) -> bool:
+    """Return whether a machine comes with local disks, whose content is lost when it stops."""
+    return machine_type.startswith(WITH_LOCAL_DISKS) or machine_type.endswith("-lssd")
 
 
 def check_built_in(

@@ -18,6 +18,7 @@ from berg.config import Config
 from berg.credentials import SCOPES
 from berg.google import api, grants
 from berg.google.accelerators import ALIASES, ATTACHED, driver_version
+from berg.google.tpu_nodes import Slice
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # of clusters and pools
 PATIENCE = 3000  # seconds for an operation; a cluster takes 10 minutes, one without room 40
@@ -29,6 +30,7 @@ SYSTEM, CACHE = (
     "system",
     "cache",
 )
+FOR_PODS = {"mode": "GKE_METADATA"}  # the metadata server that pods see: it has their own tokens
 FOR_JOBS = "berg"  # key of the taint of pools for jobs without GPUs
 # What Google calls the GPUs of machines whose type says them.
 ACCELERATORS = {name: alias for alias, name in ALIASES.items() if alias.startswith("nvidia-")}
@@ -96,10 +98,11 @@ def find(config: Config, name: str) -> dict[str, Any]:
     """The cluster of that name that berg made, or LOCATION/NAME; raises BergError for any other."""
     named = [each for each in clusters(config) if name in (each["name"], where(each))]
     if not named:
+        location, _, own = name.rpartition("/")
+        there = f" --zone {location}" if location else ""
         raise BergError(
             f"there is no cluster {name!r} in project {config.project}. Make it: berg cluster "
-            f"create {name}; "
-            "or see what there is: berg cluster list"
+            f"create {own}{there}; or see what there is: berg cluster list"
         )
     if len(named) > 1:
         names = ", ".join(sorted(map(where, named)))
@@ -149,16 +152,23 @@ def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
         ),
         "management": {"autoUpgrade": True, "autoRepair": True},
     }
+    has_account = "@" in config.service_account  # which is what each person's pods act as
+    pods = {"workloadIdentityConfig": {"workloadPool": f"{config.project}.svc.id.goog"}}
+    identity: dict[str, Any] = pods if has_account else {}
+    addons = {"httpLoadBalancing": {"disabled": True}}
+    if has_account:  # without an account of its own no pod could read a bucket by it
+        addons["gcsFuseCsiDriverConfig"] = {"enabled": True}
     return {
         "name": name,
         **network,
+        **identity,
         "releaseChannel": {"channel": "REGULAR"},
         "ipAllocationPolicy": {"useIpAliases": True},
         "resourceLabels": {"berg": "1", "berg-user": user},
         "controlPlaneEndpointsConfig": {"dnsEndpointConfig": {"allowExternalTraffic": True}},
-        "addonsConfig": {"httpLoadBalancing": {"disabled": True}},
+        "addonsConfig": addons,
         "autoscaling": {"autoscalingProfile": "OPTIMIZE_UTILIZATION"},
-        "nodePools": [system],
+        "nodePools": [like_its_cluster(system, identity)],
         **({"networkConfig": {"defaultEnablePrivateNodes": True}} if config.no_external_ip else {}),
     }
 
@@ -173,6 +183,18 @@ class NodeShape:
     disk_gb: int
     disk_type: str
     spot: bool = False
+    tpu: Slice | None = None
+    max_hours: int = 0  # that a node with TPUs may exist
+
+    @property
+    def pool(self) -> str:
+        """The name of a pool of such nodes."""
+        if self.tpu:
+            return self.tpu.pool(self.spot)
+        what = self.machine_type
+        if self.num_gpus:
+            what = f"{self.gpu_type}-x{self.num_gpus}"
+        return f"{what}{'-spot' if self.spot else ''}"[:40].strip("-")
 
 
 def pool_body(
@@ -187,19 +209,8 @@ def pool_body(
     if shape.spot:
         node["spot"] = True
         kubelet |= {"shutdownGracePeriodSeconds": 120, "shutdownGracePeriodCriticalPodsSeconds": 15}
-    if shape.num_gpus:
-        node["accelerators"] = [
-            {
-                "acceleratorType": ACCELERATORS[shape.gpu_type],
-                "acceleratorCount": str(shape.num_gpus),
-                "gpuDriverInstallationConfig": {"gpuDriverVersion": driver_version(shape.gpu_type)},
-            }
-        ]
-    else:  # GKE taints those with GPUs itself; else kube-system's pods keep nodes up
-        node["taints"] = [{"key": FOR_JOBS, "value": "true", "effect": "NO_SCHEDULE"}]
-    what = f"{shape.gpu_type}-x{shape.num_gpus}" if shape.num_gpus else shape.machine_type
     return {
-        "name": f"{what}{'-spot' if shape.spot else ''}"[:40].strip("-"),
+        "name": shape.pool,
         "initialNodeCount": 0,
         "autoscaling": {
             "enabled": True,
@@ -207,9 +218,32 @@ def pool_body(
             "maxNodeCount": max_nodes,
             "locationPolicy": "ANY",
         },
-        "config": {**node, "kubeletConfig": kubelet},
+        "config": {**node, **chips_of(shape), "kubeletConfig": kubelet},
         "management": {"autoUpgrade": True, "autoRepair": True},
+        **placement(shape),
     }
+
+
+def chips_of(shape: NodeShape) -> dict[str, Any]:
+    """Return what nodes say of their chips; without any, the taint that keeps others away."""
+    if shape.tpu:
+        return {"maxRunDuration": f"{shape.max_hours * 3600}s"}
+    if not shape.num_gpus:  # GKE taints those with chips itself; else kube-system keeps nodes up
+        return {"taints": [{"key": FOR_JOBS, "value": "true", "effect": "NO_SCHEDULE"}]}
+    gpus = {
+        "acceleratorType": ACCELERATORS[shape.gpu_type],
+        "acceleratorCount": str(shape.num_gpus),
+        "gpuDriverInstallationConfig": {"gpuDriverVersion": driver_version(shape.gpu_type)},
+    }
+    return {"accelerators": [gpus]}
+
+
+def placement(shape: NodeShape) -> dict[str, Any]:
+    """Return how the nodes of a slice of TPUs lie; a single node has no such policy."""
+    if shape.tpu is None or shape.tpu.hosts == 1:
+        return {}
+    how = {"policyName": shape.tpu.policy} if shape.tpu.policy else {"type": "COMPACT"}
+    return {"placementPolicy": {**how, "tpuTopology": shape.tpu.topology}}
 
 
 def change(
@@ -310,6 +344,38 @@ def accounts(cluster: dict[str, Any]) -> tuple[str, ...]:
     """What the nodes of a cluster for jobs act as, and with them its pods; "default" is a name."""
     for_jobs = [pool.get("config", {}) for pool in pools(cluster) if pool["name"] != CACHE]
     return tuple(sorted({config.get("serviceAccount", "default") for config in for_jobs}))
+
+
+def workload_pool(cluster: dict[str, Any]) -> str:
+    """The pool of a cluster's Kubernetes accounts; "" without Workload Identity."""
+    found: str = cluster.get("workloadIdentityConfig", {}).get("workloadPool", "")
+    return found
+
+
+def has_gcsfuse(cluster: dict[str, Any]) -> bool:
+    """Return whether pods of a cluster can have folders of buckets as volumes."""
+    driver = cluster.get("addonsConfig", {}).get("gcsFuseCsiDriverConfig", {})
+    return bool(driver.get("enabled")) and bool(workload_pool(cluster))
+
+
+def without_identity(cluster: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pools whose nodes hand their own account on to pods."""
+    modes = [each.get("config", {}).get("workloadMetadataConfig", {}) for each in pools(cluster)]
+    both = zip(pools(cluster), modes, strict=True)
+    return [each for each, mode in both if mode.get("mode") != FOR_PODS["mode"]]
+
+
+def like_its_cluster(pool: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
+    """A pool to be made, whose pods see no token of their node where the cluster can do that."""
+    if not workload_pool(cluster):
+        return pool
+    return {**pool, "config": {**pool["config"], "workloadMetadataConfig": FOR_PODS}}
+
+
+def disk_of(pool: dict[str, Any]) -> tuple[str, int]:
+    """Return type and GB of the disk of each of a pool's nodes, Google's defaults included."""
+    node = pool.get("config", {})
+    return node.get("diskType", "pd-balanced"), int(node.get("diskSizeGb", 100))
 
 
 def gpus_of(pool: dict[str, Any]) -> tuple[str, int]:

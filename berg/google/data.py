@@ -63,7 +63,7 @@ def find(config: Config, where: str) -> tuple[Bucket, str]:
     ), f"{folder.strip('/')}/"
 
 
-def wanted(text: str) -> tuple[str, str]:
+def wanted(text: str, option: str = "--data") -> tuple[str, str]:
     """Return name and path on the machine for NAME[:PATH] or gs://BUCKET/FOLDER[:PATH]; raise
     BergError for a wrong place.
     """
@@ -80,12 +80,12 @@ def wanted(text: str) -> tuple[str, str]:
         or str(given) == "/root"
     ):
         raise BergError(
-            f"--data {text}: {path!r} is no folder for data: give a whole path, as in "
+            f"{option} {text}: {path!r} is no folder for data: give a whole path, as in "
             f"{name}:{HOME / name.rpartition('/')[2]}"
         )
     if any(f"{given}/".startswith(f"{folder}/") for folder in OURS):
         raise BergError(
-            f"--data {text}: {path} is berg's own, or a folder of results; data goes elsewhere"
+            f"{option} {text}: {path} is berg's own, or a folder of results; data goes elsewhere"
         )
     return name, str(given)
 

@@ -3,6 +3,7 @@
 Not covered: errors of one request that its caller can say more about.
 """
 
+import os
 from collections.abc import Callable
 
 from berg.config import Config
@@ -45,7 +46,8 @@ def explain_credentials(error: BaseException, config: Config | None) -> str | No
 def renewal(config: Config | None) -> str:
     """Say how to get new credentials."""
     if not config or not config.credentials_file:
-        return "Run: gcloud auth application-default login"
+        file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+        return f"Renew {file}" if file else "Run: gcloud auth application-default login"
     if config.endpoint:
         return "Restart the embedded cloud: berg local stop && berg local start"
     return f"Renew {config.credentials_file}"

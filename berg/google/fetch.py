@@ -10,19 +10,22 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from berg import computer
+from berg import BergError, computer
 from berg.google.checksum import blocks, crc32c_of
+from berg.google.helpers import Helpers
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
-THREADS = 8
+THREADS = 16
+FILES = 256  # that are under way at a time
 LOCK = ".berg-lock"  # in each of them, held by the fetch that lives
 PARTS = re.compile(r"\.berg-parts-[a-z0-9_]{8}")  # folders of what is on its way
 # What no later try will change: a name that this file system cannot hold, or not beside the others.
@@ -32,6 +35,10 @@ NO_PLACE |= {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY}
 
 class NoPlace(Exception):
     """An object that can have no file in the folder."""
+
+
+class Gone(BergError):
+    """An object that was deleted after it was listed."""
 
 
 def fetch(
@@ -46,9 +53,9 @@ def fetch(
     prefix.
 
     Returns how many were new or changed, how many there are, and by their names those that could
-    not be brought, with why: NoPlace, or trouble that may pass. Files keep the object's time, so
-    that a later fetch recognises them without reading them. `done` hears of the Blob of each, one
-    at a time.
+    not be brought, with why: NoPlace, Gone, or trouble that may pass. Files keep the object's time,
+    so that a later fetch recognises them without reading them. `done` hears of the Blob of each,
+    one at a time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     parts, lock = make_parts(folder)
@@ -57,15 +64,28 @@ def fetch(
         try:
             if blob.name in hidden:
                 raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
-            return *bring_one(
-                bucket, blob, folder / below(blob.name, prefix), parts, progress
-            ), None
+            path = folder / below(blob.name, prefix)
+            there, is_new = bring_one(bucket, blob, path, parts, progress)
+            if there is None:  # a job deletes none of its objects: a person does
+                raise Gone("it was deleted while it was fetched")
+            return there, is_new, None
         except OSError as error:
             return blob, False, explained(error, bucket.name, blob.name)
         except Exception as error:  # the others are brought all the same
             return blob, False, error
 
     new = total = 0
+
+    def absent(blobs: Iterable[Any]) -> Iterator[Any]:
+        """Yield those that are to be brought, or at least to be looked at; note the others."""
+        nonlocal total
+        for blob in blobs:
+            if blob.name in hidden or not is_unchanged(blob, folder, prefix):
+                yield blob
+            else:
+                done(blob)
+                total += 1
+
     hidden: set[str] = set()
     left: dict[str, Exception] = {}
     blobs = bucket.list(prefix) if listed is None else listed
@@ -74,12 +94,31 @@ def fetch(
         files: Iterable[Any] = (blob for blob in blobs if blob.size or not blob.name.endswith("/"))
         if computer.folds_names(parts):
             files = note_folded(files, left)
-        for blob, is_new, error in side_by_side(bring, note_hidden(files, hidden)):
-            if error:
-                left[blob.name] = error
-            elif blob:
-                done(blob)
-                new, total = new + is_new, total + 1
+        with Helpers(bucket.media) as helpers, ThreadPoolExecutor(THREADS) as pool:
+
+            def begin(blob: Any) -> Callable[[], tuple[Any, bool, Exception | None]]:
+                """Begin to bring an object; return what waits for it."""
+                brought = None
+                if blob.name not in hidden:
+                    with contextlib.suppress(NoPlace):
+                        brought = helpers.bring(blob, parts, folder / below(blob.name, prefix))
+                if brought is None:
+                    return pool.submit(bring, blob).result
+
+                def wait() -> tuple[Any, bool, Exception | None]:
+                    if not brought.result():
+                        return bring(blob)
+                    progress(blob.name, blob.size)
+                    return blob, True, None
+
+                return wait
+
+            for blob, is_new, error in in_order(begin, absent(note_hidden(files, hidden))):
+                if error:
+                    left[blob.name] = error
+                else:
+                    done(blob)
+                    new, total = new + is_new, total + 1
     finally:
         shutil.rmtree(parts, ignore_errors=True)
         os.close(lock)
@@ -160,6 +199,16 @@ def bring_one(
     return None, False
 
 
+def is_unchanged(blob: Any, folder: Path, prefix: str) -> bool:
+    """Return whether a file has an object's size and time, by a look at it from outside."""
+    try:
+        here = (folder / below(blob.name, prefix)).stat()
+    except (OSError, NoPlace):
+        return False
+    same_time = abs(here.st_mtime - blob.updated.timestamp()) < 1e-3
+    return stat.S_ISREG(here.st_mode) and here.st_size == blob.size and same_time
+
+
 def is_here(blob: Any, path: Path) -> bool:
     """Return whether a file has an object's bytes; give it the object's time then.
 
@@ -235,15 +284,24 @@ def parts_beside(folder: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix=".berg-parts-", dir=folder))
 
 
+def in_order(
+    begin: Callable[[Item], Callable[[], Done]], items: Iterable[Item], most: int = FILES
+) -> Iterator[Done]:
+    """What becomes of each item that is begun, in their order, with a bounded number of them under
+    way.
+    """
+    pending: deque[Callable[[], Done]] = deque()
+    for item in items:
+        pending.append(begin(item))
+        if len(pending) >= most:
+            yield pending.popleft()()
+    while pending:
+        yield pending.popleft()()
+
+
 def side_by_side(
     work: Callable[[Item], Done], items: Iterable[Item], threads: int = THREADS
 ) -> Iterator[Done]:
     """What `work` makes of each item, in their order, with a bounded number of them under way."""
     with ThreadPoolExecutor(threads) as pool:
-        pending: deque[Future[Done]] = deque()
-        for item in items:
-            pending.append(pool.submit(work, item))
-            if len(pending) >= 8 * threads:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        yield from in_order(lambda item: pool.submit(work, item).result, items, 8 * threads)

@@ -18,6 +18,7 @@ from berg import BergError
 from berg.config import Config
 from berg.google import api, grants
 from berg.google.instances import without_zones
+from berg.words import plural
 
 PATIENCE = 60  # seconds to wait for the first word on whether there is room
 MOST = 58  # characters of the name that members' names begin with
@@ -32,11 +33,16 @@ def description(config: Config) -> str:
 
 
 def requests(
-    config: Config, zones: list[str], body: dict[str, Any], name: str
+    config: Config, zones: list[str], body: dict[str, Any], names: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the bodies of the two requests that make a group, from the body of an insert."""
+    """Return the bodies of the requests that make a group, from the body of an insert.
+
+    Several machines keep their names, and are in one zone, where each waits for room when it is
+    lost.
+    """
     made_from = template(config, body)
-    group = {
+    name = job_of(names)
+    group: dict[str, Any] = {
         "name": name,
         "description": description(config),
         "baseInstanceName": name[:MOST].rstrip("-"),
@@ -56,7 +62,20 @@ def requests(
         },
         "allInstancesConfig": all_instances(body, name),
     }
-    return {"template": made_from, "group": group}
+    found = {"template": made_from, "group": group}
+    if len(names) > 1:
+        group["targetSize"] = 0
+        group["distributionPolicy"]["targetShape"] = "ANY_SINGLE_ZONE"
+        group["instanceLifecyclePolicy"] = {"forceUpdateOnRepair": "YES"}
+        found["members"] = {"instances": [{"name": each} for each in names]}
+    return found
+
+
+def job_of(names: list[str]) -> str:
+    """Return the job whose machines have these names."""
+    if len(names) == 1:
+        return names[0]
+    return names[0].rpartition("-")[0]
 
 
 def all_instances(body: dict[str, Any], name: str) -> dict[str, Any]:
@@ -69,6 +88,7 @@ def all_instances(body: dict[str, Any], name: str) -> dict[str, Any]:
 def template(config: Config, body: dict[str, Any]) -> dict[str, Any]:
     """The instance template for machines with the body of an insert, whichever job's they are."""
     properties = without_zones(json.loads(json.dumps(body)))
+    properties.pop("params", None)  # how long an insert waits
     for labels in (properties["labels"], properties["disks"][0]["initializeParams"]["labels"]):
         labels.pop(OF_THE_JOB)
     items = properties["metadata"]["items"]
@@ -84,27 +104,21 @@ def path_of(region: str, name: str) -> str:
 
 
 def create(
-    config: Config, zones: list[str], body: dict[str, Any], name: str, say: Callable[[str], None]
+    config: Config,
+    zones: list[str],
+    body: dict[str, Any],
+    names: list[str],
+    say: Callable[[str], None],
 ) -> str:
-    """Make a job's group; returns the zone of its machine, or "" while there is no room for one.
+    """Make a job's group; returns the zone of its machines, or "" while there is no room for one.
 
     Raises BergError for what waiting does not mend; then nothing is left behind but the template.
     """
-    from google.api_core import exceptions
-
     region = zones[0].rpartition("-")[0]
-    bodies = requests(config, zones, body, name)
-    say(f"Asking Google to keep a machine in {region} ({', '.join(zones)})")
-    try:
-        api.write(config, "/global/instanceTemplates", bodies["template"])
-    except exceptions.Conflict:
-        pass  # of an earlier job of this kind
-    try:
-        api.write(config, f"/regions/{region}/instanceGroupManagers", bodies["group"])
-    except (exceptions.GoogleAPICallError, api.OperationFailed) as error:
-        raise BergError(
-            f"no group of machines could be made in {region}: {error.message}"
-        ) from None
+    bodies = requests(config, zones, body, names)
+    name = job_of(names)
+    say(f"Asking Google to keep {plural(len(names), 'machine')} in {region} ({', '.join(zones)})")
+    make(config, region, bodies, "createInstances", bodies.get("members"))
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         machine, errors = member(config, region, name)
@@ -126,6 +140,32 @@ def create(
         "without this computer."
     )
     return ""
+
+
+def make(
+    config: Config,
+    region: str,
+    bodies: dict[str, dict[str, Any]],
+    method: str,
+    more: dict[str, Any] | None,
+) -> None:
+    """Make a template, its group, and by a method of the group's what else its members need; raise
+    BergError with what Google says.
+    """
+    from google.api_core import exceptions
+
+    try:
+        api.write(config, "/global/instanceTemplates", bodies["template"])
+    except exceptions.Conflict:
+        pass  # of an earlier job of this kind
+    try:
+        api.write(config, f"/regions/{region}/instanceGroupManagers", bodies["group"])
+        if more:
+            api.write(config, f"{path_of(region, bodies['group']['name'])}/{method}", more)
+    except (exceptions.GoogleAPICallError, api.OperationFailed) as error:
+        raise BergError(
+            f"no group of machines could be made in {region}: {error.message}"
+        ) from None
 
 
 def member(config: Config, region: str, name: str) -> tuple[str, list[dict[str, Any]]]:
@@ -186,6 +226,11 @@ def waiting(config: Config, name: str | None = None) -> set[str]:
         for group in find(config, name)
         if "region" in group and group.get("targetSize")
     }
+
+
+def regions(config: Config, name: str) -> set[str]:
+    """Return the regions in which a job has a group."""
+    return {group["region"] for group in find(config, name) if "region" in group}
 
 
 def unused_templates(config: Config, used: list[dict[str, Any]]) -> list[dict[str, Any]]:

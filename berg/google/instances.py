@@ -37,7 +37,7 @@ def find(
     zone: str = "",
 ) -> list[Machine]:
     """Machines of this bucket's jobs, by name: all, or those of these jobs and sweeps, and of these
-    names.
+    names. Of two of one name, in two zones, the newer one comes first.
 
     Who asks again and again names the zone: of lists of all zones a project has 750 a minute for
     everybody together.
@@ -63,6 +63,7 @@ def find(
         found += [
             machine_of(instance) for scope in scopes for instance in scope.get("instances", [])
         ]
+    found.sort(key=lambda machine: machine.created_at, reverse=True)
     return sorted(found, key=lambda machine: machine.name)
 
 
@@ -134,7 +135,7 @@ def host_keys(config: Config, machine: Machine, said: list[str]) -> list[str]:
     return [f"{each['key']} {each['value'].strip()}" for each in items]
 
 
-def why_gone(config: Config, job: str, group: object, zone: str) -> str:
+def why_gone(config: Config, job: str, zone: str) -> str:
     """Why a machine that was asked for in a zone never came, in Google's words; "" if that is not
     known.
     """
@@ -205,6 +206,16 @@ def set_metadata(
     return None
 
 
+def stop(config: Config, machine: Machine) -> None:
+    """Turn a machine off, as Google does it: it hears of it, and has seconds. Its disk stays."""
+    wait(config, call(config, "POST", f"{path_of(machine)}/stop", requestId=str(uuid.uuid4())))
+
+
+def start(config: Config, machine: Machine) -> None:
+    """Turn a machine on that is off. Raise OperationFailed where there is no room for it."""
+    wait(config, call(config, "POST", f"{path_of(machine)}/start", requestId=str(uuid.uuid4())))
+
+
 def unused_disks(config: Config) -> list[dict[str, Any]]:
     """Disks of this bucket's jobs that no machine has."""
     fields = "items/*/disks(name,zone,users,labels,creationTimestamp,sizeGb,type),nextPageToken"
@@ -224,7 +235,7 @@ def import_compute() -> None:
     if name not in sys.modules and (spec := importlib.util.find_spec(name)):
         sys.modules[name] = importlib.util.module_from_spec(spec)  # with its path, but not executed
     if sys.modules.get("grpc", name) is None:  # kept away by the command line, but needed here
-        del sys.modules["grpc"]
+        sys.modules.pop("grpc", None)  # several threads may be here
     importlib.import_module(f"{name}.services.instances")
 
 

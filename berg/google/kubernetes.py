@@ -23,9 +23,11 @@ from berg.google import api, container
 from berg.google.retry import is_retried, is_transient
 
 PATIENCE = 60  # seconds for an answer
-JOBS = "/apis/batch/v1/namespaces/default/jobs"
-CORE = "/api/v1/namespaces/default"
-RIGHTS = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+SHARED = "default"  # the namespace of what all have in common
+CORE = f"/api/v1/namespaces/{SHARED}"
+NAMESPACES = "/api/v1/namespaces"
+RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
+GROUPS = {"jobs": "/apis/batch/v1", "roles": RIGHTS, "rolebindings": RIGHTS}  # else the core's
 MERGE = "application/merge-patch+json"
 PUBLIC = ".gke.goog"  # names that have a public certificate
 NODES = "/api/v1/nodes"
@@ -44,6 +46,7 @@ class Server:
     place: str  # LOCATION/NAME of the cluster
     url: str
     ca: str = ""  # file with the certificate that its own must be signed by; "": a public one
+    has_identity: bool = False  # Workload Identity: each person has a namespace there
 
     @property
     def verify(self) -> str | bool:
@@ -66,10 +69,10 @@ class Silent(BergError):
 
 def server_of(config: Config, cluster: dict[str, Any]) -> Server:
     """The API of a cluster; raises BergError for one that has none yet."""
-    place = container.where(cluster)
+    place, has_identity = container.where(cluster), bool(container.workload_pool(cluster))
     dns = cluster.get("controlPlaneEndpointsConfig", {}).get("dnsEndpointConfig", {})
     if dns.get("allowExternalTraffic") and dns.get("endpoint", "").endswith(PUBLIC):
-        return Server(place, f"https://{dns['endpoint']}")
+        return Server(place, f"https://{dns['endpoint']}", has_identity=has_identity)
     certificate = cluster.get("masterAuth", {}).get("clusterCaCertificate")
     if not cluster.get("endpoint") or not certificate:
         raise BergError(
@@ -84,7 +87,7 @@ def server_of(config: Config, cluster: dict[str, Any]) -> Server:
         ) as temporary:  # other threads write it, too
             temporary.write(data)
         Path(temporary.name).replace(file)
-    return Server(place, f"https://{cluster['endpoint']}", str(file))
+    return Server(place, f"https://{cluster['endpoint']}", str(file), has_identity)
 
 
 def ca_file(config: Config, place: str) -> Path:
@@ -288,6 +291,31 @@ def delete(config: Config, server: Server, path: str, **query: Any) -> None:
             raise
 
 
+def below(namespace: str, plural: str) -> str:
+    """The path of a namespace's objects of a kind, such as jobs."""
+    return f"{GROUPS.get(plural, '/api/v1')}/namespaces/{namespace}/{plural}"
+
+
+def everywhere(server: Server, plural: str) -> str:
+    """The path of all that may be berg's of a kind, whoever's namespace it is in."""
+    if server.has_identity:
+        return f"{GROUPS.get(plural, '/api/v1')}/{plural}"
+    return below(SHARED, plural)
+
+
+def called(thing: dict[str, Any]) -> str:
+    """NAMESPACE/NAME of an object, or its name alone in the shared namespace."""
+    about = thing["metadata"]
+    namespace, name = about.get("namespace", SHARED), str(about["name"])
+    return name if namespace == SHARED else f"{namespace}/{name}"
+
+
+def path_to(plural: str, name: str) -> str:
+    """The path of an object by what it is `called`."""
+    namespace, _, own = name.rpartition("/")
+    return f"{below(namespace or SHARED, plural)}/{own}"
+
+
 def log(config: Config, server: Server, pod: str) -> str:
     """The last megabyte that a pod wrote; "" while it has written nothing, or if it is gone.
 
@@ -296,7 +324,7 @@ def log(config: Config, server: Server, pod: str) -> str:
     """
     import requests
 
-    path = f"{CORE}/pods/{pod}/log"
+    path = f"{path_to('pods', pod)}/log"
     try:  # with limitBytes it would be the first megabyte of these lines
         answer = send_once(
             config.session, server, "GET", path, None, LOG_PATIENCE, tailLines=10_000

@@ -55,7 +55,7 @@ class Manifest:
             "sure"
         )
         self.database.execute(f"CREATE TABLE sent ({columns}) WITHOUT ROWID")
-        self.database.execute("CREATE TABLE queue (path, large, again, mtime)")
+        self.database.execute("CREATE TABLE queue (path PRIMARY KEY, large, again, mtime)")
 
     def get(self, path: str) -> Entry | None:
         row = self.database.execute("SELECT * FROM sent WHERE path = ?", (path,)).fetchone()
@@ -86,7 +86,8 @@ class Manifest:
         self.database.execute("DELETE FROM queue")
 
     def enqueue(self, path: str, large: bool, again: bool, mtime: float) -> None:
-        self.database.execute("INSERT INTO queue VALUES (?, ?, ?, ?)", (path, large, again, mtime))
+        values = (path, large, again, mtime)
+        self.database.execute("INSERT OR REPLACE INTO queue VALUES (?, ?, ?, ?)", values)
 
     def queued(self, large: bool) -> Iterator[str]:
         """Yield the paths in the queue: the newest change first; last what is only compared."""

@@ -3,10 +3,12 @@ became of them.
 
 A pass compares names, sizes and times with what was sent. That is kept in a temporary database, so
 that memory does not grow with the tree, and a pass over files that did not change asks the bucket
-nothing. Bytes that may have changed without a sign are compared with their object's crc32c: once a
-file that grew is quiet, and all at the end. Deleting a file never deletes its object. How one file
-is sent, and whose objects are never overwritten, is in sending.py. Not covered: empty folders,
-permissions, and names that Cloud Storage cannot take, which are refused.
+nothing. It looks at what the kernel says has changed (watch.py) and at what is not settled; the
+first pass, those at the end and one every few minutes look at everything. Bytes that may have
+changed without a sign are compared with their object's crc32c: once a file that grew is quiet, and
+all at the end. Deleting a file never deletes its object. How one file is sent, and whose objects
+are never overwritten, is in sending.py. Not covered: empty folders, permissions, and names that
+Cloud Storage cannot take, which are refused.
 """
 
 import contextlib
@@ -33,6 +35,7 @@ from berg.google.retry import is_retried
 from berg.google.sending import GROWS_FROM, WRITER, Refused, Sender, Sending, Taken
 from berg.google.storage import Changed, Unreadable
 from berg.google.walk import Walk
+from berg.google.watch import Watch
 
 LISTED = "name,size,crc32c,generation,updated,metadata"
 LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk
@@ -84,8 +87,10 @@ class Mirror:
     rejected: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent again
     failing_since: dict[str, float] = field(default_factory=dict)
     sender: Sender = field(init=False)
+    watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
+        self.watch = Watch(self.folder)
         self.sender = Sender(self.folder, self.bucket, self.prefix, self.writer, self.record)
         self.recall()
 
@@ -110,7 +115,7 @@ class Mirror:
         the disk.
         """
         began, sent = job.now(), 0
-        self.refused, self.failed = dict(self.rejected), {}
+        self.failed = {}
         # else files may have changed since they were read, or were not looked at
         is_whole = not self.underway and not only_new
         try:
@@ -118,6 +123,7 @@ class Mirror:
             sent = self.send_queue(time.monotonic() + seconds, stop)
         except Exception as error:
             self.failed[self.own or "."] = f"{type(error).__name__}: {error}"
+            self.watch.forget()
             # it is damaged; what this mirror wrote is known by its writer
             if isinstance(error, sqlite3.Error):
                 self.manifest = Manifest(":memory:")
@@ -157,14 +163,40 @@ class Mirror:
     def queue_changes(self, only_new: bool = False) -> None:
         """Fill the queue with files that are to be sent, or only to be compared again."""
         self.manifest.clear_queue()
-        for path, seen in self.scan():
+        for path, seen in self.changed():
             last = self.manifest.get(path)
+            if not self.is_settled(path, last, seen):
+                self.watch.keep(path)
             if only_new and (last or path in self.failing_since):
                 continue
             is_same = bool(last and last.is_of(seen))
             if path in self.underway or (last and is_same and not self.is_doubtful(last, seen)):
                 continue
             self.manifest.enqueue(path, seen.st_size >= LARGE_FROM, is_same, seen.st_mtime)
+
+    def changed(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the files that may not be in the bucket as they are, with their stat."""
+        due = self.watch.due()
+        if due is None:
+            began = time.monotonic()
+            self.refused = dict(self.rejected)
+            self.watch.begin()
+            yield from self.walk(self.watch.add).files()
+            self.watch.looked(time.monotonic() - began)
+            return
+        for path in due:
+            self.refused.pop(path, None)
+        self.refused.update(self.rejected)
+        yield from self.walk(self.watch.add).among(due)
+
+    def is_settled(self, path: str, last: Entry | None, seen: os.stat_result) -> bool:
+        """Return whether a file needs no look until the kernel says that it changed.
+
+        It says nothing of one that is written under another name.
+        """
+        if last is None or path in self.links or seen.st_nlink > 1:
+            return False
+        return last.sure and last.is_of(seen) and path not in self.underway
 
     def is_doubtful(self, last: Entry, seen: os.stat_result) -> bool:
         """Return whether a file that looks as it was sent is to be compared with its object.
@@ -251,15 +283,18 @@ class Mirror:
 
     def scan(self) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the files of the folder with their stat."""
-        walk = Walk(
+        return self.walk(lambda folder: None).files()
+
+    def walk(self, on_folder: Callable[[str], None]) -> Walk:
+        return Walk(
             self.folder,
             self.prefix,
             self.own,
             self.rejected,
             refused=self.refused,
             links=self.links,
+            on_folder=on_folder,
         )
-        return walk.files()
 
     def record(self, path: str) -> None:
         """Before the first file goes to a folder that nobody would guess: say that the job writes
@@ -273,13 +308,16 @@ class Mirror:
             self.bucket.write(f"{self.records}{digest}", b"", 0, {"folder": folder})
         self.folders.add(folder)
 
-    def restore(self, bring: bool = True) -> tuple[int, dict[str, Exception]]:
+    def restore(
+        self, bring: bool = True, only_news: bool = False
+    ) -> tuple[int, dict[str, Exception]]:
         """Bring the job's files, where they count as sent.
 
         That is all there is in its own folder, and what it wrote to others. Without `bring` the
-        files are here already, and only what they are in the bucket is learnt. Return how many were
-        brought, and those that can have no file here, with why. Raises BergError if it cannot be
-        done.
+        files are here already, and only what they are in the bucket is learnt. With `only_news` it
+        is what others wrote since; what is not in the bucket as it is here stays. Return how many
+        were brought, and those that can have no file here, with why. Raises BergError if it cannot
+        be done.
         """
         brought = 0
         trouble: Exception | None = None
@@ -288,7 +326,7 @@ class Mirror:
                 if not bring:
                     self.learn()
                     return 0, {}
-                new, left = self.bring()
+                new, left = self.bring(self.news() if only_news else self.listed())
                 brought += new
                 trouble = next(
                     (error for error in left.values() if not isinstance(error, fetch.NoPlace)), None
@@ -302,12 +340,27 @@ class Mirror:
             f"its results could not be brought back, and stay in the bucket as they are: {trouble}"
         )
 
-    def bring(self) -> tuple[int, dict[str, Exception]]:
-        """Bring the job's files once; return how many are new, and what was not brought."""
+    def bring(self, listed: Iterator[Any]) -> tuple[int, dict[str, Exception]]:
+        """Bring files once; return how many are new, and what was not brought."""
         new, _, left = fetch.fetch(
-            self.bucket, self.prefix, self.folder, done=self.note_restored, listed=self.listed()
+            self.bucket, self.prefix, self.folder, done=self.note_restored, listed=listed
         )
         return new, left
+
+    def news(self) -> Iterator[Any]:
+        """The job's objects that are to replace what is here of them, or are not here yet."""
+        for blob in self.listed():
+            path = blob.name[len(self.prefix) :]
+            known = self.manifest.get(path)
+            if known and known.generation == blob.generation:
+                continue
+            try:
+                seen = (self.folder / path).stat()
+            except OSError:
+                yield blob
+            else:
+                if known and known.is_of(seen):
+                    yield blob
 
     def note_restored(self, blob: Any) -> None:
         path = blob.name[len(self.prefix) :]
@@ -387,6 +440,7 @@ class Mirror:
         if not self.finishing:
             self.finishing = True
             self.manifest.doubt_all()
+            self.watch.end()
         self.patience = LAST_PATIENCE if has_time else HURRY
         self.give_up(
             lambda each: time.monotonic() - each.moved > 2 or self.inode_of(each.path) != each.inode

@@ -3,14 +3,14 @@ their quotas.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import accelerators, api, prices
+from berg.google import accelerators, advice, api, prices
 from berg.google.accelerators import Shape
 from berg.google.prices import Prices
 from berg.google.tpus import everything as all_tpus
@@ -105,11 +105,16 @@ def zones_that_offer(config: Config, kind: str, name: str) -> set[str]:
 
 def quotas(config: Config, region: str) -> dict[str, tuple[float, float]]:
     """Limit and usage of every quota that a region and the project show, by metric."""
-    rows = [
-        *api.call(config, "GET", f"/regions/{region}", fields="quotas").get("quotas", []),
-        *api.call(config, "GET", "", fields="quotas").get("quotas", []),
-    ]
-    return {row["metric"]: (row["limit"], row["usage"]) for row in rows}
+
+    def ask(path: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = api.call(config, "GET", path, fields="quotas").get(
+            "quotas", []
+        )
+        return found
+
+    with ThreadPoolExecutor() as pool:  # at the same time: each may be a round trip of its own
+        rows = [*pool.map(ask, (f"/regions/{region}", ""))]
+    return {row["metric"]: (row["limit"], row["usage"]) for each in rows for row in each}
 
 
 def shortages(
@@ -145,6 +150,7 @@ class Gpu:
     usd_per_hour: float | None = None  # None: not known
     spot_usd_per_hour: float | None = None
     flex_usd_per_hour: float | None = None
+    spot_odds: advice.Odds | None = None  # in the best zone of the region; None: Google says none
 
 
 def gpu_zones(config: Config) -> dict[str, list[str]]:
@@ -205,6 +211,7 @@ def gpus(config: Config, listed: Prices | None) -> list[Gpu]:
     with ThreadPoolExecutor() as pool:
         there = pool.submit(quotas, config, config.region)
         zones = gpu_zones(config)
+        odds = advice.of_shapes(config, smallest(config.region, zones))
 
     def left(metric: str) -> float | None:
         limit, usage = there.result().get(metric, (None, 0.0))
@@ -221,8 +228,16 @@ def gpus(config: Config, listed: Prices | None) -> list[Gpu]:
         shape = accelerators.choose(None, name, None, None)
         rates = per_hour(listed, shape)
         quota = left(metric), left(f"PREEMPTIBLE_{metric}")
-        found.append(Gpu(name, [*counts], sorted(set(places)), *quota, shape.machine_type, *rates))
+        made = Gpu(name, [*counts], sorted(set(places)), *quota, shape.machine_type, *rates)
+        found.append(replace(made, spot_odds=odds.get(name)))
     return found
+
+
+def smallest(region: str, zones: dict[str, list[str]]) -> Iterator[tuple[Shape, list[str]]]:
+    """Return the smallest machine with each GPU type, and its zones in a region."""
+    for name, places in zones.items():
+        here = sorted({zone for zone in places if zone.startswith(f"{region}-")})
+        yield accelerators.choose(None, name, None, None), here
 
 
 def per_hour(

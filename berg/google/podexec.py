@@ -26,7 +26,7 @@ from urllib.parse import urlencode, urlsplit
 from berg import BergError
 from berg.config import Config
 from berg.google import api
-from berg.google.kubernetes import CORE, Server, refusal
+from berg.google.kubernetes import Server, path_to, refusal
 
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 CHUNK = 32 << 10
@@ -59,7 +59,7 @@ def run(
     if stdin is not None:
         query.append(("stdin", "true"))
     query.append(("tty" if terminal else "stderr", "true"))  # a terminal has one output
-    link = Link(config, server, f"{CORE}/pods/{pod}/exec?{urlencode(query)}")
+    link = Link(config, server, f"{path_to('pods', pod)}/exec?{urlencode(query)}")
     with contextlib.ExitStack() as stack:
         stack.callback(link.socket.close)
         if stdin is not None:

@@ -24,6 +24,8 @@ from berg.google import api
 from berg.google.accelerators import FRACTIONS, Shape
 
 SERVICE = "services/6F81-5844-456A"  # Compute Engine
+CLUSTERS = "services/CCD8-9BF1-090E"  # Kubernetes Engine
+GLOBAL = "global"  # in place of a region: the fees for clusters are the same in all
 PAGE = 5000
 FIELDS = (
     "nextPageToken,skus(description,serviceRegions,category(resourceGroup),"
@@ -57,6 +59,8 @@ MEMORY = {
     "g2-standard": 4,
     "g4-standard": 3.75,
 }
+# vCPUs that are paid for of machines that share a core, and GiB.
+SHARED_CORE = {"e2-micro": (0.25, 1), "e2-small": (0.5, 2), "e2-medium": (1, 4)}
 MEMORY |= {"a2-highgpu": 85 / 12, "a2-megagpu": 1360 / 96, "a2-ultragpu": 170 / 12}
 MEMORY |= {"a3-highgpu": 9, "a3-megagpu": 9, "a3-ultragpu": 2952 / 224}
 # GiB of local SSD that come with each GPU, and are paid for like any other. Same source.
@@ -80,6 +84,7 @@ GPUS = {
 }
 # of each chip, with its share of the machine
 TPUS = {
+    "ct5lp": "TpuV5e",
     "ct5p": "TpuV5p",
     "ct6e": "TpuV6e",
     "tpu7x": "TPU7x",
@@ -140,7 +145,10 @@ class Prices:
         """Return a machine's vCPUs and memory as `parts` does."""
         name = FAMILIES.get(series) or FAMILIES.get(series.partition("-")[0])
         memory = MEMORY.get(series)
-        cpus = shape.num_cpus
+        cpus: float = shape.num_cpus
+        if shape.machine_type in SHARED_CORE:
+            cpus, gigabytes = SHARED_CORE[shape.machine_type]
+            memory = gigabytes / cpus
         if name is None or memory is None or not cpus or shape.machine_type in FRACTIONS:
             return [(None, 1)]
         what = name if model == FLEX else f"{name} Instance"
@@ -219,11 +227,22 @@ def latest(config: Config, regions: Iterable[str]) -> dict[str, Prices]:
     return {region: each for region, each in found.items() if each}
 
 
-def refresh(config: Config, regions: list[str]) -> str:
+def cluster_fee(config: Config, location: str) -> float | None:
+    """USD for an hour of a cluster without its nodes; None if that is unknown."""
+    if not is_fresh(known(config, GLOBAL)):
+        refresh(config, [GLOBAL], CLUSTERS)
+    kind = "Regional"
+    if location.count("-") > 1:
+        kind = "Zonal"
+    listed = known(config, GLOBAL)
+    return listed.find(f"{kind} Kubernetes Clusters") if listed else None
+
+
+def refresh(config: Config, regions: list[str], service: str = SERVICE) -> str:
     """Ask for the prices of regions, all at once, and keep them; return why there are none."""
     from google.api_core import exceptions
 
-    url = f"{config.service_url('cloudbilling')}/v1/{SERVICE}/skus"
+    url = f"{config.service_url('cloudbilling')}/v1/{service}/skus"
     hourly: dict[str, dict[str, float]] = {region: {} for region in regions}
     try:
         for page in api.pages(config, url, pageSize=PAGE, fields=FIELDS):
@@ -256,7 +275,8 @@ def keep(config: Config, found: Prices) -> None:
 
 def is_wanted(sku: dict[str, Any]) -> bool:
     """Whether a SKU prices a part of a machine at once, and not by contract."""
-    is_part = sku["category"].get("resourceGroup") in GROUPS
+    is_fee = sku["description"].endswith("Kubernetes Clusters")
+    is_part = is_fee or sku["category"].get("resourceGroup") in GROUPS
     return is_part and not sku["description"].startswith(("Commitment", "Reserved "))
 
 

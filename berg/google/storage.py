@@ -9,15 +9,18 @@ import functools
 import importlib
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, owner
+from berg.google import api, batch, owner
+from berg.google.media import Media, Packed
 from berg.google.retry import is_transient
 
 API = "https://storage.googleapis.com"
@@ -25,7 +28,29 @@ TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
 # bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more
 # CPU
 CHUNK = 8 << 20
+SMALL = 4 << 20  # bytes of an upload in one request, which are in memory
 PIECE = 32 << 20  # bytes of a large download that one connection brings
+
+
+# what becomes of the fields of `Listed`
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "name": str,
+    "size": int,
+    "crc32c": str,
+    "generation": int,
+    "updated": api.time_of,
+    "metadata": dict,
+}
+
+
+BATCHES = 8  # that are asked side by side
+
+
+def in_batches(items: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield the items in lists that fit into a batch."""
+    rest = iter(items)
+    while some := list(islice(rest, batch.MOST)):
+        yield some
 
 
 class Unreadable(BergError):
@@ -71,6 +96,7 @@ class Bucket:
         self.config = config
         self.name = config.bucket
         self.timeout: tuple[float, float] = TIMEOUT
+        self.asking = Media(config, TIMEOUT)
 
     @functools.cached_property
     def client(self) -> Any:
@@ -103,6 +129,12 @@ class Bucket:
         owner.guard(self.config, http)
         return client
 
+    @property
+    def media(self) -> Media:
+        """What reads and writes small objects; its connections are kept."""
+        self.asking.timeout = self.timeout
+        return self.asking
+
     @functools.cached_property
     def bucket(self) -> Any:
         return self.client.bucket(self.name)
@@ -133,14 +165,10 @@ class Bucket:
         from google.api_core import exceptions
 
         try:
-            content: bytes | None = self.bucket.blob(name).download_as_bytes(
-                start=start or None,
-                end=end and end - 1,
-                timeout=self.timeout,
-                retry=self.retry,
-                checksum=None if start else "auto",
-            )
+            content: bytes = self.retry(self.media.read)(name, start, end)
             return content
+        except Packed:
+            return self.unpacked(name, start, end)
         except exceptions.RequestRangeNotSatisfiable:
             return b""
         except exceptions.NotFound as error:
@@ -148,13 +176,36 @@ class Bucket:
                 raise
             return None
 
-    def exists(self, name: str) -> bool:
-        is_there: bool = self.bucket.blob(name).exists(timeout=self.timeout, retry=self.retry)
-        return is_there
+    def unpacked(self, name: str, start: int, end: int | None) -> bytes:
+        """Content that lies packed in the bucket, as Google's library unpacks it."""
+        data: bytes = self.bucket.blob(name).download_as_bytes(
+            start=start or None,
+            end=end and end - 1,
+            timeout=self.timeout,
+            retry=self.retry,
+            checksum=None if start else "auto",
+        )
+        return data
 
-    def get(self, name: str) -> Any:
-        """The object's metadata as a Blob, None without the object."""
-        return self.bucket.get_blob(name, timeout=self.timeout, retry=self.retry)
+    def exists(self, name: str) -> bool:
+        return self.get(name) is not None
+
+    def get(self, name: str) -> "Listed | None":
+        """What the bucket says of an object, None without the object."""
+        about = self.retry(self.media.about)(name)
+        return about and Listed.of(about)
+
+    def gets(self, names: Iterable[str], fields: str) -> "Iterator[Listed | None]":
+        """What the bucket says of many objects, None of those that are not there; a request for a
+        hundred of them.
+        """
+
+        def some(of: list[str]) -> list[dict[str, Any] | None]:
+            return batch.about(self.config, of, fields)
+
+        with ThreadPoolExecutor(BATCHES) as pool:
+            for found in pool.map(some, in_batches(names)):
+                yield from (Listed.of(about) if about else None for about in found)
 
     def write(
         self,
@@ -179,7 +230,7 @@ class Bucket:
             # A write whose answer was lost is refused when it is repeated: then what is there is
             # ours.
             there = self.get(name)
-            if there is None or self.read(name) != data or there.metadata != metadata:
+            if there is None or self.read(name) != data or there.metadata != (metadata or {}):
                 raise
             generation_now: int = there.generation
             return generation_now
@@ -215,9 +266,11 @@ class Bucket:
         Raises Changed if the object is not at `generation`; a write whose answer was lost may be
         why.
         """
+        part = Part(file, on_progress)
+        if size <= SMALL:
+            return self.upload_small(name, part, size, generation, metadata)
         blob = self.bucket.blob(name, chunk_size=CHUNK)
         blob.metadata = metadata
-        part = Part(file, on_progress)
 
         def put(**options: Any) -> Any:
             part.seek(0)
@@ -227,6 +280,27 @@ class Bucket:
 
         self._put(blob, generation, put, self.retry_of_files)
         return blob
+
+    def upload_small(
+        self,
+        name: str,
+        part: Part,
+        size: int,
+        generation: int | None,
+        metadata: dict[str, str] | None,
+    ) -> "Listed":
+        """Upload a file that fits into one request, as `upload_stream` does."""
+        from google.api_core import exceptions
+
+        data = part.read(size)
+        if len(data) != size:
+            raise ValueError(f"{size} bytes were to be read, and {len(data)} were there")
+        try:
+            put = self.retry_of_files(self.media.upload)
+            written = Listed.of(put(name, data, generation, metadata))
+        except exceptions.PreconditionFailed:
+            raise Changed(f"gs://{self.name}/{name} was changed by somebody else") from None
+        return written
 
     def _put(self, blob: Any, generation: int | None, put: Callable[..., Any], retry: Any) -> int:
         from google.api_core import exceptions
@@ -265,7 +339,7 @@ class Bucket:
             # The tail is named twice in what a retry sees, never in what it writes: a second
             # attempt finds the object at another generation and changes nothing.
             blob.compose(
-                [self.bucket.blob(name), tail],
+                [self.bucket.blob(name), self.bucket.blob(tail_name)],
                 if_generation_match=generation,
                 if_source_generation_match=[generation, tail.generation],
                 timeout=self.timeout,
@@ -292,32 +366,51 @@ class Bucket:
         One of several pieces by its size comes in ranges side by side: a single connection seldom
         fills the link.
         """
-        from google.cloud.storage import transfer_manager
-
-        size = listed.size if listed else 0
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = (parts or path.parent) / f".berg-part-{uuid.uuid4().hex}"
         try:
-            blob = self.bucket.blob(name, generation=generation)
-            options = {"timeout": self.timeout, "retry": self.retry_of_files}
-            if size > PIECE:
-                # its crc32c, and its encoding: what is packed cannot be unpacked by pieces
-                blob.reload(**options)
-            if size > PIECE and not blob.content_encoding:
-                how = {
-                    "chunk_size": PIECE,
-                    "worker_type": transfer_manager.THREAD,
-                    "download_kwargs": options,
-                }
-                transfer_manager.download_chunks_concurrently(blob, str(temporary), **how)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not listed or listed.size > PIECE:
+                self.download_large(name, temporary, generation, listed)
             else:
-                blob.download_to_filename(str(temporary), checksum="crc32c", **options)
+                self.download_small(name, temporary, generation)
             if listed:  # before it is moved: afterwards the file may be another download's
                 updated = listed.updated.timestamp()
                 os.utime(temporary, (updated, updated))
             temporary.replace(path)
-        finally:
+        except BaseException:
             temporary.unlink(missing_ok=True)
+            raise
+
+    def download_small(self, name: str, path: Path, generation: int | None) -> None:
+        """Download an object in one piece; Google's library unpacks one that lies packed."""
+        with path.open("wb") as file:
+            try:
+                self.retry_of_files(self.media.download)(name, generation, file)
+                return
+            except Packed:
+                pass
+        self.download_large(name, path, generation, None)
+
+    def download_large(
+        self, name: str, path: Path, generation: int | None, listed: "Listed | None"
+    ) -> None:
+        """Download an object by Google's library, in pieces if it is `listed` with its size."""
+        from google.cloud.storage import transfer_manager
+
+        blob = self.bucket.blob(name, generation=generation)
+        options = {"timeout": self.timeout, "retry": self.retry_of_files}
+        if listed:
+            # its crc32c, and its encoding: what is packed cannot be unpacked by pieces
+            blob.reload(**options)
+        if listed and not blob.content_encoding:
+            how = {
+                "chunk_size": PIECE,
+                "worker_type": transfer_manager.THREAD,
+                "download_kwargs": options,
+            }
+            transfer_manager.download_chunks_concurrently(blob, str(path), **how)
+        else:
+            blob.download_to_filename(str(path), checksum="crc32c", **options)
 
     def delete(self, *object_names: str) -> None:
         """Delete objects; those that do not exist are passed over."""
@@ -344,6 +437,19 @@ class Bucket:
         except exceptions.NotFound:
             pass
 
+    def delete_all_at(self, objects: Iterable[tuple[str, int]]) -> None:
+        """Delete objects, each at its generation; those that are at another one stay."""
+        with ThreadPoolExecutor(BATCHES) as pool:
+            list(pool.map(lambda some: batch.delete(self.config, some), in_batches(objects)))
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Prefixes of objects up to the next slash behind a prefix, in order."""
+        path = f"{self.config.endpoint or API}/storage/v1/b/{self.name}/o"
+        fields = "prefixes,nextPageToken"
+        for page in api.pages(self.config, path, prefix=prefix, delimiter="/", fields=fields):
+            owner.confirmed(self.config).result()
+            yield from page.get("prefixes", [])
+
     def list(
         self,
         prefix: str,
@@ -363,21 +469,11 @@ class Bucket:
             "delimiter": delimiter,
             "fields": f"items({fields}),nextPageToken",
         }
-        kinds: dict[str, Callable[..., Any]] = {
-            "size": int,
-            "generation": int,
-            "updated": api.time_of,
-        }
         is_ours = owner.confirmed(self.config)
         for page in api.pages(self.config, path, **query):
             is_ours.result()
             for item in page.get("items", []):
-                yield Listed(
-                    **{
-                        key: kinds[key](value) if key in kinds else value
-                        for key, value in item.items()
-                    }
-                )
+                yield Listed.of(item)
 
 
 @dataclass
@@ -392,3 +488,11 @@ class Listed:
     generation: int = 0
     updated: datetime | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+    md5_hash: str = ""  # base64
+
+    @classmethod
+    def of(cls, item: dict[str, Any]) -> "Listed":
+        """What one item of a list says, as far as it is used here."""
+        known = {key: item[key] for key in KINDS if key in item}
+        checked = {key: KINDS[key](value) for key, value in known.items()}
+        return cls(**checked, md5_hash=item.get("md5Hash", ""))

@@ -1,11 +1,13 @@
 """Which machines with TPUs Google offers through Compute Engine, and how many of them form a slice.
 
-Not covered: v2, v3, v4 and v5e, which exist only in the Cloud TPU API; several slices for one job.
+Not covered: v4 and v5e, which come as nodes of a cluster alone (tpu_nodes.py); v2 and v3; several
+slices for one job.
 """
 
 import re
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from berg import BergError
 from berg.google.accelerators import Shape
@@ -71,6 +73,16 @@ MACHINE_TYPES = {
 }
 
 
+def policy(name: str, topology: str, description: str) -> dict[str, Any]:
+    """Return the body of the workload policy that lets machines form a slice of that topology."""
+    workload = {
+        "type": "HIGH_THROUGHPUT",
+        "acceleratorTopology": topology,
+        "acceleratorTopologyMode": "AUTO_CONNECT",
+    }
+    return {"name": name, "description": description, "workloadPolicy": workload}
+
+
 @dataclass(frozen=True)
 class Tpu:
     """TPUs to ask for: one machine, or a slice of several."""
@@ -113,9 +125,8 @@ def parse(text: str) -> Tpu:
     name, _, rest = text.partition("-")
     if name in OLDER:
         raise BergError(
-            f"--tpu {text}: {name} exists only in the Cloud TPU API, which gets fixes only and has "
-            "no time limit for "
-            f"its machines; berg leaves it out. It knows: {', '.join(FAMILIES)}"
+            f"--tpu {text}: Compute Engine has no {name}, only {', '.join(FAMILIES)}. "
+            "v4 and v5e come as pods of a cluster: berg cluster create NAME --tpu v5e-4x4"
         )
     family = FAMILIES.get(name)
     if family is None:

@@ -81,7 +81,7 @@ def deploy(config: Config, name: str, size: int, say: Say) -> None:
                 f"for {price(config, place, disk)} from now on"
             )
             path = f"{found['location']}/clusters/{found['name']}/nodePools"
-            body = {"nodePool": pool_body(config, disk)}
+            body = {"nodePool": container.like_its_cluster(pool_body(config, disk), found)}
             container.change(config, place, "POST", path, body, f"the pool {POOL}", say)
         server = gke.connect(config, place)
         put(config, server, size)

@@ -86,16 +86,23 @@ def text(cluster: dict[str, Any]) -> str:
 
 def pool_values(pool: dict[str, Any]) -> dict[str, Any]:
     """Return what a pool is, by the keys of the file."""
-    gpu_type, num_gpus = container.gpus_of(pool)
     node, limits = pool["config"], pool_status(pool)
-    gpus = {"gpu-type": gpu_type} if gpu_type else {}
     return {
-        **gpus,
-        "num-gpus": num_gpus,
-        "machine-type": node["machineType"],
+        **machines_of(pool, limits["tpu"]),
         "min-nodes": limits["min_nodes"],
         "max-nodes": limits["max_nodes"],
         "disk-gb": node["diskSizeGb"],
         "disk-type": node["diskType"],
         "spot": bool(node.get("spot")),
     }
+
+
+def machines_of(pool: dict[str, Any], tpu: str) -> dict[str, Any]:
+    """Return what the nodes of a pool are: `tpu` says it, or their type and GPUs."""
+    node = pool["config"]
+    if tpu:
+        seconds = int(node.get("maxRunDuration", "0s").rstrip("s"))
+        return {"tpu": tpu, "max-hours": seconds // 3600}
+    gpu_type, num_gpus = container.gpus_of(pool)
+    gpus = {"gpu-type": gpu_type} if gpu_type else {}
+    return {**gpus, "num-gpus": num_gpus, "machine-type": node["machineType"]}

@@ -20,16 +20,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from berg import BergError
+from berg import BergError, gce
 from berg.config import Config
-from berg.google import accelerators, api, container, grants, offers, rights
+from berg.google import (
+    accelerators,
+    api,
+    container,
+    grants,
+    offers,
+    rights,
+    tpu_nodes,
+    tpus,
+    workload,
+)
 from berg.google import kubernetes as k8s
 from berg.inventory import Machine
-from berg.places import gke, podstatus
+from berg.places import gke, podaccount, podstatus, queues
 
 # Google's fee of $0.10 (an account's first zonal cluster is free of it) and the e2-medium;
 # us-central1, 2026-11.
 IDLE_PRICE = "about $0.13 an hour"
+MOST_NODE_HOURS = 2880  # 120 days, the most that Google takes
 DISK_TYPES = ("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced")
 NODE_ROLE = "roles/container.defaultNodeServiceAccount"
 POOLS_NOT_FOR_JOBS = (container.SYSTEM, container.CACHE)
@@ -46,6 +57,8 @@ class Wanted:
     min_nodes: int = 0
     max_nodes: int | None = None
     machine_type: str | None = None
+    tpu: str | None = None
+    max_hours: int = 336  # of a node with TPUs
     gpu_type: str | None = None
     num_gpus: int | None = None
     disk_gb: int = 100
@@ -56,6 +69,11 @@ class Wanted:
     @property
     def most(self) -> int:
         return self.num_nodes if self.max_nodes is None else self.max_nodes
+
+    @property
+    def slice(self) -> tpu_nodes.Slice | None:
+        """The TPUs that are wanted; raise BergError where no node has such ones."""
+        return tpu_nodes.parse(self.tpu) if self.tpu else None
 
     @property
     def options(self) -> str:
@@ -87,6 +105,30 @@ class Wanted:
             )
         if self.disk_type is not None and self.disk_type not in DISK_TYPES:
             raise BergError(f"--disk-type {self.disk_type}: there are {', '.join(DISK_TYPES)}")
+        self.check_tpu()
+
+    def check_tpu(self) -> None:
+        """Raise BergError for options that say otherwise what --tpu says."""
+        if self.tpu is None:
+            return
+        said = {"--machine-type": self.machine_type, "-t": self.gpu_type, "-g": self.num_gpus}
+        if given := [option for option, value in said.items() if value is not None]:
+            raise BergError(f"--tpu says what the nodes are: leave out {', '.join(given)}")
+        if not 1 <= self.max_hours <= MOST_NODE_HOURS:
+            raise BergError(f"--max-hours {self.max_hours}: give 1 to {MOST_NODE_HOURS}")
+        wanted = tpu_nodes.parse(self.tpu)
+        if self.spot and not wanted.spot:
+            raise BergError(
+                f"--tpu {self.tpu} cannot be had as Spot nodes unless Google let your project in: "
+                "no --spot"
+            )
+        if wanted.hosts == 1:
+            return
+        if self.max_nodes not in (None, wanted.hosts) or self.min_nodes not in (0, wanted.hosts):
+            raise BergError(
+                f"--tpu {self.tpu} is a slice of {wanted.hosts} nodes, all or none: "
+                "leave out --max-nodes and --min-nodes"
+            )
 
 
 @dataclass
@@ -105,9 +147,9 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
     """
     container.check_name(name)
     wanted.check()
-    shape = accelerators.choose(wanted.num_gpus, wanted.gpu_type, None, wanted.machine_type)
-    accelerators.check(shape, "", wanted.spot)
+    shape = shape_of(wanted)
     there = next((each for each in container.clusters(config) if each["name"] == name), None)
+    account = config.service_account
     if there:
         check_there(config, there, wanted, say)
         config, location = as_its_nodes(config, there), there["location"]
@@ -115,16 +157,16 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         zones = [wanted.zone] if wanted.zone else config.zones
         location = offers.zones_with(config, shape, zones, False)[0]
     place, pool = f"{location}/{name}", pool_for(config, shape, wanted)
-    kind = f"{shape}, spot" if wanted.spot else str(shape)
+    kind = f"{wanted.tpu or shape}, spot" if wanted.spot else str(wanted.tpu or shape)
     try:
         if not there:
             make_cluster(config, name, location, say)
         container.settle(config, place, say)
         ensure_pool(config, place, pool, kind, wanted, say)
         server = k8s.server_of(config, container.get(config, place))
-        gke.ensure(config, server)
+        podaccount.ensure(replace(config, service_account=account), server)
         with contextlib.suppress(k8s.Refused):  # by who may not; somebody else will
-            gke.narrow(config, server)
+            podaccount.narrow(config, server)
     except api.OperationFailed as error:
         say_incomplete(name, location, wanted, say)
         message = error.message
@@ -135,6 +177,33 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         say_incomplete(name, location, wanted, say)
         raise
     return place
+
+
+def shape_of(wanted: Wanted) -> accelerators.Shape:
+    """Return what each node is; raise BergError where there is none such."""
+    if wanted.slice:
+        return wanted.slice.shape
+    shape = accelerators.choose(wanted.num_gpus, wanted.gpu_type, None, wanted.machine_type)
+    accelerators.check(shape, "", wanted.spot)
+    return shape
+
+
+def admit(config: Config, name: str, user: str) -> str:
+    """Make the namespace of somebody's pods in a cluster, with an account that has its right there.
+
+    Return the namespace. Whom the pods act as, the user's first job says.
+    """
+    cluster = container.find(config, name)
+    if not container.workload_pool(cluster):
+        raise BergError(
+            f"the cluster {name} has no Workload Identity: all pods share one account there, and "
+            "nobody has to be admitted"
+        )
+    home = podaccount.Home(workload.namespace(user), workload.ACCOUNT)
+    server = k8s.server_of(config, cluster)
+    podaccount.make_namespace(config, server, home.namespace)
+    podaccount.admit_pods(config, server, home.namespace)
+    return home.namespace
 
 
 def check_there(config: Config, cluster: dict[str, Any], wanted: Wanted, say: Say) -> None:
@@ -184,8 +253,17 @@ def pool_for(config: Config, shape: accelerators.Shape, wanted: Wanted) -> dict[
         wanted.disk_gb,
         wanted.disk_type or shape.disk_type,
         wanted.spot,
+        wanted.slice,
+        wanted.max_hours,
     )
-    return container.pool_body(config, nodes, min_nodes=wanted.min_nodes, max_nodes=wanted.most)
+    return container.pool_body(config, nodes, min_nodes=wanted.min_nodes, max_nodes=most_of(wanted))
+
+
+def most_of(wanted: Wanted) -> int:
+    """Return how many nodes a pool has at most: of a slice of TPUs all that form it."""
+    if wanted.slice and wanted.slice.hosts > 1:
+        return wanted.slice.hosts
+    return wanted.most
 
 
 def ensure_pool(
@@ -193,19 +271,36 @@ def ensure_pool(
 ) -> None:
     """Make the pool that is wanted, unless one of its name is there."""
     location, _, name = place.partition("/")
-    pools = container.pools(container.get(config, place))
+    cluster = container.get(config, place)
+    pools = container.pools(cluster)
     made = next((each for each in pools if each["name"] == pool["name"]), None)
     if made is None:
-        say(f"Making the pool {pool['name']}: 0 to {wanted.most} nodes, {kind}")
+        if wanted.slice:
+            ensure_policy(config, location, wanted.slice)
+        say(f"Making the pool {pool['name']}: 0 to {most_of(wanted)} nodes, {kind}")
         path = f"{location}/clusters/{name}/nodePools"
-        body = {"nodePool": pool}
+        body = {"nodePool": container.like_its_cluster(pool, cluster)}
         container.change(config, place, "POST", path, body, f"the pool {pool['name']}", say)
     elif nodes_of(made) != nodes_of(pool):
         say(
             f"The pool {pool['name']} is there already, with {nodes_of(made)}, and stays as it is. "
             f"Its limits: berg cluster resize {name} --pool {pool['name']} "
-            f"--max-nodes {wanted.most}"
+            f"--max-nodes {most_of(wanted)}"
         )
+
+
+def ensure_policy(config: Config, location: str, wanted: tpu_nodes.Slice) -> None:
+    """Make the workload policy that a pool of such a slice names, unless it is there.
+
+    It costs nothing, all pools of its topology in the region share it, and it stays.
+    """
+    from google.api_core import exceptions
+
+    if not wanted.policy:
+        return
+    body = tpus.policy(wanted.policy, wanted.topology, "for pools of berg's clusters")
+    with contextlib.suppress(exceptions.Conflict):
+        api.write(config, f"/regions/{gce.region_of(location)}/resourcePolicies", body)
 
 
 def say_incomplete(name: str, location: str, wanted: Wanted, say: Say) -> None:
@@ -366,26 +461,27 @@ def status(config: Config, cluster: dict[str, Any]) -> Status:
 
 @dataclass
 class Inside:
-    """What a cluster's own server says: its nodes, berg's Jobs that lack pods, berg's pods, and
-    what befell them.
+    """What a cluster's own server says: its nodes, berg's Jobs that lack pods, berg's pods, what
+    befell them, and why Jobs wait in queues, by their uids.
     """
 
     nodes: list[dict[str, Any]]
     short: list[dict[str, Any]]
     pods: list[dict[str, Any]]
     events: list[dict[str, Any]]
+    queued: dict[str, str]
 
 
 def gather(config: Config, cluster: dict[str, Any]) -> Inside:
     server = k8s.server_of(config, cluster)
     ours = {"labelSelector": "berg=1", "patience": gke.LISTING}
     nodes = k8s.items(config, server, k8s.NODES, patience=gke.LISTING)
-    jobs = k8s.items(config, server, k8s.JOBS, **ours)
-    pods = k8s.items(config, server, f"{k8s.CORE}/pods", **ours)
+    jobs = k8s.items(config, server, k8s.everywhere(server, "jobs"), **ours)
+    pods = k8s.items(config, server, k8s.everywhere(server, "pods"), **ours)
     alive = [each for each in pods if gke.is_alive(each)]
     short = [each for each in jobs if gke.is_short(each, alive)]
     events = gke.events_for(config, container.where(cluster), alive, bool(short))
-    return Inside(nodes, short, pods, events)
+    return Inside(nodes, short, pods, events, queues.reasons(config, server, short))
 
 
 def pod_rows(inside: Inside, place: str) -> list[dict[str, Any]]:
@@ -397,7 +493,10 @@ def pod_rows(inside: Inside, place: str) -> list[dict[str, Any]]:
     ]
     for each in inside.short:
         own = [pod for pod in inside.pods if gke.is_owned(pod, each)]
-        why = podstatus.hindrance(each, own, inside.events) or "Kubernetes is to make its pod"
+        why = inside.queued.get(each["metadata"]["uid"])
+        why = (
+            why or podstatus.hindrance(each, own, inside.events) or "Kubernetes is to make its pod"
+        )
         if not any(map(gke.is_alive, own)):
             rows.append(pod_row(podstatus.to_come(each, place, own, why), ""))
     return rows
@@ -421,7 +520,8 @@ def pod_row(machine: Machine, node: str) -> dict[str, Any]:
 def node_row(node: dict[str, Any], used: int) -> dict[str, Any]:
     """Return what is shown of a node, of whose GPUs some are used."""
     about, labels = node.get("status", {}), node["metadata"].get("labels", {})
-    gpus = int(about.get("allocatable", {}).get("nvidia.com/gpu", 0))
+    there = about.get("allocatable", {})
+    gpus = int(there.get("nvidia.com/gpu", there.get(tpu_nodes.CHIP, 0)))
     conditions = {each["type"]: each["status"] for each in about.get("conditions", [])}
     drivers = ""
     if f"{container.LABEL}gke-accelerator" in labels:
@@ -441,6 +541,7 @@ def pool_status(pool: dict[str, Any]) -> dict[str, Any]:
     kind, count = container.gpus_of(pool)
     node, scaling = pool.get("config", {}), pool.get("autoscaling", {})
     gpus = driver = ""
+    tpus = tpu_nodes.of_pool(pool)
     if count:
         gpus = f"{count} x {kind}"
         installation = node.get("accelerators", [{}])[0].get("gpuDriverInstallationConfig", {})
@@ -452,6 +553,7 @@ def pool_status(pool: dict[str, Any]) -> dict[str, Any]:
         "pool": pool["name"],
         "machine_type": node.get("machineType", ""),
         "gpus": gpus,
+        "tpu": tpus.name if tpus else "",
         "spot": bool(node.get("spot")),
         "min_nodes": low,
         "max_nodes": container.most_nodes(pool),
@@ -497,7 +599,8 @@ def context(config: Config, place: str) -> str:
 def credentials(config: Config, name: str) -> str:
     """Let kubectl know a cluster, beside those that it knows; returns the name of the context.
 
-    kubectl itself writes its file, and one that it cannot read stays as it is.
+    It looks at the namespace of the person's pods. kubectl itself writes its file, and one that it
+    cannot read stays as it is.
     """
     cluster = container.find(config, name)
     server, there = k8s.server_of(config, cluster), context(config, container.where(cluster))
@@ -519,7 +622,8 @@ def credentials(config: Config, name: str) -> str:
         kubectl(["config", "delete-cluster", there])
     for words in (["set-cluster", there, f"--server={server.url}", *authority], user):
         kubectl(["config", *words])
-    kubectl(["config", "set-context", there, f"--cluster={there}", f"--user={there}"])
+    home = f"--namespace={podaccount.namespace(config, server)}"
+    kubectl(["config", "set-context", there, f"--cluster={there}", f"--user={there}", home])
     kubectl(["config", "use-context", there])
     return there
 

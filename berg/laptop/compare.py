@@ -10,7 +10,7 @@ from berg import BergError, job
 from berg.code import changes
 from berg.config import Config
 from berg.google.storage import Bucket
-from berg.laptop import records, sweep
+from berg.laptop import records, software, sweep
 from berg.laptop.records import Record
 
 METRICS = 64 << 10  # bytes at the end of a metrics.jsonl that are read
@@ -49,9 +49,10 @@ def compare(config: Config, first: str, second: str) -> Comparison:
     with ThreadPoolExecutor() as pool:
         code = pool.submit(code_between, bucket, *jobs)
         values = [pool.submit(last_metrics, bucket, record) for record in (before, after)]
+        facts = [pool.submit(all_facts, bucket, record) for record in (before, after)]
         metrics = side_by_side(values[0].result(), values[1].result())
-    facts = side_by_side(facts_of(before, jobs[0]), facts_of(after, jobs[1]))
-    differences = [row for row in facts if row.first != row.second]
+    rows = side_by_side(facts[0].result(), facts[1].result())
+    differences = [row for row in rows if row.first != row.second]
     return Comparison((before.entry.name, after.entry.name), differences, metrics, code.result())
 
 
@@ -82,6 +83,12 @@ def code_between(bucket: Bucket, before: job.Job, after: job.Job) -> str:
         return changes.between(before.snapshot, after.snapshot, repo, open_pack)
 
 
+def all_facts(bucket: Bucket, record: Record) -> dict[str, str]:
+    """Return what a job was, how it went, and which software its last attempt ran with."""
+    ran_with = software.read(bucket, record.entry.name)
+    return facts_of(record, described(record)) | known(ran_with.facts())
+
+
 def facts_of(record: Record, this: job.Job) -> dict[str, str]:
     """Return what a job was and how it went, as texts by what people call them."""
     state = record.entry.state
@@ -105,6 +112,11 @@ def facts_of(record: Record, this: job.Job) -> dict[str, str]:
     facts |= {f"env {key}": value for key, value in this.env.items()}
     chosen = {key: value for key, value in this.spec.items() if key not in UNSEEN}
     facts |= {f"option {key}": value for key, value in chosen.items()}
+    return known(facts)
+
+
+def known(facts: dict[str, Any]) -> dict[str, str]:
+    """Return facts as texts, without those that say nothing."""
     return {key: str(value) for key, value in facts.items() if value not in (None, "", 0, [], {})}
 
 

@@ -40,6 +40,7 @@ KEYS = {
     "install-script": ("install_script", TEXT),
     "env": ("env", TABLE),
     "data": ("data", LIST),
+    "mount": ("mount", LIST),
     "results-dir": ("results_parent", TEXT),
 }
 FRACTIONAL = ("max-hours", "max-cost")  # need not be whole

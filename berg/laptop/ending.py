@@ -16,6 +16,7 @@ from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
+from berg.laptop import recent
 from berg.laptop.jobs import OFF, Entry, find, is_glob, logs_of, look_again, overview
 
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
@@ -31,7 +32,7 @@ def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[s
     """
     if not everything and not any(map(is_glob, patterns)):
         return list(dict.fromkeys(name for pattern in patterns for name in parts(config, pattern)))
-    living = [e.name for e in overview(config, config.user) if e.can_end]
+    living = [e.name for e in recent.look(config, config.user, 0).entries if e.can_end]
     if everything:
         return list(dict.fromkeys(living))
     return list(dict.fromkeys(hit for pattern in patterns for hit in hits(pattern, living)))

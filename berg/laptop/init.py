@@ -5,15 +5,16 @@ data.
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
 from berg import BergError, config, credentials, plain, wrapped
 from berg.config import Config
-from berg.google import api, grants, offers, rights
+from berg.google import api, container, grants, offers, rights
 from berg.google.storage import Bucket
+from berg.places import gke, podaccount
 
 KEYS = (  # what a walk settles
     "project",
@@ -226,6 +227,8 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
     """
     own = grants.account(settings)
     lacking, refusal = grants.missing(settings)
+    acting = replace(settings, service_account=own)
+    lacking += podaccount.missing(acting, lambda: gke.if_seen(lambda: container.clusters(acting)))
     if not lacking:
         say(f"{own} has what it needs; nothing was changed")
         return own

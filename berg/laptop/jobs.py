@@ -5,6 +5,7 @@ Not covered: all about one (records.py), and its end (ending.py).
 
 import functools
 import re
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -29,6 +30,7 @@ OFF = (
     "SUSPENDED",
 )
 GOING = ("STOPPING", *OFF)
+LEAVING = 180  # seconds for machines of a job that is over to go
 # What boot.py says on the serial console, among the kernel's lines: as startup script of the old
 # guest agent, of the new one, and as a unit.
 STARTUP_LINE = re.compile(
@@ -63,6 +65,7 @@ class Entry:
     # of a sweep: its machines, whichever job they have
     workers: list[Machine] = field(default_factory=list)
     parts: list["Entry"] = field(default_factory=list)  # the jobs of a sweep that this stands for
+    about: str = ""  # what else is to be said of it
 
     @property
     def machine(self) -> Machine | None:
@@ -79,10 +82,14 @@ class Entry:
         machine = self.machine.status if self.machine else ""
         if self.state is None:
             return f"no job, machine {machine}"
-        is_over_on_a_machine = self.state.final and machine not in ("", "STOPPING")
-        return (
-            f"{self.state.state}, machine {machine}" if is_over_on_a_machine else self.state.state
-        )
+        usual = ("", "STOPPING", *(OFF if self.is_stopped else ()))
+        is_odd = (self.state.final or self.is_stopped) and machine not in usual
+        return f"{self.state.state}, machine {machine}" if is_odd else self.state.state
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is a devbox that is off and keeps its disk."""
+        return self.state is not None and self.state.state == job.STOPPED
 
     @property
     def user(self) -> str:
@@ -169,7 +176,7 @@ def conclude(
     that it waits for in its sweep, ended the startup script without a worker.
     """
     alive = [machine for machine in machines if machine.status not in OFF]
-    if state.final or seconds_since_written < patience(state):
+    if stands(state, machines) or seconds_since_written < patience(state):
         return state
     if why := given_up(state, seconds_since_written, alive):
         return replace(state, state="LOST", reason=f"{why}; end it: berg kill")
@@ -181,6 +188,11 @@ def conclude(
         is_lost = all(map(last_words, needed))
         return without_worker(state, needed[0], last_words) if is_lost else state
     return state if waits() else without_machine(state)
+
+
+def stands(state: job.State, machines: list[Machine]) -> bool:
+    """Return whether a state holds until a person does something: the job is over, or off."""
+    return state.final or (state.state == job.STOPPED and bool(machines))
 
 
 def is_on_its_way(state: job.State, alive: list[Machine]) -> bool:
@@ -196,7 +208,8 @@ def given_up(state: job.State, seconds_since_written: float, alive: list[Machine
 
     Those that come too late give up themselves, and so do those that wait for others.
     """
-    if state.started_at:
+    waits_again = state.state == "SUBMITTED" and any(machine.is_queued for machine in alive)
+    if state.started_at and not waits_again:
         return ""
     vain = [machine.note for machine in alive if machine.is_vain]
     if vain:
@@ -276,7 +289,25 @@ def overview(
                 "these are the machines alone"
             )
             stored = []
-        owned = by_owner(listed.result())
+        entries = entries_of(config, stored, by_owner(listed.result()), not prefix)
+    everybodys = sorted_of(entries, None)
+    if not prefix:
+        names.remember([(each.name, each.sweep) for each in everybodys], living(entries))
+    return sorted_of(everybodys, user)
+
+
+def sorted_of(entries: list[Entry], user: str | None) -> list[Entry]:
+    """Return the entries of a user (None: everybody's), the newest first."""
+    mine = [each for each in entries if user in (None, each.user)]
+    return sorted(mine, key=lambda each: each.created_at, reverse=True)
+
+
+def entries_of(
+    config: Config, stored: list[Stored], owned: dict[str, list[Machine]], others: bool
+) -> list[Entry]:
+    """Return jobs from their states and the machines by their owners, and where it is asked for the
+    machines of none of them.
+    """
     waiting = functools.cache(lambda place: places.of(place).waiting(config))
     said: dict[str, str] = {}  # a console is read once for all jobs of a sweep
 
@@ -286,14 +317,12 @@ def overview(
         return said[machine.name]
 
     entries = [entry(config, each, owned, waiting, words) for each in stored]
-    for each in entries:
-        owned.pop(each.name, None)
-        owned.pop(f"{each.sweep}/", None)
-    if not prefix:
-        entries += [Entry(name.rstrip("/"), None, left) for name, left in owned.items()]
-        names.remember([(each.name, each.sweep) for each in entries], living(entries))
-    mine = [each for each in entries if user in (None, each.user)]
-    return sorted(mine, key=lambda each: each.created_at, reverse=True)
+    known = {name for each in entries for name in (each.name, f"{each.sweep}/")}
+    if others:
+        entries += [
+            Entry(name.rstrip("/"), None, left) for name, left in owned.items() if name not in known
+        ]
+    return entries
 
 
 def living(entries: list[Entry]) -> set[str]:
@@ -374,6 +403,8 @@ def explained(config: Config, stored: Stored, seen: job.State) -> job.State:
     why = places.of(summary.place).why_gone(config, owner, summary.group, zone)
     if why and zone:
         return replace(seen, state="FAILED", reason=f"there was no room in time: {why}")
+    if why and summary.place == "gce":
+        return replace(seen, state="FAILED", reason=f"Google gave up the request: {why}")
     return replace(seen, reason="; ".join(filter(None, [why, seen.reason])))
 
 
@@ -407,6 +438,23 @@ def look_again(config: Config, found: Entry) -> Entry:
     if stored is None:
         return replace(found, state=None, machines=machines)
     return entry(config, stored, by_owner(machines))
+
+
+def wait_while(there: Callable[[], list[str]], whose: str, say: Callable[[str], None]) -> list[str]:
+    """Wait until no machines are there that go by themselves; return the names of those that stay.
+
+    `say` hears once of them and whose they are.
+    """
+    end = time.monotonic() + LEAVING
+    is_said = False
+    while left := there():
+        if time.monotonic() > end:
+            return left
+        if not is_said:
+            say(f"Waiting for {', '.join(left)} to go, {whose}")
+            is_said = True
+        time.sleep(1)
+    return []
 
 
 def find(config: Config, name: str) -> Entry:

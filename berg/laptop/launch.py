@@ -6,13 +6,13 @@ job with its machine, or nothing.
 
 import base64
 import contextlib
+import functools
 import hashlib
 import math
 import os
 import re
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -23,12 +23,10 @@ from typing import Any
 from berg import BergError, __version__, checks, gce, job, places, states
 from berg.code import dist, packages, revision, snapshot
 from berg.config import Config
-from berg.google import api, data, grants, offers, prices, secret
+from berg.google import api, data, grants, mounts, offers, prices, secret
 from berg.google.storage import Bucket, Changed
-from berg.laptop import limits, spending, ssh
+from berg.laptop import index, jobs, limits, power, spending, ssh
 from berg.plan import Choice, JobSpec, Offer, Plan, check_variable
-
-GOING = 180  # seconds for machines of a job that is over to go
 
 
 def prepare(
@@ -59,27 +57,32 @@ def prepare(
     with ThreadPoolExecutor() as pool:
         needed = pool.submit(packages.build)
         offered = pool.submit(priced_offer, config, spec, choice, sweep)
-        measured = [pool.submit(data.measure, config, text) for text in spec.data]
+        measured = pool.submit(sources, config, spec)
         within = pool.submit(limits.check_budget, config)
         region = pool.submit(check_bucket, config)
         free = pool.submit(check_free, config, name, again)
         taken = code or snapshot.take(root)
         bucket_region, _, _ = region.result(), free.result(), within.result()
-        (offer, rates), data_sets = offered.result(), [each.result() for each in measured]
+        (offer, rates), (data_sets, folders) = offered.result(), measured.result()
     check_room(config, data_sets, offer.image, offer.disk_gb)
+    gcsfuse = program_for(place_name, folders)
     this = replace(
         job_of(spec, config, name, taken),
         secrets=sorted(secret_values.keys() - {secret.WEBHOOK}),
         data=data_sets,
+        mounts=folders,
+        gcsfuse=gcsfuse[0],
         place=place_name,
         num_machines=choice.hosts,
         run_on="each" if spec.each or choice.is_slice else "first",
         gpus_per_machine=choice.shape.num_gpus,
         gpu_type=choice.shape.gpu_type,
         machine_type=choice.shape.machine_type,
+        stops_when_idle=stops_when_idle(spec, place_name, choice),
         image=offer.image,
         sweep=name if sweep else "",
         group=offer.group,
+        regions=offer.regions,
         rates=rates,
     )
     checks.check_size(this)
@@ -95,6 +98,7 @@ def prepare(
         spot=spec.spot,
         wheel=dist.build_wheel(),
         packages=needed.result(),
+        gcsfuse=gcsfuse,
         ssh_key=ssh_line(config),
         secrets=secret_values,
         cluster_key=cluster_key,
@@ -102,6 +106,23 @@ def prepare(
     if sweep:
         return made  # whose limit depends on the number of its jobs
     return limits.limited(made)
+
+
+def sources(config: Config, spec: JobSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return what the job is to know of its data sets, and of its mounts."""
+    with ThreadPoolExecutor() as pool:
+        brought = pool.map(functools.partial(data.measure, config), spec.data)
+        mounted = pool.map(functools.partial(mounts.measure, config), spec.mount)
+        data_sets, folders = list(brought), list(mounted)
+    mounts.check_places(folders, data_sets)
+    return data_sets, folders
+
+
+def program_for(place_name: str, folders: list[dict[str, Any]]) -> tuple[str, bytes]:
+    """Return the gcsfuse that machines bring for their mounts; pods have volumes instead."""
+    if not folders or place_name == "gke":
+        return "", b""
+    return mounts.own_program()
 
 
 def priced_offer(
@@ -132,10 +153,12 @@ def job_of(spec: JobSpec, config: Config, name: str, taken: snapshot.Snapshot) -
         keep_going=spec.keep_going,
         idle_seconds=math.ceil(spec.idle_hours * 3600),
         tpu=(spec.tpu or "").lower(),
+        docker=spec.container,
         kill_instance_after_job=not spec.no_kill,
         max_run_seconds=round(spec.max_hours * 3600),
         wait_seconds=round(spec.wait_hours * 3600),
         max_restarts=spec.max_restarts,
+        mending_seconds=math.ceil(spec.wait_minutes * 60),
         sample_seconds=spec.sample_seconds,
         profile=spec.profile,
         monitoring=config.monitoring,
@@ -149,6 +172,22 @@ def job_of(spec: JobSpec, config: Config, name: str, taken: snapshot.Snapshot) -
         created_by=config.user,
         berg_version=__version__,
     )
+
+
+def stops_when_idle(spec: JobSpec, place: str, choice: Choice) -> bool:
+    """Return whether an idle devbox stops, rather than deletes itself; raise BergError if it is
+    asked to and cannot.
+
+    Unasked it stops where it can, since people put work into its disk. A spot machine's is
+    kept unasked by nobody: Google takes it often, and may have no room for it again.
+    """
+    if spec.cmd is not None or spec.idle == "delete":
+        return False
+    kind = choice.shape.machine_type
+    why = power.why_never("devbox", place, choice.hosts, kind, spec.model)
+    if spec.idle == "stop" and why:
+        raise BergError(f"--idle stop is not possible: {why}")
+    return not why and (spec.idle == "stop" or not spec.spot)
 
 
 def add_cluster_key(secret_values: dict[str, str], hosts: int, has_own_account: bool) -> str:
@@ -169,8 +208,6 @@ def add_cluster_key(secret_values: dict[str, str], hosts: int, has_own_account: 
 def check_accelerators(spec: JobSpec, choice: Choice) -> None:
     """Raise BergError where a utilization is asked for and nothing can have one."""
     has_accelerators = choice.shape.num_gpus or spec.tpu is not None
-    if spec.flex and choice.hosts > 1:
-        raise BergError(f"--flex is for one machine: a slice has {choice.hosts}")
     if spec.reservation and choice.is_slice:
         raise BergError("--reservation is for machines, not for slices of TPUs")
     if spec.min_utilization and not has_accelerators:
@@ -316,7 +353,7 @@ def check_room(config: Config, wanted: list[dict[str, Any]], image: str, disk_gb
     if disk_gb < needed:
         raise BergError(
             f"a disk of {disk_gb} GB cannot hold the image and {gigabytes} GB of data: "
-            f"--disk-gb {needed + 10}"
+            f"--disk-gb {needed + 10}, or read it from the bucket as it is needed: --mount"
         )
 
 
@@ -354,7 +391,10 @@ def submit(plan: Plan, say: Callable[[str], None], on_progress: Callable[[int, i
     except Changed:
         raise taken(this.job_name) from None
     try:
-        states.write_job(bucket, this)
+        with ThreadPoolExecutor(1) as pool:
+            noted = pool.submit(index.note, bucket, this.job_name, this.summary())
+            states.write_job(bucket, this)
+        noted.result()
         if plan.secrets:
             seconds, accounts = this.max_run_seconds, plan.accounts
             secret.store(plan.config, this.job_name, plan.secrets, seconds, accounts)
@@ -383,39 +423,23 @@ def create(plan: Plan, claimed: states.Stored, say: Callable[[str], None]) -> st
     if plan.must_have_room and (is_queued or not zone):
         raise api.NoRoom(f"there is no room for {plan.offer.shape} now, but in a queue")
     if is_queued:
-        alive.note_queue(zone, say)
+        alive.note_queue(zone, zone or ", ".join(plan.offer.zones), say)
     return zone
 
 
 def wait_until_gone(config: Config, this: job.Job, say: Callable[[str], None]) -> list[str]:
     """Wait until the machines that an earlier job of this name had are gone.
 
-    A machine goes some time after the state that ends its job. Returns the names of those that
-    stay.
+    A machine goes some time after the state that ends its job; one that its cluster holds back is
+    none yet, and is replaced. Returns the names of those that stay.
     """
     place = places.of(this.place)
 
     def there() -> list[str]:
-        return [each.name for each in place.machines(config, jobs=[this.job_name])]
+        found = place.machines(config, jobs=[this.job_name])
+        return [each.name for each in found if not each.is_queued]
 
-    return wait_while(there, f"of an earlier job {this.job_name}", say)
-
-
-def wait_while(there: Callable[[], list[str]], whose: str, say: Callable[[str], None]) -> list[str]:
-    """Wait until no machines are there that go by themselves; return the names of those that stay.
-
-    `say` hears once of them and whose they are.
-    """
-    end = time.monotonic() + GOING
-    is_said = False
-    while left := there():
-        if time.monotonic() > end:
-            return left
-        if not is_said:
-            say(f"Waiting for {', '.join(left)} to go, {whose}")
-            is_said = True
-        time.sleep(1)
-    return []
+    return jobs.wait_while(there, f"of an earlier job {this.job_name}", say)
 
 
 @dataclass
@@ -442,20 +466,30 @@ class Alive:
             self.write_over(bucket, states.read(bucket, name))
 
     def is_queued(self, zone: str) -> bool:
-        """Return whether its machine is in Google's queue."""
-        place = places.of(self.this.place)
-        machines = place.machines(self.config, jobs=[self.this.job_name], zone=zone)
+        """Return whether its machine is in Google's queue, or the group that is to make a slice."""
+        place, name = places.of(self.this.place), self.this.job_name
+        machines = place.machines(self.config, jobs=[name], zone=zone)
+        if not machines:
+            return name in place.waiting(self.config, name)
         return any(machine.status == "PENDING" for machine in machines)
 
-    def note_queue(self, zone: str, say: Callable[[str], None]) -> None:
-        """Write into the state that its machine is in Google's queue."""
-        seconds = gce.FLEX_SECONDS
-        until = job.timestamp(datetime.now(timezone.utc) + timedelta(seconds=seconds))
-        reason = f"in Google's queue for {zone} since {job.now()}, until {until}"
+    def note_queue(self, zone: str, where: str, say: Callable[[str], None]) -> None:
+        """Write into the state that its machines are in Google's queue, in words for where."""
+        until = self.end_of_queue()
+        reason = f"in Google's queue for {where} since {job.now()}, until {until}"
         waiting = replace(self.stored.state, zone=zone, reason=reason)
         say(f"{self.this.job_name} is {reason}. It goes on without this computer")
         with contextlib.suppress(Changed):  # its worker began
             self.stored = states.replaced(Bucket(self.config), self.stored, waiting)
+
+    def end_of_queue(self) -> str:
+        """Return when the wait in Google's queue ends: a group asks again and again."""
+        seconds = gce.FLEX_SECONDS
+        if self.this.place == "tpu" or self.this.group:
+            seconds = self.this.wait_seconds
+        if not seconds:
+            return "there is room, or: berg kill " + self.this.job_name
+        return job.timestamp(datetime.now(timezone.utc) + timedelta(seconds=seconds))
 
     def write_over(self, bucket: Bucket, there: states.Stored | None) -> None:
         """Write the state over what a machine wrote; raise BergError if the job was ended."""
@@ -504,8 +538,8 @@ def without_script(value: Any) -> Any:
 
 
 def import_ahead(place: places.Place) -> threading.Thread:
-    """Import what a place needs to make machines, which may take most of a second, while the code
-    is sent.
+    """Import what a place needs to make machines beside what else there is to do: it may take most
+    of a second. To ask for it again costs nothing.
     """
     importing = threading.Thread(target=place.warm_up, daemon=True)
     importing.start()
@@ -523,9 +557,7 @@ def send_code(
     `say` hears what somebody had replaced.
     """
     with ThreadPoolExecutor() as pool:
-        archives = [
-            pool.submit(send_archive, bucket, *each) for each in (plan.wheel, plan.packages)
-        ]
+        archives = [pool.submit(send_archive, bucket, *each) for each in plan.archives]
         plan.job.snapshot = snapshot.send(plan.snapshot, bucket, on_progress)
         for each in archives:
             if found := each.result():

@@ -2,13 +2,14 @@
 
 A ceiling becomes the time that a job's machines may live, which Google enforces, and which counts
 all attempts of a job together. The budget is a question of manners: it is looked at when something
-is submitted, and stops nothing that runs.
+is submitted, with what runs already and may cost until the day ends, and stops nothing that runs.
 
 Not covered: traffic, the bucket, and what others spend in the project; Google's own cap is for that
 (`berg costs --spend-cap`).
 """
 
 from dataclasses import replace
+from datetime import datetime, timezone
 
 from berg import BergError, job
 from berg.config import Config
@@ -60,17 +61,20 @@ def worst(plan: Plan, num_jobs: int = 0) -> float | None:
 
 
 def check_budget(config: Config) -> None:
-    """Raise BergError if my jobs have cost as much today as they may."""
+    """Raise BergError if my jobs have cost as much today as they may, or those that run may yet."""
     if not config.budget:
         return
     today = job.now()[:10]
     entries = jobs.overview(config, config.user)
     told = [(each.state, bool(each.machines)) for each in entries if each.state]
     found = spending.on_day(told, today)
-    if found.usd < config.budget:
+    coming = spending.until_midnight(told, datetime.now(timezone.utc))
+    if found.usd + coming < config.budget:
         return
     unknown = f", beside {found.unknown} of unknown price" if found.unknown else ""
+    more = f", and those that are not over may cost ${coming:,.2f} more by midnight" * (coming > 0)
     raise BergError(
-        f"your jobs have cost ${found.usd:,.2f} today ({today}, UTC){unknown}; your budget for a "
-        f"day is ${config.budget:,}. Wait for tomorrow, or: berg config set budget DOLLARS"
+        f"your jobs have cost ${found.usd:,.2f} today ({today}, UTC){unknown}{more}; your budget "
+        f"for a day is ${config.budget:,}. Wait for tomorrow, limit jobs (--max-hours), or: berg "
+        "config set budget DOLLARS"
     )

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from berg import BergError, job
@@ -31,13 +32,23 @@ def chunks(config: Config, name: str, machine: str | None = None) -> Iterator[tu
         yield "", found.place.console(config, consoles[0]).encode()
     several, last = jobs.is_cluster(found), b"\n"
     for log in logs:
-        start = 0
         if not several and not last.endswith(b"\n"):  # an attempt that was cut off
             yield "", b"\n"
         source = jobs.machine_of(log) if several and not machine else ""
-        while chunk := bucket.read_from(log, start, start + BLOCK):
+        for chunk in blocks_of(bucket, log):
             yield source, chunk
-            start, last = start + len(chunk), chunk
+            last = chunk
+
+
+def blocks_of(bucket: Bucket, log: str) -> Iterator[bytes]:
+    """Yield the bytes of a log; the next block comes while one is printed."""
+    start = 0
+    with ThreadPoolExecutor(1) as beside:
+        coming = beside.submit(bucket.read_from, log, start, start + BLOCK)
+        while block := coming.result():
+            start += len(block)
+            coming = beside.submit(bucket.read_from, log, start, start + BLOCK)
+            yield block
 
 
 def follow(

@@ -8,17 +8,28 @@ hold.
 """
 
 import ipaddress
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from berg import BergError
+from berg import BergError, states
 from berg.config import Config
-from berg.google import accelerators, api, grants, networks, offers, reservations
+from berg.google import (
+    accelerators,
+    api,
+    container,
+    grants,
+    networks,
+    offers,
+    reservations,
+    workload,
+)
 from berg.google.storage import Bucket
-from berg.laptop import clusters
-from berg.places import gke
+from berg.laptop import clusters, index
+from berg.places import gke, podaccount
 from berg.plan import JobSpec
+from berg.words import plural
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 APIS = {
@@ -29,6 +40,7 @@ APIS = {
     "secretmanager": "--secret",
 }
 POD_VERBS = ("delete", "exec", "get", "getLogs", "list", "update")
+STATES = 5_000  # that are compared with the index: more would take longer than anybody waits
 NEEDED = {"compute", "storage"}  # for every job; the others for what is named
 
 
@@ -88,6 +100,8 @@ IN_CLUSTERS = Purpose(
         *(f"container.jobs.{verb}" for verb in ("create", "delete", "get", "list")),
         *(f"container.pods.{verb}" for verb in POD_VERBS),
         "container.configMaps.create",
+        "container.namespaces.create",
+        *(f"container.serviceAccounts.{verb}" for verb in ("create", "update")),
         "container.serviceAccounts.get",
         "container.events.list",
     ],
@@ -113,6 +127,7 @@ LEGACY = {
 TUNNELS = Purpose(["iap.tunnelInstances.accessViaIAP"], "roles/iap.tunnelResourceAccessor")
 ANYWHERE = "0.0.0.0/0"
 ACCOUNT = "machines' account"
+IDENTITY = "pods' account"
 
 
 @dataclass
@@ -569,9 +584,61 @@ def check_clusters(settings: Config) -> list[Finding]:
         Finding("clusters", WARNING, text, "berg cluster delete NAME")
         for text in clusters.idle(settings)
     ]
+    findings += check_identity(settings)
     if not findings:
         findings = [Finding("clusters", OK, ", ".join(ours))]
     return [*findings, rights(settings, "clusters", IN_CLUSTERS, held, WARNING)]
+
+
+def check_identity(settings: Config) -> list[Finding]:
+    """Name what keeps pods from acting as their people's own accounts, and no token of a node from
+    them.
+    """
+    there = [each for each in container.clusters(settings) if container.is_ours(each)]
+    findings = [
+        Finding(IDENTITY, WARNING, grant.text, grant.gcloud)
+        for grant in podaccount.missing(settings, lambda: there)
+    ]
+    for each in there:
+        found, mend = without_identity(settings, each)
+        if found:
+            findings.append(Finding(IDENTITY, WARNING, found, mend))
+    return findings
+
+
+def without_identity(settings: Config, cluster: dict[str, Any]) -> tuple[str, str]:
+    """Return what a cluster's pods get of their nodes, and the command that ends it; or nothing."""
+    where = f"--location {cluster['location']} --project {settings.project}"
+    if not container.workload_pool(cluster):
+        return (
+            f"in {cluster['name']} all pods share a namespace and their nodes' token: it has no "
+            "Workload Identity. The pools, too, have to be changed then",
+            f"gcloud container clusters update {cluster['name']} {where} "
+            f"--workload-pool {workload.pool(settings)}",
+        )
+    names = [pool["name"] for pool in container.without_identity(cluster)]
+    if not names:
+        return "", ""
+    return (
+        f"pods on {', '.join(names)} of {cluster['name']} get the token of their node",
+        f"gcloud container node-pools update {names[0]} --cluster {cluster['name']} {where} "
+        "--workload-metadata GKE_METADATA",
+    )
+
+
+def check_index(settings: Config) -> list[Finding]:
+    """Whether the index of jobs has what their states say; of very many the first ones."""
+    bucket, mend = Bucket(settings), "berg list --all-jobs"
+    names = {listed.name for listed in index.everything(bucket)}
+    looked_at = list(itertools.islice(states.listed(bucket), STATES))
+    if looked_at and index.COMPLETE not in names:
+        text = "none yet, so that a list looks at all jobs"
+        return [Finding("index", WARNING, text, mend)]
+    jobs = [each for each in looked_at if not index.has(names, each.name, each.state)]
+    if jobs:
+        text = f"lacks {len(jobs):,} of the jobs, {jobs[0].name} among them"
+        return [Finding("index", WARNING, text, mend)]
+    return [Finding("index", OK, f"has {plural(len(looked_at), 'job')}")]
 
 
 ASKED = {
@@ -580,6 +647,7 @@ ASKED = {
     "rights": check_person,
     "bucket": check_bucket,
     "machines' account": check_account,
+    "index": check_index,
     "image": check_image,
     "quota": check_quotas,
     "reserved": check_reservations,

@@ -1,5 +1,5 @@
 """What was left behind: machines, groups and secrets that no live job owns, disks that no machine
-has, templates.
+has, what moves of devboxes left that broke off, templates.
 
 Every machine deletes itself, and Google deletes it at its time limit; this is for what went wrong
 all the same, and for who does not want to wait for the limit. Idle clusters are named, and stay;
@@ -15,7 +15,8 @@ from berg import places
 from berg.config import Config
 from berg.google import api, secret
 from berg.inventory import Machine, Resource
-from berg.laptop import clusters, ending, jobs
+from berg.job import State
+from berg.laptop import clusters, ending, jobs, power
 from berg.laptop.jobs import Entry
 
 # Seconds after a job's end, or a resource's creation, in which resources may still be under way.
@@ -54,6 +55,7 @@ class Seen:
     entries: list[Entry]
     resources: list[Resource]
     age: Callable[[str], float]
+    stopped_seconds: float = 0  # after which a devbox that is off is left over; 0: never
 
 
 def find(
@@ -88,7 +90,8 @@ def gather(config: Config, say: Callable[[str], None]) -> Seen:
     for line in idle.result():  # it takes ten minutes to make another one: a person decides
         say(line)
     resources = [resource for found in listed for resource in found] + secrets.result()
-    return Seen(entries, resources, functools.partial(api.age_seconds, config))
+    stopped_seconds = config.max_stopped_days * 86400
+    return Seen(entries, resources, functools.partial(api.age_seconds, config), stopped_seconds)
 
 
 def left_machines(seen: Seen, user: str | None) -> list[Leftover]:
@@ -102,6 +105,9 @@ def left_machines(seen: Seen, user: str | None) -> list[Leftover]:
             workers[entry.sweep] = entry.workers
         if why := why_left(seen, entry):
             found += [Leftover(machine, why) for machine in entry.machines]
+        else:
+            moved = power.left_by_move(entry)
+            found += [Leftover(machine, f"{entry.name} has gone elsewhere") for machine in moved]
     busy = busy_sweeps(seen)
     for sweep, machines in workers.items():
         found += left_workers(machines, is_busy=sweep in busy)
@@ -177,16 +183,29 @@ def is_settled(seen: Seen, what: Machine | Resource) -> bool:
 
 def why_left(seen: Seen, entry: Entry) -> str:
     """Return why nobody needs the machines and the group of an entry; "" if somebody may."""
-    if entry.state is None:
-        return "no job owns it"
     statuses = {machine.status for machine in entry.machines}
+    if entry.state is None:
+        is_for_image = {each.labels.get("berg-kind") for each in entry.machines} == {"image"}
+        is_busy = is_for_image and statuses != {"TERMINATED"}
+        return "" if is_busy else "no job owns it"
     if statuses == {"TERMINATED"} and not entry.group:
-        return f"it is stopped; the job is {entry.state.state}"
+        return why_off(seen, entry, entry.state)
     if not entry.state.final or entry.summary.kept:
         return ""
     end = entry.state.finished_at
     is_over = not end or seen.age(end) > SETTLED
     return f"the job is {entry.state.state}" if is_over else ""
+
+
+def why_off(seen: Seen, entry: Entry, state: State) -> str:
+    """Return why nobody needs what is off; "" if it is a devbox that somebody may start again."""
+    if not entry.is_stopped:
+        return f"it is stopped; the job is {state.state}"
+    since = power.since(state)
+    limit = seen.stopped_seconds
+    if not since or not limit or seen.age(since) < limit:
+        return ""
+    return f"it is stopped since {since} (max_stopped_days)"
 
 
 def delete(config: Config, leftovers: list[Leftover]) -> None:

@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from berg import BergError, job, states
+from berg import BergError, job, places, states
 from berg.code import snapshot
 from berg.config import Config
 from berg.google import mirror, secret
 from berg.google.fetch import side_by_side
 from berg.google.storage import Bucket, Changed, Listed
-from berg.laptop import jobs
+from berg.laptop import index, jobs
 from berg.laptop.jobs import Entry
 from berg.states import Stored
 
@@ -155,13 +155,19 @@ class Removal:
         return any(each.summary.secrets for each in self.entries)
 
 
-def plan_removal(config: Config, names: Iterable[str]) -> list[Removal]:
+def plan_removal(
+    config: Config, names: Iterable[str], say: Callable[[str], None] = jobs.silent
+) -> list[Removal]:
     """Return what deleting jobs and sweeps would delete; raise BergError for those that live or do
     not exist.
+
+    Machines of jobs that are over are waited for, which `say` hears.
     """
     bucket = Bucket(config)
     entries = [each for each in jobs.overview(config, None) if each.state]
     removals = choose(entries, names, config.user)
+    for removal in removals:
+        wait_for_machines(config, removal, say)
     gone = {each for removal in removals for each in removal.jobs}
     whose = owners_of_folders(each for each in entries if each.name not in gone)
     for removal in removals:
@@ -169,6 +175,22 @@ def plan_removal(config: Config, names: Iterable[str]) -> list[Removal]:
         list_results(bucket, removal, whose)
         removal.others = list_records(bucket, removal)
     return removals
+
+
+def wait_for_machines(config: Config, removal: Removal, say: Callable[[str], None]) -> None:
+    """Wait until the machines of jobs that are over are on their way out; raise BergError if they
+    stay.
+    """
+    name, sweeps = removal.name, {each.sweep for each in removal.entries if each.sweep}
+    if all(is_over(each) for each in removal.entries):
+        return
+
+    def there() -> list[str]:
+        found = places.machines(config, [] if sweeps else [name], sweeps)
+        return [each.name for each in found if each.status != "STOPPING"]
+
+    if left := jobs.wait_while(there, f"as {name} is over", say):
+        raise BergError(f"{', '.join(left)} did not go. End it first: berg kill {name}")
 
 
 def choose(entries: list[Entry], names: Iterable[str], user: str) -> list[Removal]:
@@ -272,6 +294,12 @@ def is_over(entry: Entry) -> bool:
     )
 
 
+def is_about_to_go(entry: Entry) -> bool:
+    """Return whether the machines of a job end themselves, as it is over and they are not kept."""
+    stored = entry.stored
+    return stored is not None and stored.state.final and not stored.state.job.kept
+
+
 def check_removable(name: str, parts: list[Entry], is_sweep: bool) -> None:
     if not is_sweep and parts[0].sweep:
         raise BergError(
@@ -279,7 +307,7 @@ def check_removable(name: str, parts: list[Entry], is_sweep: bool) -> None:
             f"berg rm {parts[0].sweep}"
         )
     for each in parts:
-        if not is_over(each):
+        if not (is_over(each) or is_about_to_go(each)):
             raise BergError(
                 f"{each.name} is not over ({each.status}). End it first: berg kill {name}"
             )
@@ -292,6 +320,8 @@ def remove(config: Config, removal: Removal, on_progress: Callable[[int], None])
     BergError says which one did before. `on_progress` hears how many objects are gone.
     """
     bucket = Bucket(config)
+    named = [(each.name, each.summary) for each in removal.entries]
+    entered = index.entries_of(bucket, named)
     marked = mark(bucket, removal, config.user)
     if removal.has_secrets:
         secret.delete(config, removal.name)
@@ -304,6 +334,7 @@ def remove(config: Config, removal: Removal, on_progress: Callable[[int], None])
     for _ in side_by_side(lambda each: states.delete(bucket, each), marked, THREADS):
         gone += 1
         on_progress(gone)
+    index.delete(bucket, entered)
 
 
 def mark(bucket: Bucket, removal: Removal, user: str) -> list[Stored]:

@@ -13,7 +13,7 @@ from berg import BergError, job, places, states
 from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
-from berg.laptop import jobs, launch, records
+from berg.laptop import index, jobs, launch, records
 from berg.plan import JobSpec, Plan, spec_of
 
 # Fields of a job that today's berg may fill otherwise than the one that submitted it.
@@ -28,6 +28,7 @@ COMPARED = (
     "group",
     "env",
     "data",
+    "mounts",
     "max_run_seconds",
     "max_restarts",
     "berg_version",
@@ -46,7 +47,7 @@ def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
         )
     if this.kind != "job":
         raise BergError(f"{name} is a devbox")
-    if not (records.is_over(found) or is_about_to_go(found)):
+    if not (records.is_over(found) or records.is_about_to_go(found)):
         raise BergError(f"{name} is not over ({found.status}). See it: berg list")
     records.check_kept(found)
     if state.state == "SUCCEEDED":
@@ -57,12 +58,6 @@ def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
         times = f"{state.restarts} times, as often as --max-restarts allows"
         raise BergError(f"{name} began anew {times}. To run it again: berg rerun {name}")
     return found, this
-
-
-def is_about_to_go(found: jobs.Entry) -> bool:
-    """Return whether the machines of a job end themselves, as it is over and they are not kept."""
-    stored = found.stored
-    return stored is not None and stored.state.final and not stored.state.job.kept
 
 
 def asked_anew(this: job.Job, secrets: tuple[str, ...], notify: str | None) -> JobSpec:
@@ -113,7 +108,9 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
     config, this, bucket = plan.config, plan.job, Bucket(plan.config)
     if left := launch.wait_until_gone(config, this, say):
         raise BergError(f"{', '.join(left)} did not go. End it first: berg kill {found.name}")
-    for archive in (plan.wheel, plan.packages):
+    if this.group.region:  # whose request failed, or whose machines are gone
+        places.of(this.place).delete(config, this.job_name, [], this.group)
+    for archive in plan.archives:
         if warning := launch.send_archive(bucket, *archive):
             say(warning)
     state = replace(begun_anew(found.stored.state), job=this.summary())
@@ -125,6 +122,7 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
         ) from None
     try:
         launch.forget_machines(bucket, this)
+        index.note(bucket, this.job_name, this.summary())
         states.write_job(bucket, this)  # its machines run what has this hash
         if plan.secrets:
             secret.store(config, this.job_name, plan.secrets, this.max_run_seconds, plan.accounts)

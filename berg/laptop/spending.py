@@ -10,7 +10,7 @@ discounts, and what Google's bill says in the end.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 
 from berg import job
@@ -47,7 +47,11 @@ def rate(listed: prices.Prices, offer: Offer, model: str) -> float | None:
     """Return USD for an hour of one machine of an offer, or of a pod: its share of its node."""
     if offer.priced is None:
         return None
-    found = listed.per_hour(offer.priced, model, offer.disk_gb)
+    parts = [(listed.per_hour(offer.priced, model, offer.disk_gb), 1.0)]
+    disk_type, gigabytes = offer.priced.node_disk
+    if gigabytes:
+        parts.append((listed.disk_per_hour(disk_type, gigabytes), 1.0))
+    found = prices.total(parts)
     if found is None or not offer.is_shared:
         return found
     return found * offer.shape.num_gpus / offer.priced.num_gpus
@@ -144,6 +148,27 @@ def on_day(told: list[tuple[job.State, bool]], day: str) -> Sum:
         found.hours += hours
         found.usd += cost or 0.0
         found.unknown += (hours > 0) * (cost is None)
+    return found
+
+
+def until_midnight(told: list[tuple[job.State, bool]], now: datetime) -> float:
+    """Return USD that jobs which are not over may still cost on the day of a moment, in UTC.
+
+    That is what their machines may run by then; a job that has none yet counts as one that gets
+    them now, but in a sweep, whose machines go on from job to job. Those of unknown price are not
+    in it.
+    """
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    left_today = (midnight - now).total_seconds() / 3600
+    found = 0.0
+    for state, is_there in told:
+        hours, summary = left_today, state.job
+        if state.state == job.STOPPED or (not is_there and (state.final or summary.sweep)):
+            continue
+        if summary.max_run_seconds and not summary.sweep:
+            ran = machine_hours(state, is_there) / max(summary.machines, 1)
+            hours = min(hours, max(summary.max_run_seconds / 3600 - ran, 0))
+        found += (rate_of(summary, state.zone) or 0.0) * summary.machines * hours
     return found
 
 

@@ -223,6 +223,8 @@ def look(config: Config, name: str, say: Say) -> tuple[Target | None, str]:
     if machine.status not in COMING:
         ended = how_ended(found.state)
         status = f"{machine.status} ({found.status}{ended})"
+        if found.is_stopped:
+            raise BergError(f"{found.name} is stopped. Start it: berg start {found.name}")
         raise BergError(f"the machine {machine.name} is {status}")
     if machine.status != "RUNNING":
         return None, f"the machine {machine.name} is {machine.status}"

@@ -87,16 +87,16 @@ def of_disk(config: Config, disk: Resource) -> Standing:
 
 
 def of_cluster(config: Config, cluster: dict[str, Any]) -> Iterable[Standing]:
-    """Return what an hour of each pool's nodes costs, the dataset cache's among them.
-
-    Google's fee for the cluster is not in the price list of Compute Engine: it is unknown.
+    """Return what an hour of a cluster costs: Google's fee, and each pool's nodes, the dataset
+    cache's among them.
     """
     found, listed = (
         clusters.status(config, cluster),
         prices.known(config, region_of(where(cluster))),
     )
     created_at = cluster.get("createTime", "")
-    yield Standing("cluster", found.name, found.location, created_at, None, "Google's fee")
+    fee = prices.cluster_fee(config, found.location)
+    yield Standing("cluster", found.name, found.location, created_at, fee, "Google's fee")
     for pool in container.pools(cluster):
         count = sum(node["pool"] == pool["name"] for node in found.nodes)
         hourly = prices.total([(node_rate(listed, pool), count)])
@@ -114,5 +114,5 @@ def node_rate(listed: prices.Prices | None, pool: dict[str, Any]) -> float | Non
     shape = Shape(node.get("machineType", ""), count, kind)
     model = prices.SPOT if node.get("spot") else prices.STANDARD
     machine = listed.per_hour(shape, model)
-    disk = listed.disk_per_hour(node.get("diskType", "pd-balanced"), node.get("diskSizeGb", 100))
+    disk = listed.disk_per_hour(*container.disk_of(pool))
     return prices.total([(machine, 1), (disk, 1)])

@@ -25,7 +25,7 @@ from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
-from berg.laptop import jobs, launch, records
+from berg.laptop import index, jobs, launch, records
 from berg.laptop.resume import asked_anew, begun_anew
 from berg.plan import LIMITS, JobSpec, Plan, sha256, spec_of
 
@@ -123,8 +123,8 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
     job.check_name(f"{sweep}-{'0' * width}")
     found: list[job.Job] = []
     seen: dict[str, int] = {}
-    for index, values in enumerate(rows):
-        where = f"row {index} ({', '.join(f'{key}={value}' for key, value in values.items())})"
+    for number, values in enumerate(rows):
+        where = f"row {number} ({', '.join(f'{key}={value}' for key, value in values.items())})"
         if missing := sorted(wanted - values.keys()):
             raise BergError(f"{where} has no value for {{{missing[0]}}} of the command")
         if unused := sorted(values.keys() - wanted):
@@ -132,20 +132,20 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
                 f"{where} has a value for {unused[0]!r}, but the command has no {{{unused[0]}}}"
             )
         command = fill(cmd, values)
-        given = results_dir and f"{results_dir}/{index:0{width}}"
+        given = results_dir and f"{results_dir}/{number:0{width}}"
         results = (
             given
             or checks.sketchy_guess_at_results_dir_from_cmd(command)
-            or f"{base}/{index:0{width}}"
+            or f"{base}/{number:0{width}}"
         )
         if results in seen:
             raise BergError(f"{where} has the same results dir as row {seen[results]}: {results}")
-        seen[results] = index
+        seen[results] = number
         found.append(
             checks.check_size(
                 replace(
                     plan.job,
-                    job_name=f"{sweep}-{index:0{width}}",
+                    job_name=f"{sweep}-{number:0{width}}",
                     cmd=command,
                     results_dir=checks.check_results_dir(results),
                     gcs_results_dir=f"gs://{plan.config.bucket}/berg_results/{results}",
@@ -187,6 +187,7 @@ def submit(
         say(f"Sending {len(all_jobs):,} jobs")
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(lambda this: write_job(bucket, this, claimed), with_code))
+        index.note(bucket, name, with_code[0].summary())
         if plan.secrets:
             secret.store(plan.config, name, plan.secrets, plan.machine_seconds, plan.accounts)
         importing.join()
@@ -312,13 +313,13 @@ def again(config: Config, name: str, folder: Path | None = None) -> Again | None
     that they ran before.
     """
     bucket = Bucket(config)
-    name, _, index = name.partition("/")
+    name, _, number = name.partition("/")
     record = states.read_sweep(bucket, name)
     if record is None:
         raise BergError(f"there is no sweep {name!r}. See what there is: berg list")
     there = {entry.name: entry for entry in entries(config, name) if entry.state}
-    if index:
-        chosen = [one_over(there[jobs.find(config, f"{name}/{index}").name])]
+    if number:
+        chosen = [one_over(there[jobs.find(config, f"{name}/{number}").name])]
     else:
         chosen = [entry for entry in there.values() if state_of(entry) in ("FAILED", "LOST")]
     if not chosen:
@@ -354,7 +355,7 @@ def wait_until_gone(config: Config, name: str, say: Callable[[str], None]) -> No
     def there() -> list[str]:
         return [each.name for each in members(config, name) if each.status not in jobs.OFF]
 
-    if left := launch.wait_while(there, f"as the sweep {name} is over", say):
+    if left := jobs.wait_while(there, f"as the sweep {name} is over", say):
         raise BergError(f"{', '.join(left)} did not go. Delete them: berg reap")
 
 
@@ -415,6 +416,7 @@ def resume(
     plan.sweep_sha256 = vouch_anew(plan.config, found, changed).fingerprint()
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda each: submit_again(bucket, each, changed), found.jobs))
+    index.note(bucket, found.jobs[0].name, found.jobs[0].summary)
     create(plan, names, say)
 
 

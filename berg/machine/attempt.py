@@ -19,7 +19,7 @@ from berg.google import api
 from berg.google.storage import Bucket
 from berg.job import Job, State
 from berg.machine import boot, cluster, kineto, logins, profile, usage
-from berg.machine.command import GRACE, MAX_FAILURES, Runner
+from berg.machine.command import GRACE, MAX_FAILURES, Runner, Runs, end_process
 from berg.machine.host import host_of
 from berg.machine.mirrors import mirrors_of
 from berg.machine.outcome import Ending, Restart, restart_after
@@ -45,6 +45,10 @@ def settings_of(machine: boot.Machine) -> config.Config:
     )
 
 
+class MachineLost(Exception):
+    """A machine of the job is lost, and Google makes it anew: the next attempt begins."""
+
+
 class Attempt:
     """One job on this machine."""
 
@@ -67,9 +71,13 @@ class Attempt:
         self.over = threading.Event()  # this machine has another job
         self.sampling = threading.Thread()
         self.reachable = threading.Thread()
+        self.waited_last = 0.0  # seconds since the job was submitted, or its last machine went
         self.begins_here = True  # this disk has no files of the job's yet
         self.profiler_port = profile.free_port()  # of the server that the command may start
         self.kineto: kineto.Desk | None = None
+        self.loss = ""  # of a machine of the job, in words, for which the attempt is over
+        self.is_prepared = False  # what the job needs is on this machine
+        self.broken_off: Runs = None  # the last command that ended for the next attempt
 
     def first_member(self) -> cluster.Member:
         """Return what this machine is among those of the job, before the job has been read."""
@@ -83,11 +91,17 @@ class Attempt:
             self.bucket,
             unread,
             is_first or self.sweep != "",
-            self.stopping.pause,
+            self.pause,
             node,
             [node],
             key=self.machine.cluster_key,
         )
+
+    def pause(self, seconds: float) -> None:
+        """Wait; raises Stopped when the job is to end, MachineLost when the attempt is over."""
+        self.stopping.pause(seconds)
+        if self.loss:
+            raise MachineLost
 
     @property
     def job(self) -> Job:
@@ -103,6 +117,11 @@ class Attempt:
         return self.member.leads
 
     @property
+    def is_behind(self) -> bool:
+        """Whether the job's next attempt begins, which this machine takes no part in yet."""
+        return self.state.attempt > self.member.attempt
+
+    @property
     def machine_goes(self) -> bool:
         """Whether Google takes the machine within seconds."""
         return self.stopping.machine_goes
@@ -113,13 +132,29 @@ class Attempt:
         return self.machine.log.with_suffix(usage.SUFFIX)
 
     @property
+    def software_file(self) -> Path:
+        """Beside the log, and mirrored with it."""
+        return self.machine.log.with_suffix(job.SOFTWARE)
+
+    @property
     def marker(self) -> Path:
         """A file that says that the job began on this disk, with its results brought back."""
         return boot.BERG / f"begun-{self.name}"
 
+    @property
+    def counted_before(self) -> int:
+        """Seconds of earlier attempts that count for the time limit: none of a devbox that was
+        stopped, for which Google, too, counts anew when it is started.
+        """
+        if self.job.kind == "devbox":
+            return 0
+        return self.states.ran_before
+
     def take_job(self, this: Job) -> None:
         """Note what the job is, now that it has been read."""
         self.member.job = this
+        if this.spec.get("queue"):  # it waits anew each time that it is evicted
+            self.member.waited = self.waited_last
         self.member.host = host_of(self.machine, self.bucket.config, this)
 
     def say(self, text: str) -> None:
@@ -128,8 +163,10 @@ class Attempt:
     def read_first_state(self) -> None:
         """Read the state for the first time, and note what follows from it."""
         state = self.states.read_first()
+        if state.state == "SUBMITTED" or not state.started_at:
+            self.waited_last = api.now(self.bucket.config) - self.states.stored.written_at
         if not state.started_at:
-            self.member.waited = api.now(self.bucket.config) - self.states.stored.written_at
+            self.member.waited = self.waited_last
         # The machine of a group has any name.
         is_lone_member = bool(state.job.group) and state.job.machines == 1
         self.member.leads = self.leads or is_lone_member
@@ -147,7 +184,9 @@ class Attempt:
         if is_taken and self.member.host.is_on(this, state.machine, state.zone):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
         begins_anew = bool(state.started_at)
-        lost = ""
+        lost, again = "", {}
+        if begins_anew:
+            again = state.next_attempt(why_anew(state))
         if begins_anew and state.lost:
             lost = EARLIER + state.lost.replace(EARLIER, "")
         self.states.write(
@@ -156,8 +195,10 @@ class Attempt:
             machine=machine.name,
             zone=machine.zone,
             started_at=state.started_at or job.now(),
-            attempt=state.attempt + begins_anew,
+            **again,
             restarts=state.restarts + begins_anew,
+            awaited=0,
+            awaited_since="",
             ending="",
             reason="",
             exit_code=None,
@@ -170,7 +211,8 @@ class Attempt:
         self.over.set()
         if self.job.results_dir:
             delete(RESULTS / self.job.results_dir)
-        for file in (self.machine.log, self.usage_file, self.mirrors.restored, self.marker):
+        beside_the_log = self.usage_file, self.software_file
+        for file in (self.machine.log, *beside_the_log, self.mirrors.restored, self.marker):
             file.unlink(missing_ok=True)
 
     def check_restarts(self) -> None:
@@ -186,12 +228,28 @@ class Attempt:
         if limit and self.member.waited > limit:
             raise BergError(f"{job.TOO_LATE}; this one came after {self.member.waited:.0f} s")
 
+    @property
+    def comes_back(self) -> bool:
+        """Whether Google takes this machine, which does not lead, and makes it anew for the job."""
+        return self.machine_goes and self.job.is_mended and not self.leads
+
     def restart(self) -> Restart | None:
-        """Return how the job goes on after this machine was taken away; None if it does not."""
+        """Return how the job goes on after this machine was taken away.
+
+        None if it does not, as when several machines upload their last results.
+        """
+        if self.job.is_mended and self.state.ending:
+            return None
         return restart_after(self.stopping.ending, self.job, self.sweep, self.state.restarts)
 
-    def runs_again(self, exit_code: int | None) -> bool:
+    def begin_next(self, why: str) -> None:
+        """Count another attempt, which begins because of `why`."""
+        for key, value in self.state.next_attempt(why).items():
+            setattr(self.state, key, value)
+
+    def runs_again(self, ending: Ending) -> bool:
         """Whether a command that ended is to run once more; counts its failures."""
+        exit_code = ending.exit_code
         if not exit_code or self.stopping.ending:
             return False
         if self.state.failures >= self.job.restart_on_failure:
@@ -202,11 +260,24 @@ class Attempt:
             self.say(f"{times} in under a minute; giving up")
             return False
         self.state.failures += 1
-        self.state.attempt += 1
+        self.begin_next(ending.reason)
+        where = ""
+        if self.member.is_alone:
+            self.member.attempt = self.state.attempt
+        else:
+            where = "on all machines "
         self.say(
-            f"The command failed with exit code {exit_code}; running it again "
+            f"The command failed with exit code {exit_code}; running it again {where}"
             f"(attempt {self.state.attempt})"
         )
+        return True
+
+    def goes_on(self) -> bool:
+        """Whether the job goes on after the loss of a machine; counts it."""
+        if self.state.restarts >= self.job.max_restarts:
+            return False
+        self.state.restarts += 1
+        self.begin_next(self.loss)
         return True
 
     def insist(self, step: Callable[[], T], seconds: float = math.inf) -> T | None:
@@ -240,6 +311,14 @@ class Attempt:
             grace = PREEMPTION_GRACE
         start_thread(self.runner.end, grace)
 
+    def break_off(self, running: Runs) -> None:
+        """End a command whose attempt is over, once, while the job goes on."""
+        if running in (None, self.broken_off) or self.stopping.ending:
+            return
+        self.broken_off = running
+        self.say("Ending the command: the job begins its next attempt on all machines")
+        start_thread(end_process, running, GRACE)
+
     def become_reachable(self) -> None:
         """Let people and the other machines log in; a cluster fails without it."""
         try:
@@ -265,6 +344,13 @@ class Attempt:
         except (NoJob, Damaged):
             return True
         return state.final or state.state in counts_too
+
+
+def why_anew(state: State) -> str:
+    """Return why a job begins anew that another machine began, or an earlier boot of this one."""
+    if state.state != "SUBMITTED":
+        return "its machine was lost without a last word"
+    return state.reason or "it went on by berg run --resume"
 
 
 def delete(folder: Path) -> None:

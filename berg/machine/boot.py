@@ -87,6 +87,8 @@ OVER = 42  # exit code of a pod whose job is over without success: no other is t
 RETRIED = (408, 429, 500, 502, 503, 504)  # statuses, as in berg/google/retry.py
 LAST_WORDS = 500  # characters of what the worker said before it died, for the job's reason
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
+# What the console says at the end of what makes an image; berg/laptop/golden.py reads it.
+IMAGE_READY, NO_IMAGE = "The disk is ready to be an image", "The disk is no image: "
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
 PASSING = (408, 429, 500, 502, 503, 504)  # statuses of an answer that may be another one soon
 Headers = dict[str, str]
@@ -188,6 +190,7 @@ def instance_facts() -> dict[str, Any]:
         "packages_sha256": attributes.get("berg-packages-sha256", ""),
         "job_sha256": attributes.get("berg-job-sha256", ""),
         "cluster_key": attributes.get("berg-cluster-key", ""),
+        "recipe": attributes.get("berg-image", ""),
     }
 
 
@@ -231,6 +234,8 @@ class Machine:
         self.packages_sha256 = facts["packages_sha256"]
         self.job_sha256 = facts["job_sha256"]  # of the job's metadata, or of its sweep's list
         self.cluster_key = facts["cluster_key"]  # signs what the machines of a job tell each other
+        # what an image is to have that is made of this machine's disk; "": none is made
+        self.recipe = facts.get("recipe", "")
         self.log = self.log_in(BERG / "logs")
 
     def facts(self) -> dict[str, Any]:
@@ -277,8 +282,10 @@ class Machine:
         kind: str = "application/json",
     ) -> tuple[bytes, Message]:
         """Send a request as this machine's account; return content and headers of the answer."""
-        token = json.loads(metadata("instance/service-accounts/default/token"))["access_token"]
-        headers = {"Authorization": "Bearer " + token, "Content-Type": kind}
+        # A pod's account may have been let act as one of Google's just now.
+        asked = METADATA + "instance/service-accounts/default/token"
+        token = json.loads(request(asked, headers=FLAVOR, patience=FORBIDDEN_SECONDS)[0])
+        headers = {"Authorization": "Bearer " + token["access_token"], "Content-Type": kind}
         return request(url, method, data, headers, patience=FORBIDDEN_SECONDS)
 
     def object_url(self, name: str) -> str:
@@ -330,12 +337,16 @@ class Machine:
                 self.say(f"The machine could not be deleted: {error}")
                 if error.code == 403:  # and was for a quarter of an hour
                     self.say("It is turned off instead. Delete it: berg reap")
-                    if shutil.which("poweroff") and not subprocess.run(["poweroff"]).returncode:
+                    if self.turn_off():
                         sys.exit()
             except Exception as error:
                 self.say(f"The machine could not be deleted: {error}")
             time.sleep(pause)
             pause = min(pause * 2, 60)
+
+    def turn_off(self) -> bool:
+        """Turn this machine off, as soon as this process has ended; return whether that works."""
+        return bool(shutil.which("poweroff")) and not subprocess.run(["poweroff"]).returncode
 
 
 class Pod(Machine):
@@ -636,6 +647,8 @@ def pod_exit_code() -> int:
     except Exception as error:
         console(f"The job's state cannot be read: {error}")
         return 1
+    if state not in FINAL and SIGTERM_TIMES:
+        return 1
     return {"SUCCEEDED": 0, "SUBMITTED": 1}.get(state, OVER)
 
 
@@ -675,10 +688,28 @@ def work() -> None:
     machine = this_machine()
     machine.say(f"Starting on {machine.name} in {machine.zone}")
     try:
+        if machine.recipe:
+            console(prepare_image(machine))
+            return
         python, wheel = install(machine)
         outlive_worker(machine, python, wheel)
     except Exception as error:
         give_up(machine, f"berg could not be started on {machine.name}: {error}")
+
+
+def prepare_image(machine: Machine) -> str:
+    """Make of this disk what an image is made of; the laptop, which reads the console, goes on.
+
+    Return the last line for it: why that failed; "" if the worker has said how it went.
+    """
+    try:
+        wheel = unpack(machine, machine.dist, machine.dist_sha256, "app")
+        if not (BERG / "venv/bin/python").exists():
+            install_packages(machine, wheel, "the image is to have one")
+        code, words = run_worker(str(BERG / "venv/bin/python"), "image")
+    except Exception as error:  # else the machine would delete itself before anybody hears it
+        return f"{NO_IMAGE}{error}"
+    return NO_IMAGE + death(code, words) if code else ""
 
 
 def outlive_worker(machine: Machine, python: str, wheel: Path) -> None:

@@ -5,11 +5,13 @@ Every machine writes one object to the bucket and reads those of the others:
     .berg/machines/<job>/<machine>.json   name, rank, addresses, ssh host keys; of the first one
     also the
                                           public key with which it logs in to the others
-    its custom metadata                   phase (UP, READY, ENDED, FAILED), exit_code, ended_at,
-    reason, uploaded,
+    its custom metadata                   attempt, phase (UP, READY, ENDED, FAILED), exit_code,
+    ended_at, reason, uploaded,
                                           lost (what it could not upload), used_at, warning
 
-Both are signed (cards.py); what is not is ignored.
+Both are signed (cards.py); what is not is ignored. A command that failed runs again on all machines
+together: each meets the others anew once it has stopped its own and uploaded its results. The
+attempt in its object says for which it did so.
 
 The machine with the lowest rank that is there leads: it writes the job's state. A machine is there
 if Compute Engine says that it lives and if it writes its object, as each does many times in the
@@ -17,6 +19,7 @@ seconds after which a silent one is given up. Not covered: how they trust each o
 """
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -35,9 +38,11 @@ from berg.machine.process import judge
 
 CLUSTER_FILE = boot.BERG / "cluster.json"  # for `mpi` and `tt`
 HOST_FILE = boot.BERG / "hostfile"
+CARD = "card"  # the key of an object's metadata that holds its content as well
 WATCH_INTERVAL = 3  # seconds between two looks at the others
 # times that a machine writes its object within the seconds of silence that it may be given up for
 BEATS = 9
+MENDING_GAP = 60  # seconds between two such looks, after which they are of different losses
 FAILURE_GRACE = 10  # seconds that the others have to end by themselves after a command has failed
 
 
@@ -82,6 +87,12 @@ class Member:
     silent: list[str] = field(default_factory=list)  # machines that were not heard of for too long
     waited: float = 0.0  # seconds from the submit of a job to this machine, the first of it to come
     failure_seen: float = 0.0  # time.monotonic() at which a command was seen to have failed
+    # time.monotonic() of the last look at which the first machine was not there, and of the first
+    # such look of those in a row
+    leaderless_seen: float = -math.inf
+    leaderless_since: float = 0.0
+    deleted_for: tuple[int, float] = (0, 0.0)  # what was heard last of the first machine, deleted
+    attempt: int = 1  # of the job, that this machine makes or waits for
 
     @property
     def is_alone(self) -> bool:
@@ -112,11 +123,22 @@ def first(listed: list[dict[str, Any]] | None) -> dict[str, Any]:
 def announce(member: Member, **changes: str) -> None:
     """Write this machine's object: who it is, and how far it is (see above)."""
     with member.lock:
-        member.summary |= changes
+        about = {"attempt": str(member.attempt), "instance": member.node.instance_id}
+        member.summary |= {**changes, **about}
         name = f"{job.machines_prefix(member.job.job_name)}{member.machine.name}.json"
         content = cards.write(member.key, name, member.node)
-        metadata = cards.signed(member.key, name, member.summary)
+        # with the card, which who lists all machines need not read then: of N machines N² reads
+        metadata = cards.signed(member.key, name, {**member.summary, CARD: content})
         member.bucket.write(name, content, metadata=metadata)
+
+
+def note_earlier(member: Member) -> None:
+    """Take part in the next attempt if this machine took part in one before it was turned off, as
+    its object tells: all of a slice are turned off and on together.
+    """
+    own = phases(member).get(member.machine.name)
+    if own:
+        member.attempt = max(member.attempt, int(own.metadata["attempt"]) + 1)
 
 
 def heartbeat(member: Member) -> None:
@@ -127,49 +149,108 @@ def heartbeat(member: Member) -> None:
             announce(member)
 
 
-def gather(member: Member) -> list[Node]:
-    """Wait until every machine of the job is up, and return them by rank.
+def begin_attempt(member: Member, attempt: int) -> None:
+    """Tell the other machines that this one has ended the last attempt, and is up for another."""
+    with member.lock:
+        lasting = {key: value for key, value in member.summary.items() if key == "maintenance"}
+        member.summary = {"phase": "UP", **lasting}
+        member.attempt, member.failure_seen = attempt, 0.0
+        member.nodes = [member.node]
+    announce(member)
 
-    Raises BergError with the names of those that did not come, or came and went.
+
+def coming_seconds(member: Member) -> float:
+    """Return for how many seconds the first attempt waits for all machines of the job."""
+    is_new_pod = member.host.is_pod and member.attempt <= 1
+    if member.job.is_mended and not is_new_pod:
+        return member.job.mending_seconds
+    if member.job.wait_seconds:
+        return max(member.job.wait_seconds - round(member.waited), 0)
+    return member.host.coming_seconds
+
+
+def gather(member: Member, patience: float, note: Callable[[int], None]) -> list[Node]:
+    """Wait until every machine of the job is up for this attempt, and return them by rank.
+
+    `note` hears now and then how many are missing.
+
+    Raises BergError with the names of those that did not come within `patience` seconds, or came
+    and went.
     """
     names = job.machine_names(member.job.job_name, member.job.num_machines)
-    patience = member.host.coming_seconds
-    if member.job.wait_seconds:
-        patience = max(member.job.wait_seconds - round(member.waited), 0)
     end, next_look = time.monotonic() + patience, time.monotonic() + WATCH_INTERVAL
     nodes: dict[str, Node] = {}
     seen: set[str] = set()
     while True:
         add_nodes(member, names, nodes)
         if len(nodes) == len(names):
+            note(0)
             return sorted(nodes.values(), key=lambda node: node.rank)
         if time.monotonic() > next_look:
             next_look = time.monotonic() + WATCH_INTERVAL * max(member.node.rank, 1)
-            check_peers(member, seen)
+            note(len(names) - len(nodes))
+            if not member.job.is_mended:
+                check_peers(member, seen)
+            elif all_are_there(member, names):  # such as one that still uploads
+                end = time.monotonic() + patience
         if time.monotonic() > end:
             lead_if_first(member, sorted(nodes))
             missing = [name for name in names if name not in nodes]
-            raise BergError(f"{', '.join(missing)} did not come up within {patience} s")
+            raise BergError(lateness(member.job, missing, patience))
         member.pause(0.3)
 
 
+def lateness(this: job.Job, names: list[str], patience: float) -> str:
+    """Return a sentence on machines that did not come within `patience` seconds, and what helps."""
+    missing = ", ".join(names)
+    if patience != this.mending_seconds or not this.is_mended:
+        return f"{missing} did not come up within {patience:.0f} s"
+    return (
+        f"{missing} did not come within {patience / 60:g} minutes (--wait-minutes). "
+        f"Go on: berg run --resume {this.job_name}"
+    )
+
+
+def all_are_there(member: Member, names: list[str]) -> bool:
+    """Whether all machines of the job live, and were heard of lately."""
+    heard = member.heard.keys() - set(member.silent)
+    return set(names) <= heard & set(living(member))
+
+
 def add_nodes(member: Member, names: list[str], nodes: dict[str, Node]) -> None:
-    """Add the job's machines that are up now to `nodes`; raises BergError if one has failed."""
-    for name, blob in phases(member).items():
+    """Add the job's machines that are up now to `nodes`; raises BergError if one has failed.
+
+    A machine that others expect in a later attempt takes part in that one.
+    """
+    blobs = phases(member)
+    first = blobs.get(first_machine(member))
+    if first and first.metadata["phase"] == "UP":
+        expected = int(first.metadata["attempt"])
+        if expected > member.attempt:
+            nodes.clear()
+            begin_attempt(member, expected)
+    for name, blob in blobs.items():
         if blob.metadata["phase"] == "FAILED" and member.leads:
             raise BergError(f"{name}: {blob.metadata['reason']}")
-        if name in names and name not in nodes:
-            node = read_node(member, blob.name)
+        is_new = name in names and name not in nodes
+        if is_new and is_of_attempt(member, blob):
+            node = read_node(member, blob)
             if node and node.name == name:
                 nodes[name] = node
 
 
-def read_node(member: Member, where: str) -> Node | None:
+def is_of_attempt(member: Member, blob: Any) -> bool:
+    """Whether a machine wrote its object for the attempt that this one makes."""
+    return bool(blob.metadata.get("attempt") == str(member.attempt))
+
+
+def read_node(member: Member, blob: Any) -> Node | None:
     """Return what a machine wrote of itself; None, and say so, if it is not to be believed."""
+    card = blob.metadata.get(CARD, "{}")
     try:
-        node: Node = cards.read(member.key, where, member.bucket.read(where) or b"{}", Node)
+        node: Node = cards.read(member.key, blob.name, card.encode(), Node)
     except ValueError as error:
-        ignore(member, where, str(error))
+        ignore(member, blob.name, str(error))
         return None
     return node
 
@@ -203,7 +284,7 @@ def phases(member: Member) -> dict[str, Any]:
     prefix = job.machines_prefix(member.job.job_name)
     listed = believed(member, member.bucket.list(prefix, "name,metadata,generation"))
     blobs = {blob.name.removeprefix(prefix).removesuffix(".json"): blob for blob in listed}
-    now, patience = time.monotonic(), member.job.silence_seconds
+    now, patience = time.monotonic(), member.job.longest_silence
     if now - member.listened > patience / 3 + WATCH_INTERVAL * member.node.rank:
         member.heard.clear()  # it could not listen itself
     member.listened = now
@@ -250,8 +331,9 @@ def environment(member: Member) -> dict[str, str]:
     this, node, nodes = member.job, member.node, member.nodes
     first = nodes[0]
     address = first.internal_ip if len(nodes) > 1 else "127.0.0.1"
-    # A port of the job's own, for machines that share a network stack.
-    port = str(29500 + zlib.crc32(this.job_name.encode()) % 1000)
+    # A port of the job's own, for machines that share a network stack; another one for each
+    # attempt, so that nothing that is left of the last one is met.
+    port = str(29500 + (zlib.crc32(this.job_name.encode()) + member.attempt - 1) % 1000)
     variables = {
         "BERG_NODE_RANK": str(node.rank),
         "BERG_NUM_NODES": str(len(nodes)),
@@ -298,9 +380,45 @@ def ending_of_part(member: Member, is_over: Callable[[], bool]) -> Ending | None
         return ending_by_others(member)
     if is_over():
         return Ending("ENDED", "the job ended")
-    if takes_over(member):
-        return Ending("FAILED", absence(member, first_machine(member)))
+    if not comes_next(member):
+        return None
+    if member.job.is_mended:
+        replace_silent_leader(member)
+    if is_given_up(member):
+        member.leads = True
+        return Ending("FAILED", final_absence(member))
     return None
+
+
+def replace_silent_leader(member: Member) -> None:
+    """Delete the first machine where it says nothing, once for each time that it falls silent:
+    Google makes it anew, and the one that comes says nothing either until it is up.
+    """
+    name = first_machine(member)
+    if name not in member.silent or member.heard[name] == member.deleted_for:
+        return
+    member.deleted_for = member.heard[name]
+    member.machine.say(f"Machine {name} was silent; deleting it, so that it is made anew")
+    member.host.delete_peer(name)
+
+
+def final_absence(member: Member) -> str:
+    """Return a sentence on the first machine, which is not there any more and does not come."""
+    name = first_machine(member)
+    if member.job.is_mended:
+        return lateness(member.job, [name], member.job.mending_seconds)
+    return absence(member, name)
+
+
+def is_given_up(member: Member) -> bool:
+    """Whether the first machine, which is not there, does not come back in time."""
+    if not member.job.is_mended:
+        return True
+    now = time.monotonic()
+    if now - member.leaderless_seen > MENDING_GAP:
+        member.leaderless_since = now
+    member.leaderless_seen = now
+    return now - member.leaderless_since > member.job.mending_seconds
 
 
 def ending_by_others(member: Member) -> Ending | None:
@@ -309,32 +427,69 @@ def ending_by_others(member: Member) -> Ending | None:
     for name, blob in blobs.items():
         if blob.metadata["phase"] == "FAILED":
             return Ending("FAILED", f"{name}: {blob.metadata['reason']}")
-        if name not in alive or name in member.silent:
+        is_gone = name not in alive or name in member.silent
+        if is_gone and not member.job.is_mended:
             return Ending("FAILED", absence(member, name))
-    failed = first_failure(blobs)
-    if failed and not member.job.keep_going:
-        member.failure_seen = member.failure_seen or time.monotonic()
-        if time.monotonic() - member.failure_seen > FAILURE_GRACE:
-            return judge(*failed)
     return None
+
+
+def loss(member: Member) -> str:
+    """Return a sentence on a machine that takes part in this attempt no more; "" if there is none.
+
+    One that Google made anew has the same name, but is another instance.
+    """
+    alive, blobs = living(member), phases(member)
+    known = {node.name: node.instance_id for node in member.nodes}
+    for name, blob in blobs.items():
+        about = blob.metadata
+        if name in known and about["instance"] != known[name]:
+            return f"machine {name} was made anew"
+        if not is_of_attempt(member, blob):
+            continue
+        if about["phase"] == "GONE":
+            return f"{name}: {about['reason']}"
+        if name not in alive or name in member.silent:
+            return absence(member, name)
+    return ""
+
+
+def lasting_failure(member: Member, blobs: dict[str, Any]) -> Ending | None:
+    """Return how a command failed that ends those of the other machines, which have had time to end
+    by themselves; None while there is no such.
+    """
+    failed = first_failure(member, blobs)
+    if not failed or member.job.keep_going:
+        return None
+    member.failure_seen = member.failure_seen or time.monotonic()
+    if time.monotonic() - member.failure_seen < FAILURE_GRACE:
+        return None
+    return judge(*failed)
 
 
 def absence(member: Member, name: str) -> str:
     """Return a sentence on a machine that is not there any more."""
     if name in member.silent:
-        return f"machine {name} was silent for {member.job.silence_seconds} s and was given up"
+        return f"machine {name} was silent for {member.job.longest_silence} s and was given up"
     blob = phases(member).get(name)
     if blob and "maintenance" in blob.metadata:
         return f"machine {name} is gone: Google stopped it to maintain its host"
     return f"machine {name} is gone"
 
 
-def first_failure(blobs: dict[str, Any]) -> tuple[int, str] | None:
+def ended(member: Member, blobs: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Return what the machines say on which this attempt's command has ended."""
+    return {
+        name: blob.metadata
+        for name, blob in blobs.items()
+        if blob.metadata["phase"] == "ENDED" and is_of_attempt(member, blob)
+    }
+
+
+def first_failure(member: Member, blobs: dict[str, Any]) -> tuple[int, str] | None:
     """Return exit code and machine of the command that failed first; None if none has failed."""
     failed = []
-    for name, blob in blobs.items():
-        about = blob.metadata
-        if about["phase"] == "ENDED" and about["exit_code"] != "0":
+    for name, about in ended(member, blobs).items():
+        if about["exit_code"] != "0":
             failed.append((float(about["ended_at"]), int(about["exit_code"]), name))
     if not failed:
         return None
@@ -347,8 +502,13 @@ def first_machine(member: Member) -> str:
 
 
 def takes_over(member: Member) -> bool:
-    """Whether this machine leads from now on: the first one is gone, and of the others this has the
-    lowest rank.
+    """Whether this machine leads from now on, as the one that comes next."""
+    member.leads = comes_next(member)
+    return member.leads
+
+
+def comes_next(member: Member) -> bool:
+    """Whether the first machine is gone, and of the others this one has the lowest rank.
 
     Compute Engine takes some 1,500 reads a minute, so that a machine asks the less often the higher
     its rank.
@@ -358,20 +518,18 @@ def takes_over(member: Member) -> bool:
     member.next_look = time.monotonic() + WATCH_INTERVAL * (member.node.rank - 0.5)
     phases(member)
     there = [name for name in living(member) if name not in member.silent]
-    member.leads = first_machine(member) not in there and there[:1] == [member.machine.name]
-    return member.leads
+    return first_machine(member) not in there and there[:1] == [member.machine.name]
 
 
-def wait_for_commands(member: Member) -> tuple[int, str]:
-    """Wait until the command has ended on every machine.
-
-    Returns the first exit code that was not 0, and where; 0 and "" if all were.
-    """
+def wait_for_commands(member: Member) -> Ending:
+    """Wait until the command has ended on every machine, or failed on one; return how."""
     while True:
         blobs = phases(member)
-        ended = [name for name, blob in blobs.items() if blob.metadata["phase"] == "ENDED"]
-        if len(ended) == member.job.num_machines:
-            return first_failure(blobs) or (0, "")
+        failure = lasting_failure(member, blobs)
+        if failure:
+            return failure
+        if len(ended(member, blobs)) == member.job.num_machines:
+            return judge(*(first_failure(member, blobs) or (0, "")))
         member.pause(1)
 
 

@@ -18,6 +18,9 @@ MAX_FAILURES = 3
 FAILURE_SECONDS = 60
 
 
+Runs = subprocess.Popen[bytes] | None  # what runs, if anything does
+
+
 @dataclass(frozen=True)
 class Failure:
     began: float  # time.monotonic()
@@ -30,14 +33,26 @@ class Runner:
 
     machine: boot.Machine
     stopping: Stopping
-    process: subprocess.Popen[bytes] | None = None
+    process: Runs = None
+    is_keeping: bool = False  # what runs is the job's command
     began: float = 0.0  # time.monotonic() at which the last command began
     failures: list[Failure] = field(default_factory=list)
 
     def keep(self, command: list[str], folder: Path, environment: dict[str, str]) -> int:
         """Run a command as `execute` does, and end with it what it left in other sessions."""
         program = [sys.executable, "-I", "-S", keeper.__file__]
-        return self.execute([*program, *command], folder, environment)
+        self.is_keeping = True
+        try:
+            return self.execute([*program, *command], folder, environment)
+        finally:
+            self.is_keeping = False
+
+    @property
+    def command(self) -> Runs:
+        """The process of the job's command, while it runs."""
+        if not self.is_keeping:
+            return None
+        return self.process
 
     def execute(self, command: list[str], folder: Path, environment: dict[str, str]) -> int:
         """Run a command with its output in the log, and return its exit code.
@@ -68,8 +83,7 @@ class Runner:
 
     def end(self, grace: float = GRACE) -> None:
         """End what runs: SIGTERM, and SIGKILL after the grace."""
-        if self.process and self.process.poll() is None:
-            end_group(self.process.pid, grace)
+        end_process(self.process, grace)
 
     def note_failure(self, exit_code: int) -> None:
         """Remember that the last command failed."""
@@ -82,3 +96,9 @@ class Runner:
         if len(last) < MAX_FAILURES or len(codes) > 1:
             return False
         return time.monotonic() - last[0].began < FAILURE_SECONDS
+
+
+def end_process(process: Runs, grace: float) -> None:
+    """End what was started, if it runs still: SIGTERM, and SIGKILL after the grace."""
+    if process and process.poll() is None:
+        end_group(process.pid, grace)

@@ -12,7 +12,7 @@ from typing import Any
 
 from berg import BergError, job
 from berg.config import Config
-from berg.google import api, instances
+from berg.google import api, groups, instances
 from berg.job import Job
 from berg.machine import boot, pods
 
@@ -62,6 +62,17 @@ class Host:
         """Return what libraries of this place want to know of the job's machines, by rank."""
         return {}
 
+    def delete_groups_elsewhere(self, this: Job) -> None:
+        """Delete the groups of the job that wait for room in other regions than this machine's."""
+        here = self.machine.zone.rpartition("-")[0]
+        for region in set(this.regions) - {here}:
+            api.delete(self.config, groups.path_of(region, this.job_name))
+
+    def delete_peer(self, name: str) -> None:
+        """Delete another machine of the job, which Google makes anew."""
+        for each in instances.find(self.config, names=[name], zone=self.machine.zone):
+            api.delete(self.config, instances.path_of(each))
+
     def delete_peers(self, this: Job) -> None:
         """Delete the other machines of the job."""
         found = instances.find(self.config, jobs=[this.job_name])
@@ -87,6 +98,13 @@ class SliceWorker(Host):
             f"{self.machine.name} is"
         )
 
+    def peers(self, this: Job) -> dict[str, bool]:
+        """Return the job's machines that are there; of a slice that Google repairs all count as on,
+        since those that are off come back.
+        """
+        found = super().peers(this)
+        return {name: is_on or this.is_restarted for name, is_on in found.items()}
+
     def variables(self, rank: int, addresses: list[str]) -> dict[str, str]:
         """Return what libtpu, JAX and torch_tpu look for before they ask the metadata server."""
         return {"TPU_WORKER_ID": str(rank), "TPU_WORKER_HOSTNAMES": ",".join(addresses)}
@@ -106,10 +124,17 @@ class Pod(Host):
         return self.machine.instance()
 
     def peers(self, this: Job) -> dict[str, bool]:
-        return dict.fromkeys(pods.living(this.job_name, this.num_machines), True)
+        """Return the job's pods that are there; where lost ones are made anew, one that has not
+        begun is in the place of one that was lost.
+        """
+        phases = pods.living(this.job_name, this.num_machines)
+        return {name: phase == "Running" or not this.is_mended for name, phase in phases.items()}
 
     def is_on(self, this: Job, name: str, zone: str) -> bool:
         return name in pods.living(this.job_name, this.num_machines, others=True)
+
+    def delete_peer(self, name: str) -> None:
+        """Do nothing: Kubernetes ends a pod whose node says nothing."""
 
     def delete_peers(self, this: Job) -> None:
         """Do nothing: Kubernetes ends the pods of a job together."""

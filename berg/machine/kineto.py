@@ -32,6 +32,7 @@ REQUEST = struct.Struct("<iiq")
 ONCE = 2  # among those: one of a single profile, which who takes one at the moment does not want
 POLL = 5  # seconds between two requests of a process
 WARM_UP = 2  # seconds in which it gets ready, and then some
+TRIES = 2  # times that processes are waited for: who is busy, or still writes a profile, asks late
 SLACK = 120  # seconds beside those of the profile, in which it is written
 # seconds of a profile: it lies in the memory of the process, and grows by megabytes a second
 MOST = 60
@@ -155,31 +156,49 @@ def take(desk: Desk, seconds: float, folder: Path, host: str) -> list[Path]:
             "PyTorch's profiler keeps what it sees in the command's memory: "
             f"give it {MOST} s at most (-s)"
         )
-    desk.files, desk.seconds, desk.begins = {}, seconds, time.time() + POLL + WARM_UP + 2
-    time.sleep(max(0, desk.begins - time.time()))
-    # of which there is nothing left to see
+    begin(desk, seconds)
+    # A process that ends now writes a trace in which there is nothing left to see.
     late = [pid for pid in desk.files if mark("ends", pid).exists()]
-    end = desk.begins + seconds + SLACK
-    while time.time() < end and any(is_underway(pid, file) for pid, file in desk.files.items()):
-        time.sleep(0.2)
-    folder.mkdir(parents=True, exist_ok=True)
-    files = []
-    for pid, file in desk.files.items():
-        if file.exists() and pid not in late:
-            name = (
-                f"{host}.pt.trace.json.gz"
-                if len(desk.files) == 1
-                else f"{host}.{pid}.pt.trace.json.gz"
-            )
-            with (
-                file.open("rb") as trace,
-                gzip.open(file.with_suffix(".gz"), "wb", compresslevel=3) as packed,
-            ):
-                shutil.copyfileobj(trace, packed, 1 << 20)
-            file.unlink()
-            files.append(file.with_suffix(".gz").replace(folder / name))
-    if not files:
+    wait_for_traces(desk)
+
+    written = {pid: file for pid, file in desk.files.items() if file.exists() and pid not in late}
+    if not written:
         raise BergError(
             "the command ended before its profile was taken, or PyTorch takes another one in it"
         )
-    return files
+    folder.mkdir(parents=True, exist_ok=True)
+    alone = len(desk.files) == 1
+    return [
+        pack(file, folder / trace_name(host, None if alone else pid))
+        for pid, file in written.items()
+    ]
+
+
+def begin(desk: Desk, seconds: float) -> None:
+    """Ask the processes for a profile, and wait until they take it; a busy one is asked again."""
+    for _ in range(TRIES):
+        desk.files, desk.seconds, desk.begins = {}, seconds, time.time() + POLL + WARM_UP + 2
+        time.sleep(max(0, desk.begins - time.time()))
+        if desk.files or not clients(desk):
+            return
+
+
+def wait_for_traces(desk: Desk) -> None:
+    """Wait until no process is still at its profile, for the profile's time and some slack."""
+    end = desk.begins + desk.seconds + SLACK
+    while time.time() < end and any(is_underway(pid, file) for pid, file in desk.files.items()):
+        time.sleep(0.2)
+
+
+def trace_name(host: str, pid: int | None) -> str:
+    process = f".{pid}" if pid else ""
+    return f"{host}{process}.pt.trace.json.gz"
+
+
+def pack(trace: Path, target: Path) -> Path:
+    """Replace a trace by its compressed form at `target`; returns that."""
+    packed = trace.with_suffix(".gz")
+    with trace.open("rb") as plain, gzip.open(packed, "wb", compresslevel=3) as out:
+        shutil.copyfileobj(plain, out, 1 << 20)
+    trace.unlink()
+    return packed.replace(target)

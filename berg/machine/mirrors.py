@@ -23,6 +23,7 @@ class Mirrors:
     hurry: threading.Event = field(default_factory=threading.Event)
     threads: list[threading.Thread] = field(default_factory=list)
     last_log_pass: threading.Thread = field(default_factory=threading.Thread)
+    turn: threading.Lock = field(default_factory=threading.Lock)  # of who uses `results`
     trouble: str = ""  # why results are not in the bucket yet
 
     def start(self, target: Callable[..., None], *arguments: object) -> None:

@@ -5,7 +5,7 @@ Nothing here reads, writes or waits: worker.py gathers what is known, and acts o
 
 from dataclasses import dataclass, field, replace
 
-from berg.job import Job, State
+from berg.job import STOPPED, Job, State
 
 MAX_LOST = 500  # characters of a state for what was not kept
 LOG_IS_CUT = "the end of the log is not in the bucket"
@@ -15,7 +15,8 @@ LOG_IS_CUT = "the end of the log is not in the bucket"
 class Ending:
     """How a job is to end, or has ended, and why."""
 
-    state: str  # one of job.FINAL; ENDED: another machine writes the state
+    # one of job.FINAL, or STOPPED; ENDED: another machine writes the state
+    state: str
     reason: str
     exit_code: int | None = None
 
@@ -35,14 +36,16 @@ TAKEN_AWAY = (PREEMPTED, SHUT_DOWN, MAINTAINED, POD_TAKEN_AWAY)
 
 @dataclass(frozen=True)
 class Restart:
-    """How a job goes on after its machine was taken away."""
+    """How a job goes on after its machine was taken away, or stopped."""
 
     reason: str
     is_counted: bool = True  # it is one of the restarts that the job may have
+    state: str = "SUBMITTED"  # of the job until then
 
 
 AFTER_MAINTENANCE = Restart("it comes back, and the job begins anew", is_counted=False)
 ELSEWHERE = Restart("the job begins anew where there is capacity")
+WHEN_STARTED = Restart("", is_counted=False, state=STOPPED)
 
 
 @dataclass(frozen=True)
@@ -58,19 +61,27 @@ class Uploads:
     log_is_whole: bool = True
 
 
+def is_replaced(this: Job, sweep: str) -> bool:
+    """Whether another machine comes in the place of one that went, and goes on with the job."""
+    is_lone_member = this.num_machines == 1 and this.is_kept
+    return sweep != "" or is_lone_member or this.is_mended
+
+
 def restart_after(cause: Ending | None, this: Job, sweep: str, restarts: int) -> Restart | None:
     """Return how the job goes on after `cause` stopped it; None if it does not go on.
 
     `sweep` is the name of the sweep whose jobs this machine runs, `restarts` how often the job
     began anew before.
     """
+    if cause and cause.state == STOPPED:
+        return WHEN_STARTED
     if cause not in TAKEN_AWAY:
         return None
     if cause == MAINTAINED and this.is_restarted:
         return AFTER_MAINTENANCE
-    is_lone_member = this.num_machines == 1 and this.kind == "job" and bool(this.group)
-    is_replaced = sweep != "" or is_lone_member
-    if not is_replaced or restarts >= this.max_restarts:
+    if this.stops_when_idle:  # its disk stays, whoever turned the machine off
+        return WHEN_STARTED
+    if not is_replaced(this, sweep) or restarts >= this.max_restarts:
         return None
     if cause == MAINTAINED:
         return AFTER_MAINTENANCE
@@ -120,10 +131,15 @@ def decide(
         left_bytes=0,
         ending="",
     )
+    common = replace(common, awaited=0, awaited_since="")
     if restart:
+        # Of several machines the others wait for this one.
+        awaited = int(before.job.machines > 1)
         return replace(
             common,
-            state="SUBMITTED",
+            awaited=awaited,
+            awaited_since=now * awaited,
+            state=restart.state,
             exit_code=None,
             reason=join(ending.reason, log, restart.reason),
             restarts=before.restarts - (not restart.is_counted),

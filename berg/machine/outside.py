@@ -8,8 +8,10 @@ import contextlib
 import os
 from typing import Any
 
+from berg.job import STOPPED
 from berg.machine import cluster, logins, profile
 from berg.machine.attempt import Attempt
+from berg.machine.command import Runs
 from berg.machine.outcome import MAINTAINED, PREEMPTED, SHUT_DOWN, Ending
 from berg.machine.process import end_group, start_thread
 
@@ -67,12 +69,25 @@ def ending_in(attempt: Attempt, values: dict[str, Any]) -> Ending | None:
         if now:
             abandon(attempt, killer)
         return Ending("KILLED", f"killed by {killer}")
+    if who := who_stops(attempt, values):
+        return Ending(STOPPED, f"stopped by {who}")
     if values.get("preempted") == "TRUE":
         return PREEMPTED
     is_maintained = values.get("maintenanceEvent") == MAINTENANCE
     if attempt.stopping.ending == SHUT_DOWN and is_maintained:
         return MAINTAINED
     return None
+
+
+def who_stops(attempt: Attempt, values: dict[str, Any]) -> str:
+    """Return who stops this devbox, "" if nobody does. The request is that of one attempt: it is
+    still there when the machine starts again.
+    """
+    asked: str = values.get("attributes", {}).get(f"berg-stop-{attempt.name}", "")
+    who, _, number = asked.rpartition(" ")
+    if number != str(attempt.state.attempt):
+        return ""
+    return who
 
 
 def abandon(attempt: Attempt, killer: str) -> None:
@@ -86,8 +101,10 @@ def abandon(attempt: Attempt, killer: str) -> None:
 def watch_others(attempt: Attempt) -> None:
     """End the job when a machine of it dies or fails; end this machine's part when the job ends."""
     while not attempt.mirrors.done.wait(cluster.WATCH_INTERVAL):
+        running = attempt.runner.command
         try:
             ending = cluster.ending_of_part(attempt.member, lambda: attempt.is_over(("UPLOADING",)))
+            ending = ending or ending_by_failure(attempt, running)
         except Exception as error:  # the network may fail for a while; the next look tells
             attempt.say(f"Cannot see the other machines: {error}")
         else:
@@ -95,11 +112,35 @@ def watch_others(attempt: Attempt) -> None:
                 attempt.stop(ending)
 
 
+def ending_by_failure(attempt: Attempt, running: Runs) -> Ending | None:
+    """Return how the job ends because a command failed; None if none did, or the job goes on.
+
+    In a job whose command may run again, what runs here is ended when its attempt is over, and the
+    rest is the worker's.
+    """
+    member = attempt.member
+    if not attempt.leads:
+        if attempt.is_behind:
+            attempt.break_off(running)
+        return None
+    failure = cluster.lasting_failure(member, cluster.phases(member))
+    if attempt.job.is_mended and not attempt.loss:
+        attempt.loss = cluster.loss(member)
+    if attempt.loss:
+        attempt.break_off(running)
+        return None
+    if failure and attempt.job.restart_on_failure:
+        attempt.break_off(running)
+        return None
+    return failure
+
+
 def limit_time(attempt: Attempt) -> None:
-    """Stop the job before Google deletes the machine at its limit: the results come first."""
+    """Stop the job before Google ends the machine at its limit: the results come first."""
     limit = attempt.job.max_run_seconds
     if not limit:
         return
-    left = limit - min(300, limit / 5) - attempt.states.ran_before
+    left = limit - min(300, limit / 5) - attempt.counted_before
+    state = STOPPED if attempt.job.stops_when_idle else "FAILED"
     if not attempt.mirrors.done.wait(left):
-        attempt.stop(Ending("FAILED", "it ran into its time limit (--max-hours, --max-cost)"))
+        attempt.stop(Ending(state, "it ran into its time limit (--max-hours, --max-cost)"))

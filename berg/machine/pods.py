@@ -42,14 +42,17 @@ def ask(path: str) -> dict[str, Any]:
         return dict(answer.json())
 
 
-def living(job_name: str, count: int, others: bool = False) -> list[str]:
-    """Names of the job's machines whose pods live, by rank; with `others` but for this one."""
+def living(job_name: str, count: int, others: bool = False) -> dict[str, str]:
+    """Return the phases of the job's pods that live, by the names of its machines; with `others`
+    but for this one.
+    """
     path = f"/api/v1/namespaces/{namespace()}/pods?labelSelector=berg-job%3D{job_name}"
     found = ask(path)["items"]
     there = [pod for pod in found if pod["status"].get("phase") in ("Pending", "Running")]
     there = [pod for pod in there if not (others and pod["metadata"]["uid"] == boot.POD)]
     names = job.machine_names(job_name, count)
-    return sorted(names[int(pod["metadata"]["labels"].get(INDEX, 0))] for pod in there)
+    ranked = {int(pod["metadata"]["labels"].get(INDEX, 0)): pod for pod in there}
+    return {names[rank]: pod["status"]["phase"] for rank, pod in sorted(ranked.items())}
 
 
 def open_to_ssh(install: bool) -> list[str]:

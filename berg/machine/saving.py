@@ -69,6 +69,38 @@ def watch_bucket(attempt: Attempt) -> None:
         was_gone = is_gone
 
 
+def send_all(attempt: Attempt) -> None:
+    """Send what this machine wrote before another attempt is to find it in the bucket.
+
+    What the bucket does not take for the job's patience is left to later passes, and said. Raises
+    Stopped if the job is to end.
+    """
+    results, end = attempt.mirrors.results, time.monotonic() + attempt.job.patience_seconds
+    while True:
+        with attempt.mirrors.turn:
+            results.sync(stop=attempt.stopping.event.is_set)
+        if not results.failed:
+            return
+        if time.monotonic() > end:
+            attempt.say(f"The next attempt begins without all results: {name_left(results.failed)}")
+            return
+        attempt.stopping.pause(1)
+
+
+def bring_news(attempt: Attempt) -> None:
+    """Bring what the other machines sent of the results since this one looked last."""
+    with attempt.mirrors.turn:
+        brought, _ = attempt.mirrors.results.restore(only_news=True)
+    if brought:
+        attempt.say(f"Brought {plural(brought, 'file')} of the other machines' results")
+
+
+def send_changes(attempt: Attempt, seconds: float, only_new: bool = False) -> int:
+    """Make a pass over the results, one at a time; return how many files were sent."""
+    with attempt.mirrors.turn:
+        return attempt.mirrors.results.sync(seconds, attempt.mirrors.done.is_set, only_new)
+
+
 def keep_results(attempt: Attempt) -> None:
     """Mirror the results until the attempt is done.
 
@@ -79,7 +111,7 @@ def keep_results(attempt: Attempt) -> None:
     while not attempt.mirrors.done.is_set():
         if is_done_after(attempt, pause, changed):
             break
-        changed = attempt.mirrors.results.sync(RESULTS_INTERVAL, attempt.mirrors.done.is_set)
+        changed = send_changes(attempt, RESULTS_INTERVAL)
         pause = pause_after(changed)
         if attempt.mirrors.results.is_behind:
             pause = 0
@@ -104,7 +136,7 @@ def is_done_after(attempt: Attempt, pause: float, sent: int) -> bool:
             return attempt.mirrors.done.wait(1)
         left = end - time.monotonic()
         if sent and left > 0:
-            sent = attempt.mirrors.results.sync(left, attempt.mirrors.done.is_set, only_new=True)
+            sent = send_changes(attempt, left, only_new=True)
     return attempt.mirrors.done.is_set()
 
 
@@ -132,7 +164,7 @@ def last_moment(attempt: Attempt) -> float:
     limit = attempt.job.max_run_seconds
     if not limit:
         return math.inf
-    return attempt.states.began + limit - attempt.states.ran_before - min(75, limit / 8)
+    return attempt.states.began + limit - attempt.counted_before - min(75, limit / 8)
 
 
 def say_trouble(attempt: Attempt, text: str) -> None:

@@ -20,6 +20,9 @@ from berg.machine.stopping import Stopping
 
 WRITE_INTERVAL = 1.1  # seconds between two writes of the state
 LATER = 0.05  # seconds after those, when what was left for later is written
+# The same of what is to be written only soon: if the job ends before, its last state is the only
+# write, and waits for none.
+SOON = 1.0
 STALLED = 180  # seconds after which the next write does not wait for one that hangs
 STALLED_AT_THE_END = 2  # the same while Google takes the machine
 
@@ -92,7 +95,7 @@ class StateWriter:
             self.note()
             is_early = time.monotonic() < self.next_write
             if (soon or is_early) and self.state.state in job.ACTIVE[1:]:
-                self.schedule()
+                self.schedule(SOON if soon else LATER)
                 return
             self.unschedule()
         self.put_in_turn()
@@ -130,11 +133,11 @@ class StateWriter:
         self.state.ran_seconds = self.ran_before + round(time.monotonic() - self.began)
         self.state.note()
 
-    def schedule(self) -> None:
-        """Let a timer write the state; the caller has the lock."""
+    def schedule(self, pause: float) -> None:
+        """Let a timer write the state after a pause; the caller has the lock."""
         if self.later:
             return
-        wait = max(self.next_write - time.monotonic(), 0) + LATER
+        wait = max(self.next_write - time.monotonic(), 0) + pause
         self.later = threading.Timer(wait, self.quietly, (self.flush,))
         self.later.daemon = True
         self.later.start()

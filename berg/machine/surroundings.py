@@ -18,6 +18,7 @@ from berg.machine.process import RESULTS
 from berg.machine.stopping import Stopped
 
 BIN = boot.BERG / "bin"
+PROGRAM = Path(__file__).parent / "program"  # on the path of the pythons of a command
 # What installs the driver at the first boot of one of Google's older images, and for how long.
 DRIVER_SCRIPT = Path("/opt/deeplearning/install-driver.sh")
 DRIVER_SECONDS = 900
@@ -106,12 +107,18 @@ def environment(attempt: Attempt) -> dict[str, str]:
         "BERG_DATA_DIR": str(boot.ROOT / "data"),
         "BERG_NUM_GPUS": str(this.gpus_per_machine),
         "BERG_PROFILER_PORT": str(attempt.profiler_port),
-        "BERG_ATTEMPT": str(attempt.state.attempt),
+        "BERG_ATTEMPT": str(attempt.member.attempt),
         **cluster.environment(attempt.member),
         **{key: os.environ[key] for key in ("BERG_CACHE_URL",) if key in os.environ},  # of pods
         **this.env,
         **attempt.secrets,
     }
+
+
+def with_report(values: dict[str, str]) -> dict[str, str]:
+    """Return the environment of a command, with what lets its pythons import berg.report."""
+    path = filter(None, [values.get("PYTHONPATH"), str(PROGRAM)])
+    return {**values, "PYTHONPATH": os.pathsep.join(path)}
 
 
 class InstallationFailed(BergError):
@@ -152,6 +159,15 @@ def provide_pip(attempt: Attempt, variables: dict[str, str]) -> None:
             boot.apt_install(attempt.machine, "python3-pip")
 
 
+def pip_step(needed: list[str]) -> list[str]:
+    """Return the command that installs what a repo needs.
+
+    Compiling all of a package takes as long as installing it; python compiles what is imported.
+    """
+    quietly = ["--no-input", "--no-compile", "--progress-bar=off"]
+    return ["python", "-m", "pip", "install", *quietly, *needed]
+
+
 def install(attempt: Attempt) -> None:
     """Install what the repo says it needs into the image's python; raises InstallationFailed."""
     await_driver(attempt)
@@ -160,21 +176,11 @@ def install(attempt: Attempt) -> None:
     steps = []
     if this.install_script:
         steps.append(["bash", "-e", this.install_script])
-    if needed := requirements.arguments(folder):
-        # Compiling all of a package takes as long as installing it; python compiles what is
-        # imported.
-        steps.append(
-            [
-                "python",
-                "-m",
-                "pip",
-                "install",
-                "--no-input",
-                "--no-compile",
-                "--progress-bar=off",
-                *needed,
-            ]
-        )
+    needed = requirements.arguments(folder)
+    if this.docker:  # its image has what it needs
+        needed = []
+    if needed:
+        steps.append(pip_step(needed))
     if not steps:
         return
     attempt.states.write(state="INSTALLING")

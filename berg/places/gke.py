@@ -2,7 +2,8 @@
 
 A job is an Indexed Job of Kubernetes' with a pod for each of its machines. boot.py comes as a
 ConfigMap, everything else through the bucket, so that no image has to be built. One pod that is
-taken away is made anew by Kubernetes; of several none is, and the job ends. What waits for room
+taken away is made anew by Kubernetes, and of several the others wait for it; a slice of TPUs ends,
+and its job with it. What waits for room
 waits in the cluster, without this computer. The Job itself is made in manifest.py, and what is said
 of its pods is read in podstatus.py.
 
@@ -21,11 +22,12 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, container, podexec
+from berg.google import api, container, podexec, tpu_nodes
 from berg.google import kubernetes as k8s
+from berg.google.accelerators import Shape
 from berg.inventory import Machine, Resource
 from berg.job import NO_GROUP, TOO_LATE, Group
-from berg.places import manifest, podpatch
+from berg.places import manifest, podaccount, podpatch, queues, volumes
 from berg.places.podstatus import (
     ending,
     hindrance,
@@ -38,6 +40,7 @@ from berg.places.podstatus import (
     to_come,
 )
 from berg.plan import Choice, JobSpec, Offer
+from berg.words import plural
 
 GONE = 180  # seconds for pods to go
 LISTING = 10  # seconds for a cluster to answer; Google upgrades the one API server that it has
@@ -52,7 +55,6 @@ ADMIT = (
     "umask 77; mkdir -p ~/.ssh; cd ~/.ssh || exit; touch authorized_keys; read -r key; "
     'grep -qxF "$key" authorized_keys || echo "$key" >> authorized_keys'
 )
-RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
 request = manifest.request
 servers: dict[str, k8s.Server] = {}  # by PROJECT/LOCATION/NAME, as this process found them
 
@@ -64,16 +66,32 @@ def warm_up() -> None:
 def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     """Return the pods that a spec means; raise BergError if the cluster cannot hold them."""
     cluster = container.find(config, spec.cluster or "")
-    shape = manifest.choose(cluster, spec)
     image = config.default_docker_image
-    where, accounts = container.where(cluster), container.accounts(cluster)
-    return Choice(shape, spec.num_machines, image, cluster=where, accounts=accounts)
+    where, accounts = container.where(cluster), podaccount.accounts(config, cluster)
+    volumes.check(cluster, spec)
+    if spec.queue:
+        check_queue(config, where, spec.queue)
+    if spec.tpu is None:
+        shape = manifest.choose(cluster, spec)
+        return Choice(shape, spec.num_machines, image, cluster=where, accounts=accounts)
+    tpus = manifest.choose_tpus(cluster, spec, is_sweep)
+    called = tpus.pool(spec.spot)
+    (pool,) = [each for each in container.pools(cluster) if each["name"] == called]
+    shape = replace(tpus.shape, node_disk=container.disk_of(pool))
+    chosen = Choice(shape, tpus.hosts, image, cluster=where, accounts=accounts)
+    return replace(chosen, is_slice=tpus.hosts > 1)
+
+
+def check_queue(config: Config, place: str, name: str) -> None:
+    """Raise BergError for a queue that the person's pods cannot be in."""
+    server = connect(config, place)
+    queues.check(config, server, podaccount.namespace(config, server), name)
 
 
 def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
     """Return what the cluster has; its nodes have their own disks and addresses."""
     shape = choice.shape
-    is_job_of_one = spec.cmd is not None and choice.hosts == 1
+    heals = spec.cmd is not None and not choice.is_slice
     return Offer(
         shape=shape,
         hosts=choice.hosts,
@@ -82,11 +100,18 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         rows=rows(spec, choice),
         ender="Kubernetes ends the pod",
         group=Group(cluster=choice.cluster),
-        heals="pods that were taken away" if is_job_of_one else "",
-        priced=replace(shape, num_gpus=shape.node_gpus) if shape.node_gpus else None,
-        is_shared=True,
+        heals="pods that were taken away" if heals else "",
+        priced=node_of(shape, spec),
+        is_shared=spec.tpu is None,
         accounts=choice.accounts,
     )
+
+
+def node_of(shape: Shape, spec: JobSpec) -> Shape | None:
+    """Return the node that is paid for; None where it may be any."""
+    if spec.tpu is not None:
+        return shape
+    return replace(shape, num_gpus=shape.node_gpus) if shape.node_gpus else None
 
 
 def rows(spec: JobSpec, choice: Choice) -> list[tuple[str, str]]:
@@ -94,12 +119,15 @@ def rows(spec: JobSpec, choice: Choice) -> list[tuple[str, str]]:
     shape = choice.shape
     several = f"{choice.hosts} pods, each " if choice.hosts > 1 else ""
     gpus = f"{shape.num_gpus} x {shape.gpu_type}" if shape.num_gpus else "no GPU"
+    if spec.tpu is not None:
+        gpus = plural(tpu_nodes.parse(spec.tpu).chips_each, "TPU chip")
     spot = ", spot" * spec.spot
     patched = f", patched: {podpatch.in_words(spec.pod_patch)}" if spec.pod_patch else ""
+    queue = f", in the queue {spec.queue}" if spec.queue else ""
     return [
         ("Pod", f"{several}{gpus}{spot}{patched}"),
         ("Image", choice.image),
-        ("Cluster", choice.cluster),
+        ("Cluster", f"{choice.cluster}{queue}"),
     ]
 
 
@@ -117,11 +145,17 @@ def preview(config: Config, request: dict[str, Any], names: list[str], keep: boo
     made = body(config, server, request, names)
     strictly = {"dryRun": "All", "fieldManager": "berg", "fieldValidation": "Strict"}
     try:
-        k8s.call(config, server, "POST", k8s.JOBS, made, **strictly)
+        k8s.call(config, server, "POST", k8s.below(k8s.SHARED, "jobs"), made, **strictly)
     except k8s.Refused as error:
         if error.code in (400, 422):  # else it is no matter of what the Job says
             raise
-    return made
+    namespace = podaccount.namespace(config, server)
+    if not request["is_slice"]:
+        return manifest.in_namespace(made, namespace)
+    job = made["metadata"]["name"]
+    service = manifest.in_namespace(manifest.slice_service(made, job), namespace)
+    sliced = manifest.in_namespace(manifest.in_slice(made, job), namespace)
+    return {"apiVersion": "v1", "kind": "List", "items": [service, sliced]}
 
 
 def body(
@@ -143,39 +177,50 @@ def create(
 ) -> str:
     """Make the Job; its pods come when the cluster has room."""
     server = connect(config, request["cluster"])
-    account = ensure(config, server)
-    made = body(config, server, request, names)
-    made["spec"]["template"]["spec"]["serviceAccountName"] = account
+    home = podaccount.ensure(config, server)
+    made = manifest.in_namespace(body(config, server, request, names), home.namespace)
+    made["spec"]["template"]["spec"]["serviceAccountName"] = home.account
     stamp, key = os.urandom(8).hex(), request.get("cluster_key", "")
     # tells ours, sent twice, from another's
     made["metadata"]["annotations"] = {"berg-request": stamp}
-    secret = f"berg-key-{stamp}"
+    secret, service = f"berg-key-{stamp}", f"berg-slice-{stamp}"
     if key:
         manifest.with_key(made, secret)
+    if request.get("is_slice"):
+        manifest.in_slice(made, service)
     create_job(config, server, made)
     if key:
-        there = k8s.call(config, server, "GET", f"{k8s.JOBS}/{made['metadata']['name']}")
-        path = f"{k8s.CORE}/secrets"
-        k8s.create(config, server, path, manifest.key_secret(there, secret, key))
+        add_to_job(config, server, made, "secrets", manifest.key_secret(made, secret, key))
+    if request.get("is_slice"):
+        add_to_job(config, server, made, "services", manifest.slice_service(made, service))
     count = "a pod" if len(names) == 1 else f"{len(names)} pods"
     say(f"Asked the cluster {server.place} for {count}")
     return ""
 
 
+def add_to_job(
+    config: Config, server: k8s.Server, made: dict[str, Any], kind: str, thing: dict[str, Any]
+) -> None:
+    """Create what a Job that was just made needs beside it, and what goes with it."""
+    there = k8s.call(config, server, "GET", k8s.path_to("jobs", k8s.called(made)))
+    path = k8s.below(there["metadata"]["namespace"], kind)
+    k8s.create(config, server, path, manifest.owned(thing, there))
+
+
 def create_job(config: Config, server: k8s.Server, made: dict[str, Any]) -> None:
     """Create a Job in place of one that is over; raise BergError if another one has its name."""
     name, stamp = made["metadata"]["name"], made["metadata"]["annotations"]["berg-request"]
-    while not k8s.create(config, server, k8s.JOBS, made):
-        there = k8s.find(config, server, f"{k8s.JOBS}/{name}")
+    path = k8s.path_to("jobs", k8s.called(made))
+    while not k8s.create(config, server, path.rpartition("/")[0], made):
+        there = k8s.find(config, server, path)
         if there is None:
             continue
         about = there["metadata"]
         if about.get("annotations", {}).get("berg-request") == stamp:
             break
-        if about.get("labels", {}).get("berg-bucket") == manifest.bucket_label(config) and ending(
-            there
-        ):
-            clear(config, server, name)  # of an earlier attempt
+        is_ours = about.get("labels", {}).get("berg-bucket") == manifest.bucket_label(config)
+        if is_ours and (ending(there) or there["spec"].get("suspend")):
+            clear(config, server, path)  # of an earlier attempt
         else:
             raise BergError(
                 f"the cluster {server.place} has a job {name!r} already. Choose another name: -n "
@@ -183,71 +228,17 @@ def create_job(config: Config, server: k8s.Server, made: dict[str, Any]) -> None
             )
 
 
-def clear(config: Config, server: k8s.Server, name: str) -> None:
-    """Delete a Job that is over, and wait until it is gone."""
-    end = time.monotonic() + GONE
-    k8s.delete(config, server, f"{k8s.JOBS}/{name}")
-    while k8s.find(config, server, f"{k8s.JOBS}/{name}"):
+def clear(config: Config, server: k8s.Server, path: str) -> None:
+    """Delete the Job at a path, which is over, and wait until it is gone."""
+    end, name = time.monotonic() + GONE, path.rpartition("/")[2]
+    k8s.delete(config, server, path)
+    while k8s.find(config, server, path):
         if time.monotonic() > end:
             raise BergError(
                 f"the job {name} of an earlier attempt does not go. See: kubectl describe job "
                 f"{name}"
             )
         time.sleep(0.3)
-
-
-def ensure(config: Config, server: k8s.Server) -> str:
-    """Make what the pods need of the cluster beside themselves, where it lacks it.
-
-    Return the account that they are to have: the wide one of earlier versions where the cluster
-    has that alone, and the person may not give rights in it.
-    """
-    k8s.create(config, server, f"{k8s.CORE}/configmaps", manifest.boot_map())
-    if has_account(config, server, manifest.ACCOUNT):
-        return manifest.ACCOUNT
-    try:
-        admit_pods(config, server)
-        narrow(config, server)
-    except k8s.Refused as error:
-        if error.code != 403 or not has_account(config, server, manifest.WIDE_ACCOUNT):
-            raise
-        api.notify(
-            f"The pods of {server.place} may change each other's jobs, as an earlier berg let "
-            "them. The first job there of somebody with roles/container.admin mends it"
-        )
-        return manifest.WIDE_ACCOUNT
-    return manifest.ACCOUNT
-
-
-def has_account(config: Config, server: k8s.Server, name: str) -> bool:
-    """Return whether a cluster has this account of pods."""
-    return bool(k8s.find(config, server, f"{k8s.CORE}/serviceaccounts/{name}"))
-
-
-def admit_pods(config: Config, server: k8s.Server) -> None:
-    """Let the account of the pods list the pods of its namespace, and make it.
-
-    It comes last: whoever finds it there, and may not look at rights, knows that it has them.
-    """
-    about = {"name": manifest.ACCOUNT, "labels": {"berg": "1"}}
-    rights = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": about}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": manifest.ACCOUNT}
-    whose = [{"kind": "ServiceAccount", "name": manifest.ACCOUNT, "namespace": "default"}]
-    k8s.create(config, server, f"{k8s.RIGHTS}/roles", {**rights, "kind": "Role", "rules": RULES})
-    binding = {**rights, "kind": "RoleBinding", "roleRef": role, "subjects": whose}
-    k8s.create(config, server, f"{k8s.RIGHTS}/rolebindings", binding)
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about}
-    k8s.create(config, server, f"{k8s.CORE}/serviceaccounts", account)
-
-
-def narrow(config: Config, server: k8s.Server) -> None:
-    """Delete the account of earlier versions' pods and its rights, once no Job has it."""
-    wide = manifest.WIDE_ACCOUNT
-    live = [each for each in k8s.items(config, server, k8s.JOBS) if not ending(each)]
-    accounts = [each["spec"]["template"]["spec"].get("serviceAccountName") for each in live]
-    if wide not in accounts:
-        k8s.delete(config, server, f"{k8s.RIGHTS}/rolebindings/{wide}")
-        k8s.delete(config, server, f"{k8s.CORE}/serviceaccounts/{wide}")
 
 
 # --- what there is
@@ -292,11 +283,11 @@ def if_seen(look: Callable[[], list[Any]]) -> list[Any]:
         return []
 
 
-def ours(config: Config, place: str, path: str, **options: Any) -> list[dict[str, Any]]:
-    """What a cluster has of this bucket's jobs at a path."""
-    return k8s.items(
-        config, connect(config, place), path, labelSelector=selector(config), **options
-    )
+def ours(config: Config, place: str, plural: str) -> list[dict[str, Any]]:
+    """What a cluster has of this bucket's jobs, of a kind such as pods."""
+    server = connect(config, place)
+    path = k8s.everywhere(server, plural)
+    return k8s.items(config, server, path, labelSelector=selector(config))
 
 
 def selector(config: Config) -> str:
@@ -304,18 +295,18 @@ def selector(config: Config) -> str:
 
 
 def listed(
-    config: Config, where: Iterable[str], path: str, chosen: str = ""
+    config: Config, where: Iterable[str], plural: str, chosen: str = ""
 ) -> dict[str, list[dict[str, Any]] | None]:
-    """What the clusters have of this bucket's jobs at a path, by cluster; None for one that does
-    not say it.
+    """What the clusters have of this bucket's jobs, of a kind such as pods, by cluster; None for
+    one that does not say it.
     """
 
     def look(place: str) -> list[dict[str, Any]] | None:
         labels = chosen or selector(config)
         try:
-            return k8s.items(
-                config, connect(config, place), path, labelSelector=labels, patience=LISTING
-            )
+            server = connect(config, place)
+            path = k8s.everywhere(server, plural)
+            return k8s.items(config, server, path, labelSelector=labels, patience=LISTING)
         except BergError as error:
             api.notify(f"{error.message}; its pods are not among what follows")
             return None
@@ -333,10 +324,10 @@ def machines(
     A cluster is their zone.
     """
     where = [zone] if zone else places(config)
-    of_jobs = listed(config, where, k8s.JOBS)
+    of_jobs = listed(config, where, "jobs")
     answering = [place for place, there in of_jobs.items() if there is not None]
     found = []
-    for place, pods in listed(config, answering, f"{k8s.CORE}/pods").items():
+    for place, pods in listed(config, answering, "pods").items():
         owned = [each for each in of_jobs[place] or [] if is_one_of(each, jobs, sweeps)]
         mine = [pod for pod in pods or [] if is_one_of(pod, jobs, sweeps)]
         found += machines_in(config, place, owned, mine)
@@ -354,28 +345,30 @@ def machines_in(
     events = events_for(config, place, alive, bool(short))
     found = {pod["metadata"]["uid"]: machine_of(pod, place, events) for pod in alive}
     name_silent_nodes(config, place, alive, found)
+    queued = queues.reasons(config, connect(config, place), short)
     for each in short:
-        name_hindrance(each, place, [pod for pod in pods if is_owned(pod, each)], events, found)
+        own = [pod for pod in pods if is_owned(pod, each)]
+        why = queued.get(each["metadata"]["uid"]) or hindrance(each, own, events)
+        if why:
+            note(each, place, own, why, found)
     return list(found.values())
 
 
-def name_hindrance(
+def note(
     job: dict[str, Any],
     place: str,
     pods: list[dict[str, Any]],
-    events: list[dict[str, Any]],
+    why: str,
     found: dict[str, Machine],
 ) -> None:
     """Note on a Job's first pod why it has no more of them; without one that lives on a machine
     that stands for it.
     """
-    why = hindrance(job, pods, events)
     living = [found[pod["metadata"]["uid"]] for pod in pods if is_alive(pod)]
-    if why and not living:
+    if not living:
         living = [to_come(job, place, pods, why)]
         found[job["metadata"]["uid"]] = living[0]
-    if why:
-        living[0].note = living[0].note or why
+    living[0].note = living[0].note or why
 
 
 def name_silent_nodes(
@@ -426,7 +419,8 @@ def events_for(
     if is_short or any(pod["status"]["phase"] == "Pending" for pod in pods):
         with contextlib.suppress(BergError):
             server = connect(config, place)
-            return k8s.items(config, server, f"{k8s.CORE}/events", patience=LISTING)
+            path = k8s.everywhere(server, "events")
+            return k8s.items(config, server, path, patience=LISTING)
     return []
 
 
@@ -435,7 +429,7 @@ def waiting(config: Config, job: str | None = None) -> set[str]:
     do not answer.
     """
     found: set[str] = set()
-    for place, there in listed(config, running(config), k8s.JOBS).items():
+    for place, there in listed(config, running(config), "jobs").items():
         if there is None:
             found.add(place)
         for each in there or []:
@@ -445,11 +439,18 @@ def waiting(config: Config, job: str | None = None) -> set[str]:
     return found
 
 
+def job_in(config: Config, place: str, name: str) -> dict[str, Any] | None:
+    """Return the Job of that name in a cluster, whoever's it is; None if there is none."""
+    server = connect(config, place)
+    named = {"fieldSelector": f"metadata.name={name}", "patience": LISTING}
+    found = k8s.items(config, server, k8s.everywhere(server, "jobs"), **named)
+    return next(iter(found), None)
+
+
 def why_gone(config: Config, job: str, group: Group, zone: str) -> str:
     """Why the pods of a job are gone, as far as Kubernetes knows; "" if it knows nothing."""
     try:
-        server = connect(config, group.cluster)
-        there = k8s.find(config, server, f"{k8s.JOBS}/{job}", patience=LISTING)
+        there = job_in(config, group.cluster, job)
     except BergError as error:  # the cluster is gone, too
         return error.message
     if there is None:
@@ -459,7 +460,7 @@ def why_gone(config: Config, job: str, group: Group, zone: str) -> str:
         return f"{TOO_LATE} ({group.cluster})"
     pods = [
         pod
-        for pod in (listed(config, [group.cluster], f"{k8s.CORE}/pods")[group.cluster] or [])
+        for pod in (listed(config, [group.cluster], "pods")[group.cluster] or [])
         if is_of(pod, [job], [])
     ]
     ends = [text for pod in pods if (text := how_ended(pod))]
@@ -476,7 +477,7 @@ def set_metadata(config: Config, machine: Machine, key: str, value: str) -> None
         return
     name = key.replace("berg-kill-", "berg-kill/", 1)
     change = {"metadata": {"annotations": {name: value}}}
-    path = f"{k8s.CORE}/pods/{machine.pod}"
+    path = k8s.path_to("pods", machine.pod)
     k8s.call(config, connect(config, machine.zone), "PATCH", path, change, kind=k8s.MERGE)
 
 
@@ -539,9 +540,9 @@ def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_
 
 def delete_in(config: Config, server: k8s.Server, place: str, job: str, pods: set[str]) -> None:
     """Delete a job's Jobs in a cluster and their pods, and pods by name; wait for their end."""
-    jobs = [each for each in ours(config, place, k8s.JOBS) if is_of(each, [job], [job])]
+    jobs = [each for each in ours(config, place, "jobs") if is_of(each, [job], [job])]
     for each in jobs:
-        k8s.delete(config, server, f"{k8s.JOBS}/{each['metadata']['name']}")
+        k8s.delete(config, server, k8s.path_to("jobs", k8s.called(each)))
     sweeps = [job] if jobs else []
     end = time.monotonic() + GONE
     asked: set[str] = set()
@@ -550,7 +551,7 @@ def delete_in(config: Config, server: k8s.Server, place: str, job: str, pods: se
         for name in left.keys() - asked:
             # nobody but their kubelets could say that these have ended
             grace = 0 if left[name] in unready else 30
-            k8s.delete(config, server, f"{k8s.CORE}/pods/{name}", gracePeriodSeconds=grace)
+            k8s.delete(config, server, k8s.path_to("pods", name), gracePeriodSeconds=grace)
         asked |= left.keys()
         if time.monotonic() > end:
             raise BergError(
@@ -564,8 +565,8 @@ def living(
 ) -> dict[str, str]:
     """Return the pods that live of a job, of sweeps, and among those named, with their nodes."""
     found = {}
-    for pod in ours(config, place, f"{k8s.CORE}/pods"):
-        name = pod["metadata"]["name"]
+    for pod in ours(config, place, "pods"):
+        name = k8s.called(pod)
         is_meant = name in pods or is_of(pod, [job], sweeps)
         if is_meant and pod["status"].get("phase") in ("Pending", "Running"):
             found[name] = pod["spec"].get("nodeName", "")
@@ -574,9 +575,9 @@ def living(
 
 def resources(config: Config) -> list[Resource]:
     """Return Kubernetes' Jobs that are not over, and ConfigMaps with a boot.py that no Job has."""
-    everybodys = listed(config, places(config), k8s.JOBS, "berg=1")
+    everybodys = listed(config, places(config), "jobs", "berg=1")
     answering = [place for place, jobs in everybodys.items() if jobs is not None]
-    scripts = listed(config, answering, f"{k8s.CORE}/configmaps", "berg=1")
+    scripts = listed(config, answering, "configmaps", "berg=1")
     found = []
     for place in answering:
         live = [each for each in everybodys[place] or [] if not ending(each)]
@@ -607,18 +608,18 @@ def unused_scripts(
         volumes = each["spec"]["template"]["spec"].get("volumes", [])
         used |= {volume.get("configMap", {}).get("name") for volume in volumes}
     why = "it has a boot.py that no job of the cluster has"
-    unused = [each["metadata"] for each in scripts if each["metadata"]["name"] not in used]
+    unused = [each for each in scripts if each["metadata"]["name"] not in used]
+    born = [each["metadata"]["creationTimestamp"] for each in unused]
     return [
-        Resource("configmap", about["name"], place, about["creationTimestamp"], why, place="gke")
-        for about in unused
+        Resource("configmap", k8s.called(each), place, begun, why, place="gke")
+        for each, begun in zip(unused, born, strict=True)
     ]
 
 
 def remove(config: Config, resource: Resource) -> None:
     """Delete a job's Jobs with their pods, or a ConfigMap."""
     if resource.kind == "configmap":
-        k8s.delete(
-            config, connect(config, resource.where), f"{k8s.CORE}/configmaps/{resource.name}"
-        )
+        path = k8s.path_to("configmaps", resource.name)
+        k8s.delete(config, connect(config, resource.where), path)
     else:
         delete(config, resource.name, [], Group(cluster=resource.where))

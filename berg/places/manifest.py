@@ -11,16 +11,18 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import container, instances
+from berg.google import accelerators, container, instances, tpu_nodes, workload
 from berg.google.accelerators import ALIASES, CAPABILITY, Shape
 from berg.google.container import LABEL
 from berg.job import Job
-from berg.places import podpatch
+from berg.places import podpatch, queues, volumes
 from berg.plan import JobSpec, Plan
 
 BOOT = Path(__file__).parent.parent / "machine" / "boot.py"
-ACCOUNT = "berg-pod"  # of the pods; it may list pods
+ACCOUNT = workload.ACCOUNT  # of the pods; it may list pods
 WIDE_ACCOUNT = "berg-worker"  # of earlier versions' pods; it may change every Job as well
+NEVER_BEGAN = [126, 127, 128]  # exit codes of a container whose python3 could not be run
+DEATHS = 5  # times that a job's pod may die by itself, such as for lack of memory
 OVER = 42  # exit code of a pod whose job is over without success (boot.py)
 KEY = "BERG_CLUSTER_KEY"  # signs what the pods of a job tell each other (boot.py)
 GRACE = 120  # seconds between SIGTERM and SIGKILL
@@ -34,9 +36,34 @@ unset berg
 KEPT = 86400  # seconds that Kubernetes keeps a Job that is over
 CACHE = "berg-cache"  # the Service of a cluster's dataset cache (cache.py)
 CACHE_PORT = 8080
-CACHE_URL = f"http://{CACHE}:{CACHE_PORT}"
+CACHE_URL = f"http://{CACHE}.default:{CACHE_PORT}"
 SHARED_CORE = ("e2-micro", "e2-small", "e2-medium", "f1-micro", "g1-small")
 FACTS = {"BERG_POD": "metadata.uid", "BERG_POD_IP": "status.podIP", "BERG_NODE": "spec.nodeName"}
+
+
+def choose_tpus(cluster: dict[str, Any], spec: JobSpec, is_sweep: bool) -> tpu_nodes.Slice:
+    """Return the TPUs that a spec means; raise BergError if the cluster has no pool of them."""
+    wanted, name = tpu_nodes.parse(spec.tpu or ""), cluster["name"]
+    if wanted.hosts > 1 and is_sweep:
+        raise BergError(
+            f"--tpu {spec.tpu} is a slice of {wanted.hosts} pods: "
+            "each job of a sweep runs on one machine"
+        )
+    called = wanted.pool(spec.spot)
+    pool = next((each for each in container.pools(cluster) if each["name"] == called), None)
+    if pool is None:
+        spot = " --spot" if spec.spot else ""
+        raise BergError(
+            f"the cluster {name} has no pool {called}. "
+            f"Add it: berg cluster create {name} --tpu {wanted.name}{spot}"
+        )
+    seconds = int(pool["config"].get("maxRunDuration", "0s").rstrip("s"))
+    if seconds and spec.max_hours * 3600 > seconds:
+        raise BergError(
+            f"--max-hours {spec.max_hours:g}: the nodes of the pool {called} exist for "
+            f"{seconds // 3600} hours at most. Give fewer"
+        )
+    return wanted
 
 
 def choose(cluster: dict[str, Any], spec: JobSpec) -> Shape:
@@ -62,7 +89,8 @@ def choose(cluster: dict[str, Any], spec: JobSpec) -> Shape:
         )
     gpu_type, gpus = container.gpus_of(pool)
     accelerator = container.ACCELERATORS.get(gpu_type, gpu_type)
-    return Shape(pool["config"]["machineType"], count, gpu_type, accelerator, gpus)
+    machine_type = pool["config"]["machineType"]
+    return Shape(machine_type, count, gpu_type, accelerator, gpus, container.disk_of(pool))
 
 
 def pools_to_take(cluster: dict[str, Any], spot: bool) -> list[dict[str, Any]]:
@@ -84,7 +112,7 @@ def gpu_type_of(spec: JobSpec) -> str:
     wanted = (spec.gpu_type or "").lower()
     wanted = ALIASES.get(wanted, wanted)
     if wanted and wanted not in CAPABILITY:
-        raise BergError(f"unknown GPU type {spec.gpu_type!r}. Berg knows: {', '.join(CAPABILITY)}")
+        raise accelerators.unknown(wanted)
     return wanted
 
 
@@ -163,16 +191,17 @@ def boot_map() -> dict[str, Any]:
 def request(plan: Plan) -> dict[str, Any]:
     """Return the cluster, and the Job without its name and the names of its machines."""
     this, labels = plan.job, labels_of(plan)
-    is_alone = this.num_machines == 1
-    restarts = this.max_restarts if is_alone and this.kind == "job" else 0
+    is_alone = this.num_machines == 1 and this.kind == "job"
+    restarts = this.max_restarts if is_alone or this.is_mended else 0
     annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
     template = {
         "metadata": {"labels": labels, "annotations": annotations},
         "spec": pod_spec(plan),
     }
+    volumes.add(template, this.mounts, plan.offer.shape.node_disk[1])
     spec: dict[str, Any] = {
         "completionMode": "Indexed",
-        "backoffLimit": restarts,
+        "backoffLimit": restarts if this.sweep else min(restarts, DEATHS),
         "podReplacementPolicy": "Failed",
         "ttlSecondsAfterFinished": KEPT,
         "podFailurePolicy": {"rules": failure_rules(restarts)},
@@ -181,8 +210,12 @@ def request(plan: Plan) -> dict[str, Any]:
     if not this.sweep:  # the first one ends last
         spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
     name = "" if this.sweep else this.job_name
+    if queue := this.spec.get("queue"):  # Kueue's webhook would suspend it as well
+        labels = {**labels, queues.LABEL: queue}
+        spec["suspend"] = True
     whole = {"cluster": this.group.cluster, "name": name, "labels": labels, "spec": spec}
-    return {**whole, "cluster_key": plan.cluster_key}
+    is_slice = bool(this.tpu) and this.num_machines > 1
+    return {**whole, "cluster_key": plan.cluster_key, "is_slice": is_slice}
 
 
 def labels_of(plan: Plan) -> dict[str, str]:
@@ -197,7 +230,8 @@ def labels_of(plan: Plan) -> dict[str, str]:
 
 def failure_rules(restarts: int) -> list[dict[str, Any]]:
     """Return what becomes of the Job when a pod fails, or is taken away."""
-    over = {"containerName": "main", "operator": "In", "values": [OVER]}
+    codes = [OVER, *NEVER_BEGAN]
+    over = {"containerName": "main", "operator": "In", "values": codes}
     taken_away = {"type": "DisruptionTarget", "status": "True"}
     return [
         {"action": "FailJob", "onExitCodes": over},
@@ -230,7 +264,10 @@ def pod_spec(plan: Plan) -> dict[str, Any]:
 def node_selector(plan: Plan) -> dict[str, str]:
     """Return which nodes may have the pods."""
     shape, found = plan.offer.shape, {}
-    if plan.job.gpus_per_machine:
+    if plan.job.tpu:
+        tpus = tpu_nodes.parse(plan.job.tpu)
+        found = {tpu_nodes.POOL: tpus.pool(plan.spot), **tpus.selector}
+    elif plan.job.gpus_per_machine:
         found[f"{LABEL}gke-accelerator"] = shape.accelerator
     elif shape.machine_type:
         found["node.kubernetes.io/instance-type"] = shape.machine_type
@@ -241,10 +278,14 @@ def node_selector(plan: Plan) -> dict[str, str]:
 
 def tolerations(plan: Plan) -> list[dict[str, str]]:
     """Return the taints of nodes that the pods do not mind."""
-    gpu = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    if plan.job.tpu:
+        kind = tpu_nodes.TAINT
+    else:
+        kind = "nvidia.com/gpu"
+    chips = {"key": kind, "operator": "Exists", "effect": "NoSchedule"}
     spot = {"key": f"{LABEL}gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
     ours = {"key": container.FOR_JOBS, "operator": "Exists", "effect": "NoSchedule"}
-    return [gpu, spot] if plan.job.gpus_per_machine else [spot, ours]
+    return [chips, spot] if plan.job.gpus_per_machine or plan.job.tpu else [spot, ours]
 
 
 def main_container(plan: Plan) -> dict[str, Any]:
@@ -292,8 +333,10 @@ def facts(plan: Plan) -> dict[str, Any]:
 
 
 def wanted_resources(this: Job) -> dict[str, Any]:
-    """Return the GPUs and CPUs of a pod."""
+    """Return the GPUs, TPUs and CPUs of a pod."""
     gpus = {"nvidia.com/gpu": str(this.gpus_per_machine)} if this.gpus_per_machine else {}
+    if this.tpu:
+        gpus = {tpu_nodes.CHIP: str(tpu_nodes.parse(this.tpu).chips_each)}
     cpus = {"cpu": str(this.spec["num_cpus"])} if this.spec.get("num_cpus") else {}
     return {"limits": gpus, "requests": {**gpus, **cpus}}
 
@@ -308,11 +351,45 @@ def body(request: dict[str, Any], names: list[str]) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}
 
 
+def in_namespace(made: dict[str, Any], namespace: str) -> dict[str, Any]:
+    """A Job of a person's namespace; that of the shared one says nothing of it."""
+    if namespace == "default":
+        return made
+    return {**made, "metadata": {**made["metadata"], "namespace": namespace}}
+
+
 def with_cache(made: dict[str, Any]) -> dict[str, Any]:
     """A Job whose pods are told of their cluster's dataset cache."""
     main = made["spec"]["template"]["spec"]["containers"][0]
     main["env"].append({"name": "BERG_CACHE_URL", "value": CACHE_URL})
     return made
+
+
+def in_slice(made: dict[str, Any], service: str) -> dict[str, Any]:
+    """A Job whose pods find each other by the names of a Service, as libtpu and GKE want it."""
+    made["spec"]["template"]["spec"]["subdomain"] = service
+    return made
+
+
+def slice_service(made: dict[str, Any], name: str) -> dict[str, Any]:
+    """The headless Service of a Job's pods: a name for each, before they are ready, too."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "labels": made["metadata"]["labels"]},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {"batch.kubernetes.io/job-name": made["metadata"]["name"]},
+        },
+    }
+
+
+def owned(thing: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    """A thing that goes with a Job that was made."""
+    about = made["metadata"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": about["name"], "uid": about["uid"]}
+    return {**thing, "metadata": {**thing["metadata"], "ownerReferences": [owner]}}
 
 
 def with_key(made: dict[str, Any], secret: str) -> dict[str, Any]:
@@ -324,13 +401,11 @@ def with_key(made: dict[str, Any], secret: str) -> dict[str, Any]:
 
 
 def key_secret(made: dict[str, Any], secret: str, key: str) -> dict[str, Any]:
-    """The Secret with the key of a Job's pods, with which it goes. No pod may read it by itself."""
-    about = made["metadata"]
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": about["name"], "uid": about["uid"]}
+    """The Secret with the key of a Job's pods. No pod may read it by itself."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": secret, "labels": about["labels"], "ownerReferences": [owner]},
+        "metadata": {"name": secret, "labels": made["metadata"]["labels"]},
         "immutable": True,
         "stringData": {KEY: key},
     }

@@ -9,7 +9,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from berg.google import tpu_nodes
 from berg.google.container import LABEL
+from berg.google.kubernetes import called
 from berg.inventory import Machine
 from berg.words import plural
 
@@ -36,8 +38,10 @@ def machine_of(pod: dict[str, Any], place: str, events: list[dict[str, Any]]) ->
         {},
     )
     names, index = facts.get("names", [about["name"]]), int(about["labels"].get(INDEX, 0))
-    count = main.get("resources", {}).get("limits", {}).get("nvidia.com/gpu")
-    kind = spec.get("nodeSelector", {}).get(f"{LABEL}gke-accelerator", "").rpartition("-")[2]
+    limits, chosen = main.get("resources", {}).get("limits", {}), spec.get("nodeSelector", {})
+    count = limits.get("nvidia.com/gpu") or limits.get(tpu_nodes.CHIP)
+    kind = chosen.get(f"{LABEL}gke-accelerator", "").rpartition("-")[2]
+    kind = kind or tpu_nodes.KINDS.get(chosen.get(tpu_nodes.ACCELERATOR, ""), "")
     word = "STAGING" if spec.get("nodeName") else "PROVISIONING"
     return Machine(
         name=names[index],
@@ -53,7 +57,7 @@ def machine_of(pod: dict[str, Any], place: str, events: list[dict[str, Any]]) ->
         internal_ip=status.get("podIP", ""),
         gpus=f"{count} x {kind}" if count else "",
         place="gke",
-        pod=about["name"],
+        pod=about["name"] and called(pod),
         note="" if status["phase"] == "Running" else why_pending(pod, events),
     )
 
@@ -221,7 +225,9 @@ def to_come(job: dict[str, Any], place: str, pods: list[dict[str, Any]], why: st
         "spec": template["spec"],
         "status": {"phase": "Pending"},
     }
-    return replace(machine_of(pod, place, []), note=why, is_vain=is_vain(pods))
+    is_queued = bool(job["spec"].get("suspend"))
+    machine = machine_of(pod, place, [])
+    return replace(machine, note=why, is_vain=is_vain(pods), is_queued=is_queued)
 
 
 def how_ended(pod: dict[str, Any]) -> str:

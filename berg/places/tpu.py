@@ -3,11 +3,15 @@
 A job's slice is a zonal managed instance group in BULK mode, named like the job, with a workload
 policy that says its topology. What its machines are lies in an instance template
 (google/groups.py). Policies and templates are shared by jobs of the same kind, cost nothing, and
-are reap's when no group has them. Nothing repairs a slice: a machine that is lost ends the attempt.
-One machine with TPUs is no slice: gce.py makes it.
+are reap's when no group has them. One machine with TPUs is no slice: gce.py makes it.
 
-Not covered: flex-start and reservations, for which the template's scheduling has room; several
-slices for one job.
+Google repairs a slice on demand whose host fails or is maintained: all machines are turned off and
+on, and the job begins anew on them. What is preempted or deleted ends the attempt.
+
+By flex-start the group stays where there is no room yet, and Google makes the slice when there is:
+nothing runs and nothing costs until then.
+
+Not covered: reservations, for which the template's scheduling has room; several slices for one job.
 """
 
 import functools
@@ -20,12 +24,13 @@ from typing import Any
 
 from berg import BergError, gce
 from berg.config import Config
-from berg.google import api, grants, groups, instances, tpus
+from berg.google import api, grants, groups, instances, prices, tpus
 from berg.inventory import Machine, Resource
 from berg.job import NO_GROUP, Group
-from berg.plan import Choice, JobSpec, Plan
+from berg.plan import Choice, JobSpec, Offer, Plan
 
 PATIENCE = 1500  # seconds; Google may take 12 minutes to say that there is no room
+QUEUED = 60  # seconds without a machine, after which a slice by flex-start is in Google's queue
 TELL_INTERVAL = 60  # seconds between two notes on how far it is
 machines = instances.find
 set_metadata = gce.set_metadata
@@ -33,7 +38,7 @@ let_in = gce.let_in
 console = gce.console
 why_gone, proxy, shell = gce.why_gone, gce.proxy, gce.shell
 host_keys = gce.host_keys
-offer, longest_name = gce.offer, gce.longest_name
+longest_name = gce.longest_name
 
 
 def warm_up() -> None:
@@ -43,12 +48,20 @@ def warm_up() -> None:
 def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     """Return the machines of a slice; raise BergError for what only one machine can be."""
     choice = gce.choose(config, spec, is_sweep)
-    slice_ = f"--tpu {spec.tpu} is a slice of {choice.hosts} machines"
     if is_sweep:
-        raise BergError(f"{slice_}: each job of a sweep runs on one machine")
-    if spec.restart_on_failure:
-        raise BergError(f"{slice_}: --restart-on-failure is for one machine")
+        raise BergError(
+            f"--tpu {spec.tpu} is a slice of {choice.hosts} machines: each job of a sweep runs on "
+            "one machine"
+        )
     return replace(choice, is_slice=True)
+
+
+def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
+    """Return what there is for a spec, and what Google repairs of it."""
+    found = gce.offer(config, spec, choice, sweep)
+    if spec.model == prices.STANDARD:
+        found.heals = "failed hosts, all machines together"
+    return found
 
 
 def request(plan: Plan) -> dict[str, Any]:
@@ -71,15 +84,7 @@ def requests(
 ) -> dict[str, Any]:
     name = names[0].rpartition("-")[0]
     owner = hashlib.sha256(config.bucket.encode()).hexdigest()[:8]
-    policy = {
-        "name": f"berg-{topology}-{owner}",
-        "description": groups.description(config),
-        "workloadPolicy": {
-            "type": "HIGH_THROUGHPUT",
-            "acceleratorTopology": topology,
-            "acceleratorTopologyMode": "AUTO_CONNECT",
-        },
-    }
+    policy = tpus.policy(f"berg-{topology}-{owner}", topology, groups.description(config))
     where = (
         f"projects/{config.project}/regions/{gce.region_of(zone)}/resourcePolicies/{policy['name']}"
     )
@@ -110,7 +115,8 @@ def create(
     say: Callable[[str], None],
     still_trying: Callable[[], None],
 ) -> str:
-    """Create the slice in the first zone that has room for it, and wait until all of it runs.
+    """Create the slice in the first zone that has room for it, and wait until all of it runs; by
+    flex-start in the first zone, where it may stay in Google's queue.
 
     Returns the zone. Raises BergError with every zone that was tried and why it would not do.
     """
@@ -134,8 +140,12 @@ def make_slice(
     still_trying: Callable[[], None],
 ) -> None:
     """Make a slice in a zone, all of it or nothing; raise OperationFailed with what Google says."""
+    scheduling = bodies["template"]["properties"]["scheduling"]
+    may_queue = scheduling.get("provisioningModel") == prices.FLEX
     try:
         ask(config, zone, bodies)
+        if may_queue and is_queued(config, zone, names):
+            return
         wait(config, zone, names, say, still_trying)
     except api.OperationFailed as error:
         if error.code != "alreadyExists":
@@ -184,6 +194,25 @@ def make_group(config: Config, path: str, body: dict[str, Any]) -> None:
             raise
         others = {key: value for key, value in body.items() if key != "targetSizePolicy"}
         api.write(config, path, others)
+
+
+def is_queued(config: Config, zone: str, names: list[str]) -> bool:
+    """Return whether a slice by flex-start waits for room or quota; False once a machine is there.
+
+    Raise OperationFailed for what no waiting mends.
+    """
+    job, end = names[0].rpartition("-")[0], time.monotonic() + QUEUED
+    while time.monotonic() < end:
+        status = api.call(config, "GET", path_of(zone, job), fields="status").get("status", {})
+        for error in errors_of(config, zone, job, status):
+            failed = api.OperationFailed(error.get("code", ""), error.get("message", ""))
+            if not failed.blocks:
+                raise failed
+            return True
+        if status.get("currentInstanceStatuses", {}).get("nonExistent", 0) < len(names):
+            return False
+        time.sleep(0.5)
+    return True
 
 
 def wait(

@@ -1,7 +1,8 @@
 """What TensorBoard shows of jobs: a folder on this computer that follows the bucket, and the
 program over it.
 
-    <folder>/<job or folder of results>/…   event files and profiles as they lie in the bucket
+    <folder>/<job or folder of results>/…   event files, profiles and embeddings as they lie in the
+                                            bucket
     <folder>/…/events.out.tfevents.…made-by-berg   beside a metrics.jsonl: its numbers
     <folder>/<job>/usage/<machine>/…        how busy its machines were
 
@@ -22,16 +23,17 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from berg import BergError, computer
+from berg import BergError, computer, gate
 from berg.config import Config
+from berg.google import api, events
 from berg.google.checksum import file_crc32c
+from berg.google.events import Series
 from berg.google.fetch import NoPlace, below, side_by_side
 from berg.google.storage import Bucket, Listed
 from berg.laptop import jobs, ssh
-from berg.watch import events, usage
-from berg.watch.events import Series
+from berg.watch import projector, usage
 
-SHOWN = re.compile(r"tfevents|(^|/)plugins/profile/|(^|/)metrics\.jsonl$")
+SHOWN = re.compile(rf"tfevents|(^|/)plugins/profile/|(^|/)metrics\.jsonl$|{projector.FILES}")
 MADE = "events.out.tfevents.{}.made-by-berg"
 BLOCK = 8 << 20
 START = 60  # seconds for TensorBoard to come up
@@ -96,6 +98,8 @@ def bring(bucket: Bucket, blob: Listed, prefix: str, folder: Path) -> Path | Non
         path = folder / below(blob.name, prefix)
     except NoPlace:
         return None
+    if path.name == projector.CONFIG and not is_to_be_believed(bucket, blob):
+        return None
     updated = 0.0
     if blob.updated:
         updated = blob.updated.timestamp()
@@ -113,6 +117,14 @@ def bring(bucket: Bucket, blob: Listed, prefix: str, folder: Path) -> Path | Non
         read_end(bucket, blob, path, 0)
     os.utime(path, (updated, updated))
     return path
+
+
+def is_to_be_believed(bucket: Bucket, blob: Listed) -> bool:
+    """Return whether TensorBoard may have a configuration of its projector; say it where not."""
+    if projector.is_plain(bucket.read(blob.name) or b""):
+        return True
+    api.notify(f"{gate.clean(blob.name)} is left out: it may name files of this computer")
+    return False
 
 
 def read_end(bucket: Bucket, blob: Listed, path: Path, start: int) -> None:

@@ -1,10 +1,8 @@
-"""Charts as small SVGs of our own.
+"""Charts as small SVGs of our own, where the library of library.py is not installed.
 
-A library would bring half a megabyte (uPlot is 50 kB, but no package of Python's ships it; plotly's
-is 4.6 MB), which runs only with JavaScript. These are readable without it, also printed and from a
-file; page.js adds what people expect: the values under the pointer, and zoom. Lines are drawn a
-second time over a logarithmic axis, which a box of the figure shows in place of the first, by style
-alone.
+They are readable without JavaScript, also printed and from a file; page.js adds what people expect:
+the values under the pointer, and zoom. Lines are drawn a second time over a logarithmic axis, which
+a box of the figure shows in place of the first, by style alone.
 """
 
 import math

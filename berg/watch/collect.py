@@ -17,10 +17,12 @@ from typing import Any
 
 from berg import BergError, job
 from berg.config import Config
+from berg.google import events
 from berg.google.storage import Bucket, Listed
 from berg.inventory import Machine
-from berg.laptop import jobs, logs, records, spending, standing, sweep
-from berg.watch import charts, events, usage
+from berg.laptop import jobs, logs, records, software, spending, standing, sweep
+from berg.laptop.software import Software
+from berg.watch import charts, usage
 from berg.watch.charts import Point
 
 # bytes of a file with metrics: of a metrics.jsonl the last ones, of an event file the first
@@ -32,6 +34,7 @@ HITS = 1000  # lines that a search shows
 AROUND = 1000  # characters of a line before and behind what was searched for
 FILES_WITH_METRICS = 20  # of one job; the newest
 THREADS = 16
+COMPARED = 40  # jobs that are shown side by side
 
 ACCELERATOR = re.compile(r"[gt]pu\d+")
 
@@ -49,6 +52,7 @@ class About:
     busy: dict[str, Lines] = field(default_factory=dict)
     cost: str = ""  # so far, in words; "" where prices are not known
     costs: dict[str, float] = field(default_factory=dict)  # of its machines since they were made
+    software: Software = field(default_factory=Software)  # of its last attempt
 
 
 def about(config: Config, bucket: Bucket, name: str) -> About:
@@ -56,6 +60,7 @@ def about(config: Config, bucket: Bucket, name: str) -> About:
     with ThreadPoolExecutor() as pool:
         busied = pool.submit(busy, bucket, name)
         record = records.read(config, name, 0)
+        ran_with = pool.submit(software.read, bucket, record.entry.name)
         folder = f"{results_folder(record.entry)}/"
         files = [each for each in record.results if is_metrics(each.name)]
         files = sorted(files, key=lambda each: str(each.updated))[-FILES_WITH_METRICS:]
@@ -65,6 +70,7 @@ def about(config: Config, bucket: Bucket, name: str) -> About:
         cut = [each.name.removeprefix(folder) for each in files if is_cut(each)]
         found = About(record, cut=cut, busy=busied.result(), cost=cost(record))
         found.costs = costs(config, record.entry.machines)
+        found.software = ran_with.result()
     for each, lines in zip(files, read, strict=True):
         where = str(PurePosixPath(each.name.removeprefix(folder)).parent)
         for metric, points in lines.items():
@@ -262,13 +268,66 @@ def whole_lines(config: Config, name: str) -> Iterator[tuple[str, str]]:
         yield machine, line.decode(errors="replace")
 
 
+@dataclass
+class Several:
+    """What a page shows of several jobs."""
+
+    entries: list[jobs.Entry]
+    rows: list[sweep.Row]  # of the entries, in their order
+    first: job.Job | None = None  # what the first of them was
+    metrics: dict[str, Lines] = field(default_factory=dict)  # name of one -> job -> points
+    left: int = 0  # jobs that were asked for, and are too many
+
+
 def sweep_rows(config: Config, bucket: Bucket, name: str) -> list[sweep.Row]:
     """Return a row for each job of a sweep, as `berg fetch` writes them; raises BergError if there
     is no such sweep.
     """
+    return rows_of(bucket, sweep_entries(config, name))
+
+
+def sweep_entries(config: Config, name: str) -> list[jobs.Entry]:
+    """Return the jobs of a sweep that have a state; raises BergError if there is none."""
     entries = [entry for entry in sweep.entries(config, name) if entry.state]
     if not entries:
         raise BergError(f"there is no sweep {name!r}. See what there is: berg list")
+    return entries
+
+
+def a_sweep(config: Config, bucket: Bucket, name: str) -> Several:
+    """All that the page shows of a sweep; raises BergError if there is no such sweep."""
+    entries = sweep_entries(config, name)
+    described = records.described_job(bucket, entries[0].name)
+    return Several(entries, rows_of(bucket, entries), described)
+
+
+def compared(config: Config, bucket: Bucket, names: list[str]) -> Several:
+    """Jobs side by side, those of a sweep in its place; raises BergError for what is none."""
+    chosen = list(dict.fromkeys(each for name in names for each in members(config, name)))
+    if not chosen:
+        raise BergError("tick at least one job in the list to compare")
+    shown = chosen[:COMPARED]
+    with ThreadPoolExecutor(4) as pool:
+        each_about = list(pool.map(lambda name: about(config, bucket, name), shown))
+    entries = [each.record.entry for each in each_about]
+    found = Several(entries, rows_of(bucket, entries), left=len(chosen) - len(shown))
+    for entry, each in zip(entries, each_about, strict=True):
+        for metric, lines in each.metrics.items():
+            for folder, points in lines.items():
+                line = entry.name if folder == metric else f"{entry.name} {folder}"
+                found.metrics.setdefault(metric, {})[line] = points
+    return found
+
+
+def members(config: Config, name: str) -> list[str]:
+    """Return the jobs of a sweep; of a job its name. Raises BergError for a name that is none."""
+    if not job.NAME.fullmatch(name):
+        raise BergError(f"{name[:80]!r} is no name of a job or a sweep")
+    return records.members(config, name)
+
+
+def rows_of(bucket: Bucket, entries: list[jobs.Entry]) -> list[sweep.Row]:
+    """Return a row for each job with the last values of its metrics.jsonl."""
     listed = list(bucket.list(common(entries), glob="**/metrics.jsonl"))
     wanted = {f"{results_folder(entry)}/metrics.jsonl" for entry in entries}
     files = [each for each in listed if each.name in wanted]

@@ -13,11 +13,11 @@ from berg.config import Config
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket
 from berg.laptop import jobs, logs, sweep
-from berg.watch import collect, page
+from berg.watch import collect, library, page, several
 from berg.watch.page import Frame
 
 HERE = Path(__file__).parent
-ASSETS = ("page.css", "page.js")
+ASSETS = ("page.css", "page.js", "figures.js")
 LARGEST = 10 << 20  # bytes of a file that goes along
 
 
@@ -32,11 +32,13 @@ def export(config: Config, names: list[str], folder: Path, say: Callable[[str], 
     folder.mkdir(parents=True, exist_ok=True)
     for name in ASSETS:
         shutil.copyfile(HERE / name, folder / name)
+    if found := library.find():
+        shutil.copyfile(found.file, folder / found.name)
     below = Frame(config.project, config.bucket, live=False, root="../../")
     for name in sweeps:
         write(
             folder / "sweep" / name,
-            page.one_sweep(below, name, collect.sweep_rows(config, bucket, name)),
+            several.one_sweep(below, name, collect.a_sweep(config, bucket, name)),
         )
     for name in chosen:
         export_job(config, bucket, below, name, folder / "job" / name, sweeps, say)

@@ -43,6 +43,7 @@ const filter = document.getElementById("filter")
 function filtered() {
   const wanted = filter ? filter.value.toLowerCase() : ""
   for (const row of document.querySelectorAll("#list tbody tr")) row.hidden = !row.textContent.toLowerCase().includes(wanted)
+  if (window.filterFigures) filterFigures()
 }
 if (filter) filter.oninput = filtered
 
@@ -132,12 +133,30 @@ function light(event) { // a job's row, line and points belong together
   const found = event.target.closest && event.target.closest("[data-job]")
   for (const each of document.querySelectorAll(".lit")) each.classList.remove("lit")
   if (found) for (const each of document.querySelectorAll("[data-job]")) each.classList.toggle("lit", each.dataset.job === found.dataset.job)
+  if (window.lightFigures) lightFigures(found ? found.dataset.job : "")
 }
 document.addEventListener("pointerover", light)
 
+function copyable(line) { // a button that copies the command beside it
+  if (line.querySelector("button")) return
+  const button = document.createElement("button"), command = line.querySelector("code").textContent
+  button.textContent = "Copy"
+  button.onclick = async () => {
+    await navigator.clipboard.writeText(command).then(() => { button.textContent = "Copied" }, () => getSelection().selectAllChildren(line.querySelector("code")))
+  }
+  line.append(" ", button)
+}
+
 function enliven(part, old) {
+  const commands = part.matches("#commands") ? part : part.querySelector("#commands")
+  if (commands) commands.querySelectorAll("p").forEach(copyable)
   for (const table of part.querySelectorAll("table.sortable")) { sortable(table); keep(table, old && old.querySelector("table.sortable")) }
-  for (const figure of part.querySelectorAll("figure.lines")) chart(figure, old)
+  for (const figure of part.querySelectorAll("figure.lines:not(.drawing)")) chart(figure, old)
+  for (const box of old ? old.querySelectorAll("input[name=job]:checked") : []) {
+    const same = [...part.querySelectorAll("input[name=job]")].find(other => other.value === box.value)
+    if (same) same.checked = true
+  }
+  if (window.drawFigures) drawFigures(part)
   filtered()
 }
 enliven(main)

@@ -17,19 +17,18 @@ from berg.google.storage import Listed
 from berg.laptop import jobs
 from berg.laptop.rows import cells as cells_of
 from berg.laptop.rows import folded
-from berg.laptop.sweep import Row
-from berg.watch import charts, collect, events
+from berg.laptop.software import Software
+from berg.watch import collect, figures, library
 from berg.watch.markup import Html, join, of_terminal, tag, text
 
 EVERY = 10  # seconds after which what lives is looked at again
 FILES = 500  # that are named; of more the number
 PICTURES = 60
-SCATTERS = 12
-COLUMNS = 10  # of parallel coordinates
+# The library writes what its drawings look like into the style sheet that has this id.
+STYLE_ID = "plotly.js-style-global"
 # Variables whose values are not shown: berg's own way for secrets is --secret, but not everybody
 # takes it.
 HIDDEN = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|DSN|WEBHOOK", re.I)
-PERCENT = 100.0
 
 
 @dataclass
@@ -56,8 +55,8 @@ class Frame:
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("title", f"{title} · berg"),
             tag("link", rel="icon", href="data:,"),
-            tag("link", rel="stylesheet", href=f"{self.root}page.css"),
-            tag("script", src=f"{self.root}page.js", defer=True),
+            tag("link", rel="stylesheet", href=f"{self.root}page.css", id=self.live and STYLE_ID),
+            *(tag("script", src=f"{self.root}{each}", defer=True) for each in scripts(content)),
         )
         where = tag("span", f"{self.project} · gs://{self.bucket}", class_="where")
         body = tag(
@@ -67,6 +66,15 @@ class Frame:
             data_every=EVERY if self.live else None,
         )
         return Html(f"<!doctype html>\n{tag('html', head, body, lang='en')}\n")
+
+
+def scripts(content: Iterable[object]) -> list[str]:
+    """Return the scripts that a page needs: those for figures where it has any."""
+    found = library.find()
+    has_figures = any("data-figure=" in part for part in content if isinstance(part, Html))
+    if found and has_figures:
+        return ["figures.js", "page.js", found.name]
+    return ["page.js"]
 
 
 def section(name: str, title: str, *content: object, live: bool = True) -> Html:
@@ -130,20 +138,38 @@ def overview(
         else None,
         tag("h2", "Jobs"),
         search,
+        compare_form() if frame.live and rows else None,
         section("jobs", "", table(header, rows, class_="sortable", id="list") if rows else nothing),
     )
+
+
+def compare_form() -> Html:
+    """Return the button that compares the jobs whose boxes in the list are ticked."""
+    button = tag("button", "Compare what is ticked")
+    return tag("form", button, id="compare", action="compare/", method="get", class_="compare")
+
+
+def tick(frame: Frame, name: str) -> Html | None:
+    """Return the box of a job or sweep that is to be compared; None where nothing can be asked."""
+    if not frame.live:
+        return None
+    label = f"Compare {name}"
+    return tag("input", type="checkbox", name="job", value=name, form="compare", aria_label=label)
 
 
 def job_row(frame: Frame, each: jobs.Entry, is_sweep: bool) -> Html:
     name, status, _, cost, zone, gpus, results, code = cells_of(each)
     known = is_sweep or (each.state and job.NAME.fullmatch(name))
     link = frame.link("sweep" if is_sweep else "job", name) if known else text(name)
-    lines = [each.summary.note, each.state.reason if each.state else ""]
+    box = tick(frame, name) if known else None
+    lines = [each.summary.note]
+    if each.state:
+        lines += [each.state.reason, words.attempt(each.state)]
     said = [tag("small", line, class_="reason") for line in lines if line]
     age = tag("td", moment(each.created_at), data_value=each.created_at)
     ran = each.state.ran_seconds if each.state else 0
     return row(
-        tag("td", link, class_="name"),
+        tag("td", box, link, class_="name"),
         tag("td", badge(status), *said),
         age,
         tag("td", words.duration(ran) if ran else "", data_value=ran),
@@ -193,29 +219,48 @@ def one_job(frame: Frame, about: collect.About, log: Html, note: str = "") -> Ht
         pairs = [(machine, entry) for machine in entry.machines]
         machines = machine_table(frame, pairs, about.costs)
     metrics = metric_charts(about) or [nothing("metrics.jsonl or event files")]
+    ran_with = software_of(about.software)
     busy = busy_charts(about.busy) or [nothing("samples of its machines")]
     return frame.page(
         entry.name,
         tag("h1", entry.name, " ", end),
         noted,
-        section("facts", "", details(facts(frame, about)), history(state), machines),
+        section("facts", "", details(facts(frame, about)), *histories(state), machines),
         log,
         section("metrics", "Metrics", *metrics),
         section("busy", "Utilisation", *busy),
         section("results", "Results", *results(frame, about)),
-        section("code", "Code", *code_of(about.record.job), live=False),
+        section("code", "Code", *code_of(about.record.job), ran_with, live=False),
+        to_copy(commands_for(entry)),
     )
+
+
+def commands_for(entry: jobs.Entry) -> list[str]:
+    """Return the commands for what one may want of a job next."""
+    name = entry.name
+    again = [f"berg fetch {name}", f"berg show {name}", f"berg rerun {name}"]
+    if entry.state and entry.state.final and entry.state.state != "SUCCEEDED":
+        again.append(f"berg run --resume {name}")
+    if not entry.machines:
+        return again
+    return [*again, f"berg ssh {name}", f"berg log -f {name}", f"berg kill {name}"]
+
+
+def to_copy(commands: list[str]) -> Html:
+    """Return the part of a page with commands for a terminal; page.js adds what copies each."""
+    lines = (tag("p", tag("code", each)) for each in commands)
+    return section("commands", "In a terminal", *lines)
 
 
 def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
     """Return what is known of how a job goes; what is empty is not shown."""
     entry, state = about.record.entry, about.record.entry.state
     assert state
-    code, attempts, ran, sweep, machine = "", "", "", None, ""
+    code, tries, ran, sweep, machine = "", "", "", None, ""
     if state.exit_code is not None:
         code = f" with exit code {state.exit_code}"
     if state.attempt > 1:
-        attempts = f"{state.attempt}, {state.restarts} of them after a machine went away"
+        tries = f"{state.attempt}, {state.restarts} of them after a machine went away"
     if state.ran_seconds:
         ran = words.duration(state.ran_seconds)
     if entry.sweep:
@@ -230,7 +275,8 @@ def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
         ("Reason", state.reason),
         ("Lost", state.lost),
         ("Beside", state.elsewhere),
-        ("Attempts", attempts),
+        ("Attempts", tries),
+        ("Waits", words.attempt(state) * bool(state.awaited)),
         ("Created", moment(entry.created_at)),
         ("Ran", ran),
         ("Cost", about.cost),
@@ -242,6 +288,26 @@ def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
 
 def nothing(what: str) -> Html:
     return tag("p", f"There are no {what}.", class_="none")
+
+
+def histories(state: job.State) -> list[Html | None]:
+    return [attempts(state), history(state)]
+
+
+def attempts(state: job.State) -> Html | None:
+    """The attempts of a job that began anew: when each began, how long it took, and why the one
+    before it ended; None if there is one alone.
+    """
+    if not state.attempts:
+        return None
+    begun = [["1", state.started_at, ""]] * (state.attempts[0][0] == "2") + state.attempts
+    ends = [when for _, when, _ in begun[1:]] + [state.finished_at]
+    rows = [
+        row(number, moment(when), between(when, end), why)
+        for (number, when, why), end in zip(begun, ends, strict=True)
+    ]
+    header = ("Attempt", "Since", "For", "Why the one before ended")
+    return tag("details", tag("summary", "Attempts"), table(header, rows), open=True)
 
 
 def history(state: job.State) -> Html | None:
@@ -275,19 +341,16 @@ def metric_charts(about: collect.About) -> list[Html]:
         if about.cut
         else []
     )
-    return cut + [
-        chart
-        for name in sorted(about.metrics)
-        if (chart := charts.lines(name, about.metrics[name]))
-    ]
+    drawn = [figures.draw(figures.of_metric(*each)) for each in sorted(about.metrics.items())]
+    return cut + [chart for chart in drawn if chart]
 
 
 def busy_charts(found: dict[str, collect.Lines]) -> list[Html]:
-    first = sorted(found, key=lambda name: (not name.startswith("accelerator_"), name))
-    drawn = (
-        charts.lines(name, found[name], True, PERCENT if "percent" in name else 1.0)
-        for name in first
-    )
+    """Return how busy the machines were, accelerators first, over the time since they began."""
+    starts = [x for lines in found.values() for points in lines.values() for x, _ in points]
+    began = min(starts, default=0.0)
+    names = sorted(found, key=lambda name: (not name.startswith("accelerator_"), name))
+    drawn = [figures.draw(figures.of_machines(name, found[name], began)) for name in names]
     return [chart for chart in drawn if chart]
 
 
@@ -349,6 +412,16 @@ def code_of(this: job.Job | None) -> list[object]:
         ("By berg", this.berg_version),
     ]
     return [details(pairs)]
+
+
+def software_of(found: Software) -> Html | None:
+    """Return what the last attempt ran with; None if nobody said so."""
+    if not found.python:
+        return None
+    packages = [f"{name}=={found.packages[name]}" for name in sorted(found.packages)]
+    count = words.plural(len(packages), "package")
+    listed = tag("details", tag("summary", count), lines_of(packages))
+    return details([("Python", found.python), ("Driver", found.driver), ("Installed", listed)])
 
 
 def variables(this: job.Job) -> list[str]:
@@ -419,90 +492,6 @@ def log_lines(piece: collect.Log) -> Html:
 def log_line(machine: str, line: str, number: int | None = None) -> Html:
     whose = tag("b", f"{machine} | ") if machine else None
     return tag("p", tag("i", number) if number else None, whose, of_terminal(line))
-
-
-def one_sweep(frame: Frame, name: str, rows: list[Row]) -> Html:
-    """Return the page of a sweep: its jobs with their parameters and last metrics, as a table and
-    as pictures.
-    """
-    params = list(dict.fromkeys(key for each in rows for key in each.params))
-    metrics = list(dict.fromkeys(key for each in rows for key in each.metrics))
-    shown = [sweep_row(frame, each, params, metrics) for each in rows]
-    header = ["Job", "State", "Exit", *params, *metrics]
-    listed = table(header, shown, class_="sortable", id="list")
-    pictures = sweep_pictures(rows, params, metrics)
-    pictures = pictures or [nothing("jobs with parameters and metrics")]
-    return frame.page(
-        name,
-        tag("h1", name),
-        section("jobs", words.plural(len(rows), "job"), listed),
-        section("pictures", "Parameters and metrics", *pictures),
-    )
-
-
-def sweep_row(frame: Frame, each: Row, params: list[str], metrics: list[str]) -> Html:
-    link = tag("td", frame.link("job", each.name), class_="name")
-    values = [each.exit_code, *map(each.params.get, params), *map(each.metrics.get, metrics)]
-    cells = [tag("td", value(found), data_value=found) for found in values]
-    state = tag("td", badge(each.state), tag("small", each.reason, class_="reason"))
-    return row(link, state, *cells, data_job=each.name)
-
-
-def value(found: object) -> str:
-    if found is None:
-        return ""
-    if isinstance(found, float):
-        return charts.label(found)
-    return str(found)[:200]
-
-
-@dataclass
-class Column:
-    """A parameter or a metric of a sweep: its name, and its value for each job."""
-
-    axis: charts.Axis
-    values: list[charts.Value]
-
-    @property
-    def differs(self) -> bool:
-        return len(set(self.values)) > 1
-
-
-def columns_of(values: list[dict[str, Any]], keys: list[str]) -> list[Column]:
-    found = []
-    for key in keys:
-        column = [charts.number_or_word(each.get(key)) for each in values]
-        found.append(Column(charts.Axis(key, column), column))
-    return found
-
-
-def sweep_pictures(rows: list[Row], params: list[str], metrics: list[str]) -> list[Html]:
-    """Return parallel coordinates of what differs, and each parameter against each metric."""
-    numbers = numbers_of(rows, metrics)
-    if not numbers:
-        return []
-    differing = [each for each in columns_of([row.params for row in rows], params) if each.differs]
-    chosen = [*differing[: COLUMNS - min(len(numbers), 4)], *numbers[:4]]
-    names = [each.name for each in rows]
-    drawn = [all_columns(names, chosen)]
-    pairs = [(param, metric) for metric in numbers for param in differing]
-    for param, metric in pairs[:SCATTERS]:
-        points = list(zip(names, param.values, metric.values, strict=True))
-        drawn.append(charts.scatter(param.axis, metric.axis, points))
-    return [chart for chart in drawn if chart]
-
-
-def numbers_of(rows: list[Row], metrics: list[str]) -> list[Column]:
-    """Return the metrics that are numbers, without steps and times."""
-    drawable = [key for key in metrics if key not in (*events.STEPS, *events.TIMES)]
-    measured = columns_of([each.metrics for each in rows], drawable)
-    return [each for each in measured if not each.axis.words]
-
-
-def all_columns(names: list[str], columns: list[Column]) -> Html | None:
-    """Return parallel coordinates of some columns, a line for each job."""
-    rows = [(name, [each.values[at] for each in columns]) for at, name in enumerate(names)]
-    return charts.parallel([each.axis for each in columns], rows)
 
 
 def ask_kill(frame: Frame, entry: jobs.Entry) -> Html:

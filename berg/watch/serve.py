@@ -17,17 +17,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from berg import BergError
+from berg import BergError, job
 from berg.config import Config
 from berg.google.explain import explain
 from berg.google.storage import Bucket
-from berg.laptop import ending, jobs, logs
-from berg.watch import collect, page
+from berg.laptop import compare, ending, jobs, logs
+from berg.watch import collect, library, page, several
 from berg.watch.markup import Html
 from berg.watch.page import Frame
 
 HERE = Path(__file__).parent
-ASSETS = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
+SCRIPT = "text/javascript; charset=utf-8"
+ASSETS = {"page.css": "text/css; charset=utf-8", "page.js": SCRIPT, "figures.js": SCRIPT}
+LIBRARY_CACHE = {"Cache-Control": "private, max-age=604800, immutable"}  # its name has its version
 SECONDS = 60  # for a request to come, or for its answer to be taken
 PIECE = 4 << 20  # bytes of a file that are in memory at a time
 PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"}
@@ -171,8 +173,10 @@ class Handler(BaseHTTPRequestHandler):
         match path:
             case [""]:
                 self.get_overview()
-            case [asset] if asset in ASSETS:
-                self.send(200, ASSETS[asset], (HERE / asset).read_bytes())
+            case [asset]:
+                self.get_asset(asset)
+            case ["compare" | "diff" as which, ""]:
+                self.get_several(which, query.get("job", []))
             case ["sweep", name, ""]:
                 self.get_sweep(name)
             case ["job", name, ""]:
@@ -189,6 +193,16 @@ class Handler(BaseHTTPRequestHandler):
             case _:
                 raise BergError("there is nothing at this address")
 
+    def get_asset(self, name: str) -> None:
+        """Send what pages load: berg's own files, and the library where it is installed."""
+        found = library.find()
+        if name in ASSETS:
+            self.send(200, ASSETS[name], (HERE / name).read_bytes())
+        elif found and name == found.name:
+            self.send(200, SCRIPT, found.file.read_bytes(), LIBRARY_CACHE)
+        else:
+            raise BergError("there is nothing at this address")
+
     def get_overview(self) -> None:
         site = self.server
         notes: list[str] = []
@@ -199,8 +213,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def get_sweep(self, name: str) -> None:
         site = self.server
-        rows = collect.sweep_rows(site.config, site.bucket, name)
-        self.show(page.one_sweep(site.frame("../../"), name, rows))
+        found = collect.a_sweep(site.config, site.bucket, name)
+        self.show(several.one_sweep(site.frame("../../"), name, found))
+
+    def get_several(self, which: str, names: list[str]) -> None:
+        """Show jobs side by side, or what differs between two."""
+        site, frame = self.server, self.server.frame("../")
+        if which == "compare":
+            found = collect.compared(site.config, site.bucket, names)
+            self.show(several.compared(frame, found, names))
+            return
+        if len(names) != 2 or not all(map(job.NAME.fullmatch, names)):
+            raise BergError("this address names two jobs: diff/?job=NAME&job=NAME")
+        self.show(several.differing(frame, compare.compare(site.config, *names)))
 
     def get_log(self, name: str, query: dict[str, list[str]]) -> None:
         """Send what came to a job's log since the place in the query."""

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from berg import job
+from berg.google.events import Series, is_number
 from berg.google.fetch import side_by_side
 from berg.google.storage import Bucket, Listed
 from berg.laptop import jobs
-from berg.watch.events import Series, is_number
 
 # bytes that are read first of the end of an object: half an hour of samples without accelerators
 END = 24 << 10

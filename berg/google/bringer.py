@@ -1,0 +1,90 @@
+"""A process beside a fetch that brings small objects: python does one thing at a time, and what a
+file costs is mostly python's own.
+
+It is run by its path (helpers.py), and imports nothing of berg's. Its first line of input says
+where the bucket is, each later one what to bring; it answers each with a line: the number of the
+task, and 1 if the file is there with the bytes that its checksum stands for. Whatever else happens
+it answers 0, without a second try: then berg itself asks, which knows what each error means.
+"""
+
+import base64
+import http.client
+import json
+import os
+import queue
+import signal
+import ssl
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+BLOCK = 1 << 20
+SECONDS = 60  # for which an answer may keep still
+
+
+def connect(where: dict[str, Any]) -> http.client.HTTPConnection:
+    """Return a connection that is opened when it is first used."""
+    if not where["tls"]:
+        return http.client.HTTPConnection(where["host"], where["port"], timeout=SECONDS)
+    context = ssl.create_default_context(cafile=where["cafile"], capath=where["capath"])
+    return http.client.HTTPSConnection(
+        where["host"], where["port"], timeout=SECONDS, context=context
+    )
+
+
+def bring(connection: http.client.HTTPConnection, task: dict[str, Any]) -> bool:
+    """Write what is asked for to `part`, and move it to `path`, with the object's time; return
+    whether all is as its checksum says.
+    """
+    connection.request("GET", task["target"], headers=task["headers"])
+    answer = connection.getresponse()
+    encodings = {answer.getheader("Content-Encoding", "identity")}
+    encodings.add(answer.getheader("X-Goog-Stored-Content-Encoding", "identity"))
+    if answer.status != 200 or encodings != {"identity"}:
+        connection.close()
+        return False
+    crc = 0
+    with Path(task["part"]).open("wb", buffering=0) as file:
+        while block := answer.read(BLOCK):
+            crc = google_crc32c.extend(crc, block)
+            file.write(block)
+        size = file.tell()
+        os.utime(file.fileno(), (task["updated"], task["updated"]))
+    hashed = base64.b64encode(crc.to_bytes(4, "big")).decode()
+    is_whole = size == int(answer.getheader("Content-Length", "-1"))
+    hashes = answer.getheader("X-Goog-Hash", "").replace(" ", "").split(",")
+    if not is_whole or f"crc32c={hashed}" not in hashes:
+        return False
+    Path(task["path"]).parent.mkdir(parents=True, exist_ok=True)
+    Path(task["part"]).replace(task["path"])
+    return True
+
+
+def work(where: dict[str, Any], tasks: "queue.SimpleQueue[dict[str, Any]]") -> None:
+    """Bring one after the other, until the process ends with its input."""
+    connection = connect(where)
+    while True:
+        task = tasks.get()
+        try:
+            done = bring(connection, task)
+        except Exception:
+            connection.close()
+            done = False
+        os.write(1, f"{task['number']} {done:d}\n".encode())
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this one says when it is over
+    where = json.loads(sys.stdin.readline())
+    tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    for _ in range(where["threads"]):
+        threading.Thread(target=work, args=(where, tasks), daemon=True).start()
+    for line in sys.stdin:
+        tasks.put(json.loads(line))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""An index of jobs, so that a list looks at what lives and what is new, and not at all there was.
+
+.berg/index/living/NAME
+    a job that may not be over; NAME.sweep for a sweep
+.berg/index/living/.complete
+    says that all jobs are in the index; without it nothing of it counts
+.berg/index/recent/USER/TIME-NAME
+    a person's job or sweep; TIME counts backwards, so that the newest comes first
+.berg/index/recent/USER/more
+    says that there are older ones without an entry
+
+The objects are empty, and only laptops may write them. The state alone says what a job is: an entry
+without one counts for nothing. An entry is written after the state that it leads to, and deleted
+only as it was before that state was read, so that a job which begins meanwhile keeps its own.
+
+Not covered: jobs that an older berg submits, until a list sees their machines or looks at all.
+"""
+
+import contextlib
+import re
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from berg import job
+from berg.google import api
+from berg.google.storage import Bucket, Listed
+
+TOP = ".berg/index/"
+LIVING, RECENT = f"{TOP}living/", f"{TOP}recent/"
+COMPLETE = f"{LIVING}.complete"
+MORE = "more"
+SWEEP = ".sweep"  # ends the entry of a sweep
+KEPT = 50  # jobs of a person that are entered, the newest, where there was no index
+FIELDS = "name,generation"
+LATEST = 9_999_999_999  # seconds since 1970 from which entries count backwards
+USER = re.compile("[-a-z0-9_]{1,63}")
+SPARE = 20  # entries that are looked at beside those asked for: of some the job may be gone
+THREADS = 16
+
+
+@dataclass
+class Index:
+    """What the index has for one list. Jobs are by their names, sweeps by theirs with a `/`."""
+
+    living: dict[str, Listed] = field(default_factory=dict)
+    recent: dict[str, Listed] = field(default_factory=dict)
+    is_complete: bool = False
+
+
+def of_state(name: str, summary: job.Summary) -> str:
+    """Return what a job is entered as: the sweep that it belongs to, or itself."""
+    return f"{summary.sweep}/" if summary.sweep else name
+
+
+def living_path(entry: str) -> str:
+    return LIVING + entry.replace("/", SWEEP)
+
+
+def recent_path(entry: str, summary: job.Summary) -> str:
+    """Return the object that brings a job or a sweep into its person's list."""
+    user = summary.user if USER.fullmatch(summary.user) else "-"
+    seconds = LATEST - min(LATEST, max(0, seconds_of(summary.created_at)))
+    return f"{RECENT}{user}/{seconds:010}-{entry.replace('/', SWEEP)}"
+
+
+def seconds_of(created_at: str) -> int:
+    """Return a time in seconds since 1970, 0 for what is none."""
+    try:
+        return int(api.time_of(created_at).timestamp())
+    except (ValueError, OverflowError):
+        return 0
+
+
+def entry_of(path: str) -> str:
+    """Return what an object of the index is the entry of; "" if of nothing."""
+    last = path.rpartition("/")[2]
+    if path.startswith(RECENT):
+        last = last.partition("-")[2]
+    name = last.removesuffix(SWEEP)
+    if not job.NAME.fullmatch(name):
+        return ""
+    return name if name == last else f"{name}/"
+
+
+def note(bucket: Bucket, name: str, summary: job.Summary) -> None:
+    """Enter a job or its sweep, which has a state by now."""
+    entry = of_state(name, summary)
+    write(bucket, [living_path(entry), recent_path(entry, summary)])
+
+
+def write(bucket: Bucket, paths: Iterable[str]) -> None:
+    """Write entries; who may not write them does without."""
+    from google.api_core import exceptions
+
+    with contextlib.suppress(exceptions.Forbidden), ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda path: bucket.write(path, b""), paths))
+
+
+def read(bucket: Bucket, user: str | None, limit: int) -> Index:
+    """Return what may live, of anybody, and at least `limit` of a person's newest others (None:
+    everybody's) if there are as many.
+
+    It is not complete where the index was never made, or has not as many.
+    """
+    with ThreadPoolExecutor(2) as pool:
+        people = pool.submit(newest, bucket, user)
+        found = Index()
+        for listed in bucket.list(LIVING, FIELDS):
+            found.is_complete |= listed.name == COMPLETE
+            if entry := entry_of(listed.name):
+                found.living[entry] = listed
+        if not found.is_complete:
+            return found
+        for mine in people.result():
+            found.is_complete &= take(found, mine, limit)
+    return found
+
+
+def newest(bucket: Bucket, user: str | None) -> list[Iterator[Listed]]:
+    """Return each person's entries, the newest first; the first of them has come by then."""
+    folders = [f"{RECENT}{user}/"] if user else bucket.folders(RECENT)
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(lambda folder: begun(bucket, folder), folders))
+
+
+def begun(bucket: Bucket, folder: str) -> Iterator[Listed]:
+    """Return what lies in a folder; its first page has come by then."""
+    rest = bucket.list(folder, FIELDS)
+    first = next(rest, None)
+    return iter(()) if first is None else chained(first, rest)
+
+
+def chained(first: Listed, rest: Iterator[Listed]) -> Iterator[Listed]:
+    yield first
+    yield from rest
+
+
+def take(found: Index, mine: Iterator[Listed], limit: int) -> bool:
+    """Put `limit` of a person's entries and some more into the index beside what lives; return
+    False if there may be as many and they have no entries.
+    """
+    taken = 0
+    for listed in mine:
+        if listed.name.endswith(f"/{MORE}"):
+            return False
+        entry = entry_of(listed.name)
+        if not entry or entry in found.living:
+            continue
+        if taken == limit + SPARE:
+            break
+        taken += 1
+        found.recent[entry] = listed
+    return True
+
+
+def everything(bucket: Bucket) -> list[Listed]:
+    """Return all objects of the index."""
+    return list(bucket.list(TOP, FIELDS))
+
+
+def has(names: set[str], name: str, state: job.State) -> bool:
+    """Return whether an index of objects of these names has a job, as its state wants it."""
+    entry = of_state(name, state.job)
+    recent = recent_path(entry, state.job)
+    if not state.final and living_path(entry) not in names:
+        return False
+    return recent in names or f"{recent.rpartition('/')[0]}/{MORE}" in names
+
+
+def build(
+    bucket: Bucket, there: list[Listed], jobs: list[tuple[str, job.Summary]], living: set[str]
+) -> None:
+    """Make the index what all jobs say, whose names, summaries and entries that live are given.
+
+    `there` is what it had before they were read.
+    """
+    wanted = {living_path(entry) for entry in living} | set(recent_of(jobs))
+    entered = {of_state(*each) for each in jobs}
+    names = {listed.name for listed in there}
+    wrong = [
+        listed
+        for listed in there
+        if (entry := entry_of(listed.name))
+        and entry not in (living if listed.name.startswith(LIVING) else entered)
+    ]
+    write(bucket, sorted(wanted - names))
+    write(bucket, {COMPLETE} - names)
+    delete(bucket, wrong)
+
+
+def recent_of(jobs: list[tuple[str, job.Summary]]) -> Iterator[str]:
+    """Yield the paths of each person's newest jobs and sweeps, and of what says there are more."""
+    people: dict[str, dict[str, str]] = {}
+    for name, summary in jobs:
+        entry = of_state(name, summary)
+        if entry_of(living_path(entry)):
+            path = recent_path(entry, summary)
+            people.setdefault(path[: path.rindex("/")], {}).setdefault(entry, path)
+    for folder, paths in people.items():
+        yield from sorted(paths.values())[:KEPT]
+        if len(paths) > KEPT:
+            yield f"{folder}/{MORE}"
+
+
+def delete(bucket: Bucket, entries: Collection[Listed]) -> None:
+    """Delete entries as they were when they were listed; who may not does without."""
+    from google.api_core import exceptions
+
+    with contextlib.suppress(exceptions.Forbidden):
+        bucket.delete_all_at([(each.name, each.generation) for each in entries])
+
+
+def entries_of(bucket: Bucket, jobs: list[tuple[str, job.Summary]]) -> list[Listed]:
+    """Return the objects that are the entries of jobs with these names and summaries."""
+    paths = set()
+    for name, summary in jobs:
+        entry = of_state(name, summary)
+        paths |= {living_path(entry), recent_path(entry, summary)}
+    return [listed for listed in bucket.gets(sorted(paths), FIELDS) if listed]
+
+
+def tidy(bucket: Bucket, found: Index, known: set[str], living: set[str]) -> None:
+    """Delete what the states of a list showed to be over or gone.
+
+    `known` are the entries that have a state, `living` those that are not over.
+    """
+    over = [listed for entry, listed in found.living.items() if entry not in living]
+    delete(bucket, over + gone(found, known))
+
+
+def gone(found: Index, known: set[str]) -> list[Listed]:
+    """Return the entries of jobs that are not there any more, as `known` are those that are."""
+    return [listed for entry, listed in found.recent.items() if entry not in known]

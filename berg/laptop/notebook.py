@@ -1,0 +1,118 @@
+"""Jupyter on a machine, in the browser of this computer: behind ssh's tunnel, with its token.
+
+The token stands in no command line and in no log: the browser gets a file that only its owner may
+read, which leads to the server, and goes with the tunnel.
+"""
+
+import contextlib
+import html
+import re
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from berg import BergError, gate
+from berg.config import Config
+from berg.laptop import ssh
+from berg.laptop.ssh import Say, Target
+
+SCRIPT = Path(__file__).parents[1] / "machine/notebook.py"
+PATIENCE = 30  # seconds for the tunnel to open
+
+
+@dataclass
+class Server:
+    """Where a machine's Jupyter server listens, as the machine says."""
+
+    port: int
+    token: str
+    path: str
+
+
+@contextlib.contextmanager
+def opened(config: Config, name: str, say: Say) -> Iterator[tuple[Path, "subprocess.Popen[str]"]]:
+    """Open a tunnel to the Jupyter server of a machine, which is started if there is none.
+
+    Yields a file for the browser, and the process of the tunnel; both go in the end. Raises
+    BergError for a machine that cannot be logged in to, or has no Jupyter.
+    """
+    target = ssh.find_target(config, name, say)
+    say(f"Looking for Jupyter on {target.machine}")
+    server = find_server(config, target)
+    port = free_port()
+    forward = ["-N", "-L", f"{port}:127.0.0.1:{server.port}", "-o", "ExitOnForwardFailure=yes"]
+    words = ssh.command(config, target, forward, [])
+    program = [ssh.require("ssh"), *words[1:]]
+    with (
+        tempfile.TemporaryDirectory(prefix="berg-") as folder,
+        subprocess.Popen(program, text=True) as tunnel,
+    ):
+        try:
+            wait_for_tunnel(tunnel, port, target)
+            yield write_page(Path(folder), server, port), tunnel
+        finally:
+            tunnel.terminate()
+
+
+def find_server(config: Config, target: Target) -> Server:
+    """Return the Jupyter server of a machine; raise BergError with why there is none."""
+    words = ssh.command(config, target, ["-o", "BatchMode=yes"], ["python3", "-"])
+    program = [ssh.require("ssh"), *words[1:]]
+    done = subprocess.run(program, input=SCRIPT.read_text(), capture_output=True, text=True)
+    if "there is no Jupyter" in done.stderr:
+        raise BergError(
+            f"{target.machine} has no Jupyter. Install it: "
+            f"berg ssh {target.machine} -- python -m pip install jupyterlab"
+        )
+    if done.returncode:
+        why = gate.clean(done.stderr.strip().rpartition("\n")[2])
+        raise BergError(f"Jupyter cannot be reached on {target.machine}: {why}")
+    try:
+        return server_from(done.stdout.rstrip().rpartition("\n")[2].encode())
+    except ValueError as error:
+        raise BergError(f"{target.machine} says something odd of its Jupyter: {error}") from None
+
+
+def server_from(data: bytes) -> Server:
+    """Return what a machine says of its server; raise ValueError for what no server is like."""
+    server = gate.build(Server, gate.values(data))
+    if not 1 <= server.port <= 65535:
+        raise ValueError(f"its port is {server.port}")
+    if not re.fullmatch(r"[\w.~-]+", server.token, re.ASCII):
+        raise ValueError("its token has other characters than a token")
+    if not re.fullmatch(r"/[\w./~-]*", server.path, re.ASCII):
+        raise ValueError("its path is none")
+    return server
+
+
+def free_port() -> int:
+    """Return a port of this computer that nobody has at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_tunnel(tunnel: "subprocess.Popen[str]", port: int, target: Target) -> None:
+    """Wait until a tunnel takes connections; raise BergError if it does not come."""
+    end = time.monotonic() + PATIENCE
+    while tunnel.poll() is None and time.monotonic() < end:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise BergError(f"no tunnel to {target.machine} opened. See: berg ssh {target.machine}")
+
+
+def write_page(folder: Path, server: Server, port: int) -> Path:
+    """Write the file that leads a browser to a server, for its owner alone."""
+    address = f"http://127.0.0.1:{port}{server.path}?token={server.token}"
+    page = folder / "jupyter.html"
+    page.touch(mode=0o600)
+    link = html.escape(address)
+    page.write_text(f'<meta http-equiv="refresh" content="0; url={link}">\n')
+    return page

@@ -1,0 +1,203 @@
+"""Whose a job's pods are in a cluster: their namespace, their Kubernetes account, its rights.
+
+In a cluster with Workload Identity each person has a namespace with an account that acts as
+`service_account` of the settings: a pod gets a token of that, and none of its node. In any other
+cluster all pods are in the namespace default, and act as their nodes do.
+
+Everywhere the account may list the pods of its namespace and nothing else.
+
+Not covered: people who may make pods in a cluster; those may do so in every namespace.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from berg import BergError
+from berg.config import Config
+from berg.google import api, container, workload
+from berg.google import kubernetes as k8s
+from berg.google.grants import Grant
+from berg.places import manifest
+from berg.places.podstatus import ending
+
+RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+GROUP = "rbac.authorization.k8s.io"
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a job's pods are, and what they are there."""
+
+    namespace: str
+    account: str
+
+
+def accounts(config: Config, cluster: dict[str, Any]) -> tuple[str, ...]:
+    """What the person's pods in a cluster act as; raise BergError where settings lack an account.
+
+    Nodes of a time before Workload Identity hand their own account on.
+    """
+    if not container.workload_pool(cluster):
+        return container.accounts(cluster)
+    if "@" not in config.service_account:
+        raise BergError(
+            f"in the cluster {cluster['name']} each person's pods act as an account of that "
+            "person's, and the settings name none. Make one: berg init"
+        )
+    older = container.accounts({"nodePools": container.without_identity(cluster)})
+    return tuple(sorted({config.service_account, *older}))
+
+
+def namespace(config: Config, server: k8s.Server) -> str:
+    """The namespace of the person's pods."""
+    return workload.namespace(config.user) if server.has_identity else k8s.SHARED
+
+
+def ensure(config: Config, server: k8s.Server) -> Home:
+    """Make what the pods need of the cluster beside themselves, where it lacks it."""
+    if server.has_identity:
+        return ensure_own(config, server)
+    k8s.create(config, server, k8s.below(k8s.SHARED, "configmaps"), manifest.boot_map())
+    return Home(k8s.SHARED, ensure_shared(config, server))
+
+
+# --- with Workload Identity
+
+
+def ensure_own(config: Config, server: k8s.Server) -> Home:
+    """Make the person's namespace, with an account that acts as the person's of Google's."""
+    home = Home(workload.namespace(config.user), workload.ACCOUNT)
+    make_namespace(config, server, home.namespace)
+    k8s.create(config, server, k8s.below(home.namespace, "configmaps"), manifest.boot_map())
+    path = f"{k8s.below(home.namespace, 'serviceaccounts')}/{home.account}"
+    there = k8s.find(config, server, path)
+    if there is None:
+        admit(config, server, home)
+    if annotation_of(there) == config.service_account:
+        return home
+    let_act(config)
+    named = {"metadata": {"annotations": {workload.ANNOTATION: config.service_account}}}
+    k8s.call(config, server, "PATCH", path, named, kind=k8s.MERGE)
+    return home
+
+
+def annotation_of(account: dict[str, Any] | None) -> str:
+    """Return whom a Kubernetes account acts as; "" if that is nobody."""
+    annotations = (account or {"metadata": {}})["metadata"].get("annotations", {})
+    return str(annotations.get(workload.ANNOTATION, ""))
+
+
+def make_namespace(config: Config, server: k8s.Server, name: str) -> None:
+    about = {"name": name, "labels": {"berg": "1"}}
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": about}
+    k8s.create(config, server, k8s.NAMESPACES, body)
+
+
+def admit(config: Config, server: k8s.Server, home: Home) -> None:
+    """Make the account of somebody's pods; raise BergError for who may not give it its right."""
+    try:
+        admit_pods(config, server, home.namespace)
+    except k8s.Refused as error:
+        if error.code != 403:
+            raise
+        name = server.place.rpartition("/")[2]
+        user = home.namespace.removeprefix("berg-")
+        raise BergError(
+            f"your pods have no account in the cluster {name} yet, and you may not give rights "
+            f"there: {error.message}. Somebody with roles/container.admin has to run: "
+            f"berg cluster admit {name} {user}"
+        ) from None
+
+
+def let_act(config: Config) -> None:
+    """Let the person's pods act as the account of the settings; who may not is told who else does
+    what, since it may have been done.
+    """
+    from google.api_core import exceptions
+
+    try:
+        workload.bind(config)
+    except exceptions.Forbidden as error:
+        api.notify(
+            f"Whether your pods may act as {config.service_account} you may neither see nor say "
+            f"({api.words(error)}). If they get no token, somebody who may has to run: "
+            f"{workload.command(config)}"
+        )
+
+
+def missing(config: Config, look: Callable[[], list[dict[str, Any]]]) -> list[Grant]:
+    """Return the binding that the person's pods lack, if a cluster among those that `look` returns
+    has Workload Identity; nothing where that cannot be seen.
+    """
+    from google.api_core import exceptions
+
+    ours = [each for each in look() if container.is_ours(each) and container.workload_pool(each)]
+    if not ours or "@" not in config.service_account:
+        return []
+    try:
+        if workload.is_bound(config):
+            return []
+    except exceptions.NotFound:
+        pass  # the account is yet to be made
+    except exceptions.Forbidden:
+        return []
+    text = f"Let your pods, and no others, act as {config.service_account}"
+    return [Grant(text, workload.command(config), lambda: workload.bind(config))]
+
+
+# --- without
+
+
+def ensure_shared(config: Config, server: k8s.Server) -> str:
+    """Return the account that all pods of a cluster have: the wide one of earlier versions where
+    the cluster has that alone, and the person may not give rights in it.
+    """
+    if has_account(config, server, manifest.ACCOUNT):
+        return manifest.ACCOUNT
+    try:
+        admit_pods(config, server, k8s.SHARED)
+        narrow(config, server)
+    except k8s.Refused as error:
+        if error.code != 403 or not has_account(config, server, manifest.WIDE_ACCOUNT):
+            raise
+        api.notify(
+            f"The pods of {server.place} may change each other's jobs, as an earlier berg let "
+            "them. The first job there of somebody with roles/container.admin mends it"
+        )
+        return manifest.WIDE_ACCOUNT
+    return manifest.ACCOUNT
+
+
+def has_account(config: Config, server: k8s.Server, name: str) -> bool:
+    """Return whether a cluster has this account of pods."""
+    path = k8s.below(k8s.SHARED, "serviceaccounts")
+    return bool(k8s.find(config, server, f"{path}/{name}"))
+
+
+def admit_pods(config: Config, server: k8s.Server, namespace: str) -> None:
+    """Let the account of the pods list the pods of its namespace, and make it.
+
+    It comes last: whoever finds it there, and may not look at rights, knows that it has them.
+    """
+    about = {"name": manifest.ACCOUNT, "labels": {"berg": "1"}}
+    rights = {"apiVersion": f"{GROUP}/v1", "metadata": about}
+    role = {"apiGroup": GROUP, "kind": "Role", "name": manifest.ACCOUNT}
+    whose = [{"kind": "ServiceAccount", "name": manifest.ACCOUNT, "namespace": namespace}]
+    binding = {**rights, "kind": "RoleBinding", "roleRef": role, "subjects": whose}
+    role_itself = {**rights, "kind": "Role", "rules": RULES}
+    k8s.create(config, server, k8s.below(namespace, "roles"), role_itself)
+    k8s.create(config, server, k8s.below(namespace, "rolebindings"), binding)
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about}
+    k8s.create(config, server, k8s.below(namespace, "serviceaccounts"), account)
+
+
+def narrow(config: Config, server: k8s.Server) -> None:
+    """Delete the account of earlier versions' pods and its rights, once no Job has it."""
+    wide = manifest.WIDE_ACCOUNT
+    there = k8s.items(config, server, k8s.below(k8s.SHARED, "jobs"))
+    live = [each for each in there if not ending(each)]
+    used = [each["spec"]["template"]["spec"].get("serviceAccountName") for each in live]
+    if wide not in used:
+        k8s.delete(config, server, f"{k8s.below(k8s.SHARED, 'rolebindings')}/{wide}")
+        k8s.delete(config, server, f"{k8s.below(k8s.SHARED, 'serviceaccounts')}/{wide}")
