@@ -8,13 +8,20 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
 from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
+from types import ModuleType
+from typing import Any
 
+import forked_call
 import pytest
 
 SECONDS = 240
+starting = threading.Lock()  # of one thread at a time, as it patches what is everybody's
 server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(["forked_imports"])
 
@@ -30,6 +37,19 @@ def start_server() -> None:
         forkserver.ensure_running()
 
 
+def start(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:
+    """Start a process that calls a function of forked_call.
+
+    It would import this process's main module anew, which is pytest, and need nothing of it.
+    """
+    process = server.Process(target=target, args=arguments)
+    with starting, pytest.MonkeyPatch.context() as patch:
+        start_server()
+        patch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+        process.start()
+    return process
+
+
 def run(
     arguments: list[str], cwd: Path, env: dict[str, str], stdin: str | None
 ) -> CompletedProcess[str]:
@@ -37,9 +57,7 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder) / name for name in ("stdin", "stdout", "stderr")]
         streams[0].write_text(stdin or "")
-        start_server()
-        process = server.Process(target=call, args=(arguments, cwd, env, streams))
-        process.start()
+        process = start(forked_call.call, arguments, cwd, env, streams)
         process.join(SECONDS)
         if process.is_alive():
             process.kill()
@@ -48,31 +66,10 @@ def run(
     return CompletedProcess(arguments, process.exitcode, *output)
 
 
-def call(arguments: list[str], cwd: Path, env: dict[str, str], streams: list[Path]) -> None:
-    for descriptor, path in enumerate(streams):
-        os.dup2(
-            os.open(path, os.O_CREAT | (os.O_WRONLY if descriptor else os.O_RDONLY)), descriptor
-        )
-    sys.stdin = os.fdopen(0)  # multiprocessing has closed it
-    os.chdir(cwd)
-    os.environ.clear()
-    os.environ.update(env)
-    sys.argv = ["berg", *arguments]
-    from berg import cli
-
-    cli.main()
-
-
 def modules() -> set[str]:
     """Return the names of the modules that a process has imported when its command begins."""
-    start_server()
     theirs, ours = server.Pipe(duplex=False)
-    process = server.Process(target=send_modules, args=(ours,))
-    process.start()
+    process = start(forked_call.send_modules, ours)
     found: set[str] = theirs.recv()
     process.join()
     return found
-
-
-def send_modules(connection) -> None:
-    connection.send({name for name, module in sys.modules.items() if module})

@@ -8,6 +8,8 @@ import importlib
 import pkgutil
 import sys
 
+import forked_call  # noqa: F401 (what each process begins with)
+
 import berg
 
 # Kept away until Compute Engine's client needs it, as berg's main() does.

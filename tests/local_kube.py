@@ -12,6 +12,7 @@ import pytest
 import requests
 from local_machines import until
 
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 PLACE = "projects/berg-local/locations/us-central1-a"
 SYSTEM = {
     "name": "system",
@@ -19,6 +20,23 @@ SYSTEM = {
     "config": {"machineType": "e2-medium", "diskSizeGb": 30},
 }
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+
+
+def install_kueue(kube: "Kube", name: str = "team", namespace: str = "default", **quota) -> None:
+    """Let a cluster have Kueue, with a LocalQueue, the ClusterQueue behind it and a flavor."""
+    kube.cloud.call("POST", f"/_berg/clusters/{kube.name}/kueue")
+    rows = [{"name": key, "nominalQuota": value} for key, value in quota.items()]
+    flavor = {"name": f"{name}-flavor", "resources": rows}
+    group = {"coveredResources": list(quota), "flavors": [flavor]}
+    things = [
+        ("resourceflavors", "ResourceFlavor", flavor["name"], {}),
+        ("clusterqueues", "ClusterQueue", f"{name}-all", {"resourceGroups": [group]}),
+    ]
+    things[1][3]["namespaceSelector"] = {}
+    for plural, kind, called, spec in things:
+        kube.kueue(plural, kind, called, spec)
+    where = f"namespaces/{namespace}/localqueues"
+    kube.kueue(where, "LocalQueue", name, {"clusterQueue": f"{name}-all"})
 
 
 def gpu_pool(name: str = "t4", **fields) -> dict:
@@ -68,8 +86,12 @@ class Kube:
         self.server = f"https://{found['endpoint']}"
         self.ca = folder / f"{name}.pem"
         self.ca.write_bytes(base64.b64decode(found["masterAuth"]["clusterCaCertificate"]))
-        cloud.session.get(f"{cloud.url}/container/v1/{PLACE}/clusters")  # which fetches a token
-        self.token = cloud.session.credentials.token
+
+    @property
+    def token(self) -> str:
+        """A token that is good now: a test may have made all tokens of this cloud expire."""
+        self.google("GET", f"{PLACE}/clusters/{self.name}")  # which fetches one where that is so
+        return self.cloud.session.credentials.token
 
     def google(self, verb: str, path: str, body=None) -> dict:
         return self.cloud.call(verb, f"/container/v1/{path}", body)
@@ -108,9 +130,33 @@ class Kube:
         return self.call("POST", path, body, fieldValidation="Strict")
 
     def get(self, kind: str, name: str = "", namespace: str = "default", **query) -> dict:
-        group = {"jobs": "/apis/batch/v1", "deployments": "/apis/apps/v1"}.get(kind, "/api/v1")
-        where = "" if kind == "nodes" else f"/namespaces/{namespace}"
+        groups = {"jobs": "/apis/batch/v1", "deployments": "/apis/apps/v1"}
+        groups |= dict.fromkeys(("localqueues", "clusterqueues", "workloads"), KUEUE)
+        group = groups.get(kind, "/api/v1")
+        where = "" if kind in ("nodes", "clusterqueues") else f"/namespaces/{namespace}"
         return self.call("GET", f"{group}{where}/{kind}{'/' + name if name else ''}", **query)
+
+    def kueue(self, where: str, kind: str, name: str, spec: dict) -> dict:
+        """Make an object of Kueue's."""
+        body = {"apiVersion": KUEUE.removeprefix("/apis/"), "kind": kind, "spec": spec}
+        body["metadata"] = {"name": name}
+        return self.call("POST", f"{KUEUE}/{where}", body, fieldValidation="Strict")
+
+    def stop_queue(self, name: str, policy: str) -> None:
+        """Change the stopPolicy of a ClusterQueue."""
+        headers = {"Content-Type": "application/merge-patch+json"}
+        body = {"spec": {"stopPolicy": policy}}
+        assert self.raw("PATCH", f"{KUEUE}/clusterqueues/{name}", body, headers=headers).ok
+
+    def workload(self, job: str) -> dict[str, dict]:
+        """The conditions of a job's Workload, by their types."""
+        found = [
+            each
+            for each in self.get("workloads")["items"]
+            if each["metadata"]["ownerReferences"][0]["name"] == job
+        ]
+        rows = found[0]["status"].get("conditions", []) if found else []
+        return {row["type"]: row for row in rows}
 
     def pods(self, job: str = "") -> list[dict]:
         query = {"labelSelector": f"batch.kubernetes.io/job-name={job}"} if job else {}

@@ -7,7 +7,7 @@ import base64
 import fnmatch
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -49,13 +49,17 @@ class Memory:
         client = SimpleNamespace(get_bucket=lambda *_, **__: found)
         for name, value in {"client": client, "bucket": None}.items():
             patch.setattr(storage.Bucket, name, value)
-        for name in ("read_from", "exists", "get", "write", "delete", "delete_at", "list"):
+        names = ("read_from", "exists", "get", "gets", "write", "delete", "delete_at", "list")
+        for name in (*names, "delete_all_at", "folders"):
             method = getattr(self, name)
             patch.setattr(storage.Bucket, name, lambda _, *a, method=method, **o: method(*a, **o))
         patch.setattr(storage.Bucket, "download", lambda _, *a: self.download(*a))
 
     def get(self, name: str) -> Any:
         return self.blobs.get(name)
+
+    def gets(self, names: Iterable[str], fields: str) -> Iterator[Any]:
+        return map(self.blobs.get, names)
 
     def exists(self, name: str) -> bool:
         return name in self.blobs
@@ -78,6 +82,13 @@ class Memory:
 
     def delete_at(self, name: str, generation: int) -> None:
         self.delete(name)
+
+    def delete_all_at(self, objects: Iterable[tuple[str, int]]) -> None:
+        self.delete(*(name for name, _ in objects))
+
+    def folders(self, prefix: str) -> list[str]:
+        behind = (name[len(prefix) :] for name in self.blobs if name.startswith(prefix))
+        return sorted({f"{prefix}{rest.partition('/')[0]}/" for rest in behind if "/" in rest})
 
     def list(
         self, prefix: str, fields: str = "", glob: str | None = None, delimiter: str | None = None

@@ -1,4 +1,4 @@
-"""Whole jobs, clusters and sweeps under random faults: `make storm [SEED=] [MINUTES=]`.
+"""Whole jobs, clusters, sweeps and devboxes under random faults: `make storm [SEED=] [MINUTES=]`.
 
 A round is one seed: it says what runs, which files it writes, and what goes wrong when. Each file
 that a command recorded as finished is compared by its hash with what `berg fetch` brings, and so is
@@ -27,10 +27,10 @@ from urllib.parse import unquote_to_bytes
 
 import click
 import pytest
-from conftest import Berg, commit, wait_for
+from conftest import POLICY_3, Berg, commit, wait_for
 from requests import ConnectionError
 
-from berg.google import paths
+from berg.google import api, paths
 from berg.laptop import jobs, reap
 from localcloud import control
 
@@ -39,6 +39,7 @@ MINUTES = float(os.environ.get("MINUTES") or 2)
 PATIENCE = 300  # seconds in which all must be over
 ROUND = 30  # seconds that most rounds take
 SILENCE = 40  # seconds in place of 180, after which a cluster gives up a machine
+GLOBAL = ("firewalls", "snapshots")
 COMPUTE = "/compute/v1/projects/berg-local"
 
 WRITER = r"""
@@ -133,14 +134,18 @@ KINDS = {  # kind -> its options
     "cluster": ["-m", "3", "--each"],
     "cluster whose member fails": ["-m", "3", "--each"],
     "cluster that goes on": ["-m", "3", "--each", "--keep-going"],
+    "cluster that runs again": ["-m", "3", "--each", "--restart-on-failure", "9"],
+    "cluster on Spot": ["-m", "3", "--each", "--spot"],
+    "cluster on Spot, too": ["-m", "3", "--each", "--spot", "--restart-on-failure", "9"],
     "sweep": ["--grid", "n=0,1,2", "--parallel", "2"],
+    "devbox": [],  # which stops and starts
 }
 PARTS = re.compile(r"finished (\d+) (\d+) (\d+) (\w+) (\S+) (\w{64}) ([\d.]+)$", re.M)
 
 
 @dataclass
 class Round:
-    """One job, cluster or sweep."""
+    """One job, cluster, sweep or devbox."""
 
     berg: Berg
     seed: int
@@ -152,6 +157,8 @@ class Round:
     # job, rank, from when on what it wrote may miss
     ends: list[tuple[str, str, float]] = field(default_factory=list)
     unheard: list[str] = field(default_factory=list)  # machines that went without a word
+    tries: int = 0  # of commands that were refused
+    behind: float = 0  # seconds for which results may have been missing from the bucket
 
 
 @pytest.mark.timeout(0)
@@ -179,7 +186,9 @@ def run_round(berg: Berg, seed: int) -> tuple[int, int]:
     before = everything(berg)
     command = f"python writer.py {seed} {dice.randint(5, 25)} {dice.uniform(0.05, 0.6):.2f}"
     more = dice.random()
-    command += " many" * (more < 0.3) + " left" * (0.2 < more < 0.5)
+    command += " many" * (more < 0.3)
+    if kind != "devbox":  # there ssh would wait for what is left
+        command += " left" * (0.2 < more < 0.5)
     secret = ["--secret", f"KEY={berg.home}/berg.json"] if dice.random() < 0.4 else []
     command += " && true {n}" if kind == "sweep" else ""
     command += " && [ $BERG_NODE_RANK != 1 ]" if kind == "cluster whose member fails" else ""
@@ -197,10 +206,15 @@ def run_round(berg: Berg, seed: int) -> tuple[int, int]:
         "0.2",
         command,
     ]
-    submit(this, this.options)
+    if kind == "devbox":
+        files, named = run_box(this, command, ["--max-hours", "0.2", *secret])
+        count_what_is_left(this, before)
+        return files, named
+    submit(this, this.options, twice=dice.random() < 0.25)
     began = time.monotonic()
     for _ in range(dice.randint(1, 5)):
         time.sleep(dice.uniform(0, 6))
+        measure(this)
         what = dice.choice([each for each in TROUBLE if "cluster" in kind or each != FOR_GOOD])
         click.echo(f", {what}", nl=False)
         try:
@@ -213,30 +227,154 @@ def run_round(berg: Berg, seed: int) -> tuple[int, int]:
             ConnectionError,
         ):  # what was to be hit is gone already
             click.echo(" (missed)", nl=False)
-    while True:
-        there = entries(this)
-        if all(each.state and each.state.final for each in there):
-            break
-        assert time.monotonic() - began < PATIENCE, (
-            f"seed {seed}: it does not end: {[each.state for each in there]}"
-        )
-        time.sleep(1)
+    there = ended_entries(this, began)
     berg.cloud.call("DELETE", "/_berg/faults")
-    berg.cloud.call("POST", "/_berg/settings", {"metadata_delay": 0})
+    if may_go_on(this, there):
+        click.echo(", it goes on at once", nl=False)
+        submit(this, ["--resume", this.name, *secret])
+        there = ended_entries(this, time.monotonic())
+    berg.cloud.call("POST", "/_berg/settings", {"metadata_delay": 0, "latency": 0})
     ended = sorted({f"{each.state.state} {each.state.reason[:80]}".strip() for each in there})
-    click.echo(f": {', '.join(ended)} ({time.monotonic() - began:.0f} s)")
+    took = f"{time.monotonic() - began:.0f} s, up to {this.behind:.0f} s behind"
+    click.echo(f": {', '.join(ended)} ({took})")
     compared = [compare(this, each) for each in there]
     count_what_is_left(this, before)
+    remove_while_fetched(this, len(there))
     return sum(files for files, _ in compared), sum(named for _, named in compared)
 
 
-def submit(this: Round, options: list[str]) -> None:
-    """Start the job; machines of a cluster are less patient than they usually are."""
+def run_box(this: Round, command: str, options: list[str]) -> tuple[int, int]:
+    """Let a devbox write, stop and start some times, and once it is killed compare what it wrote.
+
+    What it is told over ssh ends with its machine; its disk has what was finished.
+    """
+    berg, dice, name, began = this.berg, this.dice, this.name, time.monotonic()
+    insist(this, "devbox", "-g", "0", "-n", name, *options)
+    said, last = "", dice.randint(1, 3)
+    for number in range(last + 1):
+        session = berg.start("ssh", name, "--", f"cd code/proj && {command}")
+        time.sleep(dice.uniform(1, 8))
+        what = dice.choice(BOX_TROUBLE)
+        click.echo(f", {what}", nl=False)
+        TROUBLE[what](this)
+        this.hits.append(what)
+        if number == last:
+            said += session.communicate(timeout=PATIENCE)[0]
+            break
+        turn_off(this)
+        session.terminate()
+        said += session.communicate(timeout=PATIENCE)[0]
+        turn_on(this)
+        wait_for(lambda: berg.state(name)["state"] == "RUNNING", PATIENCE)
+    berg.cloud.call("DELETE", "/_berg/faults")
+    berg.cloud.call("POST", "/_berg/settings", {"metadata_delay": 0, "latency": 0})
+    insist(this, "kill", "-y", name)
+    (there,) = entries(this)
+    click.echo(f": {there.status} ({time.monotonic() - began:.0f} s)")
+    return compare(this, there, said)
+
+
+def insist(this: Round, *words: str) -> None:
+    """Run a command that trouble may refuse, until it is done; it never breaks off unexplained."""
+    while (ran := this.berg(*words)).returncode:
+        assert "Traceback" not in ran.stderr, f"seed {this.seed}: {words}: {ran.stderr}"
+        click.echo(f" (refused: {ran.stderr.splitlines()[-1][:100]})", nl=False)
+        this.berg.cloud.call("DELETE", "/_berg/faults")
+        this.tries += 1
+        assert this.tries < 10, f"seed {this.seed}: {words}: {ran.stderr}"
+
+
+def turn_off(this: Round) -> None:
+    """Stop the box, in one of the ways that there are."""
+    berg, name = this.berg, this.name
+    how = this.dice.choice(["stop", "stop", "stop --now", "the console"])
+    click.echo(f", {how}", nl=False)
+    if how == "the console":
+        path = berg.machines()[name]["selfLink"].partition("/compute/")[2]
+        berg.cloud.call("POST", f"/compute/{path}/stop")
+        wait_for(lambda: berg.machines()[name]["status"] == "TERMINATED", 120)
+    else:
+        insist(this, *how.split(), name)
+    assert berg.machines()[name]["status"] == "TERMINATED"
+
+
+def turn_on(this: Round) -> None:
+    """Start the box, at times in another zone, by a laptop that is killed meanwhile."""
+    berg, name, zone = this.berg, this.name, ""
+    if this.dice.random() < 0.4:
+        zone = berg.machines()[name]["zone"].rpartition("/")[2]
+        berg.cloud.call("POST", "/_berg/stockout", {"zone": zone})
+        if this.dice.random() < 0.6:
+            click.echo(", a move is killed", nl=False)
+            laptop = berg.start("start", "--move", name)
+            time.sleep(this.dice.uniform(0.5, 5))
+            laptop.kill()
+            laptop.communicate()
+    click.echo(f", start{' --move' if zone else ''}", nl=False)
+    insist(this, "start", "--move", name)
+    berg.cloud.call("POST", "/_berg/stockout", {"on": False})
+    moved = berg.machines()[name]["zone"].rpartition("/")[2]
+    assert bool(zone) == (moved != zone) or not zone, f"seed {this.seed}: {name} stays in {zone}"
+
+
+def remove_while_fetched(this: Round, num_jobs: int) -> None:
+    """Delete what ran while somebody fetches it: he has all of it, or hears that he has not."""
+    berg, folder = this.berg, this.berg.home / f"{this.name}-last"
+    berg("fetch", this.name, str(folder))
+    whole = {path for path in folder.rglob("*") if path.is_file()}
+    again = berg.home / f"{this.name}-again"
+    fetching = berg.start("fetch", this.name, str(again))
+    removing = berg.start("rm", "-y", this.name)
+    said, removed = fetching.communicate(timeout=120)[1], removing.communicate(timeout=120)[1]
+    assert removing.returncode == 0, f"seed {this.seed}: {removed}"
+    there = {folder / path.relative_to(again) for path in again.rglob("*") if path.is_file()}
+    missing = {path for path in whole - there if path.name != "results.csv"}
+    assert fetching.returncode or not missing, f"seed {this.seed}: {missing} are missing: {said}"
+    assert "Traceback" not in said + removed, f"seed {this.seed}: {said}{removed}"
+    left = [path for path in berg.objects(".berg/") if this.name in path]
+    assert not [path for path in left if "/index" not in path], f"seed {this.seed}: {left}"
+
+
+def measure(this: Round) -> None:
+    """Note for how many seconds results may be missing from the bucket, by what its states say."""
+    for each in entries(this):
+        if each.state and each.state.state == "RUNNING":
+            until = each.state.synced_until or each.state.history[-1][1]
+            this.behind = max(this.behind, time.time() - api.time_of(until).timestamp())
+
+
+def ended_entries(this: Round, began: float) -> list[jobs.Entry]:
+    """Wait until the jobs of the round are over; return them."""
+    while True:
+        there = entries(this)
+        measure(this)
+        if all(each.state and each.state.final for each in there):
+            return there
+        assert time.monotonic() - began < PATIENCE, (
+            f"seed {this.seed}: it does not end: {[each.state for each in there]}"
+        )
+        time.sleep(1)
+
+
+def may_go_on(this: Round, there: list[jobs.Entry]) -> bool:
+    """Return whether the job failed, had a last word, and the dice want it to go on."""
+    (first, *others) = there
+    is_alone = not others and "cluster" not in this.kind and "sweep" not in this.kind
+    has_failed = first.state is not None and first.state.state in ("FAILED", "KILLED")
+    return is_alone and has_failed and not this.unheard and this.dice.random() < 0.6
+
+
+def submit(this: Round, options: list[str], twice: bool = False) -> None:
+    """Start the job, or let two start it at once, of which one has it; machines of a cluster are
+    less patient than they usually are.
+    """
     berg = this.berg
     berg.cloud.call("POST", "/_berg/settings", {"delay": 2 if "cluster" in this.kind else 0})
     fields = {"silence_seconds": SILENCE} if "cluster" in this.kind else {}
-    laptop = berg.start("run", *options, **fields)
-    assert laptop.wait(120) == 0, laptop.stderr.read()
+    both = [berg.start("run", *options, **fields) for _ in range(1 + twice)]
+    said = [each.communicate(timeout=120)[1] for each in both]
+    codes = sorted(each.returncode for each in both)
+    assert codes == [0, 1][: len(both)], f"seed {this.seed}: {codes}: {said}"
     berg.cloud.call("POST", "/_berg/settings", {"delay": 0, "grace": 30})
 
 
@@ -247,13 +385,13 @@ def entries(this: Round) -> list[jobs.Entry]:
     return [each for each in found if this.name in (each.name, each.sweep)]
 
 
-def compare(this: Round, entry: jobs.Entry) -> tuple[int, int]:
-    """Fetch a job's results and compare them with what its log says; how many files, and how many
-    named as lost.
+def compare(this: Round, entry: jobs.Entry, said_elsewhere: str = "") -> tuple[int, int]:
+    """Fetch a job's results and compare them with what its log says, and what it said elsewhere;
+    how many files, and how many named as lost.
     """
     state, name, berg = entry.state, entry.name, this.berg
     assert state
-    log = berg("log", name).stdout
+    log = berg("log", name).stdout + said_elsewhere
     folder = berg.home / name
     fetched = berg("fetch", name, str(folder))
     lines = PARTS.findall(log)
@@ -297,9 +435,7 @@ def compare(this: Round, entry: jobs.Entry) -> tuple[int, int]:
         3 if "cluster" in this.kind else 1,
     )
     assert state.state != "SUCCEEDED" or ended == machines, f"the log's end is missing: {about}"
-    if set(this.hits) <= GENTLE or (
-        this.kind in ("spot", "spot, too") and set(this.hits) <= {*GENTLE, PREEMPTED}
-    ):
+    if set(this.hits) <= {*GENTLE, *OUTLIVED.get(this.kind, ())} and this.kind != "devbox":
         wanted = "FAILED" if this.kind == "cluster whose member fails" else "SUCCEEDED"
         assert state.state == wanted, f"it should have {wanted}: {about}"
     return len(finished), len(refused)
@@ -319,22 +455,20 @@ def everything(berg: Berg) -> dict[str, Any]:
         "instanceGroupManagers",
         "instanceTemplates",
         "resourcePolicies",
-        "firewalls",
+        *GLOBAL,
     ):
-        scopes = call(
-            "GET", f"{COMPUTE}/{'global' if kind == 'firewalls' else 'aggregated'}/{kind}"
-        )
+        scopes = call("GET", f"{COMPUTE}/{'global' if kind in GLOBAL else 'aggregated'}/{kind}")
         listed = scopes.get("items", {})
         items = (
             listed
-            if kind == "firewalls"
+            if kind in GLOBAL
             else [each for scope in listed.values() for each in scope.get(kind, [])]
         )
         found[kind] = sorted(each["selfLink"] for each in items)
     secrets = call("GET", "/secretmanager/v1/projects/berg-local/secrets").get("secrets", [])
     found["secrets"] = sorted(each["name"] for each in secrets)
     found["policy of the bucket"] = berg.bucket.bucket.get_iam_policy().bindings
-    policy = call("POST", "/cloudresourcemanager/v1/projects/berg-local:getIamPolicy", {})
+    policy = call("POST", "/cloudresourcemanager/v1/projects/berg-local:getIamPolicy", POLICY_3)
     found["policy of the project"] = policy.get("bindings", [])
     return found
 
@@ -379,8 +513,19 @@ def machine_of(this: Round) -> str:
     )
 
 
+def let_them_meet(this: Round) -> None:
+    """Wait until machines of a cluster run: for one that went before the others saw it they wait
+    for ten minutes.
+    """
+    if "cluster" in this.kind:
+        wait_for(
+            lambda: all(each.state and each.state.state == "RUNNING" for each in entries(this)), 20
+        )
+
+
 def power(what: str, **body) -> Callable[[Round], None]:
     def do(this: Round) -> None:
+        let_them_meet(this)
         this.berg.cloud.call("POST", f"/_berg/instances/{machine_of(this)}/{what}", body)
 
     return do
@@ -388,6 +533,7 @@ def power(what: str, **body) -> Callable[[Round], None]:
 
 def from_outside(verb: str, action: str) -> Callable[[Round], None]:
     def do(this: Round) -> None:
+        let_them_meet(this)
         name = machine_of(this)
         if action == "/stop" and all(
             not each.state or each.state.state == "SUBMITTED" for each in entries(this)
@@ -403,11 +549,7 @@ def without_a_word(what: str) -> Callable[[Round], None]:
     """Let a machine crash, or never be heard of again; what it has not sent may go with it."""
 
     def do(this: Round) -> None:
-        if what == "cut":  # before that the others wait for it for ten minutes
-            wait_for(
-                lambda: all(each.state and each.state.state == "RUNNING" for each in entries(this)),
-                20,
-            )
+        let_them_meet(this)
         machine, now = machine_of(this), time.time()
         this.berg.cloud.call("POST", f"/_berg/instances/{machine}/{what}", {})
         this.unheard.append(machine)
@@ -476,6 +618,28 @@ def fetch_twice(this: Round) -> None:
         raise RuntimeError(f"seed {this.seed}: two fetches of {this.name}: {said}")
 
 
+def push_what_changes(this: Round) -> None:
+    """Push a folder whose files are written anew meanwhile: each object is one writing of its file.
+
+    A push may give up what never rests, by name and with exit code 1.
+    """
+    name, folder = f"{this.name}-data", this.berg.home / f"{this.name}-data"
+    folder.mkdir()
+    file, size = folder / "moving", 3_000_000
+    file.write_bytes(b"a" * size)
+    pushed = this.berg.start("data", "push", str(folder), name)
+    for letter in b"bcdefgh":
+        time.sleep(this.dice.uniform(0, 0.4))
+        file.write_bytes(bytes([letter]) * size)
+    said = pushed.communicate(timeout=120)[1]
+    if "Traceback" in said or (pushed.returncode and "moving" not in said):
+        raise RuntimeError(f"seed {this.seed}: a push of what changes: {said}")
+    found = this.berg.objects(f"data/{name}/")
+    for path, content in found.items():
+        if len(set(content)) != 1 or len(content) != size:
+            raise RuntimeError(f"seed {this.seed}: {path} is a mixture of {set(content)}: {said}")
+
+
 def kill_job(this: Round) -> None:
     name = this.dice.choice(sorted(each.name for each in entries(this)))
     ran = this.berg("kill", "-y", name)
@@ -495,9 +659,11 @@ def control_plane(path: str, body: dict[str, Any]) -> Callable[[Round], None]:
 
 
 PREEMPTED, FOR_GOOD = "a machine is preempted", "a machine is cut off for good"
+COMMAND_DIES = "a command dies"
 TROUBLE: dict[str, Callable[[Round], None]] = {
     "somebody submits the name, too": submit_twice,
     "two fetches at once": fetch_twice,
+    "data is pushed while it changes": push_what_changes,
     "storage refuses": requests("storage.objects.*", status=503),
     "storage is busy": requests("storage.objects.*", status=429),
     "connections break": requests("storage.objects.*", reset=True),
@@ -507,16 +673,36 @@ TROUBLE: dict[str, Callable[[Round], None]] = {
     "Compute Engine's answers are lost": requests("compute.*", reset=True, after_handler=True),
     "Secret Manager refuses": requests("secretmanager.*", status=503),
     "tokens expire": control_plane("tokens/expire", {}),
+    "the cloud is far away": control_plane("settings", {"latency": 0.1}),
     "metadata is slow": control_plane("settings", {"metadata_delay": 0.5}),
     "the cloud dies": kill_server,
     "a machine is cut off": cut_off,
     PREEMPTED: power("preempt", grace=30),
     "a worker dies": kill_process(is_worker),
-    "a command dies": kill_process(is_command),
+    COMMAND_DIES: kill_process(is_command),
     "somebody kills it": kill_job,
     "a machine is stopped": from_outside("POST", "/stop"),
     "a machine is deleted": from_outside("DELETE", ""),
     "a machine crashes": without_a_word("crash"),
     FOR_GOOD: without_a_word("cut"),
 }
-GENTLE = {*list(TROUBLE)[:14]}  # what ends no job
+GENTLE = {*list(TROUBLE)[: list(TROUBLE).index(PREEMPTED)]}  # what ends no job
+OUTLIVED = {  # what else does not end jobs of a kind
+    "spot": [PREEMPTED],
+    "spot, too": [PREEMPTED],
+    "cluster on Spot": [PREEMPTED],
+    "cluster on Spot, too": [PREEMPTED, COMMAND_DIES],
+    "job that runs again": [COMMAND_DIES],
+    "cluster that runs again": [COMMAND_DIES],
+}
+BOX_TROUBLE = [  # what a box is to survive with all that it wrote
+    "two fetches at once",
+    "storage refuses",
+    "connections break",
+    "answers are lost",
+    "Compute Engine refuses",
+    "tokens expire",
+    "the cloud is far away",
+    "metadata is slow",
+    "the cloud dies",
+]

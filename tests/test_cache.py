@@ -411,6 +411,7 @@ def test_a_cache_that_does_not_come_says_why_and_can_be_interrupted(berg, kube, 
 @pytest.mark.slow
 def test_a_training_reads_through_the_cache_and_goes_on_when_it_dies(berg, kube, cloud):
     torch = pytest.importorskip("torch")
+    pytest.importorskip("webdataset")
     for file in ("shards.py", "train.py", "requirements.txt"):
         shutil.copy(EXAMPLES / "webdataset" / file, berg.repo)
     (berg.repo / "setup.sh").write_text(
@@ -457,5 +458,8 @@ def test_a_training_reads_through_the_cache_and_goes_on_when_it_dies(berg, kube,
         ].splitlines()
     ]
     assert all(row["from_cache"] + row["from_bucket"] == 8 for row in rows)
+    shards = berg.objects("berg_results/shards/train-").values()
+    megabytes = sum(map(len, shards)) / 1e6
+    assert all(abs(row["mb"] - megabytes) < 0.1 for row in rows), "each byte once, by one process"
     assert rows[-1]["test_accuracy"] > 0.9 and rows[-1]["epoch"] == len(rows)
     assert "the cache failed, on from the bucket" in berg.log("train")

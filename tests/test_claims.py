@@ -2,17 +2,19 @@
 
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from conftest import Berg, wait_for
 from test_run import check_ended
 
-from berg import BergError, config
+from berg import BergError, config, job, states
 from berg.google import secret as secrets
 from berg.inventory import Machine
-from berg.laptop import launch, sweep
+from berg.job import now
+from berg.laptop import jobs, records, sweep
 
-pytestmark = pytest.mark.golden
 RUN = ["run", "-g", "0", "-n", "twin"]
 
 
@@ -23,14 +25,11 @@ def start_two(berg: Berg, *words: str) -> list[tuple[int, str]]:
     return sorted((each.returncode, said) for each, said in zip(both, errors, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("claim", "words"),
     [
-        pytest.param(
-            "sweeps/twin.json",
-            [*RUN, "--grid", "x=1,2", "sleep 3; echo {x}"],
-            marks=pytest.mark.slow,
-        ),
+        ("sweeps/twin.json", [*RUN, "--grid", "x=1,2", "sleep 3; echo {x}"]),
         ("jobs/twin_state.json", [*RUN, "sleep 3"]),
     ],
     ids=["sweep", "job"],
@@ -73,15 +72,30 @@ def test_resume_and_a_new_job_of_the_name_wait_for_the_machine_that_goes(berg, c
     resumed = berg("run", "--resume", "twin", "--wait")
     assert resumed.returncode == 3, resumed.stderr
     assert "Waiting for twin to go" in resumed.stderr
-    wait_for(lambda: berg("rm", "--yes", "twin").returncode == 0, 30, "its deletion")
+    removed = berg("rm", "--yes", "twin")
+    assert removed.returncode == 0, removed.stderr
     anew = berg(*RUN, "--wait", "true")
     assert anew.returncode == 0, anew.stderr
     check_ended(berg, "twin", "SUCCEEDED", 0)
 
 
+def test_rm_waits_for_the_machine_of_a_job_that_is_over(berg, cloud, monkeypatch):
+    cloud.call("POST", "/_berg/settings", {"boot": 0})
+    assert berg(*RUN, "true").returncode == 0
+    failed(berg, "twin")
+    monkeypatch.setattr(jobs, "LEAVING", -1)
+    with pytest.raises(BergError, match="twin did not go. End it first: berg kill twin"):
+        records.plan_removal(cloud.settings(berg.bucket_name), ["twin"])
+    removing = berg.start("rm", "-y", "twin")
+    assert removing.stderr.readline() == "Waiting for twin to go, as twin is over\n"
+    berg.end_machines()
+    _, said = removing.communicate(timeout=60)
+    assert removing.returncode == 0 and "Deleted twin" in said
+
+
 def test_a_sweep_that_is_over_waits_for_its_machines_before_it_is_resumed(monkeypatch):
     """They were counted as there, went, and the jobs that were submitted again never began."""
-    monkeypatch.setattr(launch.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(jobs.time, "sleep", lambda seconds: None)
     looks = [["RUNNING", "TERMINATED"], ["STOPPING", "TERMINATED"], ["TERMINATED"]]
 
     def members(*_) -> list[Machine]:
@@ -92,7 +106,7 @@ def test_a_sweep_that_is_over_waits_for_its_machines_before_it_is_resumed(monkey
     said: list[str] = []
     sweep.wait_until_gone(config.Config(), "lr", said.append)
     assert said == ["Waiting for lr-machine-0 to go, as the sweep lr is over"] and len(looks) == 1
-    monkeypatch.setattr(launch, "GOING", -1)
+    monkeypatch.setattr(jobs, "LEAVING", -1)
     looks[:] = [["RUNNING"]]
     with pytest.raises(BergError, match="lr-machine-0 did not go. Delete them: berg reap"):
         sweep.wait_until_gone(config.Config(), "lr", said.append)
@@ -133,3 +147,185 @@ def test_resume_and_rm_race(berg, seed):
     else:
         wait_for(lambda: berg.state("twin")["state"] == "FAILED", 90, "the end of what was resumed")
         assert (removed, berg.state("twin")["exit_code"]) == (1, 3), said + rm_said
+
+
+SUBMITS = {  # NAME stands for the name that both want
+    "sweep": ["run", "-g", "0", "-n", "NAME", "--grid", "x=1,2", "true {x}"],
+    "job": ["run", "-g", "0", "-n", "NAME", "true"],
+    "spot": ["run", "-g", "0", "-n", "NAME", "--spot", "true"],
+    "several": ["run", "-g", "0", "-n", "NAME", "-m", "2", "true"],
+    "devbox": ["devbox", "-g", "0", "-n", "NAME"],
+    "rerun": ["rerun", "first", "-n", "NAME"],
+}
+
+
+RACES = {  # test -> its row in the table of faults: what happens in one moment, and the promises
+    "test_of_two_submits_at_a_barrier_one_has_the_name": ("two submits of one name", "5"),
+    "test_a_command_right_after_a_failure_meets_the_end_of_the_machine": (
+        "--resume, rm or a new job of the name, and the end of the machine of a job that failed",
+        "1 5",
+    ),
+    "test_of_resume_and_another_at_a_barrier_one_has_the_job": (
+        "--resume, and rm or another --resume",
+        "4 5",
+    ),
+    "test_a_fetch_that_meets_rm_brings_all_or_says_that_it_did_not": ("fetch and rm", "2"),
+    "test_two_fetches_at_a_barrier_leave_one_whole_folder": ("two fetches to one folder", "2"),
+}
+
+
+@pytest.fixture
+def rounds(request, record_property) -> range:
+    """Numbers of the rounds of each race whose two processes meet at a barrier."""
+    found = range(max(20, request.config.getoption("--rounds")))
+    if "kind" in request.fixturenames and request.getfixturevalue("kind") not in ("sweep", "job"):
+        found = found[::5]  # what they are is all that differs
+    name, promises = RACES[request.node.originalname]
+    record_property("fault", (f"in one moment: {name}", promises))
+    record_property("tries", len(found))
+    return found
+
+
+def failed(berg: Berg, name: str) -> None:
+    """Write that a job failed, as the worker of its machine would."""
+    there = states.read(berg.bucket, name)
+    over = replace(there.state, state="FAILED", started_at=now(), finished_at=now())
+    states.replaced(berg.bucket, there, over)
+
+
+def race(
+    berg: Berg, path: str, *commands: list[str], method: str = "storage.objects.insert"
+) -> list[tuple[int, str]]:
+    """Start two commands that both have looked at an object before either writes it: their requests
+    come in one moment. Returns exit code and standard error of each.
+    """
+    berg.cloud.fault(method, match=path, together=2, times=2)
+    with ThreadPoolExecutor(2) as pool:
+        ended = list(pool.map(lambda words: berg(*words), commands))
+    faults = berg.cloud.call("GET", "/_berg/faults")["faults"]
+    assert [each["hits"] for each in faults if each["together"]] == [2], ended
+    berg.cloud.call("DELETE", "/_berg/faults")
+    return [(each.returncode, each.stderr) for each in ended]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SUBMITS)
+def test_of_two_submits_at_a_barrier_one_has_the_name(berg, cloud, kind, rounds):
+    cloud.call("POST", "/_berg/settings", {"boot": 0})  # nothing runs: who has what is the question
+    is_sweep = kind == "sweep"
+    if kind == "rerun":
+        assert berg("run", "-g", "0", "-n", "first", "true").returncode == 0
+        berg.end_machines()
+    for number in rounds:
+        name = f"twin{number}"
+        submit = [name if word == "NAME" else word for word in SUBMITS[kind]]
+        record = f"sweeps/{name}.json" if is_sweep else f"jobs/{name}_state.json"
+        ended = race(berg, f".berg/{record}", submit, submit)
+        assert sorted(code for code, _ in ended) == [0, 1], ended
+        (said,) = [said for code, said in ended if code]
+        assert "already. Choose another name" in said and "Taking back" not in said, said
+        jobs = [f"{name}-0", f"{name}-1"] if is_sweep else [name]
+        assert {berg.state(each)["state"] for each in jobs} == {"SUBMITTED"}
+        assert all(berg.bucket.exists(f".berg/jobs/{each}_metadata.json") for each in jobs)
+        wanted = 2 if kind in ("sweep", "several") else 1
+        assert len(berg.machines()) == wanted
+        berg.end_machines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["resume", "rm", "run"])
+def test_a_command_right_after_a_failure_meets_the_end_of_the_machine(berg, cloud, command, rounds):
+    """The state says FAILED, and the machine deletes itself while the command looks for it."""
+    cloud.call("POST", "/_berg/settings", {"boot": 0})
+    for number in rounds:
+        name = f"twin{number}"
+        assert berg("run", "-g", "0", "-n", name, "true").returncode == 0
+        failed(berg, name)
+        if command == "run":  # the name is free, and its machine is there
+            states.delete(berg.bucket, states.read(berg.bucket, name))
+            berg.bucket.delete(f".berg/jobs/{name}_metadata.json")
+        words = {
+            "resume": ["run", "--resume", name],
+            "rm": ["rm", "-y", name],
+            "run": ["run", "-g", "0", "-n", name, "true"],
+        }
+        old = berg.machines()[name]
+        cloud.fault("compute.instances.*", match="instances", together=2, times=2)
+        with ThreadPoolExecutor(2) as pool:
+            path = old["selfLink"].partition("/compute/")[2]
+            going = pool.submit(cloud.call, "DELETE", f"/compute/{path}")
+            ran = pool.submit(berg, *words[command]).result()
+            going.result()
+        (fault,) = cloud.call("GET", "/_berg/faults")["faults"]
+        assert (ran.returncode, fault["hits"]) == (0, 2), ran.stderr
+        cloud.call("DELETE", "/_berg/faults")
+        there = {each: berg.machines()[each]["id"] for each in berg.machines()}
+        assert (
+            list(there) == ([] if command == "rm" else [name]) and old["id"] not in there.values()
+        )
+        assert berg.bucket.exists(f".berg/jobs/{name}_state.json") == (command != "rm")
+        berg.end_machines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", ["rm", "resume"])
+def test_of_resume_and_another_at_a_barrier_one_has_the_job(berg, cloud, other, rounds):
+    """The other one deletes the job, or lets it go on as well."""
+    cloud.call("POST", "/_berg/settings", {"boot": 0})
+    for number in rounds:
+        name = f"twin{number}"
+        assert berg("run", "-g", "0", "-n", name, "true").returncode == 0
+        berg.end_machines()
+        failed(berg, name)
+        resume = ["run", "--resume", name]
+        second = {"rm": ["rm", "-y", name], "resume": resume}[other]
+        ended = race(berg, f".berg/jobs/{name}_state.json", resume, second)
+        assert sorted(code for code, _ in ended) == [0, 1], ended
+        is_there = berg.bucket.exists(f".berg/jobs/{name}_state.json")
+        is_resumed = ended[0][0] == 0 or other == "resume"
+        assert is_there == is_resumed and len(berg.machines()) == int(is_resumed), ended
+        if is_resumed:
+            assert berg.state(name)["state"] == "SUBMITTED"
+            assert berg.bucket.exists(f".berg/jobs/{name}_metadata.json")
+        berg.end_machines()
+
+
+def over(berg: Berg, name: str, files: int) -> list[str]:
+    """Put a job that is over into the bucket, with so many files; return their paths."""
+    summary = job.Summary("tester", now(), "true", results_dir=name)
+    states.claim(berg.bucket, name, job.State("SUCCEEDED", 0, started_at=now(), job=summary))
+    paths = [f"berg_results/{name}/{number:02}" for number in range(files)]
+    for path in paths:
+        berg.bucket.write(path, path)
+    return paths
+
+
+@pytest.mark.slow
+def test_a_fetch_that_meets_rm_brings_all_or_says_that_it_did_not(berg, rounds):
+    """It counted what was left as all that there was."""
+    for number in rounds:
+        name, folder = f"gone{number}", berg.home / f"gone{number}"
+        paths = over(berg, name, 30)
+        berg.cloud.fault("storage.objects.get", match=f"berg_results/{name}/2", delay=0.3, times=5)
+        commands = ["fetch", name, str(folder)], ["rm", "-y", name]
+        (code, said), (removed, rm_said) = race(
+            berg, f"{name}/{number % 20:02}", *commands, method="storage.objects.*"
+        )
+        assert removed == 0, rm_said
+        here = sorted(each.name for each in folder.glob("*"))
+        assert code == 1 or len(here) == len(paths), (code, here, said)
+        assert code == 0 or "deleted" in said, said
+        assert all((folder / each).read_text().endswith(f"{name}/{each}") for each in here)
+
+
+@pytest.mark.slow
+def test_two_fetches_at_a_barrier_leave_one_whole_folder(berg, rounds):
+    for number in rounds:
+        name, folder = f"both{number}", berg.home / f"both{number}"
+        paths = over(berg, name, 10)
+        fetch = ["fetch", name, str(folder)]
+        ended = race(berg, f"{name}/05", fetch, fetch, method="storage.objects.get")
+        assert [code for code, _ in ended] == [0, 0], ended
+        here = {each.name: each.read_text() for each in folder.glob("*")}
+        assert here == {path.rpartition("/")[2]: path for path in paths}
+        assert "0 of 10 files new or changed" in berg(*fetch).stderr

@@ -1,5 +1,6 @@
 """The command line as a whole: help, start-up, completion."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -9,9 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
+import berg.commands
 from berg import __version__
 from berg.cli import cli
-from berg.commands.terminal import SECTIONS
+from berg.commands.register import SECTIONS
 from berg.worker import main as worker
 
 
@@ -26,6 +28,12 @@ def commands(
     return found
 
 
+FOLDER = Path(berg.commands.__file__).parent
+COMMAND_MODULES = [
+    f"berg.commands.{path.stem}"
+    for path in sorted(FOLDER.glob("*.py"))
+    if "\nCOMMANDS = " in path.read_text()
+]
 ALL = commands(cli, ("berg",)) + commands(worker, ("berg-worker",))
 
 
@@ -41,6 +49,30 @@ def test_every_help_has_an_example_and_explains_every_option(path, command):
 def test_every_command_stands_in_one_section_of_the_help():
     shown = [name for names in SECTIONS.values() for name in names]
     assert sorted(shown) == sorted(name for name, each in cli.commands.items() if not each.hidden)
+    for commands in SECTIONS.values():
+        for name, (_, sentence) in commands.items():
+            assert sentence == cli.commands[name].get_short_help_str(1000)
+
+
+@pytest.mark.parametrize("module", COMMAND_MODULES)
+def test_every_command_of_a_module_can_be_called(module):
+    for command in importlib.import_module(module).COMMANDS:
+        assert cli.commands[command.name] is command
+
+
+def test_only_the_command_that_is_called_is_imported():
+    code = """
+import sys
+from berg.cli import cli
+
+cli(sys.argv[1:], standalone_mode=False)
+print(*sys.modules)
+"""
+    for arguments, needed in (([], []), (["list"], ["listing"])):
+        command = [sys.executable, "-c", code, *arguments, "--help"]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        imported = set(printed.split()).intersection(COMMAND_MODULES)
+        assert imported == {f"berg.commands.{each}" for each in needed}
 
 
 @pytest.mark.parametrize("columns", ["80", "100"])
@@ -87,6 +119,9 @@ def test_help_imports_nothing_heavy(arguments):
         "secrets",
         "subprocess",
         "localcloud",
+        "logging",
+        "concurrent",
+        "getpass",
         "berg.job",
     ):
         assert not [
@@ -166,3 +201,16 @@ def test_colors_are_for_terminals_that_want_them(tmp_path, no_color):
     seen = os.read(ours, 4096)
     os.close(ours)
     assert b"settings" in seen and (b"\x1b[" in seen) == (not no_color), seen
+
+
+def test_nothing_is_collected_when_a_command_ends():
+    """After a submit that would take python a third of a second."""
+    code = """
+import atexit, gc, sys
+atexit.register(lambda: print("frozen:", gc.get_freeze_count() > 1000))
+sys.argv = ["berg", "--version"]
+from berg import cli
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "frozen: True" in done.stdout

@@ -3,11 +3,14 @@
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
 
+import folding_fs
 import pytest
 
 from berg import BergError, computer
@@ -128,6 +131,8 @@ class Bucket:
     def __init__(self, *names: str):
         self.names = names
 
+    media = None  # nobody asks for so many files that others help
+
     def list(self, prefix: str):
         for name in self.names:
             yield SimpleNamespace(name=name, size=len(name.encode()), generation=1)
@@ -137,15 +142,64 @@ class Bucket:
         path.write_bytes(name.encode())
 
 
-def test_of_two_names_that_a_disk_takes_for_one_the_first_is_brought(tmp_path, monkeypatch):
-    names = ["r/A", "r/a", "r/b", unicodedata.normalize("NFD", "r/ü"), "r/ü"]
+ALIKE = ["r/A", "r/a", "r/b", unicodedata.normalize("NFD", "r/ü"), "r/ü"]
+
+
+def check_alike(folder: Path, monkeypatch) -> None:
+    """Fetch objects whose names differ by case or form alone into a folder that folds names."""
     monkeypatch.setattr(fetch, "is_here", lambda blob, path: False)
-    assert fetch.fetch(Bucket(*names), "r/", tmp_path / "apart")[1:] == (5, {})
-    monkeypatch.setattr(computer, "folds_names", lambda folder: True)
-    _, count, left = fetch.fetch(Bucket(*names), "r/", tmp_path / "one")
+    _, count, left = fetch.fetch(Bucket(*ALIKE), "r/", folder)
     assert count == 3 and list(left) == ["r/a", "r/ü"]
     assert "takes its name for that of r/A" in str(left["r/a"])
-    assert (tmp_path / "one/A").read_text() == "r/A" and not (tmp_path / "one/a").exists()
+    assert (folder / "A").read_text() == "r/A"
+    assert sorted(each.name for each in folder.iterdir()) == ["A", "b", ALIKE[3][2:]]
+
+
+def test_of_two_names_that_a_disk_takes_for_one_the_first_is_brought(tmp_path, monkeypatch):
+    monkeypatch.setattr(computer, "folds_names", lambda folder: True)
+    check_alike(tmp_path / "one", monkeypatch)
+
+
+def test_a_disk_that_tells_names_apart_gets_them_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(fetch, "is_here", lambda blob, path: False)
+    assert fetch.fetch(Bucket(*ALIKE), "r/", tmp_path / "apart")[1:] == (5, {})
+
+
+@pytest.fixture
+def folding_disk(tmp_path):
+    """A folder of a file system that takes `A` and `a` for one name, as macOS' own does."""
+    below, mount = tmp_path / "below", tmp_path / "disk"
+    below.mkdir()
+    mount.mkdir()
+    program = [sys.executable, folding_fs.__file__, str(below), str(mount)]
+    with subprocess.Popen(program, stdout=-1, stderr=subprocess.STDOUT, text=True) as process:
+        said = process.stdout.readline()
+        if said != "mounted\n":
+            said += process.stdout.read()
+            pytest.skip(f"no file system that folds names here: {said.splitlines()[-1]}")
+        try:
+            yield mount
+        finally:
+            subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_disk_that_folds_names_loses_no_file(folding_disk, monkeypatch):
+    """The disk itself says so; the tests above only pretend."""
+    assert computer.folds_names(folding_disk)
+    check_alike(folding_disk / "one", monkeypatch)
+
+
+def test_a_fetch_again_to_a_disk_that_folds_names_brings_nothing_anew(folding_disk, bucket):
+    """What one takes there for another is not overwritten by it, the second time either."""
+    for name in ALIKE:
+        bucket.write(name, name)
+    for new in (3, 0):
+        brought, count, left = fetch.fetch(bucket, "r/", folding_disk / "one")
+        assert (brought, count, sorted(left)) == (new, 3, ["r/a", "r/ü"])
+    assert [(folding_disk / f"one/{name[2:]}").read_text() for name in ALIKE[:1]] == ["r/A"]
+    bucket.write("r/A", "newer")
+    assert fetch.fetch(bucket, "r/", folding_disk / "one")[0] == 1
+    assert (folding_disk / "one/a").read_text() == "newer"
 
 
 def test_this_disk_tells_names_apart(tmp_path):

@@ -34,7 +34,7 @@ def test_a_user_without_a_name_is_nobody():
     """A container's, such as that of `docker run -u 54321`."""
     if os.geteuid():
         pytest.skip("only root may become another user")
-    code = "import os, pwd; from berg.config import Config; os.setuid(54321); print(Config().user)"
+    code = "import getpass, os, pwd; from berg.config import Config; os.setuid(54321); print(Config().user)"
     clean = {"PATH": os.environ["PATH"], "HOME": "/"}
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True)
     assert done.stdout == "nobody\n", done.stderr

@@ -49,7 +49,7 @@ def test_all_is_well_after_init(berg, cloud, look):
     shown = berg("doctor")
     assert shown.returncode == 0 and shown.stderr == ""
     lines = shown.stdout.splitlines()
-    assert len(lines) == 30 and all(line.startswith("ok ") for line in lines)
+    assert len(lines) == 31 and all(line.startswith("ok ") for line in lines)
 
 
 def test_trouble_has_a_command_that_mends_it(berg, cloud, look):

@@ -341,11 +341,17 @@ def test_pods_that_had_a_limit_to_come_by_are_given_up_when_none_has():
 
     waiting = job.State(job=limited)
     assert seen(waiting, 90, pending) == "SUBMITTED "
-    assert seen(waiting, 110, pending).startswith("LOST not all of its pods had come when --wait-")
+    assert seen(waiting, 110, pending).startswith(
+        "LOST not all of its pods or machines had come when --wait-"
+    )
     assert seen(waiting, 110, []).startswith("LOST ")
     assert seen(waiting, 110, came) == "SUBMITTED ", "that one gives up by itself"
     begun = replace(waiting, started_at="2026-11-23T00:00:00Z")
     assert seen(begun, 110, pending) == "SUBMITTED ", "it came, and was taken away"
+    queued = [replace(pending[0], is_queued=True)]
+    assert seen(begun, 90, queued) == "SUBMITTED ", "it came, and was evicted from its queue"
+    assert seen(begun, 110, queued).startswith("LOST not all of its pods")
+    assert seen(replace(begun, state="RUNNING"), 110, queued) == "RUNNING "
     assert seen(job.State(job=job.Summary(place="gke")), 999, pending) == "SUBMITTED "
 
 

@@ -335,6 +335,7 @@ def test_power_cut_of_a_spot_machine(trial):
     assert trial.check("SUCCEEDED", 30)["attempt"] == 2
 
 
+@pytest.mark.slow
 @fault("machine loses its power", "1 2 4")
 def test_power_cut(trial):
     trial.run(trial.command(200, 0.2))
@@ -380,6 +381,7 @@ def test_machine_is_cut_off(trial):
     trial.check("SUCCEEDED", 30)
 
 
+@pytest.mark.slow
 @fault("disk full", "2 4")
 def test_disk_full(trial):
     (trial.berg.repo / "small.sh").write_text(
@@ -555,6 +557,7 @@ def faults(berg: Berg) -> list[dict]:
     return berg.cloud.call("GET", "/_berg/faults")["faults"]
 
 
+@pytest.mark.slow
 @fault("a create that Google carries out after the laptop gave up", "1 5")
 def test_a_machine_whose_job_was_taken_back(trial):
     trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 1})
@@ -657,8 +660,9 @@ def test_kill_says_what_it_waits_for(trial, monkeypatch):
 
 @pytest.mark.slow
 @fault("the bucket is deleted while machines run", "1")
-def test_bucket_is_deleted(trial):
-    trial.run("sleep 600")
+@pytest.mark.parametrize("options", [(), ("--spot",)])
+def test_bucket_is_deleted(trial, options):
+    trial.run("sleep 600", *options)
     trial.until_state("RUNNING")
     bucket = trial.berg.bucket
     bucket.delete(*[blob.name for blob in bucket.list("")])
@@ -1246,6 +1250,7 @@ def test_secrets_are_not_left(trial, what, end, monkeypatch):
     trial.check_gone()
 
 
+@pytest.mark.slow
 @fault("berg cannot be started on the machine of a job with secrets", "1 5 8")
 def test_a_machine_that_gives_up_leaves_no_secret(trial):
     trial.fault("storage.objects.get", match=".whl?alt=media", status=404, times=None)
@@ -1325,6 +1330,7 @@ def test_second_start(trial):
     assert trial.log().count("nothing to do") == 2
 
 
+@pytest.mark.slow
 @fault("an upgrade of packages restarts all services under a job", "1 2 4")
 def test_upgrade_under_a_job(trial):
     """As needrestart does it; and no timer of apt's begins another one."""
@@ -1372,6 +1378,7 @@ def test_first_boot(trial):
     trial.check("SUCCEEDED", 8)
 
 
+@pytest.mark.slow
 def test_a_command_may_be_long_but_not_too_long(berg):
     long = f"echo; echo ready; true {'ü' * 31_000}"
     refused = berg("run", "-g", "0", long + "x" * 4_000)
@@ -1413,6 +1420,7 @@ def slice_left(trial: Trial) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 @fault("Ctrl-C while a slice is made, at each step", "1 5")
 def test_ctrl_c_at_each_step_of_a_slice(trial, step):
@@ -1429,6 +1437,7 @@ def test_ctrl_c_at_each_step_of_a_slice(trial, step):
     assert not trial.berg.objects(f".berg/jobs/{trial.name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 @fault("laptop killed with -9 while it makes a slice, at each step", "1 5")
 def test_laptop_killed_at_each_step_of_a_slice(trial, step, monkeypatch):
@@ -1454,7 +1463,8 @@ def test_laptop_killed_at_each_step_of_a_slice(trial, step, monkeypatch):
 @pytest.mark.parametrize("how", ["preempt", "crash"])
 @fault("a slice loses a member", "1 2 4")
 def test_a_slice_loses_a_member(trial, how):
-    done = trial.berg("run", "-n", trial.name, *SLICE, trial.command(4, then="sleep 100"))
+    spot = [] if how == "preempt" else ["--spot"]  # else Google repairs it
+    done = trial.berg("run", "-n", trial.name, *SLICE, *spot, trial.command(4, then="sleep 100"))
     assert done.returncode == 0, done.stderr
     trial.until("all written")
     # what came later goes with its machine
@@ -1493,3 +1503,58 @@ def test_a_worker_of_a_slice_never_comes(trial, monkeypatch):
     )
     trial.check_gone()
     assert not trial.berg.objects(f".berg/jobs/{trial.name}")
+
+
+# --- Google's queue
+
+QUEUES = {
+    "a machine": ("-t", "l4", "-g", "1", "--flex", "--zone", "us-central1-a"),
+    "several machines": ("-t", "l4", "-m", "2", "--flex", "--max-hours", "4"),
+    "a machine in two regions": (
+        *("-t", "l4", "-g", "1", "--flex", "--max-hours", "4", "--wait-hours", "4"),
+        *("--region", "us-central1", "--region", "us-east1"),
+    ),
+    "a slice": (*SLICE, "--flex", "--max-hours", "4"),
+}
+
+
+def queued(trial: Trial, what: str) -> None:
+    """Submit a job for which there is no room, by a laptop that is killed as it hears of that."""
+    trial.berg.cloud.call("POST", "/_berg/stockout", {})
+    laptop = trial.berg.start("run", "-n", trial.name, *QUEUES[what], trial.command(4))
+    assert any("is in Google's queue" in line for line in laptop.stderr)
+    laptop.kill()
+    laptop.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", QUEUES)
+@fault("laptop killed with -9 while Google's queue holds its job", "1 5 7")
+def test_laptop_killed_in_the_queue(trial, what):
+    queued(trial, what)
+    trial.berg.cloud.call("POST", "/_berg/stockout", {"on": False})
+    trial.check("SUCCEEDED", 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", QUEUES)
+@fault("a job is killed in Google's queue, and then there is room", "1 7")
+def test_killed_in_the_queue(trial, what):
+    queued(trial, what)
+    killed = trial.berg("kill", trial.name)
+    assert killed.returncode == 0, killed.stderr
+    trial.berg.cloud.call("POST", "/_berg/stockout", {"on": False})
+    time.sleep(2)
+    trial.check_gone()
+    assert trial.berg.state(trial.name)["state"] == "KILLED"
+
+
+@pytest.mark.slow
+@fault("the wait in Google's queue runs out", "1 7")
+def test_the_queue_runs_out(trial):
+    trial.berg.cloud.call("POST", "/_berg/settings", {"hurry": 3600})  # two seconds
+    queued(trial, "a machine")
+    wait_for(lambda: not trial.berg.machines(), 30, "the end of the wait")
+    trial.berg.cloud.call("POST", "/_berg/stockout", {"on": False})
+    time.sleep(1)
+    trial.check_gone()

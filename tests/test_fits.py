@@ -38,6 +38,7 @@ def test_the_next_type_is_tried_where_there_is_no_room(berg, no_t4):
     assert (job["gpu_type"], job["spec"]["gpu_type"]) == ("l4", "l4")
 
 
+@pytest.mark.slow
 def test_what_would_wait_for_one_type_takes_the_next_one_instead(berg, no_t4):
     ran = tried_without_room(berg, "--spot")
     assert ran.returncode == 0, ran.stderr

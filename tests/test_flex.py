@@ -4,7 +4,10 @@ import json
 import time
 
 import pytest
+from click.testing import CliRunner
 from conftest import wait_for
+
+from berg import cli
 
 FLEX = ("run", "-t", "l4", "--flex")
 ZONE = "us-central1-a"
@@ -44,11 +47,12 @@ def test_the_request_says_that_google_waits(berg):
     [
         (("--spot",), "leave out --spot"),
         (("--wait-for-capacity",), "leave out --wait-for-capacity"),
-        (("-m", "2"), "--flex is for jobs on one machine"),
         (("--max-hours", "169"), "168 hours at most"),
         (("-t", "t4"), "not for n1-standard-8 with 1 x t4"),
         (("-g", "0"), "not for n1-standard-8"),
-        (("--tpu", "v6e-4x4"), "a slice has 4"),
+        (("--tpu", "v6e-1", "--wait-hours", "1000"), "give up to 720"),
+        (("--tpu", "v6e-1", "--wait-hours", "2"), "holds one machine of v6e-1x1 for 2 hours"),
+        (("-g", "1", "--queue", "team"), "--queue is for pods"),
         (("--grid", "x=1,2"), "--flex is not for sweeps"),
     ],
 )
@@ -58,6 +62,7 @@ def test_what_flex_start_cannot_be_is_refused_at_once(berg, options, says):
     assert not berg.machines()
 
 
+@pytest.mark.slow
 def test_with_room_it_runs_at_once(berg):
     done = berg(*FLEX, "-n", "soon", "--wait", "true")
     assert done.returncode == 0, done.stderr
@@ -73,7 +78,7 @@ def test_a_machine_comes_out_of_the_queue_without_the_laptop(berg, full):
     assert row["reason"].startswith("in Google's queue") and ", until 20" in row["reason"]
     assert row["usd"] == 0
     now = json.loads(berg("costs", "--json").stdout)["now"]
-    assert [each["usd_per_hour"] for each in now] == [0]
+    assert [each["usd_per_hour"] for each in now if each["name"] == "later"] == [0]
     full()
     wait_for(lambda: berg.state("later")["state"] == "SUCCEEDED", 60)
     assert berg.objects("berg_results/later/")["berg_results/later/out"] == b"made\n"
@@ -93,10 +98,8 @@ def test_a_wait_that_runs_out_is_a_failure_in_google_s_words(berg, cloud, full, 
     state = found.state
     assert state.state == "FAILED"
     assert "no room in time: The zone" in state.reason and "enough resources" in state.reason
-    assert (
-        cloud.call("GET", f"/compute/v1/projects/berg-local/zones/{ZONE}/disks").get("items", [])
-        == []
-    )
+    disks = cloud.call("GET", f"/compute/v1/projects/berg-local/zones/{ZONE}/disks")
+    assert "never" not in [each["name"] for each in disks.get("items", [])]
 
 
 def test_who_is_killed_in_the_queue_gives_up_the_place(berg, full):
@@ -107,3 +110,192 @@ def test_who_is_killed_in_the_queue_gives_up_the_place(berg, full):
     full()
     time.sleep(0.5)
     assert not berg.machines()
+
+
+TWO = ("run", "-t", "l4", "-m", "2", "--flex", "--max-hours", "4")
+REGION = "/compute/v1/projects/berg-local/regions/us-central1/instanceGroupManagers"
+EACH = "echo $BERG_NODE_RANK > $BERG_RESULTS_DIR/$BERG_NODE_RANK"
+
+
+def regional(cloud) -> list[str]:
+    return [each["name"] for each in cloud.call("GET", REGION).get("items", [])]
+
+
+def test_several_machines_are_asked_for_by_one_resize_request(berg):
+    shown = berg(*TWO, "-n", "pair", "--dry-run", "true")
+    assert shown.returncode == 0, shown.stderr
+    made = json.loads(shown.stdout)
+    properties, group = made["template"]["properties"], made["group"]
+    assert properties["scheduling"]["provisioningModel"] == "FLEX_START"
+    assert properties["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
+    assert "params" not in properties
+    assert (group["name"], group["targetSize"]) == ("pair", 0)
+    assert group["instanceLifecyclePolicy"] == {"defaultActionOnFailure": "DO_NOTHING"}
+    assert group["distributionPolicy"]["targetShape"] == "ANY_SINGLE_ZONE"
+    assert made["request"] == {
+        "name": "pair",
+        "requestedRunDuration": {"seconds": "14400"},
+        "instances": [{"name": "pair-0"}, {"name": "pair-1"}],
+    }
+    assert "none: a machine that is taken away ends it" in shown.stderr
+    assert "2 machines, each " in shown.stderr and ", flex-start, 200 GB" in shown.stderr
+
+
+def test_one_machine_that_may_wait_longer_is_asked_for_so_too(berg):
+    shown = berg(*FLEX, "-n", "patient", "--wait-hours", "48", "--dry-run", "true")
+    assert shown.returncode == 0, shown.stderr
+    made = json.loads(shown.stdout)
+    assert made["request"]["instances"] == [{"name": "patient"}]
+    assert made["group"]["targetSize"] == 0
+    assert made["group"]["distributionPolicy"]["targetShape"] == "ANY_SINGLE_ZONE"
+    assert made["group"]["instanceLifecyclePolicy"] == {"defaultActionOnFailure": "DO_NOTHING"}
+
+
+@pytest.mark.slow
+def test_one_machine_waits_longer_than_two_hours_without_the_laptop(berg, cloud, full):
+    cloud.call("POST", "/_berg/settings", {"hurry": 3600})  # two hours are two seconds
+    submitted = berg(*FLEX, "-n", "patient", "--wait-hours", "48", "true")
+    assert submitted.returncode == 0, submitted.stderr
+    time.sleep(3)
+    row = listed(berg)
+    assert row["state"] == "SUBMITTED" and ", until 20" in row["reason"]
+    full()
+    wait_for(lambda: berg.state("patient")["state"] == "SUCCEEDED", 90)
+    assert berg.state("patient")["restarts"] == 0
+    wait_for(lambda: not berg.machines() and not regional(cloud), 60)
+
+
+@pytest.mark.slow
+def test_several_machines_come_out_of_the_queue_without_the_laptop(berg, cloud, full):
+    submitted = berg(*TWO, "-n", "pair", "--each", EACH)
+    assert submitted.returncode == 0, submitted.stderr
+    assert "pair is in Google's queue for us-central1-a, " in submitted.stderr
+    row = listed(berg)
+    assert (row["state"], row["zone"], row["usd"]) == ("SUBMITTED", "", 0)
+    assert row["reason"].startswith("in Google's queue for us-central1-a, ")
+    assert row["reason"].endswith("until there is room, or: berg kill pair")
+    assert regional(cloud) == ["pair"] and not berg.machines()
+    full()
+    wait_for(lambda: berg.state("pair")["state"] == "SUCCEEDED", 90)
+    assert {"berg_results/pair/0", "berg_results/pair/1"} <= berg.objects("berg_results/").keys()
+    wait_for(lambda: not berg.machines() and not regional(cloud), 60)
+
+
+def test_several_machines_that_are_killed_in_the_queue_leave_nothing(berg, cloud, full):
+    assert berg(*TWO, "-n", "bored-two", "true").returncode == 0
+    assert regional(cloud) == ["bored-two"]
+    killed = berg("kill", "bored-two")
+    assert killed.returncode == 0, killed.stderr
+    assert berg.state("bored-two")["state"] == "KILLED"
+    full()
+    time.sleep(0.5)
+    assert not regional(cloud) and not berg.machines()
+
+
+def test_a_request_that_google_refuses_leaves_nothing(berg, cloud):
+    error = {"code": "INVALID_USAGE", "message": "Not this one."}
+    cloud.fault("compute.instances.insert", operation_error=error)
+    refused = berg(*TWO, "-n", "refused", "true")
+    assert refused.returncode == 1 and "Not this one." in refused.stderr
+    assert not regional(cloud) and not berg.machines()
+    assert not berg.objects(".berg/jobs/refused")
+
+
+@pytest.mark.slow
+def test_a_request_that_fails_in_the_queue_is_a_failure_in_google_s_words(
+    berg, cloud, full, monkeypatch
+):
+    assert berg(*TWO, "-n", "given-up", "true").returncode == 0
+    error = {"code": "INVALID_USAGE", "message": "Not any more."}
+    cloud.fault("compute.instances.insert", operation_error=error)
+    wait_for(lambda: not cloud.call("GET", f"{REGION}/given-up")["targetSize"], 30)
+    from berg.laptop import jobs
+
+    monkeypatch.setattr(jobs, "LOST_AFTER", -2)  # clocks have seconds
+    state = jobs.find(cloud.settings(berg.bucket_name), "given-up").state
+    assert (state.state, state.reason) == (
+        "FAILED",
+        "Google gave up the request: Not any more.",
+    )
+    assert not berg.machines()
+    full()
+    monkeypatch.setenv("BERG_HOME", str(berg.home))
+    monkeypatch.chdir(berg.repo)
+    resumed = CliRunner().invoke(cli.cli, ["run", "--resume", "given-up", "-y"])
+    assert resumed.exit_code == 0, (resumed.output, resumed.exception)
+    wait_for(lambda: berg.state("given-up")["state"] == "SUCCEEDED", 90)
+    wait_for(lambda: not regional(cloud), 60)
+
+
+SLICE = ("run", "--tpu", "v5p-2x2x2", "--flex", "--zone", ZONE, "--max-hours", "4")
+GROUPS = f"/compute/v1/projects/berg-local/zones/{ZONE}/instanceGroupManagers"
+
+
+def groups(cloud) -> list[str]:
+    return [each["name"] for each in cloud.call("GET", GROUPS).get("items", [])]
+
+
+def test_a_slice_is_asked_for_by_flex_start_in_bulk(berg):
+    shown = berg(*SLICE, "--dry-run", "true")
+    assert shown.returncode == 0, shown.stderr
+    made = json.loads(shown.stdout)
+    properties = made["template"]["properties"]
+    assert properties["scheduling"]["provisioningModel"] == "FLEX_START"
+    assert properties["scheduling"]["maxRunDuration"] == {"seconds": "14400"}
+    assert "params" not in properties
+    assert made["group"]["targetSizePolicy"] == {"mode": "BULK"}
+    assert made["group"]["instanceLifecyclePolicy"] == {"defaultActionOnFailure": "DO_NOTHING"}
+
+
+@pytest.mark.slow
+def test_a_slice_comes_out_of_the_queue_without_the_laptop(berg, cloud, full):
+    cloud.call("POST", "/_berg/settings", {"strict_bulk": 1})
+    try:
+        submitted = berg(
+            *SLICE, "-n", "chips", "echo $BERG_NODE_RANK > $BERG_RESULTS_DIR/$BERG_NODE_RANK"
+        )
+        assert submitted.returncode == 0, submitted.stderr
+    finally:
+        cloud.call("POST", "/_berg/settings", {"strict_bulk": 0})
+    assert f"chips is in Google's queue for {ZONE} since" in submitted.stderr
+    row = listed(berg)
+    assert (row["state"], row["zone"]) == ("SUBMITTED", ZONE) and not berg.machines()
+    assert row["reason"].endswith("until there is room, or: berg kill chips")
+    full()
+    wait_for(lambda: berg.state("chips")["state"] == "SUCCEEDED", 90)
+    assert {"berg_results/chips/0", "berg_results/chips/1"} <= berg.objects("berg_results/").keys()
+    wait_for(lambda: not berg.machines() and not groups(cloud), 60)
+
+
+@pytest.mark.slow
+def test_a_slice_that_is_killed_in_the_queue_leaves_nothing(berg, cloud, full):
+    assert berg(*SLICE, "-n", "gone", "true").returncode == 0
+    assert groups(cloud) == ["gone"]
+    killed = berg("kill", "gone")
+    assert killed.returncode == 0, killed.stderr
+    assert berg.state("gone")["state"] == "KILLED"
+    assert not groups(cloud) and not berg.machines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [SLICE, TWO], ids=["a slice", "several machines"])
+def test_what_comes_too_late_gives_itself_up(berg, cloud, full, monkeypatch, which):
+    late = berg.start(*which, "-n", "late", "--wait-hours", "1", "true", wait_seconds=1)
+    assert late.wait(60) == 0, late.stderr.read()
+    time.sleep(1.5)
+    from berg.laptop import jobs
+
+    monkeypatch.setattr(jobs, "LOST_AFTER", -400)
+    seen = jobs.find(cloud.settings(berg.bucket_name), "late").state
+    assert seen.state == "LOST" and "--wait-hours were over" in seen.reason
+    full()
+    wait_for(lambda: berg.state("late")["state"] == "FAILED", 90)
+    wait_for(lambda: not (berg.machines() or groups(cloud) or regional(cloud)), 60)
+
+
+def test_what_no_waiting_mends_leaves_no_slice(berg, cloud):
+    error = {"code": "INVALID_USAGE", "message": "Not this one."}
+    cloud.fault("compute.instances.insert", operation_error=error)
+    refused = berg(*SLICE, "-n", "never", "true")
+    assert refused.returncode == 1 and "Not this one." in refused.stderr
+    assert not groups(cloud) and not berg.machines()

@@ -72,6 +72,10 @@ for name, (method, path, body) in tried.get("kubernetes", {}).items():
     trust = ssl.create_default_context(cafile=pod + "ca.crt")
     data = None if body is None else body.encode()
     found[name] = ask(server + path, method, data, headers, trust)[0]
+port = host.partition(":")[2]
+for name, (where, path) in tried.get("metadata", {}).items():
+    url = f"http://{where + ':' + port if where else host}/computeMetadata/v1/{path}"
+    found[name] = ask(url, headers={"Metadata-Flavor": "Google"})[0]
 folder = os.environ["BERG_RESULTS_DIR"]
 os.makedirs(folder, exist_ok=True)
 with open(folder + "/answers-" + os.environ["BERG_NODE_RANK"] + ".json", "w") as file:
@@ -143,6 +147,8 @@ def attacks(bucket: str, wheel: str, pack: str) -> dict[str, tuple[str, str, str
         "to replace its own job's metadata": put(".berg/jobs/attack_metadata.json"),
         "to replace another job's metadata": put(".berg/jobs/other_metadata.json"),
         "to write a sweep's record": put(".berg/sweeps/lr.json"),
+        "to enter a job into the index of jobs": put(".berg/index/living/lie"),
+        "to delete an entry of it": ("DELETE", there(".berg/index/living/.complete"), None),
         "to write a data set": put("data/mnist/train.bin"),
         "to write beside berg's prefixes": put("berg_resultsx/a"),
         "to change the bucket": ("PATCH", f"/storage/v1/b/{bucket}", '{"labels": {"a": "b"}}'),
@@ -265,10 +271,13 @@ def victim(cloud, account) -> str:
         secret.delete(settings, name)
 
 
-def prepare(berg: Berg, google: dict, kubernetes: dict | None = None) -> None:
+def prepare(
+    berg: Berg, google: dict, kubernetes: dict | None = None, metadata: dict | None = None
+) -> None:
     """Put what is to be tried into the repo, from where jobs have it."""
     (berg.repo / "attack.py").write_text(ATTACK)
-    tried = {"base": berg.cloud.url, "google": google, "kubernetes": kubernetes or {}}
+    tried = {"base": berg.cloud.url, "google": google}
+    tried |= {"kubernetes": kubernetes or {}, "metadata": metadata or {}}
     (berg.repo / "attacks.json").write_text(json.dumps(tried))
 
 
@@ -277,6 +286,7 @@ def answers(berg: Berg, name: str, rank: int = 0) -> dict[str, int]:
     return json.loads(berg.bucket.read(path) or b"{}")
 
 
+@pytest.mark.slow
 def test_what_the_token_may_not(berg, rows, victim, tmp_path):
     berg.allowed += [400, 501]
     prepare(berg, {})
@@ -306,7 +316,8 @@ def test_what_the_token_may_not(berg, rows, victim, tmp_path):
     assert {name: now[name] for name in protected} == protected
 
 
-NAMESPACE = "namespaces/default"
+NAMESPACE, THEIRS = "namespaces/berg-tester", "namespaces/berg-ann"  # of one person, of another
+NODES = "berg-worker-hosts@berg-local.iam.gserviceaccount.com"  # what the nodes act as
 JOBS, CORE = f"/apis/batch/v1/{NAMESPACE}/jobs", f"/api/v1/{NAMESPACE}"
 RIGHTS = f"/apis/rbac.authorization.k8s.io/v1/{NAMESPACE}"
 
@@ -341,16 +352,55 @@ def of_kubernetes(boot: str, pod: str) -> dict[str, tuple[str, str, str | None]]
         ),
         "to give itself the namespace": ("POST", f"{RIGHTS}/rolebindings", json.dumps(binding)),
         "to change what its account may do": ("PATCH", f"{RIGHTS}/roles/berg-pod", "{}"),
+        "to let its account act as another": (
+            "PATCH",
+            f"{CORE}/serviceaccounts/berg-pod",
+            '{"metadata": {"annotations": {"iam.gke.io/gcp-service-account": "x@y"}}}',
+        ),
         "to read the nodes": ("GET", "/api/v1/nodes", None),
+    }
+
+
+def of_another_person() -> dict[str, tuple[str, str, str | None]]:
+    """Return what a pod is refused in the namespace of another person."""
+    jobs, core = f"/apis/batch/v1/{THEIRS}/jobs", f"/api/v1/{THEIRS}"
+    return {
+        "to list the pods of another person": ("GET", f"{core}/pods", None),
+        "to list the pods of all": ("GET", "/api/v1/pods", None),
+        "to read another person's Secrets of Kubernetes": ("GET", f"{core}/secrets", None),
+        "to delete another person's Job": ("DELETE", f"{jobs}/theirs", None),
+        "to create a Job as another person": ("POST", jobs, "{}"),
+        "to get a token of another person's account": (
+            "POST",
+            f"{core}/serviceaccounts/berg-pod/token",
+            "{}",
+        ),
+    }
+
+
+def of_metadata(node: str, other: str) -> dict[str, tuple[str, str]]:
+    """Return what no metadata server says to a pod: its address, "" for the pod's own, and a path."""
+    accounts = "instance/service-accounts"
+    return {
+        "to get its node's token by the name of the node's account": (
+            "",
+            f"{accounts}/{NODES}/token",
+        ),
+        "to get it from the node's own metadata server": (node, f"{accounts}/default/token"),
+        "to get the token of another person's pod": (other, f"{accounts}/default/token"),
+        "to read the attributes of its node": ("", "instance/attributes/startup-script"),
+        "to read guest attributes of its node": ("", "instance/guest-attributes/"),
     }
 
 
 @pytest.mark.slow
 def test_what_a_pod_may_not(berg, cloud, rows, victim, account, tmp_path):
-    """The pod holds its node's token of Google's, and one of Kubernetes' of its own."""
+    """The pod holds the token of its person's account of Google's, and one of Kubernetes'."""
     berg.allowed += [400, 501]
+    grants.create_account(replace(cloud.settings(), service_account=NODES))
+    settle(cloud)
     pool = {"num_gpus": 0, "machine_type": "n1-standard-2", "num_nodes": 1}
-    with cluster(cloud, "hostile", tmp_path, pool, account=account) as kube:
+    with cluster(cloud, "hostile", tmp_path, pool, account=NODES) as kube:
         where = ("--cluster", "hostile")
         prepare(berg, {})
         submit(berg, "victim", "sleep 1000", *where)
@@ -358,21 +408,31 @@ def test_what_a_pod_may_not(berg, cloud, rows, victim, account, tmp_path):
         wheel = next(name for name in berg.objects(".berg/dist/") if name.endswith(".whl"))
         pack = next(iter(berg.objects(".berg/repos/")))
         google = attacks(berg.bucket_name, wheel, pack)
-        (theirs,) = [each["metadata"]["name"] for each in kube.pods("victim")]
+        ran = berg("run", "-g", "0", "-n", "theirs", *where, "sleep 1000", BERG_USER="ann")
+        assert ran.returncode == 0, ran.stderr
+        wait_for(lambda: berg.state("theirs")["state"] == "RUNNING", 90, "another person's job")
+        (own,) = kube.get("pods", namespace="berg-tester")["items"]
+        (other,) = kube.get("pods", namespace="berg-ann")["items"]
+        node = cloud.instances()[own["spec"]["nodeName"]]["networkInterfaces"][0]["networkIP"]
+        theirs, metadata = own["metadata"]["name"], of_metadata(node, other["status"]["podIP"])
         boot = manifest.boot_map()["metadata"]["name"]
-        kubernetes = of_kubernetes(boot, theirs)
+        kubernetes = {**of_kubernetes(boot, theirs), **of_another_person()}
         seen = {"to list the pods of its namespace": ("GET", f"{CORE}/pods", None)}
-        prepare(berg, google, {**kubernetes, **seen})
-        before = kube.get("jobs", "victim")["spec"]
+        prepare(berg, google, {**kubernetes, **seen}, metadata)
+        before = kube.get("jobs", "victim", namespace="berg-tester")["spec"]
         submit(berg, "podattack", "python3 attack.py", *where)
         assert ended(berg, "podattack", 90)["state"] == "SUCCEEDED", berg.log("podattack")
         found = answers(berg, "podattack")
         rows += [(f"in a pod, {name}", f"refused: {found[name]}") for name in kubernetes]
+        rows += [(f"in a pod, {name}", f"refused: {found[name]}") for name in metadata]
         rows += [(f"in a pod, {name}", f"it may: {found[name]}") for name in seen]
         rows.append(("in a pod, what a machine is refused", "refused: 403, each"))
         refused = {**google, **kubernetes}
         assert {name: found[name] for name in refused} == dict.fromkeys(refused, 403)
-        assert kube.get("jobs", "victim")["spec"] == before
+        assert {found[name] for name in metadata} <= {403, 404}
+        assert kube.get("jobs", "victim", namespace="berg-tester")["spec"] == before
+        assert berg.state("theirs")["state"] == "RUNNING"
+        assert berg("kill", "--now", "theirs", "-y").returncode == 0
         assert berg.state("victim")["state"] == "RUNNING"
         assert berg("kill", "--now", "victim").returncode == 0
 
@@ -536,6 +596,7 @@ def test_berg_and_job_that_were_replaced_are_not_run(berg, cloud, rows):
     rows.append(("whoever may write it, to change a job before its machine boots", state["reason"]))
 
 
+@pytest.mark.slow
 def test_a_wheel_that_was_replaced_is_not_run_and_the_next_submit_mends_it(berg, cloud, rows):
     berg.allowed.append(400)
     cloud.call("POST", "/_berg/stockout", {"on": True})
@@ -555,6 +616,7 @@ def test_a_wheel_that_was_replaced_is_not_run_and_the_next_submit_mends_it(berg,
     rows.append(("the same", "the next submit replaces it and says so"))
 
 
+@pytest.mark.slow
 def test_cards_of_strangers_open_no_machine(berg, rows):
     for number in (0, 1):
         name = f"duo-{number}"
@@ -575,6 +637,7 @@ def test_cards_of_strangers_open_no_machine(berg, rows):
     )
 
 
+@pytest.mark.slow
 def test_a_sweeps_record_that_was_replaced_is_not_run(berg, rows):
     """A stranger's job in the list, with a hash that fits it: no machine of the sweep takes it."""
     berg.allowed.append(400)

@@ -64,7 +64,7 @@ STARTS_IT = {
     "berg.laptop.init",
     "berg.laptop.doctor",
     "berg.commands.setup",
-    "berg.cli",
+    "berg.commands.terminal",
 }
 
 
@@ -99,6 +99,7 @@ def imports(module: str) -> dict[str, int]:
     return found
 
 
+@cache
 def imported_names(path: Path) -> list[tuple[str, int]]:
     """Every name that a file imports anywhere in it, and in which line."""
     found = []

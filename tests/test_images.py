@@ -275,6 +275,7 @@ def test_wishes_that_no_image_can_fulfil(berg, words, told):
     assert built.returncode == 1 and told in built.stderr
 
 
+@pytest.mark.slow
 @needs_podman
 def test_who_may_not_push_is_told_before_anything_is_built(berg, cloud, image):
     fill(berg.repo, Dockerfile=SCRATCH)

@@ -92,6 +92,13 @@ def test_a_job_survives_its_json():
         b"\xff\xfe",
         b'{"job_name": "a"}',
         make_job(results_dir="../x").to_json().encode(),
+        make_job(git_snapshot="--upload-pack=evil").to_json().encode(),
+        make_job(git_snapshot="c0ffee\n").to_json().encode(),
+        make_job(git_snapshot="").to_json().encode(),
+        make_job(snapshot={"commit": "HEAD"}).to_json().encode(),
+        make_job(snapshot={"commit": "c", "submodules": {"lib": {"commit": "-x"}}})
+        .to_json()
+        .encode(),
     ],
 )
 def test_a_damaged_job_is_named(data):

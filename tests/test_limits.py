@@ -9,7 +9,7 @@ from pathlib import Path
 import googleapiclient
 import pytest
 
-from berg import states
+from berg import job, states
 from berg.google import prices
 
 HOURLY = 0.35 + 8 * 0.031611 + 30 * 0.004237 + 200 * 0.1 / 730  # of one T4 with its disk
@@ -62,6 +62,7 @@ def test_nothing_can_be_kept_below_a_ceiling_that_has_no_price(berg, cloud):
     assert not berg.machines()
 
 
+@pytest.mark.slow
 def test_google_ends_a_job_at_the_minute_in_which_its_money_is_spent(berg):
     done = berg("run", "-t", "t4", "-n", "spent", "--max-cost", "0.07", "--wait", "true")
     assert done.returncode == 0, done.stderr
@@ -83,6 +84,16 @@ def test_a_budget_refuses_the_next_job_with_the_sum(berg):
     refused = berg(*T4, "true")
     assert refused.returncode == 1
     assert re.search(r"your jobs have cost \$[\d,.]+ today .*; your budget for a", refused.stderr)
+
+
+def test_a_budget_counts_what_runs_until_midnight(berg):
+    berg.write_config(**{**json.loads((berg.home / "berg.json").read_text()), "budget": 1})
+    summary = job.Summary("tester", job.now(), rates={"us-central1": 1e6}, max_run_seconds=7200)
+    text = job.State("SUBMITTED", zone="us-central1-a", job=summary).to_json()
+    berg.bucket.write(job.state_path("queued"), text, metadata={"state": text})
+    refused = berg(*T4, "true")
+    assert refused.returncode == 1
+    assert "today" in refused.stderr and " more by midnight; your budget" in refused.stderr
 
 
 def test_much_money_is_asked_for_first(berg):

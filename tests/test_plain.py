@@ -3,6 +3,7 @@
 import io
 import itertools
 import re
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -31,7 +32,7 @@ def test_escape_sequences_go_and_the_rest_is_marked():
 
 
 @given(TEXTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_text_steers_a_terminal_or_a_page(text):
     assert is_plain(plain.printable(text, colors=False))
     assert is_plain(COLOR.sub("", plain.printable(text)))
@@ -42,7 +43,7 @@ def test_no_text_steers_a_terminal_or_a_page(text):
 
 
 @given(TEXTS, st.lists(st.integers(0, 200), max_size=6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_log_in_pieces_is_as_plain_as_the_whole(text, cuts):
     data = text.encode(errors="surrogatepass")
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
@@ -79,3 +80,28 @@ def test_no_odd_name_reaches_the_shells_completion(monkeypatch, tmp_path):
     (tmp_path / "zones").write_text("us-central1-a\n;evil\n")
     assert terminal.complete_names(None, None, "") == ["good", "lr"]
     assert terminal.complete_zones(None, None, "") == ["us-central1-a"]
+
+
+def test_a_long_log_comes_whole_and_a_block_ahead(monkeypatch):
+    from berg.laptop import logs
+
+    log, ahead = b"0123456789", threading.Event()
+
+    class Bucket:
+        def read_from(self, name, start, end):
+            if start == 4:
+                ahead.set()
+            return log[start:end]
+
+    monkeypatch.setattr(logs, "BLOCK", 4)
+    blocks = logs.blocks_of(Bucket(), "log")
+    assert next(blocks) == b"0123"
+    assert ahead.wait(10), "the next one is asked for while this one is printed"
+    assert list(blocks) == [b"4567", b"89"]
+
+
+def test_the_longest_escape_that_is_cut_off_comes_with_the_next_piece():
+    log = plain.Log(colors=False, redraws=False)
+    title = "\x1b]0;" + "t" * 490
+    assert log.read(b"x" * 5000 + title.encode()) == "x" * 5000
+    assert log.read(b"\x07done") == "done"

@@ -5,20 +5,23 @@ Left would be a Job that is not over, a pod that lives, an object of the cluster
 before, a secret.
 """
 
+import contextlib
 import json
 import os
 import re
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
 from conftest import USUAL, wait_for
 from pods import alive, clean, cluster  # noqa: F401 (a fixture)
+from test_cluster_faults import check_attempts
 from test_faults import Trial, fault, faults, stockout
 
 from berg import BergError
 from berg.laptop import clusters, ending, jobs
-from berg.places import gke, manifest
+from berg.places import gke, manifest, podaccount
 from localcloud import control
 
 
@@ -124,15 +127,140 @@ def test_a_pod_is_taken_away(trial, kube, what):
         )
 
 
+SEVERAL = ("-m", "3", "-c", "1")  # each on a node of its own
+COUNT = 40
+
+
+def take_away(trial: Trial, pod: dict, how: str) -> None:
+    """Let a pod be lost, alone or with its node."""
+    name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
+    if how == "evict":
+        trial.berg.cloud.call("POST", f"/_berg/pods/{name}/evict", {})
+    else:
+        grace = {"grace": 20} if how == "preempt" else {}
+        trial.berg.cloud.call("POST", f"/_berg/instances/{node}/{how}", grace)
+
+
 @pytest.mark.slow
-@fault("a pod of several is evicted", "1 2 4")
-def test_a_pod_of_several_is_taken_away(trial, kube):
-    trial.run(trial.command(300, 0.1), "-m", "2", *with_secret(trial))
-    trial.until(f"wrote {trial.dice.randint(0, 9)} ")
-    victim = alive(kube, trial.name)[1]["metadata"]["name"]
-    trial.berg.cloud.call("POST", f"/_berg/pods/{victim}/evict", {})
-    state = trial.check("FAILED")  # nobody killed it
-    assert f"{trial.name}-1" in state["reason"] or "Kubernetes ended" in state["reason"], state
+@pytest.mark.parametrize("how", ["preempt", "crash", "evict"])
+@pytest.mark.parametrize("victims", ["1", "0", "1 2", "0 1 2"])
+@fault("of 3 pods one, the first, two or all are lost while the command runs", "1 2 3 6")
+def test_several_pods_are_lost(trial, kube, victims, how):
+    trial.run(trial.command(COUNT, 0.2), *SEVERAL, *with_secret(trial))
+    trial.until(f"wrote {trial.dice.randint(2, 10)} ")
+    there = alive(kube, trial.name)
+    for victim in victims.split():
+        take_away(trial, there[int(victim)], how)
+    state = trial.check("SUCCEEDED", COUNT)
+    assert state["attempt"] in (2, 3, 4), "each loss, or several of them together"
+    check_attempts(state)
+    assert re.search(r"^attempt [234] finds", trial.log(), re.M)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [1, 0])
+@pytest.mark.parametrize("phase", ["meeting", "installing", "uploading"])
+@fault("of 3 pods one is lost in each phase", "1 2 3 6")
+def test_a_pod_of_several_is_lost_in_each_phase(trial, kube, phase, victim):
+    (trial.berg.repo / "setup.sh").write_text("echo installs; sleep 6\n")
+    if phase == "uploading":
+        trial.fault("storage.objects.insert", match=f"{trial.name}/{trial.name}-{victim}", delay=6)
+    own = f"echo x >$BERG_RESULTS_DIR/{trial.name}-$BERG_NODE_RANK"
+    command = f'[ "$BERG_NODE_RANK" != 0 ] || {trial.command(8)}; {own}'
+    trial.run(command, *SEVERAL, "--each", "--install-script", "setup.sh", *with_secret(trial))
+    is_in = {
+        "meeting": lambda: f"Starting on {trial.name}-{victim}" in trial.log(),
+        "installing": lambda: trial.log().count("\ninstalls\n") == 3,
+        "uploading": lambda: trial.berg.state(trial.name)["state"] == "UPLOADING",
+    }
+    wait_for(is_in[phase], 120, phase)
+    take_away(trial, alive(kube, trial.name)[victim], "preempt")
+    check_attempts(trial.check("SUCCEEDED", 8))
+    assert len(trial.berg.objects(f"berg_results/{trial.name}/{trial.name}-")) == 3
+
+
+@contextlib.contextmanager
+def one_missing(trial: Trial, kube, victim: int, *options: str) -> Iterator[None]:
+    """A job on three pods of which two wait for the third one, for which there is no room."""
+    trial.run(trial.command(COUNT, 0.2), *SEVERAL, *options, *with_secret(trial))
+    trial.until("wrote 3 ")
+    with stockout(trial.berg, "us-central1-a"):
+        take_away(trial, alive(kube, trial.name)[victim], "preempt")
+        says = "attempt 2; waits for 1 of 3 machines since "
+        wait_for(lambda: says in " ".join(trial.berg("list").stdout.split()), 60, "the list's word")
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [2, 0])
+@pytest.mark.parametrize("lost_again", [False, True])
+@fault("2 pods wait for one without room, for a while, and maybe one is lost again", "1 2 6 7")
+def test_room_for_a_pod_comes_back(trial, kube, victim, lost_again):
+    with one_missing(trial, kube, victim):
+        if lost_again:
+            (pod,) = [
+                each for each in alive(kube, trial.name) if f"{trial.name}-1-" in name_of(each)
+            ]
+            take_away(trial, pod, "evict")
+    check_attempts(trial.check("SUCCEEDED", COUNT))
+
+
+def name_of(thing: dict) -> str:
+    return thing["metadata"]["name"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [2, 0])
+@fault("a job is killed while its pods wait for one", "1 2 7")
+def test_kill_while_pods_wait(trial, kube, victim):
+    with one_missing(trial, kube, victim):
+        killed = trial.berg("kill", "-y", trial.name)
+        assert killed.returncode == 0, killed.stderr
+        trial.check("KILLED")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [2, 0])
+@fault("the time limit comes while pods wait for one", "1 2 7")
+def test_time_limit_while_pods_wait(trial, kube, victim):
+    with one_missing(trial, kube, victim, "--max-hours", "0.02"):
+        assert "it ran into its time limit" in trial.check("FAILED")["reason"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [2, 0])
+@fault("no room for one of 3 pods for longer than --wait-minutes; then --resume", "1 2 4 7")
+def test_no_room_for_a_pod_for_too_long(trial, kube, victim):
+    with one_missing(trial, kube, victim, "--wait-minutes", "0.25"):
+        state = trial.check("FAILED")
+    why = f"{trial.name}-{victim} did not come within 0.25 minutes (--wait-minutes). "
+    assert state["reason"].startswith(f"{why}Go on: berg run --resume {trial.name}"), state
+    secret = with_secret(trial)
+    resumed = trial.berg("run", "--resume", trial.name, "--wait", *secret)
+    assert resumed.returncode == 0, (resumed.stderr, trial.log())
+    trial.check("SUCCEEDED", COUNT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [1, 0])
+@fault("the node of one of 3 pods hangs for a while", "1 2 4 6")
+def test_a_node_of_several_hangs(trial, kube, victim):
+    count = 200  # for longer than a pod may be silent
+    words = ("run", *trial.where, "-n", trial.name, *SEVERAL, trial.command(count, 0.2))
+    begin = trial.berg.start(*words, silence_seconds=15)
+    assert begin.wait(60) == 0, begin.stderr.read()
+    trial.until("wrote 3 ")
+    trial.berg.allowed += [500]
+    node = alive(kube, trial.name)[victim]["spec"]["nodeName"]
+    trial.berg.cloud.call("POST", f"/_berg/instances/{node}/cut", {})
+    try:
+        trial.berg.cloud.call("POST", "/_berg/settings", {"node_grace": 0.5, "eviction": 0.5})
+        leaves = lambda: "deletionTimestamp" in alive(kube, trial.name)[victim]["metadata"]
+        wait_for(leaves, 60, "the pod's deletion")
+        time.sleep(20)  # nobody hears of it meanwhile
+    finally:
+        trial.berg.cloud.call("POST", f"/_berg/instances/{node}/cut", {"cut": False})
+    check_attempts(trial.check("SUCCEEDED", count))
 
 
 @pytest.mark.slow
@@ -282,11 +410,14 @@ def test_no_image(trial, kube, end):
         trial.check("KILLED", 0)
         return
     said = wait_for(lambda: "LOST" in (t := trial.berg("list").stdout) and t, 90, "the loss")
-    assert "not all of its pods had come when --wait-hours were over" in " ".join(said.split())
+    assert "not all of its pods or machines had come when --wait-hours were over" in " ".join(
+        said.split()
+    )
     assert trial.berg("kill", trial.name).returncode == 0
     trial.check_gone()
 
 
+@pytest.mark.slow
 @fault("no pool can grow for a pod, for a while", "6 7")
 def test_no_room(trial, kube):
     trial.berg.cloud.call("POST", "/_berg/settings", {"scale_down": 0.1})
@@ -302,6 +433,7 @@ def test_no_room(trial, kube):
     trial.check("SUCCEEDED", 8)
 
 
+@pytest.mark.slow
 @fault("a quota of the namespace admits no pod, for a while", "6 7")
 def test_no_quota_for_pods(trial, kube):
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
@@ -331,7 +463,7 @@ def test_no_account_for_pods(trial, kube):
     said = lambda: " ".join(trial.berg("list").stdout.split())
     wait_for(lambda: f'serviceaccount "{manifest.ACCOUNT}" not found' in said(), 15, "the reason")
     config = trial.berg.bucket.config
-    gke.ensure(config, gke.connect(config, "us-central1-a/faults"))
+    podaccount.ensure(config, gke.connect(config, "us-central1-a/faults"))
     trial.check("SUCCEEDED", 8)
 
 

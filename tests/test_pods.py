@@ -18,17 +18,21 @@ from pathlib import Path
 
 import pods
 import pytest
-from conftest import Berg, commit, settle, wait_for
+from conftest import POLICY_3, Berg, commit, settle, wait_for
 from local_kube import job
 from pods import clean, cluster  # noqa: F401 (a fixture)
+from rendezvous import TRAINING, check_attempts
 from watch.test_profile import SPIN
 
 from berg.laptop import jobs
-from berg.places import gke, manifest
+from berg.places import gke, manifest, podaccount
 from localcloud.identity.tokens import Tokens
 
 PROJECT = "/cloudresourcemanager/v1/projects/berg-local"
 T4 = {"gpu_type": "t4", "num_gpus": 1, "machine_type": "n1-standard-4"}
+
+
+REPORTS = "import berg; berg.report(7, loss=0.5)"
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +81,7 @@ def test_results_are_fetched_and_a_job_runs_again(berg, kube, tmp_path):
     assert removed.returncode == 0 and not berg.objects("berg_results/first/"), removed.stderr
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_runs_again_in_its_pod(berg, kube):
     script = "n=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) >n; echo try $n as $BERG_ATTEMPT; test $n = 2 || exit 1$n"
     run(berg, "-n", "again", "--restart-on-failure", "5", "--wait", script)
@@ -85,6 +90,16 @@ def test_a_command_that_fails_runs_again_in_its_pod(berg, kube):
     tries = [line for line in berg.log("again").splitlines() if line.startswith("try")]
     assert tries == ["try 0 as 1", "try 1 as 2", "try 2 as 3"]
     assert len(pods.of(kube, "again")) == 1, "in one pod"
+
+
+@pytest.mark.slow
+def test_a_command_that_fails_runs_again_in_all_pods(berg, kube):
+    (berg.repo / "train.py").write_text(TRAINING)
+    commit(berg.repo)
+    options = ("-n", "all", "--spot", "-m", "3", "--each", "--restart-on-failure", "3")
+    run(berg, *options, "python train.py")
+    check_attempts(berg, "all")
+    assert len(pods.of(kube, "all")) == 3, "in the same pods"
 
 
 @pytest.mark.slow
@@ -238,8 +253,7 @@ def somebody(berg: Berg, cloud, *roles: str) -> dict[str, str]:
     email = cloud.call("POST", "/iam/v1/projects/berg-local/serviceAccounts", {"accountId": name})[
         "email"
     ]
-    options = {"options": {"requestedPolicyVersion": 3}}
-    policy = cloud.call("POST", f"{PROJECT}:getIamPolicy", options)
+    policy = cloud.call("POST", f"{PROJECT}:getIamPolicy", POLICY_3)
     policy.setdefault("bindings", []).extend(
         {"role": role, "members": [f"serviceAccount:{email}"]} for role in roles
     )
@@ -346,21 +360,21 @@ def test_pods_of_an_older_cluster_keep_their_account_until_an_administrator_narr
     kube.call("DELETE", f"{gke.k8s.CORE}/serviceaccounts/{manifest.ACCOUNT}")
     her = somebody(berg, cloud, *RIGHTS, "roles/container.developer")
     theirs = replace(settings, credentials_file=her["BERG_CREDENTIALS_FILE"])
-    assert gke.ensure(theirs, server) == manifest.WIDE_ACCOUNT
+    assert podaccount.ensure(theirs, server).account == manifest.WIDE_ACCOUNT
     assert "The first job there of somebody with roles/container.admin mends it" in said[0]
-    gke.narrow(settings, server)
-    assert not gke.has_account(settings, server, manifest.WIDE_ACCOUNT)
+    podaccount.narrow(settings, server)
+    assert not podaccount.has_account(settings, server, manifest.WIDE_ACCOUNT)
     with pytest.raises(gke.k8s.Refused, match="does not let you"):
-        gke.ensure(theirs, server)
-    assert gke.ensure(settings, server) == manifest.ACCOUNT
-    assert gke.ensure(theirs, server) == manifest.ACCOUNT
+        podaccount.ensure(theirs, server)
+    assert podaccount.ensure(settings, server).account == manifest.ACCOUNT
+    assert podaccount.ensure(theirs, server).account == manifest.ACCOUNT
     kube.create({**old, "metadata": about})
     body = job("older", "true", pod={"serviceAccountName": manifest.WIDE_ACCOUNT}, suspend=True)
     body["metadata"]["labels"] = {"berg": "1"}
     kube.create(body)
     kube.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about})
-    gke.narrow(settings, server)
-    assert gke.has_account(settings, server, manifest.WIDE_ACCOUNT), "a Job still has it"
+    podaccount.narrow(settings, server)
+    assert podaccount.has_account(settings, server, manifest.WIDE_ACCOUNT), "a Job still has it"
 
 
 # --- what runs
@@ -381,6 +395,18 @@ def test_a_command_in_a_pod_is_watched_and_profiled(berg, kube):
     )
     assert shown.splitlines()[1].startswith("spins "), shown
     assert berg("kill", "spins").returncode == 0
+
+
+@pytest.mark.slow
+def test_of_several_pods_the_first_reports_metrics(berg, kube):
+    code = f"python3 -c '{REPORTS}'"
+    words = ("--cluster", "verbs", "-g", "0", "-m", "2", "--each", "-n", "told", "--wait")
+    done = berg("run", *words, code)
+    assert done.returncode == 0, (done.stderr, berg.log("told"))
+    assert json.loads(berg.bucket.read("berg_results/told/metrics.jsonl")) == {
+        "step": 7,
+        "loss": 0.5,
+    }
 
 
 @pytest.mark.slow

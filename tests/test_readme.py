@@ -4,12 +4,14 @@ fresh.
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
+from conftest import commit, git
 
 from berg import config
 from berg.cli import cli
@@ -144,11 +146,14 @@ def lines_of(paths) -> int:
     return sum(len(path.read_text().splitlines()) for path in paths)
 
 
+FIVE = ("commands/running", "config", "job", "gce", "worker")
+
+
 def test_the_readme_says_honestly_how_long_berg_is():
     text = README.read_text().partition("## Reading the code")[2].partition("\n## ")[0]
     five, rest, cloud = (int(each.replace(",", "")) for each in re.findall(r"\d+,\d+", text))
-    core = [ROOT / "berg" / f"{name}.py" for name in ("cli", "config", "job", "gce", "worker")]
-    assert re.findall(r"\]\(berg/(\w+)\.py\)", text) == [path.stem for path in core]
+    core = [ROOT / "berg" / f"{name}.py" for name in FIVE]
+    assert tuple(re.findall(r"\]\(berg/([\w/]+)\.py\)", text)[:5]) == FIVE
     real = lines_of(core)
     for said, there in (
         (five, real),
@@ -187,3 +192,28 @@ def test_every_control_route_is_documented():
         for route in re.findall(r"`(?:GET|POST) (/_berg/[\w/{}]+)`", page)
         if route not in routes
     ] == []
+
+
+def test_the_demo_s_plan_is_shown_as_berg_prints_it(berg):
+    """All but the commit, its size, the bucket and the day of the prices."""
+    block = next(
+        block for _, block in FENCE.findall(README.read_text()) if "berg init --local" in block
+    )
+    (command,) = re.findall(r"^\$ (berg run .*)$", block, re.M)
+    _, *words = shlex.split(command)
+    repo = berg.home / "digits"
+    shutil.copytree(ROOT / "examples/digits", repo)
+    git(repo, "init", "-q", "-b", "main")
+    commit(repo)
+    planned = berg(*words, "--dry-run", cwd=repo)
+    assert planned.returncode == 0, planned.stderr
+
+    def plain(text: str) -> list[str]:
+        rows = re.findall(
+            r"^(?:Job|Command|Code|Machine|Image|Zones|Price|Results|Limit) .*$", text, re.M
+        )
+        text = "\n".join(rows).replace(berg.bucket_name, "berg-local-results")
+        text = re.sub(r"at [0-9a-f]{12} |[\d.]+ kB|of \d{4}-\d\d-\d\d", "", text)
+        return text.splitlines()
+
+    assert plain(block) == plain(planned.stderr)

@@ -9,6 +9,7 @@ from conftest import wait_for
 from berg import job
 from berg.inventory import Machine
 from berg.laptop import reap
+from berg.laptop.jobs import Entry
 
 
 @pytest.fixture
@@ -104,3 +105,17 @@ def test_nothing_left_behind(berg):
     assert result.returncode == 0
     assert result.stdout == ""
     assert "Nothing was left behind" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "why"),
+    [
+        ("RUNNING", "image", ""),
+        ("TERMINATED", "image", "no job owns it"),
+        ("RUNNING", "job", "no job owns it"),
+    ],
+)
+def test_a_machine_whose_disk_becomes_an_image_is_left_once_it_is_stopped(status, kind, why):
+    machine = Machine("m", "us-central1-a", status, labels={"berg-kind": kind})
+    seen = reap.Seen([], [], lambda moment: 1e9)
+    assert reap.why_left(seen, Entry("m", None, [machine])) == why

@@ -3,6 +3,9 @@
 import json
 
 import pytest
+from conftest import wait_for
+
+from berg.google import groups
 
 PLAN = ("run", "--dry-run", "-t", "t4")
 
@@ -45,9 +48,55 @@ def test_a_region_without_room_is_left_for_the_next(berg, cloud):
     assert row["usd"] is not None
 
 
-def test_a_group_waits_in_the_cheapest_region(berg):
-    shown = berg(*PLAN, "--spot", "--region", "us-east1", "--region", "us-central1", "true")
+BOTH = ("--region", "us-east1", "--region", "us-central1")
+
+
+def test_several_machines_wait_in_the_cheapest_region_and_one_in_three_at_most(berg):
+    shown = berg(*PLAN, "--spot", "-m", "2", *BOTH, "true")
     assert {zone.rpartition("-")[0] for zone in zones_in(shown)} == {"us-central1"}
+    for regions, count in ((BOTH, 2), (("--region", "any"), 3)):
+        found = {z.rpartition("-")[0] for z in zones_in(berg(*PLAN, "--spot", *regions, "true"))}
+        assert len(found) == count and "us-central1" in found
+
+
+def where_it_waits(berg, name: str) -> set[str]:
+    return groups.regions(berg.bucket.config, name)
+
+
+@pytest.mark.slow
+def test_one_machine_waits_in_two_regions_and_the_first_with_room_has_the_job(berg, cloud):
+    cloud.call("POST", "/_berg/stockout", {})
+    ran = berg("run", "-t", "t4", "--spot", *BOTH, "-n", "both", "echo here")
+    assert ran.returncode == 0, ran.stderr
+    assert where_it_waits(berg, "both") == {"us-central1", "us-east1"}
+    assert [each["name"] for each in json.loads(berg("list", "--json").stdout)] == ["both"]
+    cloud.call("POST", "/_berg/stockout", {"zone": "us-east1-c", "on": False})
+    wait_for(lambda: berg.state("both")["state"] == "SUCCEEDED", 90, "its end")
+    assert berg.state("both")["zone"] == "us-east1-c"
+    wait_for(lambda: not where_it_waits(berg, "both"), 30, "the end of both groups")
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_while_it_waits_in_two_regions_leaves_nothing(berg, cloud):
+    cloud.call("POST", "/_berg/stockout", {})
+    assert berg("run", "-t", "t4", "--spot", *BOTH, "-n", "none", "true").returncode == 0
+    assert berg("kill", "none").returncode == 0
+    assert not where_it_waits(berg, "none") and not berg.machines()
+
+
+@pytest.mark.slow
+def test_a_region_without_quota_leaves_the_other_one(berg, cloud):
+    """What no region takes fails, and leaves no group."""
+    cloud.call("POST", "/_berg/stockout", {})
+    cloud.fault("compute.regionInstanceGroupManagers.insert", status=403, times=2)
+    ran = berg("run", "-t", "t4", "--spot", *BOTH, "-n", "nil", "true")
+    assert ran.returncode == 1 and "no group of machines could be made in us-east1" in ran.stderr
+    assert not where_it_waits(berg, "nil") and not berg.objects(".berg/jobs/nil")
+    cloud.fault("compute.regionInstanceGroupManagers.insert", status=403)  # the first
+    ran = berg("run", "-t", "t4", "--spot", *BOTH, "-n", "one", "true")
+    assert ran.returncode == 0 and "no group of machines could be made in us-central1" in ran.stderr
+    assert where_it_waits(berg, "one") == {"us-east1"}
+    assert berg("kill", "one").returncode == 0 and not where_it_waits(berg, "one")
 
 
 @pytest.mark.parametrize(

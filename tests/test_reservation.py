@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from conftest import wait_for
 
 ZONE = "us-central1-b"
 BASE = "/compute/v1/projects/berg-local"
@@ -23,7 +24,14 @@ def reserve(cloud):
 
     yield make
     for name in made:
-        cloud.call("DELETE", f"{HELD}/{name}")
+        path = f"{HELD}/{name}"
+        # a machine that is over may still be on its way out
+        wait_for(lambda path=path: used(cloud.call("GET", path)) == "0")
+        cloud.call("DELETE", path)
+
+
+def used(reservation: dict) -> str:
+    return reservation["specificReservation"]["inUseCount"]
 
 
 def body_of(shown) -> dict:
@@ -31,6 +39,7 @@ def body_of(shown) -> dict:
     return json.loads(shown.stdout)
 
 
+@pytest.mark.slow
 def test_a_job_uses_what_is_reserved_and_gives_it_back(berg, cloud, reserve):
     reserve("mine", "n1-standard-8")
     dry = berg("run", "-g", "0", "--reservation", "mine", "--dry-run", "true")
@@ -56,6 +65,7 @@ def test_what_ends_with_its_reservation_is_bound_to_it(berg, reserve):
     assert body_of(shown)["scheduling"]["instanceTerminationAction"] == "DELETE"
 
 
+@pytest.mark.slow
 def test_what_is_never_on_demand_comes_from_a_reservation(berg, reserve):
     reserve("hopper", "a3-ultragpu-8g", deploymentType="DENSE")
     shown = berg("run", "-t", "h200", "--reservation", "hopper", "--dry-run", "true")
@@ -76,7 +86,10 @@ def test_a_name_of_another_project_s_is_said_in_full(berg, cloud, reserve):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--reservation", "none"), "there is no reservation 'none'. What there is: small in"),
+        (
+            ("--reservation", "none"),
+            "there is no reservation 'none'. What there is: small in us-central1-b: 1 of 1",
+        ),
         (("--reservation", "a/b"), "is no name"),
         (("--reservation", "small", "--spot"), "leave out --spot"),
         (("--reservation", "small", "--flex"), "leave out --flex"),
@@ -115,3 +128,14 @@ def test_reservations_are_refused_as_google_does(cloud, reserve):
     one = {"count": "1", "instanceProperties": {"machineType": "n1-standard-1"}}
     assert insert(cloud, **there, name="twice", specificReservation=one)[0] == 409
     assert cloud.session.get(f"{cloud.url}{HELD}/nowhere").status_code == 404
+
+
+def test_a_reservation_grows_and_shrinks(cloud, reserve):
+    reserve("elastic", "n1-standard-1")
+    resize = lambda count: cloud.session.post(
+        f"{cloud.url}{HELD}/elastic/resize", json={"specificSkuCount": count}
+    )
+    assert resize("3").ok
+    assert cloud.call("GET", f"{HELD}/elastic")["specificReservation"]["count"] == "3"
+    refused = resize("0")
+    assert refused.status_code == 400 and "specificSkuCount" in refused.json()["error"]["message"]

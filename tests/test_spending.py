@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 
@@ -55,6 +56,35 @@ def test_a_machine_that_was_kept_goes_on_costing():
     assert spending.machine_hours(kept, is_there=True) > 3
 
 
+@pytest.mark.parametrize(
+    ("limit", "hour", "usd"),
+    [
+        (0, 20, 4 * 2 * 4.0),  # to the end of the day
+        (3 * 3600, 12, 1 * 2 * 4.0),  # what is left of its time: two hours of three are over
+        (7200, 12, 0.0),
+    ],
+)
+def test_what_runs_may_cost_until_the_day_or_its_time_is_over(monkeypatch, limit, hour, usd):
+    now = datetime(2026, 11, 18, hour, tzinfo=timezone.utc)
+    monkeypatch.setattr(job, "now", lambda: now.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    runs = state(["RUNNING", at("10:00")])
+    runs = replace(runs, job=replace(SUMMARY, max_run_seconds=limit))
+    assert spending.until_midnight([(runs, True)], now) == pytest.approx(usd)
+    over = replace(runs, state="SUCCEEDED")
+    assert spending.until_midnight([(over, False)], now) == 0
+    dear = replace(runs, job=replace(runs.job, rates={}))
+    assert spending.until_midnight([(dear, True)], now) == 0
+
+
+def test_jobs_of_a_sweep_that_wait_for_a_machine_cost_nothing_beside_those_that_have_one():
+    now = datetime(2026, 11, 18, 23, tzinfo=timezone.utc)
+    sweep = replace(SUMMARY, sweep="s", machines=1, max_run_seconds=60)
+    runs = replace(state(["RUNNING", at("10:00")]), job=sweep)
+    waits = replace(runs, state="SUBMITTED", history=[])
+    told = [(runs, True), *[(waits, False)] * 99]
+    assert spending.until_midnight(told, now) == pytest.approx(4.0)
+
+
 def test_unknown_is_unknown_and_never_zero():
     ran = state(["RUNNING", at("10:00")], ["SUCCEEDED", at("11:00")])
     elsewhere = replace(ran, zone="europe-west4-a")
@@ -76,6 +106,7 @@ def test_odd_moments_count_nothing(moment):
     assert spending.machine_hours(state(["RUNNING", moment], ["FAILED", at("11:00")]), False) == 0
 
 
+@pytest.mark.slow
 def test_a_job_costs_something_in_lists_and_sums(berg):
     ran = berg("run", "-t", "t4", "-n", "paid", "--wait", "sleep 1")
     assert ran.returncode == 0, ran.stderr

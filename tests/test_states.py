@@ -2,13 +2,18 @@
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, replace
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from berg import BergError, gate, job, states
+from berg import BergError, gate, job, states, words
+from berg.commands import tables
 from berg.google.storage import Changed
 from berg.job import Group, State, Summary
+from berg.laptop.jobs import Entry
+from berg.watch import page
 
 
 def stored(bucket, name: str) -> states.Stored:
@@ -182,6 +187,9 @@ def test_a_state_with_an_odd_summary_is_none(summary):
         {"machine": "a\nb"},
         {"zone": "\n"},
         {"history": [["RUNNING"]]},
+        {"attempts": [["2", "2026-01-01T00:00:00Z"]]},
+        {"awaited": "1"},
+        {"awaited_since": "noon"},
         {"claim": 1},
         {"zone": "../x"},
         {"machine": "a?b"},
@@ -251,3 +259,59 @@ def test_a_sweeps_record_that_is_gone_or_changed_is_not_replaced(bucket):
 def test_a_record_of_a_sweep_with_fewer_hashes_than_jobs_has_none_for_the_others():
     record = states.Sweep(jobs=["a", "b"], sha256=["1"])
     assert [record.sha256_of(name) for name in ("a", "b", "c")] == ["1", "", ""]
+
+
+def test_a_state_remembers_its_last_attempts_and_fits_its_object():
+    state = State("RUNNING", job=Summary(cmd="x" * 500, note="n" * 200), reason="y" * 3000)
+    for number in range(2, 15):
+        for key, value in state.next_attempt(f"why {number} " + "z" * 400).items():
+            setattr(state, key, value)
+    assert state.attempt == 14 and [each[0] for each in state.attempts][::9] == ["5", "14"]
+    text = state.to_json()
+    read = job.state_from_json(text)
+    assert len(text) <= job.MAX_STATE and read.attempts[-1][2].startswith("why 14")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, ""),
+        ({"attempt": 3}, "attempt 3"),
+        ({"attempt": 3, "awaited": 1}, "attempt 3; waits for 1 of 4 machines since 6m"),
+        ({"awaited": 2}, "attempt 1; waits for 2 of 4 machines since 6m"),
+        ({"state": "SUBMITTED", "awaited": 1}, "attempt 1; waits for 1 of 4 machines since 6m"),
+        (
+            {"state": "SUBMITTED", "awaited": 1, "started_at": "2026-01-01T00:00:00Z"},
+            "attempt 2; waits for 1 of 4 machines since 6m",
+        ),
+        ({"state": "FAILED", "attempt": 3, "awaited": 1}, ""),
+        ({"attempt": 2, "job": Summary(kind="devbox")}, ""),
+    ],
+)
+def test_a_list_says_which_attempt_it_is_and_for_whom_it_waits(fields, said):
+    lately = job.timestamp(datetime.now(timezone.utc) - timedelta(minutes=6))
+    about = {"state": "RUNNING", "job": Summary(machines=4), "awaited_since": lately}
+    state = State(**{**about, **fields})
+    assert words.attempt(state) == said
+    shown = tables.entries([Entry("four", state, [])], False, False, False)
+    assert (said in shown) and ("attempt" in shown) == bool(said)
+
+
+def test_the_page_draws_attempts():
+    state = State("FAILED", started_at="2026-01-01T00:00:00Z", finished_at="2026-01-01T03:00:00Z")
+    assert page.attempts(state) is None
+    state.attempt = 3
+    state.attempts = [
+        ["2", "2026-01-01T01:00:00Z", "machine four-1 is gone"],
+        ["3", "2026-01-01T01:10:00Z", "<b>Google</b> preempted the machine"],
+    ]
+    drawn = page.attempts(state)
+    rows = re.findall(r"<tr>(.*?)</tr>", drawn)
+    found = [[re.sub("<.*?>", "", cell) for cell in re.findall("<td.*?</td>", r)] for r in rows]
+    assert [row[:1] + row[2:] for row in found[1:]] == [
+        ["1", "60m", ""],
+        ["2", "10m", "machine four-1 is gone"],
+        ["3", "110m", "&lt;b&gt;Google&lt;/b&gt; preempted the machine"],
+    ], drawn
+    state.attempts = state.attempts[1:]
+    assert len(re.findall("<tr>", page.attempts(state))) == 2, "what it does not remember"

@@ -241,6 +241,7 @@ def test_names_that_begin_alike_are_left_alone(berg):
     assert berg.state("lr-other")["state"] == "SUBMITTED"
 
 
+@pytest.mark.slow
 def test_a_job_that_has_the_name_of_one_of_a_sweep_goes_on(berg):
     assert berg("run", "-g", "0", "-n", "lr-1", "sleep 600").returncode == 0
     wait_for(lambda: berg.state("lr-1")["state"] == "RUNNING", 60)
@@ -258,6 +259,7 @@ def test_a_job_that_has_the_name_of_one_of_a_sweep_goes_on(berg):
     assert berg("kill", "--now", "lr-1").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_at_once_leaves_no_secret(berg):
     options = ["--parallel", "1", "--grid", "s=50,51", "--secret", "TOKEN"]
     assert berg("run", "-g", "0", "-n", "hush", *options, "sleep {s}", TOKEN="x").returncode == 0
@@ -409,6 +411,7 @@ def test_only_placeholders_are_filled_and_values_are_words():
     assert sweep.fill(command, values) == command.replace("{x}", "'two words; rm -rf $HOME'")
 
 
+@pytest.mark.slow
 def test_braces_without_a_grid_are_left_alone(berg):
     ran = berg("run", "-g", "0", "-n", "braces", "--wait", "echo {lr} {1..3}")
     assert ran.returncode == 0 and "\n{lr} 1 2 3\n" in berg.log("braces"), ran.stderr

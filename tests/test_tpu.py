@@ -65,6 +65,7 @@ def test_a_slice_runs_the_command_on_every_worker_in_its_own_order(berg, cloud):
     wait_for(lambda: "items" not in cloud.call("GET", GROUPS), what="the end of the group")
 
 
+@pytest.mark.slow
 def test_one_machine_with_tpus_is_no_slice(berg, cloud):
     done = berg("run", "-n", "one", "--tpu", "v6e-1", "--spot", "--wait", "ls /sys/bus/pci/devices")
     assert done.returncode == 0, done.stderr
@@ -116,7 +117,7 @@ def test_a_dry_run_shows_the_four_requests(berg):
         ),
         ("v6e-3x3", "v6e has no topology '3x3'. It has: 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16"),
         ("v5p-8x4x4", "v5p has no topology '8x4x4'"),
-        ("v4-8", "v4 exists only in the Cloud TPU API"),
+        ("v4-8", "v4 and v5e come as pods of a cluster"),
         ("v5p-4", "it may count chips (--tpu v5p-2x2x1). See: berg gpus --tpu"),
         ("v5p-7", "v5p has no topology '7'. It has: 2x2x1, 2x2x2"),
         ("v6e-0", "v6e has no topology '0'. It has: 1x1, 2x2"),
@@ -155,7 +156,6 @@ def test_a_cube_that_google_does_not_list_is_asked_for_with_a_word_of_caution(be
         (["-m", "2"], "leave out -m"),
         (["--machine-type", "n1-standard-1"], "leave out --machine-type"),
         (["--wait-for-capacity"], "leave out --wait-for-capacity"),
-        (["--restart-on-failure", "1"], "--restart-on-failure is for one machine"),
         (["--zone", "us-west1-a"], "It is offered in: us-central1-a, us-east5-a"),
         (["--grid", "lr=1,2"], "each job of a sweep runs on one machine"),
     ],
@@ -298,9 +298,21 @@ def test_one_machine_without_room_is_told_what_to_try(berg, cloud):
 
 
 @pytest.mark.slow
-def test_a_lost_machine_ends_the_attempt_and_resume_goes_on(berg, cloud):
+def test_of_the_workers_of_a_slice_the_first_reports_metrics(berg):
+    code = "python3 -c 'import berg; berg.report(7, loss=0.5)'"
+    done = berg("run", "-n", "told", "--tpu", "v5p-2x2x2", "--wait", code)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(berg.bucket.read("berg_results/told/metrics.jsonl")) == {
+        "step": 7,
+        "loss": 0.5,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spot", [[], ["--spot"]])
+def test_a_lost_machine_ends_the_attempt_and_resume_goes_on(berg, cloud, spot):
     command = "[ -e $BERG_RESULTS_DIR/half ] && exit; touch $BERG_RESULTS_DIR/half; sleep 100"
-    assert berg("run", "-n", "pod", "--tpu", "v5p-2x2x2", command).returncode == 0
+    assert berg("run", "-n", "pod", "--tpu", "v5p-2x2x2", *spot, command).returncode == 0
     running(berg, cloud, "pod", 2)
     wait_for(
         lambda: "berg_results/pod/half" in berg.objects("berg_results/pod/"),
@@ -324,6 +336,29 @@ def test_a_lost_machine_ends_the_attempt_and_resume_goes_on(berg, cloud):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("how", "counted"), [("crash", 1), ("maintain", 0)])
+def test_google_repairs_a_slice_on_demand_and_the_job_goes_on(berg, cloud, how, counted):
+    """All machines are turned off and on together; the command begins anew on each of them."""
+    half = "$BERG_RESULTS_DIR/half$BERG_NODE_RANK"
+    command = f"[ -e {half} ] && echo $BERG_ATTEMPT >{half} && exit; touch {half}; sleep 600"
+    cloud.call("POST", "/_berg/settings", {"grace": 20})  # seconds for the last results
+    assert berg("run", "-n", "pod", "--tpu", "v5p-2x2x2", command).returncode == 0
+    running(berg, cloud, "pod", 2)
+    halves = {f"berg_results/pod/half{rank}" for rank in range(2)}
+    wait_for(lambda: halves <= set(berg.objects("berg_results/pod/")), 60, "the first results")
+    ids = {each["id"] for each in machines(cloud, "pod").values()}
+    cloud.call("POST", f"/_berg/instances/pod-1/{how}", {"notice": 1})
+    wait_for(lambda: berg.state("pod")["attempt"] == 2, 90, "the second attempt")
+    assert {each["id"] for each in machines(cloud, "pod").values()} in (ids, set())
+    wait_for(lambda: berg.state("pod")["finished_at"], 90, "the end")
+    state = berg.state("pod")
+    assert (state["state"], state["attempt"], state["restarts"]) == ("SUCCEEDED", 2, counted)
+    results = berg.objects("berg_results/pod/")
+    assert {results[half] for half in halves} == {b"2\n"}
+    wait_for(lambda: not machines(cloud, "pod"), what="the end of the machines")
+
+
+@pytest.mark.slow
 def test_kill_ends_a_slice(berg, cloud):
     assert berg("run", "-n", "pod", "--tpu", "v5p-2x2x2", "sleep 100").returncode == 0
     running(berg, cloud, "pod", 2)
@@ -334,6 +369,7 @@ def test_kill_ends_a_slice(berg, cloud):
     assert not machines(cloud, "pod") and "items" not in cloud.call("GET", GROUPS)
 
 
+@pytest.mark.slow
 def test_what_a_laptop_left_that_was_killed_while_google_looked_for_room_can_be_killed(berg, cloud):
     cloud.call("POST", "/_berg/stockout", {"zone": ZONE, "left": 0})
     cloud.fault("compute.instanceGroupManagers.get", delay=30, times=None)
@@ -348,6 +384,7 @@ def test_what_a_laptop_left_that_was_killed_while_google_looked_for_room_can_be_
     assert "items" not in cloud.call("GET", GROUPS)
 
 
+@pytest.mark.slow
 def test_ctrl_c_takes_a_slice_back(berg, cloud):
     cloud.fault("compute.instanceGroupManagers.get", delay=30)
     started = berg.start("run", "-n", "pod", "--tpu", "v5p-2x2x2", "true")

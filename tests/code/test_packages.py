@@ -77,6 +77,7 @@ def test_every_python_runs_the_worker_from_the_archive_alone(home, tmp_path):
     assert subprocess.run(command, capture_output=True).returncode == 64
 
 
+@pytest.mark.slow
 def test_a_machine_with_this_python_compiles_next_to_nothing_of_the_archive(home, tmp_path):
     """Also where the sources' times are others, as they are once they are unpacked."""
     _, content = packages.build()

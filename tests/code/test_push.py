@@ -381,6 +381,7 @@ def test_files_that_a_sparse_checkout_leaves_out_stay_on_the_machine(repo, check
     assert Path(checkout.folder, "big/data.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_large_file(repo, checkout):
     with open(repo / "large.bin", "wb") as file:
         file.write(os.urandom(100_000_000))

@@ -88,6 +88,7 @@ def test_content_of_lfs_is_named(repo):
     assert revision.take(repo, None, "HEAD").left_out == ["model.bin (content of Git LFS)"]
 
 
+@pytest.mark.slow
 def test_the_plan_says_which_commit_and_where_it_runs(berg, branches):
     tried = git(branches, "rev-parse", "try")
     dry = ["-g", "0", "--dry-run", "true"]
@@ -108,6 +109,7 @@ def test_the_plan_says_which_commit_and_where_it_runs(berg, branches):
         assert refused.returncode == 1 and why in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_branch_runs(berg, branches):
     done = berg("run", "-g", "0", "-n", "tried", "--branch", "try", "--wait", "python3 train.py")
     assert done.returncode == 0, done.stderr

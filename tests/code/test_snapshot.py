@@ -80,6 +80,7 @@ def test_modes_links_odd_names_and_untracked_files_travel_and_the_users_repo_sta
     (repo / "stashed").write_text("s")
     git(repo, "add", "stashed")
     git(repo, "stash", "push", "-q", "--", "stashed")
+    git(repo, "config", "status.showStash", "true")
     (repo / "staged").write_text("staged")
     git(repo, "add", "staged")
 
@@ -102,6 +103,47 @@ def test_modes_links_odd_names_and_untracked_files_travel_and_the_users_repo_sta
     assert git(checkout, "status", "--porcelain") == ""
     # On the machine `git show` tells exactly what was not committed.
     assert "changed" in git(checkout, "show", "HEAD", "--", "train.py")
+
+
+def test_files_that_became_folders_and_folders_that_became_links_travel(repo, trip):
+    for name in ("file", "folder/inner", "other/deep/inner", "linked"):
+        (repo / name).parent.mkdir(parents=True, exist_ok=True)
+        (repo / name).write_text("before")
+    commit(repo)
+    git(repo, "rm", "-q", "--cached", "train.py")  # and the file is still there
+    (repo / "planned").write_text("by git add --intent-to-add")
+    git(repo, "add", "--intent-to-add", "planned")
+    (repo / "file").unlink()
+    (repo / "file").mkdir()
+    (repo / "file/inner").write_text("after")
+    (repo / "folder/inner").unlink()
+    (repo / "folder").rmdir()
+    (repo / "folder").symlink_to("other")
+    (repo / "other/deep/inner").unlink()
+    (repo / "other/deep").rmdir()
+    (repo / "other/deep").write_text("after")
+    (repo / "linked").unlink()
+    (repo / "linked").symlink_to("train.py")
+    taken, checkout, _ = trip(repo)
+    assert differences(repo, checkout) == ""
+    changed = "D file, A file/inner, A folder, D folder/inner, T linked, A other/deep, "
+    assert ", ".join(taken.changed) == changed + "D other/deep/inner, A planned"
+
+
+def test_the_working_tree_is_walked_once(repo, monkeypatch):
+    """Of 100,000 files each further walk would take as long as `git status` does."""
+    looked, run = [], snapshot.git
+
+    def git_here(folder, *arguments, **options):
+        looked.append(arguments)
+        return run(folder, *arguments, **options)
+
+    (repo / "new").write_text("x")
+    monkeypatch.setattr(snapshot, "git", git_here)
+    assert snapshot.take(repo).changed == ["A new"]
+    of_the_tree = {"status", "add", "diff", "diff-files", "diff-index", "check-ignore"}
+    walks = [each for each in looked if of_the_tree & {*each} or {"--others", "-o"} & {*each}]
+    assert [walk[0] for walk in walks] == ["status"]
 
 
 def test_the_same_files_make_the_same_commit_and_a_changed_one_sends_kilobytes(repo, trip):
@@ -260,6 +302,7 @@ def test_lfs_files_travel_as_content(repo, trip):
     taken, checkout, _ = trip(repo)
     assert (checkout / "weights.bin").read_bytes() == bytes(range(256)) * 100
     assert not taken.dirty
+    assert snapshot.take(repo).commit == taken.commit != taken.head, "the content is a commit"
     assert git(checkout, "status", "--porcelain") == ""
     assert git(repo, "status", "--porcelain") == ""
 
@@ -426,9 +469,7 @@ def test_a_repo_of_another_user_is_named(repo):
 def test_what_git_cannot_add_is_named(repo):
     (repo / "inner").mkdir()
     git(repo / "inner", "init", "-q")
-    with pytest.raises(
-        BergError, match="cannot add the files of .*: error: 'inner/' does not have a commit"
-    ):
+    with pytest.raises(BergError, match="cannot add the files of .*: error: inner: is a directory"):
         snapshot.take(repo)
 
 

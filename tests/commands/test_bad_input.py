@@ -368,6 +368,7 @@ def test_ctrl_c_while_google_is_asked(berg, cloud, method):
     interrupt(berg, process)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_machine_starts(berg, cloud):
     cloud.call("POST", "/_berg/settings", {"delay": 3})
     process = berg.start(*RUN)

@@ -6,8 +6,9 @@ import subprocess
 import pytest
 from conftest import commit, git
 
-from berg import BergError
+from berg import BergError, job
 from berg.code import changes
+from berg.laptop import software
 
 EMPTY = {"commit": "a" * 40, "branch": "", "shallow": [], "packs": [], "submodules": {}}
 
@@ -15,6 +16,15 @@ EMPTY = {"commit": "a" * 40, "branch": "", "shallow": [], "packs": [], "submodul
 def submit(berg, name: str, *words: str) -> None:
     done = berg("run", "-g", "0", "-n", name, *words)
     assert done.returncode == 0, done.stderr
+
+
+def ended(berg, name: str) -> None:
+    """What a job that is over has left in the bucket, but for its code."""
+    this = job.Job(name, "true", name, f"gs://b/{name}", "proj", "0" * 40, "1" * 40)
+    this.created_at, this.created_by, this.snapshot = job.now(), "tester", EMPTY
+    text = job.State("SUCCEEDED", 0, job=this.summary()).to_json()
+    berg.bucket.write(job.metadata_path(name), this.to_json())
+    berg.bucket.write(job.state_path(name), text, metadata={"state": text})
 
 
 def test_what_differs_between_two_jobs_is_shown(berg):
@@ -42,6 +52,33 @@ def test_what_differs_between_two_jobs_is_shown(berg):
     assert "The code is the same." in berg("diff", "after", "after").stdout
     missing = berg("diff", "before", "nosuch")
     assert missing.returncode == 1 and "there is no job or machine 'nosuch'" in missing.stderr
+
+
+@pytest.mark.slow
+def test_packages_that_differ_are_shown_and_odd_ones_are_none(berg):
+    for name in ("old", "new"):
+        ended(berg, name)
+    said = {
+        "old": {"python": "3.11.1", "packages": {"numpy": "1.26", "same": "1"}},
+        "new": {"python": "3.11.1", "packages": {"numpy": "2.0", "same": "1", "\x1b[2J": "1"}},
+    }
+    for name, found in said.items():
+        path = f"{job.log_prefix(name)}{name}.9{job.SOFTWARE}"
+        berg.bucket.write(path, json.dumps(found).encode())
+    shown = berg("diff", "old", "new").stdout
+    assert ["package", "numpy", "1.26", "2.0"] in [line.split() for line in shown.splitlines()]
+    assert "package same" not in shown and "\x1b" not in shown and "[2J" in shown
+    for odd in (b"[]", b"{", b'{"packages": {"a": 1}}', b'{"python": 3}', b"\xff" * 100):
+        berg.bucket.write(f"{job.log_prefix('new')}new.9{job.SOFTWARE}", odd)
+        told = berg("diff", "old", "new")
+        assert told.returncode == 0 and "package numpy" in told.stdout, told.stderr
+
+
+@pytest.mark.slow
+def test_an_attempt_says_which_software_it_ran_with(berg):
+    submit(berg, "first", "--wait", "sleep 3")
+    found = software.read(berg.bucket, "first")
+    assert found.python.startswith("3.") and "pip" in found.packages
 
 
 @pytest.mark.parametrize(

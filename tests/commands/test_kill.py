@@ -2,9 +2,11 @@
 
 import signal
 
+import pytest
 from conftest import wait_for
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_what_becomes_of_the_job_and_does_not_wait_for_it(berg, tmp_path):
     stubborn = "trap '' TERM; echo begun; while true; do sleep 1; done"
     assert berg("run", "-g", "0", "-n", "stubborn", stubborn).returncode == 0

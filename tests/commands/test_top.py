@@ -116,6 +116,7 @@ def test_top_shows_machines_with_bars_and_their_last_half_hour(berg, busy_job):
     assert all(len(line) <= 90 for line in narrow.splitlines())
 
 
+@pytest.mark.slow
 def test_top_is_drawn_anew_on_a_terminal_until_ctrl_c(berg, busy_job):
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "berg", "top"]

@@ -131,6 +131,7 @@ def test_a_terminal_says_itself_how_wide_it_is(berg):
     assert "\x1b" not in seen, "NO_COLOR holds for errors, too"
 
 
+@pytest.mark.slow
 def test_why_there_is_no_room_is_said_once(berg, cloud):
     cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a", "left": 0})
     try:

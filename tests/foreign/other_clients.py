@@ -19,7 +19,10 @@ import pytest
 HERE = Path(__file__).parent
 PYTHON = Path(sys.prefix) / "foreign/tools/bin/python"  # where `make foreign` puts it
 STORAGE = {
-    "obstore": ["get", "ranges", "head", "missing", "refused"],
+    "obstore": [
+        *("get", "ranges", "head", "missing", "written", "copied and listed", "deleted"),
+        "in parts",
+    ],
     "pyarrow": ["written", "read", "seek", "list", "copied, moved and deleted"],
     "tensorstore": ["key", "array", "generation", "listed and deleted"],
 }

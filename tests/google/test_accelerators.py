@@ -47,7 +47,8 @@ def test_wishes_become_machines(wishes, shape):
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        ((4, "k80", None, None), "unknown GPU type 'k80'. Berg knows: p4, p100"),
+        ((4, "k80", None, None), "Google retired the K80 in 2024; take a t4"),
+        ((4, "k800", None, None), "unknown GPU type 'k800'. Berg knows: p4, p100"),
         ((3, "p100", None, None), "choose -g 1, 2, 4"),
         ((1, "p100", 32, None), "1 to 16 vCPUs"),
         ((1, "t4", 7, None), "choose -c 8"),

@@ -11,7 +11,7 @@ import pytest
 
 from berg import BergError
 from berg.google import api, storage
-from berg.google.fetch import NoPlace, fetch, make_parts
+from berg.google.fetch import Gone, NoPlace, fetch, make_parts
 from berg.google.mirror import Mirror
 
 
@@ -121,13 +121,16 @@ def test_one_object_that_cannot_be_read_leaves_the_others(bucket, tmp_path, clou
 
 
 def test_objects_that_change_while_they_are_fetched(bucket, tmp_path, cloud):
-    """As those of a job that runs: what is there when it is asked for is brought."""
+    """As those of a job that runs: what is there when it is asked for is brought, and what was
+    deleted is named.
+    """
     for name in "ab":
         bucket.write(f"job/{name}", b"old")
     cloud.fault("storage.objects.get", match="alt=media", delay=3, times=2)
     changing = threading.Timer(1.2, lambda: (bucket.write("job/a", b"new"), bucket.delete("job/b")))
     changing.start()
-    assert fetch(bucket, "job/", tmp_path / "here") == (1, 1, {})
+    new, files, left = fetch(bucket, "job/", tmp_path / "here")
+    assert (new, files, list(left)) == (1, 1, ["job/b"]) and isinstance(left["job/b"], Gone)
     changing.join()
     assert here(tmp_path / "here") == {"a": b"new"}
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 import requests
-from conftest import make_account, settle, wait_for
+from conftest import POLICY_3, make_account, settle, wait_for
 from google.api_core import exceptions
 from local_gcloud import Gcloud
 
@@ -24,7 +24,6 @@ EMAIL = f"berg-worker@{PROJECT}.iam.gserviceaccount.com"
 MEMBER, ROLE = f"serviceAccount:{EMAIL}", f"projects/{PROJECT}/roles/bergWorker"
 RESOURCES = f"/cloudresourcemanager/v1/projects/{PROJECT}"
 ACCOUNTS, ROLES = f"/iam/v1/projects/{PROJECT}/serviceAccounts", f"/iam/v1/projects/{PROJECT}/roles"
-VERSION = {"options": {"requestedPolicyVersion": 3}}
 VERSION_3 = "?optionsRequestedPolicyVersion=3"
 OF_OBJECTS = [
     f"projects/{PROJECT}/roles/{name}" for name in ("bergLister", "bergReader", "bergWriter")
@@ -35,7 +34,7 @@ FLAGS = ("--project", PROJECT, "--region", "us-central1")
 @pytest.fixture
 def fresh(cloud):
     """A project without berg's account and role."""
-    policy = cloud.call("POST", f"{RESOURCES}:getIamPolicy", VERSION)
+    policy = cloud.call("POST", f"{RESOURCES}:getIamPolicy", POLICY_3)
     ours = [f"projects/{PROJECT}/roles/{right.role}" for right in rights.ROLES]
     policy["bindings"] = [each for each in policy["bindings"] if each["role"] not in ours]
     cloud.call("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
@@ -63,7 +62,7 @@ def init(berg, fresh):
 
 
 def bind(cloud, base: str, role: str, member: str) -> None:
-    policy = cloud.call("POST", f"{base}:getIamPolicy", VERSION)
+    policy = cloud.call("POST", f"{base}:getIamPolicy", POLICY_3)
     policy.setdefault("bindings", []).append({"role": role, "members": [member]})
     cloud.call("POST", f"{base}:setIamPolicy", {"policy": policy})
 

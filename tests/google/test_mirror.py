@@ -248,6 +248,7 @@ def test_forbidden_files_are_told_and_the_rest_goes_on(mirror, cloud):
     assert content(mirror) == {"a": b"a"}
 
 
+@pytest.mark.slow
 def test_a_writer_that_never_rests(mirror):
     stop = threading.Event()
 
@@ -277,7 +278,14 @@ def test_a_writer_that_never_rests(mirror):
 MB8 = 8 << 20  # above it the library begins another kind of upload
 
 
-@pytest.mark.parametrize("size", [MB8 - 1, MB8, MB8 + 1])
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(MB8 - 1, marks=pytest.mark.slow),
+        MB8,
+        pytest.param(MB8 + 1, marks=pytest.mark.slow),
+    ],
+)
 def test_sizes_around_those_of_the_library(mirror, size):
     path = mirror.folder / "checkpoint"
     path.write_bytes(os.urandom(size))
@@ -470,6 +478,7 @@ def test_a_refusal_that_passes_is_none(mirror, cloud, monkeypatch):
     assert mirror.finish(print, 100) == {} and content(mirror) == {"late": b"x"}
 
 
+@pytest.mark.slow
 def test_what_is_left_is_counted_in_bytes(mirror, cloud):
     """So that a large file that is on its way shows as such."""
     size = 40 << 20
@@ -583,3 +592,27 @@ def test_what_is_still_written_at_the_end_is_kept_as_it_is_and_named(mirror, mon
     assert left == {"moves": module.MOVING} and left.keys() <= mirror.refused.keys()
     there = content(mirror)
     assert there["rests"] == b"done" and there["moves"].startswith(b"more\n")
+
+
+def test_news_of_another_machine(mirror, bucket, tmp_path):
+    """What it wrote since is brought; what is not in the bucket as it is here stays."""
+    other = Mirror(tmp_path / "other", bucket, "berg_results/", own="box")
+    mirror.own, here, there = "box", mirror.folder / "box", other.folder / "box"
+    for folder in (here, there):
+        folder.mkdir(parents=True)
+    for name in ("new", "changed", "deleted", "mine"):
+        (there / name).write_text("one")
+    (here / "mine").write_text("here")
+    other.sync()
+    brought, left = mirror.restore(only_news=True)
+    assert (brought, left) == (3, {})
+    assert (here / "mine").read_text() == "here"
+    (here / "deleted").unlink()
+    rewrite(here / "new", b"written here as well")
+    for name in ("new", "changed"):
+        (there / name).write_text("two, longer")
+    other.sync()
+    assert mirror.restore(only_news=True) == (1, {})
+    found = {path.name: path.read_text() for path in here.iterdir()}
+    assert found == {"mine": "here", "changed": "two, longer", "new": "written here as well"}
+    assert mirror.restore(only_news=True) == (0, {})

@@ -235,7 +235,6 @@ def test_any_writer_under_any_trouble(bucket, cloud, quick):
     few = settings(
         max_examples=4,
         stateful_step_count=15,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(AnyWriter, settings=few)

@@ -121,6 +121,14 @@ def test_words_that_are_nearly_the_same_price_nothing(trap):
     assert listed.find("A2 Instance Core") is None
 
 
+@pytest.mark.parametrize("before", ["", "Nvidia "])
+@pytest.mark.parametrize("model", list(prices.MODELS))
+def test_an_h200_is_found_under_either_of_its_names(before, model):
+    described = f"{before}H200 141GB GPU{prices.ATTACHED[model]} running in Americas"
+    listed = prices.Prices("us-central1", 0, {described: 3.0})
+    assert listed.attached(prices.GPUS["h200"], model) == 3.0
+
+
 def test_several_regions_come_with_one_list(cloud, look):
     cloud.call("DELETE", "/_berg/requests")
     found = prices.latest(cloud.settings(), ["us-central1", "us-east5", "us-central1"])
@@ -205,3 +213,26 @@ def test_a_cluster_costs_what_its_nodes_cost_that_are_up(cloud, look):
     more = f"{2 * on_demand + spot:.2f}"
     said = costs.cluster(cloud.settings(), found)
     assert said == f"about $0.13 an hour, and ${more} an hour for 3 nodes up"
+
+
+@pytest.mark.parametrize(
+    ("location", "fee"), [("us-central1-a", 0.1), ("us-central1", 0.1), ("us-east5-b", 0.1)]
+)
+def test_the_fee_for_a_cluster_is_asked_for_once_a_day(cloud, look, location, fee):
+    before = asked(cloud)
+    for _ in range(2):
+        assert prices.cluster_fee(cloud.settings(), location) == fee
+    assert asked(cloud) == before + 1, "it is not in the list of Compute Engine"
+
+
+def test_a_fee_that_nobody_tells_is_unknown(cloud, look):
+    cloud.fault("cloudbilling.services.skus.list", status=403, reason="forbidden")
+    assert prices.cluster_fee(cloud.settings(), "us-central1-a") is None
+
+
+@pytest.mark.parametrize(("kind", "usd"), [("e2-medium", 0.0335), ("e2-small", 0.01675)])
+def test_machines_that_share_a_core_cost_a_part_of_it(look, kind, usd):
+    listed, _ = look()
+    assert listed.per_hour(accelerators.Shape(kind, 0, ""), prices.STANDARD) == pytest.approx(
+        usd, abs=1e-4
+    )

@@ -1,5 +1,8 @@
 """The bucket client where the network fails it."""
 
+import gzip
+import io
+
 import pytest
 
 from berg.google import storage
@@ -48,3 +51,30 @@ def test_ranges_and_missing_objects(bucket):
     assert bucket.get("missing") is None
     bucket.delete("missing", "x")
     assert [blob.name for blob in bucket.list("")] == ["empty"]
+
+
+def test_a_token_that_was_revoked_is_renewed_once(bucket, cloud):
+    bucket.write("x", b"data")
+    assert bucket.read("x") == b"data"
+    cloud.call("POST", "/_berg/tokens/expire", {"revoke": False})
+    assert bucket.read("x") == b"data" and bucket.get("x").size == 4
+    assert bucket.upload_stream("y", io.BytesIO(b"more"), 4, generation=0).generation
+
+
+def test_a_file_that_shrinks_while_it_is_sent_is_not_sent(bucket):
+    with pytest.raises(ValueError, match="were to be read"):
+        bucket.upload_stream("x", io.BytesIO(b"dat"), 4)
+    assert bucket.get("x") is None
+
+
+def test_content_that_breaks_off_is_asked_for_again(bucket, cloud):
+    bucket.write("x", b"data")
+    cloud.fault("storage.objects.get", match="alt=media", reset=True, times=2)
+    assert bucket.read("x") == b"data"
+
+
+def test_packed_content_is_unpacked_by_every_read(bucket):
+    blob = bucket.bucket.blob("packed")
+    blob.content_encoding = "gzip"
+    blob.upload_from_string(gzip.compress(b"words"))
+    assert bucket.read("packed") == b"words"

@@ -12,6 +12,7 @@ import sys
 import threading
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import local_machines
 import pytest
@@ -127,6 +128,7 @@ def test_the_boot_is_complete_while_the_job_runs(berg):
     assert "Finished running startup scripts." in berg.cloud.call("GET", path)["contents"]
 
 
+@pytest.mark.slow
 def test_a_long_command_runs(berg):
     """Its line is longer than what the console takes."""
     run(berg, "long", f": {'x' * 63_900}; echo ran")
@@ -353,3 +355,21 @@ def test_the_last_words_of_a_worker_that_dies_are_kept(monkeypatch, tmp_path, ca
         assert boot.run_worker(sys.executable, "run", "job") == (0, "")
     finally:
         signal.signal(signal.SIGTERM, terminate)
+
+
+@pytest.mark.parametrize("step", ["unpack", "install_packages", "run_worker"])
+def test_why_a_disk_became_no_image_is_its_last_word(tmp_path, monkeypatch, step):
+    """The laptop, which waits for that word, deletes the machine; it would be gone before."""
+
+    def fail(*_):
+        raise OSError("no room")
+
+    monkeypatch.setattr(boot, "BERG", tmp_path)
+    for name, result in (("unpack", tmp_path), ("install_packages", ""), ("run_worker", (0, ""))):
+        monkeypatch.setattr(boot, name, lambda *_, result=result: result)
+    machine = SimpleNamespace(dist="", dist_sha256="")
+    assert boot.prepare_image(machine) == "", "the worker says how it went"
+    monkeypatch.setattr(boot, "run_worker", lambda *_: (1, "ValueError"))
+    assert boot.prepare_image(machine).startswith(f"{boot.NO_IMAGE}ended with exit code 1")
+    monkeypatch.setattr(boot, step, fail)
+    assert boot.prepare_image(machine) == f"{boot.NO_IMAGE}no room"

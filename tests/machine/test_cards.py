@@ -1,17 +1,21 @@
 """What machines of a job believe of each other: cards that are signed, and nothing odd even then."""
 
 import json
+import math
 from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 
-from berg.job import Job
+from berg import BergError
+from berg.job import Group, Job, machine_names
 from berg.machine import boot, cards, cluster
 from berg.machine.cluster import Member, Node
+from berg.machine.stopping import Stopped
 
 KEY = "00" * 32
 PLACE = ".berg/machines/duo/duo-1.json"
+UP = {"phase": "UP", "attempt": "1"}
 NODE = Node(
     "duo-1", 1, "17", "10.0.0.2", host_keys=["ssh-ed25519 AAAA"], node_key="ssh-ed25519 B x"
 )
@@ -106,13 +110,31 @@ def test_a_stranger_s_card_is_ignored_and_said_once():
 
 
 def test_a_signed_phase_does_not_vouch_for_another_card():
-    """The metadata of one object and the content of another."""
-    bucket, said = Bucket(), []
-    first = member(bucket, "duo-0", said)
-    bucket.write(PLACE, json.dumps(asdict(NODE)), cards.signed(KEY, PLACE, {"phase": "UP"}))
-    nodes: dict[str, Node] = {}
-    cluster.add_nodes(first, ["duo-1"], nodes)
-    assert not nodes and said
+    """The metadata of one object and the card of another."""
+    for card in ({}, {"card": json.dumps(asdict(NODE))}, {"card": "no card"}):
+        bucket, said = Bucket(), []
+        first = member(bucket, "duo-0", said)
+        good = cards.write(KEY, PLACE, NODE)
+        bucket.write(PLACE, good, cards.signed(KEY, PLACE, {**UP, **card}))
+        nodes: dict[str, Node] = {}
+        cluster.add_nodes(first, ["duo-1"], nodes)
+        assert not nodes and said
+
+
+@pytest.mark.parametrize("machines", [8, 16, 32, 64])
+def test_each_machine_asks_as_often_however_many_meet(machines, monkeypatch):
+    """Together they ask N times as often, not N² times."""
+    bucket, asked = Bucket(), []
+    members = [member(bucket, name, []) for name in machine_names("duo", machines)]
+    for rank, each in enumerate(members):
+        each.node.rank, each.job.num_machines = rank, machines
+        cluster.announce(each)
+    monkeypatch.setattr(bucket, "read", lambda name: pytest.fail(f"{name} was read"))
+    monkeypatch.setattr(bucket, "list", lambda *words: asked.append(1) or [*bucket.blobs.values()])
+    for each in members:
+        met = cluster.gather(each, 60, lambda missing: None)
+        assert [node.rank for node in met] == [*range(machines)]
+    assert len(asked) == machines
 
 
 def test_boot_refuses_what_the_metadata_do_not_vouch_for(tmp_path, monkeypatch):
@@ -121,3 +143,189 @@ def test_boot_refuses_what_the_metadata_do_not_vouch_for(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="is not what was submitted: somebody replaced it"):
         boot.unpack(machine, ".berg/dist/berg.whl", "0" * 64, "app")
     assert not list(tmp_path.iterdir())
+
+
+def test_who_is_in_another_attempt_is_waited_for():
+    bucket, said = Bucket(), []
+    first, second = member(bucket, "duo-0", said), member(bucket, "duo-1", said)
+    cluster.announce(second, phase="ENDED", exit_code="5", ended_at="1")
+    cluster.begin_attempt(first, 2)
+    nodes: dict[str, Node] = {}
+    cluster.add_nodes(first, ["duo-0", "duo-1"], nodes)
+    assert list(nodes) == ["duo-0"], "its card is of the last attempt"
+    cluster.add_nodes(second, ["duo-0", "duo-1"], nodes := {})
+    cluster.add_nodes(second, ["duo-0", "duo-1"], nodes)
+    assert sorted(nodes) == ["duo-0", "duo-1"] and second.attempt == 2, "it takes part in the new"
+
+
+def test_who_was_turned_off_and_on_takes_part_in_the_next_attempt():
+    """Whether the one that leads has counted it before, or after."""
+    bucket, said = Bucket(), []
+    cluster.announce(member(bucket, "duo-1", said), phase="READY")
+    again, late = member(bucket, "duo-1", said), member(bucket, "duo-1", said)
+    late.attempt = 2
+    for each in (again, late):
+        cluster.note_earlier(each)
+        assert each.attempt == 2
+    new = member(bucket, "duo-0", said)
+    cluster.note_earlier(new)
+    assert new.attempt == 1
+
+
+def test_a_failure_counts_in_its_attempt_alone(monkeypatch):
+    bucket, said = Bucket(), []
+    first, second = member(bucket, "duo-0", said), member(bucket, "duo-1", said)
+    monkeypatch.setattr(cluster, "FAILURE_GRACE", 0)
+    cluster.announce(second, phase="ENDED", exit_code="5", ended_at="1")
+    failure = cluster.lasting_failure(first, cluster.phases(first))
+    assert failure and failure.exit_code == 5 and failure.reason.endswith("on duo-1")
+    cluster.begin_attempt(first, 2)
+    assert cluster.lasting_failure(first, cluster.phases(first)) is None
+    cluster.begin_attempt(second, 2)
+    cluster.announce(second, phase="ENDED", exit_code="0", ended_at="2")
+    assert cluster.lasting_failure(first, cluster.phases(first)) is None
+
+
+def test_each_attempt_has_a_port_of_its_own():
+    this = member(Bucket(), "duo-0", [])
+    this.host = SimpleNamespace(variables=lambda rank, addresses: {})
+    ports = set()
+    for attempt in range(1, 6):
+        this.attempt = attempt
+        ports.add(cluster.environment(this)["MASTER_PORT"])
+    assert len(ports) == 5
+
+
+def test_the_loss_of_a_machine_that_google_makes_anew(monkeypatch):
+    bucket, said = Bucket(), []
+    first, second = member(bucket, "duo-0", said), member(bucket, "duo-1", said)
+    for each in (first, second):
+        each.job.group = Group(region="us-central1")
+        each.node.instance_id = each.node.name
+        cluster.announce(each)
+    alive = ["duo-0", "duo-1"]
+    monkeypatch.setattr(cluster, "living", lambda member: alive)
+    first.nodes = [first.node, second.node]
+    assert cluster.loss(first) == ""
+    cluster.announce(second, phase="GONE", reason="Google preempted the machine")
+    assert cluster.loss(first) == "duo-1: Google preempted the machine"
+    cluster.begin_attempt(first, 2)
+    alive.remove("duo-1")
+    assert cluster.loss(first) == "", "what it was in the last attempt does not count"
+    anew = member(bucket, "duo-1", said)
+    anew.node.instance_id, anew.attempt = "another", 0
+    cluster.announce(anew)
+    cluster.add_nodes(anew, ["duo-0", "duo-1"], {})
+    assert anew.attempt == 2
+    assert cluster.loss(first) == "machine duo-1 is gone"
+    alive.append("duo-1")
+    first.nodes = [first.node, second.node]
+    assert cluster.loss(first) == "machine duo-1 was made anew"
+    first.nodes = [first.node, anew.node]
+    assert cluster.loss(first) == ""
+
+
+def test_a_first_machine_that_is_silent_is_deleted_once(monkeypatch):
+    """The one that Google makes in its place says nothing either, until it is up."""
+    clock, first = waiting_for_one(monkeypatch)
+    second, deleted = member(first.bucket, "duo-1", []), []
+    second.job.group, second.job.mending_seconds = first.job.group, 600
+    second.host = SimpleNamespace(delete_peer=deleted.append)
+    monkeypatch.setattr(cluster, "living", lambda member: ["duo-0", "duo-1"])
+
+    def endings(until: float) -> list:
+        found = []
+        while clock.now < until:
+            clock.now += 5
+            found.append(cluster.ending_of_part(second, lambda: False))
+        return [each for each in found if each]
+
+    assert not endings(1000 + second.job.silence_seconds - 5) and not deleted
+    assert not endings(1700) and deleted == ["duo-0"]
+    first.bucket.blobs[".berg/machines/duo/duo-0.json"].generation += 1  # it came, and hangs again
+    assert not endings(2100) and deleted == ["duo-0", "duo-0"]
+    (ending, *_) = endings(3000)
+    assert ending.reason.startswith("duo-0 did not come within 10 minutes (--wait-minutes)")
+
+
+def test_a_machine_made_anew_takes_no_part_in_what_runs():
+    """It waits for the attempt that the first machine begins for it."""
+    bucket, said = Bucket(), []
+    first, anew = member(bucket, "duo-0", said), member(bucket, "duo-1", said)
+    anew.attempt = 0
+    cluster.announce(first, phase="READY")
+    cluster.add_nodes(anew, ["duo-0", "duo-1"], {})
+    assert anew.attempt == 0
+    cluster.begin_attempt(first, 2)
+    cluster.add_nodes(anew, ["duo-0", "duo-1"], {})
+    assert anew.attempt == 2
+
+
+class Clock:
+    """A clock that goes on only where something waits, and a machine that is killed at a time."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.killed_at = 1000.0, math.inf
+        fake = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
+        monkeypatch.setattr(cluster, "time", fake)
+
+    def pause(self, seconds: float) -> None:
+        self.now += max(seconds, 0.1)
+        if self.now >= self.killed_at:
+            raise Stopped
+
+
+def waiting_for_one(monkeypatch) -> tuple[Clock, Member]:
+    """The first of two Spot machines, which waits for the other one."""
+    clock = Clock(monkeypatch)
+    first = member(Bucket(), "duo-0", [])
+    first.job.group = Group(region="us-central1")
+    first.job.mending_seconds = 600
+    first.host = SimpleNamespace(is_pod=False)
+    first.pause = clock.pause
+    cluster.announce(first)
+    monkeypatch.setattr(cluster, "living", lambda member: ["duo-0"])
+    return clock, first
+
+
+def test_a_machine_waits_for_so_long_and_no_longer(monkeypatch):
+    missing: list[int] = []
+    clock, first = waiting_for_one(monkeypatch)
+    with pytest.raises(BergError) as refused:
+        cluster.gather(first, cluster.coming_seconds(first), missing.append)
+    why = "duo-1 did not come within 10 minutes (--wait-minutes). Go on: berg run --resume duo"
+    assert refused.value.message == why
+    assert 1600 < clock.now < 1605
+    assert set(missing) == {1}, "which the list shows"
+
+
+def test_kill_ends_the_waiting_for_a_machine(monkeypatch):
+    missing: list[int] = []
+    clock, first = waiting_for_one(monkeypatch)
+    clock.killed_at = 1300
+    with pytest.raises(Stopped):
+        cluster.gather(first, 600, missing.append)
+    assert clock.now < 1301
+
+
+def test_a_machine_that_comes_back_late_is_waited_for(monkeypatch):
+    """The others are not given up while one of them still uploads its results."""
+    missing: list[int] = []
+    clock, first = waiting_for_one(monkeypatch)
+    second = member(first.bucket, "duo-1", [])
+    second.attempt = 0
+    cluster.announce(second)
+    monkeypatch.setattr(cluster, "living", lambda member: ["duo-0", "duo-1"])
+
+    def come(seconds: float) -> None:
+        clock.pause(seconds)
+        if clock.now > 2000 and second.attempt == 0:
+            cluster.begin_attempt(second, first.attempt)
+        elif second.attempt == 0:
+            blob = first.bucket.blobs[".berg/machines/duo/duo-1.json"]
+            blob.generation += 1  # its heartbeat
+
+    first.pause = come
+    assert [node.name for node in cluster.gather(first, 600, missing.append)] == ["duo-0", "duo-1"]
+    assert 2000 < clock.now < 2005
+    assert missing[-2:] == [1, 0]

@@ -160,6 +160,7 @@ def test_mpi_on_three_machines(berg):
     check_ended(berg, "trio", "SUCCEEDED")
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_mpi_on_a_single_machine(berg):
     command = "mpi --mpi-procs-per-machine 3 bash -c 'echo rank $OMPI_COMM_WORLD_RANK'"
@@ -389,6 +390,7 @@ def test_an_installation_that_fails_on_one_machine(berg):
     )
 
 
+@pytest.mark.slow
 def test_kill_takes_all_machines_and_keeps_what_they_wrote(berg):
     launched(berg, "run", "-m", "2", "-g", "0", "-n", "doomed", "--each", NOTE_THE_END)
     begun(berg, "doomed", times=2)
@@ -476,7 +478,7 @@ def test_an_idle_devbox_deletes_itself_but_not_one_in_use(berg):
     check_ended(berg, "den", "SUCCEEDED", "idle for 0.0033 h")
     assert result(berg, "by_hand") == b"mine\n"
     for each in (login, other):
-        each.terminate()
+        each.kill()  # nobody reads its terminal any more, at which ssh waits, whatever it is told
         each.wait()
 
 

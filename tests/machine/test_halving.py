@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from berg import job, states
+from berg.google import events
 from berg.machine import halving
 from berg.machine.outcome import Ending
 
@@ -55,7 +56,9 @@ class Sweep:
         ]
         monkeypatch.setattr(halving.states, "listed", listed)
 
-    def look(self, name: str, text: str, metric: str = "loss") -> Ending | None:
+    def look(
+        self, name: str, text: str, metric: str = "loss", points: halving.Points = ()
+    ) -> Ending | None:
         found = self.states.setdefault(name, job.State(state="RUNNING", job=job.Summary(sweep="s")))
         stopping = SimpleNamespace(ending=None)
         writer = SimpleNamespace(write=lambda rungs: setattr(found, "rungs", rungs), flush=list)
@@ -70,7 +73,7 @@ class Sweep:
             say=lambda text: None,
             stop=lambda ending: setattr(stopping, "ending", ending),
         )
-        halving.look(attempt, text)
+        halving.look(attempt, text, points)
         return stopping.ending
 
 
@@ -103,6 +106,33 @@ def test_a_rung_is_decided_once_also_after_a_restart(monkeypatch):
     both = lines({"step": 3, "loss": 2}, {"step": 9, "loss": 2})
     assert sweep.look("s-0", both) is None, "the first at the next rung"
     assert sweep.states["s-0"].rungs == {"3": 2.0, "9": 2.0}
+
+
+def test_tensorboard_s_events_are_taken_where_metrics_have_none(monkeypatch, tmp_path):
+    sweep = Sweep(monkeypatch)
+    for name, loss in (("s-0", 1.0), ("s-1", 2.0)):
+        folder = tmp_path / name / "logs"
+        folder.mkdir(parents=True)
+        points = [(4, loss, 0.0), (2, 9.0, 0.0)]
+        events.write(folder / "events.out.tfevents.1.host", {"loss": points, "other": points})
+    first, second = (halving.EventFiles(tmp_path / name) for name in ("s-0", "s-1"))
+    assert sweep.look("s-0", lines({"step": 4, "acc": 1}), points=first.series("loss")) is None
+    assert sweep.states["s-0"].rungs == {"3": 1.0}
+    assert sweep.look("s-1", "", points=second.series("loss")).reason.startswith("stopped at step")
+    assert not first.series("none")
+
+
+def test_event_files_are_read_again_when_they_have_grown(monkeypatch, tmp_path):
+    monkeypatch.setattr(halving, "EVENTS_LOOK", 0)
+    files, file = halving.EventFiles(tmp_path), tmp_path / "events.out.tfevents.1.host"
+    events.write(file, {"loss": [(1, 5.0, 0.0)]})
+    assert [point[:2] for point in files.series("loss")] == [(1, 5.0)]
+    monkeypatch.setattr(halving.events, "scalars", lambda path: pytest.fail("it is as it was"))
+    assert len(files.series("loss")) == 1
+    monkeypatch.undo()
+    files.due = 0
+    events.write(file, {"loss": [(2, 4.0, 0.0)]})
+    assert [point[:2] for point in files.series("loss")] == [(1, 5.0), (2, 4.0)]
 
 
 @pytest.mark.slow

@@ -81,6 +81,7 @@ def test_what_counts(command, env, terminal, expected):
             assert not any(idle.is_use(Path("/proc", child)) for child in children)
 
 
+@pytest.mark.slow
 def test_typing_is_use():
     with running(["cat"], CLEAN, True) as process:
         before = idle.last_typed()

@@ -51,6 +51,7 @@ def test_what_a_command_leaves_in_another_session_ends_with_it(tmp_path):
     assert not is_there(pid_in(tmp_path / "polite")) and not is_there(pid_in(tmp_path / "deaf"))
 
 
+@pytest.mark.slow
 def test_a_command_that_is_stopped_takes_other_sessions_along(tmp_path):
     process = kept(f"trap 'echo told >told; exit 5' TERM\n{DEAF}\nsleep 1000 & wait", tmp_path)
     deaf = pid_in(tmp_path / "deaf")

@@ -31,5 +31,5 @@ def test_who_logs_in_has_the_secrets_of_a_devbox_alone(monkeypatch, kind, has_se
     monkeypatch.setattr(logins, "introduce", lambda member, values: told.update(values))
     job = SimpleNamespace(kind=kind)
     worker.introduce(SimpleNamespace(job=job, member=None, secrets={"TOKEN": "s3cret"}))
-    assert told.pop("WISH") == "w"
+    assert told.pop("WISH") == "w" and told.pop("PYTHONPATH").endswith("/program")
     assert told == ({"TOKEN": "s3cret"} if has_secret else {})

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from berg.job import Group, Job, State
+from berg.job import Group, Job, State, Summary
 from berg.machine.outcome import (
     AFTER_MAINTENANCE,
     ELSEWHERE,
@@ -36,6 +36,7 @@ FAILED = Ending("FAILED", "the command failed with exit code 3", 3)
 LOST = "1 file is not in the bucket: a (it is too large)"
 KILLED = Ending("KILLED", "killed by ann")
 LONE = Job("box", "true", "box", "", "", "", "")
+SLICE = replace(LONE, num_machines=2, place="tpu")
 
 
 @pytest.mark.parametrize(
@@ -100,11 +101,22 @@ def test_a_job_that_begins_anew_is_submitted_and_not_over(restart, restarts):
     assert (last.restarts, last.lost, last.synced_until) == (restarts, LOST, NOW)
 
 
+def test_of_several_machines_the_others_wait_for_the_one_that_was_taken():
+    several = replace(BEFORE, job=Summary(machines=3), awaited=2, awaited_since="before")
+    anew = decide(several, PREEMPTED, Uploads(), ELSEWHERE, NOW)
+    assert (anew.awaited, anew.awaited_since) == (1, NOW)
+    over = decide(several, FAILED, Uploads(), None, NOW)
+    assert (over.awaited, over.awaited_since) == (0, "")
+    alone = decide(BEFORE, PREEMPTED, Uploads(), ELSEWHERE, NOW)
+    assert (alone.awaited, alone.awaited_since) == (0, "")
+
+
 def test_a_job_that_had_succeeded_when_its_machine_was_taken_begins_anew_with_a_plain_reason():
     assert decide(BEFORE, SUCCEEDED, Uploads(), ELSEWHERE, NOW).reason == ELSEWHERE.reason
 
 
 GROUP = replace(LONE, group=Group(region="us-central1"), max_restarts=2)
+PODS = replace(GROUP, num_machines=2, group=Group(cluster="a/b"))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +129,13 @@ GROUP = replace(LONE, group=Group(region="us-central1"), max_restarts=2)
         (PREEMPTED, GROUP, "", 1, ELSEWHERE),
         (SHUT_DOWN, GROUP, "", 1, ELSEWHERE),
         (PREEMPTED, GROUP, "", 2, None),
-        (PREEMPTED, replace(GROUP, num_machines=2), "", 0, None),
+        (PREEMPTED, replace(GROUP, num_machines=2), "", 0, ELSEWHERE),
+        (PREEMPTED, replace(GROUP, num_machines=2), "", 2, None),
+        (PREEMPTED, replace(GROUP, num_machines=2, spec={"flex": True}), "", 0, None),
+        (PREEMPTED, replace(GROUP, spec={"flex": True}), "", 0, None),
+        (PREEMPTED, PODS, "", 0, ELSEWHERE),
+        (PREEMPTED, replace(PODS, tpu="v5e-4x4"), "", 0, None),
+        (PREEMPTED, replace(LONE, num_machines=2), "", 0, None),
         (PREEMPTED, replace(GROUP, kind="devbox"), "", 0, None),
         (PREEMPTED, replace(LONE, max_restarts=1), "lr", 0, ELSEWHERE),
         (PREEMPTED, replace(LONE, max_restarts=1), "lr", 1, None),
@@ -130,3 +148,20 @@ GROUP = replace(LONE, group=Group(region="us-central1"), max_restarts=2)
 )
 def test_who_begins_anew(cause, this, sweep, restarts, restart):
     assert restart_after(cause, this, sweep, restarts) == restart
+
+
+@pytest.mark.parametrize(
+    ("this", "is_repaired", "silence"),
+    [
+        (LONE, True, 180),
+        (SLICE, True, 900),
+        (replace(SLICE, silence_seconds=1000), True, 1000),
+        (replace(SLICE, spec={"spot": True}), False, 180),
+        (replace(SLICE, spec={"flex": True}), False, 180),
+        (replace(SLICE, place="gce"), False, 180),
+    ],
+)
+def test_what_google_brings_back_begins_anew_after_maintenance(this, is_repaired, silence):
+    """And the others wait longer for the word of a machine that may come back."""
+    assert restart_after(MAINTAINED, this, "", 0) == (AFTER_MAINTENANCE if is_repaired else None)
+    assert this.longest_silence == silence

@@ -1,6 +1,7 @@
 """When the results of a job that runs are sent."""
 
 import math
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -54,12 +55,14 @@ class Writer:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [40])
 def test_new_files_are_in_the_bucket_within_30_seconds(tmp_path, monkeypatch, rate):
     writer = Writer(Mirror(tmp_path, Bucket(), "berg_results/"), rate)
     mirrors = SimpleNamespace(
         done=SimpleNamespace(is_set=lambda: writer.now > 50, wait=lambda seconds: True),
         hurry=writer,
+        turn=threading.Lock(),
         results=writer.mirror,
     )
     states = SimpleNamespace(write_quietly=lambda **fields: None)
@@ -81,6 +84,7 @@ def test_a_pass_that_had_no_time_is_followed_at_once():
     mirrors = SimpleNamespace(
         done=SimpleNamespace(is_set=lambda: len(passes) > 5, wait=lambda seconds: True),
         hurry=SimpleNamespace(wait=waits.append),
+        turn=threading.Lock(),
         results=SimpleNamespace(sync=sync, is_behind=True, failed={"late": "no time"}),
     )
     attempt = SimpleNamespace(mirrors=mirrors)
@@ -161,11 +165,12 @@ def uploading(clock: Clock, **job_fields) -> SimpleNamespace:
     """An attempt whose last results are sent: ten files of 100 bytes are left, and stay so."""
     state = State("UPLOADING")
     states = Written(state)
-    states.began, states.ran_before = clock.now, 0
+    states.began = clock.now
     results = SimpleNamespace(left=lambda: [(f"f{n}", 100) for n in range(10)])
     job_fields = {"max_run_seconds": 0, "patience_seconds": 3600, **job_fields}
     return SimpleNamespace(
         machine_goes=False,
+        counted_before=0,
         stopping=SimpleNamespace(deadline=clock.now + 30),
         job=SimpleNamespace(**job_fields),
         state=state,
@@ -176,7 +181,7 @@ def uploading(clock: Clock, **job_fields) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(
-    ("goes", "limit", "ran_before", "left"),
+    ("goes", "limit", "counted_before", "left"),
     [
         (True, 0, 0, 30 - saving.LAST_STATE_SECONDS),
         (True, 10**6, 0, 30 - saving.LAST_STATE_SECONDS),
@@ -186,10 +191,10 @@ def uploading(clock: Clock, **job_fields) -> SimpleNamespace:
         (False, 80, 0, 70),
     ],
 )
-def test_the_last_moment_leaves_time_for_the_state(goes, limit, ran_before, left):
+def test_the_last_moment_leaves_time_for_the_state(goes, limit, counted_before, left):
     clock = Clock()
     attempt = uploading(clock, max_run_seconds=limit)
-    attempt.machine_goes, attempt.states.ran_before = goes, ran_before
+    attempt.machine_goes, attempt.counted_before = goes, counted_before
     assert saving.last_moment(attempt) == clock.now + left
 
 

@@ -134,10 +134,11 @@ def test_every_machine_of_a_job_keeps_its_samples_beside_its_log(berg):
     names = sorted(name.rpartition("/")[2] for name in berg.objects(".berg/logs/pair/"))
     assert [name.partition(".")[2].partition(".")[2] for name in names] == [
         "log",
+        "software.json",
         "usage.jsonl",
     ] * 2
-    assert [name.partition(".usage")[0] for name in names[1::2]] == [
-        name.removesuffix(".log") for name in names[::2]
+    assert [name.partition(".usage")[0] for name in names[2::3]] == [
+        name.removesuffix(".log") for name in names[::3]
     ]
     found = watch.read(berg.bucket, "pair")
     assert found.keys() == {"pair-0", "pair-1"}
@@ -159,6 +160,7 @@ def test_every_machine_of_a_job_keeps_its_samples_beside_its_log(berg):
     assert berg("rm", "-y", "pair").returncode == 0 and not berg.objects(".berg/logs/pair/")
 
 
+@pytest.mark.slow
 def test_a_job_shorter_than_a_sample_has_one_of_all_of_it(berg):
     nvidia_smi.bring(berg.repo, ANSWERS["eight"])
     done = berg(
@@ -191,6 +193,7 @@ def test_each_job_of_a_sweep_has_samples_of_its_own_and_none_if_none_are_wanted(
     assert watch.read(berg.bucket, "none-0") == watch.read(berg.bucket, "none-1") == {}
 
 
+@pytest.mark.slow
 def test_tpus_are_sampled_while_a_program_uses_them(berg):
     shutil.copy(libtpu.__file__, berg.repo)
     commit(berg.repo)

@@ -14,7 +14,8 @@ import requests
 from conftest import commit, wait_for
 from google.api_core.exceptions import GoogleAPICallError
 
-from berg.watch import board, events
+from berg.google import events
+from berg.watch import board
 from localcloud.machines import sshd
 
 needs_sshd = pytest.mark.skipif(

@@ -8,6 +8,7 @@ from conftest import wait_for
 from test_page import Site, over
 
 pytestmark = pytest.mark.skipif(not chromium.PROGRAM, reason=chromium.MISSING)
+DRAWN = "document.querySelectorAll('.plotted .main-svg .xaxislayer-above').length"
 SHOWN = "getComputedStyle(document.querySelector(%r)).%s"
 
 
@@ -25,6 +26,18 @@ def browser(tmp_path):
 
 @pytest.fixture
 def site(berg):
+    served = Site(berg)
+    yield served
+    served.end()
+
+
+@pytest.fixture
+def site_without_library(berg, tmp_path, monkeypatch):
+    """A page as it is where the library of charts is not installed: what says so comes first."""
+    about = tmp_path / "hidden/plotly-0.dist-info/METADATA"
+    about.parent.mkdir(parents=True)
+    about.write_text("Metadata-Version: 2.1\nName: plotly\nVersion: 0\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hidden"))
     served = Site(berg)
     yield served
     served.end()
@@ -69,7 +82,7 @@ def test_opened_and_clicked_through(berg, site, browser):
         "one",
     ]
     browser.click("#list tbody a[href='job/one/']")
-    browser.wait("document.title.startsWith('one') && document.querySelector('.tip')")
+    browser.wait(f"document.title.startsWith('one') && {DRAWN} >= 1")
     assert browser.eval("document.querySelectorAll('.log p').length") == 500
     assert browser.eval("document.querySelector('.log b')") is None, (
         "what the log has of HTML is text"
@@ -89,17 +102,104 @@ def test_opened_and_clicked_through(berg, site, browser):
     browser.wait("document.title.startsWith('grid')")
     order = "[...document.querySelectorAll('#list tbody tr')].map(row => row.dataset.job).join()"
     assert browser.eval(order) == "grid-0,grid-1,grid-2"
-    browser.click("#list th:nth-child(4) button")
+    browser.click("#list th:nth-child(7) button")
     assert browser.eval(order) == "grid-1,grid-0,grid-2", "numbers sort as numbers"
-    browser.click("#list th:nth-child(4) button")
+    browser.click("#list th:nth-child(7) button")
     assert browser.eval(order) == "grid-2,grid-0,grid-1"
+    browser.wait(f"{DRAWN} >= 2")
     browser.hover("#list tbody tr:first-child td")
-    browser.wait("document.querySelector('.parallel polyline.lit')?.dataset.job === 'grid-2'")
-    assert browser.eval("document.querySelectorAll('.scatter circle').length") == 3
+    browser.wait("document.querySelector('figure.parallel').dataset.lit === 'grid-2'")
+    assert browser.eval("document.querySelectorAll('figure.scatter .point').length") == 3
+    browser.hover("figure.scatter .point")
+    browser.wait("document.querySelector('#list tr.lit')")
+    told = browser.eval("document.querySelector('figure.scatter .hoverlayer').textContent")
+    assert "grid-" in told and "loss" in told and "lr" in told
+    browser.eval("filter.value = 'grid-1'; filter.oninput()")
+    browser.wait("document.querySelectorAll('figure.scatter .point').length === 1")
 
 
-def test_a_chart_shows_values_and_zooms(berg, site, browser):
+def test_charts_show_values_zoom_smooth_and_turn_logarithmic(berg, site, browser):
     full(berg)
+    over(berg, "dot")
+    berg.bucket.write("berg_results/dot/metrics.jsonl", '{"step": 7, "loss": 2}\n')
+    browser.open(site.address)
+    browser.open(f"{site.root}job/one/")
+    browser.wait(f"{DRAWN} >= 2")
+    loss = "document.querySelector('figure[data-name=loss]')"
+    browser.hover("figure[data-name=loss] .nsewdrag")
+    browser.wait(f"{loss}.querySelector('.hoverlayer text')")
+    told = browser.eval(f"{loss}.querySelector('.hoverlayer').textContent")
+    assert any(each in told for each in ("490.02", "500.0196")), told
+    middle = browser.middle("figure[data-name=loss] .nsewdrag")
+    for kind, by in (("mousePressed", 0), ("mouseMoved", 60), ("mouseReleased", 60)):
+        at = {"x": middle["x"] + by, "y": middle["y"]}
+        browser.call(
+            "Input.dispatchMouseEvent", type=kind, button="left", buttons=1, clickCount=1, **at
+        )
+    browser.wait(f"{loss}.matches('.zoomed')")
+    axis = f"{loss}.querySelector('.plotted')._fullLayout.xaxis.range"
+    low, high = browser.eval(axis)
+    assert 40 < low < high < 80, "a part of the hundred steps"
+    browser.click("figure[data-name=loss] label")
+    assert browser.eval(f"{loss}.querySelector('.plotted')._fullLayout.yaxis.type") == "log"
+    browser.eval(
+        "(s => { s.value = 0.9; s.oninput() })(document.querySelector('.smoothing input'))"
+    )
+    drawn = f"{loss}.querySelector('.plotted').data"
+    assert browser.eval(f"{drawn}.map(line => line.y.at(-1) > 0.011)") == [False, True]
+    browser.open(f"{site.root}job/dot/")
+    browser.wait(f"{DRAWN} === 1 && document.querySelector('.plotted .point')")
+
+
+@pytest.mark.slow
+def test_jobs_that_are_ticked_are_compared(berg, site, browser):
+    full(berg)
+    browser.open(site.address)
+    for name in ("one", "grid"):
+        browser.click(f"input[value={name}]")
+    browser.eval("before.clear(); renew()")
+    ticked = (
+        "[...document.querySelectorAll('#list input:checked')].map(box => box.value).sort().join()"
+    )
+    assert browser.eval(ticked) == "grid,one", "ticks stay while the list comes anew"
+    browser.click("#compare button")
+    browser.wait(f"document.title.startsWith('Compared') && {DRAWN} >= 2")
+    lines = "document.querySelector('figure[data-name=loss] .plotted').data"
+    assert browser.eval(f"{lines}.map(line => line.name).sort()") == [
+        "grid-0",
+        "grid-1",
+        "grid-2",
+        "one",
+    ]
+    browser.hover("figure[data-name=loss] .nsewdrag")
+    browser.wait("document.querySelector('figure[data-name=loss] .hoverlayer text')")
+    browser.open(f"{site.root}compare/?job=grid-0&job=grid-1")
+    browser.click("main p a")
+    browser.wait("document.title.startsWith('What differs') || document.title.startsWith('That')")
+
+
+@pytest.mark.slow
+def test_what_jobs_wrote_is_no_markup_in_charts(berg, site, browser):
+    name = "<img src=x onerror=alert(1)><b>bold"
+    over(berg, "evil")
+    berg.bucket.write("berg_results/evil/metrics.jsonl", json.dumps({"step": 1, name: 2}) + "\n")
+    for folder in ("<b>one", "<a href=javascript:alert(1)>two"):
+        lines = "".join(json.dumps({"step": n, name: n}) + "\n" for n in range(3))
+        berg.bucket.write(f"berg_results/evil/{folder}/metrics.jsonl", lines)
+    browser.open(site.address)
+    browser.open(f"{site.root}job/evil/")
+    browser.wait(f"{DRAWN} >= 1")
+    browser.hover("figure.lines .nsewdrag")
+    browser.wait("document.querySelector('.hoverlayer text')")
+    figure = "document.querySelector('figure.lines')"
+    assert browser.eval(f"{figure}.querySelectorAll('img, b, a').length") == 0
+    assert "<b>one" in browser.eval(f"{figure}.textContent")
+
+
+@pytest.mark.slow
+def test_without_the_library_a_chart_shows_values_and_zooms(berg, site_without_library, browser):
+    full(berg)
+    site = site_without_library
     browser.open(site.address)
     browser.open(f"{site.root}job/one/")
     browser.wait("document.querySelectorAll('.tip').length === 2")
@@ -123,8 +223,11 @@ def test_a_chart_shows_values_and_zooms(berg, site, browser):
 
 
 @pytest.mark.slow
-def test_an_axis_becomes_logarithmic_by_a_key(berg, site, browser):
+def test_without_the_library_an_axis_becomes_logarithmic_by_a_key(
+    berg, site_without_library, browser
+):
     full(berg)
+    site = site_without_library
     browser.open(site.address)
     browser.open(f"{site.root}job/one/")
     browser.wait("document.querySelectorAll('.tip').length === 2")
@@ -223,27 +326,32 @@ def test_on_a_phone_in_the_dark_and_by_keys(berg, site, browser):
     assert browser.eval("document.activeElement.textContent") == "grid"
 
 
-def test_it_can_be_read_without_javascript(berg, site, browser):
+@pytest.mark.slow
+@pytest.mark.parametrize("served", ["site", "site_without_library"])
+def test_it_can_be_read_without_javascript(berg, browser, request, served):
     full(berg)
+    site = request.getfixturevalue(served)
     browser.open(site.address)
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     for path, words in (("", "grid"), ("job/one/", "line 499"), ("sweep/grid/", "0.01")):
         browser.open(site.root + path)
         assert words in browser.eval("document.body.innerText")
-    assert (
-        browser.eval("document.querySelector('.scatter circle').getBoundingClientRect().width") > 3
-    )
+    browser.open(f"{site.root}job/one/")
+    shown = browser.eval("document.querySelector('figure[data-name=loss]').innerText")
+    assert "0.01" in shown, "its last value"
 
 
+@pytest.mark.slow
 def test_exported_files_open_from_disk(berg, browser, tmp_path):
     full(berg)
     folder = tmp_path / "out"
     assert berg("page", "--export", str(folder), "one", "grid").returncode == 0
     browser.open((folder / "index.html").as_uri())
     browser.click("#list tbody a[href='job/one/index.html']")
-    browser.wait("document.title.startsWith('one') && document.querySelector('.tip')")
+    browser.wait(f"document.title.startsWith('one') && {DRAWN} >= 1")
     browser.click("figure[data-name=loss] label")
-    assert browser.eval(SHOWN % ("figure[data-name=loss] .logarithmic", "display")) == "block"
+    loss = "document.querySelector('figure[data-name=loss] .plotted')"
+    browser.wait(f"{loss}._fullLayout.yaxis.type === 'log'")
     browser.eval("document.querySelector('.picture img').scrollIntoView()")
     browser.wait("document.querySelector('.picture img').naturalWidth === 9")
     browser.click("header .home")

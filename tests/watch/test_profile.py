@@ -107,6 +107,7 @@ def test_a_profiler_server_writes_what_tensorboard_reads(berg):
     assert berg.state("jaxes")["state"] == "RUNNING"
 
 
+@pytest.mark.slow
 def test_tensorboard_s_profile_plugin_shows_it(berg):
     pytest.importorskip(
         "xprof", reason="TensorBoard's profile plugin is not installed, 100 MB: pip install xprof"

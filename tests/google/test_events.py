@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berg.watch import events
+from berg.google import events
 
 SERIES = {
     "loss": [(0, 0.5, 1000.5), (300, 0.25, 1001.5)],
@@ -31,6 +31,7 @@ def test_what_is_written_is_read_by_tensorboard_and_by_us(tmp_path):
     assert found == SERIES
 
 
+@pytest.mark.slow
 def test_what_pytorch_writes_is_read(tmp_path):
     writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter(str(tmp_path))
     for step in range(3):

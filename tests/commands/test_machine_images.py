@@ -1,0 +1,158 @@
+"""Images for machines: made in one command, listed, deleted; whatever goes wrong, nothing is left."""
+
+import json
+import signal
+import time
+
+import pytest
+from conftest import commit, wait_for
+
+SCRIPT = "mkdir -p /opt/mine && echo made by the script > /opt/mine/marker && echo secret > /root/.bash_history\n"
+DISKS = "/compute/v1/projects/berg-local/aggregated/disks"
+LOOKS = "cat /opt/mine/marker; ls /root/code; ls -a /root; ls /root/berg"
+
+
+def images(berg) -> list[dict]:
+    return json.loads(berg("image", "list", "--json").stdout)
+
+
+def disks(berg) -> list[str]:
+    scopes = berg.cloud.call("GET", DISKS)["items"].values()
+    return [disk["name"] for scope in scopes for disk in scope.get("disks", [])]
+
+
+@pytest.fixture
+def family(berg, request):
+    """A repo with a script, and a family of this test's own, whose images go after it."""
+    (berg.repo / "setup.sh").write_text(SCRIPT)
+    commit(berg.repo)
+    name = "f" + berg.bucket_name[-12:].strip("-")
+    yield name
+    left = [each["name"] for each in images(berg) if each.get("family") == name]
+    if left:
+        berg("image", "delete", "-y", *left)
+
+
+def nothing_is_left(berg, family: str) -> None:
+    wait_for(lambda: not berg.machines(), 30)
+    assert not [name for name in disks(berg) if name.startswith(family)]
+    assert not [each for each in images(berg) if each["family"] == family]
+
+
+def test_the_request_says_what_the_image_is_to_have(berg, family):
+    shown = berg(
+        *("image", "create", "--family", family, "--with", "tmux,openmpi,horovod"),
+        *("--install-script", "setup.sh", "--dry-run"),
+    )
+    assert shown.returncode == 0, shown.stderr
+    body = json.loads(shown.stdout)
+    told = {each["key"]: each["value"] for each in body["metadata"]["items"]}
+    recipe = json.loads(told["berg-image"])
+    tools = ["cmake", "g++", "make", "python3-dev"]
+    assert recipe["packages"] == ["tmux", "openmpi-bin", "libopenmpi-dev", *tools]
+    assert recipe["horovod"]
+    assert recipe["install_script"] == "setup.sh" and recipe["repo"] == "proj"
+    assert body["name"].startswith(f"{family}-2") and body["labels"]["berg-kind"] == "image"
+    assert body["scheduling"]["maxRunDuration"] == {"seconds": "7200"}
+    assert body["disks"][0]["autoDelete"]
+    assert "Image     " + body["name"] in shown.stderr and "Results" not in shown.stderr
+    assert not berg.machines()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--family", "Not_One"), "cannot be one"),
+        (("--with", "tmux,caffe"), "--with 'caffe': there are horovod, openmpi, tmux"),
+        (("--from", "nowhere"), "no image or image family 'nowhere' in project 'berg-local'"),
+        (("--install-script", "none.sh"), "is not a file in"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_at_once(berg, options, says):
+    refused = berg("image", "create", *options)
+    assert refused.returncode == 1 and says in refused.stderr
+    assert not berg.machines()
+
+
+def test_an_image_is_made_and_jobs_boot_it(berg, family):
+    made = berg("image", "create", "--family", family, "--install-script", "setup.sh", "--default")
+    assert made.returncode == 0, made.stderr
+    name = made.stdout.strip()
+    assert "Installing: bash -e setup.sh" in made.stderr
+    assert not berg.machines() and not [each for each in disks(berg) if each == name]
+    (image,) = [each for each in images(berg) if each["family"] == family]
+    assert (image["name"], image["status"]) == (name, "READY")
+    assert "; proj at " in image["description"]
+    settings = json.loads((berg.home / "berg.json").read_text())
+    assert settings["default_image"] == family
+    assert settings["default_image_project"] == "berg-local"
+    listed = berg("image", "list")
+    assert listed.stdout.startswith("NAME") and name in listed.stdout
+    ran = berg("run", "-g", "0", "-n", "booted", "--wait", LOOKS)
+    assert ran.returncode == 0, ran.stderr
+    log = berg.log("booted")
+    assert "\nmade by the script\n" in log and "\nvenv\n" in log
+    assert "\nproj\n" in log and ".bash_history" not in log
+    assert name not in log, "nothing that the image's machine logged"
+    deleted = berg("image", "delete", "-y", name)
+    assert deleted.returncode == 0 and not [e for e in images(berg) if e["family"] == family]
+
+
+def test_an_image_of_somebody_else_is_not_deleted(berg):
+    refused = berg("image", "delete", "-y", "theirs")
+    assert refused.returncode == 1 and "berg made no image 'theirs'" in refused.stderr
+
+
+@pytest.mark.slow
+def test_an_installation_that_fails_leaves_nothing(berg, family):
+    (berg.repo / "setup.sh").write_text("echo the last words\nexit 3\n")
+    failed = berg("image", "create", "--family", family, "--install-script", "setup.sh")
+    assert failed.returncode == 1 and "the last words" in failed.stderr
+    assert "no image was made: the installation failed with exit code 3" in failed.stderr
+    nothing_is_left(berg, family)
+
+
+@pytest.mark.slow
+def test_an_image_that_google_does_not_make_leaves_nothing(berg, family):
+    error = {"code": "INTERNAL_ERROR", "message": "Internal error: try again."}
+    berg.cloud.fault("compute.images.insert", operation_error=error)
+    failed = berg("image", "create", "--family", family)
+    assert failed.returncode == 1 and "Internal error: try again" in failed.stderr
+    nothing_is_left(berg, family)
+
+
+STEPS = {
+    "while the machine is made": "Creating the machine",
+    "while it installs": "Installing: bash",
+    "while it stops": "Stopping ",
+    "while the image is made": "Making the image",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [*STEPS][3:])
+def test_interrupted_it_leaves_nothing(berg, family, step):
+    interrupt(berg, family, step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [*STEPS][:3])
+def test_interrupted_before_it_leaves_nothing(berg, family, step):
+    interrupt(berg, family, step)
+
+
+def interrupt(berg, family: str, step: str) -> None:
+    """Press Ctrl-C as soon as the command says that it is at a step; look at what is there then."""
+    berg.cloud.call("POST", "/_berg/settings", {"image_delay": 3, "grace": 2})
+    (berg.repo / "setup.sh").write_text("sleep 60\n" if "installs" in step else "true\n")
+    if "machine" in step:
+        berg.cloud.call("POST", "/_berg/settings", {"delay": 2})
+    command = berg.start("image", "create", "--family", family, "--install-script", "setup.sh")
+    for line in command.stderr:
+        if STEPS[step] in line:
+            break
+    time.sleep(0.5)
+    command.send_signal(signal.SIGINT)
+    said = command.stderr.read()
+    assert command.wait(60) == 130, said
+    nothing_is_left(berg, family)

@@ -1,0 +1,175 @@
+"""Commands in containers: what docker is asked for, and what becomes of its words."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import docker_shim
+import pytest
+from conftest import commit, wait_for
+
+from berg import BergError
+from berg.job import Job
+from berg.machine import container
+from berg.machine.surroundings import PROGRAM
+from berg.plan import JobSpec
+
+IMAGE = docker_shim.IMAGE
+THIS = Job("box", "python train.py", "box", "", "proj", "", "", docker=IMAGE)
+TRAIN = """\
+import os, signal, sys, time
+from pathlib import Path
+
+results = Path(os.environ["BERG_RESULTS_DIR"])
+signal.signal(signal.SIGTERM, lambda *_: (results / "saved").write_text("yes") and sys.exit(5))
+told = {name: os.environ.get(name) for name in ("KEY", "LR", "FROM_IMAGE", "PIP_ROOT_USER_ACTION")}
+(results / "told").write_text(repr((told, os.getcwd(), os.environ["PATH"])))
+time.sleep(float(sys.argv[1]))
+sys.exit(int(sys.argv[2]))
+"""
+
+
+def test_a_container_shares_what_the_command_needs():
+    data = [{"name": "mnist", "path": "/root/data/mnist"}]
+    this = Job(**{**vars(THIS), "gpus_per_machine": 2, "data": data})
+    words = container.command(this, Path("/root/code/proj/sub"), ["BERG_JOB", "LR"])
+    assert words[:3] == ["docker", "run", "--rm"]
+    options, (image, *command) = words[2:-3], words[-3:]
+    assert (image, command[0]) == (IMAGE, "-c")
+    trap, path, run = command[1].split("\n")
+    assert (trap, run) == ("trap 'exit 143' TERM", "python train.py")
+    assert path == f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{PROGRAM}'
+    volumes = {each for each in options if each.startswith("--volume=")}
+    shared = ("/root/code", "/root/berg_results", "/root/data/mnist", str(PROGRAM))
+    assert volumes == {f"--volume={each}:{each}" for each in shared}
+    assert {"--gpus=all", "--network=host", "--ipc=host", "--init"} <= {*options}
+    assert {"--env=BERG_JOB", "--env=LR", "--workdir=/root/code/proj/sub"} <= {*options}
+    assert "--privileged" not in options
+    assert not [each for each in container.command(THIS, Path("/"), []) if "gpus" in each]
+    assert "--privileged" in container.command(
+        Job(**{**vars(THIS), "tpu": "v6e-1x1"}), Path("/"), []
+    )
+
+
+def test_a_container_gets_no_variables_of_the_machine_s_own(monkeypatch):
+    for name in ("OF_THE_UNIT", "OF_BOTH", "BERG_UNIT"):
+        monkeypatch.setenv(name, "1")
+    machine = ["OF_THE_UNIT", "OF_BOTH", "PATH", "HOME", "PIP_BREAK_SYSTEM_PACKAGES"]
+    names = container.names_of([*machine, "BERG_JOB", "LR"], {"OF_BOTH", "LR"})
+    assert names == ["BERG_JOB", "LR", "OF_BOTH"]
+
+
+@pytest.mark.skipif(not shutil.which("docker"), reason="no docker here whose help could be read")
+def test_docker_has_the_options_that_it_is_given():
+    shown = subprocess.run(["docker", "run", "--help"], capture_output=True, text=True).stdout
+    known = set(re.findall(r"--[a-z-]+", shown))
+    this = Job(**{**vars(THIS), "gpus_per_machine": 1, "tpu": "v6e-1x1"})
+    given = container.command(this, Path("/"), ["LR"])
+    assert {each.partition("=")[0] for each in given if each.startswith("--")} <= known
+
+
+@pytest.mark.parametrize(
+    ("image", "host"),
+    [
+        ("us-docker.pkg.dev/p/r/trainer:1", "us-docker.pkg.dev"),
+        ("gcr.io/p/trainer", "gcr.io"),
+        ("eu.gcr.io/p/trainer", "eu.gcr.io"),
+        ("python:3.12", ""),
+        ("docker.io/library/python", ""),
+    ],
+)
+def test_only_google_s_registries_hear_who_the_machine_is(monkeypatch, image, host):
+    heard = []
+
+    def run(words, input, **_):
+        heard.append((words[-1], words[-2], input))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(container.subprocess, "run", run)
+    monkeypatch.setattr(container.boot, "metadata", lambda _: '{"access_token": "secret"}')
+    container.login(image, "/tmp/x")
+    assert heard == ([(host, "--password-stdin", "secret")] if host else [])
+
+
+def test_a_refused_login_is_named(monkeypatch):
+    refused = SimpleNamespace(returncode=1, stderr="denied: permission\n")
+    monkeypatch.setattr(container.subprocess, "run", lambda *_, **__: refused)
+    monkeypatch.setattr(container.boot, "metadata", lambda _: '{"access_token": "secret"}')
+    with pytest.raises(BergError) as error:
+        container.login("us-docker.pkg.dev/p/r/trainer:1", "/tmp/x")
+    assert error.value.message == "docker could not log in to us-docker.pkg.dev: denied: permission"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"docker": "--privileged"}, "is no name of an image"),
+        ({"docker": "a b"}, "is no name of an image"),
+        ({"docker": IMAGE, "cmd": None}, "a devbox has no command"),
+        ({"docker": IMAGE, "profile": True}, "has no --profile"),
+    ],
+)
+def test_what_cannot_run_in_a_container_is_refused(options, why):
+    with pytest.raises(BergError, match=why):
+        JobSpec(**{"cmd": "true", **options}).check()
+
+
+def install_shim(berg) -> None:
+    """Let the machines of a repo's jobs have a docker."""
+    shutil.copy(docker_shim.__file__, berg.repo / "docker.py")
+    script = '(echo "#!$(command -v python3)"; cat docker.py) > /usr/local/bin/docker.new\n'
+    script += (
+        "chmod +x /usr/local/bin/docker.new; mv /usr/local/bin/docker.new /usr/local/bin/docker\n"
+    )
+    (berg.repo / "install.sh").write_text(script)
+    (berg.repo / "train.py").write_text(TRAIN)
+    commit(berg.repo)
+
+
+@pytest.mark.slow
+def test_a_command_runs_in_a_container_and_hears_of_its_end(berg, tmp_path):
+    install_shim(berg)
+    (tmp_path / "key").write_text("very secret")
+    words = ["-g", "0", "--docker", IMAGE, "--install-script", "install.sh"]
+    words += ["--env", "LR=0.1", "--secret", f"KEY={tmp_path}/key"]
+    ran = berg("run", *words, "-n", "boxed", "--wait", "echo begun; python3 train.py 0 3")
+    assert ran.returncode == 3, ran.stderr
+    assert f"Container {IMAGE}" in ran.stderr
+    told = berg.objects("berg_results/boxed/told")["berg_results/boxed/told"].decode()
+    variables = {
+        "KEY": "very secret",
+        "LR": "0.1",
+        "FROM_IMAGE": "yes",
+        "PIP_ROOT_USER_ACTION": None,
+    }
+    code = f"/root/code/{berg.repo.name}"
+    assert told == repr((variables, code, docker_shim.OF_THE_IMAGE["PATH"]))
+    log = berg.log("boxed")
+    assert f"Pulling {IMAGE}" in log and "begun\n" in log and "very secret" not in log
+    path = ".berg/jobs/boxed_metadata.json"
+    assert json.loads(berg.objects(path)[path])["docker"] == IMAGE
+
+    again = berg("run", *words, "-n", "ended", "python3 train.py 600 0")
+    assert again.returncode == 0, again.stderr
+    wait_for(lambda: berg.objects("berg_results/ended/told"), 60)
+    assert berg("kill", "ended").returncode == 0
+    saved = berg.objects("berg_results/ended/saved")
+    assert saved == {"berg_results/ended/saved": b"yes"}, berg.log("ended")
+
+
+@pytest.mark.slow
+def test_an_image_that_is_not_there_and_a_machine_without_docker_are_named(berg):
+    install_shim(berg)
+    words = ["-g", "0", "--docker", "localhost/other:1", "--install-script", "install.sh", "--wait"]
+    missing = berg("run", *words, "-n", "missing", "true")
+    assert missing.returncode == 1
+    why = "the installation failed with exit code 1: docker pull localhost/other:1"
+    assert berg.state("missing")["reason"].startswith(why)
+    assert "manifest for localhost/other:1 not found" in berg.log("missing")
+    (berg.repo / "install.sh").write_text("rm -f $(which -a docker)\n")
+    commit(berg.repo)
+    assert berg("run", *words, "-n", "bare", "true").returncode == 1
+    assert "this machine has no docker" in berg.state("bare")["reason"]

@@ -1,0 +1,31 @@
+"""What a machine whose disk becomes an image installs, and in which order."""
+
+from pathlib import Path
+
+import pytest
+
+from berg.machine import golden
+
+
+@pytest.mark.parametrize("horovod", [False, True])
+def test_horovod_is_built_when_all_else_is_there(monkeypatch, tmp_path, horovod):
+    """It is built against the PyTorch that the repo asks for."""
+    steps: list[list[str]] = []
+    monkeypatch.setattr(golden.boot, "ROOT", tmp_path)
+    monkeypatch.setattr(golden.boot, "apt_install", lambda machine, *names: steps.append([*names]))
+    monkeypatch.setattr(golden, "settings_of", lambda machine: None)
+    monkeypatch.setattr(golden, "Bucket", lambda settings: None)
+    monkeypatch.setattr(golden, "run", lambda step, folder: steps.append(step))
+
+    def fetch(bucket, snapshot: str, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        (folder / "requirements.txt").write_text("torch\n")
+
+    monkeypatch.setattr(golden.checkout, "fetch", fetch)
+    recipe = {"packages": ["cmake"], "repo": "proj", "snapshot": "s", "install_script": "setup.sh"}
+    golden.install(None, {**recipe, "horovod": horovod})
+    assert steps[0] == ["cmake"] and steps[1] == ["bash", "-e", "setup.sh"]
+    assert "-r" in steps[2] and len(steps) == 3 + horovod
+    if horovod:
+        script = Path(steps[3][-1])
+        assert script.name == "horovod.sh" and "horovodrun --check-build" in script.read_text()

@@ -1,0 +1,243 @@
+"""The index of jobs: what a list reads, what it writes, and what it does where the index is wrong."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from berg import cli, job, places, states
+from berg.inventory import Machine
+from berg.job import State, Summary
+from berg.laptop import index, readiness, recent
+
+ME = "tester"
+
+
+@pytest.fixture
+def settings(bucket, tmp_path, monkeypatch):
+    """Settings for an empty bucket, without machines unless a test has some."""
+    monkeypatch.setenv("BERG_HOME", str(tmp_path))
+    monkeypatch.setattr(places, "machines", lambda *_, **__: [])
+    return bucket.config
+
+
+def write(bucket, name: str, state: str = "SUCCEEDED", **details) -> states.Stored:
+    """Write a job's state as an earlier berg did, which knew no index."""
+    details = {"user": ME, "created_at": "2026-01-01T00:00:00Z", **details}
+    return states.claim(bucket, name, State(state, job=Summary(**details)))
+
+
+def submit(bucket, name: str, state: str = "SUCCEEDED", **details) -> states.Stored:
+    stored = write(bucket, name, state, **details)
+    index.note(bucket, name, stored.state.job)
+    return stored
+
+
+def listed(settings, limit: int = 20, user: str | None = ME) -> list[str]:
+    """Return what a list finds, and let it write what it does to the index."""
+    found = recent.look(settings, user, limit)
+    found.tidy()
+    return [each.name for each in found.entries]
+
+
+def entries(bucket) -> set[str]:
+    return {blob.name.removeprefix(index.TOP) for blob in bucket.list(index.TOP)}
+
+
+def reads(cloud) -> int:
+    return cloud.call("GET", "/_berg/requests")["counts"].get("storage.objects.list", 0)
+
+
+def test_jobs_of_an_earlier_berg_are_found_and_entered(bucket, settings):
+    write(bucket, "over")
+    write(bucket, "lives", "RUNNING")
+    write(bucket, "sweep-0", "SUBMITTED", sweep="sweep")
+    write(bucket, "sweep-1", sweep="sweep")
+    write(bucket, "hers", user="ann")
+    everything = {"over", "lives", "sweep-0", "sweep-1"}
+    assert set(listed(settings)) == everything
+    assert {
+        "living/.complete",
+        "living/lives",
+        "living/sweep.sweep",
+        "recent/ann/8232774399-hers",
+        "recent/tester/8232774399-over",
+        "recent/tester/8232774399-lives",
+        "recent/tester/8232774399-sweep.sweep",
+    } == entries(bucket)
+    assert set(listed(settings)) == everything, "by the index"
+    assert set(listed(settings, user=None)) == {*everything, "hers"}
+
+
+def test_a_list_asks_for_what_lives_and_what_is_new_alone(bucket, settings, cloud):
+    listed(settings)
+    for number in range(60):
+        write(bucket, f"old-{number:02}")
+    for number in range(45):
+        submit(bucket, f"new-{number:02}", created_at=f"2026-02-01T00:00:{number:02}Z")
+    submit(bucket, "long", "RUNNING", created_at="2026-01-02T00:00:00Z")
+    found = listed(settings, 20)
+    assert {f"new-{number:02}" for number in range(25, 45)} | {"long"} <= set(found)
+    assert not any(name.startswith("old-") for name in found)
+    assert found[0] == "new-44" and len(found) < 20 + index.SPARE + 46
+    again = listed(settings, 20)
+    assert again[:20] == found[:20] and "long" in again
+    assert len(again) == 1 + 20 + index.SPARE, "what is over lives no more"
+    assert {name for name in entries(bucket) if name.startswith("living/")} == {
+        "living/.complete",
+        "living/long",
+    }
+
+
+def test_a_list_of_more_than_was_entered_looks_at_all(bucket, settings):
+    for number in range(index.KEPT + 10):
+        write(bucket, f"old-{number:02}", created_at=f"2026-01-01T00:00:{number:02}Z")
+    listed(settings)
+    assert "recent/tester/more" in entries(bucket)
+    assert len(listed(settings, 20)) == 20 + index.SPARE
+    assert len(listed(settings, index.KEPT + 1)) == index.KEPT + 10
+
+
+def test_an_entry_without_a_state_counts_for_nothing(bucket, settings):
+    listed(settings)
+    submit(bucket, "there")
+    index.note(bucket, "lie", Summary(user=ME, created_at="2026-03-01T00:00:00Z"))
+    bucket.write(f"{index.LIVING}lie2.sweep", b"")
+    for odd in ("ODD", "..", "x/y", "recent", ".sweep", "a.b.sweep", "-"):
+        bucket.write(f"{index.LIVING}{odd}", b"")
+        bucket.write(f"{index.RECENT}{ME}/{odd}", b"")
+    assert listed(settings) == ["there"]
+    listed(settings)
+    assert not any("lie" in name for name in entries(bucket))
+
+
+def test_too_many_jobs_that_are_gone_do_not_hide_those_that_are_there(bucket, settings):
+    listed(settings)
+    submit(bucket, "old")
+    listed(settings)
+    for number in range(50):
+        lie = Summary(user=ME, created_at=f"2026-03-01T00:00:{number:02}Z")
+        bucket.write(index.recent_path(f"gone-{number}", lie), b"")
+    assert listed(settings, 5) == ["old"]
+    assert "recent/tester/8232774399-old" in entries(bucket)
+    assert not any("gone" in name for name in entries(bucket))
+
+
+def test_a_job_that_begins_again_meanwhile_keeps_its_entry(bucket, settings):
+    listed(settings)
+    over = submit(bucket, "again")
+    found = recent.look(settings, ME, 20)
+    states.claim(bucket, "again", State(job=over.state.job), over.generation)
+    index.note(bucket, "again", over.state.job)
+    found.tidy()
+    assert "living/again" in entries(bucket)
+    (entry,) = recent.look(settings, ME, 20).entries
+    assert entry.state and entry.state.state == "SUBMITTED"
+
+
+def test_a_job_without_an_entry_is_found_by_its_machine(bucket, settings, monkeypatch):
+    listed(settings)
+    write(bucket, "seen", "RUNNING", created_at=job.now())
+    write(bucket, "grid-0", "RUNNING", sweep="grid", created_at=job.now())
+    assert listed(settings) == []
+    there = [
+        Machine("seen", "z", "RUNNING", labels={"berg-job": "seen", "berg-user": ME}),
+        Machine("grid-machine-0", "z", "RUNNING", labels={"berg-sweep": "grid"}),
+        Machine("box", "z", "RUNNING", labels={"berg-user": ME}),
+    ]
+    monkeypatch.setattr(places, "machines", lambda *_, **__: there)
+    found = recent.look(settings, ME, 20)
+    assert {each.name: bool(each.state) for each in found.entries} == {
+        "seen": True,
+        "grid-0": True,
+        "box": False,
+    }
+    found.tidy()
+    monkeypatch.setattr(places, "machines", lambda *_, **__: [])
+    assert set(listed(settings)) == {"seen", "grid-0"}, "they are entered now"
+
+
+def test_all_jobs_makes_a_wrong_index_right(bucket, settings, monkeypatch):
+    listed(settings)
+    write(bucket, "unseen", "SUBMITTED")
+    write(bucket, "past")
+    submit(bucket, "over")
+    bucket.write(index.living_path("nothing"), b"")
+    monkeypatch.setattr("berg.config.load_ready", lambda: settings)
+    shown = CliRunner().invoke(cli.cli, ["list", "--all-jobs", "-a", "--json"])
+    assert shown.exit_code == 0, shown.output
+    assert {each["name"] for each in json.loads(shown.stdout)} == {"unseen", "past", "over"}
+    assert {name for name in entries(bucket) if name.startswith("living/")} == {
+        "living/.complete",
+        "living/unseen",
+    }
+    assert set(listed(settings)) == {"unseen", "past", "over"}
+
+
+def test_the_shell_completes_jobs_that_a_list_does_not_read_any_more(bucket, settings, tmp_path):
+    for number in range(60):
+        write(bucket, f"old-{number:02}", created_at=f"2026-01-01T00:00:{number:02}Z")
+    listed(settings)
+    submit(bucket, "new", "RUNNING")
+    listed(settings)
+    names = (tmp_path / "names").read_text().splitlines()
+    assert len(names) == 61 and "new live" in names and "old-00" in names
+
+
+def test_who_may_not_write_lists_as_well(bucket, settings, cloud):
+    write(bucket, "over")
+    cloud.fault("storage.objects.insert", status=403, times=None)
+    assert listed(settings) == ["over"]
+    assert entries(bucket) == set()
+
+
+def test_without_a_bucket_there_is_the_error_that_names_it(settings):
+    from dataclasses import replace
+
+    from google.api_core import exceptions
+
+    with pytest.raises(exceptions.NotFound):
+        recent.look(replace(settings, bucket="no-such-bucket-of-berg"), ME, 20)
+
+
+def test_a_batch_says_of_each_object_what_is_there(bucket):
+    written = {f"a/{number} +%?é": bucket.write(f"a/{number} +%?é", b"") for number in range(130)}
+    asked = ["missing", *written]
+    first, *found = bucket.gets(asked, "name,generation")
+    assert first is None
+    assert {each.name: each.generation for each in found} == written
+    bucket.delete_all_at([*list(written.items())[:120], ("missing", 1), ("a/125 +%?é", 1)])
+    assert [each.name for each in bucket.list("a/", "name")] == sorted(list(written)[120:])
+
+
+def test_doctor_names_an_index_that_is_missing_or_wrong_and_what_mends_it(
+    bucket, settings, monkeypatch
+):
+    def found() -> tuple[str, str]:
+        (finding,) = readiness.check_index(settings)
+        assert finding.mend == ("" if finding.status == "ok" else "berg list --all-jobs")
+        return finding.status, finding.found
+
+    assert found() == ("ok", "has 0 jobs")
+    write(bucket, "past")
+    assert found() == ("warning", "none yet, so that a list looks at all jobs")
+    listed(settings)
+    assert found() == ("ok", "has 1 job")
+    write(bucket, "unseen", "SUBMITTED", sweep="grid")
+    write(bucket, "over")
+    assert found() == ("warning", "lacks 2 of the jobs, over among them")
+    submit(bucket, "over2")
+    monkeypatch.setattr("berg.config.load_ready", lambda: settings)
+    shown = CliRunner().invoke(cli.cli, ["list", "--all-jobs", "-a", "--json"])
+    assert shown.exit_code == 0, shown.output
+    assert found() == ("ok", "has 4 jobs")
+    bucket.delete(f"{index.LIVING}grid.sweep")
+    assert found() == ("warning", "lacks 1 of the jobs, unseen among them")
+
+
+def test_doctor_looks_at_no_more_jobs_than_it_has_time_for(bucket, settings, monkeypatch):
+    for number in range(3):
+        submit(bucket, f"job-{number}")
+    listed(settings)
+    monkeypatch.setattr(readiness, "STATES", 2)
+    assert readiness.check_index(settings)[0].found == "has 2 jobs"

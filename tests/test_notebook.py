@@ -1,0 +1,117 @@
+"""`berg open`: Jupyter of a machine in the browser here, and the command for an editor there."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import wait_for
+from test_ssh import needs_sshd
+
+from berg import BergError
+from berg.laptop import notebook
+
+# What berg asks of Jupyter: a server on a port, in its list with the token of its environment.
+JUPYTER = r"""#!/usr/bin/env python3
+import http.server, json, os, pathlib, sys, threading
+known = pathlib.Path.home() / "servers.json"
+if sys.argv[1:3] == ["server", "list"]:
+    print(known.read_text() if known.exists() else "", end="")
+    sys.exit()
+token = os.environ["JUPYTER_TOKEN"]
+assert token not in " ".join(sys.argv) and "SSH_CONNECTION" not in os.environ, sys.argv
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        is_right = self.path == "/lab?token=" + token
+        self.send_response(200 if is_right else 403)
+        self.end_headers()
+        self.wfile.write(b"welcome" if is_right else b"no")
+server = http.server.HTTPServer(("127.0.0.1", 0), Page)
+row = {"port": server.server_port, "token": token, "base_url": "/", "pid": os.getpid()}
+known.write_text(json.dumps(row) + "\n")
+server.serve_forever()
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"port": 0}, "its port is 0"),
+        ({"port": "8888"}, "port"),
+        ({"token": 'a"><script>'}, "its token has other characters"),
+        ({"path": "@evil.example/"}, "its path is none"),
+        ({"path": "//evil.example/\nlab"}, "its path is none"),
+    ],
+)
+def test_a_machine_that_says_something_odd_of_its_server_is_not_believed(said, why):
+    usual = {"port": 8888, "token": "abc", "path": "/lab"}
+    assert notebook.server_from(json.dumps(usual).encode()).token == "abc"
+    with pytest.raises(ValueError, match=why):
+        notebook.server_from(json.dumps({**usual, **said}).encode())
+
+
+def test_the_page_for_the_browser_is_its_owners_alone(tmp_path):
+    page = notebook.write_page(tmp_path, notebook.Server(8888, "abc", "/lab"), 4711)
+    assert page.stat().st_mode & 0o777 == 0o600
+    assert 'url=http://127.0.0.1:4711/lab?token=abc"' in page.read_text()
+
+
+def test_a_tunnel_that_does_not_open_is_named():
+    with subprocess.Popen([sys.executable, "-c", ""], text=True) as tunnel:
+        target = SimpleNamespace(machine="box")
+        with pytest.raises(BergError, match="no tunnel to box opened. See: berg ssh box"):
+            notebook.wait_for_tunnel(tunnel, notebook.free_port(), target)
+
+
+def token_of_open(berg, log: Path) -> str:
+    """Open the box's Jupyter, look at it as a browser does, and end the tunnel; its token."""
+    command = [sys.executable, "-m", "berg", "open", "box", "--no-browser"]
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stderr=out, env=berg.environment(), cwd=berg.repo)
+    try:
+        wait_for(lambda: "file://" in log.read_text() or process.poll() is not None, 60)
+        line = next(each for each in log.read_text().splitlines() if "file://" in each)
+        page = Path(urllib.parse.urlparse(line.rpartition(" ")[2]).path)
+        url = page.read_text().partition("url=")[2].partition('"')[0]
+        assert urllib.request.urlopen(url, timeout=10).read() == b"welcome"
+        token = url.partition("token=")[2]
+        shown = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True)
+        assert token not in shown.stdout and token not in log.read_text()
+    finally:
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(20) == 0
+    assert not page.exists() and "Jupyter goes on, on box" in log.read_text()
+    return token
+
+
+@pytest.mark.slow
+@needs_sshd
+def test_jupyter_of_a_box_answers_here_with_its_token_and_goes_on(berg, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(berg.home))
+    assert berg("devbox", "-g", "0", "-n", "box").returncode == 0
+    missing = berg("open", "box")
+    assert (
+        missing.returncode == 1 and "box has no Jupyter. Install it: berg ssh box" in missing.stderr
+    )
+    folder = "/usr/local/bin"
+    install = f"mkdir -p {folder}; cat >{folder}/jupyter; chmod +x {folder}/jupyter; "
+    install += f"cp {folder}/jupyter {folder}/jupyter-lab"
+    put = berg("ssh", "box", "--", install, stdin=JUPYTER)
+    assert put.returncode == 0, put.stderr
+
+    first = token_of_open(berg, tmp_path / "first")
+    second = token_of_open(berg, tmp_path / "second")
+    assert first == second, "the second one finds the server of the first"
+    assert first not in berg.log("box")
+
+    code = berg("open", "box", "--code")
+    assert code.stdout == "code --remote ssh-remote+box /root/code\n", code.stderr
+    assert "berg ssh-config --install" in code.stderr
+    assert berg("open", "box", "--code", "--jupyter").returncode == 2
+    berg("kill", "box", "--now")
