@@ -3,6 +3,7 @@ settings, tables.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -12,10 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from chain import round_trips
 
 from berg import config
 from localcloud.identity.tokens import LAPTOP, Tokens
@@ -37,7 +40,13 @@ CLEAN |= {
 IDENTITY = ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "gc.auto=0"]
 
 
-NET = {"requests": ("requests", 0), "bytes sent": ("sent", 0), "CPU of the cloud, s": ("served", 2)}
+NET = {
+    "requests": ("requests", 0),
+    "round trips": ("trips", 0),
+    "bytes sent": ("sent", 0),
+    "CPU of the cloud, s": ("served", 2),
+}
+FAR = 0.03  # seconds to a cloud in another region and back
 
 
 @dataclass
@@ -48,6 +57,7 @@ class Cost:
     cpu: float
     out: str = ""
     requests: int = 0
+    trips: int = 0  # round trips one after the other
     sent: int = 0  # bytes of requests' bodies
     served: float = 0  # seconds of CPU in the embedded cloud
 
@@ -69,7 +79,7 @@ class Target:
     def show(self, value: float) -> str:
         return (
             f"{value:,.0f} {self.unit}"
-            if self.unit in ("bytes", "requests")
+            if self.unit in ("bytes", "requests", "round trips")
             else f"{value:.2f} {self.unit}"
         )
 
@@ -287,7 +297,18 @@ class Cloud:
         cost.served = self.cpu() - before
         log = self.call("GET", "/_berg/requests")
         cost.requests, cost.sent = sum(log["counts"].values()), sum(log["bytes"].values())
+        cost.trips = round_trips(log["requests"])
         return cost
+
+    @contextlib.contextmanager
+    def far(self, latency: float) -> Iterator[None]:
+        """While the laptop has so many seconds to the cloud and back; its machines are near."""
+        where = {"latency": latency, "machine_latency": 0}
+        self.call("POST", "/_berg/settings", where)
+        try:
+            yield
+        finally:
+            self.call("POST", "/_berg/settings", {"latency": 0, "machine_latency": None})
 
     def cpu(self) -> float:
         """Seconds of CPU that the embedded cloud has taken."""
@@ -310,6 +331,10 @@ class Cloud:
             )
             index.executemany("INSERT INTO objects VALUES (?, ?, ?, ?)", rows)
         index.close()
+
+
+def distance(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms away"
 
 
 def peer(package: str) -> Path | str:

@@ -1,12 +1,17 @@
 """Whether costs grow with what changed, not with what exists: the same work at three sizes."""
 
-import os
+import contextlib
 import shutil
+from collections.abc import Callable
 
 import common
-from common import SCRATCH, Cloud, Cost, Result, Target, median, rounds, table
+from common import FAR, SCRATCH, Cloud, Cost, Result, Target, distance, median, rounds, table
 from list import write_jobs
-from results import Mirror, make_files, mirror_once
+from results import make_files, mirror_once
+
+from berg import job
+from berg.google.storage import Bucket
+from berg.laptop import index
 
 TOUCHED = "package0/module0/file0.py"
 
@@ -21,18 +26,44 @@ def last_over_first(costs: dict[str, list[Cost]], what: str = "wall") -> float:
 
 
 def listing(repeats: int) -> Result:
-    costs: dict[str, list[Cost]] = {}
-    done = 0
-    with Cloud() as cloud:
-        for jobs in (100, 1_000, 10_000):
-            write_jobs(cloud, done, jobs, 0)
-            done = jobs
-            costs |= rounds(
-                {f"{jobs:,} past jobs": lambda: cloud.counted(lambda: cloud.berg("list"))}, repeats
-            )
-    why = "a bucket lists names in their order, a thousand a request, and not what is new"
-    target = Target("wall with 10,000 past jobs over 100", last_over_first(costs), 1.5, why=why)
-    return result("`berg list` with past jobs", "No machines.", costs, [target])
+    """Each size in a cloud of its own, all of them at once, so that they are asked in turn."""
+    sizes = (100, 10_000, 100_000)
+    with contextlib.ExitStack() as stack:
+        clouds = {jobs: stack.enter_context(Cloud()) for jobs in sizes}
+        for jobs, cloud in clouds.items():
+            write_jobs(cloud, 0, jobs, 0)
+            enter_jobs(cloud, jobs)
+            cloud.berg("list")  # it looks at all jobs, as there is no index that is complete
+        sides = {f"{jobs:,} past jobs": listed(cloud) for jobs, cloud in clouds.items()}
+        for cloud in clouds.values():
+            stack.enter_context(cloud.far(FAR))
+        costs = rounds(sides, repeats)
+    targets = [
+        Target("wall with 100,000 past jobs over 100", last_over_first(costs), 1.3),
+        Target(
+            "round trips with 100,000 past jobs",
+            median([*costs.values()][-1], "trips"),
+            5,
+            "round trips",
+        ),
+    ]
+    title = f"`berg list` with past jobs, {distance(FAR)}"
+    return result(title, "No machines.", costs, targets)
+
+
+def listed(cloud: Cloud) -> Callable[[], Cost]:
+    return lambda: cloud.counted(lambda: cloud.berg("list"))
+
+
+def enter_jobs(cloud: Cloud, jobs: int) -> None:
+    """What submitting them would have written into the index."""
+    bucket, summary = (
+        Bucket(cloud.config),
+        job.Summary(user=cloud.config.user, created_at=job.now()),
+    )
+    bucket.write(index.recent_path("like", summary), b"")
+    paths = (index.recent_path(f"job-{number}", summary) for number in range(jobs))
+    cloud.multiply(index.recent_path("like", summary), ((path, {}) for path in paths))
 
 
 def fetching(repeats: int) -> Result:
@@ -105,33 +136,8 @@ def submitting(repeats: int) -> Result:
     )
 
 
-def mirror_again(files: int, repeats: int) -> list[Cost]:
-    folder = make_files(SCRATCH / f"results-{files}", files, 100)
-    with Cloud() as cloud:
-        mirror = Mirror(cloud, folder, "sent")
-        mirror.sync()
-        costs = rounds(
-            {f"{files:,} files": lambda: cloud.counted(mirror.sync)},
-            repeats,
-            lambda: (folder / "0.bin").write_bytes(os.urandom(100)),
-        )
-        mirror.process.communicate()
-    shutil.rmtree(folder)
-    return costs.popitem()[1]
-
-
-def mirroring(repeats: int) -> Result:
-    costs = {f"{files:,} files": mirror_again(files, repeats) for files in (1_000, 10_000, 100_000)}
-    why = "a pass looks at every file's times"
-    targets = [
-        Target("requests with 100,000 files over 1,000", last_over_first(costs, "requests"), 1),
-        Target("wall with 100,000 files over 1,000", last_over_first(costs), 1.5, why=why),
-    ]
-    return result("a pass over a results folder in which one file changed", "", costs, targets)
-
-
 def measure(repeats: int) -> list[Result]:
-    return [part(repeats) for part in (listing, fetching, submitting, mirroring)]
+    return [part(repeats) for part in (listing, fetching, submitting)]
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ for line in sys.stdin:
     print(json.dumps({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}), flush=True)
 """
 BERG, GCLOUD, RCLONE = "berg's mirror", "`gcloud storage rsync`", "`rclone copy`"
+RCLONE_32 = "`rclone copy --transfers 32`"
 FIRST = "Each time an empty bucket in a fresh cloud, and a process from its start to its end."
 LATER = "The first pass is over. Berg's mirror lives on, as it does on a machine; the others begin anew."
 WHY_WALL = "the embedded cloud writes and hashes all bytes on the same two cores (last column), whoever sends them"

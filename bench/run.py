@@ -1,7 +1,9 @@
 """Run the benchmarks and write docs/benchmarks.md, or anew only its sections of the scripts that
 are named.
 
-python bench/run.py [--repeats 5] [startup list …]
+With --check the page stays, and what is worse than in it, beyond noise, ends the run with 1.
+
+python bench/run.py [--repeats 5] [--check] [startup list …]
 """
 
 import argparse
@@ -15,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+import check
 import common
 
 # Each is a script beside this one; a new one gets its place in the page here.
@@ -24,17 +27,23 @@ SCRIPTS = [
     "list",
     "page",
     "submit",
+    "tree",
     "sync_edit",
     "worker",
+    "overhead",
     "operations",
     "usage",
+    "pods",
     "cluster_start",
     "cache",
     "results",
     "growing",
+    "passes",
     "fetch",
+    "follow",
     "growth",
     "sweep",
+    "halving",
 ]
 PAGE = common.TOP / "docs/benchmarks.md"
 HEAD = """# Benchmarks
@@ -43,6 +52,7 @@ HEAD = """# Benchmarks
 make bench              # all of them; writes this page
 make bench REPEATS=1    # a quick look
 make bench SCRIPTS="startup list"                   # some; writes their sections anew
+make bench CHECK=1      # compares ratios and counts with this page, and fails where they are worse beyond noise
 .venv/bin/python bench/startup.py --repeats 5       # one, which prints its tables
 ```
 
@@ -50,9 +60,11 @@ On {machine}; each section says when.
 
 Programs that are compared run in turn, in one run. On the other end of all of them is the
 [embedded cloud](embedded-cloud.md) of this repository, a fresh one for each side where a note says so, on the same
-computer: there is no network between, and its CPU time comes out of the same {cpus} cores. CPU is user and system time
-of a program and its children. Ratios are of medians. Peers stand in environments of their own under `.venv/peers`,
-which the scripts make.
+computer: there is no network between, and its CPU time comes out of the same {cpus} cores. Where a title says how far
+away the cloud is, each request takes that time, and the first one on a connection thrice, for the handshakes of TCP and
+TLS; machines are near. Round trips are those of the longest chain of a laptop's requests of which each began when the one
+before it had ended; where the cloud answers in no time that is chance. CPU is user and system time of a program and its
+children. Ratios are of medians. Peers stand in environments of their own under `.venv/peers`, which the scripts make.
 
 {versions}
 """
@@ -133,49 +145,78 @@ def title(script: str) -> str:
     return f"## `bench/{script}.py`\n\n"
 
 
+def measure(script: str, repeats: int) -> tuple[str, str] | None:
+    """Run a script; return its rows in the table of targets and its section, None if it fails."""
+    path = Path(__file__).with_name(f"{script}.py")
+    command: list[str | Path] = [sys.executable, path, "--json", "--repeats", str(repeats)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        return None
+    answer = json.loads(done.stdout)
+    results = []
+    for each in answer["results"]:
+        targets = [common.Target(**target) for target in each.pop("targets")]
+        results.append(common.Result(**each, targets=targets))
+    rows = ""
+    for result in results:
+        for each in result.targets:
+            cells = [
+                script,
+                f"{result.title}: {each.text}",
+                each.show(each.measured),
+                each.show(each.limit),
+            ]
+            rows += f"| {' | '.join(cells)} | {'met' if each.met else '**missed**'} |\n"
+    note = f"Measured on {time.strftime('%Y-%m-%d')} at {commit()}, with {repeats} repeats."
+    return rows, f"{answer['about']}\n\n{note}\n\n{common.markdown(results)}"
+
+
+def worse_than_before(script: str, repeats: int, rows: str) -> list[str]:
+    """Return what is worse than in the page, and was so again when it was measured anew."""
+    before = check.measured_in(PAGE.read_text())
+    first = check.regressions(before, check.measured_in(rows))
+    if not first:
+        return []
+    print(f"{script} seems worse, once more: {'; '.join(first.values())}", file=sys.stderr)
+    again = measure(script, repeats)
+    if again is None:
+        return [f"{script} failed the second time"]
+    second = check.regressions(before, check.measured_in(again[0]))
+    return [said for name, said in second.items() if name in first]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--check", action="store_true", help="compare with the page, and leave it as it is"
+    )
     parser.add_argument("scripts", nargs="*", help="only these")
     arguments = parser.parse_args()
-    began, failed = time.monotonic(), []
+    began = time.monotonic()
+    failed: list[str] = []
+    worse: list[str] = []
     rows: dict[str, str] = {}
     sections: dict[str, str] = {}
     for script in arguments.scripts or SCRIPTS:
         print(f"== {script}, after {time.monotonic() - began:.0f} s", file=sys.stderr)
-        command: list[str | Path] = [
-            sys.executable,
-            Path(__file__).with_name(f"{script}.py"),
-            "--json",
-            "--repeats",
-            str(arguments.repeats),
-        ]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-        if done.returncode:
+        found = measure(script, arguments.repeats)
+        if found is None:
             failed.append(script)
-            continue
-        answer = json.loads(done.stdout)
-        results = []
-        for each in answer["results"]:
-            targets = [common.Target(**target) for target in each.pop("targets")]
-            results.append(common.Result(**each, targets=targets))
-        rows[script] = ""
-        note = f"Measured on {time.strftime('%Y-%m-%d')} at {commit()}, with {arguments.repeats} repeats."
-        sections[script] = f"{answer['about']}\n\n{note}\n\n{common.markdown(results)}"
-        for result in results:
-            for each in result.targets:
-                cells = [
-                    script,
-                    f"{result.title}: {each.text}",
-                    each.show(each.measured),
-                    each.show(each.limit),
-                ]
-                rows[script] += f"| {' | '.join(cells)} | {'met' if each.met else '**missed**'} |\n"
-        write(rows.copy(), sections.copy())  # what was measured outlives a run that is cut short
+        elif arguments.check:
+            worse += worse_than_before(script, arguments.repeats, found[0])
+        else:
+            rows[script], sections[script] = found
+            # what was measured outlives a run that is cut short
+            write(rows.copy(), sections.copy())
+    for said in worse:
+        print(f"worse than in the page: {said}", file=sys.stderr)
     if failed:
         sys.exit(f"these failed: {', '.join(failed)}")
+    if worse:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

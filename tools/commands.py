@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 
 from berg.cli import cli
-from berg.commands.terminal import SECTIONS
+from berg.commands.register import SECTIONS
 
 HEAD = """# Commands
 
-What `berg COMMAND --help` prints. `make docs` writes this page; change the docstrings in `berg/cli.py` and
-`berg/commands/`, not the page.
+What `berg COMMAND --help` prints. `make docs` writes this page; change the docstrings in `berg/commands/`,
+not the page.
 """
 WIDTH = 100
 

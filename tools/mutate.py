@@ -30,11 +30,11 @@ from cosmic_ray.mutating import mutate_code
 TESTS = {
     "berg/google/sending.py": "tests/google/test_mirror_model.py tests/google/test_mirror.py",
     "berg/google/mirror.py": "tests/google/test_mirror_model.py tests/google/test_mirror.py",
-    "berg/google/fetch.py": "tests/google/test_fetch.py",
+    "berg/google/fetch.py": "tests/google/test_fetch.py tests/test_computer.py",
     "berg/machine/saving.py": "tests/machine/test_saving.py",
     "berg/machine/outcome.py": "tests/machine/test_outcome.py",
     "berg/states.py": "tests/test_states.py",
-    "berg/laptop/launch.py": "tests/test_job.py tests/test_defaults.py tests/commands/test_bad_input.py",
+    "berg/laptop/launch.py": "tests/test_launch.py tests/test_defaults.py tests/commands/test_bad_input.py",
     "berg/laptop/ending.py": "tests/test_ending.py tests/commands/test_kill.py",
     "berg/laptop/records.py": "tests/commands/test_records.py",
 }

@@ -22,7 +22,7 @@ CHROMIUM = (
 )
 PICTURES = {
     "page-job.png": ("job/digits-1121-0930-x7k/index.html", 1640),
-    "page-sweep.png": ("sweep/lr/index.html", 1000),
+    "page-sweep.png": ("sweep/lr/index.html", 1640),
 }
 BEGAN = "2026-11-21T09:3{}:00Z"
 

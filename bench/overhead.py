@@ -1,0 +1,95 @@
+"""Where the seconds of a job that does nothing go, from `berg run --wait` to its return.
+
+The image is a golden one, so that nothing is installed, and the repo was sent before. What the cloud
+needs to boot the machine is not berg's. The embedded cloud's machines boot in a fraction of a
+second, Google's in ten or more.
+"""
+
+import itertools
+import json
+import subprocess
+import time
+from pathlib import Path
+from statistics import median
+
+import common
+from common import BIN, FAR, SCRATCH, Cloud, Result, Target, distance
+
+# Runs as the job: when its machine's first process began, and when it runs itself.
+COMMAND = """
+import json, os, time
+age = int(open("/proc/1/stat").read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+boot = age - time.clock_gettime(time.CLOCK_BOOTTIME) + time.monotonic()
+with open(os.environ["BERG_RESULTS_DIR"] + "/times.json", "w") as file:
+    json.dump([boot, time.monotonic()], file)
+"""
+IMAGE = ("--image", "golden", "--image-project", "golden-images")
+PHASES = {
+    "plan": "`berg run` to the plan: python, settings, the working tree, what the cloud offers",
+    "submit": "to the machine's insert: what makes machines is imported, code and job are sent",
+    "boot": "to the first process of the machine: the cloud's",
+    "start": "to the command: the worker, its checkout",
+    "end": "to the last state in the bucket: results and log are saved",
+    "return": "to the return of `berg run`: it looks once a second",
+}
+CLOUDS = "boot"
+WHY = "measured at a load average of 9 to 22 on 2 cores, so the seconds say where the time goes and not how little it can be; the worker's start alone takes 0.78 s where nothing else runs (bench/worker.py), the import of google-cloud-compute 0.4 s of CPU, and the state is written three times, of which Cloud Storage takes one a second"
+
+
+def seconds_of(cloud: Cloud, repo: Path, name: str) -> dict[str, float]:
+    """Run a job that does nothing; return the seconds of each phase."""
+    cloud.call("DELETE", "/_berg/requests")
+    words = ["run", "-g", "0", "-n", name, *IMAGE, "--wait", "python3 nothing.py"]
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [BIN / "berg", *words],
+        cwd=repo,
+        env=cloud.env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr
+    planned = 0.0
+    for line in process.stderr:
+        planned = planned or (time.monotonic() if line.startswith("Job ") else 0.0)
+    assert process.wait() == 0, f"berg run: exit code {process.returncode}"
+    ended = time.monotonic()
+    cloud.berg("fetch", name, SCRATCH / name)
+    boot, command = json.loads((SCRATCH / name / "times.json").read_text())
+    log = cloud.call("GET", "/_berg/requests")["requests"]
+    inserted = [each["began"] for each in log if each["method"] == "compute.instances.insert"]
+    final = [
+        each["ended"]
+        for each in log
+        if each["method"] == "storage.objects.insert" and not each["laptop"]
+    ]
+    at = [began, planned, inserted[0], boot, command, final[-1], ended]
+    return dict(zip(PHASES, (b - a for a, b in itertools.pairwise(at)), strict=True))
+
+
+def measure(repeats: int) -> list[Result]:
+    repo = SCRATCH / "repo"
+    common.make_repo(repo, 100)
+    (repo / "nothing.py").write_text(COMMAND)
+    common.commit(repo)
+    found = []
+    with Cloud() as cloud:
+        seconds_of(cloud, repo, "first")
+        for latency in (0, FAR):
+            with cloud.far(latency):
+                runs = [
+                    seconds_of(cloud, repo, f"job-{latency * 1000:.0f}-{n}") for n in range(repeats)
+                ]
+            middle = {phase: median(run[phase] for run in runs) for phase in PHASES}
+            rows = [[said, f"{middle[phase]:.2f} s"] for phase, said in PHASES.items()]
+            own = median(sum(run.values()) - run[CLOUDS] for run in runs)
+            rows.append(["together, without the boot", f"{own:.2f} s"])
+            target = Target("beyond the machine's boot", own, 4, "s", WHY)
+            title = f"Overhead: a job that does nothing, {distance(latency)}"
+            found.append(Result(title, f"Medians of {repeats}.", ["", "seconds"], rows, [target]))
+    return found
+
+
+if __name__ == "__main__":
+    common.main(__doc__, measure)
