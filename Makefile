@@ -4,13 +4,13 @@ ROUNDS ?= 10
 SEED ?= 1
 MINUTES ?= 2
 REPEATS ?= 5
-# Most tests wait: twice as many processes as there are processors, but no more than six.
-PROCESSES ?= $(shell n=$$(nproc 2>/dev/null || echo 3); echo $$((n < 3 ? 2 * n : 6)))
+# Tests wait half of the time: more processes than processors are quicker, on two as on four.
+PROCESSES ?= 6
 SAMPLE ?= 20
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo wheel test slow test-versions foreign chaos hostile storm mutate bench lint docs clean
+.PHONY: demo wheel test slow examples test-versions foreign chaos hostile storm mutate bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
@@ -27,10 +27,15 @@ test: $(VENV)/test $(VENV)/wheelhouse
 slow: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n $(PROCESSES) --dist worksteal --slow $(PYTEST)
 
+# The examples, also those whose packages the tests do not bring along: Horovod takes some minutes to build. XLA=1 brings
+# torch_xla with the torch that it takes: 6 GB, where no index has one for CPUs alone.
+examples: $(VENV)/test $(VENV)/examples $(if $(XLA),$(VENV)/xla)
+	$(if $(XLA),TORCH_XLA_PYTHON=$(CURDIR)/$(VENV)/xla/bin/python) $(BIN)/pytest --all -rs tests/test_examples.py tests/test_digits.py tests/watch/test_tabs.py $(PYTEST)
+
 # Clients that no one here wrote, against the embedded cloud: gcsfs's own tests, rclone, Google's Node client, gcloud,
 # obstore, PyArrow, TensorStore, the Kubernetes client, SkyPilot's provisioner.
 foreign: $(VENV)/test $(VENV)/foreign/gcsfs $(VENV)/foreign/tools
-	$(BIN)/pytest tests/foreign/*.py -rs $(PYTEST)
+	$(BIN)/pytest tests/foreign/gcloud_tour.py tests/foreign/*_clients.py -rs $(PYTEST)
 
 # The core tests on the oldest and the newest python here, with the lowest and the newest versions of what berg needs.
 test-versions: $(VENV)/test
@@ -38,7 +43,7 @@ test-versions: $(VENV)/test
 
 # Every fault many times, with other seeds; writes the table in docs/reliability.md. Takes half an hour.
 chaos: $(VENV)/test $(VENV)/wheelhouse
-	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py tests/test_pod_faults.py tests/test_claims.py --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
+	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py tests/test_cluster_faults.py tests/test_pod_faults.py tests/test_claims.py tests/test_power.py::test_a_move_that_is_killed_is_found_and_goes_on --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
 
 # A job that is root, with its machine's token, tries what it can; writes the table in docs/security.md.
 hostile: $(VENV)/test $(VENV)/wheelhouse
@@ -52,9 +57,9 @@ storm: $(VENV)/test $(VENV)/wheelhouse
 mutate: $(VENV)/mutate
 	$(BIN)/python tools/mutate.py --sample $(SAMPLE) --seed $(SEED) --page docs/testing.md $(MODULES)
 
-# Berg and its peers in one run; writes docs/benchmarks.md, or its sections of SCRIPTS alone.
+# Berg and its peers in one run; writes docs/benchmarks.md, or its sections of SCRIPTS alone. CHECK=1 compares with it.
 bench: $(VENV)/bench
-	$(BIN)/python bench/run.py --repeats $(REPEATS) $(SCRIPTS)
+	$(BIN)/python bench/run.py --repeats $(REPEATS) $(if $(CHECK),--check) $(SCRIPTS)
 
 lint: $(VENV)/lint
 	$(BIN)/ruff check .
@@ -76,14 +81,25 @@ $(VENV)/demo: setup.py
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || tools/require python3-venv
 	tools/require git
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -e '.[local]'
+	$(BIN)/pip install --quiet -e '.[local,page]'
 	touch $@
 
 $(VENV)/test: $(VENV)/demo
 	tools/require git git-lfs iproute2 openssh-client python3-pip python3-venv rsync
 	[ "$$(id -u)" != 0 ] || tools/require chromium docker-registry faketime nginx-light openmpi-bin openssh-server podman runc tmux
-	$(BIN)/pip install --quiet -e '.[local,test]'
+	$(BIN)/pip install --quiet -e '.[local,page,test]'
 	touch $@
+
+$(VENV)/examples: $(VENV)/test berg/machine/horovod.sh
+	[ "$$(id -u)" != 0 ] || tools/require cmake g++ libopenmpi-dev
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash -e -c 'pip install -r examples/horovod/requirements.txt; . berg/machine/horovod.sh'
+	touch $@
+
+$(VENV)/xla: examples/tpu_torch/requirements.txt
+	rm -rf $@
+	$(PYTHON) -m venv $@.new
+	$@.new/bin/pip install --quiet numpy 'scikit-learn>=1.3' torch==2.9.0 torch_xla==2.9.0
+	mv $@.new $@
 
 # gcsfs as its sdist, which has the tests; the newest that has them. What is missing is skipped, with the reason.
 $(VENV)/foreign/gcsfs: $(VENV)/test
@@ -117,5 +133,5 @@ $(VENV)/mutate: $(VENV)/test $(VENV)/wheelhouse
 	touch $@
 
 $(VENV)/lint: $(VENV)/demo
-	$(BIN)/pip install --quiet -e '.[local,lint]'
+	$(BIN)/pip install --quiet -e '.[local,page,lint]'
 	touch $@

@@ -165,6 +165,8 @@ def main():
         network.load_state_dict(checkpoint["network"])
         optimizer.load_state_dict(checkpoint["optimizer"])
         metrics = checkpoint["metrics"]
+        if rank == 0:
+            print(f"Going on after epoch {len(metrics)}", flush=True)
 
     for epoch in range(len(metrics) + 1, args.epochs + 1):
         start = time.perf_counter()

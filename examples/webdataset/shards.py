@@ -26,6 +26,9 @@ def main():
         "--shards", type=int, default=8, help="for training; one more is for testing"
     )
     parser.add_argument(
+        "--padding", type=int, default=0, help="kB of noise beside each image, to measure reading"
+    )
+    parser.add_argument(
         "--out", type=Path, default=Path(os.environ.get("BERG_RESULTS_DIR", "shards"))
     )
     args = parser.parse_args()
@@ -46,6 +49,8 @@ def main():
                     b"P5 8 8 16\n" + images[number].astype(np.uint8).tobytes(),
                 )
                 add(archive, f"{number:06}.cls", str(digits[number]).encode())
+                if args.padding:
+                    add(archive, f"{number:06}.bin", os.urandom(args.padding * 1000))
         print(
             f"{name}: {len(numbers)} samples, {(args.out / name).stat().st_size} bytes", flush=True
         )

@@ -1,10 +1,11 @@
 """Train a small network on shards that are streamed from a bucket, on as many processes as torchrun starts.
 
-In every epoch the shards are dealt out anew, so that each process reads what others read before: in a cluster with a
-dataset cache (BERG_CACHE_URL) the second epoch comes from there. While the cache does not answer, shards come from
-Cloud Storage itself, and the training goes on.
+WebDataset deals the shards of every epoch out anew, so that each process reads its share, and what others read before:
+in a cluster with a dataset cache (BERG_CACHE_URL) the second epoch comes from there. A shard is read while it comes, and
+no disk holds it. Where the cache fails, in the middle of a shard as well, Cloud Storage itself goes on.
 
-Not covered: checkpoints and GPUs (see torch_ddp), reading ahead, shards larger than memory.
+Not covered: checkpoints and GPUs (see torch_ddp), processes that read ahead (WebLoader of WebDataset), shards that change
+while they are read.
 """
 
 import argparse
@@ -12,7 +13,6 @@ import io
 import json
 import os
 import sys
-import tarfile
 import time
 from pathlib import Path
 from urllib.parse import quote
@@ -21,66 +21,107 @@ import google.auth
 import requests
 import torch
 import torch.distributed as dist
+import urllib3
+import webdataset as wds
 from google.auth.transport.requests import AuthorizedSession
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import default_collate
 
 STORAGE = os.environ.get("STORAGE_EMULATOR_HOST", "https://storage.googleapis.com")
 REST = 5  # seconds for which a cache that failed is not asked
+BROKEN = (requests.RequestException, urllib3.exceptions.HTTPError, OSError)
 
 
 class Bucket:
-    """Objects of a bucket by name; `counts` are those from the cache, and those from Cloud Storage itself."""
+    """Objects of a bucket as streams. `counts` are those from the cache, those from Cloud Storage, and bytes."""
 
     def __init__(self, name):
         credentials, _ = google.auth.default(
             scopes=["https://www.googleapis.com/auth/devstorage.read_only"]
         )
         self.name, self.session = name, AuthorizedSession(credentials)
-        self.cache, self.rests_until, self.counts = os.environ.get("BERG_CACHE_URL"), 0.0, [0, 0]
+        self.cache, self.rests_until, self.counts = os.environ.get("BERG_CACHE_URL"), 0.0, [0, 0, 0]
 
-    def read(self, name):
-        if self.cache and time.monotonic() > self.rests_until:
-            try:
-                content = self.fetch(self.cache, name)
-                self.counts[0] += 1
-                return content
-            except requests.RequestException as error:
-                self.rests_until = time.monotonic() + REST
-                print(f"the cache failed, on from the bucket: {error}", file=sys.stderr, flush=True)
-        content = self.fetch(STORAGE, name)
-        self.counts[1] += 1
-        return content
-
-    def fetch(self, server, name):
+    def ask(self, name, position):
+        """Return who answers for an object from a position on, and the answer."""
+        rests = time.monotonic() < self.rests_until
+        server = STORAGE if rests or not self.cache else self.cache
         # Cache and bucket have the same paths, and take the same token.
-        answer = self.session.get(f"{server}/{self.name}/{quote(name)}", timeout=(5, 60))
-        answer.raise_for_status()
-        if len(answer.content) != int(answer.headers["x-goog-stored-content-length"]):
-            raise requests.ConnectionError(f"{name} was cut short")
-        return answer.content
+        url = f"{server}/{self.name}/{quote(name)}"
+        headers = {"Range": f"bytes={position}-"} if position else {}
+        try:
+            answer = self.session.get(url, headers=headers, timeout=(5, 60), stream=True)
+            answer.raise_for_status()
+        except requests.RequestException as error:
+            self.give_up(server, error)
+            return self.ask(name, position)
+        return server, answer
+
+    def give_up(self, server, error):
+        """Leave the cache alone for a while; raise what went wrong with Cloud Storage itself."""
+        if server == STORAGE:
+            raise error
+        self.rests_until = time.monotonic() + REST
+        print(f"the cache failed, on from the bucket: {error}", file=sys.stderr, flush=True)
+
+    def open(self, name):
+        return io.BufferedReader(Stream(self, name), 1 << 20)
+
+    def open_all(self, shards):
+        """Give WebDataset a stream for each shard."""
+        for shard in shards:
+            yield {**shard, "stream": self.open(shard["url"])}
 
 
-def samples(content):
-    """Return the images of a shard as floats in [0, 1], and their digits."""
-    images, digits = [], []
-    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        for member in archive:
-            data = archive.extractfile(member).read()
-            if member.name.endswith(".pgm"):
-                images.append(torch.frombuffer(bytearray(data[-64:]), dtype=torch.uint8) / 16)
-            else:
-                digits.append(int(data))
-    return torch.stack(images), torch.tensor(digits)
+class Stream(io.RawIOBase):
+    """An object as it comes; where a connection breaks, it goes on from there."""
+
+    def __init__(self, bucket, name):
+        self.bucket, self.name, self.position = bucket, name, 0
+        self.server, self.answer = bucket.ask(name, 0)
+        self.size = int(self.answer.headers["x-goog-stored-content-length"])
+        bucket.counts[self.server == STORAGE] += 1
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        while self.position < self.size:
+            try:
+                data = self.answer.raw.read(len(buffer))
+                if not data:
+                    raise ConnectionError(f"{self.name} was cut short")
+            except BROKEN as error:
+                self.bucket.give_up(self.server, error)
+                self.server, self.answer = self.bucket.ask(self.name, self.position)
+                continue
+            buffer[: len(data)] = data
+            self.position += len(data)
+            self.bucket.counts[2] += len(data)
+            return len(data)
+        return 0
 
 
-def batches(bucket, names, size):
-    """Yield what this process reads of an epoch; no more than one shard is in memory."""
-    for name in names:
-        images, digits = samples(bucket.read(name))
-        for chosen in torch.randperm(len(images)).split(size):
-            yield images[chosen], digits[chosen]
+def image_of(content):
+    """Return a .pgm of 8 x 8 pixels, from 0 to 16, as floats in [0, 1]."""
+    return torch.frombuffer(bytearray(content[-64:]), dtype=torch.uint8) / 16
+
+
+def batches(bucket, names, size, seed, dealing=wds.split_by_node):
+    """Yield batches of images and digits: of this process's share of the shards, in an order of the seed's."""
+    return wds.DataPipeline(
+        wds.SimpleShardList(names, seed=seed),
+        dealing,
+        bucket.open_all,
+        wds.tariterators.tar_file_expander,
+        wds.tariterators.group_by_keys,
+        wds.shuffle(1000, seed=seed),
+        wds.to_tuple("pgm", "cls"),
+        wds.map_tuple(image_of, int),
+        wds.batched(size, collation_fn=default_collate),
+    )
 
 
 def train_epoch(model, optimizer, data):
@@ -119,29 +160,24 @@ def main():
     bucket = Bucket(args.bucket)
     folder = f"berg_results/{args.shards}"
     names = [f"{folder}/train-{shard:03}.tar" for shard in range(args.count)]
-    images, digits = samples(bucket.read(f"{folder}/test.tar"))
+    whole = batches(bucket, [f"{folder}/test.tar"], 10000, 0, dealing=iter)
+    images, digits = next(iter(whole))
     args.logdir.mkdir(parents=True, exist_ok=True)
 
     for epoch in range(1, args.epochs + 1):
-        start, bucket.counts = time.perf_counter(), [0, 0]
-        order = torch.randperm(len(names), generator=torch.Generator().manual_seed(epoch)).tolist()
-        loss = train_epoch(
-            model,
-            optimizer,
-            batches(bucket, [names[n] for n in order[rank::size]], args.batch_size),
-        )
+        start, bucket.counts = time.perf_counter(), [0, 0, 0]
+        loss = train_epoch(model, optimizer, batches(bucket, names, args.batch_size, epoch))
+        seconds = time.perf_counter() - start
         counts = torch.tensor(bucket.counts)
         dist.all_reduce(counts)
         if rank == 0:
             with torch.no_grad():
                 accuracy = (model.module(images).argmax(1) == digits).float().mean().item()
-            row = {
-                "epoch": epoch,
-                "processes": size,
-                "seconds": round(time.perf_counter() - start, 3),
-            }
+            megabytes = int(counts[2]) / 1e6
+            row = {"epoch": epoch, "processes": size, "seconds": round(seconds, 3)}
             row |= {"train_loss": round(loss, 4), "test_accuracy": round(accuracy, 4)}
             row |= {"from_cache": int(counts[0]), "from_bucket": int(counts[1])}
+            row |= {"mb": round(megabytes, 1), "mb_per_second": round(megabytes / seconds, 1)}
             print(json.dumps(row), flush=True)
             with (args.logdir / "metrics.jsonl").open("a") as file:
                 file.write(json.dumps(row) + "\n")
