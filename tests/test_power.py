@@ -132,7 +132,7 @@ def test_what_google_does_not_stop_is_not_stopped(words, why):
 )
 def test_what_cannot_be_stopped_is_named(found, why):
     with pytest.raises(BergError) as error:
-        power.check_stop(found)
+        power.check_stop(found, now=False)
     assert why in error.value.message
 
 
@@ -412,6 +412,14 @@ def test_a_box_that_is_stopped_before_its_worker_begins_does_not_stop_again(berg
     next_one = replace(state, **state.next_attempt("it was stopped"))
     attempt = SimpleNamespace(name="early", state=next_one)
     assert (who, number) == ("tester", "1") and not outside.who_stops(attempt, {"attributes": told})
+
+    # A worker that never comes up after a start, as on a disk that is full, keeps no box on.
+    assert berg("start", "early").returncode == 0
+    refused = berg("stop", "early")
+    assert refused.returncode == 1 and "berg stop --now early" in refused.stderr
+    assert berg("stop", "--now", "early").returncode == 0
+    assert berg.machines()["early"]["status"] == "TERMINATED"
+    assert states.read(berg.bucket, "early").state.state == STOPPED
 
 
 KILLED_WHILE = {  # what keeps it there, what is there then, and whether there are two machines

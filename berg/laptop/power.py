@@ -59,7 +59,7 @@ def stop(config: Config, name: str, now: bool, say: Say) -> str:
     last results. Raise BergError for what cannot be stopped, or does not answer.
     """
     found = find(config, name)
-    machine = check_stop(found)
+    machine = check_stop(found, now)
     if machine.status in OFF:
         return f"is stopped already; start it: berg start {name}"
     assert found.state
@@ -73,8 +73,11 @@ def stop(config: Config, name: str, now: bool, say: Say) -> str:
     return f"stopped. {cost_of(config, machine)}. Start it: berg start {name}"
 
 
-def check_stop(found: Entry) -> Machine:
-    """Return the machine of a devbox; raise BergError if it is not to be stopped."""
+def check_stop(found: Entry, now: bool) -> Machine:
+    """Return the machine of a devbox; raise BergError if it is not to be stopped.
+
+    One whose worker has not begun since the last start can only be stopped `now`.
+    """
     state, machine = found.state, found.machine
     if state is None or machine is None:
         raise BergError(f"{found.name} is no devbox with a machine. See them: berg list")
@@ -86,8 +89,11 @@ def check_stop(found: Entry) -> Machine:
     )
     if why:
         raise BergError(f"{found.name} cannot be stopped: {why}. End it: berg kill {found.name}")
-    if state.state == STOPPED and machine.status not in OFF:
-        raise BergError(f"{found.name} is just being started or stopped. Try again in a minute")
+    if state.state == STOPPED and machine.status not in OFF and not now:
+        raise BergError(
+            f"{found.name} is just being started or stopped. Try again in a minute, or turn it "
+            f"off as it is: berg stop --now {found.name}"
+        )
     return machine
 
 
