@@ -330,6 +330,12 @@ def test_a_sweep_s_row_has_the_zone_of_jobs_that_ended_and_whose_command_it_show
     assert rows.cells(rows.folded(ended)[0])[4] == "2 zones"
 
 
+def test_a_job_of_pods_that_ended_was_in_its_cluster_and_not_in_a_node():
+    ended = entry("pods", "SUCCEEDED", place="gke", group=Group(cluster="us-central1-a/train"))
+    ended.state.zone = "gke-train-n1-standard-8-c0ca6ae5-4snt"
+    assert rows.cells(ended)[4] == ended.to_dict()["zone"] == "us-central1-a/train"
+
+
 def test_pods_that_had_a_limit_to_come_by_are_given_up_when_none_has():
     pending = [Machine("wide", "us-central1-a/full", "PROVISIONING", place="gke")]
     came = [replace(pending[0], status="RUNNING")]

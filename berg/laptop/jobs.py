@@ -114,6 +114,13 @@ class Entry:
         return places.of(self.machine.place if self.machine else self.summary.place)
 
     @property
+    def zone(self) -> str:
+        """Where its machines are or were: a zone, or the LOCATION/NAME of a cluster."""
+        if self.machine:
+            return self.machine.zone
+        return self.group.cluster or (self.state.zone if self.state else "")
+
+    @property
     def usd(self) -> float | None:
         """What its machines have cost; None if their price is unknown, or it is no job."""
         if self.state is None:
@@ -133,14 +140,14 @@ class Entry:
         return self.summary.sweep
 
     def to_dict(self) -> dict[str, Any]:
-        machine = self.machine or Machine("", self.state.zone if self.state else "")
+        machine = self.machine or Machine("", "")
         return {
             "name": self.name,
             **self._told(),
             "user": self.user,
             "created_at": self.created_at,
             "machine_status": self.machine.status if self.machine else None,
-            "zone": machine.zone,
+            "zone": self.zone,
             "external_ip": machine.external_ip,
             "internal_ip": machine.internal_ip,
             "instances": [describe(each) for each in self.machines],

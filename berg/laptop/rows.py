@@ -13,12 +13,10 @@ def cells(entry: Entry) -> list[str]:
     """Return what a list shows of a job or machine: name, state, age, cost, zone, GPUs, results
     dir, exit code.
     """
-    state, summary, machine = entry.state, entry.summary, entry.machine
-    zone = state.zone if state else ""
+    state, summary = entry.state, entry.summary
     gpus = summary.gpus
-    if machine:
-        zone = machine.zone
-        gpus = gpus or machine.gpus
+    if entry.machine:
+        gpus = gpus or entry.machine.gpus
     if summary.machines > 1:
         of_gpus = f" of {gpus}" if gpus else ""
         gpus = f"{summary.machines} machines{of_gpus}"
@@ -27,7 +25,16 @@ def cells(entry: Entry) -> list[str]:
         code = str(state.exit_code)
     created = age(entry.created_at)
     cost = dollars(entry.usd)
-    return [entry.name, entry.status, created, cost, zone, gpus, summary.results_dir, code]
+    return [
+        entry.name,
+        entry.status,
+        created,
+        cost,
+        entry.zone,
+        gpus,
+        summary.results_dir,
+        code,
+    ]
 
 
 def folded(entries: list[Entry]) -> list[Entry]:
@@ -51,7 +58,7 @@ def as_one(parts: list[Entry]) -> Entry:
     first = parts[0]
     states = [part.state for part in parts if part.state]
     more = f"  (the command of {first.name}, the first of {len(parts)} here)"
-    zones = sorted({state.zone for state in states if state.zone})
+    zones = sorted({part.zone for part in parts if part.zone})
     summary = replace(
         first.summary,
         sweep="",

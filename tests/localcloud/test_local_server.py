@@ -99,6 +99,11 @@ def test_unknown_routes_parameters_and_fields(raw, http_session):
     assert http_session.patch(raw.url("x"), json={"storageClass": "COLDISH"}).status_code == 400
 
 
+def test_a_path_of_the_control_api_that_there_is_not(raw, http_session):
+    unknown = http_session.post(f"{raw.server.url}/_berg/pods//evict", json={})
+    assert unknown.status_code == 404 and "not found" in unknown.text.lower()
+
+
 def test_bodies_that_are_too_large_or_too_deep(raw, http_session):
     url = f"{raw.server.url}/storage/v1/b?project={PROJECT}"
     large = http_session.post(url, data=b'{"name": "' + b"x" * (65 * MB) + b'"}')
