@@ -28,6 +28,7 @@ from localcloud.kubernetes import (
     admission,
     bodies,
     certificates,
+    checks,
     discovery,
     disruptions,
     forward,
@@ -38,13 +39,22 @@ from localcloud.kubernetes import (
     streams,
     unreachable,
 )
-from localcloud.kubernetes.changes import add_containers, delete, policy_of, replace, warnings
+from localcloud.kubernetes.changes import (
+    add_containers,
+    check_names,
+    delete,
+    policy_of,
+    replace,
+    warnings,
+)
 from localcloud.kubernetes.kinds import (
     KINDS,
     KUEUE,
     Kind,
     Refusal,
     is_leaving,
+    no_method,
+    no_route,
     not_found,
     set_condition,
     stamp,
@@ -73,6 +83,16 @@ STREAMS: dict[str, Any] = {
 STREAMS["portforward"] = forward.forward
 # how the kubelet calls them
 PATHS = {"log": "containerLogs", "exec": "exec", "attach": "attach", "portforward": "portForward"}
+# What a PUT makes, if it is not there.
+MADE_BY_PUT = (
+    *("endpoints", "events", "leases", "limitranges"),
+    *("roles", "rolebindings", "clusterroles", "clusterrolebindings"),
+)
+REVIEWS = {
+    "selfsubjectaccessreviews": "SelfSubjectAccessReview",
+    "selfsubjectrulesreviews": "SelfSubjectRulesReview",
+    "selfsubjectreviews": "SelfSubjectReview",
+}
 REASONS |= {401: "Unauthorized", 403: "Forbidden", 404: "NotFound"}
 
 
@@ -131,7 +151,9 @@ async def guarded(
         fault = cloud.faults.take(method, request.path_qs)
         if fault and not fault.after_handler:
             await suffer(fault, request, injected)
-        response = await handler(cloud, plane, request, owner)
+        if "plural" in match and "sub" not in match:
+            answer_type(request)
+        response = as_asked(request, await handler(cloud, plane, request, owner))
         if fault and fault.after_handler:
             await suffer(fault, request, injected)
     except Refusal as refusal:
@@ -182,7 +204,7 @@ def verb_of(request: web.Request) -> str:
 def verb_of_resource(request: web.Request) -> str:
     whole = "name" not in request.match_info
     if request.method == "GET":
-        watched = request.query.get("watch") in ("true", "1")
+        watched = queries.is_true(request, "watch")
         return "watch" if watched and whole else "list" if whole else "get"
     if request.method == "DELETE":
         return "deletecollection" if whole else "delete"
@@ -209,21 +231,22 @@ async def about(
         return web.Response(text="ok")
     found = discovery.document(path, plane.has_kueue)
     if found is None:
-        raise Refusal(404, "NotFound", "the server could not find the requested resource")
+        raise no_route()
     return as_json(found)
 
 
 async def review(
     cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
 ) -> web.StreamResponse:
-    body, what = await body_of(request), request.match_info["review"]
+    what = request.match_info["review"]
+    if what not in REVIEWS:
+        raise no_route()
+    body = await body_of(request, REVIEWS[what])
     if what == "selfsubjectaccessreviews":
         return as_json(rbac.review(cloud, plane, owner, body), status=201)
     if what == "selfsubjectrulesreviews":
         return as_json(rbac.list_rules(plane, owner, body), status=201)
-    if what == "selfsubjectreviews":
-        return as_json(rbac.who(plane, owner, body), status=201)
-    raise Refusal(404, "NotFound", "the server could not find the requested resource")
+    return as_json(rbac.who(plane, owner, body), status=201)
 
 
 def kind_of(plane: Plane, request: web.Request) -> Kind:
@@ -235,14 +258,14 @@ def kind_of(plane: Plane, request: web.Request) -> Kind:
         or (kind.api == KUEUE and not plane.has_kueue)
         or (sub and sub not in kind.subresources)
     ):
-        raise Refusal(404, "NotFound", "the server could not find the requested resource")
+        raise no_route()
     return kind
 
 
-async def body_of(request: web.Request) -> Any:
+async def body_of(request: web.Request, of: str) -> Any:
     if "apply-patch" in request.content_type:
-        return patches.parse(bodies.text_of(await request.read()))
-    return await bodies.read(request)
+        return bodies.parse_yaml(bodies.text_of(await request.read()), "error decoding YAML: ")
+    return await bodies.read(request, of)
 
 
 def check_manager(plane: Plane, request: web.Request, uid: str) -> None:
@@ -262,6 +285,36 @@ def check_not_impersonated(request: web.Request, owner: Owner) -> None:
         return
     told = f'users "{name}" is forbidden: User "{owner.email}" cannot impersonate resource "users" in API group "" '
     raise Refusal(403, "Forbidden", f"{told}at the cluster scope", name=name, kind="users")
+
+
+ANSWERS = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
+WILD = ("*/*", "application/*", "")
+
+
+def answer_type(request: web.Request) -> str:
+    """The first type of answer that a request takes and that there is; Kubernetes' refusal of a
+    request that takes none. There are no answers in protobuf here.
+    """
+    asked = request.headers.get("Accept", "*/*").split(",")
+    types = [each.partition(";")[0].strip() for each in asked]
+    found = next((each for each in types if each in (*WILD, *ANSWERS[:2])), None)
+    if found is None:
+        told = f"only the following media types are accepted: {', '.join(ANSWERS)}"
+        raise Refusal(406, "NotAcceptable", told)
+    return ANSWERS[1] if found == ANSWERS[1] else ANSWERS[0]
+
+
+def as_asked(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """An answer in YAML, where that is asked for."""
+    is_json = isinstance(response, web.Response) and response.content_type == ANSWERS[0]
+    if not is_json or answer_type(request) == ANSWERS[0]:
+        return response
+    import yaml
+
+    assert isinstance(response, web.Response) and isinstance(response.body, bytes)
+    text = yaml.safe_dump(json.loads(response.body)).encode()
+    headers = {"Warning": response.headers["Warning"]} if "Warning" in response.headers else {}
+    return web.Response(body=text, status=response.status, content_type=ANSWERS[1], headers=headers)
 
 
 def wants_table(request: web.Request) -> bool:
@@ -291,8 +344,11 @@ def warn(response: web.Response, warned: Iterable[str]) -> web.Response:
 
 
 async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str) -> web.Response:
-    body, flags = await body_of(request), queries.flags(request)
-    bodies.check_twice(request, kind.name, kind.api.rpartition("/")[2], flags[0])
+    flags = queries.flags(request)
+    body = await body_of(request, kind.name)
+    bodies.check_twice(request, kind.name, kind.version, flags[0])
+    if name := request.match_info.get("name"):
+        check_names({"name": name, "namespace": namespace}, body.setdefault("metadata", {}))
     warned = queries.warnings(request, kind, body)
     made = plane.create(kind.plural, namespace, body, *flags)
     warned += admission.warnings(plane.store, kind.plural, namespace, made)
@@ -313,32 +369,24 @@ async def collection(
     rbac.require(cloud, plane, owner, verb, kind, namespace, "", "")
     if verb == "create":
         if kind.namespaced and not namespace:
-            raise Refusal(
-                405,
-                "MethodNotAllowed",
-                "the server does not allow this method on the requested resource",
-            )
+            raise no_method()
         return await create(plane, request, kind, namespace)
     chosen = queries.selector(request, kind)
     if verb == "watch":
         return await watch(plane, request, kind, chosen)
     if verb not in ("list", "deletecollection"):
-        raise Refusal(
-            405,
-            "MethodNotAllowed",
-            "the server does not allow this method on the requested resource",
-        )
+        raise no_method()
     queries.version(request, plane.store)
     found = [thing for thing in plane.store.shown[kind.plural].values() if chosen.fits(thing)]
     if verb == "deletecollection":
-        options = await body_of(request)
-        policy_of(request, options)
+        options = queries.deletion(request, await body_of(request, bodies.OPTIONS))
+        policy_of(options)
         for thing in found:
             live = plane.store.get(
                 kind.plural, thing["metadata"].get("namespace", ""), thing["metadata"]["name"]
             )
             if live is not None:
-                delete(plane, kind, live, request, options)
+                delete(plane, kind, live, options)
     found, meta = queries.page(request, found, plane.store)
     if wants_table(request):
         return as_json(table(kind.plural, found, meta))
@@ -352,13 +400,6 @@ async def watch(
 ) -> web.StreamResponse:
     query, store = request.query, plane.store
     version, initial = queries.version(request, store), query.get("sendInitialEvents") == "true"
-    if initial and query.get("resourceVersionMatch") != "NotOlderThan":
-        told = "sendInitialEvents is forbidden for watch unless resourceVersionMatch is set to NotOlderThan"
-        raise Refusal(
-            422,
-            "Invalid",
-            f'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: {told}',
-        )
     seconds = queries.number(request, "timeoutSeconds") or 1800
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     response.enable_chunked_encoding()
@@ -428,9 +469,13 @@ async def single(
     name, sub = match["name"], match.get("sub", "")
     namespace = match.get("namespace", "") if kind.namespaced else ""
     rbac.require(cloud, plane, owner, verb_of_resource(request), kind, namespace, name, sub)
+    if request.method == "PATCH":
+        patches.check_type(request.content_type)
     thing = plane.store.get(kind.plural, namespace, name)
     if thing is None:
-        if request.method == "PATCH" and "apply-patch" in request.headers.get("Content-Type", ""):
+        if request.method == "PUT" and kind.plural in MADE_BY_PUT and not sub:
+            return await create(plane, request, kind, namespace)
+        if request.method == "PATCH" and request.content_type == patches.APPLY:
             return await create(plane, request, kind, namespace)
         raise not_found(kind, name)
     if sub in ("log", "exec", "attach", "portforward"):
@@ -443,38 +488,52 @@ async def single(
     if request.method == "GET":
         return shown(request, plane, kind, plane.store.shown[kind.plural][namespace, name])
     if request.method == "DELETE":
-        options = await body_of(request)
-        delete(plane, kind, thing, request, options)
-        warned = warnings(kind, request, options)
+        options = queries.deletion(request, await body_of(request, bodies.OPTIONS))
+        delete(plane, kind, thing, options)
+        warned = warnings(kind, options)
         if is_leaving(thing):
             return shown(request, plane, kind, thing, warned=warned)
-        details = {
-            "name": name,
-            "kind": kind.plural,
-            "group": kind.group,
-            "uid": thing["metadata"]["uid"],
-        }
+        details = {"name": name, "group": kind.group, "kind": kind.plural}
+        details = {key: each for key, each in details.items() if each}
+        details["uid"] = thing["metadata"]["uid"]
         done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
         return warn(as_json({**done, "details": details}), warned)
-    new = copy.deepcopy(thing)
+    if request.method not in ("PUT", "PATCH"):
+        raise no_method()
+    return await change(plane, request, kind, thing, sub)
+
+
+async def change(
+    plane: Plane, request: web.Request, kind: Kind, thing: dict, sub: str
+) -> web.Response:
+    """Replace an object, or patch it."""
+    strict, dry = queries.flags(request)
     if request.method == "PUT":
-        new = await body_of(request)
-    elif request.method == "PATCH":
-        check_manager(plane, request, thing["metadata"]["uid"])
-        text = bodies.text_of(await request.read())
-        new = patches.patched(thing, request.content_type, text)
+        new = await body_of(request, kind.name)
+        bodies.check_twice(request, kind.name, kind.version, strict)
+        if sub != "ephemeralcontainers":
+            checks.check_form(kind, copy.deepcopy(new), strict)
+        warned = queries.warnings(request, kind, new)
     else:
-        raise Refusal(
-            405,
-            "MethodNotAllowed",
-            "the server does not allow this method on the requested resource",
-        )
+        new, warned = await patch(plane, request, kind, thing, strict)
     if sub == "ephemeralcontainers":
-        made = add_containers(plane, kind, thing, new, queries.flags(request)[1])
-        return shown(request, plane, kind, made)
-    flags, warned = queries.flags(request), queries.warnings(request, kind, new)
-    bodies.check_twice(request, kind.name, kind.api.rpartition("/")[2], flags[0])
-    return shown(request, plane, kind, replace(plane, kind, thing, new, sub, *flags), warned=warned)
+        return shown(request, plane, kind, add_containers(plane, kind, thing, new, dry))
+    made = replace(plane, kind, thing, new, sub, strict, dry)
+    return shown(request, plane, kind, made, warned=warned)
+
+
+async def patch(
+    plane: Plane, request: web.Request, kind: Kind, thing: dict, strict: bool
+) -> tuple[dict, list[str]]:
+    """The object that a patch makes of another, and what is warned of."""
+    check_manager(plane, request, thing["metadata"]["uid"])
+    text, content = bodies.text_of(await request.read()), request.content_type
+    if content == patches.APPLY:
+        patches.check_version(kind, patches.read(content, text))
+    new = patches.patched(thing, content, text)
+    warned = queries.warnings(request, kind, new)
+    patches.check_fit(kind, new, content, text, strict)
+    return new, warned
 
 
 def lifetime(seconds: int | None) -> int:
@@ -496,7 +555,7 @@ async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> 
     """Evict a pod as `kubectl drain` does; a token for a service account."""
     meta = thing["metadata"]
     if sub == "token":
-        body = await body_of(request)
+        body = await body_of(request, "TokenRequest")
         seconds = lifetime((body.get("spec") or {}).get("expirationSeconds"))
         token = plane.mint(meta["namespace"], meta["name"], seconds)
         status = {"token": token, "expirationTimestamp": stamp(time.time() + seconds)}
@@ -507,7 +566,7 @@ async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> 
             "status": status,
         }
         return as_json(made, status=201)
-    options = (await body_of(request)).get("deleteOptions") or {}
+    options = (await body_of(request, "Eviction")).get("deleteOptions") or {}
     done = as_json(
         {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201
     )
@@ -525,9 +584,9 @@ async def scale(plane: Plane, request: web.Request, thing: dict) -> web.Response
     """How many replicas a deployment has, and shall have."""
     if request.method != "GET":
         body = (
-            await body_of(request)
+            await body_of(request, "Scale")
             if request.method == "PUT"
-            else patches.parse(bodies.text_of(await request.read()))
+            else patches.read(request.content_type, bodies.text_of(await request.read()))
         )
         wanted = (body.get("spec") or {}).get("replicas")
         if not isinstance(wanted, int) or wanted < 0:

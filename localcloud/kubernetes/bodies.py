@@ -6,15 +6,15 @@ A field that is there twice is found, as Kubernetes finds it where it checks str
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from aiohttp import web
 
-from localcloud.kubernetes import patches, protobuf
+from localcloud.kubernetes import gojson, protobuf
 from localcloud.kubernetes.kinds import Refusal
 
 TYPES = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
+OPTIONS = "DeleteOptions"
 TWICE = "duplicates"  # of a request: what its body says twice
 
 
@@ -27,11 +27,13 @@ class Pairs(dict):
         self.twice = [name for name in self if names.count(name) > 1]
 
 
-async def read(request: web.Request) -> Any:
-    """Return what a request carries; {} for nothing."""
+async def read(request: web.Request, of: str) -> Any:
+    """Return the object of kind `of` that a request carries; the options of a deletion may be
+    nothing.
+    """
     kind = request.content_type if "Content-Type" in request.headers else TYPES[0]
     data = await request.read()
-    if not data:
+    if not data and of == OPTIONS:
         return {}
     if kind == protobuf.TYPE:
         return protobuf.read(data)
@@ -39,33 +41,39 @@ async def read(request: web.Request) -> Any:
         told = "the body of the request was in an unknown format - accepted media types include: "
         raise Refusal(415, "UnsupportedMediaType", told + ", ".join(TYPES))
     if kind == "application/yaml":
-        return patches.parse(text_of(data))
-    found = parse(data)
+        return parse_yaml(text_of(data), "couldn't get version/kind; yaml: ")
+    try:
+        found = gojson.loads(text_of(data), object_pairs_hook=Pairs)
+        gojson.check_head(found)
+    except gojson.Broken as error:
+        raise broken(error, of, data) from None
     twice: list[str] = []
     body = plain(found, "", twice)
     request[TWICE] = [f'duplicate field "{each}"' for each in twice]
-    if not isinstance(body, dict):
-        raise broken(ValueError("not an object"))
     return body
 
 
 def text_of(data: bytes) -> str:
+    """A body as text; what is no UTF-8 becomes what Go makes of it."""
+    return data.decode(errors="replace")
+
+
+def parse_yaml(text: str, prefix: str) -> Any:
+    """A body in YAML, of which JSON is a part."""
+    import yaml
+
     try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise broken(error) from None
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise Refusal(400, "BadRequest", f"{prefix}{error}") from None
 
 
-def parse(data: bytes) -> Any:
-    try:
-        return json.loads(text_of(data), object_pairs_hook=Pairs)
-    except (ValueError, RecursionError) as error:
-        raise broken(error) from None
-
-
-def broken(error: Exception) -> Refusal:
+def broken(error: Exception, of: str, data: bytes) -> Refusal:
     told = f"couldn't get version/kind; json parse error: {error}"
-    return Refusal(400, "BadRequest", told)
+    if of == OPTIONS:
+        return Refusal(500, "", told)
+    prefix = f"the object provided is unrecognized (must be of type {of}): "
+    return Refusal(400, "BadRequest", f"{prefix}{told} ({gojson.summary(data)})")
 
 
 def plain(value: Any, path: str, twice: list[str]) -> Any:

@@ -5,8 +5,6 @@ not change.
 import json
 from typing import Any
 
-from aiohttp import web
-
 from localcloud.kubernetes import checks, defaults, kueue_checks
 from localcloud.kubernetes.kinds import Kind, Refusal, is_leaving
 from localcloud.kubernetes.plane import NAMESPACES, Plane
@@ -14,6 +12,7 @@ from localcloud.kubernetes.pod_checks import EFFECTS
 from localcloud.kubernetes.words import check_key, invalid, one_of
 
 # Of a pod in a job that has not begun: what may change.
+CONDITIONAL = ("leases", "poddisruptionbudgets")  # which are changed as of a version alone
 PLACING = ("nodeSelector", "affinity", "tolerations", "schedulingGates")
 
 
@@ -24,12 +23,12 @@ def replace(
     checks.check_form(kind, new, strict)
     old, meta = thing["metadata"], new.setdefault("metadata", {})
     name = old["name"]
-    for key in ("name", "namespace"):
-        if meta.get(key, old.get(key)) != old.get(key):
-            told = f"the {key} of the object ({meta[key]}) does not match the {key} on the URL ({old[key]})"
-            raise Refusal(400, "BadRequest", told)
+    check_names(old, meta)
     check_uid(kind, thing, meta.get("uid"))
     asked = meta.get("resourceVersion") or old["resourceVersion"]
+    if not meta.get("resourceVersion") and kind.plural in CONDITIONAL:
+        told = "metadata.resourceVersion: Invalid value: 0: must be specified for an update"
+        checks.refuse_as(kind.plural, kind.group, name, [told])
     if not asked.isdecimal():
         why = f'strconv.ParseUint: parsing "{asked}": invalid syntax'
         checks.refuse(kind, name, [f'metadata.resourceVersion: Invalid value: "{asked}": {why}'])
@@ -74,6 +73,22 @@ def replace(
     return thing
 
 
+def check_names(old: dict, meta: dict) -> None:
+    """Raise the refusal of an object that is not the one of its request's path."""
+    name, own = old["name"], meta.get("name")
+    if not own:
+        told = f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+    elif own != name:
+        told = f"the name of the object ({own}) does not match the name on the URL ({name})"
+    elif (meta.get("namespace") or old.get("namespace")) != old.get("namespace"):
+        told = (
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    else:
+        return
+    raise Refusal(400, "BadRequest", told)
+
+
 def add_containers(plane: Plane, kind: Kind, pod: dict, new: dict, dry: bool) -> dict:
     """Let a pod have more ephemeral containers, which is all that this method changes."""
     checks.check_form(kind, new, False)
@@ -104,11 +119,41 @@ def conflict(kind: Kind, thing: dict, told: str) -> Refusal:
     return Refusal(409, "Conflict", message, name=name, group=kind.group, kind=kind.plural)
 
 
+# Kind -> where etcd has its objects, if under another name.
+KEPT_UNDER = {
+    **{"services": "services/specs", "endpoints": "services/endpoints", "nodes": "minions"},
+    **{"events": "events", "endpointslices": "endpointslices", "leases": "leases"},
+}
+
+
 def check_uid(kind: Kind, thing: dict, wanted: str | None) -> None:
-    uid = thing["metadata"]["uid"]
-    if wanted and wanted != uid:
-        told = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}"
-        raise conflict(kind, thing, told)
+    """Raise the refusal of a change that is meant for an object of the same name before this one."""
+    meta = thing["metadata"]
+    if not wanted or wanted == meta["uid"]:
+        return
+    folder = KEPT_UNDER.get(kind.plural, kind.plural)
+    key = "/".join(["/registry", folder, *filter(None, [meta.get("namespace")]), meta["name"]])
+    told = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, "
+    told += "AdditionalErrorMsg: Precondition failed: "
+    told += f"UID in precondition: {wanted}, UID in object meta: {meta['uid']}"
+    raise conflict(kind, thing, told)
+
+
+def check_preconditions(kind: Kind, thing: dict, wanted: dict) -> None:
+    """Raise the refusal of a deletion that is meant for another object, or for it as it was."""
+    meta, name = thing["metadata"], thing["metadata"]["name"]
+    told = ""
+    if (uid := wanted.get("uid")) is not None and uid != meta["uid"]:
+        told = f"the UID in the precondition ({uid}) does not match the UID in record "
+        told += f"({meta['uid']}). The object might have been deleted and then recreated"
+    version, there = wanted.get("resourceVersion"), meta["resourceVersion"]
+    if not told and version is not None and version != there:
+        told = f"the ResourceVersion in the precondition ({version}) does not match the "
+        told += f"ResourceVersion in record ({there}). The object might have been modified"
+    if told:
+        shown = f"{kind.name}.{kind.group}".rstrip(".")
+        message = f'Operation cannot be fulfilled on {shown} "{name}": {told}'
+        raise Refusal(409, "Conflict", message, name=name, group=kind.group, kind=kind.name)
 
 
 def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
@@ -224,26 +269,31 @@ def taint_errors(taints: list[dict], bad: list[str]) -> None:
         one_of(taint.get("effect", ""), EFFECTS, f"{path}.effect", bad)
 
 
-def policy_of(request: web.Request, options: dict) -> str:
+def policy_of(options: dict) -> str:
     """Return the propagation policy that a deletion asks for; "" if it asks for none."""
-    policy = options.get("propagationPolicy") or request.query.get("propagationPolicy") or ""
-    if policy and options.get("orphanDependents") is not None:
+    policy, orphan = options.get("propagationPolicy") or "", options.get("orphanDependents")
+    bad = []
+    if policy and orphan is not None:
         told = "orphanDependents and deletionPropagation cannot be both set"
-        told = f'propagationPolicy: Invalid value: "{policy}": {told}'
-        raise Refusal(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: {told}')
-    if options.get("orphanDependents") is not None:
-        policy = "Orphan" if options["orphanDependents"] else "Background"
+        bad.append(f'propagationPolicy: Invalid value: "{policy}": {told}')
     if policy not in ("", "Orphan", "Background", "Foreground"):
         supported = '"Background", "Foreground", "Orphan", "nil"'
-        told = f'propagationPolicy: Unsupported value: "{policy}": supported values: {supported}'
-        raise Refusal(422, "Invalid", f'DeleteOptions.meta.k8s.io "" is invalid: {told}')
+        told = f'Unsupported value: "{policy}": supported values: {supported}'
+        bad.append(f"propagationPolicy: {told}")
+    if bad:
+        checks.refuse_as("DeleteOptions", "meta.k8s.io", "", bad)
+    if orphan is not None:
+        policy = "Orphan" if orphan else "Background"
     return str(policy)
 
 
-def warnings(kind: Kind, request: web.Request, options: dict) -> list[str]:
+def warnings(kind: Kind, options: dict) -> list[str]:
     """What a deletion that does not say what becomes of pods is warned of."""
-    said = "propagationPolicy" in request.query or "propagationPolicy" in options
-    if kind.plural != "jobs" or said or options.get("orphanDependents") is not None:
+    if (
+        kind.plural != "jobs"
+        or "propagationPolicy" in options
+        or options.get("orphanDependents") is not None
+    ):
         return []
     return [
         "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background "
@@ -251,19 +301,13 @@ def warnings(kind: Kind, request: web.Request, options: dict) -> list[str]:
     ]
 
 
-def delete(plane: Plane, kind: Kind, thing: dict, request: web.Request, options: dict) -> None:
-    policy = policy_of(request, options)
+def delete(plane: Plane, kind: Kind, thing: dict, options: dict) -> None:
+    policy = policy_of(options)
     if kind.plural == "namespaces" and thing["metadata"]["name"] in NAMESPACES:
         name = thing["metadata"]["name"]
         told = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
         raise Refusal(403, "Forbidden", told, name=name, kind=kind.plural)
-    wanted = options.get("preconditions") or {}
-    check_uid(kind, thing, wanted.get("uid"))
-    asked, there = wanted.get("resourceVersion"), thing["metadata"]["resourceVersion"]
-    if asked and asked != there:
-        told = "Precondition failed: ResourceVersion in precondition: "
-        raise conflict(kind, thing, f"{told}{asked}, ResourceVersion in object meta: {there}")
-    grace = options.get("gracePeriodSeconds", request.query.get("gracePeriodSeconds"))
-    if options.get("dryRun") or request.query.get("dryRun"):
-        return
-    plane.delete(kind.plural, thing, policy, None if grace is None else int(grace))
+    check_preconditions(kind, thing, options.get("preconditions") or {})
+    grace = options.get("gracePeriodSeconds")
+    if not options.get("dryRun"):
+        plane.delete(kind.plural, thing, policy, None if grace is None else int(grace))

@@ -8,6 +8,7 @@ mount.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from localcloud.kubernetes import (
@@ -44,43 +45,59 @@ REASONS = {
 TEMPLATES = ("jobs", "deployments", "replicasets")
 
 
+class Unfit(Refusal):
+    """The decoder's 400 for a body that is no object of its kind."""
+
+    def __init__(self, prefix: str, told: str):
+        super().__init__(400, "BadRequest", prefix + told)
+        self.told = told
+
+
 def check_form(kind: Kind, body: Any, strict: bool) -> None:
     """Raise the decoder's 400 for a body of another kind, with wrong types or, if `strict`, with
     unknown fields.
     """
-    version = kind.api.rpartition("/")[2]
-    prefix = f'{kind.name} in version "{version}" cannot be handled as a {kind.name}: '
     if not isinstance(body, dict):
-        raise Refusal(
-            400, "BadRequest", "couldn't get version/kind; json parse error: not an object"
-        )
-    if body.get("kind", kind.name) != kind.name or body.get("apiVersion", kind.api) != kind.api:
-        told = f'no kind "{body.get("kind")}" is registered for version "{body.get("apiVersion")}" in scheme '
-        told += '"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30"'
-        raise Refusal(
-            400,
-            "BadRequest",
-            f'{body.get("kind")} in version "{version}" cannot be handled as a {kind.name}: {told}',
-        )
+        told = "couldn't get version/kind; json parse error: not an object"
+        raise Refusal(400, "BadRequest", told)
+    name, api = body.get("kind") or kind.name, body.get("apiVersion") or kind.api
+    prefix = f'{name} in version "{api.rpartition("/")[2]}" cannot be handled as a {kind.name}: '
+    if (name, api) != (kind.name, kind.api):
+        raise Unfit(prefix, other_kind(kind, name, api))
     if kind.group == kueue_checks.GROUP:
         kueue_checks.check_form(kind, body, strict)
         return
     found = schema.errors(kind.api, kind.name, body)
     types = [each for each in found if not each.startswith("unknown field")]
     if types:  # Go's decoder stops at the first wrong type
-        raise Refusal(400, "BadRequest", prefix + types[0])
+        raise Unfit(prefix, types[0])
     if at := object_checks.not_in_base64(kind.plural, body):
-        raise Refusal(400, "BadRequest", f"{prefix}illegal base64 data at input byte {at.byte}")
+        raise Unfit(prefix, f"illegal base64 data at input byte {at.byte}")
     if found and strict:
-        raise Refusal(400, "BadRequest", f"{prefix}strict decoding error: {', '.join(found)}")
+        raise Unfit(prefix, f"strict decoding error: {', '.join(found)}")
+
+
+def other_kind(kind: Kind, name: str, api: str) -> str:
+    """What the decoder says of an object that is of another kind than it is to be."""
+    if schema.is_known(api, name):
+        inner = kind.group.partition(".")[0] or "core"
+        return f"converting (v1.{name}) to ({inner}.{kind.name}): unknown conversion"
+    told = f'no kind "{name}" is registered for version "{api}" in scheme '
+    return told + '"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30"'
 
 
 def refuse(kind: Kind, name: str, causes: list[str]) -> NoReturn:
-    shown = f"{kind.name}.{kind.group}".rstrip(".")
-    text = causes[0] if len(causes) == 1 else f"[{', '.join(causes)}]"
+    refuse_as(kind.name, kind.group, name, causes)
+
+
+def refuse_as(kind: str, group: str, name: str, causes: list[str]) -> NoReturn:
+    """Raise the 422 of an object of a kind, or of what is called so."""
+    shown = f"{kind}.{group}".rstrip(".")
+    different = [*dict.fromkeys(causes)]
+    text = different[0] if len(different) == 1 else f"[{', '.join(different)}]"
     message = f'{shown} "{name}" is invalid: {text}'
     told = [cause(each) for each in causes]
-    raise Refusal(422, "Invalid", message, name=name, group=kind.group, kind=kind.name, causes=told)
+    raise Refusal(422, "Invalid", message, name=name, group=group, kind=kind, causes=told)
 
 
 def cause(text: str) -> dict[str, str]:
@@ -143,16 +160,15 @@ def check_metadata(plural: str, meta: dict, bad: list[str]) -> None:
         "clusterroles",
         "clusterrolebindings",
     )
-    if not name:
-        bad.append(required("metadata.name", "name or generateName is required"))
-    elif plural in ("services", "namespaces"):
-        check_label_name(name, "metadata.name", bad)
-    elif free:
-        check_segment(name, "metadata.name", bad)
-    else:
-        check_subdomain(name, "metadata.name", bad)
+    check = check_segment if free else check_subdomain
+    if plural in ("services", "namespaces"):
+        check = check_label_name
     if start := meta.get("generateName"):
-        check_start(start, free, bad)
+        check_start(start, check, bad)
+    if name:
+        check(name, "metadata.name", bad)
+    else:
+        bad.append(required("metadata.name", "name or generateName is required"))
     check_labels(meta.get("labels"), "metadata.labels", bad)
     for key in meta.get("annotations") or {}:
         check_key(key.lower(), "metadata.annotations", bad)
@@ -177,12 +193,9 @@ def check_metadata(plural: str, meta: dict, bad: list[str]) -> None:
                 bad.append(invalid(f"metadata.ownerReferences.{key}", "", told))
 
 
-def check_start(start: str, free: bool, bad: list[str]) -> None:
+def check_start(start: str, check: Callable[[str, str, list[str]], None], bad: list[str]) -> None:
     """How names that Kubernetes makes up begin: as names do, and a hyphen may be their end."""
     told: list[str] = []
     whole = re.sub("-$", "a", start)
-    if free:
-        check_segment(whole, "metadata.generateName", told)
-    else:
-        check_subdomain(whole, "metadata.generateName", told)
+    check(whole, "metadata.generateName", told)
     bad += [each.replace(compact(whole), compact(start), 1) for each in told]

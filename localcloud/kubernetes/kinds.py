@@ -89,11 +89,29 @@ class Refusal(Exception):
     def __init__(self, code: int, reason: str, message: str, **details: Any):
         super().__init__(message)
         self.code = code
+        told: dict[str, Any] = {"reason": reason} if reason else {}
+        about = {key: value for key, value in details.items() if value}
+        if about or (code, message) in GENERIC:
+            told["details"] = about
         self.body = {
             **{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"},
-            **{"message": message, "reason": reason, "code": code},
-            "details": {key: value for key, value in details.items() if value},
+            **{"message": message, "code": code},
+            **told,
         }
+
+
+NO_ROUTE = 404, "the server could not find the requested resource"
+NO_METHOD = 405, "the server does not allow this method on the requested resource"
+UNFIT = 422, "the server rejected our request due to an error in our request"
+GENERIC = (NO_ROUTE, NO_METHOD, UNFIT)  # which a server's frame answers, with details of nothing
+
+
+def no_route() -> Refusal:
+    return Refusal(NO_ROUTE[0], "NotFound", NO_ROUTE[1])
+
+
+def no_method() -> Refusal:
+    return Refusal(NO_METHOD[0], "MethodNotAllowed", NO_METHOD[1])
 
 
 def not_found(kind: Kind, name: str) -> Refusal:

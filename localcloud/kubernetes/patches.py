@@ -1,17 +1,25 @@
 """How a patch changes an object: JSON patch, merge patch, strategic merge patch.
 
-Not covered: strategic merges' `$retainKeys`, `$setElementOrder` and lists of plain values; who
-manages which field, so that a server-side apply removes nothing and conflicts with nobody.
+Not covered: strategic merges' `$setElementOrder`; who manages which field, so that a server-side
+apply removes nothing and conflicts with nobody.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any
 
-from localcloud.kubernetes.kinds import Refusal
+from localcloud.kubernetes import bodies, checks, gojson, jsonpatch
+from localcloud.kubernetes.kinds import Kind, Refusal
+from localcloud.kubernetes.words import invalid
 
+JSON = "application/json-patch+json"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+TYPES = (JSON, MERGE, STRATEGIC, APPLY)
 # List field -> the field by which a strategic merge knows its items.
 MERGE_KEYS = {
     "containers": "name",
@@ -20,110 +28,167 @@ MERGE_KEYS = {
     "env": "name",
     "volumes": "name",
     "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
     "ports": "port",
     "conditions": "type",
-    "tolerations": "key",
     "ownerReferences": "uid",
+    "topologySpreadConstraints": "topologyKey",
+    "imagePullSecrets": "name",
+    "secrets": "name",
+    "hostAliases": "ip",
+    "resourceClaims": "name",
+    "schedulingGates": "name",
+    "taints": "key",
 }
+WITH_CONTAINER_PORTS = ("containers", "initContainers", "ephemeralContainers")
+PLAIN = ("finalizers",)  # lists of plain values that a strategic merge adds to
+DROP, ORDER = "$deleteFromPrimitiveList/", "$setElementOrder/"
 
 
-def parse(text: str) -> Any:
-    """A body in JSON or, as of an apply patch, in YAML."""
+def check_type(kind: str) -> None:
+    if kind not in TYPES:
+        told = "the body of the request was in an unknown format - accepted media types include: "
+        raise Refusal(415, "UnsupportedMediaType", told + ", ".join(TYPES))
+
+
+def parse(text: str, of: str) -> Any:
+    """A patch in JSON that is to be `of` that type of Go's."""
+    found = gojson.loads(text)
+    if isinstance(found, dict if of.startswith("map") else list) or found is None:
+        return found or {}
+    kind = gojson.KINDS[type(found)]
+    raise gojson.Broken(f"json: cannot unmarshal {kind} into Go value of type {of}")
+
+
+def read(kind: str, text: str) -> Any:
+    """A patch of that content type, or Kubernetes' refusal of what is none."""
+    prefix = "" if kind == STRATEGIC else "error decoding patch: "
     try:
-        return json.loads(text)
-    except ValueError:
-        import yaml
-
-        try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise Refusal(400, "BadRequest", f"error decoding patch: {error}") from None
+        if kind == APPLY:
+            found = bodies.parse_yaml(text, "error decoding YAML: ")
+            return found if isinstance(found, dict) else {}
+        return parse(text, "[]interface {}" if kind == JSON else "map[string]interface {}")
+    except gojson.Broken as error:
+        raise Refusal(400, "BadRequest", f"{prefix}{error}") from None
 
 
 def patched(thing: dict, kind: str, text: str) -> dict:
     """A copy of `thing` with a patch of that content type."""
-    new = copy.deepcopy(thing)
-    patch = parse(text)
-    if kind == "application/json-patch+json":
-        return json_patch(new, patch)
-    if kind not in (
-        "application/merge-patch+json",
-        "application/strategic-merge-patch+json",
-        "application/apply-patch+yaml",
-    ):
-        raise Refusal(
-            415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {kind}"
-        )
-    if not isinstance(patch, dict):
-        raise Refusal(400, "BadRequest", "error decoding patch: it is no object")
-    return merge(new, patch, plain=kind == "application/merge-patch+json")
+    new, patch = copy.deepcopy(thing), read(kind, text)
+    if kind == JSON:
+        return jsonpatch.apply(new, patch)
+    found: dict = merge(new, patch, plain=kind == MERGE)
+    return found
 
 
-def merge(old: Any, patch: Any, key: str = "", plain: bool = False) -> Any:
+def check_version(kind: Kind, patch: dict) -> None:
+    """Raise the refusal of an apply of an object of another version."""
+    version = patch.get("apiVersion") or ""
+    if version != kind.api:
+        told = "Incorrect version specified in apply patch. Specified patch version: "
+        raise Refusal(400, "BadRequest", f"{told}{version}, expected: {kind.api}")
+
+
+def check_fit(kind: Kind, new: dict, content: str, text: str, strict: bool) -> None:
+    """Raise the 422 of a patch that makes no object of its kind."""
+    try:
+        checks.check_form(kind, new, strict)
+    except checks.Unfit as unfit:
+        told, shown = unfit.told, json.dumps(new, separators=(",", ":"))
+        if content not in (JSON, MERGE):
+            shown, told = gojson.printed(read(content, text)), restored(told)
+        checks.refuse_as("", "", "", [invalid("patch", shown, told)])
+
+
+def restored(told: str) -> str:
+    """What is said of a wrong type where an object is restored from a map, not from JSON."""
+    found = re.fullmatch(r"json: cannot unmarshal (\w+)(?: .*)? into .* of type (\S+)", told)
+    if not found:
+        return told
+    names = {"number": "int64", "array": "slice", "object": "map"}
+    kind, wanted = names.get(found[1], found[1]), found[2]
+    if wanted.startswith("map["):
+        return f"cannot restore map from {kind}"
+    if wanted.startswith("[]"):
+        return f"cannot restore slice from {kind}"
+    if (kind, wanted) == ("int64", "string"):
+        return "cannot convert int64 to string"
+    return f"unrecognized type: {wanted}"
+
+
+def merge(old: Any, patch: Any, key: str = "", plain: bool = False, parent: str = "") -> Any:
     """Merge in place; lists of named things by their names, unless `plain` (RFC 7386)."""
     if isinstance(patch, dict) and isinstance(old, dict):
-        if patch.get("$patch") == "replace":
-            return {name: value for name, value in patch.items() if name != "$patch"}
-        for name, value in patch.items():
-            if name.startswith("$"):
-                continue
-            if value is None:
-                old.pop(name, None)
-            else:
-                old[name] = merge(old.get(name), value, name, plain)
-        return old
-    if isinstance(patch, list) and isinstance(old, list) and key in MERGE_KEYS and not plain:
-        return merge_list(old, patch, MERGE_KEYS[key])
-    return merge({}, patch, plain=plain) if isinstance(patch, dict) else patch
+        return merge_map(old, patch, key, plain)
+    if isinstance(patch, list) and not plain:
+        by = key_of_items(key, parent)
+        if by:
+            return merge_list(old if isinstance(old, list) else [], patch, by, key)
+        if key in PLAIN and isinstance(old, list):
+            return [*old, *(each for each in patch if each not in old)]
+    return merge_map({}, patch, key, plain) if isinstance(patch, dict) else patch
 
 
-def merge_list(old: list, patch: list, by: str) -> list:
-    for item in patch:
-        same = next((each for each in old if each.get(by) == item.get(by)), None)
-        if item.get("$patch") == "delete":
-            old[:] = [each for each in old if each.get(by) != item.get(by)]
-        elif same is None:
-            old.append(item)
+def key_of_items(key: str, parent: str) -> str:
+    if key == "ports" and parent in WITH_CONTAINER_PORTS:
+        return "containerPort"
+    return MERGE_KEYS.get(key, "")
+
+
+def merge_map(old: dict, patch: dict, key: str, plain: bool) -> dict:
+    if plain:
+        return merge_fields(old, patch, key, plain)
+    how = patch.get("$patch", "merge")
+    if how not in ("merge", "replace", "delete"):
+        raise Refusal(500, "", f"Unknown patch type: {how} in map: {gojson.printed(patch)}")
+    if how == "delete":
+        return {}
+    if how == "replace":
+        return {name: value for name, value in patch.items() if name != "$patch"}
+    kept = patch.get("$retainKeys")
+    if kept is not None:
+        check_retained(kept, patch)
+        for name in [name for name in old if name not in kept]:
+            del old[name]
+    for name, value in patch.items():
+        if name.startswith(DROP) and isinstance(old.get(name.removeprefix(DROP)), list):
+            field = name.removeprefix(DROP)
+            old[field] = [each for each in old[field] if each not in value]
+    usual = {name: value for name, value in patch.items() if not name.startswith("$")}
+    return merge_fields(old, usual, key, plain)
+
+
+def check_retained(kept: Any, patch: dict) -> None:
+    """Raise the refusal of a list of fields to keep that leaves out one that is set."""
+    names = {name for name, value in patch.items() if value is not None and name[:1] != "$"}
+    if not isinstance(kept, list) or names - {*kept}:
+        raise Refusal(400, "BadRequest", "invalid patch format of retainKeys")
+
+
+def merge_fields(old: dict, patch: dict, key: str, plain: bool) -> dict:
+    for name, value in patch.items():
+        if value is None:
+            old.pop(name, None)
         else:
-            merge(same, item)
+            old[name] = merge(old.get(name), value, name, plain, key)
     return old
 
 
-def json_patch(thing: dict, steps: list[dict]) -> dict:
-    """RFC 6902, without move and copy."""
-    if not isinstance(steps, list):
-        told = "json: cannot unmarshal object into Go value of type jsonpatch.Patch"
-        raise Refusal(400, "BadRequest", told)
-    for step in steps:
-        *way, last = [
-            part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]
-        ]
-        at: Any = thing
-        try:
-            for part in way:
-                at = at[int(part)] if isinstance(at, list) else at[part]
-            key: Any = (len(at) if last == "-" else int(last)) if isinstance(at, list) else last
-            if step["op"] == "remove":
-                del at[key]
-            elif step["op"] == "test":
-                if at[key] != step["value"]:
-                    raise ValueError(f"testing value {step['path']} failed")
-            elif isinstance(at, list) and step["op"] == "add":
-                at.insert(key, step["value"])
-            elif step["op"] in ("add", "replace"):
-                at[key] = step["value"]
-            elif step["op"] not in ("copy", "move"):
-                raise ValueError(f"Unexpected kind: {step['op']}")
-            else:
-                raise Refusal(
-                    501,
-                    "NotImplemented",
-                    f"JSON patch {step['op']} is not part of the embedded cloud",
-                )
-        except (KeyError, IndexError, ValueError, TypeError) as error:
-            raise Refusal(
-                422,
-                "Invalid",
-                f"the server rejected our request due to an error in our request: {error}",
-            ) from None
-    return thing
+def merge_list(old: list, patch: list, by: str, key: str) -> list:
+    """Merge items that are known by a field."""
+    if any(not isinstance(item, dict) for item in patch):
+        return patch
+    if any(item.get("$patch") == "replace" for item in patch):
+        return [item for item in patch if item.get("$patch") != "replace"]
+    for item in patch:
+        if by not in item:
+            told = f"map: {gojson.printed(item)} does not contain declared merge key: {by}"
+            raise Refusal(500, "", told)
+        same = next((each for each in old if each.get(by) == item[by]), None)
+        if item.get("$patch") == "delete":
+            old[:] = [each for each in old if each.get(by) != item[by]]
+        elif same is None:
+            old.append(merge_map({}, item, key, False))
+        else:
+            merge_map(same, item, key, False)
+    return old

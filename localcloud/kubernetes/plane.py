@@ -136,14 +136,7 @@ class Plane:
             meta["name"] = meta["generateName"] + "".join(secrets.choice(LETTERS) for _ in range(5))
         if kind.namespaced:
             self.check_namespace(meta, namespace)
-        key = (meta.get("namespace", ""), meta.get("name", ""))
-        if key in self.store.rows[plural]:
-            message = f'{kind.resource} "{meta["name"]}" already exists'
-            raise Refusal(
-                409, "AlreadyExists", message, name=meta["name"], group=kind.group, kind=plural
-            )
-        if meta.get("resourceVersion") and not dry:
-            raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
+        asked = meta.pop("resourceVersion", None)
         meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp(), generation=1)
         checks.check_meaning(plural, body)
         checks.check_new(plural, body)
@@ -152,6 +145,12 @@ class Plane:
         if plural == "jobs" and self.has_kueue:
             kueue_checks.default(body)
         admission.check(self.store, plural, meta.get("namespace", ""), body)
+        if asked and not dry:
+            raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
+        if self.store.get(plural, meta.get("namespace", ""), meta["name"]):
+            told = f'{kind.resource} "{meta["name"]}" already exists'
+            about = {"name": meta["name"], "group": kind.group, "kind": plural}
+            raise Refusal(409, "AlreadyExists", told, **about)
         if plural == "services":
             self.give_address(body)
         if not dry:

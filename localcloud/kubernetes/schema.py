@@ -59,6 +59,53 @@ LONG = {
 }
 GO = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
 OF_STRINGS = ("labels", "annotations", "ata", "elector")  # how the paths of maps of strings end
+OF_BYTES = (("Secret", "data"), ("ConfigMap", "binaryData"))
+# Go's types of texts of a few words: (class, field) -> type; of any class, if that is "".
+NAMED = {
+    **{("", "uid"): "types.UID", ("", "imagePullPolicy"): "v1.PullPolicy"},
+    **{("", "dnsPolicy"): "v1.DNSPolicy", ("", "preemptionPolicy"): "v1.PreemptionPolicy"},
+    **{("", "terminationMessagePolicy"): "v1.TerminationMessagePolicy"},
+    **{("", "protocol"): "v1.Protocol", ("", "completionMode"): "v1.CompletionMode"},
+    **{("", "podReplacementPolicy"): "v1.PodReplacementPolicy", ("", "effect"): "v1.TaintEffect"},
+    **{("", "whenUnsatisfiable"): "v1.UnsatisfiableConstraintAction"},
+    **{("", "scheme"): "v1.URIScheme", ("", "medium"): "v1.StorageMedium"},
+    **{
+        ("", "mountPropagation"): "v1.MountPropagationMode",
+        ("", "scopes"): "v1.ResourceQuotaScope",
+    },
+    **{("", "sessionAffinity"): "v1.ServiceAffinity", ("", "procMount"): "v1.ProcMountType"},
+    **{("", "addressType"): "v1.AddressType", ("Capabilities", "add"): "v1.Capability"},
+    **{("Capabilities", "drop"): "v1.Capability", ("Secret", "type"): "v1.SecretType"},
+    **{("PodSpec", "restartPolicy"): "v1.RestartPolicy"},
+    **{("Container", "restartPolicy"): "v1.ContainerRestartPolicy"},
+    **{("ServiceSpec", "type"): "v1.ServiceType", ("LimitRangeItem", "type"): "v1.LimitType"},
+    **{("ServiceSpec", "externalTrafficPolicy"): "v1.ServiceExternalTrafficPolicy"},
+    **{("ServiceSpec", "internalTrafficPolicy"): "v1.ServiceInternalTrafficPolicy"},
+    **{("ServiceSpec", "ipFamilyPolicy"): "v1.IPFamilyPolicy"},
+    **{("ServiceSpec", "ipFamilies"): "v1.IPFamily"},
+    **{("HostPathVolumeSource", "type"): "v1.HostPathType"},
+    **{("DeploymentStrategy", "type"): "v1.DeploymentStrategyType"},
+    **{("SeccompProfile", "type"): "v1.SeccompProfileType"},
+    **{("AppArmorProfile", "type"): "v1.AppArmorProfileType"},
+    **{("Toleration", "operator"): "v1.TolerationOperator"},
+    **{("NodeSelectorRequirement", "operator"): "v1.NodeSelectorOperator"},
+    **{("LabelSelectorRequirement", "operator"): "v1.LabelSelectorOperator"},
+    **{("PodFailurePolicyRule", "action"): "v1.PodFailurePolicyAction"},
+    **{
+        (
+            "PodFailurePolicyOnExitCodesRequirement",
+            "operator",
+        ): "v1.PodFailurePolicyOnExitCodesOperator"
+    },
+    **{("PodFailurePolicyOnPodConditionsPattern", "type"): "v1.PodConditionType"},
+    **{("PodFailurePolicyOnPodConditionsPattern", "status"): "v1.ConditionStatus"},
+    **{
+        (
+            "PodDisruptionBudgetSpec",
+            "unhealthyPodEvictionPolicy",
+        ): "v1.UnhealthyPodEvictionPolicyType"
+    },
+}
 OF_QUANTITIES: tuple[str, ...] = (
     "limits",
     "requests",
@@ -109,6 +156,12 @@ def described(item: ast.AnnAssign) -> tuple[str, ast.expr]:
     return wire, ast.parse(str(item.annotation.value), mode="eval").body
 
 
+def is_known(api: str, kind: str) -> bool:
+    """Whether there is a kind of objects of that name in a group."""
+    found = module(MODULES[api]).get(kind) if api in MODULES else None
+    return isinstance(found, dict) and "apiVersion" in found
+
+
 def errors(api: str, kind: str, value: Any) -> list[str]:
     """What a strict API server says of a body: unknown fields, which are taken out, and wrong
     types.
@@ -154,6 +207,10 @@ def check(where: str, kind: ast.expr, value: Any, path: str, parent: str, found:
         check_map(value, path, parent, found)
     elif name in SCALARS:
         fits, shown = SCALARS[name]
+        field = re.sub(r"\[[0-9]+\]", "", path).rpartition(".")[2]
+        shown = (
+            NAMED.get((parent, field), NAMED.get(("", field), shown)) if name == "str" else shown
+        )
         if name == "int" and path.rpartition(".")[2] in LONG:
             shown = "int64"
         range_ = 2 ** (63 if shown == "int64" else 31)
@@ -185,18 +242,22 @@ def shown_type(kind: ast.expr) -> str:
 
 
 def check_map(value: Any, path: str, parent: str, found: list[str]) -> None:
-    """A map of strings or of quantities; the models do not tell which."""
+    """A map of strings, of bytes or of quantities; the models do not tell which."""
+    field = path.rpartition(".")[2]
+    kind, item_kind = "map[string]string", "string"
+    if field in OF_QUANTITIES:
+        kind = "v1.ResourceList"
+    elif (parent, field) in OF_BYTES:
+        kind, item_kind = "map[string][]uint8", "[]uint8"
     if not isinstance(value, dict):
-        found.append(wrong(value, parent, path, "map[string]string"))
-    elif path.rpartition(".")[2] in OF_QUANTITIES:
+        found.append(wrong(value, parent, path, kind))
+    elif field in OF_QUANTITIES:
         for item in value.values():
             check_quantity(item, found)
     elif path.endswith(OF_STRINGS):
-        found += [
-            wrong(item, parent, path, "string")
-            for item in value.values()
-            if not isinstance(item, str)
-        ]
+        value.update({key: "" for key, item in value.items() if item is None})
+        rows = [item for item in value.values() if not isinstance(item, str)]
+        found += [wrong(item, parent, path, item_kind) for item in rows]
 
 
 def check_quantity(value: Any, found: list[str]) -> None:

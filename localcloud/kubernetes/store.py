@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+from localcloud.kubernetes import selectors
 from localcloud.kubernetes.kinds import KINDS, Refusal, key_of
 
 REMEMBERED = 5000  # changes that a watch may still ask for
@@ -106,8 +107,8 @@ class Selector:
 
     def __init__(self, namespace: str = "", labels: str = "", fields: str = ""):
         self.namespace = namespace
-        self.labels = [label_term(term) for term in filter(None, re.split(r",(?![^(]*\))", labels))]
-        self.fields = [field_term(term) for term in filter(None, fields.split(","))]
+        self.labels = selectors.labels(labels)
+        self.fields = selectors.fields(fields)
 
     def fits(self, thing: dict | None) -> bool:
         if thing is None or (
@@ -115,39 +116,28 @@ class Selector:
         ):
             return False
         mine = thing["metadata"].get("labels") or {}
-        for key, operator, values in self.labels:
-            has, value = key in mine, mine.get(key)
-            if not {
-                "in": value in values,
-                "notin": value not in values,
-                "exists": has,
-                "missing": not has,
-            }[operator]:
-                return False
+        if not all(fits_label(mine, *term) for term in self.labels):
+            return False
         return all(
             (field_of(thing, path) == value) == wanted for path, value, wanted in self.fields
         )
 
 
-def label_term(term: str) -> tuple[str, str, list[str]]:
-    """Key, operator (in, notin, exists, missing), values."""
-    name = r"[A-Za-z0-9][-A-Za-z0-9_./]*"
-    if found := re.fullmatch(rf"\s*({name})\s+(in|notin)\s*\((.*)\)\s*", term):
-        return found[1], found[2], [value.strip() for value in found[3].split(",")]
-    if found := re.fullmatch(rf"\s*({name})\s*(!=|==|=)\s*([-A-Za-z0-9_.]*)\s*", term):
-        return found[1], "notin" if found[2] == "!=" else "in", [found[3]]
-    if found := re.fullmatch(rf"\s*(!?)\s*({name})\s*", term):
-        return found[2], "missing" if found[1] else "exists", []
-    raise Refusal(400, "BadRequest", f'unable to parse requirement: found "{term.strip()}"')
+def fits_label(labels: dict, key: str, operator: str, values: list[str]) -> bool:
+    value = labels.get(key)
+    if operator in ("gt", "lt"):
+        number, bound = as_number(value), int(values[0])
+        return number is not None and (number > bound if operator == "gt" else number < bound)
+    return {
+        "in": value in values,
+        "notin": value not in values,
+        "exists": key in labels,
+        "missing": key not in labels,
+    }[operator]
 
 
-def field_term(term: str) -> tuple[str, str, bool]:
-    found = re.fullmatch(r"([^=!]+)(!=|==|=)(.*)", term)
-    if not found:
-        raise Refusal(
-            400, "BadRequest", f"invalid field selector: {term}: can't understand '{term}'"
-        )
-    return found[1], found[3], found[2] != "!="
+def as_number(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch("[+-]?[0-9]+", text) else None
 
 
 def field_of(thing: dict, path: str) -> str:

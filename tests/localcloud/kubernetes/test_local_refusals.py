@@ -262,7 +262,9 @@ def test_how_it_is_asked(kube):
     path, fine = f"{CORE}/configmaps", named("ConfigMap")
     told = refusal(kube, path, fine, fieldManager="m" * 129)
     assert "fieldManager: Too long: may not be more than 128 bytes" in told
-    assert "printable characters" in refusal(kube, path, fine, fieldManager="a\tb")
+    assert "invalid character U+0009 (at position 1)" in refusal(
+        kube, path, fine, fieldManager="a\tb"
+    )
     json_patch = {"Content-Type": "application/json-patch+json"}
     target = f"{path}/asked"
     kube.create({**fine, "metadata": {"name": "asked"}})

@@ -1,0 +1,411 @@
+"""What a real API server says of requests whose form is wrong, word for word: bodies that are no
+JSON, patches that do not apply, selectors that cannot be read, preconditions that do not hold.
+
+The words are those of its sources: apiserver/pkg/endpoints/handlers, apimachinery/pkg/labels and
+fields, and Go's encoding/json.
+"""
+
+import pytest
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+JSON, MERGE, STRATEGIC, APPLY = (
+    {"Content-Type": f"application/{name}"}
+    for name in (
+        "json-patch+json",
+        "merge-patch+json",
+        "strategic-merge-patch+json",
+        "apply-patch+yaml",
+    )
+)
+
+
+def settings(name: str, **fields) -> dict:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, **fields}
+
+
+@pytest.fixture(scope="module")
+def asked(kube):
+    kube.create(settings("asked", data={"a": "b"}))
+    yield f"{MAPS}/asked"
+    kube.raw("DELETE", f"{MAPS}/asked")
+
+
+UNKNOWN = (
+    "the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; "
+)
+HEAD = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "unexpected end of JSON input (<empty>)"),
+        ("{", "unexpected end of JSON input ({)"),
+        ('{"a": "b', 'unexpected end of JSON input ({"a": "b)'),
+        ('{"a": }', "invalid character '}' looking for beginning of value ({\"a\": })"),
+        ('{"a": 1,}', "invalid character '}' looking for beginning of object key string"),
+        ("{'a': 1}", r"invalid character '\'' looking for beginning of object key string"),
+        ('{"a" 1}', "invalid character '1' after object key ("),
+        ('{"a": 1 2}', "invalid character '2' after object key:value pair ("),
+        ('{"a": [1 2]}', "invalid character '2' after array element ("),
+        ('{"a": tru}', "invalid character '}' in literal true (expecting 'e') ("),
+        ('{"a": 1} x', "invalid character 'x' after top-level value ("),
+        ('{"a": NaN}', "invalid character 'N' looking for beginning of value ("),
+        ("[1]", f"json: cannot unmarshal array into Go value of type {HEAD} (5b315d)"),
+        ('{"kind": 1}', "json: cannot unmarshal number into Go struct field .kind of type string"),
+    ],
+)
+def test_what_is_no_json(kube, text, why):
+    found = kube.raw("POST", MAPS, text.encode())
+    assert found.status_code == 400 and found.json()["reason"] == "BadRequest"
+    assert found.json()["message"].startswith(f"{UNKNOWN}json parse error: {why}"), found.text
+    assert "details" not in found.json()
+
+
+LEGACY = 'in scheme "k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30"'
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        (
+            MAPS,
+            {"apiVersion": "v1", "kind": "Secret"},
+            'Secret in version "v1" cannot be handled as a ConfigMap: '
+            "converting (v1.Secret) to (core.ConfigMap): unknown conversion",
+        ),
+        (
+            JOBS,
+            {"apiVersion": "batch/v1beta1", "kind": "Job"},
+            'Job in version "v1beta1" cannot be handled as a Job: no kind "Job" is registered '
+            f'for version "batch/v1beta1" {LEGACY}',
+        ),
+        (
+            JOBS,
+            {"spec": {"template": {"spec": {"restartPolicy": 5}}}},
+            'Job in version "v1" cannot be handled as a Job: json: cannot unmarshal number into '
+            "Go struct field PodSpec.spec.template.spec.restartPolicy of type v1.RestartPolicy",
+        ),
+        (
+            JOBS,
+            {"spec": {"template": {"spec": {"containers": [{"resources": {"limits": []}}]}}}},
+            'Job in version "v1" cannot be handled as a Job: json: cannot unmarshal array into '
+            "Go struct field ResourceRequirements.spec.template.spec.containers.resources.limits "
+            "of type v1.ResourceList",
+        ),
+        (
+            "/api/v1/namespaces/default/secrets",
+            {"data": {"a": 1}},
+            'Secret in version "v1" cannot be handled as a Secret: json: cannot unmarshal number '
+            "into Go struct field Secret.data of type []uint8",
+        ),
+    ],
+)
+def test_what_is_no_object_of_its_kind(kube, path, body, message):
+    found = kube.raw("POST", path, body)
+    assert (found.status_code, found.json()["message"]) == (400, message)
+
+
+def test_nulls_in_maps_are_empty_texts(kube):
+    found = kube.raw("POST", MAPS, settings("nulls", data={"a": None, "c": "d"}), dryRun="All")
+    assert found.status_code == 201 and found.json()["data"] == {"a": "", "c": "d"}
+
+
+def test_what_is_wrong_comes_before_what_is_there(kube, asked):
+    found = kube.raw("POST", MAPS, settings("asked", data={"/": "x"}))
+    assert found.status_code == 422
+    assert kube.raw("POST", MAPS, settings("asked")).json()["reason"] == "AlreadyExists"
+
+
+@pytest.mark.parametrize(
+    ("steps", "data"),
+    [
+        ([{"op": "move", "from": "/data/a", "path": "/data/c"}], {"c": "b"}),
+        ([{"op": "copy", "from": "/data/a", "path": "/data/c"}], {"a": "b", "c": "b"}),
+        ([{"op": "test", "path": "/data/a", "value": "b"}], {"a": "b"}),
+        ([{"op": "replace", "path": "/data", "value": {"x~/": "y"}}], None),
+        ([{"op": "replace", "path": "/data/a", "value": "c"}], {"a": "c"}),
+        ([{"op": "remove", "path": "/data/none"}], None),
+        ([{"op": "replace", "path": "/data/none", "value": "c"}], None),
+        ([{"op": "move", "from": "/data/none", "path": "/data/c"}], None),
+        ([{"op": "test", "path": "/data/a", "value": "c"}], None),
+        ([{"op": "add", "path": "/none/deep", "value": "c"}], None),
+        ([{"op": "increase", "path": "/data/a"}], None),
+        ([{"op": "add", "value": "c"}], None),
+        ([{"op": "add", "path": "/metadata/finalizers/-", "value": "a.io/b"}], None),
+    ],
+)
+def test_json_patches(kube, asked, steps, data):
+    found = kube.raw("PATCH", asked, steps, headers=JSON, dryRun="All")
+    if data is not None:
+        assert found.ok and found.json()["data"] == data
+        return
+    assert found.status_code == 422 and found.json()["reason"] == "Invalid"
+    if "x~/" not in str(steps):
+        told = "the server rejected our request due to an error in our request"
+        assert (found.json()["message"], found.json()["details"]) == (told, {})
+
+
+GO_MAP = "json: cannot unmarshal array into Go value of type map[string]interface {}"
+
+
+@pytest.mark.parametrize(
+    ("headers", "text", "query", "code", "message"),
+    [
+        (MERGE, "[]", {}, 400, f"error decoding patch: {GO_MAP}"),
+        (STRATEGIC, "[]", {}, 400, GO_MAP),
+        (MERGE, "{", {}, 400, "error decoding patch: unexpected end of JSON input"),
+        (STRATEGIC, "{", {}, 400, "unexpected end of JSON input"),
+        (
+            JSON,
+            "{}",
+            {},
+            400,
+            "error decoding patch: json: cannot unmarshal object into Go value of type []interface {}",
+        ),
+        (
+            {"Content-Type": "application/json"},
+            "{}",
+            {},
+            415,
+            "the body of the request was in an unknown format - accepted media types include: "
+            "application/json-patch+json, application/merge-patch+json, "
+            "application/strategic-merge-patch+json, application/apply-patch+yaml",
+        ),
+        (
+            MERGE,
+            "{}",
+            {"force": "true"},
+            422,
+            'PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for '
+            "non-apply patch",
+        ),
+        (
+            STRATEGIC,
+            '{"data": {"a": 1}}',
+            {},
+            422,
+            ' "" is invalid: patch: Invalid value: "map[data:map[a:1]]": cannot convert int64 to string',
+        ),
+        (
+            STRATEGIC,
+            '{"foo": 1}',
+            {"fieldValidation": "Strict"},
+            422,
+            ' "" is invalid: patch: Invalid value: "map[foo:1]": strict decoding error: '
+            'unknown field "foo"',
+        ),
+        (
+            STRATEGIC,
+            '{"data": {"$retainKeys": ["x"], "y": "z"}}',
+            {},
+            400,
+            "invalid patch format of retainKeys",
+        ),
+        (
+            APPLY,
+            "{}",
+            {"fieldManager": "me"},
+            400,
+            "Incorrect version specified in apply patch. Specified patch version: , expected: v1",
+        ),
+        (
+            MERGE,
+            '{"metadata": {"name": null}}',
+            {},
+            400,
+            "the name of the object (asked based on URL) was undeterminable: name must be provided",
+        ),
+    ],
+)
+def test_patches_that_cannot_be(kube, asked, headers, text, query, code, message):
+    found = kube.raw("PATCH", asked, text, headers=headers, dryRun="All", **query)
+    assert (found.status_code, found.json()["message"]) == (code, message)
+
+
+def test_a_merge_patch_of_a_wrong_type_shows_the_whole_object(kube, asked):
+    found = kube.raw("PATCH", asked, {"data": {"a": 1}}, headers=MERGE, dryRun="All")
+    (cause,) = found.json()["details"]["causes"]
+    assert (found.status_code, cause["field"], cause["reason"]) == (
+        422,
+        "patch",
+        "FieldValueInvalid",
+    )
+    told = "json: cannot unmarshal number into Go struct field ConfigMap.data of type string"
+    assert (
+        cause["message"].endswith(f'}}": {told}') and '\\"data\\":{\\"a\\":1}' in cause["message"]
+    )
+
+
+def test_a_strategic_patch_keeps_and_drops(kube, asked):
+    patch = lambda body: kube.raw("PATCH", asked, body, headers=STRATEGIC, dryRun="All").json()
+    assert patch({"data": {"$retainKeys": ["c"], "c": "d"}})["data"] == {"c": "d"}
+    assert patch({"data": {"$patch": "replace", "e": "f"}})["data"] == {"e": "f"}
+    more = {"metadata": {"finalizers": ["a.io/x", "a.io/y"]}}
+    assert kube.raw("PATCH", asked, more, headers=STRATEGIC).ok
+    kept = patch({"metadata": {"finalizers": ["a.io/z"]}})["metadata"]["finalizers"]
+    assert kept == ["a.io/x", "a.io/y", "a.io/z"]
+    drop = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a.io/x"]}}
+    assert patch(drop)["metadata"]["finalizers"] == ["a.io/y"]
+    assert kube.raw("PATCH", asked, {"metadata": {"finalizers": None}}, headers=MERGE).ok
+
+
+@pytest.mark.parametrize(
+    ("selector", "message"),
+    [
+        ("a in", "unable to parse requirement: found '' expected: '('"),
+        ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
+        ("a=b=c", "found '=', expected: ',' or 'end of string'"),
+        ("a=b c", "found 'c', expected: ',' or 'end of string'"),
+        (
+            "a!",
+            "unable to parse requirement: found '!', expected: in, notin, =, ==, !=, gt, lt",
+        ),
+        ("!", "unable to parse requirement: found '', expected: identifier"),
+        ("=a", "found '=', expected: !, identifier, or 'end of string'"),
+        ("a,", "found '', expected: identifier after ','"),
+        (
+            "a>b",
+            'unable to parse requirement: values[0]: Invalid value: "b": '
+            "for 'Gt', 'Lt' operators, the value must be an integer",
+        ),
+        ("-a", 'unable to parse requirement: <nil>: Invalid value: "-a": name part must consist'),
+        ("a=-b", 'unable to parse requirement: values[0][a]: Invalid value: "-b": a valid label'),
+    ],
+)
+def test_selectors_of_labels(kube, selector, message):
+    found = kube.raw("GET", MAPS, labelSelector=selector)
+    assert found.status_code == 400 and found.json()["message"].startswith(message), found.text
+
+
+def test_labels_are_compared_as_numbers(kube):
+    for count in (2, 10):
+        about = {"name": f"count-{count}", "labels": {"count": str(count)}}
+        kube.create({**settings("x"), "metadata": about})
+    names = lambda selector: [
+        each["metadata"]["name"] for each in kube.call("GET", MAPS, labelSelector=selector)["items"]
+    ]
+    assert names("count>3") == ["count-10"] and names("count < 3,count") == ["count-2"]
+    assert names("count in (2,,10),!none") == ["count-10", "count-2"]
+    assert kube.raw("DELETE", MAPS, labelSelector="count").ok and names("count") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "message"),
+    [
+        (
+            MAPS,
+            {"fieldSelector": "metadata.name"},
+            "invalid selector: 'metadata.name'; can't understand 'metadata.name'",
+        ),
+        (
+            MAPS,
+            {"fieldSelector": "metadata.name=a=b"},
+            "invalid field selector: unescaped character in value: 61",
+        ),
+        (
+            MAPS,
+            {"fieldSelector": "spec.x=1"},
+            '"spec.x" is not a known field selector: only "metadata.name", "metadata.namespace"',
+        ),
+        (
+            JOBS,
+            {"fieldSelector": "spec.x=1"},
+            'field label "spec.x" not supported for batchv1.Job',
+        ),
+        (MAPS, {"limit": "x"}, 'strconv.ParseInt: parsing "x": invalid syntax'),
+        (
+            MAPS,
+            {"resourceVersion": "x"},
+            'resourceVersion: Invalid value: "x": strconv.ParseUint: parsing "x": invalid syntax',
+        ),
+        (
+            MAPS,
+            {"continue": "x"},
+            "invalid continue token: continue key is not valid: illegal base64 data at input byte 0",
+        ),
+    ],
+)
+def test_questions_that_cannot_be_read(kube, path, query, message):
+    found = kube.raw("GET", path, **query)
+    assert (found.status_code, found.json()["message"]) == (400, message)
+
+
+def test_options_of_lists_and_watches(kube):
+    listed = kube.raw("GET", MAPS, sendInitialEvents="true").json()
+    told = "sendInitialEvents is forbidden for list"
+    assert listed["details"] == {
+        "group": "meta.k8s.io",
+        "kind": "ListOptions",
+        "causes": [
+            {
+                "reason": "FieldValueForbidden",
+                "message": f"Forbidden: {told}",
+                "field": "sendInitialEvents",
+            }
+        ],
+    }
+    query = {"watch": "true", "resourceVersion": "1", "resourceVersionMatch": "Exact"}
+    watched = kube.raw("GET", MAPS, **query).json()
+    assert [each["message"] for each in watched["details"]["causes"]] == [
+        "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        'Unsupported value: "Exact": supported values: "NotOlderThan"',
+    ]
+
+
+def test_preconditions(kube, asked):
+    meta = kube.call("GET", asked)["metadata"]
+    found = kube.raw("DELETE", asked, {"preconditions": {"uid": "x"}}).json()
+    assert found["message"] == (
+        'Operation cannot be fulfilled on ConfigMap "asked": the UID in the precondition (x) does '
+        f"not match the UID in record ({meta['uid']}). The object might have been deleted and then "
+        "recreated"
+    )
+    assert found["details"] == {"name": "asked", "kind": "ConfigMap"}
+    changed = kube.raw(
+        "PUT", asked, {**settings("asked"), "metadata": {"name": "asked", "uid": "x"}}
+    )
+    assert changed.json()["message"] == (
+        'Operation cannot be fulfilled on configmaps "asked": StorageError: invalid object, Code: 4, '
+        "Key: /registry/configmaps/default/asked, ResourceVersion: 0, AdditionalErrorMsg: "
+        f"Precondition failed: UID in precondition: x, UID in object meta: {meta['uid']}"
+    )
+
+
+def test_a_lease_is_made_by_a_put_and_changed_as_of_a_version(kube):
+    body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "put"}}
+    assert kube.raw("PUT", f"{LEASES}/put", body).status_code == 201
+    found = kube.raw("PUT", f"{LEASES}/put", body)
+    assert (found.status_code, found.json()["message"]) == (
+        422,
+        'leases.coordination.k8s.io "put" is invalid: metadata.resourceVersion: Invalid value: 0: '
+        "must be specified for an update",
+    )
+    assert kube.raw("DELETE", f"{LEASES}/put").ok
+
+
+def test_answers_in_other_forms(kube, asked):
+    import yaml
+
+    found = kube.raw("GET", asked, headers={"Accept": "application/yaml"})
+    assert found.headers["Content-Type"] == "application/yaml"
+    assert yaml.safe_load(found.text)["data"] == {"a": "b"}
+    for kind in ("text/html", "application/cbor"):
+        found = kube.raw("GET", asked, headers={"Accept": kind})
+        assert (found.status_code, found.json()["reason"]) == (406, "NotAcceptable")
+    assert found.json()["message"] == (
+        "only the following media types are accepted: application/json, application/yaml, "
+        "application/vnd.kubernetes.protobuf"
+    )
+    assert kube.raw("GET", asked, headers={"Accept": "text/html, */*;q=0.1"}).ok
+
+
+def test_a_deletion_whose_options_cannot_be_read(kube, asked):
+    assert kube.raw("DELETE", asked, gracePeriodSeconds="x").status_code == 400
+    found = kube.raw("DELETE", asked, {"dryRun": ["Foo"]})
+    assert found.status_code == 422 and found.json()["details"]["kind"] == "DeleteOptions"
+    found = kube.raw("DELETE", asked, {"dryRun": ["All"]})
+    assert found.ok and [*found.json()["details"]] == ["name", "kind", "uid"]
+    assert kube.raw("GET", asked).ok
