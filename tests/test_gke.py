@@ -16,7 +16,7 @@ import pods
 import pytest
 from conftest import settle, wait_for
 from local_kube import job
-from machine.test_cluster import BORROW_TORCH, EXAMPLES
+from machine.test_cluster import OLD_LAUNCHER, check_training, copy_torch_example
 from pods import alive, cluster
 
 from berg.google import container
@@ -551,27 +551,13 @@ def test_what_the_api_cannot_answer_at_once_is_asked_again(berg, kube, cloud):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("explicit", [False, True], ids=["torchrun", "launch"])
-def test_torch_trains_on_two_pods(berg, kube, explicit):
-    torch = pytest.importorskip("torch")
-    for file in ("train.py", "requirements.txt"):
-        shutil.copy(EXAMPLES / "torch_ddp" / file, berg.repo)
-    (berg.repo / "setup.sh").write_text(
-        BORROW_TORCH.format(borrowed=Path(torch.__file__).parent.parent)
-    )
-    options = "--nnodes=2 --node_rank=$BERG_NODE_RANK --nproc_per_node=$BERG_NUM_GPUS "
-    options += "--master_addr=$MASTER_ADDR --master_port=$MASTER_PORT" if explicit else ""
-    program = f"python -m torch.distributed.run {options}" if explicit else "torchrun"
-    name = f"ddp{int(explicit)}"
-    wishes = ["-m", "2", "-g", "2", "-n", name, "--each", "--install-script", "setup.sh", "--wait"]
-    done = run(berg, *wishes, f"{program} train.py --epochs=2")
-    assert done.returncode == 0, done.stderr + berg("log", "--machine", f"{name}-1", name).stdout
-    assert f"4 processes on {name}-0 {name}-1, through gloo" in berg.log(name)
-    rows = [
-        json.loads(line)
-        for line in berg.objects("berg_results")[f"berg_results/{name}/metrics.jsonl"].splitlines()
-    ]
-    assert [(row["epoch"], row["processes"]) for row in rows] == [(1, 4), (2, 4)]
+@pytest.mark.parametrize("program", ["torchrun train.py", OLD_LAUNCHER], ids=["torchrun", "launch"])
+def test_torch_trains_on_two_pods(berg, kube, program):
+    copy_torch_example(berg)
+    wishes = ["-m", "2", "-g", "2", "-n", "ddp", "--each", "--install-script", "setup.sh", "--wait"]
+    done = run(berg, *wishes, f"{program} --epochs=1")
+    assert done.returncode == 0, done.stderr + berg("log", "--machine", "ddp-1", "ddp").stdout
+    check_training(berg, "ddp", is_told_its_number=program == OLD_LAUNCHER)
 
 
 # --- people

@@ -4,6 +4,7 @@ What is looked at is what the machines left in the bucket, which processes they 
 machines there are.
 """
 
+import itertools
 import json
 import os
 import pty
@@ -179,15 +180,50 @@ printf '#!/bin/sh\\nexec python -m torch.distributed.run "$@"\\n' >$(dirname $(c
 chmod +x $(dirname $(command -v python))/torchrun
 """
 
+# As scripts from before torchrun are started: each process is told its number on the machine as an argument.
+OLD_LAUNCHER = (
+    "python -m torch.distributed.launch --nnodes=$BERG_NUM_NODES --node_rank=$BERG_NODE_RANK "
+    "--nproc_per_node=2 --master_addr=$MASTER_ADDR --master_port=$MASTER_PORT old.py"
+)
+OLD_SCRIPT = """
+import runpy, socket, sys
+print(socket.gethostname(), "was launched with", *sys.argv[1:], flush=True)
+runpy.run_path("train.py", run_name="__main__")
+"""
 
-@pytest.mark.slow
-def test_torchrun_on_every_machine(berg):
+
+def copy_torch_example(berg) -> None:
     torch = pytest.importorskip("torch")
     for file in ("train.py", "requirements.txt"):
         shutil.copy(EXAMPLES / "torch_ddp" / file, berg.repo)
+    (berg.repo / "old.py").write_text(OLD_SCRIPT)
     (berg.repo / "setup.sh").write_text(
         BORROW_TORCH.format(borrowed=Path(torch.__file__).parent.parent)
     )
+
+
+def check_training(berg, name: str, is_told_its_number: bool) -> None:
+    """Two processes on each of two machines trained as one."""
+    assert f"4 processes on {name}-0 {name}-1, through gloo" in berg.log(name)
+    (row,) = map(json.loads, result(berg, f"{name}/metrics.jsonl").splitlines())
+    assert (row["epoch"], row["processes"]) == (1, 4)
+    printed = berg.log(name) + berg("log", "--machine", f"{name}-1", name).stdout
+    told = set(re.findall(r"\S+ was launched with \S+", printed))
+    ranks = itertools.product((0, 1), (0, 1)) if is_told_its_number else ()
+    assert told == {f"{name}-{m} was launched with --local-rank={rank}" for m, rank in ranks}
+
+
+@pytest.mark.slow
+def test_the_launcher_before_torchrun_on_every_machine(berg):
+    copy_torch_example(berg)
+    wishes = ["-m", "2", "-g", "0", "-n", "old", "--each", "--install-script", "setup.sh"]
+    launched(berg, "run", *wishes, "--wait", f"{OLD_LAUNCHER} --epochs=1")
+    check_training(berg, "old", is_told_its_number=True)
+
+
+@pytest.mark.slow
+def test_torchrun_on_every_machine(berg):
+    copy_torch_example(berg)
     command = "torchrun train.py --epochs=2 && touch $BERG_RESULTS_DIR/$(hostname)"
     wishes = ["-m", "2", "-g", "0", "-n", "ddp", "--each", "--install-script", "setup.sh"]
     launched(berg, "run", *wishes, "--wait", command)

@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,8 @@ ABLE = [
     ),
     pytest.param(machines.Sandbox(machines.PLAIN), id="plain"),
 ]
+
+CC = shutil.which("cc")
 
 
 @pytest.fixture(scope="session")
@@ -101,6 +105,59 @@ def test_headers_of_python_packages_can_be_installed(boot, sandbox):
     machine = boot(f"#!/bin/sh\nmkdir {own} && touch {own}/one.h && echo can install")
     console_with(machine, "can install")
     assert not own.exists()
+
+
+# Boots a machine on which the host's root is nobody, and prints its console.
+BOOT_AS_ORDINARY_USER = """
+import sys, time
+from pathlib import Path
+folder = Path(sys.argv[1])
+sys.path.insert(0, str(folder))
+from localcloud.machines import processes, sandbox as machines
+sandbox = machines.Sandbox(machines.OVERLAY, True)
+script = (folder / "script").read_text()
+box = machines.Machine(folder / "box", "box", "127.0.0.1", 9, folder / "image", script, learns=True)
+process, end = machines.boot(box, sandbox), time.monotonic() + 60
+while "Finished running" not in (box.folder / "serial.log").read_text() and time.monotonic() < end:
+    time.sleep(0.05)
+processes.send(box.folder, sandbox, 9)
+print((box.folder / "serial.log").read_text())
+"""
+INSTALL_HEADERS = """#!/bin/bash
+cc -c -o /root/module.o -I{headers} /root/module.c && echo compiled
+python3 -m pip install --quiet --no-index --break-system-packages /root/headed-1.0-py3-none-any.whl
+find /usr -name of-berg-tests.h -printf 'has %f\\n'
+"""
+
+
+def write_wheel_with_a_header(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "headed-1.0-py3-none-any.whl", "w") as wheel:
+        about = "headed-1.0.dist-info"
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: headed\nVersion: 1.0\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr("headed-1.0.data/headers/of-berg-tests.h", "#define HEADED 1\n")
+        wheel.writestr(f"{about}/RECORD", "")
+
+
+def test_packages_with_headers_where_nobody_is_root(host, tmp_path):
+    """On the machine of an ordinary user, to whom neither /usr/include nor the python belongs."""
+    if host != machines.OVERLAY or not machines.python_headers() or not machines.system_python():
+        pytest.skip("this host has no overlays, or no python3 with pip for its machines")
+    headers = machines.python_headers()[0]
+    folder = Path(tempfile.mkdtemp())  # pytest's own is closed to other users
+    shutil.copytree(Path(machines.__file__).parents[1], folder / "localcloud")
+    (folder / "image").mkdir()
+    write_wheel_with_a_header(folder / "image")
+    (folder / "image/module.c").write_text("#include <stdio.h>\n#include <Python.h>\n")
+    (folder / "script").write_text(INSTALL_HEADERS.format(headers=headers))
+    line = ["/usr/bin/python3", "-c", BOOT_AS_ORDINARY_USER, str(folder)]
+    if os.geteuid() == 0:
+        subprocess.run(["chown", "-R", "65534:65534", folder], check=True)
+        line = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *line]
+    ran = subprocess.run(line, cwd="/", env={"PATH": machines.PATH}, capture_output=True, text=True)
+    machines.remove(folder)
+    assert ": has of-berg-tests.h" in ran.stdout, ran.stdout + ran.stderr
+    assert ": compiled" in ran.stdout or not (headers / "Python.h").exists() or not CC, ran.stdout
 
 
 @pytest.mark.parametrize(
