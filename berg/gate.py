@@ -18,6 +18,7 @@ from berg.checks import check_types, types_of
 
 Made = TypeVar("Made")
 MOST_BYTES = 16 << 20  # of one object that is read as JSON
+LARGEST = 2**63 - 1  # of whole numbers; python has larger ones, which no float holds
 PROJECT = re.compile(r"([a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]*")
 # A machine, a zone or a region, or LOCATION/NAME of a cluster: it becomes a part of a URL.
 RESOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
@@ -26,8 +27,8 @@ RESOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*
 def values(data: str | bytes) -> dict[str, Any]:
     """Return the JSON object in `data`; raise ValueError for anything else.
 
-    A key that is there twice is refused, and so are NaN and numbers beyond a float's range: two
-    readers could understand them in two ways.
+    A key that is there twice is refused, and so are NaN and numbers that are out of range: two
+    readers could understand them in two ways, or fail at them.
     """
     if len(data) > MOST_BYTES:
         raise ValueError(f"it has {len(data):,} bytes")
@@ -58,8 +59,18 @@ def _finite(digits: str) -> float:
     return number
 
 
+def _whole(digits: str) -> int:
+    number = int(digits)
+    if abs(number) > LARGEST:
+        raise ValueError(f"it has the number {digits[:20]}")
+    return number
+
+
 DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite
+    object_pairs_hook=_unique,
+    parse_constant=_refuse_constant,
+    parse_float=_finite,
+    parse_int=_whole,
 )
 
 

@@ -670,6 +670,7 @@ STATES: dict[str, str | dict] = {
     "a key that is there twice": '{"state": "KILLED", "state": "SUCCEEDED"}',
     "NaN": '{"state": "SUCCEEDED", "ran_seconds": NaN}',
     "a number beyond all": '{"state": "SUCCEEDED", "ran_seconds": 1e999}',
+    "a whole number that no float holds": {**SOUND, "job": {"machines": 10**400}},
     "a list as state": "[]",
     "a text as number": {**SOUND, "attempt": "1; rm -rf ~"},
     "a number as text": {**SOUND, "reason": 7},

@@ -3,6 +3,7 @@ of their own account and none of their node.
 """
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -226,7 +227,15 @@ def test_what_things_are_called_in_a_cluster_leads_to_them():
     assert k8s.path_to("pods", "berg-ann/a-x") == "/api/v1/namespaces/berg-ann/pods/a-x"
     assert k8s.path_to("jobs", "a") == "/apis/batch/v1/namespaces/default/jobs/a"
     long = workload.namespace("x" * 80)
-    assert len(long) == 63 and workload.namespace("a_") == "berg-a"
+    assert len(long) == 63 and workload.namespace("ann-b") == "berg-ann-b"
+
+
+def test_no_two_people_have_the_same_namespace():
+    """Else the pods of both would act as the account of whoever submitted last."""
+    users = ["a", "a_", "a-", "a_b", "a-b", "x" * 58, "x" * 59, "x" * 60, "x" * 59 + "y"]
+    found = {user: workload.namespace(user) for user in users}
+    assert len(set(found.values())) == len(users), found
+    assert all(re.fullmatch("berg-[-a-z0-9]{0,57}[a-z0-9]", name) for name in found.values()), found
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import Berg, commit, git, wait_for
 
-from berg import BergError, gce
+from berg import BergError, gate, gce
 from berg.google import storage
 from berg.inventory import Machine
 from berg.laptop import ssh, ssh_config
@@ -613,10 +613,18 @@ def test_a_card_that_is_odd_is_damaged(odd):
         ssh.card_from(json.dumps({"instance_id": "1", **odd}).encode())
 
 
+def test_of_a_card_no_more_is_read_than_a_card_may_have(monkeypatch):
+    monkeypatch.setattr(gate, "MOST_BYTES", 100)
+    long = b" " * 1000
+    bucket = SimpleNamespace(read_from=lambda name, start, end: long[start:end], name="b")
+    with pytest.raises(BergError, match="it has 101 bytes"):
+        ssh.read_card(bucket, "card", SimpleNamespace(name="a"))
+
+
 def test_without_host_keys_of_its_own_a_machine_is_left_to_gcloud(monkeypatch, at_home):
     """An earlier berg started it, whose machines told their keys in the bucket alone."""
     card = {"instance_id": "1", "host_keys": ["ssh-ed25519 AAAA"]}
-    bucket = SimpleNamespace(read=lambda name: json.dumps(card).encode(), name="b")
+    bucket = SimpleNamespace(read_from=lambda *_: json.dumps(card).encode(), name="b")
     monkeypatch.setattr(ssh, "Bucket", lambda config: bucket)
     place = SimpleNamespace(
         host_keys=lambda config, machine, said: [],

@@ -131,7 +131,18 @@ def test_metadata_that_is_missing_is_told_from_what_is_damaged(bucket):
 
 @pytest.mark.parametrize(
     "odd",
-    ['{"a": 1, "a": 2}', '{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', "[1]", "1", "", "{"],
+    [
+        '{"a": 1, "a": 2}',
+        '{"a": NaN}',
+        '{"a": -Infinity}',
+        '{"a": 1e999}',
+        f'{{"a": {10**400}}}',
+        '{"a": -9223372036854775809}',
+        "[1]",
+        "1",
+        "",
+        "{",
+    ],
 )
 def test_json_that_two_readers_understand_in_two_ways_is_refused(odd):
     with pytest.raises(ValueError, match=r"."):

@@ -10,6 +10,7 @@ not ask: who submits their job did.
 
 import contextlib
 import json
+import tempfile
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -46,7 +47,10 @@ def remember(bucket: str, number: str) -> None:
         del numbers[bucket]
     with contextlib.suppress(OSError):  # a home that cannot be written knows nothing
         settings.make_private(file().parent)
-        file().write_text(json.dumps(numbers, indent=2) + "\n")
+        with tempfile.NamedTemporaryFile("w", dir=file().parent, delete=False) as new:
+            new.write(json.dumps(numbers, indent=2) + "\n")
+        # at once: who read half of it would take any bucket for the one that was meant
+        Path(new.name).replace(file())
 
 
 def check(config: Config) -> None:

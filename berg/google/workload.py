@@ -8,6 +8,8 @@ and secrets are those of machines, and pods of different people get different to
 Not covered: accounts of another project than the cluster's, principals without an account.
 """
 
+import hashlib
+import re
 from typing import Any
 
 from berg.config import Config
@@ -17,6 +19,7 @@ ROLE = "roles/iam.workloadIdentityUser"
 ACCOUNT = "berg-pod"  # of pods, in each namespace of berg's
 ANNOTATION = "iam.gke.io/gcp-service-account"  # of a Kubernetes account: whom it acts as
 LONGEST = 63  # characters of a namespace
+NAME = re.compile(rf"(?=.{{1,{LONGEST}}}\Z)[-a-z0-9]*[a-z0-9]")  # of one
 
 
 def pool(config: Config) -> str:
@@ -25,8 +28,15 @@ def pool(config: Config) -> str:
 
 
 def namespace(user: str) -> str:
-    """The namespace of one person's pods, in each cluster with Workload Identity."""
-    return f"berg-{user.replace('_', '-')}"[:LONGEST].rstrip("-")
+    """The namespace of one person's pods, in each cluster with Workload Identity.
+
+    No two people have the same one: what a name cannot keep of a user's, a hash stands for.
+    """
+    name = f"berg-{user}"
+    if NAME.fullmatch(name):
+        return name
+    digest = hashlib.sha256(user.encode()).hexdigest()[:10]
+    return f"{name.replace('_', '-')[:LONGEST - 11].rstrip('-')}-{digest}"
 
 
 def member(config: Config) -> str:

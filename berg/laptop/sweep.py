@@ -576,7 +576,7 @@ def write_results(entries: list[jobs.Entry], fetched: Path, file: Path) -> None:
     rows = [row.flat() for row in results(entries, read)]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", newline="") as output:
+    with file.open("w", newline="", errors="replace") as output:  # JSON has halves of letters
         writer = csv.DictWriter(output, columns)
         writer.writeheader()
         writer.writerows(rows)

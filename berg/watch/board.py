@@ -11,6 +11,7 @@ nothing else. It keeps files open, so that one that grew gets its new end in pla
 berg does the same as here.
 """
 
+import functools
 import hashlib
 import os
 import re
@@ -28,7 +29,8 @@ from berg.config import Config
 from berg.google import api, events
 from berg.google.checksum import file_crc32c
 from berg.google.events import Series
-from berg.google.fetch import NoPlace, below, side_by_side
+from berg.google.fetch import NO_PLACE, NoPlace, below, side_by_side
+from berg.google.paths import shorten
 from berg.google.storage import Bucket, Listed
 from berg.laptop import jobs, ssh
 from berg.watch import projector, usage
@@ -55,7 +57,7 @@ def follow(config: Config, name: str, folder: Path, made: Made) -> int:
     changed = [path for path in brought if path]
     for path in sorted(target.rglob("metrics.jsonl")):
         # one that came before something else failed is not new any more
-        if path in changed or path not in made:
+        if path.is_file() and (path in changed or path not in made):
             convert(path, with_times(events.metrics(path), path.stat().st_mtime), made)
     if job_name:
         changed += follow_usage(bucket, job_name, target / "usage", made)
@@ -92,12 +94,27 @@ def follow_usage(bucket: Bucket, name: str, folder: Path, made: Made) -> list[Pa
 
 def bring(bucket: Bucket, blob: Listed, prefix: str, folder: Path) -> Path | None:
     """Bring an object to a folder, of a file that grew only the end; return its path, or None if it
-    is there already.
+    is there already, or this disk has no place for its name.
     """
     try:
-        path = folder / below(blob.name, prefix)
+        return bring_to(bucket, blob, folder / below(blob.name, prefix))
     except NoPlace:
         return None
+    except OSError as error:
+        if error.errno not in NO_PLACE:
+            raise
+        tell_left_out(blob.name, error.strerror)
+        return None
+
+
+@functools.cache
+def tell_left_out(name: str, why: str) -> None:
+    """Say that an object is left out, once."""
+    api.notify(f"{gate.clean(shorten(name, 80))} is left out: {why}")
+
+
+def bring_to(bucket: Bucket, blob: Listed, path: Path) -> Path | None:
+    """Bring an object to a file, as `bring` does."""
     if path.name == projector.CONFIG and not is_to_be_believed(bucket, blob):
         return None
     updated = 0.0
@@ -121,7 +138,7 @@ def bring(bucket: Bucket, blob: Listed, prefix: str, folder: Path) -> Path | Non
 
 def is_to_be_believed(bucket: Bucket, blob: Listed) -> bool:
     """Return whether TensorBoard may have a configuration of its projector; say it where not."""
-    if projector.is_plain(bucket.read(blob.name) or b""):
+    if projector.is_plain(bucket.read_from(blob.name, 0, projector.LARGEST + 1) or b""):
         return True
     api.notify(f"{gate.clean(blob.name)} is left out: it may name files of this computer")
     return False

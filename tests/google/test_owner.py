@@ -1,6 +1,7 @@
 """Whose the bucket is, compared each time it is used."""
 
 import json
+import threading
 
 import pytest
 
@@ -69,3 +70,20 @@ def test_what_is_kept_may_be_damaged(monkeypatch, tmp_path, text):
     owner.remember("nothing", "")
     owner.check(config)
     assert owner.known()["a"] == "8"
+
+
+def test_who_reads_while_another_command_writes_finds_what_was_known(monkeypatch, tmp_path):
+    monkeypatch.setenv("BERG_HOME", str(tmp_path))
+    owner.remember("a", "7")
+
+    def write() -> None:
+        for number in range(200):
+            owner.remember("b", str(number))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    found = set()
+    while writer.is_alive():
+        found.add(owner.known().get("a"))
+    writer.join()
+    assert found == {"7"} and owner.known() == {"a": "7", "b": "199"}

@@ -185,6 +185,18 @@ def test_names_that_lead_out_of_the_folder_are_left(berg, tmp_path):
     assert not list(tmp_path.rglob("evil"))
 
 
+def test_names_that_this_disk_has_no_place_for_are_left(berg, tmp_path):
+    folder, settings = "berg_results/exp", berg.cloud.settings(berg.bucket_name)
+    for name in ("metrics.jsonl", "a.tfevents", "b/metrics.jsonl/metrics.jsonl"):
+        berg.bucket.write(f"{folder}/{name}", '{"loss": 1}\n')
+    berg.bucket.write(f"{folder}/a.tfevents/metrics.jsonl", '{"loss": 1}\n')
+    berg.bucket.write(f"{folder}/{'x' * 300}/metrics.jsonl", '{"loss": 1}\n')
+    board.follow(settings, "exp", tmp_path / "board", {})
+    shown = tmp_path / "board/exp"
+    assert len(list(shown.glob("*made-by-berg"))) == 1
+    assert len(list((shown / "b/metrics.jsonl").glob("*made-by-berg"))) == 1
+
+
 def test_without_tensorboard_the_folder_is_told(berg, file, tmp_path, monkeypatch):
     berg.bucket.write(f"berg_results/exp/{EVENTS}", file.read_bytes())
     once = berg("tensorboard", "exp", "--once")

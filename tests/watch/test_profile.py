@@ -318,6 +318,8 @@ def test_a_profile_of_what_is_not_there_does_not_begin(berg):
         '{"shared": {"frames": []}, "profiles": [{"samples": [[7]], "weights": [1]}]}',
         '{"shared": {"frames": ["x"]}, "profiles": [{"samples": [[0]], "weights": ["1"]}]}',
         '{"shared": {"frames": ["x"]}, "profiles": [{"samples": [[0]], "weights": [1]}]}',
+        '{"shared": {"frames": [{"name": "x"}, {"name": "y"}]}, "profiles": [{"samples": '
+        f'[[0], [1]], "weights": [{10**400}, {1 - 10**400}]}}]}}',
     ],
 )
 def test_a_profile_that_is_none_has_no_hottest_lines(tmp_path, text):
