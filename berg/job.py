@@ -283,7 +283,8 @@ def check_snapshot(snapshot: Any) -> None:
     """Raise ValueError for what describes no commit, or none of one of its submodules."""
     if not isinstance(snapshot, dict) or not COMMIT.fullmatch(str(snapshot.get("commit"))):
         raise ValueError("it does not describe a commit")
-    if not fits(snapshot.get("packs", []), list[str]):
+    lists = [snapshot.get(key) or [] for key in ("packs", "shallow", "cut")]
+    if not fits(lists, list[list[str]]):
         raise ValueError("its packs are odd")
     submodules = snapshot.get("submodules", {})
     if not isinstance(submodules, dict):

@@ -46,7 +46,9 @@ EVIL = [
     "2026-99-99T00:00:00Z",
     "evil/../evil",
 ]
+HUGE = [10**400, -(10**400), 10**30, 2**63, -1, 0]  # what no float holds, and no clock
 LEAVES = st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.sampled_from(EVIL)
+LEAVES |= st.sampled_from(HUGE)
 LEAVES |= st.floats(allow_nan=True) | st.text(max_size=8)
 VALUES = st.recursive(
     LEAVES,
@@ -64,7 +66,8 @@ SPEC = {"num_gpus": 0, "env": ["A=b"], "zones": ["us-central1-a"], "secrets": []
 def sound(name: str, sweep: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
     """A job that failed, and its state, as JSON."""
     this = job.Job(name, "exit 3", f"out/{name}", "gs://b/out", "proj", "c0ffee", "c0ffee")
-    this.snapshot = {"commit": "c0ffee", "branch": "main", "packs": [], "submodules": {}}
+    commit = "c0ffef" if sweep else "c0ffee"
+    this.snapshot = {"commit": commit, "branch": "main", "packs": [], "submodules": {}}
     this.max_run_seconds, this.max_restarts, this.created_by = 3600, 20, "tester"
     this.spec, this.sweep, this.params = dict(SPEC), sweep, {"lr": "0.1"} if sweep else {}
     this.machine_type, this.created_at = "n1-standard-8", "2026-01-01T00:00:00Z"
@@ -77,17 +80,24 @@ def sound_bucket() -> dict[str, Any]:
     one, state = sound("one")
     first, first_state = sound("lr-0", "lr")
     card = {"name": "one", "rank": 0, "instance_id": "1", "host_keys": ["ssh-ed25519 AAAA"]}
-    sample = {"at": 1767225600, "seconds": 30, "cpu": 3.5, "memory": [1, 2], "gpus": [[50, 1, 2]]}
+    gpu = {"index": 0, "percent": 50.0, "memory_mb": 1.0, "memory_total_mb": 2.0, "watt": 70.0}
+    sample = {"time": 1767225600.0, "cpu_percent": 3.5, "memory_bytes": 9, "gpus": [gpu]}
+    software = {"python": "3.12.3", "driver": "580.1", "packages": {"torch": "2.9.0"}}
     return {
         ".berg/jobs/one_metadata.json": one,
         ".berg/jobs/one_state.json": state,
         ".berg/jobs/lr-0_metadata.json": first,
         ".berg/jobs/lr-0_state.json": first_state,
+        ".berg/index/living/.complete": "",
+        ".berg/index/living/one": "",
+        ".berg/index/recent/tester/8232774399-one": "",
+        ".berg/index/recent/tester/8232774399-lr.sweep": "",
         ".berg/sweeps/lr.json": {"jobs": ["lr-0"], "claim": "c", "sha256": []},
         ".berg/machines/one/one.json": card,
         ".berg/folders/one/a": {"folder": "other"},
         ".berg/logs/one/one.20260101-000000.log": "[berg] Running: exit 3\nloss 1\n",
         ".berg/logs/one/one.20260101-000000.usage.jsonl": sample,
+        ".berg/logs/one/one.20260101-000000.software.json": software,
         "berg_results/out/one/metrics.jsonl": {"step": 1, "loss": 0.5},
         "berg_results/out/lr-0/metrics.jsonl": {"step": 1, "loss": 0.5},
         "berg_results/other/x": "x",
@@ -131,25 +141,45 @@ def changed(changes: list[Any], replaced: dict[str, str]) -> dict[str, Any]:
 
 
 COMMANDS = [
+    ["list"],
+    ["list", "--json", "-c"],
     ["list", "-a", "-v"],
     ["list", "-a", "--json"],
     ["show", "one"],
     ["show", "@", "--json"],
     ["show", "lr"],
+    ["show", "lr", "--json"],
     ["log", "one"],
     ["tail", "one"],
     ["log", "lr/0"],
+    ["log", "--color", "one"],
+    ["log", "--machine", "one", "one"],
     ["fetch", "one"],
     ["fetch", "lr"],
+    ["fetch", "one", "--json"],
     ["wait", "one", "lr"],
+    ["wait", "one", "--json"],
+    ["diff", "one", "lr-0"],
+    ["diff", "one", "lr-0", "--json"],
+    ["costs"],
+    ["costs", "--json"],
     ["top", "--once"],
     ["top", "one", "--once"],
+    ["top", "one", "--once", "--json"],
     ["tensorboard", "one", "--once"],
+    ["tensorboard", "lr", "--once"],
+    ["page", "--export", "berg_results/out/page", "one", "lr"],
     ["ssh", "one", "--worker", "0", "--dry-run"],
+    ["open", "one", "--code"],
+    ["stop", "one"],
+    ["start", "one"],
     ["ssh-config"],
     ["reap", "-y"],
+    ["reap", "--json"],
     ["data", "list"],
     ["data", "list", "mnist"],
+    ["data", "pull", "mnist", "berg_results/out/mnist"],
+    ["data", "rm", "mnist", "-y"],
     ["profile", "one"],
     ["rerun", "one", "--dry-run"],
     ["run", "--resume", "one", "--dry-run"],
@@ -166,7 +196,7 @@ OURS = ("berg_results/out/", "berg_results/lr/results.csv", "berg_results/other/
 
 def nothing(config: Any, method: str, path: str, *_: Any, **__: Any) -> dict[str, Any]:
     """Compute Engine without a machine, a cluster or a secret."""
-    if method == "DELETE" or "clusters" in path or "Guest" in path:
+    if method == "DELETE" or "clusters/" in path or "Guest" in path:
         raise exceptions.NotFound("nothing is there")
     return {"status": "DONE", "defaultServiceAccount": "1-compute@x"}
 

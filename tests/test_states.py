@@ -149,6 +149,15 @@ def test_json_that_two_readers_understand_in_two_ways_is_refused(odd):
         gate.values(odd)
 
 
+@pytest.mark.parametrize("key", ["packs", "shallow", "cut"])
+@pytest.mark.parametrize("odd", [7, [1], {"a": "b"}, "a"])
+def test_a_snapshot_whose_lists_are_none_is_odd(key, odd):
+    job.check_snapshot({"commit": "c0ffee", key: ["c0ffee"]})
+    job.check_snapshot({"commit": "c0ffee", key: [], "cut": None})
+    with pytest.raises(ValueError, match="its packs are odd"):
+        job.check_snapshot({"commit": "c0ffee", key: odd})
+
+
 def test_json_that_is_too_much_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="nested too deeply"):
         gate.values('{"a":' * 100_000)

@@ -30,7 +30,7 @@ def between(
     if before["commit"] == after["commit"]:
         return ""
     try:
-        snapshot.git(folder, "init", "--quiet")
+        snapshot.init(folder, commit(before))
         snapshot.write_shallow(folder, [*cuts(before), *cuts(after)])
         for name in dict.fromkeys([*packs(before), *packs(after)]):
             with open_pack(name) as stream:

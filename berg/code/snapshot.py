@@ -587,6 +587,13 @@ def all_packs(description: dict[str, Any]) -> Iterator[str]:
         yield from all_packs(sub)
 
 
+def init(folder: Path, commit: str) -> None:
+    """Make a folder a repo whose ids are like that of a commit."""
+    # Older gits, which know sha1 alone, pass over the variable and would refuse an option.
+    kind = "sha256" if len(commit) == 64 else "sha1"
+    git(folder, "init", "--quiet", env={"GIT_DEFAULT_HASH": kind})
+
+
 def restore(
     description: dict[str, Any], folder: Path, open_pack: Callable[[str], IO[bytes]]
 ) -> None:
@@ -602,13 +609,7 @@ def restore(
         raise BergError(f"{commit[:80]!r} is not the id of a commit")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        # Older gits, which know sha1 alone, pass over the variable and would refuse an option.
-        git(
-            folder,
-            "init",
-            "--quiet",
-            env={"GIT_DEFAULT_HASH": "sha256" if len(commit) == 64 else "sha1"},
-        )
+        init(folder, commit)
         shallow, cut = description["shallow"], description.get("cut")
         write_shallow(folder, [*shallow, *(cut or [])])
         # An earlier berg did not say where it cut the history of the first pack.

@@ -123,6 +123,20 @@ def test_nothing_of_the_code_becomes_a_file_here(repo, tmp_path):
     assert git(repo, "rev-parse", "HEAD") == after
 
 
+def test_the_code_of_repos_with_sha256_is_compared(tmp_path):
+    repo, folder, pack = tmp_path / "long", tmp_path / "empty", tmp_path / "pack"
+    repo.mkdir()
+    folder.mkdir()
+    git(repo, "init", "-q", "-b", "main", "--object-format=sha256")
+    commits = []
+    for text in ("print(1)\n", "print(2)\n"):
+        (repo / "train.py").write_text(text)
+        commits.append(commit(repo))
+    pack.write_bytes(git_bytes(repo, "pack-objects", "--stdout", "--all", "--quiet", stdin=b""))
+    told = [{**EMPTY, "commit": each, "packs": [".berg/repos/r/all.pack"]} for each in commits]
+    assert "+print(2)" in changes.between(*told, folder, lambda name: pack.open("rb"))
+
+
 def git_bytes(folder, *arguments: str, stdin: bytes) -> bytes:
 
     done = subprocess.run(
