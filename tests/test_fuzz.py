@@ -23,7 +23,7 @@ from memory_bucket import Memory
 
 import berg
 from berg import BergError, cli, config, gce, job, plain
-from berg.google import api, owner
+from berg.google import api, mirror, owner
 from berg.laptop import launch
 from berg.plan import Offer
 from berg.watch import serve
@@ -295,8 +295,18 @@ def fill(world: Any, objects: dict[str, Any]) -> None:
     world.memory.blobs.clear()
     for name, value in objects.items():
         text = value if isinstance(value, str) else json.dumps(value)
-        is_state = name.endswith("_state.json")
-        world.memory.put(name, text, {"state": text} if is_state else None)
+        world.memory.put(name, text, custom_metadata(name, value, text))
+
+
+def custom_metadata(name: str, value: Any, text: str) -> dict[str, str]:
+    """What an object says beside its content: Cloud Storage has texts alone there."""
+    if name.endswith("_state.json"):
+        return {"state": text}
+    if name.startswith(".berg/folders/") and isinstance(value, dict):
+        return {key: str(each) for key, each in value.items()}
+    if name.startswith("berg_results/other/"):
+        return {mirror.WRITER: "one/one"}
+    return {}
 
 
 # FUZZ=500 looks further, at other buckets each time.

@@ -32,8 +32,13 @@ SECRETS = "/secretmanager/v1/projects/berg-local/secrets"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another person's account
 
-# What other files of tests try: packs in tests/code/.
+# What other files of tests try: packs in tests/code/, the port of a tunnel in tests/test_notebook.py.
 ELSEWHERE = [
+    (
+        "another user of this computer, to listen at the port of the tunnel to Jupyter before ssh "
+        "does",
+        "no browser goes there, and nobody gets the token",
+    ),
     (
         "a pack with `.git`, `..`, a slash in a name, or a submodule that leaves or has an option "
         "as its URL",

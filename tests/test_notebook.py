@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.parse
@@ -15,6 +16,7 @@ from conftest import wait_for
 from test_ssh import needs_sshd
 
 from berg import BergError
+from berg.config import Config
 from berg.laptop import notebook
 
 # What berg asks of Jupyter: a server on a port, in its list with the token of its environment.
@@ -62,11 +64,30 @@ def test_the_page_for_the_browser_is_its_owners_alone(tmp_path):
     assert 'url=http://127.0.0.1:4711/lab?token=abc"' in page.read_text()
 
 
-def test_a_tunnel_that_does_not_open_is_named():
-    with subprocess.Popen([sys.executable, "-c", ""], text=True) as tunnel:
-        target = SimpleNamespace(machine="box")
-        with pytest.raises(BergError, match="no tunnel to box opened. See: berg ssh box"):
-            notebook.wait_for_tunnel(tunnel, notebook.free_port(), target)
+def test_who_listens_in_place_of_a_tunnel_gets_no_token(monkeypatch):
+    """Another user of this computer sees the port in ssh's arguments before ssh has it."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        ssh = "import time; time.sleep(1); raise SystemExit(255)  # it cannot have the port"
+        monkeypatch.setattr(notebook, "free_port", lambda: port)
+        monkeypatch.setattr(notebook, "find_server", lambda *_: notebook.Server(1, "token", "/lab"))
+        monkeypatch.setattr(notebook.ssh, "find_target", lambda *_: SimpleNamespace(machine="box"))
+        monkeypatch.setattr(notebook.ssh, "require", lambda _: sys.executable)
+        monkeypatch.setattr(notebook.ssh, "command", lambda *_: ["ssh", "-c", ssh])
+        with (
+            pytest.raises(BergError, match="no tunnel to box opened. See: berg ssh box"),
+            notebook.opened(Config(), "box", print) as (page, _),
+        ):
+            pytest.fail(f"a browser would have gone to {page.read_text()}")
+
+
+def test_a_tunnel_that_does_not_open_in_time_is_ended(monkeypatch):
+    monkeypatch.setattr(notebook, "PATIENCE", 0.2)
+    words = [sys.executable, "-c", "import time; print('welcome', flush=True); time.sleep(60)"]
+    with subprocess.Popen(words, text=True, stdout=subprocess.PIPE) as tunnel:
+        with pytest.raises(BergError, match="no tunnel to box opened"):
+            notebook.wait_for_tunnel(tunnel, SimpleNamespace(machine="box"))
+        assert tunnel.wait(10) == -signal.SIGTERM
 
 
 def token_of_open(berg, log: Path) -> str:

@@ -10,7 +10,7 @@ import re
 import socket
 import subprocess
 import tempfile
-import time
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,9 @@ from berg.laptop.ssh import Say, Target
 
 SCRIPT = Path(__file__).parents[1] / "machine/notebook.py"
 PATIENCE = 30  # seconds for the tunnel to open
+READY = "berg-tunnel"
+# What runs there: ssh runs it once it has the port here, and it ends with its input.
+OPEN = ["echo", READY, "&&", "exec", "cat"]
 
 
 @dataclass
@@ -44,15 +47,16 @@ def opened(config: Config, name: str, say: Say) -> Iterator[tuple[Path, "subproc
     say(f"Looking for Jupyter on {target.machine}")
     server = find_server(config, target)
     port = free_port()
-    forward = ["-N", "-L", f"{port}:127.0.0.1:{server.port}", "-o", "ExitOnForwardFailure=yes"]
-    words = ssh.command(config, target, forward, [])
-    program = [ssh.require("ssh"), *words[1:]]
+    forward = ["-L", f"127.0.0.1:{port}:127.0.0.1:{server.port}"]
+    forward += ["-o", "ExitOnForwardFailure=yes"]
+    words = ssh.command(config, target, forward, OPEN)
+    program, pipe = [ssh.require("ssh"), *words[1:]], subprocess.PIPE
     with (
         tempfile.TemporaryDirectory(prefix="berg-") as folder,
-        subprocess.Popen(program, text=True) as tunnel,
+        subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True, errors="replace") as tunnel,
     ):
         try:
-            wait_for_tunnel(tunnel, port, target)
+            wait_for_tunnel(tunnel, target)
             yield write_page(Path(folder), server, port), tunnel
         finally:
             tunnel.terminate()
@@ -96,16 +100,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for_tunnel(tunnel: "subprocess.Popen[str]", port: int, target: Target) -> None:
-    """Wait until a tunnel takes connections; raise BergError if it does not come."""
-    end = time.monotonic() + PATIENCE
-    while tunnel.poll() is None and time.monotonic() < end:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise BergError(f"no tunnel to {target.machine} opened. See: berg ssh {target.machine}")
+def wait_for_tunnel(tunnel: "subprocess.Popen[str]", target: Target) -> None:
+    """Wait until ssh has the port, and the machine's word that it is logged in; raise BergError if
+    it does not come.
+
+    Whoever listens at the port is not asked: another user of this computer may see it in ssh's
+    arguments and be quicker.
+    """
+    timer = threading.Timer(PATIENCE, tunnel.terminate)
+    timer.start()
+    try:
+        is_open = any(line.strip() == READY for line in tunnel.stdout or ())
+    finally:
+        timer.cancel()
+    if not is_open:
+        raise BergError(f"no tunnel to {target.machine} opened. See: berg ssh {target.machine}")
 
 
 def write_page(folder: Path, server: Server, port: int) -> Path:
