@@ -30,7 +30,7 @@ SCRATCH = Path(tempfile.mkdtemp(prefix="berg-bench-"))  # of this process; `main
 CLEAN = {
     key: value
     for key, value in os.environ.items()
-    if not key.startswith(("BERG_", "GOOGLE_", "CLOUDSDK_"))
+    if not key.startswith(("BERG_", "GOOGLE_", "CLOUDSDK_", "PYTHON"))
 }
 CLEAN |= {
     "HOME": str(SCRATCH),

@@ -21,7 +21,7 @@ from berg.google.explain import explain
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket
 from berg.job import State
-from berg.laptop import defaults, ending, fits, jobs, launch, logs, records
+from berg.laptop import defaults, ending, fits, jobs, latest, launch, logs, results
 from berg.plan import JobSpec, Plan
 
 log = logging.getLogger("berg")
@@ -79,7 +79,7 @@ class Job:
 
     def __post_init__(self) -> None:
         with explained(self.config):
-            self.name = records.resolve(self.config, self.name)
+            self.name = latest.resolve(self.config, self.name)
 
     @property
     def state(self) -> State:
@@ -115,7 +115,7 @@ class Job:
         return that.
         """
         with explained(self.config):
-            prefix, _ = jobs.results_prefix(self.config, self.name)
+            prefix, _ = results.find(self.config, self.name)
             target = Path(folder).expanduser() if folder else Path.home() / prefix
             _, files, left = fetch(Bucket(self.config), prefix, target)
         if left or not files:

@@ -41,12 +41,12 @@ def page(names: tuple[str, ...], everybody: bool, port: int, export: Path | None
         raise click.UsageError("the page has all jobs; NAME is for --export FOLDER")
     settings = config.load_ready()
     if export:
-        from berg.laptop import records
+        from berg.laptop import latest
         from berg.watch import export as exporting
 
         plain.echo(
             exporting.export(
-                settings, [records.resolve(settings, name) for name in names], export, say
+                settings, [latest.resolve(settings, name) for name in names], export, say
             )
         )
         return

@@ -62,7 +62,7 @@ def for_each(settings: config.Config, names: tuple[str, ...], step: Callable[[st
     """Do something with devboxes side by side, and say what came of each; return the exit code."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from berg.laptop.records import resolve
+    from berg.laptop.latest import resolve
 
     _ = settings.session  # before threads want it
     failed = False

@@ -337,11 +337,11 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     """
     settings = config.load_ready()
     from berg.commands import tables
+    from berg.laptop import latest, records
     from berg.laptop import names as names_seen
-    from berg.laptop import records
 
     removals = records.plan_removal(
-        settings, [records.resolve(settings, name) for name in names], say
+        settings, [latest.resolve(settings, name) for name in names], say
     )
     for each in removals:
         say_removal(each)
@@ -394,9 +394,9 @@ def diff(first: str, second: str, stat: bool, as_json: bool) -> None:
     berg diff digits-1121-0930-x7k @ --json | jq .metrics
     """
     settings = config.load_ready()
-    from berg.laptop import compare, records
+    from berg.laptop import compare, latest
 
-    names = [records.resolve(settings, each) for each in (first, second)]
+    names = [latest.resolve(settings, each) for each in (first, second)]
     found = compare.compare(settings, *names)
     if as_json:
         plain.echo(json.dumps(found.to_dict(), indent=2))

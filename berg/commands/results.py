@@ -17,6 +17,7 @@ from berg.commands.terminal import json_option, name_argument, ready, say
 if TYPE_CHECKING:
     from berg.google.storage import Bucket
     from berg.job import State
+    from berg.laptop import results
     from berg.laptop.jobs import Entry
 
 LAST_LINES = 20  # of the log of a job that failed
@@ -155,13 +156,13 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     berg fetch sweep1 ./sweep1 --watch
     """
     settings, name = ready(name)
-    from berg import job
-    from berg.google.storage import Bucket
+    from berg.laptop import results
 
-    if job.NAME.fullmatch(name) and Bucket(settings).exists(job.sweep_path(name)):
+    found = results.look_up(settings, name, not keep)
+    if found.is_sweep:
         fetch_sweep(settings, name, folder, keep, as_json)
     else:
-        fetch_job(settings, name, folder, keep, as_json)
+        fetch_job(settings, found, folder, keep, as_json)
 
 
 @dataclass
@@ -183,22 +184,21 @@ class Fetched:
 
 
 def fetch_job(
-    settings: config.Config, name: str, folder: Path | None, keep: bool, as_json: bool
+    settings: config.Config, asked: "results.Found", folder: Path | None, keep: bool, as_json: bool
 ) -> None:
     """Bring the results of a job, or a folder of results; with `keep` until the job is over."""
     from berg.google.fetch import fetch
     from berg.google.storage import Bucket
-    from berg.laptop import jobs
-    from berg.words import plural
+    from berg.laptop import results
 
-    prefix, job_name = jobs.results_prefix(settings, name)
+    prefix, job_name = asked.prefix, asked.name if asked.stored else None
     bucket, target = Bucket(settings), folder or Path.home() / prefix
     said: set[str] = set()
     for _ in passes():
-        state = jobs.find(settings, job_name).state if job_name else None
+        state = results.state_of(settings, asked.stored) if asked.stored else None
         with FileList() as listed:
             found = Fetched()
-            found.add(fetch(bucket, prefix, target, listed.add))
+            found.add(fetch(bucket, prefix, target, listed.add, listed=asked.begun))
             if job_name:
                 found.add(fetch_beside(bucket, job_name, prefix, folder, listed.add))
         if not keep or state is None or state.final:
@@ -207,16 +207,23 @@ def fetch_job(
     if job_name:
         check_not_removed(bucket, [job_name])
     check_found(found, f"gs://{bucket.name}/{prefix}")
-    if as_json:
-        about = {"folder": str(target), "files": found.files, "fetched": found.new}
-        plain.echo(json.dumps(about))
-    else:
-        say(f"{found.new} of {plural(found.files, 'file')} new or changed")
-        say_if_code(target)
-        plain.echo(target)
+    print_fetched(found, target, as_json)
     if state and job_name:
         say_why(job_name, state)
     raise_missing(found.missing)
+
+
+def print_fetched(found: Fetched, target: Path, as_json: bool) -> None:
+    """Print how many files were brought, and where to."""
+    from berg.words import plural
+
+    if as_json:
+        about = {"folder": str(target), "files": found.files, "fetched": found.new}
+        plain.echo(json.dumps(about))
+        return
+    say(f"{found.new} of {plural(found.files, 'file')} new or changed")
+    say_if_code(target)
+    plain.echo(target)
 
 
 def say_if_code(folder: Path) -> None:

@@ -145,7 +145,7 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
     from concurrent.futures import ThreadPoolExecutor
 
     from berg.laptop import ending, jobs
-    from berg.laptop.records import resolve
+    from berg.laptop.latest import resolve
 
     found = ending.match(settings, tuple(resolve(settings, name) for name in names), everything)
     if not found:

@@ -145,10 +145,10 @@ def resume(
     code.
     """
     from berg.commands import tables
-    from berg.laptop import launch, records
+    from berg.laptop import latest, launch
     from berg.laptop import resume as going_on
 
-    found, this = going_on.described(settings, records.resolve(settings, name))
+    found, this = going_on.described(settings, latest.resolve(settings, name))
     asked = going_on.asked_anew(this, spec.secrets, spec.notify)
     plan = going_on.plan(config.load_ready(**asked.settings), this, asked)
     say(tables.plan(plan))

@@ -191,9 +191,9 @@ def ready(name: str) -> tuple[config.Config, str]:
     job's.
     """
     settings = config.load_ready()
-    from berg.laptop import records
+    from berg.laptop import latest
 
-    return settings, records.resolve(settings, name)
+    return settings, latest.resolve(settings, name)
 
 
 def name_argument(**options: Any) -> Callable[[AnyFunction], AnyFunction]:

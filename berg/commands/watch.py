@@ -37,11 +37,11 @@ def parts_of(settings: config.Config, names: tuple[str, ...]) -> list[str]:
     """Return the names, with the jobs of a sweep in place of the sweep, and my latest job's for
     `@`.
     """
-    from berg.laptop import records
+    from berg.laptop import latest, records
 
     found: list[str] = []
     for name in names:
-        found += records.members(settings, records.resolve(settings, name))
+        found += records.members(settings, latest.resolve(settings, name))
     return list(dict.fromkeys(found))
 
 

@@ -102,10 +102,9 @@ def retrying() -> Any:
     Too many requests in a minute are a 403 at Compute Engine; with the next minute they are allowed
     again.
     """
-    from google.api_core import exceptions
 
     def passes(error: BaseException) -> bool:
-        too_fast = isinstance(error, exceptions.Forbidden) and reason(error) == "rateLimitExceeded"
+        too_fast = status_of(error) == 403 and reason(error) == "rateLimitExceeded"
         return too_fast or is_transient(error)
 
     return patient(passes, 90, "Google Cloud", initial=0.5, maximum=15)
@@ -121,10 +120,9 @@ def patient(
     """The retry of one call: for so long what passes, and if `forbidden`, 403 for as long as that
     may pass.
 
-    While 403 does not, it is good for calls one after the other, too.
+    While 403 does not, it is good for calls one after the other, too. Google's own is imported with
+    the first error: most commands see none, and it brings protobuf and asyncio.
     """
-    from google.api_core import retry
-
     began = time.monotonic()
     until = forbidden_passes_until if forbidden else -math.inf
 
@@ -134,7 +132,30 @@ def patient(
         return passes(error) and (longest == seconds or time.monotonic() < began + seconds)
 
     longest = max(seconds, until - began)
-    return retry.Retry(predicate, timeout=longest, on_error=tell_if_slow(what), **pauses)
+    on_error = tell_if_slow(what)
+
+    def decorate(ask: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(ask)
+        def asked(*given: Any, **options: Any) -> Any:
+            try:
+                return ask(*given, **options)
+            except Exception as error:
+                first = error
+            from google.api_core import retry
+
+            errors = [first]
+
+            def again() -> Any:
+                if errors:
+                    raise errors.pop()
+                return ask(*given, **options)
+
+            make: Any = retry.Retry  # it has no types
+            return make(predicate, timeout=longest, on_error=on_error, **pauses)(again)()
+
+        return asked
+
+    return decorate
 
 
 def tell_if_slow(what: str) -> Callable[[Exception], None]:
@@ -178,7 +199,8 @@ def words(error: Any) -> str:
 
 def reason(error: Any) -> str:
     """Google's one word for what was wrong with a request."""
-    return error.errors[0].get("reason", "") if error.errors else ""
+    errors = getattr(error, "errors", None)
+    return errors[0].get("reason", "") if errors else ""
 
 
 def is_off(error: Any) -> bool:
@@ -266,7 +288,6 @@ def call(
     Every method used here may be repeated: reads, and writes that carry a requestId or a
     fingerprint.
     """
-    from google.api_core import exceptions
 
     def once() -> dict[str, Any]:
         url = path if path.startswith("http") else config.compute_url(project) + path
@@ -277,6 +298,8 @@ def call(
             date = parsedate_to_datetime(response.headers["Date"])
             config.clock_is_behind = date.timestamp() - time.time()
         if response.status_code >= 400:
+            from google.api_core import exceptions
+
             raise exceptions.from_http_response(response)  # type: ignore[no-untyped-call]
         return response.json() if response.content else {}
 

@@ -52,8 +52,6 @@ def ask(config: Config, calls: list[str]) -> list[tuple[int, dict[str, Any]]]:
 
 def ask_once(config: Config, calls: list[str]) -> list[tuple[int, dict[str, Any]]]:
     """Send calls in one request; raise what Google's library would for any that failed."""
-    from google.api_core import exceptions
-
     known = owner.confirmed(config)
     if not all(call.startswith("GET ") for call in calls):
         known.result()
@@ -64,11 +62,15 @@ def ask_once(config: Config, calls: list[str]) -> list[tuple[int, dict[str, Any]
         "POST", url, data=body.encode(), headers=headers, timeout=(10, 150)
     )
     if response.status_code >= 400:
+        from google.api_core import exceptions
+
         raise exceptions.from_http_response(response)  # type: ignore[no-untyped-call]
     known.result()
     answers = answers_in(response.headers["Content-Type"], response.content)
     for call, (status, answer) in zip(calls, answers, strict=True):
         if status >= 400 and status not in (ABSENT, REFUSED):
+            from google.api_core import exceptions
+
             told = answer.get("error", {}).get("message", "unknown error")
             make: Any = exceptions.from_http_status  # it has no types
             raise make(status, f"{call}: {told}")

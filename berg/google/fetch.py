@@ -21,11 +21,13 @@ from typing import Any, TypeVar
 from berg import BergError, computer
 from berg.google.checksum import blocks, crc32c_of
 from berg.google.helpers import Helpers
+from berg.google.retry import status_of
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 THREADS = 16
 FILES = 256  # that are under way at a time
+ABSENT = 404
 LOCK = ".berg-lock"  # in each of them, held by the fetch that lives
 PARTS = re.compile(r"\.berg-parts-[a-z0-9_]{8}")  # folders of what is on its way
 # What no later try will change: a name that this file system cannot hold, or not beside the others.
@@ -184,15 +186,15 @@ def bring_one(
     bucket: Any, blob: Any, path: Path, parts: Path, progress: Callable[[str, int], None]
 ) -> tuple[Any, bool]:
     """The Blob that is here now, and whether it is new; None for one that was deleted meanwhile."""
-    from google.api_core import exceptions
-
     while blob:
         if is_here(blob, path):
             return blob, False
         try:
             bucket.download(blob.name, path, blob.generation, parts, blob)
-        except exceptions.NotFound:  # its job wrote it anew since it was listed
-            blob = bucket.get(blob.name)
+        except Exception as error:
+            if status_of(error) != ABSENT:
+                raise
+            blob = bucket.get(blob.name)  # its job wrote it anew since it was listed
             continue
         progress(blob.name, blob.size)
         return blob, True

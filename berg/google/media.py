@@ -23,6 +23,7 @@ from berg.google.checksum import BLOCK, crc32c_of
 
 API = "https://storage.googleapis.com"
 CONNECTIONS = 64  # that are kept
+ABSENT = 404
 BOUNDARY = "berg-0f6b4e6f5c7d4d4c8a3e2b1a90817263"
 
 
@@ -97,13 +98,20 @@ class Media:
         Raises google.api_core.exceptions.GoogleAPICallError for a status of 400 or more, and
         requests.ConnectionError.
         """
+        answer = self.ask_signed(method, url, headers, body)
+        if answer.status >= 400:
+            raise error_of(method, url, answer)
+        return answer
+
+    def ask_signed(
+        self, method: str, url: str, headers: dict[str, str], body: bytes | None = None
+    ) -> Any:
+        """Return the answer, whatever its status; if the token is refused, with a new one."""
         answer = self.ask_once(method, url, headers, body)
         if answer.status == 401:  # the token was revoked before its time
             answer.drain_conn()
             self.config.credentials.refresh(self.transport)
             answer = self.ask_once(method, url, headers, body)
-        if answer.status >= 400:
-            raise error_of(method, url, answer)
         return answer
 
     def ask_once(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> Any:
@@ -139,12 +147,13 @@ class Media:
 
     def about(self, name: str) -> dict[str, Any] | None:
         """Return what the bucket says of an object; None without it, or without a bucket."""
-        from google.api_core import exceptions
-
-        try:
-            answer = self.ask("GET", self.address("", name), {})
-        except exceptions.NotFound:
+        url = self.address("", name)
+        answer = self.ask_signed("GET", url, {})
+        if answer.status == ABSENT:  # no error: Google's take long to import
+            answer.drain_conn()
             return None
+        if answer.status >= 400:
+            raise error_of("GET", url, answer)
         about: dict[str, Any] = json.loads(content(answer))
         return about
 

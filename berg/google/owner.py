@@ -20,6 +20,7 @@ from berg import BergError
 from berg import config as settings
 from berg.config import Config
 from berg.google import api
+from berg.google.retry import status_of
 
 API = "https://storage.googleapis.com"
 # By endpoint and bucket, and whether it is to be asked at all.
@@ -58,18 +59,15 @@ def check(config: Config) -> None:
 
     Raise Forbidden if that cannot be told of a bucket that told it before.
     """
-    from google.api_core import exceptions
-
     before = known().get(config.bucket, "")
     url = f"{config.endpoint or API}/storage/v1/b/{config.bucket}"
     try:
         now = api.call(config, "GET", url, fields="projectNumber")["projectNumber"]
-    except exceptions.NotFound:
-        return  # whoever uses it says so
-    except exceptions.Forbidden:
-        if before:
-            raise
-        return
+    except Exception as error:
+        status = status_of(error)
+        if status == 404 or (status == 403 and not before):
+            return  # whoever uses it says so
+        raise
     if not before:
         remember(config.bucket, now)
     elif before != now:

@@ -9,20 +9,21 @@ import functools
 import importlib
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from berg import BergError
 from berg.config import Config
 from berg.google import api, batch, owner
 from berg.google.media import Media, Packed
-from berg.google.retry import is_transient
+from berg.google.retry import is_transient, status_of
 
+Item = TypeVar("Item")
 API = "https://storage.googleapis.com"
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
 # bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more
@@ -44,6 +45,8 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 
 
 BATCHES = 8  # that are asked side by side
+LISTED = "name,size,crc32c,generation,updated"
+ABSENT, BEYOND = 404, 416  # statuses: no such object, and none of its bytes
 
 
 def in_batches(items: Iterable[Any]) -> Iterator[list[Any]]:
@@ -51,6 +54,23 @@ def in_batches(items: Iterable[Any]) -> Iterator[list[Any]]:
     rest = iter(items)
     while some := list(islice(rest, batch.MOST)):
         yield some
+
+
+def ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield items, of which the first is waited for from now on, and each next one while the one
+    before it is used.
+    """
+    rest, pool = iter(items), ThreadPoolExecutor(1)
+    waiting: list[Future[Item]] = [pool.submit(next, rest)]
+
+    def each() -> Iterator[Item]:
+        with contextlib.suppress(StopIteration), pool:
+            while True:
+                item = waiting.pop().result()
+                waiting.append(pool.submit(next, rest))
+                yield item
+
+    return each()
 
 
 class Unreadable(BergError):
@@ -162,17 +182,16 @@ class Bucket:
         """Bytes of an object from `start` on (before `end`); b"" where it ends, None without the
         object.
         """
-        from google.api_core import exceptions
-
         try:
             content: bytes = self.retry(self.media.read)(name, start, end)
             return content
         except Packed:
             return self.unpacked(name, start, end)
-        except exceptions.RequestRangeNotSatisfiable:
-            return b""
-        except exceptions.NotFound as error:
-            if "bucket" in str(error).lower() and "object" not in str(error).lower():
+        except Exception as error:
+            status, said = status_of(error), str(error).lower()
+            if status == BEYOND:
+                return b""
+            if status != ABSENT or ("bucket" in said and "object" not in said):
                 raise
             return None
 
@@ -453,7 +472,7 @@ class Bucket:
     def list(
         self,
         prefix: str,
-        fields: str = "name,size,crc32c,generation,updated",
+        fields: str = LISTED,
         glob: str | None = None,
         delimiter: str | None = None,
     ) -> Iterator["Listed"]:
@@ -462,6 +481,21 @@ class Bucket:
 
         With a delimiter, only those without one behind the prefix.
         """
+        for page in self.pages(prefix, fields, glob, delimiter):
+            yield from page
+
+    def begin_list(self, prefix: str) -> Iterator["Listed"]:
+        """Objects under a prefix, asked for from now on, each page while the one before is used."""
+        return chain.from_iterable(ahead(self.pages(prefix)))
+
+    def pages(
+        self,
+        prefix: str,
+        fields: str = LISTED,
+        glob: str | None = None,
+        delimiter: str | None = None,
+    ) -> Iterator["Sequence[Listed]"]:
+        """The pages of such a list."""
         path = f"{self.config.endpoint or API}/storage/v1/b/{self.name}/o"
         query = {
             "prefix": prefix,
@@ -472,8 +506,7 @@ class Bucket:
         is_ours = owner.confirmed(self.config)
         for page in api.pages(self.config, path, **query):
             is_ours.result()
-            for item in page.get("items", []):
-                yield Listed.of(item)
+            yield [Listed.of(item) for item in page.get("items", [])]
 
 
 @dataclass

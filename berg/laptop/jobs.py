@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from berg import BergError, checks, job, places, states
+from berg import BergError, job, places, states
 from berg.config import Config
 from berg.google import api
 from berg.google.storage import Bucket
@@ -539,21 +539,3 @@ def is_cluster(found: Entry) -> bool:
 
 def machine_of(log: str) -> str:
     return log.rpartition("/")[2].partition(".")[0]
-
-
-def results_prefix(config: Config, name: str) -> tuple[str, str | None]:
-    """Return the bucket's prefix for a job or a results folder, and the job's name if it is one."""
-    stored = states.read(Bucket(config), name)
-    if stored and not stored.state.job.results_dir:
-        raise BergError(
-            f"{job.state_path(name)} is damaged. "
-            "Fetch the folder of the results by its name: berg fetch FOLDER"
-        )
-    if stored:
-        return f"berg_results/{stored.state.job.results_dir}/", name
-    folder = (
-        name.removeprefix(f"gs://{config.bucket}/")
-        .removeprefix("/root/")
-        .removeprefix("berg_results/")
-    )
-    return f"berg_results/{checks.check_results_dir(folder.strip('/'))}/", None

@@ -32,7 +32,7 @@ from berg.google.events import Series
 from berg.google.fetch import NO_PLACE, NoPlace, below, side_by_side
 from berg.google.paths import shorten
 from berg.google.storage import Bucket, Listed
-from berg.laptop import jobs, ssh
+from berg.laptop import results, ssh
 from berg.watch import projector, usage
 
 SHOWN = re.compile(rf"tfevents|(^|/)plugins/profile/|(^|/)metrics\.jsonl$|{projector.FILES}")
@@ -50,8 +50,8 @@ def follow(config: Config, name: str, folder: Path, made: Made) -> int:
     changed.
     """
     bucket = Bucket(config)
-    prefix, job_name = jobs.results_prefix(config, name)
-    target = folder / (job_name or prefix.removeprefix("berg_results/").strip("/"))
+    prefix, stored = results.find(config, name)
+    target = folder / (name if stored else prefix.removeprefix("berg_results/").strip("/"))
     wanted = (blob for blob in bucket.list(prefix) if SHOWN.search(blob.name[len(prefix) :]))
     brought = side_by_side(lambda blob: bring(bucket, blob, prefix, target), wanted)
     changed = [path for path in brought if path]
@@ -59,8 +59,8 @@ def follow(config: Config, name: str, folder: Path, made: Made) -> int:
         # one that came before something else failed is not new any more
         if path.is_file() and (path in changed or path not in made):
             convert(path, with_times(events.metrics(path), path.stat().st_mtime), made)
-    if job_name:
-        changed += follow_usage(bucket, job_name, target / "usage", made)
+    if stored:
+        changed += follow_usage(bucket, name, target / "usage", made)
     return len(changed)
 
 

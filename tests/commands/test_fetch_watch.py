@@ -6,7 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from berg.commands import results
+from berg.job import State
 from berg.laptop import jobs
+from berg.laptop.results import Found
+from berg.states import Stored
 
 
 class Stopped(Exception):
@@ -21,7 +24,8 @@ def test_what_keeps_files_from_coming_is_said_at_once_and_once(
     for name in "ab":
         (tmp_path / name / "in its place").mkdir(parents=True)
     running = SimpleNamespace(state=SimpleNamespace(final=False))
-    monkeypatch.setattr(jobs, "results_prefix", lambda *_: ("berg_results/job/", "job"))
+    stored = Stored("job", State(state="RUNNING"), 1)
+    asked = Found("job", False, "berg_results/job/", stored)
     monkeypatch.setattr(jobs, "find", lambda *_: running)
     said = []
 
@@ -32,7 +36,7 @@ def test_what_keeps_files_from_coming_is_said_at_once_and_once(
 
     monkeypatch.setattr(time, "sleep", pause)
     with pytest.raises(Stopped):
-        results.fetch_job(cloud.settings(bucket.name), "job", tmp_path, True, False)
+        results.fetch_job(cloud.settings(bucket.name), asked, tmp_path, True, False)
     assert said[0].count("a was not fetched: a folder of that name is in its place") == 1
     assert "Trying again every 10 s" in said[0]
     assert said[1] == ""

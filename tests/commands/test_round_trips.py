@@ -1,9 +1,14 @@
 """How many requests of a command wait for one another: far from the cloud they are what takes time."""
 
 import importlib.util
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
+
+from berg.google.storage import ahead
 
 BENCH = Path(__file__).parent.parent.parent / "bench/chain.py"
 AWAY = 0.25  # seconds there and back: long beside what a computer with much to do takes
@@ -43,3 +48,59 @@ def test_a_submit_of_an_edit_waits_for_few_round_trips(berg, trips):
     assert berg("run", "-g", "0", "-n", "first", "--wait", "true").returncode == 0
     (berg.repo / "train.py").write_text("print('edited')\n")
     assert trips("run", "-g", "0", "-n", "second", "true") <= 20
+
+
+def test_a_fetch_asks_at_once_for_all_that_it_may_need(berg, bucket, trips, tmp_path):
+    """What the name stands for, and the list of the folder of that name: each has handshakes."""
+    bucket.write("berg_results/some/file", b"x")
+    assert berg("fetch", "some", str(tmp_path)).returncode == 0
+    assert trips("fetch", "some", str(tmp_path)) == 3
+
+
+def test_the_next_page_is_asked_for_while_the_one_before_it_is_used():
+    asked = []
+    both = threading.Barrier(2, timeout=30)
+
+    def pages():
+        for number in range(3):
+            asked.append(number)
+            yield number
+            if number == 0:
+                both.wait()
+
+    found = ahead(pages())
+    assert next(found) == 0
+    both.wait()  # else nobody asks for the second page yet
+    assert list(found) == [1, 2] and asked == [0, 1, 2]
+
+
+def test_what_fails_in_a_later_page_fails_there():
+    def pages():
+        yield 0
+        raise OSError("no more")
+
+    found = ahead(pages())
+    assert next(found) == 0
+    with pytest.raises(OSError, match="no more"):
+        next(found)
+
+
+def test_a_fetch_that_finds_nothing_new_imports_only_what_asks(berg, bucket, tmp_path):
+    """Google's errors and retries, with protobuf and asyncio, are for when something fails; the
+    places for jobs are for who asks about a machine.
+    """
+    bucket.write("berg_results/some/file", b"x")
+    assert berg("fetch", "some", str(tmp_path)).returncode == 0
+    env = berg.environment()
+    code = f"""
+import sys
+from berg.cli import cli
+
+cli(["fetch", "some", {str(tmp_path)!r}], standalone_mode=False)
+print(*sys.modules)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert "0 of 1 file new" in done.stderr
+    spared = {"google.api_core", "google.protobuf", "berg.places", "google.cloud.storage"}
+    assert not spared.intersection(done.stdout.split())
