@@ -11,6 +11,7 @@ whoever asks here is told with `Packed`, and takes the library.
 import base64
 import functools
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from berg.google.checksum import BLOCK, crc32c_of
 
 API = "https://storage.googleapis.com"
 CONNECTIONS = 64  # that are kept
-ABSENT = 404
+PARTIAL, ABSENT = 206, 404  # statuses
 BOUNDARY = "berg-0f6b4e6f5c7d4d4c8a3e2b1a90817263"
 
 
@@ -187,6 +188,27 @@ class Media:
 
         check(name, crc32c_of(written()), checksum_in(answer))
 
+    def download_range(
+        self, name: str, generation: int | None, start: int, size: int, descriptor: int
+    ) -> int:
+        """Write `size` bytes of an object to where they belong in a file; return their crc32c."""
+        import google_crc32c
+        import requests
+
+        url = self.address("/download", name, alt="media", generation=generation)
+        answer = self.ask("GET", url, {"Range": f"bytes={start}-{start + size - 1}"})
+        if is_packed(answer) or answer.status != PARTIAL:
+            answer.close()
+            raise Packed(name)
+        crc, at = 0, start
+        for block in blocks_of(answer):
+            crc = google_crc32c.extend(crc, block)
+            write_at(descriptor, block, at)
+            at += len(block)
+        if at != start + size:
+            raise requests.ConnectionError(f"{at - start} of {size} bytes came")
+        return crc
+
     def upload(
         self, name: str, data: bytes, generation: int | None, metadata: dict[str, str] | None
     ) -> dict[str, Any]:
@@ -208,6 +230,14 @@ class Media:
         headers = {"Content-Type": f"multipart/related; boundary={BOUNDARY}"}
         written: dict[str, Any] = json.loads(content(self.ask("POST", url, headers, body)))
         return written
+
+
+def write_at(descriptor: int, data: bytes, at: int) -> None:
+    """Write all bytes at a place of a file."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, at)
+        rest, at = rest[written:], at + written
 
 
 def is_packed(answer: Any) -> bool:
@@ -269,7 +299,7 @@ def checksum_in(answer: Any) -> str:
 def check(name: str, found: str, expected: str) -> None:
     """Raise Corrupt unless content has its checksum."""
     if expected and base64.b64decode(found) != base64.b64decode(expected):
-        raise Corrupt(f"{name} came with the crc32c {found}, and the bucket says {expected}")
+        raise Corrupt(f"{name} came with the checksum {found}, and the bucket says {expected}")
 
 
 def error_of(method: str, url: str, answer: Any) -> Exception:

@@ -20,7 +20,8 @@ from typing import IO, Any, TypeVar
 from berg import BergError
 from berg.config import Config
 from berg.google import api, batch, owner
-from berg.google.media import Media, Packed
+from berg.google.checksum import combined, encoded
+from berg.google.media import Media, Packed, check
 from berg.google.retry import is_transient, status_of
 
 Item = TypeVar("Item")
@@ -31,6 +32,7 @@ TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
 CHUNK = 8 << 20
 SMALL = 4 << 20  # bytes of an upload in one request, which are in memory
 PIECE = 32 << 20  # bytes of a large download that one connection brings
+PIECES = 8  # that come side by side
 
 
 # what becomes of the fields of `Listed`
@@ -388,10 +390,7 @@ class Bucket:
         temporary = (parts or path.parent) / f".berg-part-{uuid.uuid4().hex}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not listed or listed.size > PIECE:
-                self.download_large(name, temporary, generation, listed)
-            else:
-                self.download_small(name, temporary, generation)
+            self.download_to(temporary, name, generation, listed)
             if listed:  # before it is moved: afterwards the file may be another download's
                 updated = listed.updated.timestamp()
                 os.utime(temporary, (updated, updated))
@@ -400,36 +399,46 @@ class Bucket:
             temporary.unlink(missing_ok=True)
             raise
 
-    def download_small(self, name: str, path: Path, generation: int | None) -> None:
-        """Download an object in one piece; Google's library unpacks one that lies packed."""
-        with path.open("wb") as file:
-            try:
-                self.retry_of_files(self.media.download)(name, generation, file)
-                return
-            except Packed:
-                pass
-        self.download_large(name, path, generation, None)
-
-    def download_large(
-        self, name: str, path: Path, generation: int | None, listed: "Listed | None"
+    def download_to(
+        self, path: Path, name: str, generation: int | None, listed: "Listed | None"
     ) -> None:
-        """Download an object by Google's library, in pieces if it is `listed` with its size."""
-        from google.cloud.storage import transfer_manager
+        """Download an object by its size; by Google's library what has none, or is packed."""
+        with contextlib.suppress(Packed):
+            if listed and listed.size > PIECE:
+                return self.download_pieces(listed, path)
+            if listed:
+                return self.download_small(name, path, generation)
+        return self.download_by_library(name, path, generation)
 
+    def download_small(self, name: str, path: Path, generation: int | None) -> None:
+        """Download an object in one piece; raise Packed if it has to be unpacked."""
+        with path.open("wb") as file:
+            self.retry_of_files(self.media.download)(name, generation, file)
+
+    def download_pieces(self, listed: "Listed", path: Path) -> None:
+        """Download an object of a known size in ranges side by side, each written to its place.
+
+        The crc32c of the whole is made of theirs; raise Packed if it has to be unpacked.
+        """
+        get = self.retry_of_files(self.media.download_range)
+        sizes = [min(PIECE, listed.size - at) for at in range(0, listed.size, PIECE)]
+        with path.open("wb") as file, ThreadPoolExecutor(PIECES) as pool:
+
+            def bring(number: int) -> int:
+                start, size = number * PIECE, sizes[number]
+                crc: int = get(listed.name, listed.generation, start, size, file.fileno())
+                return crc
+
+            whole = 0
+            for crc, size in zip(pool.map(bring, range(len(sizes))), sizes, strict=True):
+                whole = combined(whole, crc, size)
+        check(listed.name, encoded(whole), listed.crc32c)
+
+    def download_by_library(self, name: str, path: Path, generation: int | None) -> None:
+        """Download an object in one stream that goes on where it broke off, and unpack it."""
         blob = self.bucket.blob(name, generation=generation)
         options = {"timeout": self.timeout, "retry": self.retry_of_files}
-        if listed:
-            # its crc32c, and its encoding: what is packed cannot be unpacked by pieces
-            blob.reload(**options)
-        if listed and not blob.content_encoding:
-            how = {
-                "chunk_size": PIECE,
-                "worker_type": transfer_manager.THREAD,
-                "download_kwargs": options,
-            }
-            transfer_manager.download_chunks_concurrently(blob, str(path), **how)
-        else:
-            blob.download_to_filename(str(path), checksum="crc32c", **options)
+        blob.download_to_filename(str(path), checksum="crc32c", **options)
 
     def delete(self, *object_names: str) -> None:
         """Delete objects; those that do not exist are passed over."""
