@@ -29,6 +29,16 @@ INT_RANGES = {
     "uint64": (0, 2**64 - 1),
 }
 # Accepted with every method beside those of the document ("parameters" at its top).
+SCOPE = re.compile(rb'"(https://[^"\s]+)": \{\s*"description"')
+SCOPES_END = 16 << 10  # bytes of a document in which its scopes stand
+# Scopes of APIs that have no document, such as gRPC ones and those that gcloud's aliases know.
+OTHER_SCOPES = tuple(
+    f"https://www.googleapis.com/auth/{name}".encode()
+    for name in (
+        "bigtable.data bigtable.data.readonly cloud.useraccounts cloud.useraccounts.readonly "
+        "devstorage.write_only projecthosting sqlservice taskqueue"
+    ).split()
+)
 EXTRA_GLOBALS = {
     "$.xgafv",
     "upload_protocol",
@@ -73,18 +83,30 @@ def load(name: str, version: str = "v1") -> Api:
     return _load(name, version)
 
 
+def _documents() -> Path:
+    import googleapiclient
+
+    return Path(googleapiclient.__file__).parent / "discovery_cache/documents"
+
+
+@lru_cache
+def scopes() -> frozenset[str]:
+    """The access scopes that there are: those of all of Google's APIs, which stand at the top of
+    their documents, and the few that no document has and machines are given all the same.
+    """
+    found = set(OTHER_SCOPES)
+    for path in _documents().glob("*.json"):
+        with path.open("rb") as file:
+            found.update(SCOPE.findall(file.read(SCOPES_END)))
+    return frozenset(scope.decode() for scope in found)
+
+
 @lru_cache
 def _load(name: str, version: str) -> Api:
     """Load the discovery document `<name>.<version>.json`, without its descriptions (two thirds of
     it).
     """
-    import googleapiclient
-
-    path = (
-        Path(googleapiclient.__file__).parent
-        / "discovery_cache/documents"
-        / f"{name}.{version}.json"
-    )
+    path = _documents() / f"{name}.{version}.json"
     document = json.loads(path.read_text(), object_hook=_without_prose)
     api = Api(name, f"/{name}/{version}/", document["schemas"], document["parameters"])
     _add_methods(api, document, version)

@@ -131,16 +131,18 @@ def allowed_zones(region: str, body: dict) -> list[str]:
     """The zones of the region that locationPolicy leaves: those allowed if any is, minus those
     denied.
     """
+    field, policy = "resource.locationPolicy", body.get("locationPolicy", {})
+    honoured(field, policy, ("locations", "targetShape"))
     zones = [zone for zone in catalog.ZONES if catalog.ZONES[zone] == region]
-    locations = body.get("locationPolicy", {}).get("locations", {})
-    preferences = {
-        checks.last(key): value.get("preference", "ALLOW") for key, value in locations.items()
-    }
-    for zone in preferences:
+    zones = [zone for zone in zones if zone not in catalog.AI_ZONES]  # only those in `zones` named
+    preferences = {}
+    for key, value in policy.get("locations", {}).items():
+        zone = checks.last(key)
+        if "/" not in key:
+            raise checks.invalid(f"{field}.locations", key, "The URL is malformed.")
         if zone not in zones:
-            raise checks.invalid(
-                "resource.locationPolicy.locations", zone, f"Zone must be in region '{region}'."
-            )
+            raise checks.invalid(f"{field}.locations", zone, f"Zone must be in region '{region}'.")
+        preferences[zone] = value.get("preference", "ALLOW")
     allowed = [zone for zone in zones if preferences.get(zone) == "ALLOW"]
     return allowed or [zone for zone in zones if preferences.get(zone) != "DENY"]
 

@@ -128,12 +128,17 @@ def others(
         row, is_new = one(compute, project, zone, kind, (name, index), disk)
         made += [row] if is_new else []
         attached.append(attachment(row, disk, index))
-    names = [row["deviceName"] for row in attached]
+    return attached, made
+
+
+def check_names(attached: list[dict]) -> None:
+    """Raise the refusal of two disks of a machine with one device name."""
+    seen: set[str] = set()
     for row in attached:
-        if names.count(row["deviceName"]) > 1:
+        if row["deviceName"] in seen:
             field = f"resource.disks[{row['index']}].deviceName"
             raise invalid(field, row["deviceName"], "Device names must be unique.")
-    return attached, made
+        seen.add(row["deviceName"])
 
 
 def one(

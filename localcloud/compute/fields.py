@@ -14,6 +14,7 @@ import ipaddress
 import re
 from typing import Any
 
+from localcloud import schema
 from localcloud.compute import catalog, tpus
 from localcloud.compute.checks import LINK, NAME, fingerprint, invalid, last, missing, not_found
 from localcloud.compute.state import Compute
@@ -230,9 +231,10 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
         check_run(given, run, model)
     elif given.get("terminationTime"):
         raise missing("resource.scheduling.terminationTime")
-    elif given.get("instanceTerminationAction") and not spot:
-        message = "An instance termination action needs a Spot instance, a max run duration or a termination time."
-        raise ApiError(400, "invalid", message)
+    elif given.get("instanceTerminationAction") and model == "STANDARD":
+        why = "You cannot specify a termination action for a VM instance that has the standard provisioning model (default)."
+        field = "resource.scheduling.instanceTerminationAction"
+        raise invalid(field, given["instanceTerminationAction"], why)
     scheduling = {
         "automaticRestart": not spot and given.get("automaticRestart", model == "STANDARD"),
         "onHostMaintenance": maintenance,
@@ -254,6 +256,7 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
 
 def check_run(given: dict, run: dict, model: str) -> None:
     seconds = int(run.get("seconds", 0))
+    check_nanos("resource.scheduling.maxRunDuration.nanos", run)
     if given.get("preemptible") and not given.get("provisioningModel"):
         message = "Max run duration is not supported for preemptible instances; they must be Spot."
         raise ApiError(400, "invalid", message)
@@ -269,9 +272,21 @@ def check_run(given: dict, run: dict, model: str) -> None:
         raise ApiError(400, "invalid", message)
 
 
+def check_nanos(field: str, duration: dict) -> None:
+    """Raise the refusal of a part of a second that is none, or that would not be kept."""
+    nanos = duration.get("nanos") or 0
+    if not 0 <= nanos < 10**9:
+        raise invalid(field, nanos, "Must be from 0 to 999,999,999 inclusive.")
+    if nanos:
+        raise missing(field)
+
+
 def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) -> None:
     """Whether a machine type can be had with a provisioning model, and what that needs."""
     field = "resource.scheduling.provisioningModel"
+    if given.get("preemptible") and model != "SPOT":
+        why = "For preemptible, only allowed provisioning_model value is SPOT"
+        raise invalid(field, model, why)
     affinity = body.get("reservationAffinity") or {}
     if affinity.get("consumeReservationType") == "SPECIFIC_RESERVATION":
         values = affinity.get("values") or []
@@ -366,12 +381,8 @@ def check_service_accounts(compute: Compute, project: str, body: dict) -> list[d
             raise ApiError(
                 404, "notFound", f"The resource '{email}' of type 'serviceAccount' was not found."
             )
-        for index, scope in enumerate(scopes):
-            if not scope.startswith("https://"):
-                raise invalid(
-                    f"resource.serviceAccounts[0].scopes[{index}]",
-                    scope,
-                    "The scope is not a valid URL.",
-                )
+        if wrong := [scope for scope in scopes if scope not in schema.scopes()]:
+            message = "One or more of the service account scopes are invalid: "
+            raise ApiError(400, "invalid", message + ", ".join(f"'{scope}'" for scope in wrong))
         result.append({"email": email, "scopes": scopes})
     return result

@@ -154,6 +154,10 @@ def local_ssds(kind: catalog.MachineType, body: dict) -> list[dict]:
             if last(disk_type) != "local-ssd":
                 why = "A scratch disk must be of type local-ssd."
                 raise invalid(f"{field}.initializeParams.diskType", disk_type, why)
+            size = int(disk.get("initializeParams", {}).get("diskSizeGb") or catalog.SSD_GB)
+            if size != catalog.SSD_GB:
+                why = f"A Local SSD has {catalog.SSD_GB} GB."
+                raise invalid(f"{field}.initializeParams.diskSizeGb", size, why)
             if not disk.get("autoDelete"):
                 raise invalid(
                     f"{field}.autoDelete",

@@ -49,9 +49,9 @@ def make_instance(
     kind = check_machine_type(zone, body.get("machineType", ""))
     check_is_made(kind, body)
     accelerators = check_accelerators(project, zone, kind, body)
-    reservations.check(compute, project, zone, body, kind)
     check_rest(compute, project, region, kind, body)
     scheduling = check_scheduling(body, kind, bool(accelerators) or kind.is_tpu)
+    reservations.check(compute, project, zone, body, kind)
     valid = flex.valid_seconds(body.get("params") or {}, scheduling["provisioningModel"])
     labels = check_labels(body.get("labels", {}))
     metadata = check_metadata(body.get("metadata", {}))
@@ -110,6 +110,7 @@ def make_instance(
             **body.get("shieldedInstanceConfig", {}),
         },
     }
+    disks.check_names(resource["disks"])
     for key in ("minCpuPlatform", "reservationAffinity", "description", "advancedMachineFeatures"):
         if body.get(key):
             resource[key] = body[key]

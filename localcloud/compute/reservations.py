@@ -110,7 +110,7 @@ def check(compute: Compute, project: str, zone: str, body: dict, kind: catalog.M
     if affinity.get("consumeReservationType") != "SPECIFIC_RESERVATION":
         return
     row = named(compute, project, zone, affinity)
-    names = ", ".join(affinity["values"])
+    names = ", ".join(affinity.get("values") or [])
     if row is None:
         raise invalid(FIELD, "", f"Specified reservations [{names}] do not exist.")
     if row["specificReservation"]["instanceProperties"]["machineType"] != kind.name:

@@ -11,6 +11,7 @@ import functools
 import re
 import zlib
 
+from localcloud import schema
 from localcloud.compute import catalog, checks, tpus
 from localcloud.container import kept
 from localcloud.errors import ApiError
@@ -27,7 +28,6 @@ MOST_VALUE, MOST_METADATA = 32 << 10, 512 << 10  # bytes of one value, and of al
 MOST_TAGS = 64
 MOST_PARALLEL = 20  # nodes of a pool that an upgrade works on at once
 LIFETIMES = (30, 120 * 24 * 3600)  # seconds; of a machine, so of a node
-SCOPE = re.compile(r"https://www\.googleapis\.com/auth/[a-z0-9_.-]+")
 RESERVED = ("kubernetes.io", "k8s.io")  # domains of labels' keys
 SINGLE_HOST = (
     "TPU topology can't be specified with single-host TPU slice pool; please remove the "
@@ -154,7 +154,7 @@ def check_config(pool: dict) -> None:
     if image.upper() not in IMAGES:
         raise bad(f'Node image type "{image}" is not supported. Use one of {", ".join(IMAGES)}.')
     for scope in config.get("oauthScopes") or []:
-        if not SCOPE.fullmatch(scope):
+        if scope not in schema.scopes():
             raise bad(f'Invalid OAuth scope: "{scope}".')
     for key in config.get("labels") or {}:
         domain = key.partition("/")[0] if "/" in key else ""

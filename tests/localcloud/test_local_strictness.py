@@ -1,6 +1,8 @@
 # ruff: noqa: F811 (fixtures are imported, and arguments have their names)
 """What Google refuses and an emulation easily takes, by service."""
 
+import json
+
 import pytest
 from local_cloud import bucket, client, http_session, raw, server  # noqa: F401
 from local_kube import PLACE, SYSTEM, gpu_pool
@@ -68,6 +70,85 @@ def test_templates_and_bulk_inserts_name_types_by_their_names(machines, fields, 
     bulk = {"count": 1, "namePattern": "linked-#", "instanceProperties": {**properties, **fields}}
     answer = machines.call("POST", f"/zones/{ZONE}/instances/bulkInsert", bulk)
     assert field in message(answer) and "Must be the name" in message(answer)
+
+
+SCRATCH = {
+    "type": "SCRATCH",
+    "autoDelete": True,
+    "initializeParams": {"diskType": f"zones/{ZONE}/diskTypes/local-ssd", "diskSizeGb": "100"},
+}
+SECOND = {"autoDelete": True, "initializeParams": {"diskSizeGb": "10"}}
+HOUR = {"maxRunDuration": {"seconds": "3600"}, "instanceTerminationAction": "DELETE"}
+AFFINITY = {"consumeReservationType": "SPECIFIC_RESERVATION"}
+UNKNOWN_SCOPE = "https://www.googleapis.com/auth/secretmanager"  # there is no such scope
+ACCOUNT = {"email": "default", "scopes": [UNKNOWN_SCOPE]}
+
+
+def named(row: dict) -> dict:
+    return {**row, "deviceName": "same"}
+
+
+NEIGHBOURS = [
+    ({"disks": [named(DISK), named(SECOND)]}, "disks[1].deviceName': 'same'. Device names must"),
+    ({"disks": [DISK, SCRATCH]}, "disks[1].initializeParams.diskSizeGb': '100'. A Local SSD has"),
+    (
+        {"scheduling": {"preemptible": True, "provisioningModel": "STANDARD"}},
+        "'STANDARD'. For preemptible, only allowed provisioning_model value is SPOT",
+    ),
+    (
+        {"scheduling": {"instanceTerminationAction": "DELETE"}},
+        "'DELETE'. You cannot specify a termination action for a VM instance that has",
+    ),
+    (
+        {"scheduling": {**HOUR, "maxRunDuration": {"seconds": "3600", "nanos": -5}}},
+        "maxRunDuration.nanos': '-5'. Must be from 0 to 999,999,999",
+    ),
+    ({"reservationAffinity": AFFINITY}, "A specific reservation needs its key and its name."),
+    (
+        {"serviceAccounts": [ACCOUNT]},
+        f"One or more of the service account scopes are invalid: '{UNKNOWN_SCOPE}'",
+    ),
+    (
+        {"serviceAccounts": [{**ACCOUNT, "scopes": ["cloud-platform"]}]},
+        "One or more of the service account scopes are invalid: 'cloud-platform'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "why"), NEIGHBOURS, ids=[why[:40] for _, why in NEIGHBOURS])
+def test_what_no_insert_takes_no_template_and_no_bulk_insert_takes(machines, fields, why):
+    answer = machines.call("POST", f"/zones/{ZONE}/instances", body("none", **fields))
+    assert why in message(answer)
+    plain = json.loads(json.dumps(fields).replace(f"zones/{ZONE}/diskTypes/", ""))
+    properties = {"machineType": "n1-standard-1", "disks": [DISK], "networkInterfaces": [NIC]}
+    template = {"name": "none", "properties": {**properties, **plain}}
+    assert why in message(machines.call("POST", "/global/instanceTemplates", template))
+    bulk = {"count": 1, "namePattern": "none-#", "instanceProperties": {**properties, **plain}}
+    assert why in message(machines.call("POST", f"/zones/{ZONE}/instances/bulkInsert", bulk))
+
+
+def test_a_scope_that_one_of_googles_apis_has_is_taken(machines):
+    scopes = ["https://www.googleapis.com/auth/trace.append", "https://mail.google.com/"]
+    account = {"email": "default", "scopes": scopes}
+    properties = {"machineType": "n1-standard-1", "disks": [DISK], "networkInterfaces": [NIC]}
+    template = {"name": "scoped", "properties": {**properties, "serviceAccounts": [account]}}
+    assert machines.call("POST", "/global/instanceTemplates", template).ok
+
+
+def test_where_a_bulk_insert_of_a_region_may_go(machines):
+    """By zones' partial URLs, and to AI zones only by a field of their own."""
+
+    def answer(locations):
+        policy = {"locations": {name: {"preference": how} for name, how in locations.items()}}
+        properties = {"machineType": "n1-standard-1", "disks": [DISK], "networkInterfaces": [NIC]}
+        bulk = {"count": 1, "namePattern": "far-#", "instanceProperties": properties}
+        path = f"/regions/{REGION}/instances/bulkInsert"
+        return machines.call("POST", path, {**bulk, "locationPolicy": policy})
+
+    assert "malformed" in message(answer({ZONE: "ALLOW"}))
+    assert "us-central1-ai1a" in message(answer({"zones/us-central1-ai1a": "ALLOW"}))
+    none = {f"zones/{REGION}-{letter}": "DENY" for letter in "abcf"}
+    assert "No zone is allowed" in message(answer(none))
 
 
 def test_how_long_a_machine_may_run(machines):
@@ -394,6 +475,7 @@ def pool(**fields) -> dict:
         ),
         ({"nodePools": [pool(config={"imageType": "ARCH_LINUX"})]}, "ARCH_LINUX"),
         ({"nodePools": [pool(config={"oauthScopes": ["cloud-platform"]})]}, "OAuth scope"),
+        ({"nodePools": [pool(config={"oauthScopes": [UNKNOWN_SCOPE]})]}, "OAuth scope"),
         ({"nodePools": [pool(config={"labels": {"kubernetes.io/os": "linux"}})]}, "reserved"),
         ({"nodePools": [pool(config={"labels": {"node.k8s.io/x": "y"}})]}, "reserved"),
         ({"nodePools": [pool(config={"resourceLabels": {"Team": "a"}})]}, "resource.labels"),

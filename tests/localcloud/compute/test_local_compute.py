@@ -427,7 +427,7 @@ REFUSED = {
     "bare scope": (
         {"serviceAccounts": [{"email": "default", "scopes": ["cloud-platform"]}]},
         400,
-        "scopes[0]",
+        "scopes are invalid: 'cloud-platform'",
     ),
     "reservation": (reserved("mine"), 400, "Specified reservations [mine] do not exist."),
     "hostname": ({"hostname": "one word"}, 400, "'resource.hostname'"),
