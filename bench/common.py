@@ -32,6 +32,7 @@ CLEAN = {
     for key, value in os.environ.items()
     if not key.startswith(("BERG_", "GOOGLE_", "CLOUDSDK_", "PYTHON"))
 }
+CLEAN.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's python compiles berg once
 CLEAN |= {
     "HOME": str(SCRATCH),
     "PATH": f"{BIN}:{os.environ['PATH']}",

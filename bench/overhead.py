@@ -30,10 +30,10 @@ PHASES = {
     "boot": "to the first process of the machine: the cloud's",
     "start": "to the command: the worker, its checkout",
     "end": "to the last state in the bucket: results and log are saved",
-    "return": "to the return of `berg run`: it looks once a second",
+    "return": "to the return of `berg run`: it looks one to four times a second",
 }
 CLOUDS = "boot"
-WHY = "measured at a load average of 9 to 22 on 2 cores, so the seconds say where the time goes and not how little it can be; the worker's start alone takes 0.78 s where nothing else runs (bench/worker.py), the import of google-cloud-compute 0.4 s of CPU, and the state is written three times, of which Cloud Storage takes one a second"
+WHY = "measured at a load average of 1.4 to 2.5 on 2 cores, where it was 6.4 and 6.3 s before; the limit is about 3 s: 1 s of CPU to import what makes machines and signs requests, 0.8 s for the worker's start (bench/worker.py), 1.1 s between the claim and the last state, as Cloud Storage takes one write of an object a second"
 
 
 def seconds_of(cloud: Cloud, repo: Path, name: str) -> dict[str, float]:

@@ -76,6 +76,8 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
     """Look up image, zones and quotas; raise BergError where there is no image or no zone."""
     with ThreadPoolExecutor() as pool:
         image = pool.submit(offers.find_image, config, choice.image, choice.image_project)
+        likely = likely_region(config)
+        quotas = pool.submit(offers.quotas, config, likely)
         reserved = reservation(config, spec, choice)
         zones = zones_to_try(config, spec, choice, reserved)
         odds = []
@@ -84,7 +86,8 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         if not (spec.zones or spec.regions):
             zones = list(dict.fromkeys([*(each.zone for each in odds), *zones]))
         regions = list(dict.fromkeys(region_of(zone) for zone in zones))
-        quotas = pool.submit(offers.quotas, config, regions[0])
+        if regions[0] != likely:
+            quotas = pool.submit(offers.quotas, config, regions[0])
         ways = pool.map(lambda region: ways_out(config, region), with_ways(config, regions))
         found = Offer(
             shape=choice.shape,
@@ -105,6 +108,15 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         found.heals = healed(spec, choice)
     found.rows = rows(spec, found)
     return found
+
+
+def likely_region(config: Config) -> str:
+    """Return the region whose quotas will matter, but for a spec that names others: who asks now
+    need not wait until zones are known.
+    """
+    if config.zones:
+        return region_of(config.zones[0])
+    return config.region
 
 
 def let_wait(found: Offer, regions: list[str]) -> None:

@@ -14,6 +14,7 @@ from berg.google import prices
 from berg.google.accelerators import Shape
 from berg.google.networks import Ways
 from berg.google.reservations import Reservation
+from berg.google.storage import Listed
 from berg.job import NO_GROUP, Group, Job, machine_names
 
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google takes as maxRunDuration
@@ -447,6 +448,8 @@ class Plan:
     sweep_sha256: str = ""  # of the jobs of a sweep and what they are
     must_have_room: bool = False  # to wait for room is no way: something else would do
     drawn: str = ""  # how the values of a sweep's jobs came about, for its record
+    # what the bucket had of the archives and the code, by the objects' names
+    there: dict[str, Listed] = field(repr=False, default_factory=dict)
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property

@@ -44,8 +44,8 @@ DOWNLOAD = (
     "manylinux2014_x86_64",
 )
 MODULES = (
-    "import sys, berg.worker; print(*(getattr(each, '__file__', None) for each in "
-    "[*sys.modules.values()]), sep='\\n')"
+    "import sys, berg.worker, google.cloud.storage; print(*(getattr(each, '__file__', None) "
+    "for each in [*sys.modules.values()]), sep='\\n')"
 )
 # bytecode that is not compared with its source, whose time is another there
 UNCHECKED = (1).to_bytes(4, "little")

@@ -20,7 +20,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -377,7 +377,7 @@ def bytes_to_send(snapshot: Snapshot, bucket_name: str) -> int:
     """
     if snapshot.sent:
         return 0
-    base = bases_of(snapshot).get(bucket_name)
+    base = bases_of(snapshot.objects).get(bucket_name)
     revisions = [f"{snapshot.commit}^{{tree}}"]
     if base and has_commits(snapshot, base["commit"], base["head"]):
         revisions += ["--not", f"{base['commit']}^{{tree}}"]
@@ -386,16 +386,27 @@ def bytes_to_send(snapshot: Snapshot, bucket_name: str) -> int:
     return own + sum(bytes_to_send(sub, bucket_name) for sub in snapshot.submodules.values())
 
 
-def bases_of(snapshot: Snapshot) -> dict[str, Any]:
+def bases_of(objects: Path) -> dict[str, Any]:
     """Return what was sent of a repo before, by bucket, as far as it is remembered."""
     try:
-        return dict(json.loads(sent_file(snapshot).read_text()))
+        return dict(json.loads(sent_file(objects).read_text()))
     except (OSError, ValueError):
         return {}
 
 
-def sent_file(snapshot: Snapshot) -> Path:
-    return snapshot.objects.parent / "sent.json"
+def sent_file(objects: Path) -> Path:
+    return objects.parent / "sent.json"
+
+
+def base_pack(root: Path, bucket_name: str) -> str:
+    """Return the object on top of which the next snapshot of a repo goes; "" if none was sent."""
+    base = bases_of(objects_folder(root)).get(bucket_name)
+    return pack_of(root.name, base) if base else ""
+
+
+def pack_of(repo_name: str, base: dict[str, Any]) -> str:
+    """Return the object of what was sent of a repo before."""
+    return f".berg/repos/{repo_name}/{base['commit']}.pack"
 
 
 def add_submodules(snapshot: Snapshot, env: dict[str, str]) -> None:
@@ -459,28 +470,33 @@ def write_out(snapshot: Snapshot, folder: Path) -> None:
 
 
 def send(
-    snapshot: Snapshot, bucket: Any, on_progress: Callable[[int, int], None] = lambda n, size: None
+    snapshot: Snapshot,
+    bucket: Any,
+    on_progress: Callable[[int, int], None] = lambda n, size: None,
+    known: Collection[str] = (),
 ) -> dict[str, Any]:
     """Upload what the bucket lacks of a snapshot; returns what `restore` needs, for the job's
     metadata.
 
     `on_progress` hears how many bytes of how many went up, pack by pack. What was sent before is
     remembered in a file beside the objects. That is a hint: the bucket is asked whether it is still
-    there, and so is the repo, whose history may have been rewritten since.
+    there, unless it is `known` to be, and so is the repo, whose history may have been rewritten
+    since.
     """
     if snapshot.sent:
         return snapshot.sent
     prefix = f".berg/repos/{snapshot.repo_name}/"
-    bases = bases_of(snapshot)
+    bases = bases_of(snapshot.objects)
     base = bases.get(bucket.name)
     packs = []
-    if base and is_base(snapshot, bucket, first := f"{prefix}{base['commit']}.pack", base):
+    first = pack_of(snapshot.repo_name, base) if base else ""
+    if base and is_base(snapshot, bucket, first, base, known):
         packs = add_to(snapshot, bucket, first, base, on_progress)
     if not packs:
         packs = [f"{prefix}{snapshot.commit}.pack"]
         size = send_pack(snapshot, bucket, packs[0], None, on_progress)
         bases[bucket.name] = {"commit": snapshot.commit, "head": snapshot.head, "bytes": size}
-        sent_file(snapshot).write_text(json.dumps(bases))
+        sent_file(snapshot.objects).write_text(json.dumps(bases))
     submodules = {path: send(sub, bucket, on_progress) for path, sub in snapshot.submodules.items()}
     return {
         "commit": snapshot.commit,
@@ -492,8 +508,12 @@ def send(
     }
 
 
-def is_base(snapshot: Snapshot, bucket: Any, first: str, base: dict[str, Any]) -> bool:
+def is_base(
+    snapshot: Snapshot, bucket: Any, first: str, base: dict[str, Any], known: Collection[str]
+) -> bool:
     """Whether the bucket still has a pack that was sent, and the repo what was in it."""
+    if first in known:
+        return has_commits(snapshot, base["commit"], base["head"])
     with ThreadPoolExecutor(1) as beside:
         is_there = beside.submit(bucket.exists, first)
         return has_commits(snapshot, base["commit"], base["head"]) and is_there.result()

@@ -50,11 +50,11 @@ def watch(
         shown.append(line)
 
     def write_log(source: str, chunk: bytes) -> None:
-        if not quiet:
-            output.write(source, chunk)
+        output.write(source, chunk)
 
     try:
-        state = logs.follow(settings, name, write_log, machine, on_change=show_progress)
+        write = None if quiet else write_log
+        state = logs.follow(settings, name, write, machine, on_change=show_progress)
     except KeyboardInterrupt:
         say(tables.left(name, f"berg tail {name}"))
         raise

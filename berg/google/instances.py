@@ -253,6 +253,10 @@ def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) ->
 
     options = {"api_endpoint": config.endpoint} if config.endpoint else None
     client = InstancesClient(credentials=config.credentials, client_options=options)
+    url = config.compute_url()
+    # its connections are open, and each new one waits for two handshakes
+    transport: Any = client.transport
+    transport._session.mount(url, config.session.get_adapter(url))
     request: dict[str, Any] = {
         "project": config.project,
         "zone": zone,

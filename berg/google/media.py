@@ -12,6 +12,7 @@ import base64
 import functools
 import json
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from berg.google.checksum import BLOCK, crc32c_of
 API = "https://storage.googleapis.com"
 CONNECTIONS = 64  # that are kept
 PARTIAL, ABSENT = 206, 404  # statuses
+LOCK = threading.Lock()  # of who makes them
 BOUNDARY = "berg-0f6b4e6f5c7d4d4c8a3e2b1a90817263"
 
 
@@ -67,9 +69,19 @@ class Media:
             return Way(proxy, None, trusted)
         return Way(proxy, trusted, None)
 
-    @functools.cached_property
+    @property
     def connections(self) -> Any:
-        """Connections that are kept. Certificates are read once: urllib3 would for each of them."""
+        """Connections that are kept, the same for all who have these settings: the first request on
+        one waits for two handshakes.
+        """
+        kept = vars(self.config)
+        with LOCK:
+            if "connections" not in kept:
+                kept["connections"] = self.make_connections()
+            return kept["connections"]
+
+    def make_connections(self) -> Any:
+        """Certificates are read once: urllib3 would for each connection."""
         import ssl
 
         from requests.adapters import HTTPAdapter
@@ -230,6 +242,10 @@ class Media:
         headers = {"Content-Type": f"multipart/related; boundary={BOUNDARY}"}
         written: dict[str, Any] = json.loads(content(self.ask("POST", url, headers, body)))
         return written
+
+    def delete(self, name: str, generation: int | None = None) -> None:
+        """Delete an object, only if it is at `generation` where that is given."""
+        content(self.ask("DELETE", self.address("", name, ifGenerationMatch=generation), {}))
 
 
 def write_at(descriptor: int, data: bytes, at: int) -> None:

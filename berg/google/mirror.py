@@ -50,6 +50,7 @@ RESTORE_PAUSES = 1, 2, 4, 8, 0  # seconds after each try
 HOPELESS = (400, 411, 413, 414, 422, 431)  # statuses that say that one file is wrong
 # seconds after which the end of a job takes a refusal at its word: rights take minutes to arrive
 REFUSED_FOR = 900
+WRITE_INTERVAL = 1.1  # seconds between two writes of an object, of which one a second is taken
 # Passes at the end that find something changed once all is sent, after which it stays as it is.
 # From the third on there is a second between them.
 MOVING_PASSES, CALM_PASSES, MOVING_PAUSE = 20, 3, 1
@@ -75,6 +76,7 @@ class Mirror:
     failed: dict[str, str] = field(default_factory=dict)
     synced_until: str = ""
     bytes_sent: int = 0
+    wrote_at: float = -math.inf  # time.monotonic() of the last write of an object
     patience: float = PATIENCE
     finishing: bool = False
     is_behind: bool = False  # whether the last pass had no time for some files
@@ -237,6 +239,8 @@ class Mirror:
         """Remember what became of a file that is through."""
         del self.underway[sending.path]
         self.bytes_sent += sending.bytes
+        if sending.wrote:
+            self.wrote_at = time.monotonic()
         if sending.error:
             self.note_error(sending.path, sending.error)
             return
@@ -280,6 +284,12 @@ class Mirror:
                 self.failed[path] = (
                     f"the bucket did not answer for {time.monotonic() - sending.moved:.0f} s"
                 )
+
+    def seconds_to_next_write(self) -> float:
+        """Return after how many seconds Cloud Storage takes what was written last once more: before
+        that the request would be refused, and tried again later than that.
+        """
+        return max(0.0, self.wrote_at + WRITE_INTERVAL - time.monotonic())
 
     def scan(self) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the files of the folder with their stat."""

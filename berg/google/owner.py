@@ -24,7 +24,7 @@ from berg.google.retry import status_of
 
 API = "https://storage.googleapis.com"
 # By endpoint and bucket, and whether it is to be asked at all.
-asked: dict[tuple[str | None, str, bool], Future[None]] = {}
+asked: dict[tuple[str | None, str, bool], Future[dict[str, Any]]] = {}
 LOCK = threading.Lock()
 
 
@@ -54,20 +54,27 @@ def remember(bucket: str, number: str) -> None:
         Path(new.name).replace(file())
 
 
-def check(config: Config) -> None:
+def about(config: Config) -> dict[str, Any]:
+    """Return what the bucket says of itself: the number of its project, and where it lies."""
+    url = f"{config.endpoint or API}/storage/v1/b/{config.bucket}"
+    return api.call(config, "GET", url, fields="projectNumber,location")
+
+
+def check(config: Config) -> dict[str, Any]:
     """Compare whose the bucket is with whose it was; raise BergError if that is another project.
 
-    Raise Forbidden if that cannot be told of a bucket that told it before.
+    Return what it says of itself, {} for who may not know, or without a bucket. Raise Forbidden if
+    that cannot be told of a bucket that told it before.
     """
     before = known().get(config.bucket, "")
-    url = f"{config.endpoint or API}/storage/v1/b/{config.bucket}"
     try:
-        now = api.call(config, "GET", url, fields="projectNumber")["projectNumber"]
+        found = about(config)
     except Exception as error:
         status = status_of(error)
         if status == 404 or (status == 403 and not before):
-            return  # whoever uses it says so
+            return {}  # whoever uses it says so
         raise
+    now = found["projectNumber"]
     if not before:
         remember(config.bucket, now)
     elif before != now:
@@ -77,9 +84,10 @@ def check(config: Config) -> None:
             f"to another one, number {now}: somebody else made a bucket of its name. Choose a "
             f"bucket of your own, or say that this one is meant: {init}"
         )
+    return found
 
 
-def confirmed(config: Config) -> "Future[None]":
+def confirmed(config: Config) -> "Future[dict[str, Any]]":
     """Return what becomes of `check`, which begins now unless it did before."""
     key = (config.endpoint, config.bucket, config.is_mine)
     with LOCK:
@@ -88,7 +96,7 @@ def confirmed(config: Config) -> "Future[None]":
             if config.is_mine:
                 threading.Thread(target=settle, args=(config, asked[key]), daemon=True).start()
             else:
-                asked[key].set_result(None)
+                asked[key].set_result({})
         return asked[key]
 
 
@@ -106,10 +114,9 @@ def guard(config: Config, http: Any) -> None:
     http.request = request
 
 
-def settle(config: Config, answer: "Future[None]") -> None:
+def settle(config: Config, answer: "Future[dict[str, Any]]") -> None:
     """Let everybody who waits know what `check` found."""
     try:
-        check(config)
-        answer.set_result(None)
+        answer.set_result(check(config))
     except BaseException as error:
         answer.set_exception(error)

@@ -239,14 +239,8 @@ class Bucket:
         `generation`.
         """
         data = data.encode() if isinstance(data, str) else data
-        blob = self.bucket.blob(name)
-        blob.metadata = metadata
-
-        def put(**options: Any) -> Any:
-            blob.upload_from_string(data, "application/octet-stream", **options)
-
         try:
-            return self._put(blob, generation, put, self.retry)
+            return self.written(name, data, generation, metadata, self.retry).generation
         except Changed:
             # A write whose answer was lost is refused when it is repeated: then what is there is
             # ours.
@@ -311,17 +305,29 @@ class Bucket:
         metadata: dict[str, str] | None,
     ) -> "Listed":
         """Upload a file that fits into one request, as `upload_stream` does."""
-        from google.api_core import exceptions
-
         data = part.read(size)
         if len(data) != size:
             raise ValueError(f"{size} bytes were to be read, and {len(data)} were there")
+        return self.written(name, data, generation, metadata, self.retry_of_files)
+
+    def written(
+        self,
+        name: str,
+        data: bytes,
+        generation: int | None,
+        metadata: dict[str, str] | None,
+        retry: Any,
+    ) -> "Listed":
+        """Write an object in one request; raises Changed if it is not at `generation`.
+
+        Without one the last writer wins, so that it may be repeated as well.
+        """
+        from google.api_core import exceptions
+
         try:
-            put = self.retry_of_files(self.media.upload)
-            written = Listed.of(put(name, data, generation, metadata))
+            return Listed.of(retry(self.media.upload)(name, data, generation, metadata))
         except exceptions.PreconditionFailed:
             raise Changed(f"gs://{self.name}/{name} was changed by somebody else") from None
-        return written
 
     def _put(self, blob: Any, generation: int | None, put: Callable[..., Any], retry: Any) -> int:
         from google.api_core import exceptions
@@ -445,10 +451,8 @@ class Bucket:
         from google.api_core import exceptions
 
         for name in object_names:
-            try:
-                self.bucket.blob(name).delete(timeout=self.timeout, retry=self.retry)
-            except exceptions.NotFound:
-                pass
+            with contextlib.suppress(exceptions.NotFound):
+                self.retry(self.media.delete)(name)
 
     def delete_at(self, name: str, generation: int) -> None:
         """Delete an object that is at `generation`; raise Changed if it is at another one.
@@ -457,9 +461,8 @@ class Bucket:
         """
         from google.api_core import exceptions
 
-        blob = self.bucket.blob(name)
         try:
-            blob.delete(if_generation_match=generation, timeout=self.timeout, retry=self.retry)
+            self.retry(self.media.delete)(name, generation)
         except exceptions.PreconditionFailed:
             raise Changed(f"gs://{self.name}/{name} was changed by somebody else") from None
         except exceptions.NotFound:

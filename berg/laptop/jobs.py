@@ -439,9 +439,11 @@ def waits(config: Config, stored: Stored, waiting: Callable[[str], set[str]] | N
 def look_again(config: Config, found: Entry) -> Entry:
     """Return a job that has a machine as it is now, for who asks often."""
     assert found.machine
-    stored = states.read(Bucket(config), found.name)
-    sweeps = [found.sweep] if found.sweep else []
-    machines = found.place.machines(config, [found.name], sweeps, zone=found.machine.zone)
+    sweeps, zone = [found.sweep] * bool(found.sweep), found.machine.zone
+    with ThreadPoolExecutor(1) as beside:
+        listed = beside.submit(found.place.machines, config, [found.name], sweeps, zone=zone)
+        stored = states.read(Bucket(config), found.name)
+        machines = listed.result()
     if stored is None:
         return replace(found, state=None, machines=machines)
     return entry(config, stored, by_owner(machines))

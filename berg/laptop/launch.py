@@ -23,8 +23,8 @@ from typing import Any
 from berg import BergError, __version__, checks, gce, job, places, states
 from berg.code import dist, packages, revision, snapshot
 from berg.config import Config
-from berg.google import api, data, grants, mounts, offers, prices, secret
-from berg.google.storage import Bucket, Changed
+from berg.google import api, data, grants, mounts, offers, owner, prices, secret
+from berg.google.storage import Bucket, Changed, Listed
 from berg.laptop import index, jobs, limits, power, spending, ssh
 from berg.plan import Choice, JobSpec, Offer, Plan, check_variable
 
@@ -55,7 +55,7 @@ def prepare(
     results_dir_of(spec, name)  # refused before anything is asked for
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
-        needed = pool.submit(packages.build)
+        ahead = pool.submit(look_ahead, config, root)
         offered = pool.submit(priced_offer, config, spec, choice, sweep)
         measured = pool.submit(sources, config, spec)
         within = pool.submit(limits.check_budget, config)
@@ -64,6 +64,7 @@ def prepare(
         taken = code or snapshot.take(root)
         bucket_region, _, _ = region.result(), free.result(), within.result()
         (offer, rates), (data_sets, folders) = offered.result(), measured.result()
+        wheel, needed, there = ahead.result()
     check_room(config, data_sets, offer.image, offer.disk_gb)
     gcsfuse = program_for(place_name, folders)
     this = replace(
@@ -96,16 +97,33 @@ def prepare(
         bucket_region=bucket_region,
         snapshot=taken,
         spot=spec.spot,
-        wheel=dist.build_wheel(),
-        packages=needed.result(),
+        wheel=wheel,
+        packages=needed,
         gcsfuse=gcsfuse,
         ssh_key=ssh_line(config),
         secrets=secret_values,
         cluster_key=cluster_key,
+        there=there,
     )
     if sweep:
         return made  # whose limit depends on the number of its jobs
     return limits.limited(made)
+
+
+def look_ahead(
+    config: Config, root: Path
+) -> tuple[tuple[str, bytes], tuple[str, bytes], dict[str, Listed]]:
+    """Return berg's wheel, the packages that it needs, and what the bucket has of both and of the
+    code that was sent before, by the objects' names.
+
+    A submit would ask for each of them, one after the other.
+    """
+    wheel, needed = dist.build_wheel(), packages.build()
+    names = [archive_path(name) for name in (wheel[0], needed[0]) if name]
+    if base := snapshot.base_pack(root, config.bucket):
+        names.append(base)
+    found = Bucket(config).gets(names, "name,generation,md5Hash")
+    return wheel, needed, {each.name: each for each in found if each}
 
 
 def sources(config: Config, spec: JobSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -315,23 +333,24 @@ def check_bucket(config: Config) -> str:
     """
     from google.api_core import exceptions
 
-    bucket, init = Bucket(config), f"berg init{' --local' if config.endpoint else ''}"
-    found = bucket.client.get_bucket(config.bucket, timeout=(10, 60), retry=bucket.retry)
+    init = f"berg init{' --local' if config.endpoint else ''}"
+    with ThreadPoolExecutor(1) as beside:
+        asked = beside.submit(api.call, config, "GET", "", fields="defaultServiceAccount")
+        found = owner.confirmed(config).result() or owner.about(config)
     try:
-        project = api.call(config, "GET", "", fields="defaultServiceAccount")
+        project = asked.result()
     except (exceptions.NotFound, exceptions.Forbidden) as error:
         why = api.words(error)
         raise BergError(
             f"project {config.project!r} cannot be used: {why}. Choose one: {init}"
         ) from None
     number = project.get("defaultServiceAccount", "").partition("-")[0]
-    if number.isdigit() and int(number) != found.project_number:
+    if number.isdigit() and number != found["projectNumber"]:
         raise BergError(
-            f"bucket {config.bucket!r} belongs to another project (number {found.project_number}) "
-            "than "
-            f"{config.project!r} (number {number}). Choose a bucket of the project: {init}"
+            f"bucket {config.bucket!r} belongs to another project (number {found['projectNumber']})"
+            f" than {config.project!r} (number {number}). Choose a bucket of the project: {init}"
         )
-    region: str = found.location.lower()
+    region: str = found["location"].lower()
     return region
 
 
@@ -361,8 +380,10 @@ def check_free(config: Config, name: str, again: bool) -> None:
     """Raise BergError if a job or a sweep has the name, unless its job goes on."""
     if again:
         return
-    if any(map(Bucket(config).exists, (job.state_path(name), job.sweep_path(name)))):
-        raise taken(name)
+    paths = job.state_path(name), job.sweep_path(name)
+    with ThreadPoolExecutor() as pool:
+        if any(pool.map(Bucket(config).exists, paths)):
+            raise taken(name)
 
 
 def taken(name: str, what: str = "job") -> BergError:
@@ -394,12 +415,13 @@ def submit(plan: Plan, say: Callable[[str], None], on_progress: Callable[[int, i
         with ThreadPoolExecutor(1) as pool:
             noted = pool.submit(index.note, bucket, this.job_name, this.summary())
             states.write_job(bucket, this)
-        noted.result()
-        if plan.secrets:
-            seconds, accounts = this.max_run_seconds, plan.accounts
-            secret.store(plan.config, this.job_name, plan.secrets, seconds, accounts)
-        importing.join()
-        return create(plan, claimed, say)
+            if plan.secrets:
+                seconds, accounts = this.max_run_seconds, plan.accounts
+                secret.store(plan.config, this.job_name, plan.secrets, seconds, accounts)
+            importing.join()
+            zone = create(plan, claimed, say)
+            noted.result()
+        return zone
     except BaseException:
         say("Taking back what was created")
         try:
@@ -557,8 +579,8 @@ def send_code(
     `say` hears what somebody had replaced.
     """
     with ThreadPoolExecutor() as pool:
-        archives = [pool.submit(send_archive, bucket, *each) for each in plan.archives]
-        plan.job.snapshot = snapshot.send(plan.snapshot, bucket, on_progress)
+        archives = [pool.submit(send_archive, bucket, *each, plan.there) for each in plan.archives]
+        plan.job.snapshot = snapshot.send(plan.snapshot, bucket, on_progress, plan.there)
         for each in archives:
             if found := each.result():
                 say(found)
@@ -582,12 +604,20 @@ def take_back(config: Config, this: job.Job, claimed: states.Stored) -> None:
     states.withdraw(bucket, claimed)
 
 
-def send_archive(bucket: Bucket, name: str, content: bytes) -> str:
-    """Send an archive unless the bucket has it; return a warning if something else had its name."""
+def archive_path(name: str) -> str:
+    """Return the object of an archive."""
+    return f".berg/dist/{name}"
+
+
+def send_archive(bucket: Bucket, name: str, content: bytes, known: dict[str, Listed]) -> str:
+    """Send an archive unless the bucket has it; return a warning if something else had its name.
+
+    `known` is what the bucket said of some objects before.
+    """
     if not name:
         return ""
-    path = f".berg/dist/{name}"
-    there = bucket.get(path)
+    path = archive_path(name)
+    there = known.get(path) or bucket.get(path)
     if there is None:
         with contextlib.suppress(Changed):
             bucket.write(path, content, generation=0)

@@ -12,6 +12,7 @@ from berg.laptop import jobs
 
 LISTING = 10.0  # seconds, at most, after which a log is seen that began meanwhile
 BLOCK = 8 << 20
+GROWTH = 1.2  # of the pause between two looks, while nothing changes
 HANDOVER = (b"[berg] Installing: ", b"[berg] Running: ")  # from here on only the log has every line
 
 
@@ -54,19 +55,20 @@ def blocks_of(bucket: Bucket, log: str) -> Iterator[bytes]:
 def follow(
     config: Config,
     name: str,
-    write: Callable[[str, bytes], None],
+    write: Callable[[str, bytes], None] | None,
     machine: str | None = None,
     interval: float = 1.0,
     on_change: Callable[[jobs.Entry], None] = lambda found: None,
 ) -> job.State | None:
     """Write the logs of a job as they grow until the job is over; return its final state.
 
-    `write` gets the machine's name, "" where the job has only one, and bytes. Before there is a log
-    it gets what the machine writes to its serial console. A machine without a job is followed until
-    it is gone, and the state is None; a job whose state is deleted as well, which then is a
-    BergError. `on_change` gets what is found with each look.
+    `write` gets the machine's name, "" where the job has only one, and bytes; without it no log is
+    read. Before there is a log it gets what the machine writes to its serial console. A machine
+    without a job is followed until it is gone, and the state is None; a job whose state is deleted
+    as well, which then is a BergError. `on_change` gets what is found with each look.
     """
-    following = Following(Bucket(config), write, machine, interval)
+    following = write and Following(Bucket(config), write, machine, interval)
+    pace = Pace(interval, is_quick=write is None)
     found, had = None, None
     while True:  # the state before the log, which is complete once that is final
         if found and found.machine:
@@ -75,7 +77,8 @@ def follow(
             found = jobs.find(config, name)
         on_change(found)
         had = found.state or had
-        following.look(config, found)
+        if following:
+            following.look(config, found)
         if is_at_its_end(found):
             if had and not found.state:
                 raise BergError(
@@ -83,7 +86,30 @@ def follow(
                     f"What it saved: berg fetch {had.job.results_dir or found.name}"
                 )
             return found.state
-        time.sleep(interval)
+        time.sleep(pace.after(found))
+
+
+@dataclass
+class Pace:
+    """How long to wait between two looks at a job."""
+
+    longest: float  # seconds
+    is_quick: bool  # whether a look costs so little that each change may be followed closely
+    status: str = ""
+    pause: float = 0.0
+
+    def after(self, found: jobs.Entry) -> float:
+        """Return the seconds until the next look, fewer where the next change may be near: in a job
+        that changed just now, since many are short, and near its end.
+        """
+        ends = found.state is not None and (found.state.final or found.state.state == "UPLOADING")
+        self.pause = min(self.pause * GROWTH, self.longest)
+        if found.status != self.status:
+            self.pause = self.longest
+            if ends or self.is_quick:
+                self.pause = self.longest / 4
+        self.status = found.status
+        return self.pause
 
 
 @dataclass

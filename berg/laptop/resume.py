@@ -111,7 +111,7 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
     if this.group.region:  # whose request failed, or whose machines are gone
         places.of(this.place).delete(config, this.job_name, [], this.group)
     for archive in plan.archives:
-        if warning := launch.send_archive(bucket, *archive):
+        if warning := launch.send_archive(bucket, *archive, plan.there):
             say(warning)
     state = replace(begun_anew(found.stored.state), job=this.summary())
     try:

@@ -9,6 +9,7 @@ otherwise takes after three seconds for another computer's.
 """
 
 import gc
+import importlib.util
 import os
 import sys
 import types
@@ -34,11 +35,15 @@ os.environ[PATIENCE] = "6"
 try:
     import click
     import git
+    import google.api_core.exceptions
+    import google.api_core.retry
     import google.auth.compute_engine
-    import google.cloud.storage
+    import google.auth.transport.requests
     import google_crc32c
 
     if google_crc32c.implementation == "python":  # would take an hour for a gigabyte
+        raise ImportError
+    if not importlib.util.find_spec("google.cloud.storage"):  # it is for large files, and is slow
         raise ImportError
 except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)

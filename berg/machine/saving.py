@@ -27,6 +27,8 @@ BUCKET_PATIENCE = 120  # seconds in which a bucket that is gone may come back
 GONE_PATIENCE = 30  # the same for the last words, after that
 BUCKET_LOOK = 300  # seconds between two looks whether the bucket is there while the command runs
 LOG_PATIENCE = 120  # seconds for the last lines of the log
+LONG_LOG = 8 << 20  # bytes of a log that is sent at once
+MOMENT = 1.0  # seconds for the last results before the log is sent beside them
 UPLOAD_LOOK = 3  # seconds between two looks at how far the last upload is
 LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
 NEW_INTERVAL = 1  # seconds between passes over files that are not in the bucket yet
@@ -182,7 +184,7 @@ def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
     seconds = last_moment(attempt) - time.monotonic()
     last = LastPass()
     sending = start_thread(send_results, attempt, last, seconds)
-    mirrors.last_log_pass = start_thread(mirrors.log.finish, boot.console, seconds)
+    mirrors.last_log_pass = start_thread(send_log_beside, attempt, sending, seconds)
     watch_upload(attempt, sending, reason)
     if last.failure:
         return {f"berg_results/{attempt.job.results_dir}": last.failure}, False
@@ -208,6 +210,20 @@ def send_results(attempt: Attempt, last: LastPass, seconds: float) -> None:
         last.left = attempt.mirrors.results.finish(note_trouble, seconds)
     except Exception as error:
         last.failure = f"{type(error).__name__}: {error}"
+
+
+def send_log_beside(attempt: Attempt, sending: threading.Thread, seconds: float) -> None:
+    """Send the log while the last results are sent, unless it is short and those are there within a
+    moment.
+
+    Its end, which is still to come, would have to wait: an object takes one write a second.
+    """
+    log = attempt.mirrors.log
+    is_long = sum(size for _, size in log.left()) > LONG_LOG
+    if not (attempt.machine_goes or is_long):
+        sending.join(MOMENT)
+    if is_long or sending.is_alive():
+        log.finish(boot.console, seconds)
 
 
 def watch_upload(attempt: Attempt, sending: threading.Thread, reason: str) -> None:
@@ -274,6 +290,8 @@ def send_log(attempt: Attempt) -> bool:
     attempt.mirrors.last_log_pass.join(end - time.monotonic())
     if attempt.mirrors.last_log_pass.is_alive():
         return False
+    if not attempt.machine_goes:
+        time.sleep(attempt.mirrors.log.seconds_to_next_write())
     with contextlib.suppress(Exception):  # the state is to be written all the same
         return not attempt.mirrors.log.finish(boot.console, end - time.monotonic())
     return False
