@@ -43,7 +43,7 @@ ELSEWHERE = [
         "a pack with `.git`, `..`, a slash in a name, or a submodule that leaves or has an option "
         "as its URL",
         "git refuses it; nothing is checked out",
-    )
+    ),
 ]
 ATTACK = '''
 """Runs as root on a machine or in a pod; notes Google's answer to each request, or Kubernetes'."""

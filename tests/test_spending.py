@@ -101,6 +101,11 @@ def test_a_state_with_a_price_below_zero_is_damaged():
         job.state_from_json(odd.to_json())
 
 
+@pytest.mark.parametrize("moment", ["", "yesterday", "0001-01-01T00:00:00+14:00"])
+def test_odd_moments_are_of_no_week(moment):
+    assert spending.week_of(moment) == ""
+
+
 @pytest.mark.parametrize("moment", ["", "yesterday", "2026-11-18T10:00:00"])
 def test_odd_moments_count_nothing(moment):
     assert spending.machine_hours(state(["RUNNING", moment], ["FAILED", at("11:00")]), False) == 0

@@ -283,8 +283,8 @@ def current(last: Sample) -> str:
     ]
     network = "-"
     if last:
-        bytes_per_second = last.get("received_per_second", 0) + last.get("sent_per_second", 0)
-        network = words.size(bytes_per_second)
+        both = (last.get("received_per_second"), last.get("sent_per_second"))
+        network = words.size(sum(each or 0 for each in both))
     return f"{'  '.join(map(bar, percents))}  {network:>7}"
 
 

@@ -36,7 +36,7 @@ def namespace(user: str) -> str:
     if NAME.fullmatch(name):
         return name
     digest = hashlib.sha256(user.encode()).hexdigest()[:10]
-    return f"{name.replace('_', '-')[:LONGEST - 11].rstrip('-')}-{digest}"
+    return f"{name.replace('_', '-')[: LONGEST - 11].rstrip('-')}-{digest}"
 
 
 def member(config: Config) -> str:

@@ -176,7 +176,7 @@ def week_of(created_at: str) -> str:
     """Return the Monday of a moment's week, in UTC; "" for what is no moment."""
     try:
         then = moment(created_at).astimezone(timezone.utc)
-    except ValueError:
+    except (ValueError, OverflowError):
         return ""
     monday = then.toordinal() - then.weekday()
     return datetime.fromordinal(monday).strftime("%Y-%m-%d")

@@ -72,25 +72,33 @@ def samples_since(bucket: Bucket, blob: Listed, since: float) -> list[dict[str, 
 
 
 def parse(data: bytes) -> Iterator[dict[str, Any]]:
-    """The samples in a file; what is damaged or not whole yet is passed over."""
+    """The samples in a file; what is damaged, not whole yet or no number is passed over."""
     for line in data.splitlines():
         try:
             sample = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(sample, dict) and is_number(sample.get("time")):
-            yield sample
+            yield numbers_of(sample) | {
+                kind: [numbers_of(each) for each in listed if isinstance(each, dict)]
+                for kind in KINDS
+                if isinstance(listed := sample.get(kind), list)
+            }
+
+
+def numbers_of(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a sample is a number, or nobody knows."""
+    return {key: value for key, value in values.items() if value is None or is_number(value)}
 
 
 def accelerators(sample: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The GPUs and TPUs of a sample by name: gpu0, gpu1, …"""
-    found = {}
-    for kind, name in KINDS.items():
-        listed = sample.get(kind)
-        for each in listed if isinstance(listed, list) else []:
-            if isinstance(each, dict) and is_number(each.get("index")):
-                found[f"{name}{int(each['index'])}"] = each
-    return found
+    return {
+        f"{name}{int(each['index'])}": each
+        for kind, name in KINDS.items()
+        for each in sample.get(kind) or []
+        if is_number(each.get("index"))
+    }
 
 
 def scalars(sample: dict[str, Any]) -> dict[str, float]:

@@ -160,6 +160,18 @@ def test_every_machine_of_a_job_keeps_its_samples_beside_its_log(berg):
     assert berg("rm", "-y", "pair").returncode == 0 and not berg.objects(".berg/logs/pair/")
 
 
+def test_what_is_no_number_is_not_in_a_sample():
+    """A job writes its samples; `berg top` counts with them."""
+    odd = b'{"time": 1, "cpu_percent": "9", "gpus": [{"index": 0, "watt": {}, "percent": 5}, 7]}'
+    odd += b'\n{"time": 2, "gpus": "none", "tpus": null, "memory_percent": NaN}'
+    first, second = watch.parse(odd)
+    assert first == {"time": 1, "gpus": [{"index": 0, "percent": 5}]} and second == {
+        "time": 2,
+        "tpus": None,
+    }
+    assert watch.scalars(first) == {"gpu0_percent": 5} and watch.scalars(second) == {}
+
+
 @pytest.mark.slow
 def test_a_job_shorter_than_a_sample_has_one_of_all_of_it(berg):
     nvidia_smi.bring(berg.repo, ANSWERS["eight"])
