@@ -76,7 +76,7 @@ def label_errors(name: str, uid: str, spec: dict) -> list[str]:
 
 
 def manual_errors(selector: dict | None, labels: dict) -> list[str]:
-    if not selector:
+    if selector is None:
         return [required("spec.selector")]
     bad: list[str] = []
     placing_checks.selector_errors(selector, "spec.selector", bad)

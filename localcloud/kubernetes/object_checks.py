@@ -269,10 +269,11 @@ def finalizer_errors(finalizers: list[str] | None) -> list[str]:
     bad: list[str] = []
     for each in finalizers or []:
         check_key(each, "metadata.finalizers", bad)
-        if "/" not in each and each not in FINALIZERS:
-            told = "name is neither a standard finalizer name nor is it fully qualified"
-            bad.append(invalid("metadata.finalizers", each, told))
     if {"orphan", "foregroundDeletion"} <= {*(finalizers or [])}:
         told = "finalizer orphan and foregroundDeletion cannot be both set"
         bad.append(invalid("metadata.finalizers", finalizers, told))
+    for number, each in enumerate(finalizers or []):
+        if "/" not in each and each not in FINALIZERS:
+            told = "name is neither a standard finalizer name nor is it fully qualified"
+            bad.append(invalid(f"metadata.finalizers[{number}]", each, told))
     return bad

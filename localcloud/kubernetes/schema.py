@@ -252,6 +252,7 @@ def check_map(value: Any, path: str, parent: str, found: list[str]) -> None:
     if not isinstance(value, dict):
         found.append(wrong(value, parent, path, kind))
     elif field in OF_QUANTITIES:
+        value.update({key: "0" for key, item in value.items() if item is None})
         for item in value.values():
             check_quantity(item, found)
     elif path.endswith(OF_STRINGS):

@@ -401,3 +401,24 @@ def test_nothing_belongs_to_an_event(kube):
     body["metadata"] = {"name": "fine", "ownerReferences": [owner]}
     found = kube.raw("POST", f"{CORE}/pods", body, dryRun="All")
     assert "/v1, Kind=Event is disallowed from being an owner" in found.json()["message"]
+
+
+def test_a_quantity_of_null_is_none(kube):
+    body = pod({}, {"resources": {"requests": {"cpu": None}}})
+    found = kube.raw("POST", f"{CORE}/pods", body, dryRun="All")
+    assert found.ok and found.json()["spec"]["containers"][0]["resources"]["requests"] == {
+        "cpu": "0"
+    }
+
+
+def test_a_job_that_chooses_all_pods_itself(kube):
+    body = job("chooses", "true", manualSelector=True, selector={})
+    assert kube.raw("POST", JOBS, body, dryRun="All").status_code == 201
+
+
+def test_a_finalizer_is_named_by_its_place(kube):
+    body = pod({}, {})
+    body["metadata"]["finalizers"] = ["a.io/b", "foo"]
+    found = kube.raw("POST", f"{CORE}/pods", body, dryRun="All")
+    (cause,) = found.json()["details"]["causes"]
+    assert cause["field"] == "metadata.finalizers[1]"
