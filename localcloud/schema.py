@@ -34,10 +34,16 @@ SCOPES_END = 16 << 10  # bytes of a document in which its scopes stand
 # Scopes of APIs that have no document, such as gRPC ones and those that gcloud's aliases know.
 OTHER_SCOPES = tuple(
     f"https://www.googleapis.com/auth/{name}".encode()
-    for name in (
-        "bigtable.data bigtable.data.readonly cloud.useraccounts cloud.useraccounts.readonly "
-        "devstorage.write_only projecthosting sqlservice taskqueue"
-    ).split()
+    for name in [
+        "bigtable.data",
+        "bigtable.data.readonly",
+        "cloud.useraccounts",
+        "cloud.useraccounts.readonly",
+        "devstorage.write_only",
+        "projecthosting",
+        "sqlservice",
+        "taskqueue",
+    ]
 )
 EXTRA_GLOBALS = {
     "$.xgafv",

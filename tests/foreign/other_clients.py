@@ -1,4 +1,4 @@
-"""obstore, PyArrow, TensorStore, the official client of Kubernetes and SkyPilot's provisioner
+"""obstore, PyArrow, TensorStore, smart_open, the official client of Kubernetes and SkyPilot's provisioner
 against the embedded cloud: `make foreign` runs this.
 
 They have a virtual environment of their own, since SkyPilot wants other versions of what berg's
@@ -70,6 +70,11 @@ def bucket(cloud):
 def test_clients_of_storage(cloud, tour, bucket, client):
     token = cloud.session.credentials.token
     assert tour("data", cloud.url, bucket, token, client) == STORAGE[client]
+
+
+def test_smart_open(cloud, tour, bucket):
+    said = tour("smart", cloud.url, "berg-local", bucket)
+    assert said == ["written in parts and read", "sought", "packed text", "missing"]
 
 
 def test_skypilots_provisioner(cloud, tour):
