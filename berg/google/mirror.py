@@ -46,6 +46,7 @@ PATIENCE, LAST_PATIENCE, HURRY = (
     60.0,
     5.0,
 )
+STANDS_STILL = 5  # seconds without a byte, after which another file is sent beside one
 RESTORE_PAUSES = 1, 2, 4, 8, 0  # seconds after each try
 HOPELESS = (400, 411, 413, 414, 422, 431)  # statuses that say that one file is wrong
 # seconds after which the end of a job takes a refusal at its word: rights take minutes to arrive
@@ -118,8 +119,7 @@ class Mirror:
         """
         began, sent = job.now(), 0
         self.failed = {}
-        # else files may have changed since they were read, or were not looked at
-        is_whole = not self.underway and not only_new
+        begun_before = set(self.underway)  # which the pass passes over
         try:
             self.queue_changes(only_new)
             sent = self.send_queue(time.monotonic() + seconds, stop)
@@ -130,9 +130,19 @@ class Mirror:
             if isinstance(error, sqlite3.Error):
                 self.manifest = Manifest(":memory:")
                 self.recall()
-        if is_whole and not (self.failed or self.underway):
+        is_whole = not (only_new or self.failed or self.underway)
+        if is_whole and all(map(self.is_there, begun_before)):
             self.synced_until = began
         return sent
+
+    def is_there(self, path: str) -> bool:
+        """Whether a file is in the bucket as it is now, or is none any more."""
+        try:
+            seen = (self.folder / path).stat()
+        except OSError:
+            return True
+        entry = self.manifest.get(path)
+        return bool(entry and entry.is_of(seen))
 
     def send_queue(self, end: float, stop: Callable[[], bool]) -> int:
         """Send what is queued until `end`, time.monotonic(); return how many files were sent."""
@@ -160,7 +170,13 @@ class Mirror:
                 self.begin(path, large)
 
     def count_underway(self, large: bool) -> int:
-        return sum(each.large == large for each in self.underway.values())
+        """Return how many files of a kind are being sent. As many again may stand still beside
+        them, which holds no other up.
+        """
+        now = time.monotonic()
+        moved = [each.moved for each in self.underway.values() if each.large == large]
+        going = sum(now - at < STANDS_STILL for at in moved)
+        return max(going, len(moved) - at_once(large))
 
     def queue_changes(self, only_new: bool = False) -> None:
         """Fill the queue with files that are to be sent, or only to be compared again."""

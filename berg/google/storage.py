@@ -27,6 +27,7 @@ from berg.google.retry import is_transient, status_of
 Item = TypeVar("Item")
 API = "https://storage.googleapis.com"
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
+LONGEST_PAUSE = 8  # seconds between two tries: results are to miss for no longer than 30 s
 # bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more
 # CPU
 CHUNK = 8 << 20
@@ -167,14 +168,15 @@ class Bucket:
 
         On a machine that is new 403 is tried again as well.
         """
-        return api.patient(is_transient, 120, f"gs://{self.name}")
+        return api.patient(is_transient, 120, f"gs://{self.name}", maximum=LONGEST_PAUSE)
 
     @property
     def retry_of_files(self) -> Any:
         """The same for the content of files, but never 403: who mirrors them names what is refused,
         and tries again.
         """
-        return api.patient(is_transient, 120, f"gs://{self.name}", forbidden=False)
+        pauses = {"maximum": LONGEST_PAUSE}
+        return api.patient(is_transient, 120, f"gs://{self.name}", forbidden=False, **pauses)
 
     def read(self, name: str) -> bytes | None:
         """Content of an object; None if there is no such object."""

@@ -30,7 +30,9 @@ LOG_PATIENCE = 120  # seconds for the last lines of the log
 LONG_LOG = 8 << 20  # bytes of a log that is sent at once
 MOMENT = 1.0  # seconds for the last results before the log is sent beside them
 UPLOAD_LOOK = 3  # seconds between two looks at how far the last upload is
-LOG_INTERVAL, RESULTS_INTERVAL, STATE_INTERVAL = 2, 10, 30  # seconds
+LOG_INTERVAL, RESULTS_INTERVAL = 2, 10  # seconds
+# after which a pass is told in the state: with a pass more it is 30 s old
+STATE_INTERVAL = 20
 NEW_INTERVAL = 1  # seconds between passes over files that are not in the bucket yet
 
 
@@ -108,20 +110,23 @@ def keep_results(attempt: Attempt) -> None:
 
     No pass takes longer than RESULTS_INTERVAL: the next one looks again at what is the newest.
     """
-    written, changed = -math.inf, 0
+    written, changed, tries = -math.inf, 0, 0
     pause = float(RESULTS_INTERVAL)
+    results = attempt.mirrors.results
     while not attempt.mirrors.done.is_set():
         if is_done_after(attempt, pause, changed):
             break
         changed = send_changes(attempt, RESULTS_INTERVAL)
         pause = pause_after(changed)
-        if attempt.mirrors.results.is_behind:
+        is_whole = not (results.failed or results.underway)
+        tries = 0 if is_whole else tries + 1
+        if tries:  # soon, and less and less: what failed lasts
+            pause = min(pause, 2 ** (tries - 1))
+        if results.is_behind:
             pause = 0
-        if time.monotonic() - written >= STATE_INTERVAL and not attempt.mirrors.results.failed:
+        if is_whole and time.monotonic() - written >= STATE_INTERVAL - 1:
             written = time.monotonic()
-            attempt.states.write_quietly(
-                soon=True, synced_until=attempt.mirrors.results.synced_until
-            )
+            attempt.states.write_quietly(soon=True, synced_until=results.synced_until)
 
 
 def is_done_after(attempt: Attempt, pause: float, sent: int) -> bool:

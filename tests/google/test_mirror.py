@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from berg.google.mirror import Mirror
+from berg.google.mirror import LARGE_FROM, Mirror
 from berg.google.paths import name_left
 from berg.google.sending import WRITER, Sender, Sending
 
@@ -429,6 +429,33 @@ def test_a_stalled_request_holds_nothing_up(mirror, cloud, monkeypatch):
     assert time.monotonic() - began < 12 and content(mirror) == dict.fromkeys(
         ["stalls", "late"], b"at the notice"
     )
+
+
+def test_a_pass_after_a_stall_counts_unless_the_file_changed_meanwhile(mirror, cloud):
+    """Results that were there by its begin are in the bucket, and the state may say so."""
+    cloud.fault("storage.objects.insert", match="berg_results/stalls", delay=2, times=2)
+    for is_changed in (False, True):
+        (mirror.folder / "stalls").write_bytes(b"before" * (1 + is_changed))
+        mirror.sync(seconds=0.3)
+        assert "stalls" in mirror.underway
+        if is_changed:
+            (mirror.folder / "stalls").write_bytes(b"meanwhile")
+        mirror.synced_until = ""
+        mirror.sync()
+        assert not (mirror.underway or mirror.failed)
+        assert bool(mirror.synced_until) != is_changed
+    mirror.sync()
+    assert mirror.synced_until and content(mirror) == {"stalls": b"meanwhile"}
+
+
+def test_large_files_that_stall_hold_no_other_up(mirror, cloud, monkeypatch):
+    monkeypatch.setattr("berg.google.mirror.STANDS_STILL", 0.5)
+    cloud.fault("storage.objects.insert", match="berg_results/stalls", delay=30, times=None)
+    for name in ("stalls 0", "stalls 1", "free"):
+        (mirror.folder / name).write_bytes(bytes(LARGE_FROM))
+    os.utime(mirror.folder / "free", (0, 0))
+    assert mirror.sync(seconds=6) == 1 and list(content(mirror)) == ["free"]
+    assert sorted(mirror.underway) == ["stalls 0", "stalls 1"]
 
 
 def test_what_did_not_make_it_is_named(mirror, cloud):

@@ -85,7 +85,7 @@ def test_a_pass_that_had_no_time_is_followed_at_once():
         done=SimpleNamespace(is_set=lambda: len(passes) > 5, wait=lambda seconds: True),
         hurry=SimpleNamespace(wait=waits.append),
         turn=threading.Lock(),
-        results=SimpleNamespace(sync=sync, is_behind=True, failed={"late": "no time"}),
+        results=SimpleNamespace(sync=sync, is_behind=True, failed={"late": "no"}, underway={}),
     )
     attempt = SimpleNamespace(mirrors=mirrors)
     with pytest.MonkeyPatch.context() as patch:
@@ -93,6 +93,28 @@ def test_a_pass_that_had_no_time_is_followed_at_once():
         saving.keep_results(attempt)
     assert waits == [saving.RESULTS_INTERVAL, 0, 0, 0, 0, 0]
     assert set(passes) == {saving.RESULTS_INTERVAL}
+
+
+@pytest.mark.parametrize("what", ["failed", "underway"])
+def test_what_failed_is_tried_again_soon_and_then_less_and_less(monkeypatch, what):
+    """The state hears of a pass that left nothing, and of no other."""
+    waits, told = [], []
+    results = SimpleNamespace(is_behind=False, failed={}, underway={}, synced_until="now")
+
+    def sync(seconds, stop, only_new=False):
+        setattr(results, what, {"late": "503"} if len(waits) < 7 else {})
+        return 1
+
+    mirrors = SimpleNamespace(
+        done=SimpleNamespace(is_set=lambda: len(waits) > 8),
+        turn=threading.Lock(),
+        results=results,
+    )
+    results.sync = sync
+    states = SimpleNamespace(write_quietly=lambda **fields: told.append(len(waits)))
+    monkeypatch.setattr(saving, "is_done_after", lambda attempt, pause, sent: waits.append(pause))
+    saving.keep_results(SimpleNamespace(mirrors=mirrors, states=states))
+    assert waits == [10, 1, 2, 4, 8, 10, 10, 10, 10] and told == [7]
 
 
 @pytest.mark.parametrize(
