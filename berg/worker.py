@@ -258,11 +258,11 @@ def meet(attempt: Attempt) -> None:
     if not attempt.member.is_alone:
         attempt.reachable.join()
         member = attempt.member
-        start_thread(cluster.heartbeat, attempt.member)
         if member.job.is_mended:
             start_thread(outside.watch_others, attempt)
         note = functools.partial(note_waiting, attempt)
-        member.nodes = cluster.gather(member, cluster.coming_seconds(member), note)
+        patience = cluster.coming_seconds(member, attempt.waited_last)
+        member.nodes = cluster.gather(member, patience, note)
         if not member.job.is_mended:
             start_thread(outside.watch_others, attempt)
         if member.job.is_mended:

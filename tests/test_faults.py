@@ -382,6 +382,28 @@ def test_machine_is_cut_off(trial):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["crash", "cut", "delete"])
+@fault("of 3 machines on demand one is lost at any moment from its creation on", "1 2 4")
+def test_a_machine_is_lost_before_the_others_see_it(trial, how):
+    victim = f"{trial.name}-{trial.dice.randrange(3)}"
+    words = ("run", *trial.where, "-n", trial.name, "-m", "3", trial.command(100, 0.5))
+    begin = trial.berg.start(*words, silence_seconds=15)
+    there = trial.berg.cloud.instances
+    wait_for(lambda: there().get(victim, {}).get("status") == "RUNNING", 60, "the machine")
+    time.sleep(trial.dice.uniform(0, 4))
+    trial.berg.cloud.call("POST", "/_berg/settings", {"grace": 3})  # it may not hear its end
+    if how == "delete":
+        path = there()[victim]["selfLink"].partition("/compute/")[2]
+        trial.berg.cloud.call("DELETE", f"/compute/{path}")
+    else:
+        trial.berg.cloud.call("POST", f"/_berg/instances/{victim}/{how}")
+    lost = time.monotonic()
+    begin.communicate(timeout=60)
+    assert victim in trial.check("FAILED")["reason"]
+    assert time.monotonic() - lost < 90, "with the patience of real machines 5 minutes"
+
+
+@pytest.mark.slow
 @fault("disk full", "2 4")
 def test_disk_full(trial):
     (trial.berg.repo / "small.sh").write_text(

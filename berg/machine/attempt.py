@@ -323,6 +323,8 @@ class Attempt:
         """Let people and the other machines log in; a cluster fails without it."""
         try:
             logins.become_reachable(self.member)
+            if not self.member.is_alone:  # from now on, for it may have much data to bring
+                start_thread(cluster.heartbeat, self.member)
         except Exception as error:
             self.say(f"This machine cannot be reached by ssh: {error}")
             if not self.member.is_alone:

@@ -87,6 +87,8 @@ OVER = 42  # exit code of a pod whose job is over without success: no other is t
 RETRIED = (408, 429, 500, 502, 503, 504)  # statuses, as in berg/google/retry.py
 LAST_WORDS = 500  # characters of what the worker said before it died, for the job's reason
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
+# ends the name of an object that says of a machine that it waits to install packages
+INSTALLS = ".installs"
 # What the console says at the end of what makes an image; berg/laptop/golden.py reads it.
 IMAGE_READY, NO_IMAGE = "The disk is ready to be an image", "The disk is no image: "
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
@@ -461,8 +463,19 @@ def apt_install(machine: Machine, *packages: str) -> None:
                     f"{error}. Trying again for {LOCKED_SECONDS // 60} minutes: the first boot of "
                     "an image has packages to install, too"
                 )
+                ask_for_patience(machine)
             is_said = True
         time.sleep(2)
+
+
+def ask_for_patience(machine: Machine) -> None:
+    """Tell the other machines of the job, which wait as long as they took, that it comes later."""
+    name = f".berg/machines/{machine.job}/{machine.name}{INSTALLS}"
+    try:
+        upload = machine.upload_url("uploadType=media&name=" + quote(name, safe=""))
+        machine.call(upload, "POST", b"", "text/plain")
+    except Exception as error:
+        machine.say(f"The other machines do not hear that this one comes later: {error}")
 
 
 def execute(*command: str) -> None:

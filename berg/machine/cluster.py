@@ -32,7 +32,7 @@ from typing import Any
 from berg import BergError, gate, job
 from berg.google.storage import Bucket
 from berg.machine import boot, cards, idle
-from berg.machine.host import Host
+from berg.machine.host import COMING, Host
 from berg.machine.outcome import Ending
 from berg.machine.process import judge
 
@@ -159,14 +159,16 @@ def begin_attempt(member: Member, attempt: int) -> None:
     announce(member)
 
 
-def coming_seconds(member: Member) -> float:
-    """Return for how many seconds the first attempt waits for all machines of the job."""
+def coming_seconds(member: Member, came: float = 0) -> float:
+    """Return for how many seconds the first attempt waits for all machines of the job; this one
+    came so many seconds after it was submitted, 0 where that is not known.
+    """
     is_new_pod = member.host.is_pod and member.attempt <= 1
     if member.job.is_mended and not is_new_pod:
         return member.job.mending_seconds
-    if member.job.wait_seconds:
+    if member.job.wait_seconds and member.host.is_pod:
         return max(member.job.wait_seconds - round(member.waited), 0)
-    return member.host.coming_seconds
+    return member.host.coming_seconds(member.job, came)
 
 
 def gather(member: Member, patience: float, note: Callable[[int], None]) -> list[Node]:
@@ -178,7 +180,8 @@ def gather(member: Member, patience: float, note: Callable[[int], None]) -> list
     and went.
     """
     names = job.machine_names(member.job.job_name, member.job.num_machines)
-    end, next_look = time.monotonic() + patience, time.monotonic() + WATCH_INTERVAL
+    began = time.monotonic()
+    next_look = began + WATCH_INTERVAL
     nodes: dict[str, Node] = {}
     seen: set[str] = set()
     while True:
@@ -186,18 +189,39 @@ def gather(member: Member, patience: float, note: Callable[[int], None]) -> list
         if len(nodes) == len(names):
             note(0)
             return sorted(nodes.values(), key=lambda node: node.rank)
-        if time.monotonic() > next_look:
+        waited = time.monotonic() - began
+        if waited > patience or time.monotonic() > next_look:
             next_look = time.monotonic() + WATCH_INTERVAL * max(member.node.rank, 1)
             note(len(names) - len(nodes))
             if not member.job.is_mended:
+                if waited > member.job.longest_silence:
+                    seen |= set(names)  # they were made together, and are in the list by now
                 check_peers(member, seen)
             elif all_are_there(member, names):  # such as one that still uploads
-                end = time.monotonic() + patience
-        if time.monotonic() > end:
-            lead_if_first(member, sorted(nodes))
-            missing = [name for name in names if name not in nodes]
-            raise BergError(lateness(member.job, missing, patience))
+                began, waited = time.monotonic(), 0.0
+        if waited > patience:
+            patience = longer_patience(member, names, nodes, patience)
         member.pause(0.3)
+
+
+def longer_patience(
+    member: Member, names: list[str], nodes: dict[str, Node], patience: float
+) -> float:
+    """Return for how many seconds in all to wait for the machines that are not among `nodes` after
+    `patience`; raises BergError with their names if that is all.
+    """
+    missing = [name for name in names if name not in nodes]
+    if patience < COMING and installs_still(member, missing):
+        return COMING
+    lead_if_first(member, sorted(nodes))
+    raise BergError(lateness(member.job, missing, patience))
+
+
+def installs_still(member: Member, names: list[str]) -> bool:
+    """Whether one of the machines said before its worker began that it waits to install."""
+    found = member.bucket.list(job.machines_prefix(member.job.job_name), "name")
+    notes = {blob.name.rpartition("/")[2] for blob in found}
+    return any(name + boot.INSTALLS in notes for name in names)
 
 
 def lateness(this: job.Job, names: list[str], patience: float) -> str:
@@ -282,7 +306,8 @@ def phases(member: Member) -> dict[str, Any]:
     silent.
     """
     prefix = job.machines_prefix(member.job.job_name)
-    listed = believed(member, member.bucket.list(prefix, "name,metadata,generation"))
+    found = member.bucket.list(prefix, "name,metadata,generation")
+    listed = believed(member, [blob for blob in found if blob.name.endswith(".json")])
     blobs = {blob.name.removeprefix(prefix).removesuffix(".json"): blob for blob in listed}
     now, patience = time.monotonic(), member.job.longest_silence
     if now - member.listened > patience / 3 + WATCH_INTERVAL * member.node.rank:

@@ -17,6 +17,8 @@ from berg.job import Job
 from berg.machine import boot, pods
 
 ALIVE = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
+COMING = 600  # seconds for all machines of a job to come up, at most
+NODES_COMING = 1800  # the same for pods, whose nodes may be made one after another
 NUMBERED = 300  # seconds for the metadata to say which worker of a slice a machine is
 METADATA_QUERY = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&last_etag="
 POLL = 1  # seconds between two looks at what tells no news by itself
@@ -25,7 +27,6 @@ POLL = 1  # seconds between two looks at what tells no news by itself
 class Host:
     """An instance of Compute Engine."""
 
-    coming_seconds = 600  # for all machines of a job to come up
     is_pod = False
 
     def __init__(self, machine: boot.Machine, config: Config):
@@ -47,6 +48,14 @@ class Host:
         values: dict[str, Any] = json.loads(content)
         self.etag = headers.get("ETag", "0")
         return values
+
+    def coming_seconds(self, this: Job, came: float) -> float:
+        """Return for how many seconds this machine, which came so many after the job was submitted
+        (0: not known), waits for a first word of the others: all were made together.
+        """
+        if not came:
+            return COMING
+        return min(COMING, max(this.longest_silence, 2 * came))
 
     def peers(self, this: Job) -> dict[str, bool]:
         """Return the job's machines that are there, and whether each is on."""
@@ -116,8 +125,10 @@ class SliceWorker(Host):
 class Pod(Host):
     """A pod of a cluster, whose peers Kubernetes ends."""
 
-    coming_seconds = 1800  # nodes may be made one after another
     is_pod = True
+
+    def coming_seconds(self, this: Job, came: float) -> float:
+        return NODES_COMING
 
     def new_metadata(self, over: threading.Event) -> dict[str, Any]:
         over.wait(POLL)

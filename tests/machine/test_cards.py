@@ -11,6 +11,7 @@ from berg import BergError
 from berg.job import Group, Job, machine_names
 from berg.machine import boot, cards, cluster
 from berg.machine.cluster import Member, Node
+from berg.machine.host import Host
 from berg.machine.stopping import Stopped
 
 KEY = "00" * 32
@@ -297,6 +298,33 @@ def test_a_machine_waits_for_so_long_and_no_longer(monkeypatch):
     assert refused.value.message == why
     assert 1600 < clock.now < 1605
     assert set(missing) == {1}, "which the list shows"
+
+
+@pytest.mark.parametrize(
+    "there, came, says, seconds",
+    [
+        ("duo-0", 60, "machine duo-1 is gone", 180),  # nobody ever saw it
+        ("duo-0", 0, "machine duo-1 is gone", 180),
+        ("duo-0 duo-1", 60, "duo-1 did not come up within 180 s", 180),  # it hangs
+        ("duo-0 duo-1", 140, "duo-1 did not come up within 280 s", 280),
+        ("duo-0 duo-1", 4000, "duo-1 did not come up within 600 s", 600),  # out of Google's queue
+        ("duo-0 duo-1", 0, "duo-1 did not come up within 600 s", 600),
+        ("duo-0 duo-1 waits", 60, "duo-1 did not come up within 600 s", 600),
+    ],
+)
+def test_machines_that_were_made_together_wait_as_long_as_they_took(
+    monkeypatch, there, came, says, seconds
+):
+    clock, first = waiting_for_one(monkeypatch)
+    first.job.group = Group()
+    first.host = Host(first.machine, None)
+    monkeypatch.setattr(first.host, "peers", lambda this: dict.fromkeys(there.split(), True))
+    if "waits" in there:
+        first.bucket.write(PLACE.replace(".json", boot.INSTALLS), "")
+    with pytest.raises(BergError) as refused:
+        cluster.gather(first, cluster.coming_seconds(first, came), lambda missing: None)
+    assert refused.value.message == says and first.leads
+    assert 1000 + seconds < clock.now < 1005 + seconds
 
 
 def test_kill_ends_the_waiting_for_a_machine(monkeypatch):
