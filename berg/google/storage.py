@@ -126,7 +126,7 @@ class Bucket:
         # Else the library asks for the bucket's metadata in the background, to label traces nobody
         # reads.
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-        from google.cloud import storage
+        import google.cloud.storage as storage
         from requests.adapters import HTTPAdapter
 
         # The library reads downloads by 8 KB, whatever it is told: by 1 MB a large file takes a

@@ -75,7 +75,6 @@ def test_a_submit_of_an_edit_does_without_the_library_for_large_files(berg):
     assert "google.cloud.storage" not in done.stderr
 
 
-
 def test_a_fetch_asks_at_once_for_all_that_it_may_need(berg, bucket, trips, tmp_path):
     """What the name stands for, and the list of the folder of that name: each has handshakes."""
     bucket.write("berg_results/some/file", b"x")
