@@ -156,6 +156,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
 
 class Sending:
     """A thread that sends: it ends at a moment of the clock, never at infinity."""
@@ -276,6 +279,13 @@ def test_what_all_other_machines_have_left_is_summed_and_written_once():
     assert attempt.states.writes == [{"left_files": 7, "left_bytes": 120}]
 
 
+class LogMirror(SimpleNamespace):
+    """A log whose last pass leaves these files."""
+
+    def __init__(self, left, pause=0.0):
+        super().__init__(finish=lambda console, seconds: left, seconds_to_next_write=lambda: pause)
+
+
 @pytest.mark.parametrize(
     ("goes", "log_lasts", "is_whole", "waits"),
     [
@@ -291,7 +301,7 @@ def test_the_end_of_the_log_has_its_time_and_no_more(monkeypatch, goes, log_last
     attempt = uploading(clock)
     attempt.machine_goes = goes
     attempt.mirrors.last_log_pass = Sending(clock, log_lasts)
-    attempt.mirrors.log = SimpleNamespace(finish=lambda console, seconds: {})
+    attempt.mirrors.log = LogMirror({})
     assert saving.send_log(attempt) is is_whole
     assert attempt.mirrors.last_log_pass.waits == [waits]
 
@@ -300,8 +310,22 @@ def test_the_end_of_the_log_that_the_bucket_does_not_take_is_not_whole():
     clock = Clock()
     attempt = uploading(clock)
     attempt.mirrors.last_log_pass = Sending(clock, 0)
-    attempt.mirrors.log = SimpleNamespace(finish=lambda console, seconds: {"log": "no room"})
+    attempt.mirrors.log = LogMirror({"log": "no room"})
     assert saving.send_log(attempt) is False
+
+
+@pytest.mark.parametrize(("goes", "waited"), [(False, 0.8), (True, 0.0)])
+def test_the_end_of_a_log_that_was_just_written_waits_unless_the_machine_goes(
+    monkeypatch, goes, waited
+):
+    clock = Clock()
+    monkeypatch.setattr(saving, "time", clock)
+    attempt = uploading(clock)
+    attempt.machine_goes = goes
+    attempt.mirrors.last_log_pass = saving.start_thread(lambda: None)
+    attempt.mirrors.log = LogMirror({}, pause=0.8)
+    assert saving.send_log(attempt) is True
+    assert clock.now - 1000.0 == pytest.approx(waited)
 
 
 def test_a_bucket_is_gone_only_if_google_says_so():
