@@ -127,6 +127,7 @@ def let_wait(found: Offer, regions: list[str]) -> None:
     found.regions = regions[:most]
     found.group = Group(region=regions[0])
     found.zones = [zone for zone in found.zones if region_of(zone) in found.regions]
+    found.left_out = regions[most:]
 
 
 def zones_to_try(
@@ -227,9 +228,20 @@ def rows(spec: JobSpec, offer: Offer) -> list[tuple[str, str]]:
         ("Machine", f"{several}{offer.shape}{model}, {spec.disk_gb} GB disk"),
         ("Image", api.last_part(offer.image)),
         ("Zones", ", ".join(offer.zones)),
+        *[("", waits_elsewhere(offer))] * bool(offer.left_out),
         *[("Reserved", str(offer.reservation))] * bool(offer.reservation),
         *[("Odds", "\n".join(offer.odds))] * bool(offer.odds),
     ]
+
+
+def waits_elsewhere(offer: Offer) -> str:
+    """Return which regions do not count, because machines wait for room in few at a time."""
+    most = (
+        f"one machine waits in {MOST_REGIONS} regions"
+        if offer.hosts == 1
+        else "several machines wait in one region"
+    )
+    return f"not in {', '.join(offer.left_out)}: {most} at most"
 
 
 def longest_name(first: str, names: list[str]) -> str:

@@ -410,6 +410,7 @@ class Offer:
     ender: str  # who ends a machine whose time is over, and how
     group: Group = NO_GROUP  # as Job.group
     regions: list[str] = field(default_factory=list)  # as Job.regions
+    left_out: list[str] = field(default_factory=list)  # regions that were asked for beside them
     heals: str = ""  # what a group makes anew, in words; "": nothing
     disk_gb: int = 0  # 0: its machines have no disks of their own
     # quotas that have no room for the machines now

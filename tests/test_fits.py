@@ -33,7 +33,8 @@ def test_the_next_type_is_tried_where_there_is_no_room(berg, no_t4):
     ran = tried_without_room(berg)
     assert ran.returncode == 0, ran.stderr
     assert types_in(ran) == ["n1-standard-8", "g2-standard-12"]
-    assert "The next one that would do comes after t4" in ran.stderr
+    assert "GPU types to try, in this order: t4, l4\n" in ran.stderr
+    assert "No room for t4: now l4\n" in ran.stderr
     job = json.loads(berg("show", "either", "--json").stdout)["metadata"]
     assert (job["gpu_type"], job["spec"]["gpu_type"]) == ("l4", "l4")
 

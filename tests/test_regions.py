@@ -54,6 +54,7 @@ BOTH = ("--region", "us-east1", "--region", "us-central1")
 def test_several_machines_wait_in_the_cheapest_region_and_one_in_three_at_most(berg):
     shown = berg(*PLAN, "--spot", "-m", "2", *BOTH, "true")
     assert {zone.rpartition("-")[0] for zone in zones_in(shown)} == {"us-central1"}
+    assert ": several machines wait in one region at most" in " ".join(shown.stderr.split())
     for regions, count in ((BOTH, 2), (("--region", "any"), 3)):
         found = {z.rpartition("-")[0] for z in zones_in(berg(*PLAN, "--spot", *regions, "true"))}
         assert len(found) == count and "us-central1" in found

@@ -259,7 +259,7 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
         "run", "--dry-run", "-g", "0", "--zone", "europe-west4-b", "--zone", "us-central1-a", "true"
     )
     assert far.returncode == 0, far.stderr
-    assert "europe-west4-b: not in us, where the bucket is" in far.stderr
+    assert "europe-west4: not in us, where the bucket is" in far.stderr
     body = asked["template"]["properties"]
     script = next(
         each["value"] for each in body["metadata"]["items"] if each["key"] == "startup-script"

@@ -123,7 +123,8 @@ def at_most(plan: Plan, jobs: int) -> str:
     limit = f"{tidy(jobs * hours)} machine-hours" if jobs else f"{tidy(hours)} h"
     if usd is None:
         return "at most unknown: some of the regions have no price"
-    return f"at most ${usd:,.0f} in {limit}"
+    amount = f"{usd:,.0f}" if usd >= 10 else dollars(usd)
+    return f"at most ${amount} in {limit}"
 
 
 def tidy(number: float) -> str:

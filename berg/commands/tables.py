@@ -118,7 +118,9 @@ def far_zones(plan: Plan) -> list[str]:
     """A warning of zones that are far from the bucket."""
     if not plan.far_zones:
         return []
-    return [f"{', '.join(plan.far_zones)}: not in {plan.bucket_region}, where the bucket is"]
+    regions = dict.fromkeys(zone.rpartition("-")[0] for zone in plan.far_zones)
+    far = f"not in {plan.bucket_region}, where the bucket is: slower, and its traffic costs"
+    return [f"{', '.join(regions)}: {far}"]
 
 
 def restart_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -154,12 +156,20 @@ def end_rows(plan: Plan) -> list[tuple[str, str]]:
     ender = plan.offer.ender
     if this.stops_when_idle:
         ender = "Google stops the machine, whose disk stays"
-    limit = f"{this.max_run_seconds / 3600:.4g} h, then {ender} ({option})"
+    limit = f"{span(this.max_run_seconds)}, then {ender} ({option})"
     rows = [("Results", results)] * (this.kind != "image") + [("Limit", limit)]
     if this.idle_seconds:
         ends = "stops itself, and keeps its disk," if this.stops_when_idle else "deletes itself"
         rows.append(("Idle", f"{ends} after {this.idle_seconds / 3600:g} h"))
     return rows
+
+
+def span(seconds: int) -> str:
+    """Return a limit as people say it: in minutes where it is no round number of hours."""
+    if seconds % 360 == 0:
+        return f"{seconds / 3600:g} h"
+    hours, minutes = divmod(seconds // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def network(plan: Plan) -> list[str]:

@@ -78,8 +78,8 @@ def find(config: Config, text: str, machine_type: str, zones: list[str]) -> Rese
     there = everything(config, parts[1] or "")
     named = [each for each in there if each.name == parts[2]]
     if not named:
-        known = "; ".join(map(str, there)) or "there are none"
-        raise BergError(f"there is no reservation {text!r}. What there is: {known}")
+        known = f"What there is: {'; '.join(map(str, there))}" if there else "There is none at all"
+        raise BergError(f"there is no reservation {text!r}. {known}")
     for each in named:
         if each.machine_type == machine_type and (not zones or each.zone in zones):
             return each

@@ -6,6 +6,7 @@ Not covered: sweeps, pods, TPUs, and waiting for several types at once.
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -98,13 +99,15 @@ def first(
 
     Raise what the last one raises where none has room.
     """
-    *others, last = candidates(config, spec)
-    for each in others:
+    *others, last = found = candidates(config, spec)
+    if others:
+        say(f"GPU types to try, in this order: {', '.join(str(each.gpu_type) for each in found)}\n")
+    for each, following in pairwise(found):
         plan = launch.prepare(config, each, folder, code=code)
         code = plan.snapshot
         last = replace(last, name=plan.job.job_name)
         try:
             return carry_out(replace(plan, must_have_room=True))
         except api.NoRoom as error:
-            say(f"{error.message}\nThe next one that would do comes after {each.gpu_type}\n")
+            say(f"{error.message}\nNo room for {each.gpu_type}: now {following.gpu_type}\n")
     return carry_out(launch.prepare(config, last, folder, code=code))

@@ -45,7 +45,7 @@ def limited(plan: Plan, num_jobs: int = 0) -> Plan:
     seconds = int(3600 * usd / (hourly * plan.job.num_machines))
     if seconds < LEAST:
         raise BergError(
-            f"${usd:,.2f} for a job is spent after {seconds} seconds, at ${hourly:,.2f} an hour "
+            f"${usd:g} for a job is spent after {seconds} seconds, at ${hourly:,.2f} an hour "
             "for each machine: give more (--max-cost), or cheaper machines (berg prices)"
         )
     seconds = min(seconds, plan.job.max_run_seconds)
