@@ -49,13 +49,14 @@ def prepare(
     check_accelerators(spec, choice)
     secret_values = read_secrets(spec)
     root = code.root if code else snapshot.find_root(folder)
+    repo = None if code else root  # of code that runs again nothing is sent
     if code is None:
         spec, code = with_code(spec, folder, root)
     name = check_names(place, spec.name or job.new_name(root.name), choice.hosts)
     results_dir_of(spec, name)  # refused before anything is asked for
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
-        ahead = pool.submit(look_ahead, config, root)
+        ahead = pool.submit(look_ahead, config, repo)
         offered = pool.submit(priced_offer, config, spec, choice, sweep)
         measured = pool.submit(sources, config, spec)
         within = pool.submit(limits.check_budget, config)
@@ -111,16 +112,16 @@ def prepare(
 
 
 def look_ahead(
-    config: Config, root: Path
+    config: Config, repo: Path | None
 ) -> tuple[tuple[str, bytes], tuple[str, bytes], dict[str, Listed]]:
     """Return berg's wheel, the packages that it needs, and what the bucket has of both and of the
-    code that was sent before, by the objects' names.
+    code of a repo that was sent before, by the objects' names.
 
     A submit would ask for each of them, one after the other.
     """
     wheel, needed = dist.build_wheel(), packages.build()
     names = [archive_path(name) for name in (wheel[0], needed[0]) if name]
-    if base := snapshot.base_pack(root, config.bucket):
+    if repo and (base := snapshot.base_pack(repo, config.bucket)):
         names.append(base)
     found = Bucket(config).gets(names, "name,generation,md5Hash")
     return wheel, needed, {each.name: each for each in found if each}
