@@ -32,8 +32,8 @@ WHY_LARGE = (
     "the cloud's own on the same cores"
 )
 WHY_NONE = (
-    "what a list and a state are asked with is imported, too, and the name is looked up as a sweep's, then as a job's, "
-    "before the list: each takes a round trip"
+    "what is left beside the imports is the round trips: three are the handshakes of the first connection, and the second "
+    "page of the list waits for the first"
 )
 IMPORTS = "python with the libraries that ask"
 LIBRARIES = "import click, google.auth.transport.requests"

@@ -72,8 +72,7 @@ def measure(repeats: int) -> list[Result]:
     note = (
         f"The chatty job writes a line of its log and each of its {FILES} results ten times a second. Its log is sent "
         "every 2 seconds, what changed of its results every 10, its state every 20. The laptop waits for the end "
-        "(`--wait`), for which it lists the log's objects every 10 seconds, and looks at the log and the state once a "
-        f"second: most of class B. Measured once, the hour from {SECONDS} seconds of it."
+        f"(`--wait`), for which it looks at the state once a second: most of class B. Measured once, the hour from {SECONDS} seconds of it."
     )
     most = 1800 + 360 * FILES + 120 + 360 + 300  # log, results, state, laptop, and what is retried
     targets = [

@@ -19,7 +19,7 @@ from berg.plan import JobSpec
 
 LOOK = """cd /root/data/mnist && cat 'train set/a.txt' b.txt && ls -1
 touch here 2>/dev/null && echo written || echo refused
-cp /root/berg/mounts/mnist.log $BERG_RESULTS_DIR/asked"""
+cp /root/berg/mounts/root/data/mnist.log $BERG_RESULTS_DIR/asked"""
 
 
 @pytest.fixture
@@ -51,6 +51,17 @@ def test_a_command_reads_a_data_set_from_the_bucket(pushed, repo):
     assert (options["profile"], options["o"]) == ("aiml-training", "ro")
     assert options["only-dir"] == "data/mnist" and int(options["file-cache-max-size-mb"]) > 0
     assert asked[-2] == pushed.bucket_name and asked[-1].endswith("/root/data/mnist")
+
+
+def test_two_folders_of_one_name_have_caches_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(on_machine, "CACHE", tmp_path)
+    wish = {"bucket": "b", "prefix": "data/p"}
+    first, second = (
+        on_machine.command(config.Config(), "gcsfuse", wish, Path(folder), 5)
+        for folder in ("/root/data/one/train", "/root/data/two/train")
+    )
+    kept = {each for each in first if each.startswith(("--cache-dir=", "--log-file="))}
+    assert len(kept) == 2 and not kept.intersection(second)
 
 
 @pytest.mark.slow

@@ -113,11 +113,19 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
     """
     settings = config.load_ready()
     from berg.google import images
+    from berg.laptop import golden
 
     if not yes:
         click.confirm(f"Delete {', '.join(names)}?", abort=True, err=True)
     images.delete(settings, list(names))
     say(f"Deleted {', '.join(names)}")
+    if golden.lacks_default(settings):
+        say(
+            f"Jobs boot {settings.default_image} by default, and there is no such image any more.\n"
+            "Make one:  berg image create --default\n"
+            "Or go back to Google's:  berg config unset default_image; "
+            "berg config unset default_image_project"
+        )
 
 
 @image.command()

@@ -187,6 +187,17 @@ def delete_machine(config: Config, name: str, say: Say) -> None:
         raise
 
 
+def lacks_default(config: Config) -> bool:
+    """Return whether jobs boot by default what the project has no image of."""
+    if config.default_image_project != config.project:
+        return False
+    try:
+        offers.find_image(config, config.default_image, config.project)
+    except BergError:
+        return True
+    return False
+
+
 def described(image: dict[str, Any]) -> dict[str, Any]:
     """Return what a list says of an image of Google's."""
     made = api.time_of(image["creationTimestamp"]).astimezone(timezone.utc)

@@ -76,7 +76,8 @@ def command(
     config: Config, program: str, wish: dict[str, Any], folder: Path, cache_mb: int
 ) -> list[str]:
     """Return the command that mounts a folder of a bucket."""
-    cache = CACHE / folder.name
+    cache = CACHE / folder.relative_to(folder.anchor)  # of its own: names of folders may be alike
+    cache.parent.mkdir(parents=True, exist_ok=True)
     options = [
         f"--profile={PROFILE}",
         "--o=ro",

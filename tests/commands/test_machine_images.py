@@ -96,6 +96,10 @@ def test_an_image_is_made_and_jobs_boot_it(berg, family):
     assert name not in log, "nothing that the image's machine logged"
     deleted = berg("image", "delete", "-y", name)
     assert deleted.returncode == 0 and not [e for e in images(berg) if e["family"] == family]
+    assert f"Jobs boot {family} by default, and there is no such image" in deleted.stderr
+    for key in ("default_image", "default_image_project"):
+        assert berg("config", "unset", key).returncode == 0
+    assert berg("run", "-g", "0", "--dry-run", "true").returncode == 0
 
 
 def test_an_image_of_somebody_else_is_not_deleted(berg):
