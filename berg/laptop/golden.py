@@ -86,7 +86,7 @@ def plan(config: Config, wanted: Wanted, folder: Path) -> Plan:
         install_script=wanted.install_script or None,
     )
     made = launch.prepare(config, spec, folder)
-    return replace(made, job=replace(made.job, kind="image"))
+    return replace(made, job=replace(made.job, kind="image", stops_when_idle=False))
 
 
 def request(plan: Plan, wanted: Wanted) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import time
 import pytest
 from conftest import commit, wait_for
 
+from berg.laptop import reap
+
 SCRIPT = "mkdir -p /opt/mine && echo made by the script > /opt/mine/marker && echo secret > /root/.bash_history\n"
 DISKS = "/compute/v1/projects/berg-local/aggregated/disks"
 LOOKS = "cat /opt/mine/marker; ls /root/code; ls -a /root; ls /root/berg"
@@ -145,8 +147,48 @@ def test_interrupted_before_it_leaves_nothing(berg, family, step):
     interrupt(berg, family, step)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("step", STEPS)
+def test_what_is_left_when_it_is_killed_is_found(berg, family, step, monkeypatch):
+    """One that runs may be at work for somebody: Google ends it after two hours."""
+    command = at(berg, family, step)
+    wait_for(berg.machines, 30)
+    command.kill()
+    command.wait(60)
+    wait_for(lambda: all(each["status"] == "READY" for each in images(berg)), 30)
+    made = [each["name"] for each in images(berg) if each["family"] == family]
+    assert made or step != "while the image is made"
+    assert not made or step in ("while it stops", "while the image is made")
+    assert all(name in berg("image", "list").stdout for name in made)
+
+    wait_for(lambda: len(berg.machines()) == 1, 30)
+    ((name, machine),) = berg.machines().items()
+    assert machine["scheduling"]["maxRunDuration"] == {"seconds": "7200"}
+    assert machine["scheduling"]["instanceTerminationAction"] == "DELETE"
+    (row,) = (line for line in berg("list", "-a").stdout.splitlines() if name in line)
+    assert "no job, machine" in row
+    monkeypatch.setattr(reap, "SETTLED", -1)
+    settings = berg.bucket.config
+    found = [each for each in reap.find(settings, None) if each.name == name]
+    assert bool(found) == (machine["status"] == "TERMINATED")
+    reap.delete(settings, found)
+    if not found:
+        assert berg("kill", "--now", name).returncode == 0
+    wait_for(lambda: not berg.machines(), 30)
+    assert not [each for each in disks(berg) if each.startswith(family)]
+
+
 def interrupt(berg, family: str, step: str) -> None:
     """Press Ctrl-C as soon as the command says that it is at a step; look at what is there then."""
+    command = at(berg, family, step)
+    command.send_signal(signal.SIGINT)
+    said = command.stderr.read()
+    assert command.wait(60) == 130, said
+    nothing_is_left(berg, family)
+
+
+def at(berg, family: str, step: str):
+    """Return the command, which is at a step of making an image."""
     berg.cloud.call("POST", "/_berg/settings", {"image_delay": 3, "grace": 2})
     (berg.repo / "setup.sh").write_text("sleep 60\n" if "installs" in step else "true\n")
     if "machine" in step:
@@ -156,7 +198,4 @@ def interrupt(berg, family: str, step: str) -> None:
         if STEPS[step] in line:
             break
     time.sleep(0.5)
-    command.send_signal(signal.SIGINT)
-    said = command.stderr.read()
-    assert command.wait(60) == 130, said
-    nothing_is_left(berg, family)
+    return command
