@@ -14,7 +14,7 @@ from berg.commands.terminal import complete_types, json_option, say
     "-t",
     "--gpu-type",
     shell_complete=complete_types,
-    help="Only this GPU type, in all numbers that a machine may have.",
+    help="Only this GPU type, or several with commas, in all numbers that a machine may have.",
 )
 @json_option
 def prices_(gpu_type: str | None, as_json: bool) -> None:
@@ -26,7 +26,7 @@ def prices_(gpu_type: str | None, as_json: bool) -> None:
 
     \b
     berg prices
-    berg prices -t a100
+    berg prices -t l4,t4
     """
     settings = config.load_ready()
     from berg.commands import costs

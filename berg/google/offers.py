@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from berg import BergError
@@ -189,11 +190,12 @@ def priced(
     config: Config, listed: Prices | None, region: str, gpu_type: str | None
 ) -> list[Priced]:
     """Return the smallest machine with each GPU type that a region has, the cheapest GPU first; or
-    all with one type, the smallest first.
+    all with one type, or with several in a list with commas, the smallest first.
     """
     zones = gpu_zones(config)
+    types = dict.fromkeys(gpu_type.split(",")) if gpu_type else [None]
     found = []
-    for shape in accelerators.shapes(gpu_type):
+    for shape in chain.from_iterable(map(accelerators.shapes, types)):
         here = sorted({each for each in zones[shape.gpu_type] if each.startswith(f"{region}-")})
         rates = per_hour(listed, shape)
         if here:

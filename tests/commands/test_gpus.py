@@ -22,6 +22,13 @@ def test_types_zones_and_quotas(berg):
     assert "us-central1-c" in (berg.home / "zones").read_text().split()
 
 
+def test_prices_of_some_types(berg):
+    found = json.loads(berg("prices", "-t", "l4,t4,l4", "--json").stdout)
+    assert [each["type"] for each in found] == ["l4"] * 4 + ["t4"] * 3
+    refused = berg("prices", "-t", "l4,l5")
+    assert refused.returncode == 1 and "'l5'" in refused.stderr
+
+
 def test_quota_in_use_is_taken_off(berg):
     def left() -> float:
         return {each["type"]: each for each in json.loads(berg("gpus", "--json").stdout)}["t4"][
