@@ -138,7 +138,7 @@ class Media:
         connect, read = self.timeout
         options: dict[str, Any] = {"preload_content": False, "decode_content": False}
         options |= {"retries": False, "redirect": False}
-        options["timeout"] = urllib3.Timeout(connect, read)
+        options["timeout"] = urllib3.Timeout(connect=connect, read=read)
         try:
             answer = self.connections.request(method, url, headers=signed, body=body, **options)
         except urllib3.exceptions.HTTPError as error:

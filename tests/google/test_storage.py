@@ -78,3 +78,14 @@ def test_packed_content_is_unpacked_by_every_read(bucket):
     blob.content_encoding = "gzip"
     blob.upload_from_string(gzip.compress(b"words"))
     assert bucket.read("packed") == b"words"
+
+
+def test_an_answer_may_take_longer_than_a_connection(bucket, cloud):
+    """The one is a stalled network after seconds, the other a busy service."""
+    bucket.timeout = (1, 30)
+    cloud.call("DELETE", "/_berg/requests")
+    cloud.fault("storage.objects.insert", delay=2)
+    bucket.write("slow", b"x")
+    log = cloud.call("GET", "/_berg/requests")["requests"]
+    asked = [each for each in log if "insert" in each["method"] and bucket.name in each["path"]]
+    assert len(asked) == 1, "it was not asked again meanwhile"
