@@ -14,7 +14,9 @@ import stat
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +45,15 @@ class Gone(BergError):
     """An object that was deleted after it was listed."""
 
 
+@dataclass
+class Brought:
+    """What became of one object."""
+
+    blob: Any  # as it is here, where it is
+    is_new: bool = False
+    error: Exception | None = None
+
+
 def fetch(
     bucket: Any,
     prefix: str,
@@ -61,70 +72,93 @@ def fetch(
     """
     folder.mkdir(parents=True, exist_ok=True)
     parts, lock = make_parts(folder)
-
-    def bring(blob: Any) -> tuple[Any, bool, Exception | None]:
-        try:
-            if blob.name in hidden:
-                raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
-            path = folder / below(blob.name, prefix)
-            there, is_new = bring_one(bucket, blob, path, parts, progress)
-            if there is None:  # a job deletes none of its objects: a person does
-                raise Gone("it was deleted while it was fetched")
-            return there, is_new, None
-        except OSError as error:
-            return blob, False, explained(error, bucket.name, blob.name)
-        except Exception as error:  # the others are brought all the same
-            return blob, False, error
-
-    new = total = 0
-
-    def absent(blobs: Iterable[Any]) -> Iterator[Any]:
-        """Yield those that are to be brought, or at least to be looked at; note the others."""
-        nonlocal total
-        for blob in blobs:
-            if blob.name in hidden or not is_unchanged(blob, folder, prefix):
-                yield blob
-            else:
-                done(blob)
-                total += 1
-
-    hidden: set[str] = set()
-    left: dict[str, Exception] = {}
-    blobs = bucket.list(prefix) if listed is None else listed
+    one = Fetch(bucket, prefix, folder, parts, progress, done)
     try:
-        # else what shows as a folder
-        files: Iterable[Any] = (blob for blob in blobs if blob.size or not blob.name.endswith("/"))
-        if computer.folds_names(parts):
-            files = note_folded(files, left)
-        with Helpers(bucket.media) as helpers, ThreadPoolExecutor(THREADS) as pool:
-
-            def begin(blob: Any) -> Callable[[], tuple[Any, bool, Exception | None]]:
-                """Begin to bring an object; return what waits for it."""
-                brought = None
-                if blob.name not in hidden:
-                    with contextlib.suppress(NoPlace):
-                        brought = helpers.bring(blob, parts, folder / below(blob.name, prefix))
-                if brought is None:
-                    return pool.submit(bring, blob).result
-
-                def wait() -> tuple[Any, bool, Exception | None]:
-                    if not brought.result():
-                        return bring(blob)
-                    progress(blob.name, blob.size)
-                    return blob, True, None
-
-                return wait
-
-            for blob, is_new, error in in_order(begin, absent(note_hidden(files, hidden))):
-                if error:
-                    left[blob.name] = error
-                else:
-                    done(blob)
-                    new, total = new + is_new, total + 1
+        one.run(bucket.list(prefix) if listed is None else listed)
     finally:
         shutil.rmtree(parts, ignore_errors=True)
         os.close(lock)
-    return new, total, left
+    return one.new, one.total, one.left
+
+
+@dataclass
+class Fetch:
+    """One fetch while it goes on: what is common to its objects, and what became of them so far."""
+
+    bucket: Any
+    prefix: str
+    folder: Path
+    parts: Path  # folder of what is on its way
+    progress: Callable[[str, int], None]
+    done: Callable[[Any], None]
+    hidden: set[str] = field(default_factory=set)  # names below what is a file itself
+    left: dict[str, Exception] = field(default_factory=dict)
+    new: int = 0
+    total: int = 0
+
+    def run(self, blobs: Iterable[Any]) -> None:
+        """Bring objects, and count what became of them in the order of their names."""
+        # an empty one whose name ends so shows as a folder
+        files: Iterable[Any] = (blob for blob in blobs if blob.size or not blob.name.endswith("/"))
+        if computer.folds_names(self.parts):
+            files = note_folded(files, self.left)
+        missing = self.without_unchanged(note_hidden(files, self.hidden))
+        with Helpers(self.bucket.media) as helpers, ThreadPoolExecutor(THREADS) as pool:
+            for brought in in_order(partial(self.begin, helpers, pool), missing):
+                self.count(brought)
+
+    def without_unchanged(self, blobs: Iterable[Any]) -> Iterator[Any]:
+        """Yield those that are to be brought, or at least to be looked at; count the others."""
+        for blob in blobs:
+            if blob.name not in self.hidden and is_unchanged(blob, self.folder, self.prefix):
+                self.count(Brought(blob))
+            else:
+                yield blob
+
+    def count(self, brought: Brought) -> None:
+        if brought.error:
+            self.left[brought.blob.name] = brought.error
+            return
+        self.done(brought.blob)
+        self.new += brought.is_new
+        self.total += 1
+
+    def begin(self, helpers: Helpers, pool: ThreadPoolExecutor, blob: Any) -> Callable[[], Brought]:
+        """Begin to bring an object; return what waits for it."""
+        by_helper = None
+        with contextlib.suppress(NoPlace, NotADirectoryError):  # `bring` says so
+            by_helper = helpers.bring(blob, self.parts, self.path_of(blob))
+        if by_helper is None:
+            return pool.submit(self.bring, blob).result
+        return partial(self.wait, by_helper, blob)
+
+    def wait(self, by_helper: "Future[bool]", blob: Any) -> Brought:
+        """Wait for a helper; bring the object here if it could not."""
+        if not by_helper.result():
+            return self.bring(blob)
+        self.progress(blob.name, blob.size)
+        return Brought(blob, is_new=True)
+
+    def bring(self, blob: Any) -> Brought:
+        try:
+            path = self.path_of(blob)
+            there, is_new = bring_one(self.bucket, blob, path, self.parts, self.progress)
+        except OSError as error:
+            return Brought(blob, error=explained(error, self.bucket.name, blob.name))
+        except Exception as error:  # the others are brought all the same
+            return Brought(blob, error=error)
+        if there is None:  # a job deletes none of its objects: a person does
+            return Brought(blob, error=Gone("it was deleted while it was fetched"))
+        return Brought(there, is_new)
+
+    def path_of(self, blob: Any) -> Path:
+        """Return where an object's file is to be.
+
+        Raises NoPlace or NotADirectoryError for one that can have no file.
+        """
+        if blob.name in self.hidden:
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
+        return self.folder / below(blob.name, self.prefix)
 
 
 def explained(error: OSError, bucket_name: str, name: str) -> Exception:
