@@ -320,6 +320,7 @@ def turn_on(this: Round) -> None:
 def remove_while_fetched(this: Round, num_jobs: int) -> None:
     """Delete what ran while somebody fetches it: he has all of it, or hears that he has not."""
     berg, folder = this.berg, this.berg.home / f"{this.name}-last"
+    berg("wait", this.name)  # commands call a job lost later than this process does
     berg("fetch", this.name, str(folder))
     whole = {path for path in folder.rglob("*") if path.is_file()}
     again = berg.home / f"{this.name}-again"

@@ -430,7 +430,13 @@ KILLED_WHILE = {  # what keeps it there, what is there then, and whether there a
 }
 
 
-@pytest.mark.parametrize("step", KILLED_WHILE)
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(step, marks=[] if two == 2 else pytest.mark.slow)
+        for step, (_, _, two) in KILLED_WHILE.items()
+    ],
+)
 def test_a_move_that_is_killed_is_found_and_goes_on(
     berg, stopped_box, monkeypatch, record_property, step
 ):

@@ -356,7 +356,12 @@ def interrupt(berg: Berg, process: subprocess.Popen) -> str:
 
 
 @pytest.mark.parametrize(
-    "method", ["compute.images.getFromFamily", "storage.objects.insert", "compute.instances.insert"]
+    "method",
+    [
+        pytest.param("compute.images.getFromFamily", marks=pytest.mark.slow),
+        pytest.param("storage.objects.insert", marks=pytest.mark.slow),
+        "compute.instances.insert",
+    ],
 )
 def test_ctrl_c_while_google_is_asked(berg, cloud, method):
     """While the plan is made, while code is sent, while the request for the machine is on its way."""

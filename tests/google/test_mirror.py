@@ -143,7 +143,13 @@ def test_a_file_that_grows_is_sent_as_its_tail(mirror):
     assert list(mirror.bucket.list(".berg/tmp/")) == []
 
 
-@pytest.mark.parametrize("grown", [(8 << 20) - 1, 8 << 20, (8 << 20) + 1, 9 << 20, (16 << 20) + 5])
+@pytest.mark.parametrize(
+    "grown",
+    [
+        *(pytest.param((8 << 20) + more, marks=pytest.mark.slow) for more in (-1, 0, 1, 1 << 20)),
+        (16 << 20) + 5,
+    ],
+)
 def test_a_tail_of_any_size_is_sent(mirror, grown):
     """Above 8 MiB the library begins another kind of upload, which wants a stream that begins at 0."""
     path = mirror.folder / "checkpoint"
@@ -377,7 +383,7 @@ def test_an_object_that_was_deleted_is_sent_again(mirror):
     assert mirror.finish(print) == {} and content(mirror) == {"x": b"22"}
 
 
-@pytest.mark.parametrize("size", [10, MB8 + 1])
+@pytest.mark.parametrize("size", [10, pytest.param(MB8 + 1, marks=pytest.mark.slow)])
 def test_a_write_whose_answer_was_lost_is_ours(mirror, cloud, size):
     path = mirror.folder / "x"
     path.write_bytes(os.urandom(size))
@@ -479,7 +485,7 @@ def test_what_changed_last_goes_first(mirror):
     assert {f"berg_results/{number}" for number in range(52, 60)} <= set(order[:30])
 
 
-@pytest.mark.parametrize("status", [403, 404])
+@pytest.mark.parametrize("status", [403, pytest.param(404, marks=pytest.mark.slow)])
 def test_what_is_refused_for_long_is_given_up_at_the_end_alone(mirror, cloud, monkeypatch, status):
     """Rights that were granted a moment ago, and a bucket made anew, count after minutes."""
     monkeypatch.setattr("berg.google.mirror.REFUSED_FOR", 2)
