@@ -30,7 +30,7 @@ from cosmic_ray.mutating import mutate_code
 TESTS = {
     "berg/google/sending.py": "tests/google/test_mirror_model.py tests/google/test_mirror.py",
     "berg/google/mirror.py": "tests/google/test_mirror_model.py tests/google/test_mirror.py",
-    "berg/google/fetch.py": "tests/google/test_fetch.py tests/test_computer.py",
+    "berg/google/fetch.py": "tests/google/test_fetch.py tests/google/test_helpers.py tests/test_computer.py",
     "berg/machine/saving.py": "tests/machine/test_saving.py",
     "berg/machine/outcome.py": "tests/machine/test_outcome.py",
     "berg/states.py": "tests/test_states.py",

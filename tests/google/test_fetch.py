@@ -11,7 +11,7 @@ import pytest
 
 from berg import BergError
 from berg.google import api, storage
-from berg.google.fetch import Gone, NoPlace, fetch, make_parts
+from berg.google.fetch import LOCK, Gone, NoPlace, fetch, in_order, is_parts, make_parts
 from berg.google.mirror import Mirror
 
 
@@ -195,6 +195,87 @@ def test_a_large_object_whose_content_is_not_what_its_checksum_says_is_not_broug
     assert (new, total, here(tmp_path / "here")) == (0, 0, {}) and "hecksum" in str(
         left["job/large"]
     )
+
+
+def test_a_file_is_known_by_its_content_whatever_its_time(bucket, tmp_path):
+    target = tmp_path / "here"
+    for name in ("same", "other"):
+        bucket.write(f"job/{name}", b"12345678")
+    fetch(bucket, "job/", target)
+    times = {name: (target / name).stat().st_mtime for name in ("same", "other")}
+    (target / "other").write_bytes(b"87654321")
+    os.utime(target / "same", (1, 1))
+    brought, heard = [], []
+    counts = fetch(
+        bucket,
+        "job/",
+        target,
+        lambda name, size: brought.append((name, size)),
+        lambda blob: heard.append(blob.name),
+    )
+    assert counts == (1, 2, {}) and brought == [("job/other", 8)]
+    assert heard == ["job/other", "job/same"], "those that were here already, too"
+    assert here(target) == {"same": b"12345678", "other": b"12345678"}
+    for name, time_then in times.items():
+        assert (target / name).stat().st_mtime == pytest.approx(time_then, abs=1e-3)
+
+
+def test_many_small_objects_are_brought_by_helpers_and_counted_once(bucket, tmp_path):
+    objects = {f"job/{number:03}": b"%d" % number for number in range(80)}
+    for name, data in objects.items():
+        bucket.write(name, data)
+    brought, heard = [], []
+    counts = fetch(
+        bucket,
+        "job/",
+        tmp_path / "here",
+        lambda name, size: brought.append((name, size)),
+        lambda blob: heard.append(blob.name),
+    )
+    assert counts == (80, 80, {}) and heard == sorted(objects)
+    assert sorted(brought) == [(name, len(data)) for name, data in sorted(objects.items())]
+    assert here(tmp_path / "here") == {name[4:]: data for name, data in objects.items()}
+
+
+def test_what_is_on_its_way_waits_outside_of_the_results(tmp_path):
+    within = tmp_path / "berg_results/job/deep"
+    for folder, place in (
+        (within, tmp_path),
+        (tmp_path / "berg_results", tmp_path),
+        (tmp_path / "elsewhere/here", tmp_path / "elsewhere"),
+    ):
+        folder.mkdir(parents=True, exist_ok=True)
+        parts, lock = make_parts(folder)
+        os.close(lock)
+        assert parts.parent == place and is_parts(parts)
+
+
+def test_only_folders_that_a_fetch_made_count_as_parts(tmp_path):
+    made, empty, others, link, file = (tmp_path / f".berg-parts-abcd123{n}" for n in range(5))
+    for folder in (made, empty, others):
+        folder.mkdir()
+    (made / LOCK).touch()
+    (others / "x").touch()
+    link.symlink_to(made)
+    file.touch()
+    longer = tmp_path / ".berg-parts-abcd12345"
+    longer.mkdir()
+    seen = [is_parts(path) for path in (made, empty, others, link, file, longer)]
+    assert seen == [True, True, False, False, False, False]
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_no_more_items_are_under_way_than_were_asked_for(most):
+    begun, waited = [], []
+
+    def begin(item):
+        begun.append(item)
+        assert len(begun) - len(waited) <= most
+        return lambda: waited.append(item) or item * 10
+
+    ends = [(done, len(begun)) for done in in_order(begin, range(5), most)]
+    assert [done for done, _ in ends] == [0, 10, 20, 30, 40]
+    assert [count for _, count in ends] == [min(most + each, 5) for each in range(5)]
 
 
 # --- a machine that goes on with a job
