@@ -390,6 +390,7 @@ def print_sweep(about: dict[str, Any], num_jobs: int, as_json: bool) -> None:
         return
     files, jobs = plural(about["files"], "file"), plural(num_jobs, "job")
     say(f"{about['fetched']} of {files} of {jobs} new or changed")
+    say_if_code(Path(about["folder"]))
     plain.echo(about["table"])
 
 
