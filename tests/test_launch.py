@@ -6,7 +6,7 @@ from pathlib import Path
 import git
 import pytest
 
-from berg import BergError, config, plan
+from berg import BergError, config, job, plan
 from berg.code import snapshot
 from berg.laptop import launch
 
@@ -90,6 +90,40 @@ def test_machines_of_a_job_sign_with_a_key_that_few_may_read():
     for values, has_own_account in (({}, True), ({"TOKEN": "t"}, False)):
         assert launch.add_cluster_key(values, 2, has_own_account) == ""
         assert len(values[launch.secret.CLUSTER_KEY]) == 64
+
+
+@pytest.mark.parametrize(
+    ("account", "place", "is_own"),
+    [
+        ("berg-worker-ann@p.iam.gserviceaccount.com", "gce", True),
+        ("berg-worker-ann@p.iam.gserviceaccount.com", "gke", False),
+        ("berg-worker@p.iam.gserviceaccount.com", "gce", False),
+        ("berg-worker@p.iam.gserviceaccount.com", "gke", False),
+        ("ann@p.iam.gserviceaccount.com", "gce", False),
+    ],
+)
+def test_only_machines_of_one_persons_account_have_secrets_of_their_own(account, place, is_own):
+    settings = config.Config(project="p", service_account=account)
+    assert launch.has_own_account(settings, place) is is_own
+
+
+def test_a_spec_without_a_command_is_a_devbox(taken):
+    kinds = [
+        launch.job_of(plan.JobSpec(cmd=cmd), config.Config(), "one", taken).kind
+        for cmd in ("true", None)
+    ]
+    assert kinds == ["job", "devbox"]
+
+
+def test_what_gone_machines_of_a_cluster_said_of_themselves_is_deleted(bucket):
+    mine, others = (job.machines_prefix(name) + "card.json" for name in ("mine", "others"))
+    for name in (mine, others):
+        bucket.write(name, b"{}")
+    this = job.Job("mine", "true", "mine", "gs://b/berg_results/mine", "proj", "c" * 40, "c" * 40)
+    launch.forget_machines(bucket, this)
+    assert bucket.get(mine), "one machine writes nothing for others"
+    launch.forget_machines(bucket, replace(this, num_machines=2))
+    assert bucket.get(mine) is None and bucket.get(others)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,8 @@ TESTS = {
     "berg/machine/saving.py": "tests/machine/test_saving.py",
     "berg/machine/outcome.py": "tests/machine/test_outcome.py",
     "berg/states.py": "tests/test_states.py",
-    "berg/laptop/launch.py": "tests/test_launch.py tests/test_defaults.py tests/commands/test_bad_input.py",
+    "berg/laptop/launch.py": "tests/test_launch.py tests/test_defaults.py tests/test_flex.py "
+    "tests/commands/test_bad_input.py",
     "berg/laptop/ending.py": "tests/test_ending.py tests/commands/test_kill.py",
     "berg/laptop/records.py": "tests/commands/test_records.py",
 }

@@ -88,8 +88,7 @@ def prepare(
         rates=rates,
     )
     checks.check_size(this)
-    has_own_account = place_name != "gke" and grants.is_own(config)
-    cluster_key = add_cluster_key(secret_values, choice.hosts, has_own_account)
+    cluster_key = add_cluster_key(secret_values, choice.hosts, has_own_account(config, place_name))
     this.sealed = secret.CLUSTER_KEY in secret_values
     made = Plan(
         config=config,
@@ -209,7 +208,14 @@ def stops_when_idle(spec: JobSpec, place: str, choice: Choice) -> bool:
     return not why and (spec.idle == "stop" or not spec.spot)
 
 
-def add_cluster_key(secret_values: dict[str, str], hosts: int, has_own_account: bool) -> str:
+def has_own_account(config: Config, place_name: str) -> bool:
+    """Return whether the job's machines act as an account whose secrets no other person's jobs
+    read. Pods take their secrets from Kubernetes.
+    """
+    return place_name != "gke" and grants.is_own(config)
+
+
+def add_cluster_key(secret_values: dict[str, str], hosts: int, is_own: bool) -> str:
     """Make the key with which machines of a job sign what they tell each other.
 
     Add it to the secrets of a job that has some, or an account of its person's own: fewer may read
@@ -218,7 +224,7 @@ def add_cluster_key(secret_values: dict[str, str], hosts: int, has_own_account: 
     if hosts == 1:
         return ""
     key = secrets.token_hex(32)
-    if not secret_values and not has_own_account:
+    if not secret_values and not is_own:
         return key
     secret_values[secret.CLUSTER_KEY] = key
     return ""
