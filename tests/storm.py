@@ -536,10 +536,8 @@ def from_outside(verb: str, action: str) -> Callable[[Round], None]:
     def do(this: Round) -> None:
         let_them_meet(this)
         name = machine_of(this)
-        if action == "/stop" and all(
-            not each.state or each.state.state == "SUBMITTED" for each in entries(this)
-        ):
-            this.unheard.append(name)  # no worker hears it yet, which could delete the machine
+        if all(not each.state or each.state.state == "SUBMITTED" for each in entries(this)):
+            this.unheard.append(name)  # no worker hears it yet, which could delete what there is
         path = this.berg.machines()[name]["selfLink"].partition("/compute/")[2]
         this.berg.cloud.call(verb, f"/compute/{path}{action}")
 
