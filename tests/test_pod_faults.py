@@ -433,6 +433,11 @@ def test_no_room(trial, kube):
     trial.check("SUCCEEDED", 8)
 
 
+def found_by_doctor(trial: Trial, check: str) -> list[dict]:
+    rows = json.loads(trial.berg("doctor", "--json").stdout)
+    return [row for row in rows if row["check"] == check]
+
+
 @pytest.mark.slow
 @fault("a quota of the namespace admits no pod, for a while", "6 7")
 def test_no_quota_for_pods(trial, kube):
@@ -440,11 +445,15 @@ def test_no_quota_for_pods(trial, kube):
     kube.create({**quota, "spec": {"hard": {"pods": "0"}}})
     try:
         trial.run()
-        words = "Kubernetes makes no pod: pods"
+        words = "Kubernetes makes no pod: forbidden: exceeded quota: none"
         said = lambda: " ".join(trial.berg("list").stdout.split())
         told = wait_for(lambda: words in (t := said()) and t, 15, "the reason in the list")
         assert "exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0" in told
         assert words in " ".join(trial.berg("cluster", "status", "faults").stdout.split())
+        assert words in " ".join(trial.berg("show", trial.name).stdout.split())
+        assert words in trial.berg("log", trial.name).stderr
+        (row,) = found_by_doctor(trial, "clusters")
+        assert row["status"] == "warning" and words in row["found"]
         assert all("faults" not in each for each in clusters.idle(trial.berg.bucket.config))
     finally:
         kube.call("DELETE", "/api/v1/namespaces/default/resourcequotas/none")

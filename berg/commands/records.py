@@ -176,14 +176,18 @@ def what_ran(this: "Job | None") -> list[tuple[str, str]]:
 
 
 def machines(entry: "Entry") -> list[str]:
-    """Return a line for each machine that a job has, or for the one that it had."""
+    """Return a line for each machine that a job has, and for what they wait for, or for the one
+    that it had.
+    """
+    from berg.commands import tables
+
     lines = []
     for each in entry.machines:
         line = f"{each.name} {each.status} in {each.zone} {each.external_ip}"
         lines.append(line.rstrip())
     if not lines and entry.state and entry.state.machine:
         return [f"{entry.state.machine} in {entry.state.zone}, gone"]
-    return lines
+    return lines + tables.waits_of(entry)
 
 
 def results_rows(record: "Record") -> list[tuple[str, str]]:

@@ -111,12 +111,16 @@ def log(name: str, follow: bool, machine: str | None, color: bool) -> None:
     if follow:
         sys.exit(exit_code(watch(settings, name, machine=machine, color=color)))
     from berg.commands import tables
-    from berg.laptop import logs
+    from berg.laptop import jobs, logs
 
     output = tables.Interleaved(sys.stdout.buffer, color)
+    is_empty = True
     for source, chunk in logs.chunks(settings, name, machine):
         output.write(source, chunk)
+        is_empty = is_empty and not chunk
     output.end()
+    if is_empty:
+        say(tables.progress(jobs.find(settings, name)))
 
 
 @click.command()

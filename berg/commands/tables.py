@@ -339,21 +339,27 @@ def layout_of(rows: list[list[str]]) -> Layout:
 
 def notes_of(entry: "Entry") -> list[str]:
     """Return what is to be said of a job: its reason, what its machines wait for, and the rest."""
-    waits = {machine.note: f"{machine.name} waits: {machine.note}" for machine in entry.machines}
-    waits |= {machine.silence: f"{machine.name}: {machine.silence}" for machine in entry.machines}
-    waits.pop("", None)
+    waits = waits_of(entry)
     if not entry.state:
-        return list(waits.values())
+        return waits
     said = [
         entry.summary.note,
         entry.state.reason,
         attempt(entry.state),
         entry.about,
-        *waits.values(),
+        *waits,
         also(entry.state),
         idle(entry.state),
     ]
     return [text for text in said if text]
+
+
+def waits_of(entry: "Entry") -> list[str]:
+    """Return what a job's machines wait for, and whose node is silent, each thing once."""
+    waits = {machine.note: f"{machine.name} waits: {machine.note}" for machine in entry.machines}
+    waits |= {machine.silence: f"{machine.name}: {machine.silence}" for machine in entry.machines}
+    waits.pop("", None)
+    return list(waits.values())
 
 
 def machines_of(entry: "Entry") -> list[str]:

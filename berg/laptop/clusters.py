@@ -568,10 +568,27 @@ def idle(config: Config) -> list[str]:
 
     Who may not look gets none.
     """
+    return [idle_sentence(each) for each in looks(config) if each.idle]
+
+
+def hindered(config: Config) -> list[str]:
+    """Return a sentence for each of berg's jobs whose pods Kubernetes does not make.
+
+    Who may not look gets none.
+    """
+    return [
+        f"{row['job']} waits in {found.name} in {found.location}: {row['note']}"
+        for found in looks(config)
+        for row in found.pods
+        if row["note"].startswith(podstatus.NO_POD)
+    ]
+
+
+def looks(config: Config) -> list[Status]:
+    """Return berg's clusters as they are now."""
     ours = sorted(set(gke.places(config)))
     with ThreadPoolExecutor(8) as pool:
-        looks = pool.map(lambda each: status(config, container.get(config, each)), ours)
-        return [idle_sentence(each) for each in looks if each.idle]
+        return list(pool.map(lambda each: status(config, container.get(config, each)), ours))
 
 
 def idle_sentence(found: Status) -> str:

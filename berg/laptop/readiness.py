@@ -584,6 +584,10 @@ def check_clusters(settings: Config) -> list[Finding]:
         Finding("clusters", WARNING, text, "berg cluster delete NAME")
         for text in clusters.idle(settings)
     ]
+    findings += [
+        Finding("clusters", WARNING, text, "berg cluster status NAME")
+        for text in clusters.hindered(settings)
+    ]
     findings += check_identity(settings)
     if not findings:
         findings = [Finding("clusters", OK, ", ".join(ours))]

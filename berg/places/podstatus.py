@@ -5,6 +5,7 @@ It reads what others have asked for. Not covered: what a container writes; that 
 """
 
 import json
+import re
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ SCALING = (
     "FailedScaleUp",
 )
 FEW = 3  # pods that end alike before they begin, after which there is no hope
+NO_POD = "Kubernetes makes no pod"
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
@@ -180,7 +182,9 @@ def hindrance(job: dict[str, Any], pods: list[dict[str, Any]], events: list[dict
     mine = [each for each in events if subject(each).get("uid") == job["metadata"]["uid"]]
     last = newest(mine, "SuccessfulCreate", "FailedCreate")
     if last.get("reason") == "FailedCreate":
-        return f"Kubernetes makes no pod: {one_line(last).removeprefix('Error creating: ')}"
+        # The pod that was not made has another name each time.
+        said = re.sub(r'^Error creating: (pods "\S+" is )?', "", one_line(last))
+        return f"{NO_POD}: {said}"
     dead = failures(pods)
     if not dead:
         return ""

@@ -44,6 +44,14 @@ HONOURED = {
     ),
 }
 
+# What a patch may change.
+PATCHED = (
+    *("description", "baseInstanceName", "targetSize", "instanceTemplate", "versions"),
+    *("distributionPolicy", "updatePolicy", "allInstancesConfig", "instanceLifecyclePolicy"),
+    "listManagedInstancesResults",
+)
+OF_MEMBERS = ("instanceTemplate", "allInstancesConfig")
+
 
 # --- from the body of an insert to a group
 
@@ -355,6 +363,94 @@ async def delete_group(compute: Compute, call: Call) -> dict:
     return operation
 
 
+# --- changes of a group
+
+
+def merged(old: Any, patch: Any) -> Any:
+    """A value with a patch applied, an object's fields one by one."""
+    if not isinstance(old, dict) or not isinstance(patch, dict):
+        return patch
+    return {**old, **{key: merged(old.get(key), value) for key, value in patch.items()}}
+
+
+async def patch_group(compute: Compute, call: Call) -> dict:
+    """Change what a group is to be. Members that are there stay as they are: updating them is not
+    covered, so that what would do so is refused.
+    """
+    group, given = open_group(compute, call), call.body or {}
+    if group.is_slice:
+        raise missing("targetSizePolicy: BULK, in a patch")
+    body = checks.written({"$ref": "InstanceGroupManager"}, given)
+    check_kept(group, body)
+    old = {key: group.resource[key] for key in PATCHED if key in group.resource}
+    if "versions" in body:
+        old.pop("instanceTemplate")
+    elif "instanceTemplate" in body:
+        old.pop("versions")
+    new = merged(old, {key: given[key] for key in PATCHED if key in given})
+    made = checked_patch(compute, group, new)
+    size = check_size("resource.targetSize", new["targetSize"])
+    check_pace(new, size, not group.zone)
+    is_other = any(made.get(key) != group.resource.get(key) for key in OF_MEMBERS)
+    if is_other and group.members and made["updatePolicy"]["type"] == "PROACTIVE":
+        raise missing("updatePolicy.type: PROACTIVE, with a change of members that are there")
+
+    def work() -> None:
+        group.resource = {**group.resource, **made}
+        group.resource["fingerprint"] = checks.fingerprint([group.resource["fingerprint"], given])
+        more, fewer = to_size(group, size)
+        compute_groups.add(compute, group, more)
+        compute_groups.remove(compute, group, fewer)
+
+    kind = "compute.instanceGroupManagers.patch"
+    return change(compute, call, kind, group.path, group.resource["id"], work)
+
+
+def check_kept(group: Group, body: dict) -> None:
+    """Refuse a change of what of a group never changes, and of a group that meanwhile changed."""
+    if body.get("fingerprint", group.resource["fingerprint"]) != group.resource["fingerprint"]:
+        message = "Supplied fingerprint does not match current metadata fingerprint."
+        raise ApiError(412, "conditionNotMet", message)
+    if body.get("name", group.name) != group.name:
+        raise checks.invalid("resource.name", body["name"], "A group's name cannot be changed.")
+    for field, value in body.items():
+        is_known = field in (*PATCHED, "name", "fingerprint")
+        if not is_known and value and value != group.resource.get(field):
+            raise missing(field)
+    zones = (body.get("distributionPolicy") or {}).get("zones")
+    there = (group.resource.get("distributionPolicy") or {}).get("zones", [])
+    names = [{checks.last(row["zone"]) for row in rows} for rows in (zones or there, there)]
+    if names[0] != names[1]:
+        why = "The zones of a group cannot be changed."
+        raise checks.invalid("resource.distributionPolicy.zones", "", why)
+
+
+def checked_patch(compute: Compute, group: Group, new: dict) -> dict[str, Any]:
+    """What a changed group has, checked as an insert is."""
+    checks.check_description(new)
+    template, version = template_of(compute, group.project, group.region, new)
+    made: dict[str, Any] = {
+        "description": new.get("description", ""),
+        "instanceTemplate": template,
+        "versions": [{**version, "instanceTemplate": template}],
+        "baseInstanceName": check_base_name(new["baseInstanceName"]),
+        "updatePolicy": update_policy(new),
+        "instanceLifecyclePolicy": check_lifecycle(new),
+        "listManagedInstancesResults": new.get("listManagedInstancesResults", "PAGELESS"),
+    }
+    if not group.zone:
+        made["distributionPolicy"] = check_distribution(group.project, group.region, new)
+    if new.get("allInstancesConfig"):
+        made["allInstancesConfig"] = check_all_instances(new)
+    return made
+
+
+def to_size(group: Group, size: int) -> tuple[list[str], list[str]]:
+    """The members that come and those that go, so that a group has so many."""
+    there = sorted(compute_groups.wanted(group), key=lambda name: group.members[name]["created"])
+    return new_names(group, max(0, size - len(there))), there[: max(0, len(there) - size)]
+
+
 # --- members
 
 
@@ -381,9 +477,8 @@ def change_members(
 
 async def resize(compute: Compute, call: Call) -> dict:
     group, size = open_group(compute, call), check_size("size", call.params["size"])
-    there = sorted(compute_groups.wanted(group), key=lambda name: group.members[name]["created"])
-    more = new_names(group, max(0, size - len(there)))
-    return change_members(compute, call, group, more, there[: max(0, len(there) - size)])
+    more, fewer = to_size(group, size)
+    return change_members(compute, call, group, more, fewer)
 
 
 async def create_instances(compute: Compute, call: Call) -> dict:
@@ -472,6 +567,7 @@ MANAGER = {
     "get": get_group,
     "list": list_groups,
     "delete": delete_group,
+    "patch": patch_group,
     "resize": resize,
     "createInstances": create_instances,
     "deleteInstances": delete_instances,

@@ -4,11 +4,13 @@ Own ones and those that another project shares, all with specificReservationRequ
 one only if it names it. What is in use follows from the instances that there are.
 
 Not covered: reservations for any machine, commitments, future reservations and calendars themselves,
-resizing, sharing with whole organisations, quota for what is reserved.
+other updates than of the count and of the sharing, sharing with whole organisations, quota for what is reserved.
 """
 
 from __future__ import annotations
 
+import copy
+import re
 from typing import Any
 
 from localcloud.call import Call
@@ -29,6 +31,8 @@ from localcloud.compute.state import Compute, Instance
 from localcloud.compute.templates import change
 from localcloud.errors import ApiError
 
+COUNT = "specificReservation.count"
+SHARED = r"shareSettings(\.shareType|\.projectMap(\..+)?)?"  # what of it an update may name
 FIELD = "resource.reservationAffinity"
 KEY = "compute.googleapis.com/reservation-name"
 KEPT: tuple[str, ...] = (
@@ -181,16 +185,85 @@ async def delete_reservation(compute: Compute, call: Call) -> dict:
 
 async def resize_reservation(compute: Compute, call: Call) -> dict:
     row, count = row_of(compute, call), int((call.body or {}).get("specificSkuCount") or 0)
-    least = max(1, used(compute, row))
-    if count < least:
-        why = f"Must be at least {least}: one, or as many as are in use."
-        raise invalid("specificSkuCount", count, why)
+    check_count(compute, row, "specificSkuCount", count)
 
     def set_count() -> None:
         row["specificReservation"]["count"] = str(count)
         compute.write("reservations", row["id"], row)
 
     return change(compute, call, "resize", row["selfLink"].removeprefix(LINK), row["id"], set_count)
+
+
+def check_count(compute: Compute, row: dict, field: str, count: int) -> None:
+    least = max(1, used(compute, row))
+    if count < least:
+        why = f"Must be at least {least}: one, or as many as are in use."
+        raise invalid(field, count, why)
+
+
+async def update_reservation(compute: Compute, call: Call) -> dict:
+    """Change the fields that the request names: how many machines a reservation is for, and with
+    whom it is shared.
+    """
+    row, given = row_of(compute, call), written({"$ref": "Reservation"}, call.body or {})
+    names = masked(call)
+    if not names:
+        raise invalid("paths", "", "The fields to update must be named.")
+    for name in names:
+        if name != COUNT and not re.fullmatch(SHARED, name):
+            raise missing(f"paths: {name}")
+    specific = dict(row["specificReservation"])
+    if COUNT in names:
+        specific["count"] = str((given.get("specificReservation") or {}).get("count", 0))
+        check_count(compute, row, f"resource.{COUNT}", int(specific["count"]))
+    sharing = copy.deepcopy(row.get("shareSettings") or {"shareType": "LOCAL"})
+    asked = given.get("shareSettings") or {}
+    for name in (name for name in names if name != COUNT):
+        set_sharing(sharing, asked, name.split(".")[1:])
+    check_sharing(sharing)
+
+    def keep() -> None:
+        row.update(specificReservation=specific, shareSettings=sharing)
+        compute.write("reservations", row["id"], row)
+
+    return change(compute, call, "update", row["selfLink"].removeprefix(LINK), row["id"], keep)
+
+
+def masked(call: Call) -> list[str]:
+    """The fields that a request names, by either of its two parameters."""
+    paths = call.params.get("paths") or []
+    rows = [paths] if isinstance(paths, str) else [*paths]
+    return [
+        each
+        for row in (*rows, call.params.get("updateMask") or "")
+        for each in row.split(",")
+        if each
+    ]
+
+
+def set_sharing(sharing: dict, asked: dict, path: list[str]) -> None:
+    """Take over a part of the settings: all, the type, all projects or one, which goes if it is not
+    among those that are sent.
+    """
+    if not path:
+        sharing.clear()
+        sharing.update(asked)
+    elif len(path) == 1:
+        sharing.pop(path[0], None)
+        sharing.update({key: asked[key] for key in path if key in asked})
+    else:
+        projects, sent = sharing.setdefault("projectMap", {}), asked.get("projectMap") or {}
+        projects.pop(path[1], None)
+        projects.update({key: sent[key] for key in path[1:] if key in sent})
+
+
+def check_sharing(sharing: dict) -> None:
+    kind, projects = sharing.get("shareType"), sharing.get("projectMap") or {}
+    if kind not in ("LOCAL", "SPECIFIC_PROJECTS"):
+        raise missing(f"resource.shareSettings.shareType: {kind}")
+    if bool(projects) != (kind == "SPECIFIC_PROJECTS"):
+        why = "It goes with the shareType SPECIFIC_PROJECTS, which needs at least one project."
+        raise invalid("resource.shareSettings.projectMap", "", why)
 
 
 HANDLERS = {
@@ -200,4 +273,5 @@ HANDLERS = {
     "reservations.aggregatedList": list_reservations,
     "reservations.delete": delete_reservation,
     "reservations.resize": resize_reservation,
+    "reservations.update": update_reservation,
 }

@@ -45,7 +45,7 @@ def check(store: Store, plural: str, namespace: str, body: dict) -> None:
         tpus.tell(body)
         check_account(store, namespace, body)
         check_security(store, namespace, body)
-        check_classes(body)
+        check_classes(store, body)
     check_quotas(store, plural, namespace, body)
 
 
@@ -62,13 +62,15 @@ def check_account(store: Store, namespace: str, pod: dict) -> None:
         raise forbidden("pods", pod, told)
 
 
-def check_classes(pod: dict) -> None:
-    """Refuse classes of priority and of runtimes, of which a cluster here has but Kubernetes' own."""
+def check_classes(store: Store, pod: dict) -> None:
+    """Refuse classes of priority that are not there, and of runtimes, of which there are none."""
     spec = pod["spec"]
     name, number = spec.get("priorityClassName"), spec.get("priority")
-    if name and name not in PRIORITIES:
+    found = store.get("priorityclasses", "", name) if name else None
+    if name and name not in PRIORITIES and found is None:
         raise forbidden("pods", pod, f"no PriorityClass with name {name} was found")
-    computed = PRIORITIES.get(name or "", 0)
+    computed = found.get("value", 0) if found else PRIORITIES.get(name or "", 0)
+    usual = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
     given = "from the given PriorityClass name"
     if number is not None and number != computed:
         told = (
@@ -76,10 +78,11 @@ def check_classes(pod: dict) -> None:
         )
         raise forbidden("pods", pod, f"{told} admission controller computed {computed} {given}")
     policy = spec.get("preemptionPolicy")
-    if policy not in (None, "PreemptLowerPriority"):
+    if policy not in (None, usual):
         told = f"the string value of PreemptionPolicy ({policy}) must not be provided in pod spec; "
-        told += f"priority admission controller computed PreemptLowerPriority {given}"
+        told += f"priority admission controller computed {usual} {given}"
         raise forbidden("pods", pod, told)
+    spec |= {"priority": computed, "preemptionPolicy": usual}
     if runtime := spec.get("runtimeClassName"):
         raise forbidden("pods", pod, f'pod rejected: RuntimeClass "{runtime}" not found')
     if spec.get("overhead"):

@@ -13,6 +13,7 @@ import copy
 import functools
 import json
 import logging
+import re
 import ssl
 import time
 from collections.abc import Iterable
@@ -51,6 +52,7 @@ from localcloud.kubernetes.kinds import (
     KINDS,
     KUEUE,
     Kind,
+    NoPage,
     Refusal,
     is_leaving,
     no_method,
@@ -83,6 +85,10 @@ STREAMS: dict[str, Any] = {
 STREAMS["portforward"] = forward.forward
 # how the kubelet calls them
 PATHS = {"log": "containerLogs", "exec": "exec", "attach": "attach", "portforward": "portForward"}
+# Subresource -> what may be done with it.
+METHODS: dict[str, tuple[str, ...]] = {"log": ("GET",), "eviction": ("POST",), "token": ("POST",)}
+METHODS |= dict.fromkeys(("status", "scale", "ephemeralcontainers"), ("GET", "PUT", "PATCH"))
+METHODS |= dict.fromkeys(("exec", "attach", "portforward"), ("GET", "POST"))
 # What a PUT makes, if it is not there.
 MADE_BY_PUT = (
     *("endpoints", "events", "leases", "limitranges"),
@@ -158,6 +164,9 @@ async def guarded(
             await suffer(fault, request, injected)
     except Refusal as refusal:
         response = refused(refusal)
+    except NoPage:
+        headers = {"X-Content-Type-Options": "nosniff"}
+        response = web.Response(status=404, text="404 page not found\n", headers=headers)
     except ConnectionError:
         response = web.Response(status=499)
     except web.HTTPRequestEntityTooLarge:
@@ -227,12 +236,27 @@ async def about(
     cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
 ) -> web.StreamResponse:
     path = request.path.strip("/")
-    if path in ("healthz", "livez", "readyz"):
+    if path.removesuffix("/ping") in ("healthz", "livez", "readyz"):
         return web.Response(text="ok")
-    found = discovery.document(path, plane.has_kueue)
-    if found is None:
-        raise no_route()
-    return as_json(found)
+    if path in ("api", "apis") and discovery.AGGREGATED in request.headers.get("Accept", ""):
+        found = discovery.aggregated(path, plane.has_kueue)
+        headers = {"Content-Type": f"{ANSWERS[0]};{discovery.AGGREGATED}"}
+        return web.Response(body=json.dumps(found).encode(), headers=headers)
+    known = discovery.document(path, plane.has_kueue)
+    if known is None:
+        raise nothing_at(plane, path)
+    if path == "api":
+        known["serverAddressByClientCIDRs"][0]["serverAddress"] = request.host
+    return as_json(known)
+
+
+def nothing_at(plane: Plane, path: str) -> Exception:
+    """What there is at a path without anything: an API that is served says so itself."""
+    first, _, rest = path.partition("/")
+    group = rest.partition("/")[0]
+    if first == "api" or (first == "apis" and discovery.is_served(group, plane.has_kueue)):
+        return no_route()
+    return NoPage()
 
 
 async def review(
@@ -250,16 +274,26 @@ async def review(
 
 
 def kind_of(plane: Plane, request: web.Request) -> Kind:
-    kind = KINDS.get(request.match_info["plural"])
-    sub = request.match_info.get("sub")
+    match = request.match_info
+    kind, sub = KINDS.get(match["plural"]), match.get("sub")
     if (
         kind is None
-        or kind.api != request.match_info["group"]
+        or kind.api != match["group"]
         or (kind.api == KUEUE and not plane.has_kueue)
         or (sub and sub not in kind.subresources)
+        or not is_place_of(kind, match)
     ):
-        raise no_route()
+        raise nothing_at(plane, request.path.strip("/"))
+    if request.method not in METHODS.get(sub or "", (request.method,)):
+        raise no_method()
     return kind
+
+
+def is_place_of(kind: Kind, match: Any) -> bool:
+    """Whether a path leads to objects of a kind: each in its namespace, others in none."""
+    if kind.namespaced:
+        return "namespace" in match or "name" not in match
+    return "namespace" not in match or kind.plural == "namespaces"
 
 
 async def body_of(request: web.Request, of: str) -> Any:
@@ -288,6 +322,8 @@ def check_not_impersonated(request: web.Request, owner: Owner) -> None:
 
 
 ANSWERS = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
+META = "meta.k8s.io"
+FORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 WILD = ("*/*", "application/*", "")
 
 
@@ -296,7 +332,7 @@ def answer_type(request: web.Request) -> str:
     request that takes none. There are no answers in protobuf here.
     """
     asked = request.headers.get("Accept", "*/*").split(",")
-    types = [each.partition(";")[0].strip() for each in asked]
+    types = [each.partition(";")[0].strip() for each in asked if is_known_form(each)]
     found = next((each for each in types if each in (*WILD, *ANSWERS[:2])), None)
     if found is None:
         told = f"only the following media types are accepted: {', '.join(ANSWERS)}"
@@ -317,8 +353,40 @@ def as_asked(request: web.Request, response: web.StreamResponse) -> web.StreamRe
     return web.Response(body=text, status=response.status, content_type=ANSWERS[1], headers=headers)
 
 
-def wants_table(request: web.Request) -> bool:
-    return "as=Table" in request.headers.get("Accept", "")
+def is_known_form(accepted: str) -> bool:
+    """Whether a type of answer is of objects as they are, or of a form that they can be given."""
+    asked = dict(each.strip().partition("=")[::2] for each in accepted.split(";")[1:])
+    if "as" not in asked or asked["as"] == "APIGroupDiscoveryList":
+        return True
+    return asked["as"] in FORMS and asked.get("g") == META and asked.get("v") in ("v1", "v1beta1")
+
+
+def form_of(request: web.Request) -> str:
+    """The form that a request asks for first; "" for objects as they are."""
+    first = next(filter(is_known_form, request.headers.get("Accept", "").split(",")), "")
+    return re.sub(r".*as=(\w+).*", r"\1", first) if "as=" in first else ""
+
+
+def partial(thing: dict) -> dict:
+    """What there is to say of any object."""
+    about = {"kind": "PartialObjectMetadata", "apiVersion": f"{META}/v1"}
+    return {**about, "metadata": thing["metadata"]}
+
+
+def in_form(request: web.Request, kind: Kind, thing: dict, meta: dict) -> dict:
+    """An object in the form that is asked for."""
+    form = form_of(request)
+    if form == "Table":
+        return table(kind.plural, [thing], meta, included(request, thing))
+    return partial(thing) if form == FORMS[1] else thing
+
+
+def included(request: web.Request, *things: dict) -> list[dict | None]:
+    """What the rows of a table have of their objects."""
+    wanted = request.query.get("includeObject", "Metadata")
+    if wanted == "None":
+        return [None] * len(things)
+    return [thing if wanted == "Object" else partial(thing) for thing in things]
 
 
 def shown(
@@ -330,10 +398,7 @@ def shown(
     warned: Iterable[str] = (),
 ) -> web.Response:
     meta = {"resourceVersion": str(plane.store.version)}
-    response = as_json(
-        table(kind.plural, [thing], meta) if wants_table(request) else thing, status=status
-    )
-    return warn(response, warned)
+    return warn(as_json(in_form(request, kind, thing, meta), status=status), warned)
 
 
 def warn(response: web.Response, warned: Iterable[str]) -> web.Response:
@@ -388,8 +453,12 @@ async def collection(
             if live is not None:
                 delete(plane, kind, live, options)
     found, meta = queries.page(request, found, plane.store)
-    if wants_table(request):
-        return as_json(table(kind.plural, found, meta))
+    form = form_of(request)
+    if form == "Table":
+        return as_json(table(kind.plural, found, meta, included(request, *found)))
+    if form == FORMS[2]:
+        about = {"kind": form, "apiVersion": f"{META}/v1", "metadata": meta}
+        return as_json({**about, "items": [partial(thing) for thing in found]})
     return as_json(
         {"kind": f"{kind.name}List", "apiVersion": kind.api, "metadata": meta, "items": found}
     )
@@ -406,9 +475,9 @@ async def watch(
     await response.prepare(request)
 
     async def send(event: str, thing: dict) -> None:
-        as_table = wants_table(request) and event not in ("BOOKMARK", "ERROR")
         meta = {"resourceVersion": thing["metadata"].get("resourceVersion", "")}
-        told = table(kind.plural, [thing], meta) if as_table else thing
+        is_as_it_is = event in ("BOOKMARK", "ERROR")
+        told = thing if is_as_it_is else in_form(request, kind, thing, meta)
         await response.write(json.dumps({"type": event, "object": told}).encode() + b"\n")
 
     def bookmark(version: int, **meta: Any) -> dict:
@@ -566,7 +635,11 @@ async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> 
             "status": status,
         }
         return as_json(made, status=201)
-    options = (await body_of(request, "Eviction")).get("deleteOptions") or {}
+    body = await body_of(request, "Eviction")
+    if (body.get("metadata") or {}).get("name") != meta["name"]:
+        told = "name in URL does not match name in Eviction object"
+        raise Refusal(400, "BadRequest", told)
+    options = body.get("deleteOptions") or {}
     done = as_json(
         {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201
     )

@@ -251,6 +251,11 @@ def check_kept(kind: Kind, name: str, old: dict, new: dict) -> None:
         bad.append(invalid("spec.clusterIPs[0]", after.get("clusterIPs"), told))
     if kind.plural == "localqueues" and before.get("clusterQueue") != after.get("clusterQueue"):
         bad.append(invalid("spec.clusterQueue", after.get("clusterQueue"), "field is immutable"))
+    if kind.plural == "priorityclasses":
+        usual = {"value": 0, "preemptionPolicy": "PreemptLowerPriority"}
+        for key, value in usual.items():
+            if old.get(key, value) != new.get(key, value):
+                bad.append(f"{key}: Forbidden: may not be changed in an update.")
     if kind.plural == "nodes":
         taint_errors(after.get("taints") or [], bad)
     if bad:

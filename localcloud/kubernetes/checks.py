@@ -24,6 +24,7 @@ from localcloud.kubernetes.kinds import KINDS, Kind, Refusal
 from localcloud.kubernetes.words import (
     check_key,
     check_label_name,
+    check_label_value,
     check_labels,
     check_segment,
     check_subdomain,
@@ -117,6 +118,8 @@ def check_meaning(plural: str, body: dict) -> None:
     check_metadata(plural, meta, bad)
     bad += object_checks.object_errors(plural, body)
     bad += policy_checks.policy_errors(plural, spec)
+    if plural == "priorityclasses":
+        bad += policy_checks.class_errors(body)
     if KINDS[plural].group == kueue_checks.GROUP:
         bad += kueue_checks.spec_errors(plural, spec)
     if plural == "pods":
@@ -132,6 +135,9 @@ def check_meaning(plural: str, body: dict) -> None:
             bad += job_checks.job_errors(spec)
         else:
             bad += workload_checks.replica_errors(plural, spec)
+        if plural == "jobs" and not spec.get("manualSelector"):
+            # The name is a label of its pods, too.
+            check_label_value(meta.get("name", ""), "spec.template.labels", bad)
         bad += pod_checks.template_errors(template, "spec.template")
         if plural == "jobs":
             bad += job_checks.restart_errors(spec, template.get("spec") or {})

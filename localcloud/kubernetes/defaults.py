@@ -35,6 +35,11 @@ def fill(plural: str, body: dict) -> None:
         body["status"] = {}
     elif plural == "services":
         body["status"] = {"loadBalancer": {}}
+    elif plural == "persistentvolumeclaims":
+        body["spec"].setdefault("volumeMode", "Filesystem")
+        body["status"] = {"phase": "Pending"}
+    elif plural == "priorityclasses":
+        body.setdefault("preemptionPolicy", "PreemptLowerPriority")
     elif plural in ("localqueues", "clusterqueues", "workloads"):
         body["status"] = {}
         if plural != "workloads":

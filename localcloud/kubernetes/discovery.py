@@ -1,7 +1,4 @@
-"""What the API server says of itself: versions, groups, kinds.
-
-Not covered: aggregated discovery, of which clients do without.
-"""
+"""What the API server says of itself: versions, groups, kinds."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ from localcloud.kubernetes import metrics, openapi
 from localcloud.kubernetes.kinds import ALL, GROUPS, KUEUE, Kind
 from localcloud.kubernetes.plane import MINOR, VERSION
 
+AGGREGATED = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+EVERYBODY = {"clientCIDR": "0.0.0.0/0", "serverAddress": ""}
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 ABOUT = {
     "gitCommit": "",
@@ -59,7 +58,11 @@ def document(path: str, has_kueue: bool = False) -> dict | None:
     if path == "version":
         return {"major": "1", "minor": MINOR, "gitVersion": VERSION, **ABOUT}
     if path == "api":
-        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+        return {
+            "kind": "APIVersions",
+            "versions": ["v1"],
+            "serverAddressByClientCIDRs": [{**EVERYBODY}],
+        }
     if path == "apis":
         return {
             "kind": "APIGroupList",
@@ -84,6 +87,42 @@ def document(path: str, has_kueue: bool = False) -> dict | None:
         if path.startswith("openapi")
         else resources(version, kinds)
     )
+
+
+def is_served(name: str, has_kueue: bool) -> bool:
+    """Whether there is a group of that name."""
+    return name in (*GROUPS, metrics.GROUP) or (has_kueue and name == KUEUE.partition("/")[0])
+
+
+def aggregated(path: str, has_kueue: bool) -> dict:
+    """All that is below `/api`, or below `/apis`, as one document."""
+    versions = [f"{name}/v1" for name in GROUPS] + [KUEUE] * has_kueue
+    lists = [resources(each, [kind for kind in ALL if kind.api == each]) for each in versions]
+    lists.append(resources_of_metrics())
+    if path == "api":
+        lists = [resources("v1", [kind for kind in ALL if kind.api == "v1"])]
+    about = {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2"}
+    return {**about, "metadata": {}, "items": [one_of_all(each) for each in lists]}
+
+
+def one_of_all(listed: dict) -> dict:
+    """A version's resources as the document of all groups has them."""
+    name, _, number = listed["groupVersion"].rpartition("/")
+    rows: dict[str, dict] = {}
+    for each in listed["resources"]:
+        plural, _, sub = each["name"].partition("/")
+        of = {"group": each.get("group", name), "version": each.get("version", number)}
+        about = {"responseKind": {**of, "kind": each["kind"]}, "verbs": each["verbs"]}
+        if sub:
+            rows[plural].setdefault("subresources", []).append({"subresource": sub, **about})
+            continue
+        scope = "Namespaced" if each["namespaced"] else "Cluster"
+        rows[plural] = {"resource": plural, **about, "scope": scope}
+        rows[plural]["singularResource"] = each["singularName"]
+        kept = {key: each[key] for key in ("shortNames", "categories") if each.get(key)}
+        rows[plural] |= kept
+    version = {"version": number, "resources": list(rows.values()), "freshness": "Current"}
+    return {"metadata": {"name": name} if name else {}, "versions": [version]}
 
 
 def group(api: str) -> dict:

@@ -32,6 +32,7 @@ class Kind:
 
 
 KUEUE = "kueue.x-k8s.io/v1beta2"  # of clusters that have Kueue
+SCHEDULING = "scheduling.k8s.io"
 RBAC = "rbac.authorization.k8s.io/v1"
 ALL = (
     Kind(
@@ -53,6 +54,8 @@ ALL = (
     Kind("serviceaccounts", "v1", "ServiceAccount", True, ("sa",), ("token",)),
     Kind("resourcequotas", "v1", "ResourceQuota", True, ("quota",)),
     Kind("limitranges", "v1", "LimitRange", True, ("limits",)),
+    Kind("persistentvolumeclaims", "v1", "PersistentVolumeClaim", True, ("pvc",), ("status",)),
+    Kind("priorityclasses", f"{SCHEDULING}/v1", "PriorityClass", False, ("pc",)),
     Kind("jobs", "batch/v1", "Job", True, (), ("status",), True),
     Kind("deployments", "apps/v1", "Deployment", True, ("deploy",), ("status", "scale"), True),
     Kind("replicasets", "apps/v1", "ReplicaSet", True, ("rs",), ("status",), True),
@@ -75,6 +78,7 @@ GROUPS = (
     "policy",
     "discovery.k8s.io",
     "coordination.k8s.io",
+    SCHEDULING,
     "rbac.authorization.k8s.io",
     "authorization.k8s.io",
     "authentication.k8s.io",
@@ -104,6 +108,10 @@ NO_ROUTE = 404, "the server could not find the requested resource"
 NO_METHOD = 405, "the server does not allow this method on the requested resource"
 UNFIT = 422, "the server rejected our request due to an error in our request"
 GENERIC = (NO_ROUTE, NO_METHOD, UNFIT)  # which a server's frame answers, with details of nothing
+
+
+class NoPage(Exception):
+    """The answer of a server that serves nothing at a path, nor in the API that it names."""
 
 
 def no_route() -> Refusal:

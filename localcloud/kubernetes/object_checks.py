@@ -55,7 +55,10 @@ def object_errors(plural: str, body: dict) -> list[str]:
     if plural in ("rolebindings", "clusterrolebindings"):
         return binding_errors(body, plural == "rolebindings")
     if plural == "namespaces":
-        return level_errors(body["metadata"].get("labels") or {})
+        bad = level_errors(body["metadata"].get("labels") or {})
+        for each in (body.get("spec") or {}).get("finalizers") or []:
+            bad += standing_errors(each, "spec.finalizers")
+        return bad
     if plural == "events":
         return event_errors(body)
     if plural == "endpoints":
@@ -273,7 +276,13 @@ def finalizer_errors(finalizers: list[str] | None) -> list[str]:
         told = "finalizer orphan and foregroundDeletion cannot be both set"
         bad.append(invalid("metadata.finalizers", finalizers, told))
     for number, each in enumerate(finalizers or []):
-        if "/" not in each and each not in FINALIZERS:
-            told = "name is neither a standard finalizer name nor is it fully qualified"
-            bad.append(invalid(f"metadata.finalizers[{number}]", each, told))
+        bad += standing_errors(each, f"metadata.finalizers[{number}]")
     return bad
+
+
+def standing_errors(finalizer: str, path: str) -> list[str]:
+    """Of a finalizer that has no domain and is none of Kubernetes' own."""
+    if "/" in finalizer or finalizer in FINALIZERS:
+        return []
+    told = "name is neither a standard finalizer name nor is it fully qualified"
+    return [invalid(path, finalizer, told)]

@@ -17,9 +17,11 @@ from localcloud.kubernetes.object_checks import annotation_errors
 from localcloud.kubernetes.placing_checks import placing_errors
 from localcloud.kubernetes.quantity import amount, canonical
 from localcloud.kubernetes.volume_checks import (
+    OF_VARIABLES,
     below_errors,
     device_errors,
     env_from_errors,
+    field_errors,
     key_source_errors,
     mount_errors,
     resource_source_errors,
@@ -46,16 +48,6 @@ NATIVE = (
     "ephemeral-storage",
 )
 ENV_RULE = "a valid environment variable name must consist only of printable ASCII characters other than '='"
-FIELDS = {
-    *(
-        "metadata.name",
-        "metadata.namespace",
-        "metadata.uid",
-        "spec.nodeName",
-        "spec.serviceAccountName",
-    ),
-    *("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"),
-}
 SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 MOST_INT = 2**31 - 1
 
@@ -252,10 +244,10 @@ def shared_errors(resources: dict, path: str, bad: list[str]) -> None:
 
 
 def user_errors(context: dict, path: str, bad: list[str]) -> None:
-    for group in context.get("supplementalGroups") or []:
+    for number, group in enumerate(context.get("supplementalGroups") or []):
         if not 0 <= group <= MOST_INT:
             told = f"must be between 0 and {MOST_INT}, inclusive"
-            bad.append(invalid(f"{path}.supplementalGroups", group, told))
+            bad.append(invalid(f"{path}.supplementalGroups[{number}]", group, told))
     for key in ("runAsUser", "runAsGroup", "fsGroup"):
         if context.get(key) is not None and not 0 <= context[key] <= MOST_INT:
             bad.append(
@@ -342,17 +334,7 @@ def env_errors(item: dict, path: str, bad: list[str]) -> None:
 
 def source_errors(kind: str, source: dict, path: str, bad: list[str]) -> None:
     if kind == "fieldRef":
-        field, version = source.get("fieldPath", ""), source.get("apiVersion") or "v1"
-        if not field:
-            bad.append(required(f"{path}.fieldRef.fieldPath"))
-        elif version != "v1":
-            told = f"error converting fieldPath: unsupported pod version: {version}"
-            bad.append(invalid(f"{path}.fieldRef.fieldPath", field, told))
-        elif found := re.fullmatch(r"metadata\.(annotations|labels)\['(.+)'\]", field):
-            check_key(found[2], f"{path}.fieldRef", bad)
-        elif field not in FIELDS:
-            told = f"error converting fieldPath: field label not supported: {field}"
-            bad.append(invalid(f"{path}.fieldRef.fieldPath", field, told))
+        field_errors(source, OF_VARIABLES, f"{path}.fieldRef", bad)
     elif kind in ("configMapKeyRef", "secretKeyRef"):
         for key in ("name", "key"):
             if not source.get(key):

@@ -9,6 +9,7 @@ from typing import Any
 
 from localcloud.kubernetes.placing_checks import selector_errors
 from localcloud.kubernetes.quantity import amount, canonical
+from localcloud.kubernetes.volume_checks import disk_errors
 from localcloud.kubernetes.words import (
     check_key,
     compact,
@@ -22,6 +23,7 @@ PERCENT_RULE = (
     "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for "
     "validation is '[0-9]+%')"
 )
+MOST_PRIORITY = 1_000_000_000
 COUNTED: tuple[str, ...] = (
     "pods",
     "services",
@@ -75,6 +77,23 @@ def policy_errors(plural: str, spec: dict) -> list[str]:
         range_errors(spec.get("limits") or [], bad)
     elif plural == "leases":
         lease_errors(spec, bad)
+    elif plural == "persistentvolumeclaims":
+        disk_errors(spec, "spec", bad)
+    return bad
+
+
+def class_errors(body: dict) -> list[str]:
+    """Of a class of priority."""
+    name, value, bad = body["metadata"].get("name", ""), body.get("value", 0), list[str]()
+    if name.startswith("system-"):
+        told = "priority class names with 'system-' prefix are reserved for system use only"
+        why = f"{name} is not a known system priority class"
+        bad.append(f"metadata.name: Forbidden: {told}. error: {why}")
+    elif value > MOST_PRIORITY:
+        told = f"maximum allowed value of a user defined priority is {MOST_PRIORITY}"
+        bad.append(f"value: Forbidden: {told}")
+    policies = ("PreemptLowerPriority", "Never")
+    one_of(body.get("preemptionPolicy") or policies[0], policies, "preemptionPolicy", bad)
     return bad
 
 
@@ -140,7 +159,9 @@ def count_errors(value: Any, path: str, bad: list[str], most: bool = True) -> No
 def budget_errors(spec: dict, bad: list[str]) -> None:
     if spec.get("minAvailable") is not None and spec.get("maxUnavailable") is not None:
         told = "minAvailable and maxUnavailable cannot be both set"
-        bad.append(f"spec: Invalid value: {compact(spec)}: {told}")
+        names = ("minAvailable", "selector", "maxUnavailable", "unhealthyPodEvictionPolicy")
+        shown = {name[0].upper() + name[1:]: spec.get(name) for name in names}
+        bad.append(f"spec: Invalid value: {compact(shown)}: {told}")
     for key in ("minAvailable", "maxUnavailable"):
         count_errors(spec.get(key), f"spec.{key}", bad)
     policies = ("AlwaysAllow", "IfHealthyBudget")

@@ -49,6 +49,8 @@ def place(plane: Plane, pod: dict) -> tuple[str, str]:
     nodes = plane.store.all("nodes")
     if not nodes:
         return "", "no nodes available to schedule pods"
+    if why := without_disk(plane, pod):
+        return "", without_room(len(nodes), why)
     reasons: dict[str, int] = {}
     room = []
     for node in nodes:
@@ -61,10 +63,25 @@ def place(plane: Plane, pod: dict) -> tuple[str, str]:
     if room:
         return min(room, key=lambda name: len(list(on_node(plane, name)))), ""
     told = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
-    return "", (
-        f"0/{len(nodes)} nodes are available: {told}. preemption: 0/{len(nodes)} nodes are available: "
-        f"{len(nodes)} Preemption is not helpful for scheduling."
+    return "", without_room(len(nodes), told)
+
+
+def without_room(count: int, why: str) -> str:
+    return (
+        f"0/{count} nodes are available: {why}. preemption: 0/{count} nodes are available: "
+        f"{count} Preemption is not helpful for scheduling."
     )
+
+
+def without_disk(plane: Plane, pod: dict) -> str:
+    """Why a pod waits for a disk that it claims, of which none is ever made here."""
+    for volume in pod["spec"].get("volumes") or []:
+        if claim := volume.get("persistentVolumeClaim"):
+            where, name = pod["metadata"]["namespace"], claim["claimName"]
+            if plane.store.get("persistentvolumeclaims", where, name) is None:
+                return f'persistentvolumeclaim "{name}" not found'
+            return "pod has unbound immediate PersistentVolumeClaims"
+    return ""
 
 
 def on_node(plane: Plane, name: str) -> Iterable[dict]:

@@ -26,6 +26,7 @@ MODULES = {
     "authentication.k8s.io/v1": "authentication_v1",
     "discovery.k8s.io/v1": "discovery_v1",
     "coordination.k8s.io/v1": "coordination_v1",
+    "scheduling.k8s.io/v1": "scheduling_v1",
 }
 QUANTITY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")

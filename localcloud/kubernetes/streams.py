@@ -24,7 +24,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from localcloud.kubernetes import kubelet, queries
+from localcloud.kubernetes import checks, kubelet, queries, schema, words
 from localcloud.kubernetes.kinds import Refusal
 from localcloud.kubernetes.plane import Plane
 from localcloud.kubernetes.running import Running
@@ -70,6 +70,7 @@ def container_of(pod: dict, request: web.Request) -> dict:
 
 async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
     query, container = request.query, container_of(pod, request)
+    check_log_options(request, pod["metadata"]["name"])
     key = (pod["metadata"]["uid"], container["name"])
     previous = query.get("previous") in TRUE
     path = (
@@ -105,6 +106,28 @@ async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamRespo
             else:
                 await asyncio.sleep(0.05)
     return response
+
+
+def check_log_options(request: web.Request, name: str) -> None:
+    """Raise Kubernetes' refusal of what may not be asked of a log."""
+    moment, bad = request.query.get("sinceTime", ""), list[str]()
+    if moment and not schema.TIME.fullmatch(moment):
+        layout = "2006-01-02T15:04:05Z07:00"
+        told = f'parsing time "{moment}" as "{layout}": cannot parse "{moment}" as "2006"'
+        raise Refusal(400, "BadRequest", told)
+    seconds = queries.number(request, "sinceSeconds")
+    words.not_negative(queries.number(request, "tailLines"), "tailLines", bad)
+    limits = {"limitBytes": queries.number(request, "limitBytes")}
+    if moment and seconds is not None:
+        told = "at most one of `sinceTime` or `sinceSeconds` may be specified"
+        bad.append(f"[]: Forbidden: {told}")
+    else:
+        limits["sinceSeconds"] = seconds
+    for key, value in limits.items():
+        if value is not None and value < 1:
+            bad.append(words.invalid(key, value, "must be greater than 0"))
+    if bad:
+        checks.refuse_as("PodLogOptions", "", name, bad)
 
 
 def state_of(pod: dict, container: str) -> dict:
@@ -148,12 +171,7 @@ class Times:
         """Where the part begins that is asked for: of the last seconds, or since a moment."""
         since = None if seconds is None else time.time() - seconds
         if moment:
-            try:
-                since = datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
-            except ValueError:
-                raise Refusal(
-                    400, "BadRequest", f'parsing time "{moment}" as RFC 3339 failed'
-                ) from None
+            since = datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
         if since is None:
             return 0
         if not self.lines:

@@ -173,7 +173,8 @@ COLUMNS: dict[str, tuple[str, Callable[[dict], list]]] = {
 }
 
 
-def table(plural: str, things: list[dict], meta: dict) -> dict:
+def table(plural: str, things: list[dict], meta: dict, objects: list[dict | None]) -> dict:
+    """A table of things, in whose rows stands what `objects` have of them."""
     names, cells = COLUMNS.get(plural, ("Name|Age", lambda thing: [born(thing)]))
     columns = [
         {
@@ -187,14 +188,9 @@ def table(plural: str, things: list[dict], meta: dict) -> dict:
         for name in names.split("|")
     ]
     rows = []
-    for thing in things:
+    for thing, shown in zip(things, objects, strict=True):
         first = age(thing["lastTimestamp"]) if plural == "events" else thing["metadata"]["name"]
-        about = {
-            "kind": "PartialObjectMetadata",
-            "apiVersion": "meta.k8s.io/v1",
-            "metadata": thing["metadata"],
-        }
-        rows.append({"cells": [first, *cells(thing)], "object": about})
+        rows.append({"cells": [first, *cells(thing)], "object": shown})
     return {
         **{"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta},
         **{"columnDefinitions": columns, "rows": rows},

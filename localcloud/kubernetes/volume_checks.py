@@ -8,8 +8,16 @@ from __future__ import annotations
 
 import re
 
-from localcloud.kubernetes.quantity import amount
-from localcloud.kubernetes.words import check_subdomain, invalid, one_of, required, supported
+from localcloud.kubernetes.placing_checks import selector_errors
+from localcloud.kubernetes.quantity import amount, canonical
+from localcloud.kubernetes.words import (
+    check_key,
+    check_subdomain,
+    invalid,
+    one_of,
+    required,
+    supported,
+)
 
 MODE_RULE = "must be a number between 0 and 0777 (octal), both inclusive"
 DATA_KEY_RULE = (
@@ -40,7 +48,16 @@ NEEDED = {
     "azureDisk": ("diskName", "diskURI"),
     "gitRepo": ("repository",),
 }
-ONE_KEY = re.compile(r"metadata\.(annotations|labels)\['.+'\]")
+OF_VARIABLES = (
+    *("metadata.name", "metadata.namespace", "metadata.uid"),
+    *("spec.nodeName", "spec.serviceAccountName"),
+    *("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"),
+)
+KEYED = ("metadata.annotations", "metadata.labels")  # of which one key can be meant
+ONE_KEY = re.compile(r"([^\[]+)\['(.*)'\]")
+# What a pod says of itself somewhere.
+OF_PODS = {*OF_VOLUMES, *OF_VARIABLES, "spec.restartPolicy", "spec.schedulerName", "status.phase"}
+MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 SIZES = ("cpu", "ephemeral-storage", "memory")
 BYTES = ("1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei")
 DIVISORS = {
@@ -105,14 +122,29 @@ def claim_errors(source: dict, path: str, bad: list[str]) -> None:
     if source.get("volumeClaimTemplate") is None:
         bad.append(required(path))
         return
-    spec = source["volumeClaimTemplate"].get("spec") or {}
-    if not spec.get("accessModes"):
-        bad.append(required(f"{path}.spec.accessModes", "at least 1 access mode is required"))
-    modes = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
-    for mode in spec.get("accessModes") or []:
-        one_of(mode, modes, f"{path}.spec.accessModes", bad)
-    if not ((spec.get("resources") or {}).get("requests") or {}).get("storage"):
-        bad.append(required(f"{path}.spec.resources[storage]"))
+    disk_errors(source["volumeClaimTemplate"].get("spec") or {}, f"{path}.spec", bad)
+
+
+def disk_errors(spec: dict, path: str, bad: list[str]) -> None:
+    """Of a claim of a disk."""
+    modes = spec.get("accessModes") or []
+    if not modes:
+        bad.append(required(f"{path}.accessModes", "at least 1 access mode is required"))
+    for mode in modes:
+        one_of(mode, MODES, f"{path}.accessModes", bad)
+    if MODES[-1] in modes and len(modes) > 1:
+        told = "may not use ReadWriteOncePod with other access modes"
+        bad.append(f"{path}.accessModes: Forbidden: {told}")
+    selector_errors(spec.get("selector"), f"{path}.selector", bad)
+    size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+    if size is None:
+        bad.append(required(f"{path}.resources[storage]"))
+    elif amount(size) <= 0:
+        told = "must be greater than zero"
+        bad.append(invalid(f"{path}.resources[storage]", canonical(size), told))
+    if spec.get("storageClassName"):
+        check_subdomain(spec["storageClassName"], f"{path}.storageClassName", bad)
+    one_of(spec.get("volumeMode"), ("Block", "Filesystem"), f"{path}.volumeMode", bad)
 
 
 def nfs_errors(source: dict, path: str, bad: list[str]) -> None:
@@ -133,9 +165,7 @@ def mode_errors(item: dict, path: str, bad: list[str]) -> None:
 def downward_errors(item: dict, path: str, bad: list[str]) -> None:
     field, resource = item.get("fieldRef"), item.get("resourceFieldRef")
     if field is not None:
-        known = field.get("fieldPath", "")
-        if known not in OF_VOLUMES and not ONE_KEY.fullmatch(known):
-            one_of(known, OF_VOLUMES, f"{path}.fieldRef.fieldPath", bad)
+        field_errors(field, OF_VOLUMES, f"{path}.fieldRef", bad)
         if resource is not None:
             told = "fieldRef and resourceFieldRef can not be specified simultaneously"
             bad.append(invalid(path, "resource", told))
@@ -146,6 +176,28 @@ def downward_errors(item: dict, path: str, bad: list[str]) -> None:
     else:
         bad.append(required(path, "one of fieldRef and resourceFieldRef is required"))
     mode_errors(item, path, bad)
+
+
+def field_errors(source: dict, allowed: tuple[str, ...], path: str, bad: list[str]) -> None:
+    """Of a reference to a field of the pod itself."""
+    field, version = source.get("fieldPath", ""), source.get("apiVersion") or "v1"
+    if not field:
+        bad.append(required(f"{path}.fieldPath"))
+        return
+    one_key, told = ONE_KEY.fullmatch(field), ""
+    known = {"spec.host": "spec.nodeName"}.get(field, field)  # what the first version called it
+    if version != "v1":
+        told = f"unsupported pod version: {version}"
+    elif one_key and one_key[1] not in KEYED:
+        told = f"field label does not support subscript: {field}"
+    elif not one_key and known not in OF_PODS:
+        told = f"field label not supported: {field}"
+    if told:
+        bad.append(invalid(f"{path}.fieldPath", field, f"error converting fieldPath: {told}"))
+    elif one_key:
+        check_key(one_key[2], path, bad)
+    else:
+        one_of(known, allowed, f"{path}.fieldPath", bad)
 
 
 def projected_errors(volume: dict, path: str, bad: list[str]) -> None:

@@ -145,7 +145,10 @@ def twice_errors(ports: list[dict], bad: list[str]) -> None:
         if name and name in names:
             bad.append(f'spec.ports[{number}].name: Duplicate value: "{name}"')
         if key in numbers:
-            bad.append(f"spec.ports[{number}]: Duplicate value: {compact(port)}")
+            # As Go shows its own type, of which only these two are compared.
+            shown = {"Name": "", "Protocol": key[0], "AppProtocol": None, "Port": key[1]}
+            shown |= {"TargetPort": 0, "NodePort": 0}
+            bad.append(f"spec.ports[{number}]: Duplicate value: {compact(shown)}")
         node = (key[0], port.get("nodePort"))
         if node[1] and node in of_nodes:
             bad.append(f"spec.ports[{number}].nodePort: Duplicate value: {node[1]}")

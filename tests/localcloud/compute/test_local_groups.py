@@ -491,3 +491,97 @@ def test_gcloud_and_groups(client, gcloud):
     gcloud("instance-templates", "delete", "plain")
     assert "items" not in client.call("GET", GROUPS).json()
     assert "items" not in client.call("GET", TEMPLATES).json()
+
+
+# --- what changes a group
+
+
+def test_a_patch_counts_for_members_to_come(client):
+    template(client)
+    template(client, "other", machineType="n1-standard-2")
+    client.wait(client.call("POST", GROUPS, group_body("mended", 1)))
+    there = lambda: client.call("GET", "/zones/us-central1-a/instances").json().get("items", [])
+    (first,) = until(there, "the first member")
+    new = {"instanceTemplate": "global/instanceTemplates/other", "targetSize": 2}
+    more = {
+        "allInstancesConfig": {"properties": {"labels": {"of": "patch"}}},
+        "description": "later",
+    }
+    client.wait(client.call("PATCH", f"{GROUPS}/mended", {**new, **more}))
+    row = client.call("GET", f"{GROUPS}/mended").json()
+    assert row["instanceTemplate"].endswith("/other") and row["description"] == "later"
+    assert (row["targetSize"], len(row["versions"])) == (2, 1)
+    assert row["versions"][0]["instanceTemplate"] == row["instanceTemplate"]
+    both = until(lambda: len(there()) == 2 and there(), "the second member")
+    kinds = {each["name"]: each["machineType"].rpartition("/")[2] for each in both}
+    assert kinds.pop(first["name"]) == "n1-standard-1" and [*kinds.values()] == ["n1-standard-2"]
+    (second,) = [each for each in both if each["name"] != first["name"]]
+    assert second["labels"]["of"] == "patch"
+    again = {"fingerprint": row["fingerprint"], "description": "in time"}
+    client.wait(client.call("PATCH", f"{GROUPS}/mended", again))
+    assert error(client.call("PATCH", f"{GROUPS}/mended", again))[:2] == (412, "conditionNotMet")
+
+
+@pytest.mark.parametrize(
+    ("patch", "status", "message"),
+    [
+        ({"name": "other"}, 400, "cannot be changed"),
+        ({"distributionPolicy": {"zones": [{"zone": f"zones/{A}"}]}}, 400, "cannot be changed"),
+        ({"instanceTemplate": "global/instanceTemplates/none"}, 404, "was not found"),
+        ({"targetSize": -1}, 400, "Must be between 0 and 2000"),
+        ({"baseInstanceName": "No"}, 400, "baseInstanceName"),
+        ({"autoHealingPolicies": [{"initialDelaySec": 10}]}, 501, "autoHealingPolicies"),
+        ({"updatePolicy": {"maxSurge": {"fixed": 1, "percent": 1}}}, 400, "maxSurge"),
+        ({"targetsize": 1}, 400, 'Unknown name "targetsize"'),
+    ],
+)
+def test_what_a_patch_may_not_say(client, patch, status, message):
+    template(client)
+    client.wait(client.call("POST", GROUPS, group_body("kept")))
+    before = client.call("GET", f"{GROUPS}/kept").json()
+    found, _, text = error(client.call("PATCH", f"{GROUPS}/kept", patch))
+    assert found == status and message in text
+    assert client.call("GET", f"{GROUPS}/kept").json() == before
+
+
+def test_a_patch_that_would_change_members_that_are_there_is_not_covered(client):
+    template(client)
+    template(client, "other")
+    where = f"/zones/{A}/instanceGroupManagers"
+    body = {"name": "zonal", "baseInstanceName": "zonal", "targetSize": 1}
+    body["instanceTemplate"] = "global/instanceTemplates/plain"
+    client.wait(client.call("POST", where, body))
+    new = {"instanceTemplate": "global/instanceTemplates/other"}
+    at_once = {**new, "updatePolicy": {"type": "PROACTIVE"}}
+    found, _, text = error(client.call("PATCH", f"{where}/zonal", at_once))
+    assert found == 501 and "PROACTIVE" in text
+    client.wait(client.call("PATCH", f"{where}/zonal", new))
+    assert client.call("GET", f"{where}/zonal").json()["instanceTemplate"].endswith("/other")
+    client.wait(client.call("DELETE", f"{where}/zonal"))
+
+
+def test_a_reservation_changes_its_count_and_whom_it_is_shared_with(client):
+    where = f"/zones/{A}/reservations"
+    kind = {"count": "2", "instanceProperties": {"machineType": "n1-standard-1"}}
+    body = {"name": "shared", "specificReservationRequired": True, "specificReservation": kind}
+    client.wait(client.call("POST", where, body))
+    more = {"specificReservation": {"count": "5"}}
+    client.wait(client.call("PATCH", f"{where}/shared", more, paths="specificReservation.count"))
+    projects = {"team": {"projectId": "team"}, "other": {"projectId": "other"}}
+    sharing = {"shareSettings": {"shareType": "SPECIFIC_PROJECTS", "projectMap": projects}}
+    client.wait(client.call("PATCH", f"{where}/shared", sharing, updateMask="shareSettings"))
+    gone = {"paths": "shareSettings.projectMap.other"}
+    client.wait(client.call("PATCH", f"{where}/shared", {}, **gone))
+    row = client.call("GET", f"{where}/shared").json()
+    assert row["specificReservation"]["count"] == "5"
+    assert row["shareSettings"]["projectMap"] == {"team": {"projectId": "team"}}
+    for query, given, status, message in (
+        ({}, more, 400, "must be named"),
+        ({"paths": "description"}, {}, 501, "description"),
+        ({"paths": "specificReservation.count"}, {}, 400, "at least 1"),
+        ({"paths": "shareSettings.projectMap.team"}, {}, 400, "at least one project"),
+    ):
+        found, _, text = error(client.call("PATCH", f"{where}/shared", given, **query))
+        assert found == status and message in text
+    assert client.call("GET", f"{where}/shared").json() == row
+    client.wait(client.call("DELETE", f"{where}/shared"))

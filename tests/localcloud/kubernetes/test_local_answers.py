@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from local_machines import until
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -201,3 +202,184 @@ def test_a_container_that_cannot_be(kube, fields, says):
     assert (
         (code, reason) == (422, "Invalid") and "spec.containers[0]." in message and says in message
     )
+
+
+PLAIN = "404 page not found\n"
+NO_ROUTE = "the server could not find the requested resource"
+
+
+@pytest.mark.parametrize(
+    ("path", "is_plain"),
+    [
+        ("/foo", True),
+        ("/apis/foo", True),
+        ("/apis/foo/v1", True),
+        ("/apis/foo/v1/namespaces/default/bars", True),
+        ("/openapi/v3/apis/foo/v1", True),
+        ("/apis/storage.k8s.io/v1/storageclasses", True),
+        ("/apis/batch/v2", False),
+        ("/apis/batch/v1beta1/jobs", False),
+        ("/api/v2", False),
+        ("/api/v1/foos", False),
+        ("/api/v1/pods/x", False),
+        ("/api/v1/namespaces/default/foos/x", False),
+        ("/api/v1/namespaces/default/nodes", False),
+        ("/api/v1/namespaces/default/pods/x/foo", False),
+    ],
+)
+def test_what_is_not_served_is_plain_text_outside_of_the_groups_that_are(kube, path, is_plain):
+    found = kube.raw("GET", path)
+    if not is_plain:
+        assert told(found) == (404, "NotFound", NO_ROUTE)
+        return
+    assert (found.status_code, found.text) == (404, PLAIN)
+    assert found.headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+@pytest.fixture(scope="module")
+def pod(kube):
+    spec = {"containers": [{"name": "main", "image": "debian:12", "command": ["sleep", "99"]}]}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "subs"}, "spec": spec}
+    kube.create(body)
+    yield f"{PODS}/subs"
+    kube.raw("DELETE", f"{PODS}/subs", gracePeriodSeconds="0")
+
+
+def test_subresources_take_their_own_methods_alone(kube, pod):
+    for sub, methods in {
+        "status": ("DELETE", "POST"),
+        "log": ("POST", "PUT", "DELETE"),
+        "exec": ("PUT", "DELETE"),
+        "eviction": ("GET", "PUT", "DELETE"),
+        "ephemeralcontainers": ("POST", "DELETE"),
+    }.items():
+        for method in methods:
+            found = kube.raw(method, f"{pod}/{sub}", {})
+            assert told(found)[:2] == (405, "MethodNotAllowed"), (method, sub)
+    assert "deletionTimestamp" not in kube.call("GET", pod)["metadata"]
+    mismatch = "name in URL does not match name in Eviction object"
+    assert told(kube.raw("POST", f"{pod}/eviction", {})) == (400, "BadRequest", mismatch)
+
+
+BAD = 'PodLogOptions "subs" is invalid: '
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "says"),
+    [
+        (
+            {"tailLines": "-1"},
+            422,
+            "tailLines: Invalid value: -1: must be greater than or equal to 0",
+        ),
+        ({"limitBytes": "0"}, 422, "limitBytes: Invalid value: 0: must be greater than 0"),
+        ({"sinceSeconds": "0"}, 422, "sinceSeconds: Invalid value: 0: must be greater than 0"),
+        (
+            {"sinceSeconds": "1", "sinceTime": "2026-01-01T00:00:00Z"},
+            422,
+            "[]: Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified",
+        ),
+        (
+            {"sinceTime": "foo"},
+            400,
+            'parsing time "foo" as "2006-01-02T15:04:05Z07:00": cannot parse "foo" as "2006"',
+        ),
+    ],
+)
+def test_what_may_not_be_asked_of_a_log(kube, pod, query, code, says):
+    found = kube.raw("GET", f"{pod}/log", **query)
+    reason = {422: "Invalid", 400: "BadRequest"}[code]
+    assert told(found) == (code, reason, BAD + says if code == 422 else says)
+
+
+META = "g=meta.k8s.io;v=v1"
+
+
+def test_objects_come_in_the_form_that_is_asked_for(kube, there):
+    def get(path: str, form: str, **query) -> dict:
+        accept = {"Accept": f"application/json;as={form};{META}"}
+        return kube.raw("GET", path, headers=accept, **query).json()
+
+    one = get(f"{MAPS}/there", "PartialObjectMetadata")
+    assert (one["kind"], one["apiVersion"]) == ("PartialObjectMetadata", "meta.k8s.io/v1")
+    assert one["metadata"]["name"] == "there" and "data" not in one
+    several = get(MAPS, "PartialObjectMetadataList")
+    assert (
+        several["kind"] == "PartialObjectMetadataList" and "resourceVersion" in several["metadata"]
+    )
+    assert {each["kind"] for each in several["items"]} == {"PartialObjectMetadata"}
+    for wanted, kind in {
+        "None": None,
+        "Metadata": "PartialObjectMetadata",
+        "Object": "ConfigMap",
+    }.items():
+        (row,) = get(f"{MAPS}/there", "Table", includeObject=wanted)["rows"]
+        assert (row["object"] or {}).get("kind") == kind
+    unknown = kube.raw("GET", MAPS, headers={"Accept": f"application/json;as=Foo;{META}"})
+    assert told(unknown)[:2] == (406, "NotAcceptable")
+    either = {"Accept": f"application/json;as=Foo;{META},application/json"}
+    assert kube.raw("GET", MAPS, headers=either).json()["kind"] == "ConfigMapList"
+
+
+def test_all_groups_come_as_one_document(kube):
+    accept = {"Accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
+    found = kube.raw("GET", "/apis", headers=accept)
+    assert found.headers["Content-Type"] == accept["Accept"]
+    assert found.json()["apiVersion"] == "apidiscovery.k8s.io/v2"
+    groups = {each["metadata"]["name"]: each["versions"] for each in found.json()["items"]}
+    (jobs,) = [row for row in groups["batch"][0]["resources"] if row["resource"] == "jobs"]
+    assert jobs["responseKind"] == {"group": "batch", "version": "v1", "kind": "Job"}
+    assert jobs["scope"] == "Namespaced" and jobs["singularResource"] == "job"
+    assert [row["subresource"] for row in jobs["subresources"]] == ["status"]
+    (core,) = kube.raw("GET", "/api", headers=accept).json()["items"]
+    assert core["versions"][0]["version"] == "v1"
+    (pods,) = [row for row in core["versions"][0]["resources"] if row["resource"] == "pods"]
+    (eviction,) = [row for row in pods["subresources"] if row["subresource"] == "eviction"]
+    assert eviction["responseKind"] == {"group": "policy", "version": "v1", "kind": "Eviction"}
+    (where,) = kube.call("GET", "/api")["serverAddressByClientCIDRs"]
+    assert where["serverAddress"] == kube.server.removeprefix("https://")
+
+
+def test_classes_of_priority_and_claims_of_disks(kube):
+    classes, claims = (
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+        PODS.replace("pods", "persistentvolumeclaims"),
+    )
+    about = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    high = {**about, "metadata": {"name": "high"}, "value": 7}
+    made = kube.call("POST", classes, high, fieldValidation="Strict")
+    assert made["preemptionPolicy"] == "PreemptLowerPriority"
+    spec = {"containers": [{"name": "main", "image": "debian:12"}], "priorityClassName": "high"}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "important"}, "spec": spec}
+    assert kube.call("POST", PODS, body, dryRun="All")["spec"]["priority"] == 7
+    changed = kube.raw("PATCH", f"{classes}/high", {"value": 8}, headers=MERGE)
+    says = "value: Forbidden: may not be changed in an update."
+    assert told(changed) == (
+        422,
+        "Invalid",
+        f'PriorityClass.scheduling.k8s.io "high" is invalid: {says}',
+    )
+    assert kube.raw("DELETE", f"{classes}/high").ok
+    assert told(kube.raw("POST", PODS, body, dryRun="All"))[2].endswith(
+        "no PriorityClass with name high was found"
+    )
+    size = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "disk"},
+        "spec": size,
+    }
+    assert kube.call("POST", claims, claim, fieldValidation="Strict")["status"] == {
+        "phase": "Pending"
+    }
+    assert [each["metadata"]["name"] for each in kube.call("GET", claims)["items"]] == ["disk"]
+    for name, says in {"disk": "unbound immediate", "no": 'claim "no" not found'}.items():
+        volume = {"name": "d", "persistentVolumeClaim": {"claimName": name}}
+        own = {"containers": [{"name": "main", "image": "debian:12"}], "volumes": [volume]}
+        waiting = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"wants-{name}"}}
+        kube.create({**waiting, "spec": own})
+        why = lambda of=name: [text for _, text in kube.events(f"wants-{of}")]
+        assert says in until(why, "why it waits")[0]
+        kube.raw("DELETE", f"{PODS}/wants-{name}", gracePeriodSeconds="0")
+    assert kube.raw("DELETE", f"{claims}/disk").ok and not kube.call("GET", claims)["items"]
