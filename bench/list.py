@@ -2,7 +2,7 @@
 instances list`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import common
@@ -14,14 +14,15 @@ from berg.google.storage import Bucket
 ZONE = "us-central1-a"
 
 
-def start_machines(cloud: Cloud, machines: int) -> None:
-    """Machines that do nothing, with the labels of jobs of this bucket."""
+def make_machines(cloud: Cloud, machines: Iterable[str], more: dict[str, str]) -> None:
+    """Machines of these names that do nothing, with the labels of jobs of this bucket and `more`."""
     parent = f"/compute/v1/projects/{cloud.project}/zones/{ZONE}/instances"
     labels = {
         "berg": "1",
         "berg-kind": "job",
         "berg-user": cloud.config.user,
         "berg-bucket": cloud.bucket,
+        **more,
     }
     image = "projects/debian-cloud/global/images/family/debian-12"
     properties = {
@@ -30,9 +31,9 @@ def start_machines(cloud: Cloud, machines: int) -> None:
         "networkInterfaces": [{"network": "global/networks/default"}],
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": image}}],
     }
-    names: dict[str, dict] = {f"job-{number}": {} for number in range(machines)}
+    names: dict[str, dict] = {name: {} for name in machines}
     body = {
-        "count": str(machines),
+        "count": str(len(names)),
         "instanceProperties": properties,
         "perInstanceProperties": names,
     }
@@ -91,7 +92,7 @@ def write_jobs(cloud: Cloud, first: int, end: int, running: int) -> None:
 
 def measure(repeats: int) -> list[Result]:
     with Cloud() as cloud:
-        start_machines(cloud, 50)
+        make_machines(cloud, [f"job-{number}" for number in range(50)], {})
         write_jobs(cloud, 0, 1000, 50)
         berg, gcloud = "`berg list`", "`gcloud compute instances list`"
         sides = {berg: lambda: cloud.counted(lambda: cloud.berg("list"))}

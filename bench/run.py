@@ -43,6 +43,7 @@ SCRIPTS = [
     "follow",
     "growth",
     "sweep",
+    "scale",
     "halving",
 ]
 PAGE = common.TOP / "docs/benchmarks.md"

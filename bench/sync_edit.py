@@ -18,17 +18,21 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
 import common
 from common import SCRATCH, Cost, Result, Target, ratio, table
+
+# behind berg's own: tests/ has a folder localcloud, too
+sys.path.append(str(common.TOP / "tests"))
 from ssh_server import Server
 
 from berg.code import push
 from berg.laptop.sync import multiplex
 
 WHOLE_TREE = ["-a", "--delete", "--exclude=/.git"]
-WHY = f"berg waits {push.STEP} ms for more saves, and compares all files by git, so that ignored ones stay away"
+WHY = (
+    f"berg waits {push.STEP} ms for more saves, then asks the machine whether its checkout is the one that it knows, by a "
+    "round trip of ssh of 15 ms, before rsync begins; rsync alone takes 0.13 s, which is the limit"
+)
 EDITED = Path("package7/module3/file11.py")
 
 

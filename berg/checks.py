@@ -62,9 +62,15 @@ def types_of(kind: Any) -> dict[str, Any]:
     return {f.name: f.type for f in fields(kind)}
 
 
+@functools.cache
+def parts_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return what a type such as dict[str, str] is made of."""
+    return get_origin(kind), get_args(kind)
+
+
 def fits(value: Any, kind: Any) -> bool:
     """Whether a value from JSON is of a type such as int, dict[str, str] or int | None."""
-    origin, parts = get_origin(kind), get_args(kind)
+    origin, parts = parts_of(kind)
     if origin is dict:
         return isinstance(value, dict) and all(fits(each, parts[1]) for each in value.values())
     if origin in (list, tuple):

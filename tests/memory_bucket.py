@@ -49,7 +49,17 @@ class Memory:
         client = SimpleNamespace(get_bucket=lambda *_, **__: found)
         for name, value in {"client": client, "bucket": None}.items():
             patch.setattr(storage.Bucket, name, value)
-        names = ("read_from", "exists", "get", "gets", "write", "delete", "delete_at", "list")
+        names = (
+            "read_from",
+            "exists",
+            "get",
+            "gets",
+            "write",
+            "delete",
+            "delete_at",
+            "list",
+            "pages",
+        )
         for name in (*names, "delete_all_at", "folders"):
             method = getattr(self, name)
             patch.setattr(storage.Bucket, name, lambda _, *a, method=method, **o: method(*a, **o))
@@ -98,6 +108,9 @@ class Memory:
             is_deeper = delimiter is not None and delimiter in name[len(prefix) :]
             if name.startswith(prefix) and pattern.fullmatch(name) and not is_deeper:
                 yield self.blobs[name]
+
+    def pages(self, prefix: str, fields: str = "", *more: Any) -> Iterator[Any]:
+        yield [*self.list(prefix, fields, *more)]
 
     def download(self, name: str, path: Path, *_: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

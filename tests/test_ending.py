@@ -361,6 +361,19 @@ def test_pods_that_had_a_limit_to_come_by_are_given_up_when_none_has():
     assert seen(job.State(job=job.Summary(place="gke")), 999, pending) == "SUBMITTED "
 
 
+def test_the_machines_of_a_sweep_are_there_once_however_many_jobs_it_has():
+    workers = [Machine(f"s-{n}", "zone", "RUNNING") for n in range(3)]
+    parts = [Entry(f"s-{n}", State(job=Summary(sweep="s")), [], None, workers) for n in range(9)]
+    parts[0].machines = workers[:1]
+    alone = entry("alone", "RUNNING", ("RUNNING", "RUNNING"))
+    found = jobs.machines_of([*parts, alone])
+    assert [(machine.name, whose.name) for machine, whose in found] == [
+        *((f"s-{n}", "s-0") for n in range(3)),
+        ("alone-0", "alone"),
+        ("alone-1", "alone"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("secrets", "sweep", "state", "others", "gone"),
     [

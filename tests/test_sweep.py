@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from conftest import Berg, commit, git, wait_for
 from test_run import check_ended
 
 from berg import BergError, job
-from berg.laptop import sweep
+from berg import states as states_door
+from berg.laptop import ending, sweep
 
 TRAIN = """
 import json, os, sys, time
@@ -335,6 +337,42 @@ def worker_of_sweep(name: str) -> int:
         if words[-3:] == [b"sweep", name.encode(), b""]:
             return int(path.parent.name)
     raise AssertionError("no worker")
+
+
+@pytest.mark.parametrize("machines", [1, 2])
+def test_kill_of_a_sweep_lists_all_machines_once_however_many_jobs_it_has(berg, cloud, machines):
+    """Of such lists a project has 750 a minute, and each has all machines."""
+    cloud.call("POST", "/_berg/settings", {"boot": 0})
+    options = ["--parallel", str(machines), "--grid", "s=1,2,3,4,5,6"]
+    assert berg("run", "-g", "0", "-n", "lot", *options, "true {s}").returncode == 0
+    bucket = berg.bucket
+    for number, machine in enumerate(sorted(berg.machines())):
+        stored = states_door.read(bucket, f"lot-{number}")
+        zone = berg.machines()[machine]["zone"].rpartition("/")[2]
+        running = replace(stored.state, state="RUNNING", machine=machine, zone=zone)
+        states_door.replaced(bucket, stored, running)
+    cloud.call("DELETE", "/_berg/requests")
+    ended = berg("kill", "--now", "lot")
+    assert ended.returncode == 0, ended.stderr
+    asked = cloud.call("GET", "/_berg/requests")["counts"]
+    assert asked["compute.instances.aggregatedList"] <= 2
+    assert set(states(berg, "lot").values()) == {"KILLED"} and not berg.machines()
+
+
+def test_a_waiting_job_that_a_machine_took_since_the_list_is_told_to_end(berg, cloud):
+    cloud.call("POST", "/_berg/settings", {"boot": 0})
+    options = ["--parallel", "1", "--grid", "s=1,2"]
+    assert berg("run", "-g", "0", "-n", "lot", *options, "true {s}").returncode == 0
+    bucket = berg.bucket
+    seen = ending.parts(bucket.config, "lot")["lot-1"]
+    (machine,) = berg.machines()
+    began = replace(seen.stored.state, state="RUNNING", machine=machine, zone="us-central1-a")
+    states_door.replaced(bucket, seen.stored, began)
+    cloud.call("DELETE", "/_berg/requests")
+    assert ending.kill(bucket.config, "lot-1", True, print, seen) == "KILLED"
+    asked = cloud.call("GET", "/_berg/requests")["counts"]
+    assert asked["compute.instances.setMetadata"] == 1, "its worker hears of it"
+    assert not berg.machines()
 
 
 @pytest.mark.slow

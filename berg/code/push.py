@@ -12,7 +12,9 @@ to the results. Before 3.5 rsync writes through it; from then on it says that it
 Not covered: empty folders, owners, hard links, and changes that are made on the machine.
 """
 
+import math
 import os
+import queue
 import re
 import shlex
 import subprocess
@@ -322,6 +324,10 @@ class Push:
     over: threading.Event = field(default_factory=threading.Event)
     lost: dict[str, str] = field(default_factory=dict)  # machines that will not come back, and why
     failure: Exception | None = None  # of a thread; what it did nobody does any more
+    files: dict[str, Stamp | None] = field(default_factory=dict)  # as the last look found them
+    looked_at: float = -math.inf  # when all of them were looked at, on the monotonic clock
+    # what may have changed since; None: anything
+    touched: queue.SimpleQueue[set[str] | None] = field(default_factory=queue.SimpleQueue)
 
     def run(self, once: bool = False) -> None:
         """Push until it is interrupted, or once; raises BergError when no machine is left."""
@@ -369,13 +375,38 @@ class Push:
         checkouts = [checkout for checkout in self.checkouts if checkout.ready]
         if not checkouts:
             return []
-        files = worktree.scan(self.root)
+        files = self.look()
         reports = list(pool.map(self.attempt, repeat(files), checkouts))
         pairs = zip(checkouts, reports, strict=True)
         done = [(checkout, report) for checkout, report in pairs if report]
         for line in summary(done):
             self.say(line)
         return [checkout.name for checkout, report in done if report.complaint]
+
+    def look(self) -> dict[str, Stamp | None]:
+        """Return the files of the working tree: after mere edits of some, those of the last look
+        with these looked at again, unless that is long ago.
+        """
+        touched: list[set[str] | None] = []
+        while not self.touched.empty():
+            touched.append(self.touched.get())
+        edited = [paths for paths in touched if paths]
+        is_recent = time.monotonic() < self.looked_at + 2 * RESCAN
+        found = None
+        if edited == touched and edited and is_recent:
+            found = worktree.with_edits(self.root, self.files, set().union(*edited))
+        if found is None:
+            self.looked_at = time.monotonic()
+            found = worktree.scan(self.root)
+        self.files = found
+        return found
+
+    def notice(self, paths: set[str]) -> None:
+        """Let the next pass begin if a change of these paths matters; none: look at all."""
+        is_known = any(os.path.relpath(path, self.root) in self.files for path in paths)
+        if not paths or is_known or worktree.matters(self.root, paths):
+            self.touched.put(paths or None)
+            self.changed.set()
 
     def wait_for_change(self, patience: float | None, began: float) -> None:
         # Without a timeout, an interrupt would be heard only after the next change on some
@@ -459,8 +490,7 @@ class Push:
                 for batch in watchfiles.watch(
                     self.root, watch_filter=None, stop_event=self.over, **options
                 ):
-                    if not batch or worktree.matters(self.root, {path for _, path in batch}):
-                        self.changed.set()
+                    self.notice({path for _, path in batch})
             except OSError as error:
                 self.say(
                     f"Looking for changes every 2 s, as this system cannot report them: {error}"

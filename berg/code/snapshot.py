@@ -18,7 +18,6 @@ import math
 import os
 import re
 import shlex
-import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from berg import BergError, computer, config, words
+from berg.code import trees
+from berg.code.trees import Entry
 
 MAX_UNTRACKED_BYTES = 1 << 30
 LARGE_UNTRACKED = 50_000_000  # bytes from which an untracked file is named
@@ -41,13 +42,18 @@ SECRET = re.compile(
     )$""",
     re.VERBOSE | re.IGNORECASE,
 )
-GITLINK = b"160000 "  # the mode of a submodule in the index
+LINK = "160000"  # the mode of a submodule
+GITLINK = f"{LINK} ".encode()
+LINK_IN_INDEX = int(LINK, 8).to_bytes(4, "big")
+NOTHING = "000000"  # the mode of what is not in the index
+STAGED = ["ls-files", "--stage", "-z"]
 # Content of Git LFS travels as it lies in the working tree: a machine may lack git-lfs.
 NO_LFS = ["-c", "filter.lfs.clean=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.process="]
 NO_LFS += ["-c", "filter.lfs.required=false"]
 LFS_FILES = ["ls-files", "-z", "--", ":(attr:filter=lfs)"]
 # A submodule's own files are looked at when it is its turn.
-STATUS = ["status", "--porcelain=v2", "-z", "--no-renames", "--untracked-files=all"]
+STATUS = ["status", "--porcelain=v2", "-z", "--branch", "--no-ahead-behind", "--no-renames"]
+STATUS += ["--untracked-files=all"]
 STATUS += ["--ignored=matching", "--ignore-submodules=dirty"]
 # What git refuses in a pack, but for what old programs wrote and honest histories still have.
 STRICT = "--strict=" + ",".join(
@@ -178,105 +184,203 @@ def find_root(folder: Path) -> Path:
 
 def take(folder: Path) -> Snapshot:
     """Make a commit of the working tree around a folder; raise BergError where there is none."""
-    import git as gitpython
-
     root = find_root(folder)
-    try:
-        branch = text(root, "symbolic-ref", "--short", "HEAD")
-    except gitpython.GitCommandError:
-        branch = ""  # detached, as continuous integration checks out; the bucket keeps the commit
-    return commit_tree(root, root.name, branch)
+    return commit_tree(root, root.name)
 
 
-def last_commit(root: Path) -> list[str]:
-    """Return the id of the last commit, that of its tree, and its date; raise BergError without."""
-    import git as gitpython
-
-    try:
-        return text(root, "log", "-1", "--no-show-signature", "--format=%H%n%T%n%cI").split("\n")
-    except gitpython.GitCommandError:
-        raise BergError(
-            f"the repo {root} has no commit yet. Run: git add -A && git commit -m start"
-        ) from None
+def last_commit(root: Path) -> tuple[str, str, str]:
+    """Return the id of HEAD, that of its tree, and its date."""
+    told = text(root, "log", "-1", "--no-show-signature", "--format=%H%n%T%n%cI")
+    head, tree, date = told.split("\n")
+    return head, tree, date
 
 
-def commit_tree(root: Path, repo_name: str, branch: str) -> Snapshot:
-    """Make a commit of a working tree, and of those of its submodules.
+def commit_tree(root: Path, repo_name: str, branch: str | None = None) -> Snapshot:
+    """Make a commit of a working tree, and of those of its submodules; the branch is the one that
+    is checked out unless it is named.
 
-    Only `git status` looks at all files, once: what it names is added to a copy of the index.
+    Only `git status` looks at all files, once. What does not need its answer is asked beside it.
     """
     import git as gitpython
 
-    head, tree_of_head, date = last_commit(root)
-    snapshot = Snapshot(root, repo_name, branch, head, head, objects_folder(root))
+    snapshot = Snapshot(root, repo_name, "", "", "", objects_folder(root))
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary, ThreadPoolExecutor() as beside:
-        env = {**objects_of(snapshot), "GIT_INDEX_FILE": copy_index(root, temporary)}
-        found = look(root, env)
+        theirs, index = index_of(root, temporary)
+        looking = beside.submit(look, root, {**theirs, "GIT_OPTIONAL_LOCKS": "0"})
+        last = beside.submit(last_commit, root)
+        large = beside.submit(git, root, *LFS_FILES, env=theirs)
+        env = {**objects_of(snapshot), "GIT_INDEX_FILE": str(Path(temporary, "changed"))}
+        links = links_in(root, theirs, index)
+        found = looking.result()
+        head, tree_of_head, date = last.result()
+        if head != found.head:  # somebody committed meanwhile
+            return commit_tree(root, repo_name, branch)
+        snapshot.head = snapshot.commit = head
+        snapshot.branch = found.branch if branch is None else branch
         travelling = leave_out(snapshot, found)
         try:
-            update_index(root, env, found.deleted, "--force-remove")
-            update_index(root, env, travelling, "--add", "--remove", "--replace")
-            large = beside.submit(git, root, *LFS_FILES, env=env)
-            add_submodules(snapshot, env)
-            tree = text(root, "write-tree", env=env)
+            changes = found.changes() | add(root, env, found.before, travelling)
+            changes |= add_submodules(snapshot, links | changes)
+            named = beside.submit(git, root, *LFS_FILES, env=env)
+            tree = tree_with(root, env, tree_of_head, changes)
             difference = ["diff-tree", "-r", "-z", "--no-renames", "--name-status"]
-            changes = names(git(root, *difference, head, tree, env=env))
-            snapshot.changed = [
-                f"{status} {path}" for status, path in zip(changes[::2], changes[1::2], strict=True)
-            ]
-            if paths := names(large.result()):
-                add_lfs_content(root, env, paths)
-                tree = text(root, "write-tree", env=env)
+            told = beside.submit(git, root, *difference, head, tree, env=env)
+            paths = {*names(large.result()), *names(named.result())}
+            paths -= {path for path, entry in changes.items() if entry is None}
+            if paths:
+                tree = tree_with(root, env, tree, lfs_content(root, env, sorted(paths)))
+            if tree != tree_of_head:
+                snapshot.commit = commit_on(snapshot, env, tree, date)
+            snapshot.changed = words_of(names(told.result()))
         except gitpython.GitCommandError as error:
             raise BergError(f"git cannot add the files of {root}: {last_line(error)}") from None
-        if tree != tree_of_head:
-            # Dated as HEAD, so that the same files make the same commit, which is then sent only
-            # once.
-            for role in ("AUTHOR", "COMMITTER"):
-                env |= {
-                    f"GIT_{role}_NAME": "berg",
-                    f"GIT_{role}_EMAIL": "berg@localhost",
-                    f"GIT_{role}_DATE": date,
-                }
-            message = f"The working tree of {branch or 'a detached HEAD'} on {head[:12]}"
-            snapshot.commit = text(root, "commit-tree", tree, "-p", head, "-m", message, env=env)
     return snapshot
 
 
-def copy_index(root: Path, temporary: str) -> str:
-    """Return the path of a copy of a repo's index in a folder; where it has none, HEAD makes it."""
-    copy = str(Path(temporary, "index"))
-    theirs = text(root, "rev-parse", "--path-format=absolute", "--git-path", "index")
-    try:
-        shutil.copy2(theirs, copy)  # as old as it is, so that git trusts no file changed since
-    except FileNotFoundError:
-        git(root, "read-tree", "HEAD", env={"GIT_INDEX_FILE": copy})
-    return copy
+def commit_on(snapshot: Snapshot, env: dict[str, str], tree: str, date: str) -> str:
+    """Make a commit of a tree on top of HEAD; return its id.
+
+    It is dated as HEAD, so that the same files make the same commit, which is sent only once.
+    """
+    for role in ("AUTHOR", "COMMITTER"):
+        env = env | {
+            f"GIT_{role}_NAME": "berg",
+            f"GIT_{role}_EMAIL": "berg@localhost",
+            f"GIT_{role}_DATE": date,
+        }
+    where = snapshot.branch or "a detached HEAD"
+    message = f"The working tree of {where} on {snapshot.head[:12]}"
+    return text(snapshot.root, "commit-tree", tree, "-p", snapshot.head, "-m", message, env=env)
+
+
+def words_of(told: list[str]) -> list[str]:
+    """Return "M path" and the like from the names that `git diff-tree` says."""
+    return [f"{status} {path}" for status, path in zip(told[::2], told[1::2], strict=True)]
+
+
+def index_of(root: Path, temporary: str) -> tuple[dict[str, str], list[Path]]:
+    """Return git's variables for a repo's index, and its files, of which a split one has two; where
+    it has none, HEAD makes one in a folder.
+    """
+    import git as gitpython
+
+    where = ["rev-parse", "--path-format=absolute", "--git-path", "index", "--shared-index-path"]
+    files = [Path(line) for line in text(root, *where).split("\n")]
+    if files[0].exists():
+        return {}, files
+    made = Path(temporary, "index")
+    env = {"GIT_INDEX_FILE": str(made)}
+    with contextlib.suppress(gitpython.GitCommandError):  # where there is no commit yet
+        git(root, "read-tree", "HEAD", env=env)
+    return env, [made]
+
+
+def links_in(root: Path, env: dict[str, str], index: list[Path]) -> dict[str, Entry | None]:
+    """Return the repos inside of one that its index has.
+
+    Git would list all files to tell. The mode of a link is in the file as it is, if there is one.
+    """
+    if not any(file.exists() and LINK_IN_INDEX in file.read_bytes() for file in index):
+        return {}
+    listed = git(root, *STAGED, env=env).split(b"\0")
+    return {**entries_in(b"\0".join(line for line in listed if line.startswith(GITLINK)))}
 
 
 @dataclass
 class Found:
-    """What a working tree has that the index has not: paths, folders with a slash at their end."""
+    """What a working tree has that HEAD has not: paths, folders with a slash at their end."""
 
-    changed: list[str] = field(default_factory=list)
+    head: str = ""
+    branch: str = ""  # "": HEAD is detached
+    staged: dict[str, Entry | None] = field(default_factory=dict)  # as the index has them
+    before: dict[str, Entry] = field(default_factory=dict)  # the index's entries of `changed`
+    changed: list[str] = field(default_factory=list)  # unlike the index
     deleted: list[str] = field(default_factory=list)
     untracked: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
 
+    def changes(self) -> dict[str, Entry | None]:
+        """Return what is known without a look at a file."""
+        return {**self.staged, **dict.fromkeys(self.deleted)}
+
 
 def look(root: Path, env: dict[str, str]) -> Found:
-    """Compare a working tree with an index, in git's one walk; raise BergError at a conflict."""
+    """Compare a working tree with HEAD and the index, in git's one walk; raise BergError at a
+    conflict, or where there is no commit.
+    """
     found = Found()
-    lists = {"?": found.untracked, "!": found.ignored, "D": found.deleted, ".": [], "#": []}
-    for entry in names(git(root, *STATUS, env=env)):
-        kind, _, path = entry.partition(" ")
-        if kind == "1":  # in the index; what matters is how the file differs from that
-            states, *_, path = path.split(" ", 7)
-            kind = states[1]
-        if kind in ("u", "U"):
+    lists = {"?": found.untracked, "!": found.ignored}
+    for line in names(git(root, *STATUS, env=env)):
+        kind, _, rest = line.partition(" ")
+        if kind == "#":
+            note_branch(root, found, rest)
+        elif kind == "1":
+            note_tracked(found, rest)
+        elif kind == "u":
             raise BergError(f"{root} has files with merge conflicts. Resolve them: git status")
-        lists.get(kind, found.changed).append(path)
+        else:
+            lists[kind].append(rest)
     return found
+
+
+def note_branch(root: Path, found: Found, told: str) -> None:
+    key, _, value = told.partition(" ")
+    if key == "branch.oid":
+        found.head = value
+    if key == "branch.head" and value != "(detached)":
+        found.branch = value
+    if found.head == "(initial)":
+        raise BergError(
+            f"the repo {root} has no commit yet. Run: git add -A && git commit -m start"
+        )
+
+
+def note_tracked(found: Found, told: str) -> None:
+    """Note a path that differs between HEAD and the index, or the index and the working tree."""
+    states, _, _, mode, _, _, content, path = told.split(" ", 7)
+    entry = None if mode == NOTHING else (mode, content)
+    if states[0] != ".":
+        found.staged[path] = entry
+    if states[1] == "D":
+        found.deleted.append(path)
+    elif states[1] != ".":
+        found.changed.append(path)
+        if entry:
+            found.before[path] = entry
+
+
+def add(
+    root: Path, env: dict[str, str], before: dict[str, Entry], paths: list[str]
+) -> dict[str, Entry | None]:
+    """Add files to an index of their own; return its entries, and None for paths that are gone.
+
+    It has the entries `before`, from which git knows modes and ends of lines that are to stay.
+    """
+    if not paths:
+        return {}
+    lines = [f"{mode} {content}\t{path}\0" for path, (mode, content) in before.items()]
+    git(root, "update-index", "-z", "--index-info", env=env, stdin=os.fsencode("".join(lines)))
+    update_index(root, env, paths, "--add", "--remove", "--replace")
+    return {**dict.fromkeys(before), **entries_in(git(root, *STAGED, env=env))}
+
+
+def entries_in(listed: bytes) -> dict[str, Entry]:
+    """Return the entries of an index from what `git ls-files --stage` says."""
+    found = {}
+    for line in names(listed):
+        about, _, path = line.partition("\t")
+        mode, content, _ = about.split(" ")
+        found[path] = (mode, content)
+    return found
+
+
+def tree_with(root: Path, env: dict[str, str], tree: str, changes: dict[str, Entry | None]) -> str:
+    """Return the id of a tree in which paths are changed, which is among berg's objects then."""
+
+    def run(words: list[str], stdin: bytes) -> bytes:
+        return git(root, *words, env=env, stdin=stdin)
+
+    return trees.edited(run, tree, changes) if changes else tree
 
 
 def update_index(root: Path, env: dict[str, str], paths: list[str], *options: str) -> None:
@@ -409,11 +513,12 @@ def pack_of(repo_name: str, base: dict[str, Any]) -> str:
     return f".berg/repos/{repo_name}/{base['commit']}.pack"
 
 
-def add_submodules(snapshot: Snapshot, env: dict[str, str]) -> None:
-    """Snapshot every checked-out repo inside this one, and point the index at those snapshots."""
-    listed = git(snapshot.root, "ls-files", "--stage", "-z", env=env)
-    links = [entry.partition(b"\t")[2] for entry in listed.split(b"\0") if entry[:7] == GITLINK]
-    for path in map(os.fsdecode, links):
+def add_submodules(snapshot: Snapshot, listed: dict[str, Entry | None]) -> dict[str, Entry | None]:
+    """Snapshot each repo inside this one that is listed and checked out; return the entries that
+    point at those.
+    """
+    entries: dict[str, Entry | None] = {}
+    for path in sorted(path for path, entry in listed.items() if entry and entry[0] == LINK):
         inner = snapshot.root / path
         if not (inner / ".git").exists():
             snapshot.left_out.append(
@@ -422,18 +527,18 @@ def add_submodules(snapshot: Snapshot, env: dict[str, str]) -> None:
         else:
             sub = commit_tree(inner, f"{snapshot.repo_name}.{Path(path).name}", "berg")
             snapshot.submodules[path] = sub
-            git(
-                snapshot.root, "update-index", "--cacheinfo", f"160000,{sub.commit},{path}", env=env
-            )
+            entries[path] = (LINK, sub.commit)
+    return entries
 
 
-def add_lfs_content(root: Path, env: dict[str, str], paths: list[str]) -> None:
-    """Replace the pointers of Git LFS in the index by the files that lie in the working tree."""
-    present = b"\0".join(os.fsencode(path) for path in paths if (root / path).is_file())
-    git(root, "update-index", "--force-remove", "-z", "--stdin", env=env, stdin=present)
-    literal = {**env, "GIT_LITERAL_PATHSPECS": "1"}
+def lfs_content(root: Path, env: dict[str, str], paths: list[str]) -> dict[str, Entry | None]:
+    """Return the files of Git LFS that lie in the working tree, in place of their pointers."""
+    listed = b"\0".join(os.fsencode(path) for path in paths if (root / path).is_file())
+    inner = {**env, "GIT_INDEX_FILE": f"{env['GIT_INDEX_FILE']}-large"}
+    literal = {**inner, "GIT_LITERAL_PATHSPECS": "1"}
     from_stdin = ["--force", "--pathspec-from-file=-", "--pathspec-file-nul"]
-    git(root, *NO_LFS, "add", *from_stdin, env=literal, stdin=present)
+    git(root, *NO_LFS, "add", *from_stdin, env=literal, stdin=listed)
+    return {**entries_in(git(root, *STAGED, env=inner))}
 
 
 def last_line(error: Any) -> str:

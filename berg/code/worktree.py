@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from berg import BergError
-from berg.code.snapshot import left_to_berg, names
+from berg.code.snapshot import IGNORE_FILE, left_to_berg, names
 
 # Mode, size in bytes, times of content and of inode in ns: what differs after a save, also where
 # one of them does not.
 Stamp = tuple[int, int, int, int]
+# Files that say which others count.
+RULES = (".gitignore", IGNORE_FILE)
 # Runs git in a folder of the tree ("" for its root) and returns what it printed; b"" if no repo is
 # there.
 Git = Callable[[str, list[str]], bytes]
@@ -102,6 +104,24 @@ def scan(root: Path) -> dict[str, Stamp | None]:
     files = tracked | {path for path in untracked if not path.startswith(outside)}
     base = f"{root}/"  # of 20,000 files, making a Path each would take most of the time
     return {path: stamp(base + path) for path in files}
+
+
+def with_edits(
+    root: Path, files: dict[str, Stamp | None], paths: set[str]
+) -> dict[str, Stamp | None] | None:
+    """Return what a scan found, after edits of files at these paths; None where all must be looked
+    at again: a file is new or gone, or says what is ignored.
+    """
+    found = dict(files)
+    for path in paths:
+        name = os.path.relpath(path, root)
+        if name in files:
+            found[name] = stamp(path)
+            if found[name] is None or Path(name).name in RULES:
+                return None
+        elif ".git" not in Path(name).parts and os.path.lexists(path):
+            return None
+    return found
 
 
 def stamp(path: str) -> Stamp | None:

@@ -155,10 +155,13 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
         say("\n".join(found))
         click.confirm(f"Kill these {len(found)}?", abort=True, err=True)
     _ = settings.session  # before threads want it
-    say(f"Ending {', '.join(found[:SHOWN])}{' …' * (len(found) > SHOWN)}")
+    say(f"Ending {', '.join(list(found)[:SHOWN])}{' …' * (len(found) > SHOWN)}")
     failed = False
-    pool = ThreadPoolExecutor(8)
-    endings = {name: pool.submit(ending.kill, settings, name, now, say) for name in found}
+    pool = ThreadPoolExecutor(16)
+    endings = {
+        name: pool.submit(ending.kill, settings, name, now, say, seen)
+        for name, seen in found.items()
+    }
     try:
         for name, future in endings.items():
             try:
@@ -172,6 +175,8 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
         say_left(settings, [name for name, future in endings.items() if not future.done()])
         sys.stderr.flush()
         os._exit(130)  # the threads that still wait for an end would be waited for
+    for sweep in {each.sweep for each in found.values() if each and each.summary.secrets} - {""}:
+        ending.forget_those_of_sweep(settings, sweep)
     sys.exit(int(failed))
 
 

@@ -26,16 +26,17 @@ LEFT_STILL = (
 )
 
 
-def match(config: Config, patterns: tuple[str, ...], everything: bool) -> list[str]:
-    """Return the names of what can be killed: as given, by globs over what is mine and lives, or
-    all of that.
+def match(config: Config, patterns: tuple[str, ...], everything: bool) -> dict[str, Entry | None]:
+    """Return what can be killed: as given, by globs over what is mine and lives, or all of that.
+
+    It is by name, as it was seen just now; None where nobody looked yet.
     """
     if not everything and not any(map(is_glob, patterns)):
-        return list(dict.fromkeys(name for pattern in patterns for name in parts(config, pattern)))
-    living = [e.name for e in recent.look(config, config.user, 0).entries if e.can_end]
+        return {name: e for pattern in patterns for name, e in parts(config, pattern).items()}
+    living = {e.name: e for e in recent.look(config, config.user, 0).entries if e.can_end}
     if everything:
-        return list(dict.fromkeys(living))
-    return list(dict.fromkeys(hit for pattern in patterns for hit in hits(pattern, living)))
+        return {**living}
+    return {hit: living.get(hit) for pattern in patterns for hit in hits(pattern, list(living))}
 
 
 def hits(pattern: str, living: list[str]) -> list[str]:
@@ -48,30 +49,66 @@ def hits(pattern: str, living: list[str]) -> list[str]:
     return found
 
 
-def parts(config: Config, name: str) -> list[str]:
+def parts(config: Config, name: str) -> dict[str, Entry | None]:
     """Return the jobs of a sweep that are to be ended, those that no machine has first; of anything
     else its name.
     """
     if not states.sweep_exists(Bucket(config), name):
-        return [name]
+        return {name: None}
     live = [e for e in overview(config, None, f"{name}-") if e.sweep == name and e.can_end]
-    return [e.name for e in sorted(live, key=lambda e: (bool(e.machines), e.name))]
+    return {e.name: e for e in sorted(live, key=lambda e: (bool(e.machines), e.name))}
 
 
-def kill(config: Config, name: str, now: bool, say: Callable[[str], None]) -> str:
+def kill(
+    config: Config, name: str, now: bool, say: Callable[[str], None], seen: Entry | None = None
+) -> str:
     """End a job and delete its machines; return the state that the job ended in ("" for a mere
     machine).
 
-    A worker gets the time to stop its command and to upload what is left, unless `now`.
+    A worker gets the time to stop its command and to upload what is left, unless `now`. Of several
+    jobs of a sweep, each as it was `seen` in one list, none lists machines of all zones again, and
+    the sweep's secrets are left to who calls.
     """
-    found = find(config, name)
+    if seen and waits_for_turn(seen) and end_unbegun(config, seen, now):
+        return "KILLED"
+    found = as_now(config, name, seen)
     if has_worker(found):
         tell_of_end(config, found, now)
         if not now:
             found = wait_for_end(config, found, say)
     delete_machines(config, found, now)
     forget_secrets(config, found)
-    return write_end(config, found)
+    ended = write_end(config, found)
+    if found.sweep and found.state and not seen:
+        forget_secrets(config, replace(found, state=replace(found.state, state=ended)))
+    return ended
+
+
+def waits_for_turn(seen: Entry) -> bool:
+    """Return whether a job of a sweep has not begun."""
+    return bool(
+        seen.sweep and seen.stored and seen.stored.state.state == "SUBMITTED" and not seen.machines
+    )
+
+
+def end_unbegun(config: Config, seen: Entry, now: bool) -> bool:
+    """Write that a job which nobody has was killed; return False if somebody has it by now."""
+    assert seen.stored
+    try:
+        states.replaced(Bucket(config), seen.stored, killed(config, seen, seen.stored.state))
+    except Changed:
+        return False
+    delete_machines(config, seen, now)
+    return True
+
+
+def as_now(config: Config, name: str, seen: Entry | None) -> Entry:
+    """Return a job as it is at the moment, wherever it is."""
+    if seen and seen.sweep and seen.machine:
+        found = look_again(config, seen)
+        if found.machine or (found.state and found.state.final):
+            return found
+    return find(config, name)
 
 
 def has_worker(found: Entry) -> bool:
@@ -179,17 +216,20 @@ def write_end(config: Config, found: Entry) -> str:
     bucket = Bucket(config)
     while found.state and not found.state.final:
         assert found.stored
-        silences = [machine.silence for machine in found.machines if machine.silence]
-        reason = "; ".join([f"killed by {config.user}", *dict.fromkeys(silences)])
-        killed = replace(found.state, state="KILLED", reason=reason, finished_at=job.now())
         try:
-            states.replaced(bucket, found.stored, killed)
+            states.replaced(bucket, found.stored, killed(config, found, found.state))
         except Changed:  # its worker wrote a last word meanwhile
             found = find(config, found.name)
             continue
-        forget_secrets(config, replace(found, state=killed))
         return "KILLED"
     return found.state.state if found.state else ""
+
+
+def killed(config: Config, found: Entry, state: job.State) -> job.State:
+    """Return a state of a job as that of one that was killed."""
+    silences = [machine.silence for machine in found.machines if machine.silence]
+    reason = "; ".join([f"killed by {config.user}", *dict.fromkeys(silences)])
+    return replace(state, state="KILLED", reason=reason, finished_at=job.now())
 
 
 def tell_of_end(config: Config, found: Entry, now: bool) -> None:
@@ -215,11 +255,14 @@ def forget_secrets(config: Config, found: Entry) -> None:
     if not found.sweep:
         secret.delete(config, found.name)
     elif found.state and found.state.final:
-        entries = [
-            each for each in overview(config, None, f"{found.sweep}-") if each.sweep == found.sweep
-        ]
-        if all(each.name == found.name or (each.state and each.state.final) for each in entries):
-            secret.delete(config, found.sweep)
+        forget_those_of_sweep(config, found.sweep, found.name)
+
+
+def forget_those_of_sweep(config: Config, sweep: str, over: str = "") -> None:
+    """Delete the secrets of a sweep if all of its jobs are over, as the one of that name is."""
+    entries = [each for each in overview(config, None, f"{sweep}-") if each.sweep == sweep]
+    if all(each.name == over or (each.state and each.state.final) for each in entries):
+        secret.delete(config, sweep)
 
 
 def save_console(config: Config, name: str, machine: Machine) -> None:

@@ -182,9 +182,9 @@ def conclude(
     That is a job that is not over, has no machine and waits for none; and one whose machine, or all
     that it waits for in its sweep, ended the startup script without a worker.
     """
-    alive = [machine for machine in machines if machine.status not in OFF]
     if stands(state, machines) or seconds_since_written < patience(state):
         return state
+    alive = [machine for machine in machines if machine.status not in OFF]
     if why := given_up(state, seconds_since_written, alive):
         return replace(state, state="LOST", reason=f"{why}; end it: berg kill")
     if is_on_its_way(state, alive):
@@ -330,6 +330,21 @@ def entries_of(
             Entry(name.rstrip("/"), None, left) for name, left in owned.items() if name not in known
         ]
     return entries
+
+
+def machines_of(entries: list[Entry]) -> list[tuple[Machine, Entry]]:
+    """Return the machines of all entries, each once, with one that it belongs to: of those of a
+    sweep the first.
+    """
+    found: dict[str, tuple[Machine, Entry]] = {}
+    sweeps: set[str] = set()
+    for each in entries:
+        if not each.sweep:
+            found |= {machine.name: (machine, each) for machine in each.machines}
+        elif each.sweep not in sweeps:
+            sweeps.add(each.sweep)
+            found |= {machine.name: (machine, each) for machine in each.workers}
+    return list(found.values())
 
 
 def living(entries: list[Entry]) -> set[str]:

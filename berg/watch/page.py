@@ -122,9 +122,7 @@ def overview(
     """All jobs, sweeps and machines, and what those cost that is known of."""
     sweeps = {each.sweep for each in entries if each.sweep}
     rows = [job_row(frame, each, each.name in sweeps) for each in folded(entries)]
-    machines = {
-        each.name: (each, entry) for entry in entries for each in (*entry.machines, *entry.workers)
-    }
+    machines = jobs.machines_of(entries)
     search = tag(
         "input", id="filter", type="search", placeholder="Filter  /", aria_label="Filter the jobs"
     )
@@ -133,7 +131,7 @@ def overview(
     return frame.page(
         "Jobs",
         *(tag("p", line, class_="note") for line in said),
-        section("machines", "Machines", machine_table(frame, list(machines.values()), costs))
+        section("machines", "Machines", machine_table(frame, machines, costs))
         if machines
         else None,
         tag("h2", "Jobs"),
@@ -188,8 +186,8 @@ def machine_table(
     """Machines, with what they cost since they were made where prices are known."""
     rows = []
     for machine, entry in found:
-        name = entry.sweep if machine in entry.workers else entry.name
-        kind = "sweep" if machine in entry.workers else "job"
+        name = entry.sweep or entry.name
+        kind = "sweep" if entry.sweep else "job"
         whose = frame.link(kind, name) if entry.state else text("none")
         address = machine.external_ip or machine.internal_ip
         price = f"${costs[machine.name]:,.2f}" if machine.name in costs else ""

@@ -207,7 +207,7 @@ class Handler(BaseHTTPRequestHandler):
         site = self.server
         notes: list[str] = []
         entries = jobs.overview(site.config, site.user, say=notes.append)
-        machines = [machine for entry in entries for machine in (*entry.machines, *entry.workers)]
+        machines = [machine for machine, _ in jobs.machines_of(entries)]
         costs = collect.costs(site.config, machines)
         self.show(page.overview(site.frame(), entries, notes, costs))
 

@@ -450,6 +450,71 @@ def test_what_is_ignored_causes_no_scan(repo):
     assert worktree.matters(repo, {str(repo / "a.log"), str(repo / "a.py")})
 
 
+def test_an_edit_is_sent_without_a_look_at_all_files(repo, checkout, monkeypatch):
+    looked, scan = [], worktree.scan
+
+    def scan_here(root):
+        looked.append(root)
+        return scan(root)
+
+    monkeypatch.setattr(worktree, "scan", scan_here)
+    there = Path(checkout.folder)
+
+    def arrives(name: str, text: str | None) -> None:
+        def is_there() -> bool:
+            return (there / name).read_text() == text if (there / name).exists() else text is None
+
+        wait_for(is_there, 20)
+
+    with pushing(repo, checkout):
+        write(repo / "new.py", "new")
+        arrives("new.py", "new")
+        looks = len(looked)
+        for text in ("one", "two"):
+            write(repo / "train.py", text)
+            arrives("train.py", text)
+        (repo / "next").write_text("three")  # as editors save
+        (repo / "next").rename(repo / "train.py")
+        arrives("train.py", "three")
+        (repo / "train.py").chmod(0o755)
+        wait_for(lambda: (there / "train.py").stat().st_mode & 0o100, 20)
+        assert len(looked) == looks
+        (repo / "new.py").unlink()
+        arrives("new.py", None)
+        assert len(looked) > looks, "what is gone or new may be more than it seems"
+
+
+@pytest.mark.parametrize(
+    ("change", "is_an_edit"),
+    [
+        (lambda root: write(root / "train.py", "other"), True),
+        (lambda root: None, True),
+        (lambda root: write(root / ".gitignore", "*.tmp\n"), False),
+        (lambda root: write(root / "sub/.bergignore", "x\n"), False),
+        (lambda root: (root / "train.py").unlink(), False),
+        (lambda root: write(root / "other.py", "new"), False),
+        (lambda root: (root / "folder").mkdir(), False),
+        (lambda root: write(root / ".git/odd", "x"), True),
+    ],
+)
+def test_which_changes_are_edits_of_files_that_are_known(repo, change, is_an_edit):
+    for name in (".gitignore", "sub/.bergignore"):
+        write(repo / name, "nothing\n")
+    files = worktree.scan(repo)
+    touched = [*files, "other.py", "folder", "vanished~", ".git/odd"]
+    change(repo)
+    found = worktree.with_edits(repo, files, {str(repo / name) for name in touched})
+    rules = {str(repo / ".gitignore"), str(repo / "sub/.bergignore")}
+    if is_an_edit:
+        quiet = {str(repo / name) for name in touched} - rules
+        assert worktree.with_edits(repo, files, quiet) == worktree.scan(repo)
+    assert found is None, "files that say what is ignored are among those"
+    if not is_an_edit:
+        changed = {str(repo / name) for name in touched} - rules
+        rule = {path for path in rules if Path(path).read_text() != "nothing\n"}
+        assert worktree.with_edits(repo, files, changed | rule) is None
+
+
 def test_a_file_that_changes_while_it_is_sent(repo, checkout):
     path = repo / "changing.txt"
     with pushing(repo, checkout) as lines:
