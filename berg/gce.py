@@ -63,8 +63,6 @@ def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
 
 def choose_tpus(config: Config, tpu: tpus.Tpu, spec: JobSpec) -> Choice:
     """Return the machines of TPUs, with an image that is made for these unless one was given."""
-    if spec.wait_hours and tpu.hosts == 1:
-        raise BergError(f"--wait-hours: Google's queue holds one machine of {tpu} for 2 hours")
     if spec.image:
         image, project = config.default_image, config.default_image_project
     else:
