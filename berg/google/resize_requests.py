@@ -4,8 +4,8 @@ and makes them all at once.
 A job's group is a regional managed instance group of its name, which Google repairs nothing in; its
 one resize request, of the same name, waits in the queue without end and at no cost until one of the
 group's zones has room for all machines, and quota for them. Who deletes the group takes the request
-back. Resize requests are not for TPUs: one machine with them waits in the same way in a group in BULK
-mode. One machine that need not wait longer than two hours does so by itself (instances.py), slices
+back. Resize requests are not for TPUs: one machine with them waits so in a group in BULK mode. One
+machine that need not wait longer than two hours does so by itself (instances.py), slices
 of TPUs are groups of their own (places/tpu.py).
 """
 

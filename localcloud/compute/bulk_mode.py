@@ -59,7 +59,7 @@ def status(compute: Compute, group: Group) -> dict:
     """How the machine comes."""
     coming = [each for each in group.members.values() if not each["created"]]
     errors = [error for each in coming for error in each["errors"]]
-    check = {"timestamp": compute.timestamp()}
+    check: dict[str, object] = {"timestamp": compute.timestamp()}
     if errors:
         check["error"] = {"errors": errors}
     is_coming = bool(coming) and not group.deletion

@@ -242,7 +242,9 @@ def test_one_machine_with_tpus_waits_in_bulk_mode(client):
     assert look()["inProgress"] and why["code"].startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
     (row,) = client.call("POST", f"{GROUPS}/g/listManagedInstances").json()["managedInstances"]
     assert (row["currentAction"], row["lastAttempt"]) == ("CREATING", {})
-    again = error(client.call("POST", f"{GROUPS}/g/createInstances", {"instances": [{"name": "h"}]}))
+    again = error(
+        client.call("POST", f"{GROUPS}/g/createInstances", {"instances": [{"name": "h"}]})
+    )
     assert again[0] == 400 and "only to a group that has none" in again[2]
     client.control("stockout", {"on": False})
     until(lambda: machines(client) == {"g": "RUNNING"}, "the machine")
