@@ -32,6 +32,7 @@ from berg.google import (
 from berg.inventory import Machine, Resource
 from berg.job import NO_GROUP, Group
 from berg.plan import Choice, JobSpec, Offer, Plan
+from berg.words import plural
 
 STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"
 MOST_REGIONS = 3  # in which a machine waits for room
@@ -63,8 +64,6 @@ def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
 
 def choose_tpus(config: Config, tpu: tpus.Tpu, spec: JobSpec) -> Choice:
     """Return the machines of TPUs, with an image that is made for these unless one was given."""
-    if spec.wait_hours and tpu.hosts == 1:
-        raise BergError(f"--wait-hours: Google's queue holds one machine of {tpu} for 2 hours")
     if spec.image:
         image, project = config.default_image, config.default_image_project
     else:
@@ -104,7 +103,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
             odds=list(map(str, odds)),
         )
     if is_kept(spec, choice, sweep) or is_requested(spec, choice):
-        let_wait(found, regions)
+        let_wait(found, regions, most_regions(spec, choice.hosts))
         found.heals = healed(spec, choice)
     found.rows = rows(spec, found)
     return found
@@ -119,11 +118,17 @@ def likely_region(config: Config) -> str:
     return config.region
 
 
-def let_wait(found: Offer, regions: list[str]) -> None:
-    """Let machines wait for room in the first of these regions, one machine in more than one."""
-    most = 1
-    if found.hosts == 1:
-        most = MOST_REGIONS
+def most_regions(spec: JobSpec, hosts: int) -> int:
+    """Return in how many regions a job's machines may wait for room: in one where Google makes
+    several one after another, so that each region might have some of them, and none all.
+    """
+    if hosts == 1 or spec.flex:
+        return MOST_REGIONS
+    return 1
+
+
+def let_wait(found: Offer, regions: list[str], most: int) -> None:
+    """Let machines wait for room in the first of these regions, in so many at most."""
     found.regions = regions[:most]
     found.group = Group(region=regions[0])
     found.zones = [zone for zone in found.zones if region_of(zone) in found.regions]
@@ -228,20 +233,17 @@ def rows(spec: JobSpec, offer: Offer) -> list[tuple[str, str]]:
         ("Machine", f"{several}{offer.shape}{model}, {spec.disk_gb} GB disk"),
         ("Image", api.last_part(offer.image)),
         ("Zones", ", ".join(offer.zones)),
-        *[("", waits_elsewhere(offer))] * bool(offer.left_out),
+        *[("", waits_elsewhere(spec, offer))] * bool(offer.left_out),
         *[("Reserved", str(offer.reservation))] * bool(offer.reservation),
         *[("Odds", "\n".join(offer.odds))] * bool(offer.odds),
     ]
 
 
-def waits_elsewhere(offer: Offer) -> str:
+def waits_elsewhere(spec: JobSpec, offer: Offer) -> str:
     """Return which regions do not count, because machines wait for room in few at a time."""
-    most = (
-        f"one machine waits in {MOST_REGIONS} regions"
-        if offer.hosts == 1
-        else "several machines wait in one region"
-    )
-    return f"not in {', '.join(offer.left_out)}: {most} at most"
+    what = "one machine waits" if offer.hosts == 1 else "several machines wait"
+    most = plural(most_regions(spec, offer.hosts), "region")
+    return f"not in {', '.join(offer.left_out)}: {what} in {most} at most"
 
 
 def longest_name(first: str, names: list[str]) -> str:

@@ -216,6 +216,7 @@ def begin(attempt: Attempt) -> None:
         start_thread(
             attempt.insist, lambda: attempt.member.host.delete_groups_elsewhere(attempt.job)
         )
+    attempt.check_region()
     attempt.check_in_time()
     attempt.check_restarts()
     notify.read_secrets(attempt)

@@ -1529,12 +1529,21 @@ def test_a_worker_of_a_slice_never_comes(trial, monkeypatch):
 
 # --- Google's queue
 
+TWO_REGIONS = ("--region", "us-central1", "--region", "us-east1")
 QUEUES = {
     "a machine": ("-t", "l4", "-g", "1", "--flex", "--zone", "us-central1-a"),
     "several machines": ("-t", "l4", "-m", "2", "--flex", "--max-hours", "4"),
     "a machine in two regions": (
         *("-t", "l4", "-g", "1", "--flex", "--max-hours", "4", "--wait-hours", "4"),
-        *("--region", "us-central1", "--region", "us-east1"),
+        *TWO_REGIONS,
+    ),
+    "several machines in two regions": (
+        *("-t", "l4", "-m", "2", "--flex", "--max-hours", "4"),
+        *TWO_REGIONS,
+    ),
+    "a machine with TPUs": (
+        *("--tpu", "v6e-1", "--flex", "--max-hours", "4", "--wait-hours", "4"),
+        *("--zone", "us-central1-a"),
     ),
     "a slice": (*SLICE, "--flex", "--max-hours", "4"),
 }

@@ -49,6 +49,20 @@ def test_what_would_wait_for_one_type_takes_the_next_one_instead(berg, no_t4):
     assert json.loads(berg("show", "either", "--json").stdout)["metadata"]["gpu_type"] == "l4"
 
 
+def test_what_could_not_be_taken_back_ends_the_search(berg, cloud, no_t4):
+    """Else the first type's group would get its machine one day, and the job would run twice."""
+    method = "compute.regionInstanceGroupManagers.delete"
+    cloud.fault(method, status=403, times=9)
+    ran = berg("run", "-t", "t4,l4,a100", "--spot", "true")
+    cloud.call("DELETE", "/_berg/faults")
+    assert ran.returncode == 1, ran.stderr
+    assert "That did not work" in ran.stderr and "there is a job" in ran.stderr
+    (job,) = json.loads(berg("list", "--json").stdout)
+    killed = berg("kill", job["name"])
+    assert killed.returncode == 0, killed.stderr
+    assert not berg.machines()
+
+
 @pytest.mark.slow
 def test_without_room_for_any_the_last_one_s_reason_counts_and_nothing_is_left(berg, cloud):
     cloud.call("POST", "/_berg/stockout", {})

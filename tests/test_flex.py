@@ -51,7 +51,6 @@ def test_the_request_says_that_google_waits(berg):
         (("-t", "t4"), "not for n1-standard-8 with 1 x t4"),
         (("-g", "0"), "not for n1-standard-8"),
         (("--tpu", "v6e-1", "--wait-hours", "1000"), "give up to 720"),
-        (("--tpu", "v6e-1", "--wait-hours", "2"), "holds one machine of v6e-1x1 for 2 hours"),
         (("-g", "1", "--queue", "team"), "--queue is for pods"),
         (("--grid", "x=1,2"), "--flex is not for sweeps"),
     ],
@@ -151,10 +150,25 @@ def test_one_machine_that_may_wait_longer_is_asked_for_so_too(berg):
     assert made["group"]["instanceLifecyclePolicy"] == {"defaultActionOnFailure": "DO_NOTHING"}
 
 
+TPU = ("run", "--tpu", "v6e-1", "--zone", ZONE, "--flex", "--max-hours", "4")
+
+
+def test_one_machine_with_tpus_that_may_wait_longer_is_asked_for_in_bulk(berg):
+    shown = berg(*TPU, "-n", "chip", "--wait-hours", "5", "--dry-run", "true")
+    assert shown.returncode == 0, shown.stderr
+    made = json.loads(shown.stdout)
+    assert "request" not in made, "resize requests take no TPUs"
+    assert made["group"]["targetSizePolicy"] == {"mode": "BULK"}
+    assert made["group"]["distributionPolicy"]["targetShape"] == "ANY_SINGLE_ZONE"
+    assert made["group"]["instanceLifecyclePolicy"] == {"defaultActionOnFailure": "DO_NOTHING"}
+    assert made["members"] == {"instances": [{"name": "chip"}]}
+
+
 @pytest.mark.slow
-def test_one_machine_waits_longer_than_two_hours_without_the_laptop(berg, cloud, full):
+@pytest.mark.parametrize("asked", [(*FLEX, "--zone", ZONE), TPU], ids=["gpu", "tpu"])
+def test_one_machine_waits_longer_than_two_hours_without_the_laptop(berg, cloud, full, asked):
     cloud.call("POST", "/_berg/settings", {"hurry": 3600})  # two hours are two seconds
-    submitted = berg(*FLEX, "-n", "patient", "--wait-hours", "48", "true")
+    submitted = berg(*asked, "-n", "patient", "--wait-hours", "48", "true")
     assert submitted.returncode == 0, submitted.stderr
     time.sleep(3)
     row = listed(berg)
@@ -163,6 +177,27 @@ def test_one_machine_waits_longer_than_two_hours_without_the_laptop(berg, cloud,
     wait_for(lambda: berg.state("patient")["state"] == "SUCCEEDED", 90)
     assert berg.state("patient")["restarts"] == 0
     wait_for(lambda: not berg.machines() and not regional(cloud), 60)
+
+
+def test_one_machine_with_tpus_that_is_killed_in_the_queue_leaves_nothing(berg, cloud, full):
+    assert berg(*TPU, "--wait-hours", "5", "-n", "bored-chip", "true").returncode == 0
+    assert regional(cloud) == ["bored-chip"]
+    killed = berg("kill", "bored-chip")
+    assert killed.returncode == 0, killed.stderr
+    assert berg.state("bored-chip")["state"] == "KILLED"
+    full()
+    time.sleep(0.5)
+    assert not regional(cloud) and not berg.machines()
+
+
+@pytest.mark.parametrize("asked", [TWO, (*TPU, "--wait-hours", "5")], ids=["gpus", "tpu"])
+def test_a_request_that_google_refuses_leaves_nothing(berg, cloud, asked):
+    error = {"code": "INVALID_USAGE", "message": "Not this one."}
+    cloud.fault("compute.instances.insert", operation_error=error)
+    refused = berg(*asked, "-n", "refused", "true")
+    assert refused.returncode == 1 and "Not this one." in refused.stderr
+    assert not regional(cloud) and not berg.machines()
+    assert not berg.objects(".berg/jobs/refused")
 
 
 @pytest.mark.slow
@@ -190,15 +225,6 @@ def test_several_machines_that_are_killed_in_the_queue_leave_nothing(berg, cloud
     full()
     time.sleep(0.5)
     assert not regional(cloud) and not berg.machines()
-
-
-def test_a_request_that_google_refuses_leaves_nothing(berg, cloud):
-    error = {"code": "INVALID_USAGE", "message": "Not this one."}
-    cloud.fault("compute.instances.insert", operation_error=error)
-    refused = berg(*TWO, "-n", "refused", "true")
-    assert refused.returncode == 1 and "Not this one." in refused.stderr
-    assert not regional(cloud) and not berg.machines()
-    assert not berg.objects(".berg/jobs/refused")
 
 
 @pytest.mark.slow
@@ -278,11 +304,11 @@ def test_a_slice_that_is_killed_in_the_queue_leaves_nothing(berg, cloud, full):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", [SLICE, TWO], ids=["a slice", "several machines"])
+@pytest.mark.parametrize("which", [SLICE, TWO, TPU], ids=["a slice", "several", "one with TPUs"])
 def test_what_comes_too_late_gives_itself_up(berg, cloud, full, monkeypatch, which):
     late = berg.start(*which, "-n", "late", "--wait-hours", "1", "true", wait_seconds=1)
     assert late.wait(60) == 0, late.stderr.read()
-    time.sleep(1.5)
+    time.sleep(2.1)  # clocks have seconds
     from berg.laptop import jobs
 
     monkeypatch.setattr(jobs, "LOST_AFTER", -400)

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 import pytest
 from conftest import USUAL, wait_for
 from pods import alive, clean, cluster  # noqa: F401 (a fixture)
-from test_cluster_faults import check_attempts
+from test_cluster_faults import check_attempts, lost_in_phase
 from test_faults import Trial, fault, faults, stockout
+from test_run import worker_of
 
 from berg import BergError
 from berg.laptop import clusters, ending, jobs
@@ -162,21 +163,9 @@ def test_several_pods_are_lost(trial, kube, victims, how):
 @pytest.mark.parametrize("phase", ["meeting", "installing", "uploading"])
 @fault("of 3 pods one is lost in each phase", "1 2 3 6")
 def test_a_pod_of_several_is_lost_in_each_phase(trial, kube, phase, victim):
-    (trial.berg.repo / "setup.sh").write_text("echo installs; sleep 6\n")
-    if phase == "uploading":
-        trial.fault("storage.objects.insert", match=f"{trial.name}/{trial.name}-{victim}", delay=6)
-    own = f"echo x >$BERG_RESULTS_DIR/{trial.name}-$BERG_NODE_RANK"
-    command = f'[ "$BERG_NODE_RANK" != 0 ] || {trial.command(8)}; {own}'
-    trial.run(command, *SEVERAL, "--each", "--install-script", "setup.sh", *with_secret(trial))
-    is_in = {
-        "meeting": lambda: f"Starting on {trial.name}-{victim}" in trial.log(),
-        "installing": lambda: trial.log().count("\ninstalls\n") == 3,
-        "uploading": lambda: trial.berg.state(trial.name)["state"] == "UPLOADING",
-    }
-    wait_for(is_in[phase], 120, phase)
-    take_away(trial, alive(kube, trial.name)[victim], "preempt")
-    check_attempts(trial.check("SUCCEEDED", 8))
-    assert len(trial.berg.objects(f"berg_results/{trial.name}/{trial.name}-")) == 3
+    options = (*SEVERAL, *with_secret(trial))
+    take = lambda: take_away(trial, alive(kube, trial.name)[victim], "preempt")
+    lost_in_phase(trial, phase, victim, options, take)
 
 
 @contextlib.contextmanager
@@ -239,6 +228,39 @@ def test_no_room_for_a_pod_for_too_long(trial, kube, victim):
     resumed = trial.berg("run", "--resume", trial.name, "--wait", *secret)
     assert resumed.returncode == 0, (resumed.stderr, trial.log())
     trial.check("SUCCEEDED", COUNT)
+
+
+@pytest.mark.slow
+@fault("a worker of 3 pods is killed with -9", "1 2 4")
+def test_a_worker_of_several_pods_is_killed(trial):
+    trial.run(trial.command(COUNT, 0.2), *SEVERAL, *with_secret(trial))
+    trial.until(f"wrote {trial.dice.randint(2, 10)} ")
+    os.kill(wait_for(lambda: worker_of(trial.name)), signal.SIGKILL)
+    assert "berg's worker was killed by signal 9" in trial.check("FAILED")["reason"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [2, 0])
+@fault("the cloud itself is killed and comes back while pods wait for one", "1 2 4 6 7")
+def test_the_cloud_restarts_while_pods_wait(trial, kube, cloud, victim):
+    server = json.loads((cloud.folder / "server.json").read_text())
+    with one_missing(trial, kube, victim):
+        os.kill(server["pid"], signal.SIGKILL)
+        time.sleep(trial.dice.uniform(0.5, 3))
+        assert control.start(cloud.folder, server["port"]) == server["port"]
+        cloud.call("POST", "/_berg/settings", USUAL)
+    check_attempts(trial.check("SUCCEEDED", COUNT))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [1, 0])
+@fault("answers of the bucket are lost while one of 3 pods is made anew", "1 2 4 6")
+def test_answers_are_lost_while_a_pod_is_made_anew(trial, kube, victim):
+    trial.run(trial.command(COUNT, 0.2), *SEVERAL, *with_secret(trial))
+    trial.until("wrote 3 ")
+    trial.fault("storage.objects.insert", status=503, after_handler=True, times=12)
+    take_away(trial, alive(kube, trial.name)[victim], "preempt")
+    check_attempts(trial.check("SUCCEEDED", COUNT))
 
 
 @pytest.mark.slow

@@ -54,10 +54,47 @@ BOTH = ("--region", "us-east1", "--region", "us-central1")
 def test_several_machines_wait_in_the_cheapest_region_and_one_in_three_at_most(berg):
     shown = berg(*PLAN, "--spot", "-m", "2", *BOTH, "true")
     assert {zone.rpartition("-")[0] for zone in zones_in(shown)} == {"us-central1"}
-    assert ": several machines wait in one region at most" in " ".join(shown.stderr.split())
+    assert ": several machines wait in 1 region at most" in " ".join(shown.stderr.split())
     for regions, count in ((BOTH, 2), (("--region", "any"), 3)):
         found = {z.rpartition("-")[0] for z in zones_in(berg(*PLAN, "--spot", *regions, "true"))}
         assert len(found) == count and "us-central1" in found
+
+
+def zones_of(cloud, name: str) -> list[str]:
+    """Return the zones of the machines that a job of several has, those of one name in each."""
+    found = cloud.call("GET", "/compute/v1/projects/berg-local/aggregated/instances")["items"]
+    rows = [row for scope in found.values() for row in scope.get("instances", [])]
+    return [row["zone"].rpartition("/")[2] for row in rows if row["name"].startswith(f"{name}-")]
+
+
+FLEX = ("--flex", "-t", "l4", "-m", "2", "--max-hours", "4")
+
+
+def test_several_machines_by_flex_start_wait_in_three_regions_at_most(berg):
+    """They come together, or none does: no region has a part of them."""
+    for regions, count in ((BOTH, 2), (("--region", "any"), 3)):
+        shown = berg("run", "--dry-run", *FLEX, *regions, "true")
+        assert len({zone.rpartition("-")[0] for zone in zones_in(shown)}) == count
+        assert len(json.loads(shown.stdout)) == count, "a group in each"
+    assert ": several machines wait in 3 regions at most" in " ".join(shown.stderr.split())
+
+
+@pytest.mark.slow
+def test_of_machines_that_come_in_two_regions_at_once_one_group_has_the_job(berg, cloud):
+    cloud.call("POST", "/_berg/stockout", {})
+    each = "echo $(hostname) >> $BERG_RESULTS_DIR/$BERG_NODE_RANK; sleep 5"
+    ran = berg("run", *FLEX, *BOTH, "-n", "twice", "--each", each)
+    assert ran.returncode == 0, ran.stderr
+    assert where_it_waits(berg, "twice") == {"us-central1", "us-east1"}
+    cloud.call("POST", "/_berg/stockout", {"on": False})
+    wait_for(lambda: len(zones_of(cloud, "twice")) == 4, 30, "the machines of both")
+    wait_for(lambda: berg.state("twice")["state"] == "SUCCEEDED", 90, "its end")
+    state, found = berg.state("twice"), berg.objects("berg_results/twice/")
+    assert (state["attempt"], state["restarts"]) == (1, 0)
+    lines = {rank: found[f"berg_results/twice/{rank}"] for rank in (0, 1)}
+    assert lines == {0: b"twice-0\n", 1: b"twice-1\n"}
+    wait_for(lambda: not where_it_waits(berg, "twice"), 30, "the end of both groups")
+    wait_for(lambda: not zones_of(cloud, "twice"), 30, "the end of all machines")
 
 
 def where_it_waits(berg, name: str) -> set[str]:

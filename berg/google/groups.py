@@ -190,8 +190,14 @@ def errors_in(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def errors_of_members(config: Config, path: str) -> list[dict[str, Any]]:
-    """Return why a group's machines could not be made; `path` is the group's."""
+def errors_of_bulk(config: Config, path: str, status: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what stands in the way of machines in BULK mode: of all together, or where Google
+    refused that mode of each. `path` is the group's, `status` what it says of itself.
+    """
+    if "bulkInstanceOperation" in status:
+        progress = status["bulkInstanceOperation"].get("lastProgressCheck", {})
+        found: list[dict[str, Any]] = progress.get("error", {}).get("errors", [])
+        return found
     listed = api.call(config, "POST", f"{path}/listManagedInstances")
     return errors_in(listed.get("managedInstances", []))
 

@@ -4,8 +4,9 @@ and makes them all at once.
 A job's group is a regional managed instance group of its name, which Google repairs nothing in; its
 one resize request, of the same name, waits in the queue without end and at no cost until one of the
 group's zones has room for all machines, and quota for them. Who deletes the group takes the request
-back. One machine that need not wait longer than two hours does so by itself (instances.py), slices
-of TPUs in BULK mode (places/tpu.py).
+back. Resize requests are not for TPUs: one machine with them waits so in a group in BULK mode. One
+machine that need not wait longer than two hours does so by itself (instances.py), slices
+of TPUs are groups of their own (places/tpu.py).
 """
 
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, groups
+from berg.google import api, grants, groups, tpus
 from berg.words import plural
 
 SHORTEST = 600  # seconds that Google lets machines run at least
@@ -26,15 +27,20 @@ def requests(
 ) -> dict[str, dict[str, Any]]:
     """Return the bodies of the requests for machines of these names, from the body of an insert."""
     found = groups.requests(config, zones, body, names)
+    members = [{"name": each} for each in names]
     found.pop("members", None)
     found["group"]["targetSize"] = 0
     found["group"]["instanceLifecyclePolicy"] = NOT_REPAIRED
     found["group"]["distributionPolicy"]["targetShape"] = "ANY_SINGLE_ZONE"
+    if api.last_part(body["machineType"]) in tpus.MACHINE_TYPES:
+        found["group"]["targetSizePolicy"] = {"mode": "BULK"}
+        found["members"] = {"instances": members}
+        return found
     seconds = int(body["scheduling"]["maxRunDuration"]["seconds"])
     found["request"] = {
         "name": groups.job_of(names),
         "requestedRunDuration": {"seconds": str(max(seconds, SHORTEST))},
-        "instances": [{"name": each} for each in names],
+        "instances": members,
     }
     return found
 
@@ -53,18 +59,53 @@ def create(
     region, job = zones[0].rpartition("-")[0], groups.job_of(names)
     bodies = requests(config, zones, body, names)
     say(f"Asking Google for {plural(len(names), 'machine')} together in {', '.join(zones)}")
-    groups.make(config, region, bodies, "resizeRequests", bodies["request"])
+    if "members" in bodies:
+        groups.make(config, region, bodies, "createInstances", bodies["members"])
+        answer = answer_of_bulk
+    else:
+        groups.make(config, region, bodies, "resizeRequests", bodies["request"])
+        answer = answer_of_request
     end = time.monotonic() + groups.PATIENCE
     while time.monotonic() < end:
-        asked = find(config, region, job)
-        if asked["state"] == "SUCCEEDED":
-            return groups.member(config, region, job)[0]
-        if asked["state"] == "FAILED":
-            raise BergError(f"Google made no machine, and none was left behind.\n  {why(asked)}")
-        if "lastAttempt" in asked.get("status", {}):
-            break
+        zone = answer(config, region, job)
+        if zone is not None:
+            return zone
         time.sleep(0.5)
     return ""
+
+
+def answer_of_request(config: Config, region: str, job: str) -> str | None:
+    """Return the zone in which a job's machines are made, "" if they wait for room, None if Google
+    has not said so yet. Raise BergError if it gave up.
+    """
+    asked = find(config, region, job)
+    if asked["state"] == "SUCCEEDED":
+        return groups.member(config, region, job)[0]
+    if asked["state"] == "FAILED":
+        raise nothing_made(why(asked))
+    return "" if "lastAttempt" in asked.get("status", {}) else None
+
+
+def answer_of_bulk(config: Config, region: str, job: str) -> str | None:
+    """Return the same of a group in BULK mode, which goes on whatever Google says: raise BergError
+    for what no waiting mends.
+    """
+    zone, _ = groups.member(config, region, job)
+    if zone:
+        return zone
+    path = groups.path_of(region, job)
+    status = api.call(config, "GET", path, fields="status").get("status", {})
+    for error in groups.errors_of_bulk(config, path, status):
+        failed = api.OperationFailed(error.get("code", ""), error.get("message", ""))
+        if failed.blocks:
+            return ""
+        if not grants.is_settling(config, failed):
+            raise nothing_made(failed.explain(region))
+    return None
+
+
+def nothing_made(why: str) -> BergError:
+    return BergError(f"Google made no machine, and none was left behind.\n  {why}")
 
 
 def find(config: Config, region: str, job: str) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def first(
     if others:
         say(f"GPU types to try, in this order: {', '.join(str(each.gpu_type) for each in found)}\n")
     for each, following in pairwise(found):
-        plan = launch.prepare(config, each, folder, code=code)
+        # One name for all: what could not be taken back keeps the next one from beginning.
+        plan = launch.prepare(config, replace(each, name=last.name), folder, code=code)
         code = plan.snapshot
         last = replace(last, name=plan.job.job_name)
         try:

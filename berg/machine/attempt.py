@@ -20,7 +20,7 @@ from berg.google.storage import Bucket
 from berg.job import Job, State
 from berg.machine import boot, cluster, kineto, logins, profile, usage
 from berg.machine.command import GRACE, MAX_FAILURES, Runner, Runs, end_process
-from berg.machine.host import host_of
+from berg.machine.host import COMING, host_of
 from berg.machine.mirrors import mirrors_of
 from berg.machine.outcome import Ending, Restart, restart_after
 from berg.machine.process import RESULTS, start_thread
@@ -221,6 +221,26 @@ class Attempt:
             raise BergError(
                 f"its machine went away or crashed {self.state.restarts} times (--max-restarts)"
             )
+
+    def check_region(self) -> None:
+        """Wait until the first machine of a job that waited in several regions has it; raise Ended
+        if that is in another region than this one, so that these machines came in vain.
+
+        All have the same names there: until then none may write what the others read.
+        """
+        if self.leads or len(self.job.regions) < 2:
+            return
+        end = time.monotonic() + COMING
+        try:
+            while self.states.read().state == "SUBMITTED" and time.monotonic() < end:
+                if self.stopping.event.wait(1):  # such as by who has the job and deletes this group
+                    break
+        except (NoJob, Damaged) as error:
+            raise Ended(error.message) from None
+        state, here = self.state, self.machine.zone.rpartition("-")[0]
+        if state.state not in job.ACTIVE[1:] or state.zone.rpartition("-")[0] != here:
+            who = f"{state.machine} in {state.zone}" if state.machine else "no first machine"
+            raise Ended(f"{who} has job {self.name}; leaving it to it")
 
     def check_in_time(self) -> None:
         """Raise BergError if this pod comes after the limit for the first of the job's to come."""

@@ -43,6 +43,7 @@ WATCH_INTERVAL = 3  # seconds between two looks at the others
 # times that a machine writes its object within the seconds of silence that it may be given up for
 BEATS = 9
 MENDING_GAP = 60  # seconds between two such looks, after which they are of different losses
+DEFERENCE = 30  # seconds that who waits for others leaves the word to the machine that leads
 FAILURE_GRACE = 10  # seconds that the others have to end by themselves after a command has failed
 
 
@@ -199,9 +200,18 @@ def gather(member: Member, patience: float, note: Callable[[int], None]) -> list
                 check_peers(member, seen)
             elif all_are_there(member, names):  # such as one that still uploads
                 began, waited = time.monotonic(), 0.0
-        if waited > patience:
+        if waited > patience + deference(member, nodes):
             patience = longer_patience(member, names, nodes, patience)
         member.pause(0.3)
+
+
+def deference(member: Member, nodes: dict[str, Node]) -> float:
+    """Return for how many seconds more a machine waits that does not lead, for the one that leads
+    to say who did not come: that word is to be the job's reason.
+    """
+    if member.leads or first_machine(member) not in nodes:
+        return 0
+    return DEFERENCE
 
 
 def longer_patience(

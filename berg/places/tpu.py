@@ -204,7 +204,7 @@ def is_queued(config: Config, zone: str, names: list[str]) -> bool:
     job, end = names[0].rpartition("-")[0], time.monotonic() + QUEUED
     while time.monotonic() < end:
         status = api.call(config, "GET", path_of(zone, job), fields="status").get("status", {})
-        for error in errors_of(config, zone, job, status):
+        for error in groups.errors_of_bulk(config, path_of(zone, job), status):
             failed = api.OperationFailed(error.get("code", ""), error.get("message", ""))
             if not failed.blocks:
                 raise failed
@@ -231,7 +231,7 @@ def wait(
         running = status.get("currentInstanceStatuses", {}).get("running", 0)
         if running == len(names):
             return
-        check_progress(errors_of(config, zone, job, status), zone, say)
+        check_progress(groups.errors_of_bulk(config, path, status), zone, say)
         waited = time.monotonic() - began
         if waited > PATIENCE:
             raise not_there(config, zone, names)
@@ -240,15 +240,6 @@ def wait(
             say(f"{running} of {len(names)} machines run after {waited:.0f} s")
             still_trying()
         time.sleep(min(0.5 + waited / 30, 5))
-
-
-def errors_of(config: Config, zone: str, job: str, status: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what stood in the way of a slice's machines: of all, or without BULK of each."""
-    if "bulkInstanceOperation" not in status:
-        return groups.errors_of_members(config, path_of(zone, job))
-    progress = status["bulkInstanceOperation"].get("lastProgressCheck", {})
-    found: list[dict[str, Any]] = progress.get("error", {}).get("errors", [])
-    return found
 
 
 def check_progress(errors: list[dict[str, Any]], zone: str, say: Callable[[str], None]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from localcloud import schema
 from localcloud.call import Call
-from localcloud.compute import catalog, checks, slices, templates
+from localcloud.compute import bulk_mode, catalog, checks, slices, templates
 from localcloud.compute import groups as compute_groups
 from localcloud.compute.checks import LINK
 from localcloud.compute.listing import listed, page
@@ -41,6 +41,7 @@ HONOURED = {
         "instanceLifecyclePolicy",
         "listManagedInstancesResults",
         "fingerprint",
+        "targetSizePolicy",
     ),
 }
 
@@ -70,13 +71,14 @@ async def insert_group(compute: Compute, call: Call) -> dict:
         raise checks.already_exists(group.path)
     size = check_size("resource.targetSize", body["targetSize"])
     check_pace(body, size, not zone)
+    made_from = compute.templates[template_key(template)]
     if zone:
-        made_from = compute.templates[template_key(template)]
         own: dict[str, Any] = {"zone": f"{LINK}projects/{project}/zones/{zone}"}
         own |= slices.check(compute, project, region, body, made_from)
     else:
         own = {"region": f"{LINK}projects/{project}/regions/{region}"}
         own["distributionPolicy"] = check_distribution(project, region, body)
+        own |= bulk_mode.check(body, made_from)
     group.resource = {
         "kind": "compute#instanceGroupManager",
         "id": compute.new_id(),
@@ -101,12 +103,15 @@ async def insert_group(compute: Compute, call: Call) -> dict:
         ),
     }
 
+    names = new_names(group, size)
     if group.is_slice:
         slices.check_size(compute, group, size)
+    if bulk_mode.applies(group):
+        bulk_mode.check_change(group, names)
 
     def begin() -> None:
         compute.groups[group.key] = group
-        compute_groups.add(compute, group, new_names(group, size))
+        compute_groups.add(compute, group, names)
 
     return change(compute, call, "insert", group.path, group.resource["id"], begin)
 
@@ -285,6 +290,7 @@ def shown(compute: Compute, group: Group) -> dict:
             "versionTarget": {"isReached": True},
             "stateful": {"hasStatefulConfig": False, "perInstanceConfigs": {"allEffective": True}},
             **(slices.status(compute, group) if group.is_slice else {}),
+            **(bulk_mode.status(compute, group) if bulk_mode.applies(group) else {}),
         },
     }
 
@@ -459,6 +465,8 @@ def change_members(
 ) -> dict:
     if group.is_slice:
         slices.check_size(compute, group, group.resource["targetSize"] + len(more) - len(fewer))
+    if bulk_mode.applies(group):
+        bulk_mode.check_change(group, more)
 
     def work() -> None:
         compute_groups.add(compute, group, more)
@@ -548,12 +556,13 @@ def managed(compute: Compute, group: Group, name: str) -> dict:
     """A member as Google's ManagedInstance."""
     member, instance = group.members[name], compute_groups.found(compute, group, name)
     leaving = member["action"] == "DELETING"
+    errors = [] if bulk_mode.applies(group) else member["errors"]
     row: dict[str, Any] = {
         "name": name,
         "instance": link_of(compute, group, name),
         "currentAction": member["action"],
         "targetStatus": "DELETED" if leaving else "RUNNING",
-        "lastAttempt": {"errors": {"errors": member["errors"]}} if member["errors"] else {},
+        "lastAttempt": {"errors": {"errors": errors}} if errors else {},
     }
     if not leaving:
         row["version"] = group.resource["versions"][0]

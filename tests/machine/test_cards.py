@@ -289,6 +289,25 @@ def waiting_for_one(monkeypatch) -> tuple[Clock, Member]:
     return clock, first
 
 
+def test_the_machine_that_leads_says_first_who_did_not_come(monkeypatch):
+    """Else the reason names one more, which said it before the first machine did."""
+    clock, first = waiting_for_one(monkeypatch)
+    second = member(first.bucket, "duo-1", [])
+    for each in (first, second):
+        each.job.num_machines = 3
+    second.job.group, second.job.mending_seconds = first.job.group, 600
+    second.host, second.pause = first.host, clock.pause
+    cluster.announce(second)
+    ended_at = {}
+    for each in (second, first):
+        clock.now = 1000.0
+        with pytest.raises(BergError) as refused:
+            cluster.gather(each, 600, lambda missing: None)
+        assert refused.value.message.startswith("duo-2 did not come within 10 minutes")
+        ended_at[each.node.name] = clock.now
+    assert ended_at["duo-0"] + 20 < ended_at["duo-1"] < ended_at["duo-0"] + 60
+
+
 def test_a_machine_waits_for_so_long_and_no_longer(monkeypatch):
     missing: list[int] = []
     clock, first = waiting_for_one(monkeypatch)

@@ -47,17 +47,24 @@ def template(client, **fields) -> None:
     assert "error" not in done, done
 
 
-def group(client, action: str = "DO_NOTHING", shape: str = "ANY_SINGLE_ZONE") -> None:
+def make_group(
+    client, action: str = "DO_NOTHING", shape: str = "ANY_SINGLE_ZONE", size: int = 0, **fields
+):
     zones = [{"zone": f"projects/berg-local/zones/{zone}"} for zone in (A, B)]
     body = {
         "name": "g",
-        "targetSize": 0,
+        "targetSize": size,
         "instanceTemplate": LINK,
         "instanceLifecyclePolicy": {"defaultActionOnFailure": action},
         "distributionPolicy": {"zones": zones, "targetShape": shape},
         "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
+        **fields,
     }
-    done = client.wait(client.call("POST", GROUPS, body))
+    return client.call("POST", GROUPS, body)
+
+
+def group(client, *words: str, **fields) -> None:
+    done = client.wait(make_group(client, *words, **fields))
     assert "error" not in done, done
 
 
@@ -211,3 +218,54 @@ def test_templates_that_take_no_requests(client, fields, message):
     template(client, **fields)
     group(client)
     assert message in error(ask(client))[2]
+
+
+TPU = {
+    "machineType": "ct5p-hightpu-4t",
+    "networkInterfaces": [{"nicType": "GVNIC"}],
+}
+BULK = {"targetSizePolicy": {"mode": "BULK"}}
+ONE = {"instances": [{"name": "g"}]}
+
+
+def test_one_machine_with_tpus_waits_in_bulk_mode(client):
+    template(client, **TPU)
+    group(client, **BULK)
+    client.control("stockout", {})
+    client.wait(client.call("POST", f"{GROUPS}/g/createInstances", ONE))
+
+    def look() -> dict:
+        return client.call("GET", f"{GROUPS}/g").json()["status"]["bulkInstanceOperation"]
+
+    until(lambda: "error" in look()["lastProgressCheck"], "the first attempt")
+    (why,) = look()["lastProgressCheck"]["error"]["errors"]
+    assert look()["inProgress"] and why["code"].startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
+    (row,) = client.call("POST", f"{GROUPS}/g/listManagedInstances").json()["managedInstances"]
+    assert (row["currentAction"], row["lastAttempt"]) == ("CREATING", {})
+    again = error(
+        client.call("POST", f"{GROUPS}/g/createInstances", {"instances": [{"name": "h"}]})
+    )
+    assert again[0] == 400 and "only to a group that has none" in again[2]
+    client.control("stockout", {"on": False})
+    until(lambda: machines(client) == {"g": "RUNNING"}, "the machine")
+    until(lambda: not look()["inProgress"], "the end of the operation")
+
+
+def test_what_bulk_mode_refuses(client):
+    template(client, **TPU)
+    refused = error(make_group(client, shape="ANY", **BULK))
+    assert refused[0] == 400 and "ANY_SINGLE_ZONE" in refused[2]
+    refused = error(make_group(client, action="REPAIR", **BULK))
+    assert refused[0] == 400 and "DO_NOTHING" in refused[2]
+    refused = error(make_group(client, size=2, **BULK))
+    assert refused[0] == 501 and "workload policy" in refused[2]
+    group(client, **BULK)
+    refused = error(ask(client))
+    assert refused[0] == 400 and "TPU is not allowed" in refused[2]
+
+
+def test_bulk_mode_is_not_for_machines_on_demand(client):
+    on_demand = {**FLEX, "provisioningModel": "STANDARD"}
+    template(client, **TPU, scheduling=on_demand, reservationAffinity={})
+    refused = error(make_group(client, **BULK))
+    assert refused[0] == 400 and "FLEX_START, not STANDARD" in refused[2]

@@ -1,0 +1,60 @@
+"""Machines of a job that waited in several regions: those of one region have it, and the others write
+nothing that these read.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+
+from berg.job import State
+from berg.machine.attempt import Attempt
+from berg.machine.outcome import SHUT_DOWN
+from berg.machine.state_writer import Ended, NoJob
+from berg.machine.stopping import Stopping
+
+ELSEWHERE = State("RUNNING", machine="duo-0", zone="us-east1-b")
+HERE = State("STARTING", machine="duo-0", zone="us-central1-a")
+
+
+def attempt(*states: State, leads: bool = False, regions=("us-central1", "us-east1")):
+    """The second machine of a job in us-central1, to which the bucket shows these states."""
+    found = SimpleNamespace(
+        name="duo",
+        leads=leads,
+        job=SimpleNamespace(regions=list(regions)),
+        machine=SimpleNamespace(name="duo-1", zone="us-central1-a"),
+        stopping=Stopping(),
+        state=State(),
+    )
+    left = list(states)
+
+    def read() -> State:
+        if not left:
+            raise NoJob("there is no job 'duo'")
+        found.state = left.pop(0)
+        return found.state
+
+    found.states = SimpleNamespace(read=read)
+    return found
+
+
+def test_machines_wait_for_the_first_one_and_go_on_with_it():
+    Attempt.check_region(attempt(State(), HERE))
+    Attempt.check_region(attempt(leads=True))
+    Attempt.check_region(attempt(regions=["us-central1"]))
+
+
+@pytest.mark.parametrize(
+    "states", [[ELSEWHERE], [State(), ELSEWHERE], [State("KILLED", zone="us-central1-a")], []]
+)
+def test_machines_leave_a_job_that_others_have(states):
+    with pytest.raises(Ended):
+        Attempt.check_region(attempt(*states))
+
+
+def test_machines_that_are_deleted_while_they_wait_say_nothing():
+    """Who has the job deletes their group: that they were turned off is no failure of the job."""
+    deleted = attempt(State(), State())
+    deleted.stopping.request(SHUT_DOWN)
+    with pytest.raises(Ended, match="no first machine has job duo"):
+        Attempt.check_region(deleted)
