@@ -159,6 +159,17 @@ def test_a_box_that_goes_down_is_waited_for_before_it_starts(monkeypatch):
         power.wait_while_stopping(None, box(status="STOPPING"), said.append)
 
 
+def test_a_box_that_does_not_go_off_is_turned_off_once_a_minute(monkeypatch):
+    clock, asked = [0.0], []
+    monkeypatch.setattr(power.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(power.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + 1))
+    monkeypatch.setattr(power.instances, "stop", lambda config, machine: asked.append(clock[0]))
+    off = lambda: box(OFF, "TERMINATED" if clock[0] > 150 else "RUNNING")
+    monkeypatch.setattr(power, "look_again", lambda config, found: off())
+    assert power.wait_until_off(None, off(), lambda text: None).machine.status == "TERMINATED"
+    assert asked == [62, 123]
+
+
 @pytest.mark.parametrize("old", ["RUNNING", "UPLOADING", STOPPED, "FAILED"])
 def test_the_end_of_a_box_without_a_worker_is_written(bucket, cloud, old):
     name = f"box-{old.lower()}"

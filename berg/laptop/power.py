@@ -112,6 +112,7 @@ def wait_until_off(config: Config, found: Entry, say: Say) -> Entry:
             stopped_at = stopped_at or now
             if now > stopped_at + GOING:
                 instances.stop(config, found.machine)
+                stopped_at = now  # it takes its time, too
         time.sleep(PAUSE)
         found = look_again(config, found)
     if not found.machine:

@@ -26,8 +26,8 @@ from berg.google import secret
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 from berg.laptop import index, jobs, launch, records
-from berg.laptop.resume import asked_anew, begun_anew
-from berg.plan import LIMITS, JobSpec, Plan, sha256, spec_of
+from berg.laptop.resume import ANEW, asked_anew, begun_anew, with_patch
+from berg.plan import LIMITS, JobSpec, Plan, sha256
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
 MOST = 100_000  # jobs
@@ -291,19 +291,19 @@ class Again:
             now += f", HEAD {self.code.head[:12]} with {changes} of its files changed"
         return f"{now}; before it was {before}"
 
-    def spec(self, secrets: tuple[str, ...], notify: str | None) -> JobSpec:
+    def spec(self, given: JobSpec) -> JobSpec:
         """Return what its machines were asked for with, and the secrets that are given now.
 
         Raise BergError where one is missing, and where those of the first time are there still.
         """
         if self.is_over:
-            return asked_anew(self.first, secrets, notify)
-        if secrets or notify:
+            return asked_anew(self.first, {key: getattr(given, key) for key in ANEW})
+        if given.secrets or given.notify:
             raise BergError(
                 f"other jobs of {self.sweep} go on with the secrets that it has: leave out "
                 "--secret and --notify"
             )
-        return spec_of(self.first)
+        return with_patch(self.first, given.pod_patch)
 
 
 def again(config: Config, name: str, folder: Path | None = None) -> Again | None:
