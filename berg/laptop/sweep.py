@@ -319,7 +319,7 @@ def again(config: Config, name: str, folder: Path | None = None) -> Again | None
         raise BergError(f"there is no sweep {name!r}. See what there is: berg list")
     there = {entry.name: entry for entry in entries(config, name) if entry.state}
     if number:
-        chosen = [one_over(there[jobs.find(config, f"{name}/{number}").name])]
+        chosen = [one_over(there, jobs.find(config, f"{name}/{number}").name)]
     else:
         chosen = [entry for entry in there.values() if state_of(entry) in ("FAILED", "LOST")]
     if not chosen:
@@ -338,8 +338,11 @@ def state_of(entry: jobs.Entry) -> str:
     return entry.state.state if entry.state else ""
 
 
-def one_over(entry: jobs.Entry) -> jobs.Entry:
-    """Return a job of a sweep; raise BergError unless it is over."""
+def one_over(there: dict[str, jobs.Entry], name: str) -> jobs.Entry:
+    """Return a job of a sweep; raise BergError unless it is one that is over."""
+    entry = there.get(name)
+    if entry is None:
+        raise BergError(f"{name} cannot run again: its state is damaged. See it: berg show {name}")
     if state_of(entry) not in job.FINAL:
         raise BergError(
             f"{entry.name} is not over ({entry.status}). See it: berg tail {entry.name}"
