@@ -22,6 +22,7 @@ IMAGE_NAME = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?")  # of conta
 # What spec_of takes from no record, and what it takes that becomes a part of a URL.
 MAX_NOTE = 200  # characters
 UNBELIEVED = {"cmd", "name", "note", "defaults", "secrets", "notify", "branch", "commit"}
+UNBELIEVED |= {"pod_patch"}  # a part of a request, which would be sent with the person's rights
 NAMES = ("image", "gpu_type", "machine_type", "tpu", "cluster", "queue")
 QUEUE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # fits a label, too
 RESERVED = ("BERG_", "PET_", "MASTER_")
@@ -360,7 +361,8 @@ def check_variable(option: str, key: str) -> None:
 
 
 def spec_of(job: Job) -> JobSpec:
-    """Return what a job was asked for with, without its name, its secrets and its webhook.
+    """Return what a job was asked for with, without its name, its secrets, its webhook and the
+    patch for its pods.
 
     Raise BergError where its record says what no option can be. What names a file or variable of
     the laptop is left out: machines may have written the record.

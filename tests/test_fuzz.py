@@ -9,6 +9,7 @@ import copy
 import http.client
 import json
 import os
+import re
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from memory_bucket import Memory
 
 import berg
 from berg import BergError, cli, config, gce, job, plain
+from berg.commands.terminal import complete_names, complete_zones
 from berg.google import api, mirror, owner
 from berg.laptop import launch
 from berg.plan import Offer
@@ -61,6 +63,7 @@ VALUES = st.recursive(
 RAW = st.sampled_from(["", "{", "[" * 50_000, '{"a": 1, "a": 2}', "null", "\x1b[2J"])
 RAW |= st.text(max_size=20)
 SPEC = {"num_gpus": 0, "env": ["A=b"], "zones": ["us-central1-a"], "secrets": [], "data": []}
+SPEC |= {"mount": ["mnist:/mnt/data"], "regions": [], "pod_patch": None, "queue": None}
 
 
 def sound(name: str, sweep: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
@@ -176,8 +179,24 @@ COMMANDS = [
     ["ssh-config"],
     ["reap", "-y"],
     ["reap", "--json"],
-    ["data", "list"],
-    ["data", "list", "mnist"],
+    ["data", "ls"],
+    ["data", "ls", "mnist"],
+    ["list", "-a", "--limit", "1"],
+    ["show", "lr/0"],
+    ["log", "lr"],
+    ["tail", "lr/0"],
+    ["fetch", "lr/0"],
+    ["fetch", "one", "--watch"],
+    ["sync", "one"],
+    ["diff", "lr-0", "one"],
+    ["page", "--export", "berg_results/out/page", "@"],
+    ["ssh", "lr/0", "--dry-run"],
+    ["stop", "--now", "one"],
+    ["profile", "lr/0"],
+    ["cache", "status", "train"],
+    ["rerun", "lr/0", "--dry-run"],
+    ["rerun", "@", "--dry-run", "--spot"],
+    ["run", "--resume", "lr/0", "--dry-run"],
     ["data", "pull", "mnist", "berg_results/out/mnist"],
     ["data", "rm", "mnist", "-y"],
     ["profile", "one"],
@@ -185,8 +204,11 @@ COMMANDS = [
     ["run", "--resume", "one", "--dry-run"],
     ["run", "--resume", "lr", "--dry-run"],
     ["kill", "one"],
+    ["kill", "lr"],
     ["rm", "-y", "one", "lr"],
+    ["rm", "-y", "one*"],
 ]
+GENTLE = COMMANDS[:-4]  # they delete no job
 PAGES = ["/", "/job/one/", "/sweep/lr/", "/job/one/log", "/job/one/kill", "/job/one/log.txt"]
 PAGES += ["/job/one/?find=loss", "/job/one/files/metrics.jsonl"]
 OLD = Path(__file__).parent / "records/before_the_gate.json"
@@ -252,8 +274,9 @@ def check_output(name: str, text: str) -> None:
 
 
 def run(arguments: list[str]) -> None:
-    """One command: it may refuse, in words."""
+    """One command: it may refuse, in words; but it is one of berg's."""
     done = CliRunner().invoke(cli.cli, arguments)
+    assert "Usage: " not in done.output, done.output
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
     check_output(str(arguments), done.output)
@@ -264,10 +287,22 @@ def use_python() -> None:
     try:
         this = berg.Job("one")
         check_output("berg.Job", this.state.reason + this.state.job.results_dir)
+        check_output("berg.Job.wait", this.wait(0.1).reason)
         this.logs()
         this.fetch()
+        this.kill()
     except BergError as error:
         assert error.message
+    except TimeoutError:  # what its state says is not over
+        pass
+
+
+def complete() -> None:
+    """What the shell offers: words of Google's kind."""
+    offered = [name for begun in ("", "lr/") for name in complete_names(None, None, begun)]
+    offered += complete_zones(None, None, "")
+    odd = [word for word in offered if not re.fullmatch(r"[a-z0-9]([a-z0-9/-]*[a-z0-9])?", word)]
+    assert not odd, odd
 
 
 @pytest.fixture(scope="module")
@@ -328,6 +363,7 @@ def test_any_bucket_is_read_without_harm(world, site, changes, replaced):
         run(command)
     fill(world, objects)  # some of them delete
     use_python()
+    complete()
     for address in PAGES:
         look(site, address)
     odd = [path for path in files(world.home) if not path.startswith(OURS)]
@@ -345,7 +381,7 @@ def test_a_bucket_of_an_earlier_berg_is_read_and_its_jobs_go_on(world, site, mon
     assert "damaged" not in shown and "one" in shown and "lr-0" in shown
     told = CliRunner().invoke(cli.cli, ["show", "one"])
     assert told.exit_code == 0 and "python train.py" in told.output, told.output
-    for command in COMMANDS[:-2]:
+    for command in GENTLE:
         run(command)
     for again in (["rerun", "one"], ["run", "--resume", "one"], ["run", "--resume", "lr"]):
         refused = CliRunner().invoke(cli.cli, [*again, "--dry-run"])
@@ -359,10 +395,52 @@ def test_a_bucket_of_an_earlier_berg_is_read_and_its_jobs_go_on(world, site, mon
     assert left == [".berg/index/living/.complete"], left
 
 
+def test_one_job_of_a_sweep_whose_state_is_damaged_does_not_run_again(world):
+    objects = sound_bucket()
+    objects[".berg/jobs/lr-0_state.json"]["claim"] = ["evil"]
+    fill(world, objects)
+    refused = CliRunner().invoke(cli.cli, ["run", "--resume", "lr/0", "--dry-run"])
+    assert refused.exit_code == 1 and "lr-0 cannot run again: its state is da" in refused.output
+
+
+LATER = Path(__file__).parent / "records/before_the_stops.json"
+
+
+def test_a_bucket_of_a_berg_before_devboxes_stopped_is_read_and_its_jobs_go_on(world, monkeypatch):
+    """Written by commit 298e908 on its embedded cloud: jobs, a sweep, a cluster and a devbox."""
+    objects = json.loads(LATER.read_text())
+    fill(world, objects)
+    monkeypatch.setenv("KEY", "sesame")
+
+    def told(*words: str) -> str:
+        done = CliRunner().invoke(cli.cli, words)
+        assert done.exit_code == 0 and "damaged" not in done.output, done.output
+        check_output(str(words), done.output)
+        return done.output
+
+    listed = told("list", "-a", "-v")
+    assert {"good", "bad", "lr-0", "lr-1", "duo", "box"} <= set(listed.split())
+    assert "python3 train.py 2" in told("show", "bad") and "1 SUCCEEDED, 1 FAILED" in told(
+        "show", "lr"
+    )
+    assert "training 0.5" in told("log", "good") and "training 0.7" in told("log", "duo")
+    assert "mnist" in told("data", "ls")
+    told("diff", "good", "bad")
+    for again in (["rerun", "bad"], ["run", "--resume", "bad"], ["run", "--resume", "lr"]):
+        assert "maxRunDuration" in told(*again, "--dry-run")
+    refused = CliRunner().invoke(cli.cli, ["rerun", "withsecret", "--dry-run"])
+    assert "asks for anew: --secret KEY" in refused.output
+    told("rerun", "withsecret", "--dry-run", "--secret", "KEY")
+    told("rm", "-y", "good", "bad", "lr", "duo", "withsecret")
+    left = [name for name in world.memory.blobs if name.startswith(".berg/jobs/")]
+    assert left == [".berg/jobs/box_metadata.json", ".berg/jobs/box_state.json"]
+
+
 def test_a_sound_bucket_is_read(world, site):
     fill(world, sound_bucket())
-    for command in COMMANDS[:-2]:
+    for command in GENTLE:
         run(command)
+    fill(world, sound_bucket())
     shown = CliRunner().invoke(cli.cli, ["run", "--resume", "lr", "--dry-run"])
     assert shown.exit_code == 0, shown.output
     assert CliRunner().invoke(cli.cli, ["show", "one"]).exit_code == 0

@@ -362,6 +362,11 @@ def test_a_patch_brings_volumes_and_a_sidecar(berg, kube, tmp_path):
     assert "from beside" in berg.log("patched")
     phases = lambda: [pod["status"]["phase"] for pod in pods.of(kube, "patched")]
     wait_for(lambda: phases() == ["Succeeded"], what="the end of the pod with its sidecar")
+    refused = berg("rerun", "patched", "--dry-run")
+    assert refused.returncode == 1 and "asks for anew: --pod-patch FILE" in refused.stderr
+    again = berg("rerun", "patched", "--dry-run", *options[4:])
+    assert again.returncode == 0 and "patched: metadata.labels" in again.stderr, again.stderr
+    assert json.loads(again.stdout)["spec"]["template"]["metadata"]["labels"]["team"] == "vision"
     (tmp_path / "pod.yaml").write_text(SIDECAR.replace("/shared}]", "/shared}]\n    wings: 2"))
     berg.allowed.append(400)
     for more in (["--dry-run"], []):

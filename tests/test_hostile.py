@@ -906,6 +906,25 @@ def test_what_a_record_says_of_secrets_and_settings_is_not_believed_by_resume(be
     rows.append(("a record that names a project, an endpoint, an account", "ignored"))
 
 
+HOST = {"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}
+
+
+@pytest.mark.parametrize("patch", [HOST, {"spec": {"serviceAccountName": "admin"}}, {"spec": 3}])
+def test_a_patch_for_pods_in_a_record_is_given_anew_or_not_at_all(berg, rows, patch):
+    """It would be a part of a request, sent with the rights of who lets the job run again."""
+    record(berg, "sly", spec={"pod_patch": patch, "cluster": "train"}, place="gke")
+    text = record(berg, "lr-0", sweep="lr", params={"x": "1"}, spec={"pod_patch": patch})
+    sweep = {"jobs": ["lr-0"], "sha256": [plan.sha256(text)]}
+    berg.bucket.write(job.sweep_path("lr"), json.dumps(sweep))
+    for words in (("rerun", "sly"), ("run", "--resume", "sly"), ("run", "--resume", "lr")):
+        refused = berg(*words, "--dry-run")
+        assert refused.returncode == 1, refused.stdout
+        assert "had a patch for its pods, which berg asks for anew: --pod-patch FILE" in (
+            refused.stderr
+        )
+    rows.append(("a record that patches the pods of its job", "asked anew"))
+
+
 @pytest.mark.parametrize(
     "spec",
     [{"zones": ["../../evil"]}, {"image_project": "a/../b"}, {"num_gpus": "0"}, {"zones": [[1]]}],

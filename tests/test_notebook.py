@@ -64,6 +64,29 @@ def test_the_page_for_the_browser_is_its_owners_alone(tmp_path):
     assert 'url=http://127.0.0.1:4711/lab?token=abc"' in page.read_text()
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_machine_that_never_stops_talking_is_not_listened_to(monkeypatch, stream):
+    endless = f"import sys\nwhile True: sys.{stream}.write('x' * 10_000)"
+    monkeypatch.setattr(notebook.ssh, "require", lambda _: sys.executable)
+    monkeypatch.setattr(notebook.ssh, "command", lambda *_: ["ssh", "-c", endless])
+    with pytest.raises(BergError, match="cannot be reached on box: it says too much"):
+        notebook.find_server(Config(), SimpleNamespace(machine="box"))
+
+
+def test_what_a_machine_says_before_its_tunnel_takes_no_memory(monkeypatch):
+    monkeypatch.setattr(notebook, "PATIENCE", 1)
+    read: list[int] = []
+    words = [sys.executable, "-c", "while True: print('x' * 10_000, end='')"]
+    with subprocess.Popen(words, text=True, stdout=subprocess.PIPE) as tunnel:
+        line = tunnel.stdout.readline
+        monkeypatch.setattr(
+            tunnel.stdout, "readline", lambda most: read.append(most) or line(most), raising=False
+        )
+        with pytest.raises(BergError, match="no tunnel to box opened"):
+            notebook.wait_for_tunnel(tunnel, SimpleNamespace(machine="box"))
+    assert read and set(read) == {notebook.MOST}
+
+
 def test_who_listens_in_place_of_a_tunnel_gets_no_token(monkeypatch):
     """Another user of this computer sees the port in ssh's arguments before ssh has it."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:

@@ -13,6 +13,7 @@ from berg import gate, plain
 from berg.commands import terminal
 from berg.commands.tables import Interleaved
 from berg.google import paths
+from berg.laptop import names
 from berg.watch import markup
 
 EVIL = "a\x1b]0;title\x07b\x9b31mc\u202ed\x1b[2Je\x1b[31mred\x1b[0m\x08\x00\x7f\ud800\r\u2066"
@@ -80,6 +81,18 @@ def test_no_odd_name_reaches_the_shells_completion(monkeypatch, tmp_path):
     (tmp_path / "zones").write_text("us-central1-a\n;evil\n")
     assert terminal.complete_names(None, None, "") == ["good", "lr"]
     assert terminal.complete_zones(None, None, "") == ["us-central1-a"]
+
+
+def test_a_shell_that_completes_meanwhile_reads_all_names_or_those_of_before(monkeypatch, tmp_path):
+    monkeypatch.setenv("BERG_HOME", str(tmp_path))
+    named = [(f"job-{number}", "") for number in range(2000)]
+    names.remember(named, set())
+    reader, before = names.file().open(), names.file().read_text()
+    names.remember(named[:10], set())
+    names.forget(["job-3"])
+    assert reader.read() == before, "who had it open goes on with the whole"
+    assert len(names.file().read_text().splitlines()) == 9
+    assert [path.name for path in tmp_path.iterdir()] == ["names"]
 
 
 def test_a_long_log_comes_whole_and_a_block_ahead(monkeypatch):

@@ -107,6 +107,14 @@ def test_items_without_a_name_and_directives_are_refused():
             podpatch.merged(TEMPLATE, {"spec": spec})
 
 
+@pytest.mark.parametrize("spec", [{"volumes": 3}, {"volumes": [3]}, {"securityContext": {"a": 1}}])
+def test_what_fits_nowhere_in_a_pod_is_refused(spec):
+    """As Python gives it, without a file that was looked at."""
+    template = {"spec": {**TEMPLATE["spec"], "securityContext": 7}}
+    with pytest.raises(BergError, match="--pod-patch: what it holds is no part of a pod"):
+        podpatch.merged(template, {"spec": spec})
+
+
 def test_a_missing_file_and_a_patch_without_a_cluster(tmp_path):
     with pytest.raises(BergError, match="cannot read it"):
         podpatch.read(str(tmp_path / "none"))

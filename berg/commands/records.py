@@ -293,8 +293,8 @@ def rerun(
     """Run a job again, as a new one with a name of its own.
 
     The command, the code and the options are those of the job NAME; options that are given here
-    replace them, and --env adds to the job's. Secrets and --notify are to be given again. A job of
-    a sweep runs on its own. Defaults of a repo are not looked at again.
+    replace them, and --env adds to the job's. Secrets, --notify and --pod-patch are to be given
+    again. A job of a sweep runs on its own. Defaults of a repo are not looked at again.
 
     \b
     berg rerun @
@@ -313,7 +313,7 @@ def rerun(
     code_of = None if is_other_code else lambda settings: records.code_of(settings, before)
     start.read_patch(options)
     asked = {"branch": None, "commit": None, **given(ctx, options)}
-    spec = asked_anew(before, asked.pop("secrets", ()), asked.pop("notify", None))
+    spec = asked_anew(before, asked)
     asked["env"] = (*spec.env, *options["env"])  # the last one of a name counts
     spec = replace(spec, **asked)
     if before.notify and spec.notify is None:

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     Launched = tuple[config.Config, Job, str]
 
 
-ASKED_ANEW = {"secrets", "notify"}  # options with which a job or sweep may go on
-
-
 def wish(options: dict[str, Any]) -> JobSpec:
     """Return what the command line asks for, and for the rest what the repo's defaults do."""
     from berg.laptop import defaults
@@ -52,8 +49,10 @@ def check_resume(name: str | None, options: dict[str, Any]) -> None:
     """
     if (options["cmd"] is None) != bool(name):
         raise click.UsageError("give a command, or --resume NAME")
+    from berg.laptop.resume import ANEW
+
     ctx = click.get_current_context()
-    there = given(ctx, options).keys() - ASKED_ANEW if name else set()
+    there = given(ctx, options).keys() - {*ANEW} if name else set()
     if others := [each.opts[0] for each in ctx.command.params if each.name in there]:
         how = f"leave out {', '.join(others)}. With other options: berg rerun {name}"
         raise click.UsageError(f"--resume goes on with what {name} was asked for with: {how}")
@@ -149,7 +148,7 @@ def resume(
     from berg.laptop import resume as going_on
 
     found, this = going_on.described(settings, latest.resolve(settings, name))
-    asked = going_on.asked_anew(this, spec.secrets, spec.notify)
+    asked = going_on.asked_anew(this, {key: getattr(spec, key) for key in going_on.ANEW})
     plan = going_on.plan(config.load_ready(**asked.settings), this, asked)
     say(tables.plan(plan))
     say_differences(this, plan)

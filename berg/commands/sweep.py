@@ -120,7 +120,7 @@ def resume(settings: config.Config, name: str, given: JobSpec, asked: Asked) -> 
         name = name.partition("/")[0]
         say(f"No job of {name} failed or was lost. One that was killed: berg run --resume {name}/0")
         return None if asked.dry_run else Launched(settings, name, 0)
-    spec = found.spec(given.secrets, given.notify)
+    spec = found.spec(given)
     settings = config.load_ready(**spec.settings)
     machines = sweep.missing(settings, found, asked.parallel)
     plan = sweep.plan_again(settings, found, spec, len(machines))

@@ -5,6 +5,7 @@ read, which leads to the server, and goes with the tunnel.
 """
 
 import contextlib
+import functools
 import html
 import re
 import socket
@@ -12,8 +13,10 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from berg import BergError, gate
 from berg.config import Config
@@ -22,6 +25,7 @@ from berg.laptop.ssh import Say, Target
 
 SCRIPT = Path(__file__).parents[1] / "machine/notebook.py"
 PATIENCE = 30  # seconds for the tunnel to open
+MOST = 100_000  # characters that a machine may say of its server, or in a line
 READY = "berg-tunnel"
 # What runs there: ssh runs it once it has the port here, and it ends with its input.
 OPEN = ["echo", READY, "&&", "exec", "cat"]
@@ -65,8 +69,7 @@ def opened(config: Config, name: str, say: Say) -> Iterator[tuple[Path, "subproc
 def find_server(config: Config, target: Target) -> Server:
     """Return the Jupyter server of a machine; raise BergError with why there is none."""
     words = ssh.command(config, target, ["-o", "BatchMode=yes"], ["python3", "-"])
-    program = [ssh.require("ssh"), *words[1:]]
-    done = subprocess.run(program, input=SCRIPT.read_text(), capture_output=True, text=True)
+    done = run([ssh.require("ssh"), *words[1:]], SCRIPT)
     if "there is no Jupyter" in done.stderr:
         raise BergError(
             f"{target.machine} has no Jupyter. Install it: "
@@ -79,6 +82,32 @@ def find_server(config: Config, target: Target) -> Server:
         return server_from(done.stdout.rstrip().rpartition("\n")[2].encode())
     except ValueError as error:
         raise BergError(f"{target.machine} says something odd of its Jupyter: {error}") from None
+
+
+def run(program: list[str], script: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a program with a file as its input, and end it if it says more than MOST: a machine may
+    say what it likes for as long as it likes.
+    """
+    pipe = subprocess.PIPE
+    with (
+        script.open() as given,
+        subprocess.Popen(
+            program, stdin=given, stdout=pipe, stderr=pipe, text=True, errors="replace"
+        ) as process,
+        ThreadPoolExecutor() as pool,
+    ):
+
+        def read(stream: IO[str]) -> str:
+            text = stream.read(MOST + 1)
+            if len(text) > MOST:
+                process.kill()
+            return text
+
+        said = list(pool.map(read, filter(None, (process.stdout, process.stderr))))
+        code = process.wait()
+    if max(map(len, said)) > MOST:
+        said[1] += "\nit says too much"
+    return subprocess.CompletedProcess(program, code, *said)
 
 
 def server_from(data: bytes) -> Server:
@@ -107,10 +136,12 @@ def wait_for_tunnel(tunnel: "subprocess.Popen[str]", target: Target) -> None:
     Whoever listens at the port is not asked: another user of this computer may see it in ssh's
     arguments and be quicker.
     """
+    assert tunnel.stdout
     timer = threading.Timer(PATIENCE, tunnel.terminate)
     timer.start()
     try:
-        is_open = any(line.strip() == READY for line in tunnel.stdout or ())
+        lines = iter(functools.partial(tunnel.stdout.readline, MOST), "")
+        is_open = any(line.strip() == READY for line in lines)
     finally:
         timer.cancel()
     if not is_open:

@@ -8,6 +8,7 @@ Google does not make anew. Not covered: sweeps (sweep.py), devboxes.
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from berg import BergError, job, places, states
 from berg.config import Config
@@ -16,6 +17,8 @@ from berg.google.storage import Bucket, Changed
 from berg.laptop import index, jobs, launch, records
 from berg.plan import JobSpec, Plan, spec_of
 
+# Options that are given anew when a job goes on or runs again.
+ANEW = ("secrets", "notify", "pod_patch")
 # Fields of a job that today's berg may fill otherwise than the one that submitted it.
 COMPARED = (
     "image",
@@ -60,11 +63,34 @@ def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
     return found, this
 
 
-def asked_anew(this: job.Job, secrets: tuple[str, ...], notify: str | None) -> JobSpec:
-    """Return what a job was asked for with, and the secrets and the webhook that are given now.
+def asked_anew(this: job.Job, given: dict[str, Any]) -> JobSpec:
+    """Return what a job was asked for with, and of what is `given` now the secrets, the webhook and
+    the patch for its pods, which are taken out there.
 
-    Raise BergError where one of its secrets is not given.
+    Raise BergError where one of its secrets is not given, or its patch.
     """
+    anew = {key: given.pop(key) for key in ANEW if key in given}
+    check_secrets(this, anew.get("secrets", ()))
+    spec = with_patch(this, anew.pop("pod_patch", None))
+    return replace(spec, **anew)
+
+
+def with_patch(this: job.Job, patch: dict[str, Any] | None) -> JobSpec:
+    """Return what a job was asked for with, and the patch for its pods that is given now.
+
+    Raise BergError where it had one and none is given: what its record says may be another's, and
+    would be sent to the cluster with the rights of who lets it run again.
+    """
+    if this.spec.get("pod_patch") and patch is None:
+        raise BergError(
+            f"{this.sweep or this.job_name} had a patch for its pods, which berg asks for anew: "
+            "--pod-patch FILE"
+        )
+    return replace(spec_of(this), pod_patch=patch)
+
+
+def check_secrets(this: job.Job, secrets: tuple[str, ...]) -> None:
+    """Raise BergError where a secret that a job had is not given."""
     given = {text.partition("=")[0] for text in secrets}
     if missing := [name for name in this.secrets if name not in given]:
         options = " ".join(f"--secret {name}" for name in missing)
@@ -72,7 +98,6 @@ def asked_anew(this: job.Job, secrets: tuple[str, ...], notify: str | None) -> J
             f"{this.sweep or this.job_name} had secrets, which berg asks for anew: {options} "
             "(or NAME=FILE)"
         )
-    return replace(spec_of(this), secrets=secrets, notify=notify)
 
 
 def plan(config: Config, this: job.Job, spec: JobSpec) -> Plan:
@@ -96,6 +121,8 @@ def differences(before: job.Job, now: job.Job) -> list[str]:
         old, new = getattr(before, name), getattr(now, name)
         if old != new:
             found.append(f"{name.replace('_', ' ')}: {old or 'none'} before, now {new or 'none'}")
+    if before.spec.get("pod_patch") != now.spec.get("pod_patch"):
+        found.append("the patch for its pods is another one")
     return found
 
 

@@ -26,8 +26,8 @@ from berg.google import secret
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 from berg.laptop import index, jobs, launch, records
-from berg.laptop.resume import asked_anew, begun_anew
-from berg.plan import LIMITS, JobSpec, Plan, sha256, spec_of
+from berg.laptop.resume import ANEW, asked_anew, begun_anew, with_patch
+from berg.plan import LIMITS, JobSpec, Plan, sha256
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
 MOST = 100_000  # jobs
@@ -291,19 +291,19 @@ class Again:
             now += f", HEAD {self.code.head[:12]} with {changes} of its files changed"
         return f"{now}; before it was {before}"
 
-    def spec(self, secrets: tuple[str, ...], notify: str | None) -> JobSpec:
+    def spec(self, given: JobSpec) -> JobSpec:
         """Return what its machines were asked for with, and the secrets that are given now.
 
         Raise BergError where one is missing, and where those of the first time are there still.
         """
         if self.is_over:
-            return asked_anew(self.first, secrets, notify)
-        if secrets or notify:
+            return asked_anew(self.first, {key: getattr(given, key) for key in ANEW})
+        if given.secrets or given.notify:
             raise BergError(
                 f"other jobs of {self.sweep} go on with the secrets that it has: leave out "
                 "--secret and --notify"
             )
-        return spec_of(self.first)
+        return with_patch(self.first, given.pod_patch)
 
 
 def again(config: Config, name: str, folder: Path | None = None) -> Again | None:
@@ -319,7 +319,7 @@ def again(config: Config, name: str, folder: Path | None = None) -> Again | None
         raise BergError(f"there is no sweep {name!r}. See what there is: berg list")
     there = {entry.name: entry for entry in entries(config, name) if entry.state}
     if number:
-        chosen = [one_over(there[jobs.find(config, f"{name}/{number}").name])]
+        chosen = [one_over(there, jobs.find(config, f"{name}/{number}").name)]
     else:
         chosen = [entry for entry in there.values() if state_of(entry) in ("FAILED", "LOST")]
     if not chosen:
@@ -338,8 +338,11 @@ def state_of(entry: jobs.Entry) -> str:
     return entry.state.state if entry.state else ""
 
 
-def one_over(entry: jobs.Entry) -> jobs.Entry:
-    """Return a job of a sweep; raise BergError unless it is over."""
+def one_over(there: dict[str, jobs.Entry], name: str) -> jobs.Entry:
+    """Return a job of a sweep; raise BergError unless it is one that is over."""
+    entry = there.get(name)
+    if entry is None:
+        raise BergError(f"{name} cannot run again: its state is damaged. See it: berg show {name}")
     if state_of(entry) not in job.FINAL:
         raise BergError(
             f"{entry.name} is not over ({entry.status}). See it: berg tail {entry.name}"

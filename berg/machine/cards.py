@@ -9,7 +9,8 @@ machines' metadata.
 This keeps out whoever writes to the bucket and no more. It does not keep out who may read the key:
 the job's own root; people and machines that may list instances, while it lies in the metadata;
 machines of the same account, while it lies in Secret Manager. An object that was signed once may be
-written again or deleted: a stranger may end a job so, but not log in to it.
+written again: who saw a newer one ignores it (cluster.py), a machine that just came may not. It may
+be deleted: a stranger may end a job so, but not log in to it.
 """
 
 import hashlib

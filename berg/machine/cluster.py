@@ -5,13 +5,13 @@ Every machine writes one object to the bucket and reads those of the others:
     .berg/machines/<job>/<machine>.json   name, rank, addresses, ssh host keys; of the first one
     also the
                                           public key with which it logs in to the others
-    its custom metadata                   attempt, phase (UP, READY, ENDED, FAILED), exit_code,
-    ended_at, reason, uploaded,
-                                          lost (what it could not upload), used_at, warning
+    its custom metadata                   attempt, serial, phase (UP, READY, ENDED, FAILED), reason,
+                                          exit_code, ended_at, uploaded, lost (what it could not
+                                          upload), used_at, warning
 
-Both are signed (cards.py); what is not is ignored. A command that failed runs again on all machines
-together: each meets the others anew once it has stopped its own and uploaded its results. The
-attempt in its object says for which it did so.
+Both are signed (cards.py); what is not, or is older than what was seen, is ignored. A command that
+failed runs again on all machines together: each meets the others anew once it has stopped its own
+and uploaded its results. The attempt in its object says for which it did so.
 
 The machine with the lowest rank that is there leads: it writes the job's state. A machine is there
 if Compute Engine says that it lives and if it writes its object, as each does many times in the
@@ -82,7 +82,7 @@ class Member:
     )
     # its object is written by one thread at a time
     lock: threading.Lock = field(default_factory=threading.Lock)
-    # machine -> its object's generation, since when
+    # machine -> its object's serial, since when
     heard: dict[str, tuple[int, float]] = field(default_factory=dict)
     listened: float = 0.0  # time.monotonic() of the last look at the others' objects
     silent: list[str] = field(default_factory=list)  # machines that were not heard of for too long
@@ -94,6 +94,8 @@ class Member:
     leaderless_since: float = 0.0
     deleted_for: tuple[int, float] = (0, 0.0)  # what was heard last of the first machine, deleted
     attempt: int = 1  # of the job, that this machine makes or waits for
+    serial: int = 0  # of this machine's object: each one that it writes has a higher one
+    newest: dict[str, int] = field(default_factory=dict)  # object -> the highest that was seen
 
     @property
     def is_alone(self) -> bool:
@@ -124,7 +126,9 @@ def first(listed: list[dict[str, Any]] | None) -> dict[str, Any]:
 def announce(member: Member, **changes: str) -> None:
     """Write this machine's object: who it is, and how far it is (see above)."""
     with member.lock:
+        member.serial = max(member.serial + 1, int(time.time() * 1e6))  # also after a reboot
         about = {"attempt": str(member.attempt), "instance": member.node.instance_id}
+        about["serial"] = str(member.serial)
         member.summary |= {**changes, **about}
         name = f"{job.machines_prefix(member.job.job_name)}{member.machine.name}.json"
         content = cards.write(member.key, name, member.node)
@@ -316,7 +320,7 @@ def phases(member: Member) -> dict[str, Any]:
     silent.
     """
     prefix = job.machines_prefix(member.job.job_name)
-    found = member.bucket.list(prefix, "name,metadata,generation")
+    found = member.bucket.list(prefix, "name,metadata")
     listed = believed(member, [blob for blob in found if blob.name.endswith(".json")])
     blobs = {blob.name.removeprefix(prefix).removesuffix(".json"): blob for blob in listed}
     now, patience = time.monotonic(), member.job.longest_silence
@@ -324,22 +328,32 @@ def phases(member: Member) -> dict[str, Any]:
         member.heard.clear()  # it could not listen itself
     member.listened = now
     for name, blob in blobs.items():
-        if member.heard.get(name, (0, 0.0))[0] != blob.generation:
-            member.heard[name] = blob.generation, now
+        if member.heard.get(name, (-1, 0.0))[0] != serial_of(blob):
+            member.heard[name] = serial_of(blob), now
     quiet = [name for name, (_, since) in member.heard.items() if now - since > patience]
     member.silent = sorted(name for name in quiet if name != member.machine.name)
     return blobs
 
 
 def believed(member: Member, blobs: Iterable[Any]) -> list[Any]:
-    """Return the objects whose metadata a machine of this job signed."""
+    """Return the objects whose metadata a machine of this job signed, and nothing newer since:
+    somebody may write again what was signed before.
+    """
     found = []
     for blob in blobs:
-        if cards.is_signed(member.key, blob.name, blob.metadata):
-            found.append(blob)
-        else:
+        if not cards.is_signed(member.key, blob.name, blob.metadata):
             ignore(member, blob.name, "it is not signed by a machine of this job")
+        elif serial_of(blob) < member.newest.get(blob.name, 0):
+            ignore(member, blob.name, "somebody wrote again what its machine had written before")
+        else:
+            member.newest[blob.name] = serial_of(blob)
+            found.append(blob)
     return found
+
+
+def serial_of(blob: Any) -> int:
+    """Return the number of an object among those that its machine wrote."""
+    return int(blob.metadata.get("serial", 0))
 
 
 def get_ready(member: Member) -> None:

@@ -69,6 +69,7 @@ def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     image = config.default_docker_image
     where, accounts = container.where(cluster), podaccount.accounts(config, cluster)
     volumes.check(cluster, spec)
+    podpatch.check("of the job", spec.pod_patch or {})
     if spec.queue:
         check_queue(config, where, spec.queue)
     if spec.tpu is None:

@@ -41,6 +41,12 @@ def read(file: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise BergError(f"--pod-patch {file}: cannot read it ({error})") from None
     patch = parse(file, text)
+    check(file, patch)
+    return {key: patch[key] for key in ("metadata", "spec") if key in patch}
+
+
+def check(file: str, patch: Any) -> None:
+    """Raise BergError for what is no patch, or changes what is berg's."""
     try:
         taken = what_is_bergs(patch)
         unknown = sorted(patch.keys() - {"apiVersion", "kind", "metadata", "spec"})
@@ -52,7 +58,6 @@ def read(file: str) -> dict[str, Any]:
         )
     if taken:
         raise BergError(f"--pod-patch {file}: {taken[0]} is berg's, and stays as it is")
-    return {key: patch[key] for key in ("metadata", "spec") if key in patch}
 
 
 def parse(file: str, text: str) -> Any:
@@ -86,8 +91,11 @@ def what_is_bergs(patch: dict[str, Any]) -> list[str]:
 
 
 def merged(template: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod's template with a patch."""
-    return merge(copy.deepcopy(template), patch)
+    """Return a pod's template with a patch; raise BergError where that fits nowhere in it."""
+    try:
+        return merge(copy.deepcopy(template), patch)
+    except (AttributeError, TypeError):
+        raise BergError("--pod-patch: what it holds is no part of a pod") from None
 
 
 def merge(old: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:

@@ -122,6 +122,30 @@ def test_a_signed_phase_does_not_vouch_for_another_card():
         assert not nodes and said
 
 
+def test_what_a_machine_wrote_earlier_is_not_believed_when_somebody_writes_it_again(monkeypatch):
+    """The failure of an attempt before; and a last word again and again, as if it lived."""
+    clock, first = waiting_for_one(monkeypatch)
+    said, bucket = [], first.bucket
+    first.machine.say = said.append
+    second = member(bucket, "duo-1", [])
+    cluster.announce(second, phase="FAILED", reason="of the first attempt")
+    failed = bucket.blobs[PLACE]
+    for each in (first, second):
+        cluster.begin_attempt(each, 2)
+    last, nodes = bucket.blobs[PLACE], {}
+    cluster.add_nodes(first, ["duo-0", "duo-1"], nodes)
+    bucket.blobs[PLACE] = SimpleNamespace(**{**vars(failed), "generation": 7})
+    cluster.add_nodes(first, ["duo-0", "duo-1"], nodes)
+    assert sorted(nodes) == ["duo-0", "duo-1"] and cluster.phases(first).keys() == {"duo-0"}
+    why = "somebody wrote again what its machine had written before"
+    assert said == [f"Ignored gs://bucket/{PLACE}: {why}"]
+    for generation in range(first.job.longest_silence):
+        clock.now += 2
+        bucket.blobs[PLACE] = SimpleNamespace(**{**vars(last), "generation": generation})
+        cluster.phases(first)
+    assert first.silent == ["duo-1"]
+
+
 @pytest.mark.parametrize("machines", [8, 16, 32, 64])
 def test_each_machine_asks_as_often_however_many_meet(machines, monkeypatch):
     """Together they ask N times as often, not N² times."""
@@ -243,7 +267,7 @@ def test_a_first_machine_that_is_silent_is_deleted_once(monkeypatch):
 
     assert not endings(1000 + second.job.silence_seconds - 5) and not deleted
     assert not endings(1700) and deleted == ["duo-0"]
-    first.bucket.blobs[".berg/machines/duo/duo-0.json"].generation += 1  # it came, and hangs again
+    cluster.announce(first)  # it came, and hangs again
     assert not endings(2100) and deleted == ["duo-0", "duo-0"]
     (ending, *_) = endings(3000)
     assert ending.reason.startswith("duo-0 did not come within 10 minutes (--wait-minutes)")
@@ -369,8 +393,7 @@ def test_a_machine_that_comes_back_late_is_waited_for(monkeypatch):
         if clock.now > 2000 and second.attempt == 0:
             cluster.begin_attempt(second, first.attempt)
         elif second.attempt == 0:
-            blob = first.bucket.blobs[".berg/machines/duo/duo-1.json"]
-            blob.generation += 1  # its heartbeat
+            cluster.announce(second)  # its heartbeat
 
     first.pause = come
     assert [node.name for node in cluster.gather(first, 600, missing.append)] == ["duo-0", "duo-1"]
