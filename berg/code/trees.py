@@ -7,8 +7,10 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 FOLDER = "40000"  # the mode of a tree in a tree
+HASHES = {40: hashlib.sha1, 64: hashlib.sha256}  # by the length of ids
 KINDS = {FOLDER: "tree", "160000": "commit"}  # of all other modes: blob
 
 Entry = tuple[str, str]  # mode as a tree has it, id
@@ -39,7 +41,7 @@ def edited(git: Git, tree: str, changes: dict[str, Entry | None]) -> str:
     for path, entry in changes.items():
         edits.put(path, entry)
     made: list[bytes] = []
-    top = make(read_trees(git, tree, edits), tree, edits, made)
+    top = Making(read_trees(git, tree, edits), HASHES[len(tree)], made).make(tree, edits)
     written = git(["mktree", "-z", "--batch"], b"".join(made)).decode().split()
     if written[-1:] != [top]:
         raise ValueError(f"git made the tree {written[-1:]} where {top} was meant")
@@ -80,36 +82,48 @@ def entries_of(output: bytes, size: int) -> dict[str, dict[bytes, Entry]]:
     return found
 
 
-def make(read: dict[str, dict[bytes, Entry]], tree: str, edits: Edits, made: list[bytes]) -> str:
-    """Return the id of an edited tree of those that were read.
+@dataclass
+class Making:
+    """The making of an edited tree: the trees that were read, and what `git mktree` reads."""
 
-    `made` gets what `git mktree` reads of the trees in it, and then of itself.
-    """
-    entries = merged(read, tree, edits, made)
-    made.append(lines_of(entries))
-    return id_of(entries)
+    read: dict[str, dict[bytes, Entry]]
+    hashed: Any
+    made: list[bytes]
 
+    def make(self, tree: str, edits: Edits) -> str:
+        """Return the id of an edited tree; note the trees in it that change, and then itself."""
+        entries = self.merged(tree, edits)
+        self.made.append(lines_of(entries))
+        return self.id_of(entries)
 
-def merged(
-    read: dict[str, dict[bytes, Entry]], tree: str, edits: Edits, made: list[bytes]
-) -> dict[bytes, Entry]:
-    """Return the entries of an edited tree, "" for one that is new.
+    def merged(self, tree: str, edits: Edits) -> dict[bytes, Entry]:
+        """Return the entries of an edited tree, "" for one that is new.
 
-    A folder goes with its last file.
-    """
-    entries = dict(read.get(tree, {}))
-    for name, below in edits.folders.items():
-        mode, inner = entries.pop(name, ("", ""))
-        within = merged(read, inner if mode == FOLDER else "", below, made)
-        if within:
-            made.append(lines_of(within))
-            entries[name] = (FOLDER, id_of(within))
-    for name, entry in edits.files.items():
-        if entry:
-            entries[name] = entry
-        elif name not in edits.folders:
-            entries.pop(name, None)
-    return entries
+        A folder goes with its last file.
+        """
+        entries = dict(self.read.get(tree, {}))
+        for name, below in edits.folders.items():
+            mode, inner = entries.pop(name, ("", ""))
+            within = self.merged(inner if mode == FOLDER else "", below)
+            if within:
+                self.made.append(lines_of(within))
+                entries[name] = (FOLDER, self.id_of(within))
+        for name, entry in edits.files.items():
+            if entry:
+                entries[name] = entry
+            elif name not in edits.folders:
+                entries.pop(name, None)
+        return entries
+
+    def id_of(self, entries: dict[bytes, Entry]) -> str:
+        """Return the id that git gives a tree."""
+        in_order = sorted(entries.items(), key=lambda each: each[0] + b"/" * (each[1][0] == FOLDER))
+        content = b"".join(
+            b"%s %s\0%s" % (mode.encode(), name, bytes.fromhex(found))
+            for name, (mode, found) in in_order
+        )
+        whole: str = self.hashed(b"tree %d\0%s" % (len(content), content)).hexdigest()
+        return whole
 
 
 def lines_of(entries: dict[bytes, Entry]) -> bytes:
@@ -119,15 +133,3 @@ def lines_of(entries: dict[bytes, Entry]) -> bytes:
         for name, (mode, found) in entries.items()
     ]
     return b"".join([*lines, b"\0"])
-
-
-def id_of(entries: dict[bytes, Entry]) -> str:
-    """Return the id that git gives a tree, by the hash that the ids in it are of."""
-    in_order = sorted(entries.items(), key=lambda each: each[0] + b"/" * (each[1][0] == FOLDER))
-    content = b"".join(
-        b"%s %s\0%s" % (mode.encode(), name, bytes.fromhex(found))
-        for name, (mode, found) in in_order
-    )
-    is_long = any(len(found) == 64 for _, found in entries.values())
-    hashed = hashlib.sha256 if is_long else hashlib.sha1
-    return hashed(b"tree %d\0%s" % (len(content), content)).hexdigest()

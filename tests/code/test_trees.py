@@ -96,6 +96,20 @@ def test_a_snapshot_has_the_tree_that_git_makes_of_all_files(tmp_path, kind):
             commit(root)
 
 
+@pytest.mark.parametrize("kind", ["sha1", "sha256"])
+def test_a_tree_without_any_file_is_one(tmp_path, kind):
+    root = tmp_path / "repo"
+    root.mkdir()
+    git(root, "init", "-q", "-b", "main", f"--object-format={kind}")
+    (root / "only").write_text("x")
+    commit(root)
+    (root / "only").unlink()
+    taken = snapshot.take(root)
+    tree = f"{taken.commit}^{{tree}}"
+    assert taken.changed == ["D only"]
+    assert snapshot.text(root, "ls-tree", tree, env=snapshot.objects_of(taken)) == ""
+
+
 def test_modes_that_the_file_system_cannot_tell_stay(repo):
     (repo / "run").write_text("one")
     (repo / "run").chmod(0o755)
