@@ -623,7 +623,7 @@ def push_what_changes(this: Round) -> None:
     A push may give up what never rests, by name and with exit code 1.
     """
     name, folder = f"{this.name}-data", this.berg.home / f"{this.name}-data"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     file, size = folder / "moving", 3_000_000
     file.write_bytes(b"a" * size)
     pushed = this.berg.start("data", "push", str(folder), name)
