@@ -114,7 +114,7 @@ $(VENV)/foreign/gcsfs: $(VENV)/test
 # Clients whose versions are not those of berg's tests: in an environment of their own.
 $(VENV)/foreign/tools: $(VENV)/foreign/gcsfs
 	$(PYTHON) -m venv $@.new
-	$@.new/bin/pip install --quiet 'skypilot[gcp]==0.14.1' 'obstore==0.12.1' 'pyarrow==26.0.1' 'tensorstore==0.1.86' 'kubernetes==37.0.2' 'smart_open[gcs]==9.0.2'
+	$@.new/bin/pip install --quiet 'skypilot[gcp]==0.14.1' 'obstore==0.12.1' 'pyarrow==26.0.1' 'tensorstore==0.1.86' 'kubernetes==37.0.2' 'smart_open[gcs]==9.0.2' 'apache-libcloud==3.9.1'
 	rm -rf $@ && mv $@.new $@
 
 # What pip needs on the tests' machines, which have no network: to build a package, and to install what berg needs.

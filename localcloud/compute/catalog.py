@@ -378,6 +378,10 @@ IMAGES = {
         for family in sorted({each.image for each in tpus.ALL})
     ],
 }
+# Other projects of Google's with images for everybody, of which none are here.
+OTHERS = "centos coreos fedora-coreos opensuse rhel rhel-sap rocky-linux suse suse-byos suse-sap"
+OTHERS += " ubuntu-os ubuntu-os-pro windows windows-sql"
+IMAGES |= {f"{name}-cloud": [] for name in OTHERS.split()}
 DISK_TYPES = {"pd-standard": 500, "pd-balanced": 100, "pd-ssd": 100, "hyperdisk-balanced": 100}
 
 # Limits a project has in each region, unless /_berg/quotas changes them.

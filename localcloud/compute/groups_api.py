@@ -347,6 +347,14 @@ async def list_instance_groups(compute: Compute, call: Call) -> dict:
     )
 
 
+async def get_instance_group(compute: Compute, call: Call) -> dict:
+    kind = "zone" if "zone" in call.params else "region"
+    project, where, name = (call.params[key] for key in ("project", kind, "instanceGroup"))
+    if (project, where, name) not in compute.groups:
+        raise checks.not_found(f"projects/{project}/{kind}s/{where}/instanceGroups/{name}")
+    return instance_group(compute, compute.groups[project, where, name])
+
+
 async def no_autoscalers(compute: Compute, call: Call) -> dict:
     """gcloud asks for them whenever it shows or deletes a group."""
     if "region" in call.params:
@@ -597,6 +605,8 @@ HANDLERS = {
     "instanceGroupManagers.aggregatedList": list_groups,
     **{f"regionInstanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},
     **{f"instanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},
+    "instanceGroups.get": get_instance_group,
+    "regionInstanceGroups.get": get_instance_group,
     "instanceGroups.list": list_instance_groups,
     "regionInstanceGroups.list": list_instance_groups,
     "regionAutoscalers.list": no_autoscalers,

@@ -1,5 +1,5 @@
-"""obstore, PyArrow, TensorStore, smart_open, the official client of Kubernetes and SkyPilot's provisioner
-against the embedded cloud: `make foreign` runs this.
+"""obstore, PyArrow, TensorStore, smart_open, libcloud, the official client of Kubernetes and
+SkyPilot's provisioner against the embedded cloud: `make foreign` runs this.
 
 They have a virtual environment of their own, since SkyPilot wants other versions of what berg's
 tests use. Each runs a program beside this file, which prints a line for each step that went well.
@@ -26,6 +26,10 @@ STORAGE = {
     "pyarrow": ["written", "read", "seek", "list", "copied, moved and deleted"],
     "tensorstore": ["key", "array", "generation", "listed and deleted"],
 }
+LIBCLOUD = [
+    *("listed", "node", "resized", "disks", "rules and addresses", "group", "several"),
+    "destroyed",
+]
 SKY = ["created", "informed", "opened and closed ports", "stopped", "resumed", "deleted"]
 KUBE = ["job", "log", "deleted", "exec", "port", "refused port", "done"]
 
@@ -85,6 +89,13 @@ def test_skypilots_provisioner(cloud, tour):
     left = cloud.call("GET", "/compute/v1/projects/berg-local/global/firewalls")["items"]
     assert not [row for row in left if row["name"].startswith("sky-")]
     assert not [name for name in cloud.instances() if name.startswith("sky-")]
+
+
+def test_libcloud(cloud, tour):
+    cloud.call("POST", "/_berg/settings", {"boot": 0, "grace": 1})
+    token = cloud.session.credentials.token
+    assert tour("libcloud", cloud.url, "berg-local", "us-central1-a", token) == LIBCLOUD
+    assert not [name for name in cloud.instances() if name.startswith("libcloud")]
 
 
 def test_the_official_client_of_kubernetes(kube, tour, tmp_path):

@@ -551,6 +551,10 @@ def test_a_patch_that_would_change_members_that_are_there_is_not_covered(client)
     body = {"name": "zonal", "baseInstanceName": "zonal", "targetSize": 1}
     body["instanceTemplate"] = "global/instanceTemplates/plain"
     client.wait(client.call("POST", where, body))
+    beside = client.call("GET", f"/zones/{A}/instanceGroups/zonal").json()
+    assert (beside["kind"], beside["name"]) == ("compute#instanceGroup", "zonal")
+    missing = client.call("GET", f"/zones/{A}/instanceGroups/none")
+    assert error(missing)[:2] == (404, "notFound")
     new = {"instanceTemplate": "global/instanceTemplates/other"}
     at_once = {**new, "updatePolicy": {"type": "PROACTIVE"}}
     found, _, text = error(client.call("PATCH", f"{where}/zonal", at_once))
