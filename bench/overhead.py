@@ -33,7 +33,10 @@ PHASES = {
     "return": "to the return of `berg run`: it looks one to four times a second",
 }
 CLOUDS = "boot"
-WHY = "measured at a load average of 1.4 to 2.5 on 2 cores, where it was 6.4 and 6.3 s before; the limit is about 3 s: 1 s of CPU to import what makes machines and signs requests, 0.8 s for the worker's start (bench/worker.py), 1.1 s between the claim and the last state, as Cloud Storage takes one write of an object a second"
+WHY = (
+    "the limit is about 3 s: 1 s of CPU to import what makes machines and signs requests, 0.8 s for the worker's start "
+    "(bench/worker.py), 1.1 s between the claim and the last state, as Cloud Storage takes one write of an object a second"
+)
 
 
 def seconds_of(cloud: Cloud, repo: Path, name: str) -> dict[str, float]:

@@ -50,7 +50,10 @@ def measure(repeats: int) -> list[Result]:
     sides = {BERG: take, STATUS: lambda: timed("git", "status", "--porcelain", cwd=repo)}
     costs = rounds(sides, repeats, edit)
     process.communicate()
-    why = "of 0.54 s of CPU git takes 0.29 for its one walk, which is the limit (1.0 x); four steps that each read the index of 10 MB, of which two write it, take 0.17: what differs is added, submodules and content of Git LFS are found, the tree is written"
+    why = (
+        "git's own walk is the limit (1.0 x): it takes 0.32 s of CPU of the 0.42 that berg takes. 0.04 go into the list of what "
+        "is of Git LFS, beside it, and 0.06 into ten git processes of 3 ms, of which most need the answer of the one before"
+    )
     target = Target(f"wall over {STATUS}", ratio(costs, BERG, STATUS), 1.3, why=why)
     title = f"Tree: {FILES:,} files, of which one was edited"
     return [table(title, "No untracked cache.", costs, [target])]

@@ -22,6 +22,7 @@ import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path, PurePosixPath
 
+from berg.code.dist import UNCHECKED
 from berg.config import home
 
 ROOTS = ("click", "GitPython", "google-auth", "google-cloud-storage", "requests")
@@ -47,8 +48,6 @@ MODULES = (
     "import sys, berg.worker, google.cloud.storage; print(*(getattr(each, '__file__', None) "
     "for each in [*sys.modules.values()]), sep='\\n')"
 )
-# bytecode that is not compared with its source, whose time is another there
-UNCHECKED = (1).to_bytes(4, "little")
 ANY_PYTHON = '''\
 """What the compiled module of this name does, for a python that it was not compiled for."""
 

@@ -13,6 +13,11 @@ from berg.code import dist
 from berg.machine import boot
 
 
+@pytest.fixture(autouse=True)
+def its_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERG_HOME", str(tmp_path / "home"))
+
+
 @pytest.mark.slow
 def test_the_same_code_makes_the_same_wheel_and_pip_takes_it(tmp_path):
     name, content = dist.build_wheel()
@@ -38,6 +43,26 @@ def test_the_same_code_makes_the_same_wheel_and_pip_takes_it(tmp_path):
     assert result.stdout.split() == [__version__, str(tmp_path / "site/berg/__init__.py")], (
         result.stderr
     )
+
+
+def test_a_machine_with_the_same_python_compiles_nothing_of_the_wheel(tmp_path):
+    name, content = dist.build_wheel()
+    (tmp_path / name).write_bytes(content)
+    site = tmp_path / "site"
+    with zipfile.ZipFile(tmp_path / name) as archive:
+        archive.extractall(site)
+    for source in site.rglob("*.py"):
+        source.write_text("this is never read")
+    code = "import sys, berg.worker; print(*sorted(each for each in sys.modules if 'berg' in each))"
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code],
+        env={"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "berg.machine.boot" in done.stdout.split(), done.stderr
+    assert not list(site.glob("berg/laptop/__pycache__/*")), "which machines do not import"
 
 
 def test_the_wheel_needs_what_berg_needs_and_leaves_the_embedded_cloud_out(tmp_path):
