@@ -185,9 +185,9 @@ class Job:
     @property
     def is_mended(self) -> bool:
         """Whether Google or Kubernetes makes each of its several machines anew when it is lost,
-        and the others wait for it: not one of a slice of TPUs.
+        and the others wait for it: not one of a slice of TPUs on Compute Engine.
         """
-        return self.num_machines > 1 and self.is_kept and not self.tpu
+        return self.num_machines > 1 and self.is_kept and self.place != "tpu"
 
     @property
     def has_secret(self) -> bool:

@@ -215,7 +215,8 @@ class JobSpec:
         Spot machines.
         """
         is_alone = self.num_machines == 1
-        if self.given(FOR_MENDED) and (is_alone or not (self.spot or self.cluster)):
+        in_pods = self.cluster is not None and (self.tpu is not None or not is_alone)
+        if self.given(FOR_MENDED) and not (in_pods or (self.spot and not is_alone)):
             raise BergError(
                 "--wait-minutes is for several Spot machines or pods: give -m N, and --spot or "
                 "--cluster NAME"

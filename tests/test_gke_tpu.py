@@ -271,8 +271,10 @@ def test_compute_engine_makes_no_such_machine_by_itself(cloud, machine_type):
 
 
 def test_a_dry_run_shows_the_service_and_the_job(berg, kube):
-    done = run(berg, "--tpu", "v5e-2x4", "--dry-run", "-n", "pod", "true")
+    words = ("--tpu", "v5e-2x4", "--wait-minutes", "5", "--dry-run", "-n", "pod")
+    done = run(berg, *words, "true")
     assert done.returncode == 0, done.stderr
+    assert "20 after pods that were taken away; the others wait 5 min for them" in done.stderr
     assert "2 pods, each 4 TPU chips" in done.stderr and "v5e-2x4, 8 chips" in done.stderr
     service, made = json.loads(done.stdout)["items"]
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
@@ -384,14 +386,25 @@ def test_people_look_into_a_slice_and_end_it(berg, cloud, kube):
 
 
 @pytest.mark.slow
-def test_a_node_that_is_lost_ends_the_job_and_takes_the_slice_along(berg, cloud, kube):
-    started = run(berg, "-n", "lost", "--tpu", "v5e-2x4", "sleep 100")
+@pytest.mark.parametrize(("how", "victim"), [("crash", 0), ("preempt", 1)])
+def test_a_job_goes_on_when_a_node_is_lost_which_takes_the_slice_along(
+    berg, cloud, kube, how, victim
+):
+    """Google makes all nodes anew, the Job all pods, and these begin the next attempt together."""
+    count = "n=$(($(cat $BERG_RESULTS_DIR/$BERG_NODE_RANK || echo 0) + 1)); "
+    count += "echo $n > $BERG_RESULTS_DIR/$BERG_NODE_RANK; echo id $TPU_WORKER_ID of run $n; "
+    started = run(berg, "-n", "lost", "--tpu", "v5e-2x4", f"{count} [ $n = 2 ] || sleep 300")
     assert started.returncode == 0, started.stderr
-    wait_for(lambda: berg.state("lost")["state"] == "RUNNING", 90, "the job")
+    wait_for(lambda: berg.log("lost").count(" of run 1\n") == 2, 90, "the job")
+    wait_for(lambda: len(berg.objects("berg_results/lost/")) == 3, 60, "what it wrote")
     before = nodes_of(kube)
-    cloud.session.post(f"{cloud.url}/_berg/instances/{before[0]}/crash", json={})
-    wait_for(lambda: berg("list", "-v").stdout.count("FAILED"), 90, "the end of the attempt")
+    cloud.call("POST", f"/_berg/instances/{before[victim]}/{how}", {})
     wait_for(lambda: not set(before) & set(nodes_of(kube)), 60, "the end of both nodes")
+    wait_for(lambda: berg.state("lost")["finished_at"], 120, "the end of the job")
+    state = berg.state("lost")
+    assert (state["state"], state["failures"]) == ("SUCCEEDED", 0), state
+    assert state["attempt"] == state["restarts"] + 1 and state["attempt"] in (2, 3)
+    assert {"id 0 of run 2", "id 1 of run 2"} <= set(berg.log("lost").splitlines())
 
 
 @pytest.mark.slow

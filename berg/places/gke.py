@@ -2,10 +2,9 @@
 
 A job is an Indexed Job of Kubernetes' with a pod for each of its machines. boot.py comes as a
 ConfigMap, everything else through the bucket, so that no image has to be built. One pod that is
-taken away is made anew by Kubernetes, and of several the others wait for it; a slice of TPUs ends,
-and its job with it. What waits for room
-waits in the cluster, without this computer. The Job itself is made in manifest.py, and what is said
-of its pods is read in podstatus.py.
+taken away is made anew by Kubernetes, and of several the others wait for it; Google makes the nodes
+of a slice of TPUs anew together. What waits for room waits in the cluster, without this computer.
+The Job itself is made in manifest.py, and what is said of its pods is read in podstatus.py.
 
 Not covered: several clusters for one job, Autopilot.
 """
@@ -92,7 +91,6 @@ def check_queue(config: Config, place: str, name: str) -> None:
 def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
     """Return what the cluster has; its nodes have their own disks and addresses."""
     shape = choice.shape
-    heals = spec.cmd is not None and not choice.is_slice
     return Offer(
         shape=shape,
         hosts=choice.hosts,
@@ -101,7 +99,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         rows=rows(spec, choice),
         ender="Kubernetes ends the pod",
         group=Group(cluster=choice.cluster),
-        heals="pods that were taken away" if heals else "",
+        heals="pods that were taken away" if spec.cmd is not None else "",
         priced=node_of(shape, spec),
         is_shared=spec.tpu is None,
         accounts=choice.accounts,
