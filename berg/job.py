@@ -283,7 +283,8 @@ def check_snapshot(snapshot: Any) -> None:
     """Raise ValueError for what describes no commit, or none of one of its submodules."""
     if not isinstance(snapshot, dict) or not COMMIT.fullmatch(str(snapshot.get("commit"))):
         raise ValueError("it does not describe a commit")
-    lists = [snapshot.get(key) or [] for key in ("packs", "shallow", "cut")]
+    lists = [snapshot.get(key, []) for key in ("packs", "shallow")]
+    lists.append(snapshot.get("cut") or [])
     if not fits(lists, list[list[str]]):
         raise ValueError("its packs are odd")
     submodules = snapshot.get("submodules", {})

@@ -936,6 +936,37 @@ def test_a_record_whose_options_are_none_is_damaged(berg, spec):
         assert refused.returncode == 1 and "options of odd are damaged" in refused.stderr
 
 
+ELSEWHERE_BY_OPTION = {
+    "`../` as a region": {"regions": ["../../evil"]},
+    "a region that is none": {"regions": ["evil"]},
+    "`../` in a reservation's name": {"reservation": "projects/../evil/reservations/x"},
+    "a container's image that is none": {"docker": "x;evil"},
+    "`../` as a data set": {"data": ["../evil:/mnt/x"]},
+    "a mount over `/etc`": {"mount": ["gs://evil/x:/etc"]},
+    "a mount over `/etc`, by `..`": {"mount": ["gs://evil/x:/mnt/../etc"]},
+    "a mount of a bucket that is none": {"mount": ["gs://evil/x:/mnt/x"]},
+    "`../` as a cluster": {"cluster": "../../evil"},
+    "`../` as the folder of its results": {"results_parent": "../../evil"},
+    "a variable of berg's": {"env": ["BERG_JOB=evil"]},
+    "no machine at all": {"num_machines": 0},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ELSEWHERE_BY_OPTION)
+def test_options_of_a_record_that_lead_elsewhere_are_refused(berg, rows, what):
+    berg.allowed += [400, 404]
+    record(berg, "odd", spec=ELSEWHERE_BY_OPTION[what])
+    refused = berg("rerun", "odd", "--dry-run")
+    assert refused.returncode == 1 and not refused.stdout, refused.stdout
+    assert "Traceback" not in refused.stderr and not STEERING.search(refused.stderr)
+    resumed = berg("run", "--resume", "odd", "--dry-run")
+    assert "Traceback" not in resumed.stderr and not STEERING.search(resumed.stderr)
+    if not resumed.returncode:  # where its results go, it says elsewhere, too
+        assert "berg_results/odd" in resumed.stderr and "../" not in resumed.stderr
+    rows.append((f"a record with {what}", f"rerun: refused, resume: {outcome(resumed)}"))
+
+
 def test_what_differs_from_the_first_run_is_said(berg):
     record(berg, "old", machine_type="n1-standard-96", image="projects/evil/global/images/evil")
     shown = berg("run", "--resume", "old", "--dry-run")

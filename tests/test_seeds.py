@@ -4,6 +4,7 @@ Every `berg run` and `berg devbox` of docs/seeds.md is planned on the embedded c
 only look are run. What a row means by NAME or IMAGE stands here; other tests run such jobs.
 """
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -75,6 +76,18 @@ def test_what_only_looks(berg):
     for words in commands(*LOOKS):
         if not {"train", "NAME"} & {*words}:
             check(berg, words)
+
+
+def test_the_defaults_of_the_page_are_a_devbox_of_cloud_bergs(berg):
+    """Four P100, and an image whose driver finds them."""
+    for words in commands("berg config set"):
+        check(berg, words)
+    plan = berg("devbox", "--dry-run")
+    assert plan.returncode == 0, plan.stderr
+    request = json.loads(plan.stdout)
+    (gpus,) = request["guestAccelerators"]
+    assert gpus["acceleratorType"].endswith("/nvidia-tesla-p100") and gpus["acceleratorCount"] == 4
+    assert "/common-cu124-" in request["disks"][0]["initializeParams"]["sourceImage"]
 
 
 @pytest.mark.slow

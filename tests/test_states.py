@@ -156,6 +156,8 @@ def test_a_snapshot_whose_lists_are_none_is_odd(key, odd):
     job.check_snapshot({"commit": "c0ffee", key: [], "cut": None})
     with pytest.raises(ValueError, match="its packs are odd"):
         job.check_snapshot({"commit": "c0ffee", key: odd})
+    with pytest.raises(ValueError, match="its packs are odd"):
+        job.check_snapshot({"commit": "c0ffee", "packs": None})
 
 
 def test_json_that_is_too_much_is_refused(monkeypatch):

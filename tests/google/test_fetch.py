@@ -43,6 +43,36 @@ def another(mirror, tmp_path) -> Mirror:
     return Mirror(folder, mirror.bucket, mirror.prefix, "job/2", mirror.own, mirror.records)
 
 
+def test_a_link_that_takes_a_files_place_meanwhile_is_replaced_and_not_followed(bucket, tmp_path):
+    """As each pass of `berg fetch --watch` may meet it."""
+    outside, target = tmp_path / "authorized_keys", tmp_path / "here"
+    outside.write_text("mine")
+    target.mkdir()
+    is_over, links = threading.Event(), []
+
+    def put_links() -> None:
+        while not is_over.is_set():
+            new = tmp_path / "link"
+            new.symlink_to(outside)
+            new.replace(target / "model.pt")  # at once, where the file was
+            links.append(1)
+            time.sleep(0.001)
+
+    racer = threading.Thread(target=put_links)
+    racer.start()
+    try:
+        for number in range(20):
+            bucket.write("berg_results/job/model.pt", b"evil" * (number + 1))
+            assert fetch(bucket, "berg_results/job/", target) == (1, 1, {})
+            assert outside.read_text() == "mine"
+    finally:
+        is_over.set()
+        racer.join()
+    assert len(links) > 20 and outside.read_text() == "mine"
+    fetch(bucket, "berg_results/job/", target)
+    assert not (target / "model.pt").is_symlink()
+
+
 def test_fetch_brings_only_what_changed(mirror, tmp_path, cloud):
     for name in ("a", "b/c", "empty"):
         (mirror.folder / name).parent.mkdir(exist_ok=True)
