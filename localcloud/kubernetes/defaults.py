@@ -40,6 +40,7 @@ def fill(plural: str, body: dict) -> None:
         body["status"] = {"phase": "Pending"}
     elif plural == "priorityclasses":
         body.setdefault("preemptionPolicy", "PreemptLowerPriority")
+        body.setdefault("value", 0)
     elif plural in ("localqueues", "clusterqueues", "workloads"):
         body["status"] = {}
         if plural != "workloads":

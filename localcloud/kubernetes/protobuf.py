@@ -62,6 +62,7 @@ FIELDS = {
     "PolicyRule": "verbs apiGroups resources resourceNames nonResourceURLs",
     "Subject": "kind apiGroup name namespace",
     "RoleRef": "apiGroup kind name",
+    "PriorityClass": "metadata value globalDefault description preemptionPolicy",
     "Eviction": "metadata deleteOptions",
     "SelfSubjectReview": "metadata status",
     "SelfSubjectRulesReview": WHOLE,

@@ -1219,3 +1219,14 @@ def test_projects_with_images_for_everybody_are_there_without_any(client):
     assert (
         client.session.get(f"{url}/compute/v1/projects/no-cloud/global/images").status_code == 404
     )
+
+
+def test_a_patch_of_a_rule_needs_no_name(client):
+    """Google's own sample sends the new priority alone."""
+    client.wait(client.call("POST", "/global/firewalls", {**RULE, "name": "patched"}))
+    client.wait(client.call("PATCH", "/global/firewalls/patched", {"priority": 7}))
+    assert client.call("GET", "/global/firewalls/patched").json()["priority"] == 7
+    client.wait(client.call("DELETE", "/global/firewalls/patched"))
+    assert (
+        "name" in error(client.call("POST", "/global/firewalls", {"allowed": RULE["allowed"]}))[2]
+    )

@@ -192,6 +192,9 @@ def test_what_kubectl_makes_without_a_file(kube, tmp_path):
     kube.kubectl(
         "create", "rolebinding", "reads", "--role=reader", "--serviceaccount=default:someone"
     )
+    kube.kubectl("create", "priorityclass", "high", "--value=5", "--description=sooner")
+    assert kube.kubectl("get", "pc", "high", "-o", "jsonpath={.value} {.description}") == "5 sooner"
+    kube.kubectl("delete", "pc", "high")
     kube.kubectl("create", "quota", "few", "--hard=pods=2,cpu=500m", "-n", "spare")
     seen = lambda *words: kube.kubectl("get", *words)
     assert seen("cm", "words", "-o", "jsonpath={.data.a} {.binaryData.bytes}") == "b AP8="
