@@ -85,20 +85,19 @@ def kill(
 
 
 def waits_for_turn(seen: Entry) -> bool:
-    """Return whether a job of a sweep has not begun."""
-    return bool(
-        seen.sweep and seen.stored and seen.stored.state.state == "SUBMITTED" and not seen.machines
-    )
+    """Return whether a job of a sweep has not begun, and may still."""
+    waits = seen.state is not None and seen.state.state == "SUBMITTED"
+    return bool(seen.sweep and waits and not seen.machines)
 
 
 def end_unbegun(config: Config, seen: Entry, now: bool) -> bool:
-    """Write that a job which nobody has was killed; return False if somebody has it by now."""
+    """End a job that nobody has; return False if somebody has it by now."""
     assert seen.stored
+    delete_machines(config, seen, now)
     try:
         states.replaced(Bucket(config), seen.stored, killed(config, seen, seen.stored.state))
     except Changed:
         return False
-    delete_machines(config, seen, now)
     return True
 
 
