@@ -50,6 +50,7 @@ def test_the_request_says_that_google_waits(berg):
         (("--max-hours", "169"), "168 hours at most"),
         (("-t", "t4"), "not for n1-standard-8 with 1 x t4"),
         (("-g", "0"), "not for n1-standard-8"),
+        (("-t", "rtx-pro-6000"), "not for g4-standard-48 with 1 x rtx-pro-6000"),
         (("--tpu", "v6e-1", "--wait-hours", "1000"), "give up to 720"),
         (("-g", "1", "--queue", "team"), "--queue is for pods"),
         (("--grid", "x=1,2"), "--flex is not for sweeps"),

@@ -103,6 +103,8 @@ GVNIC_FAMILIES = (
 TPU_FAMILIES = ("ct5p", "ct6e", "tpu7x")
 # of which there are no reservations either
 NOT_RESERVED = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")
+# https://cloud.google.com/compute/docs/instances/about-flex-start-vms
+NOT_FLEX = ("a4x-", "g4-")
 NOT_ON_DEMAND = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g", "a3-ultragpu", "a4-")
 # https://developer.nvidia.com/cuda-gpus
 CAPABILITY = {
@@ -372,7 +374,8 @@ def check(shape: Shape, image: str, spot: bool) -> None:
 
 def check_flex(shape: Shape) -> None:
     """Raise BergError for a machine that Google does not give by flex-start."""
-    if shape.accelerator or not shape.num_gpus:
+    is_never_flex = shape.machine_type.startswith(NOT_FLEX)
+    if shape.accelerator or not shape.num_gpus or is_never_flex:
         raise BergError(
             "--flex is for TPUs and for GPUs that are a part of their machine type, such as l4, "
             f"a100 or h100, not for {shape}. Choose another -t, or --spot"

@@ -312,7 +312,9 @@ def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) 
         raise invalid(field, model, "Flex-start does not consume reservations.")
     if model == "FLEX_START" and not given.get("maxRunDuration"):
         raise invalid(field, model, "A max run duration must be specified.")
-    if model == "FLEX_START" and not (kind.accelerator or kind.is_tpu):
+    # "all accelerator-optimized machine types (except A4X and G4)": compute/docs/instances/about-flex-start-vms
+    is_flexible = kind.is_tpu or (kind.accelerator and not kind.name.startswith(("a4x-", "g4-")))
+    if model == "FLEX_START" and not is_flexible:
         raise invalid(field, model, f"Machine type {kind.name} does not support it.")
 
 
