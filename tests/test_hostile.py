@@ -703,7 +703,8 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-NOTES = ("names", "zones", "prices-", "buckets.json")  # what berg remembers of earlier commands
+# what berg remembers of earlier commands
+NOTES = ("names", "zones", "prices-", "buckets.json", "wheels/")
 KNOWN = tuple(
     f"home/{name}" for name in ("berg_results/done/", "berg_results/lr", "repos/", *NOTES)
 )
@@ -909,9 +910,17 @@ def test_what_a_record_says_of_secrets_and_settings_is_not_believed_by_resume(be
 HOST = {"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}
 
 
-@pytest.mark.parametrize("patch", [HOST, {"spec": {"serviceAccountName": "admin"}}, {"spec": 3}])
-def test_a_patch_for_pods_in_a_record_is_given_anew_or_not_at_all(berg, rows, patch):
+PATCHES: dict[str, dict] = {
+    "the node's disk": HOST,
+    "another account": {"spec": {"serviceAccountName": "admin"}},
+    "what is none": {"spec": 3},
+}
+
+
+@pytest.mark.parametrize("what", PATCHES)
+def test_a_patch_for_pods_in_a_record_is_given_anew_or_not_at_all(berg, rows, what):
     """It would be a part of a request, sent with the rights of who lets the job run again."""
+    patch = PATCHES[what]
     record(berg, "sly", spec={"pod_patch": patch, "cluster": "train"}, place="gke")
     text = record(berg, "lr-0", sweep="lr", params={"x": "1"}, spec={"pod_patch": patch})
     sweep = {"jobs": ["lr-0"], "sha256": [plan.sha256(text)]}
@@ -922,7 +931,7 @@ def test_a_patch_for_pods_in_a_record_is_given_anew_or_not_at_all(berg, rows, pa
         assert "had a patch for its pods, which berg asks for anew: --pod-patch FILE" in (
             refused.stderr
         )
-    rows.append(("a record that patches the pods of its job", "asked anew"))
+    rows.append((f"a record with a patch for pods: {what}", "asked anew"))
 
 
 @pytest.mark.parametrize(
