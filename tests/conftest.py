@@ -488,7 +488,7 @@ def settle(cloud: Cloud) -> None:
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory) -> Path:
-    """Where the archive of the worker's packages is kept, which takes a second to make."""
+    """Where berg's wheel and the worker's packages are kept, which take seconds to make."""
     folder = tmp_path_factory.getbasetemp() / "packages"
     folder.mkdir(exist_ok=True)
     return folder
@@ -498,7 +498,8 @@ def packages(tmp_path_factory) -> Path:
 def berg(cloud, bucket, account, repo, tmp_path, packages, request):
     home = tmp_path / "home"
     home.mkdir()
-    (home / "packages").symlink_to(packages)
+    for name in ("packages", "wheels"):
+        (home / name).symlink_to(packages)
     name = bucket.name
     instance = Berg(cloud, home, repo, name)
     settings = cloud.settings(name)

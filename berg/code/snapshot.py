@@ -314,10 +314,10 @@ def look(root: Path, env: dict[str, str]) -> Found:
         kind, _, rest = line.partition(" ")
         if kind == "#":
             note_branch(root, found, rest)
+        elif kind == "u" or (kind == "1" and "U" in rest[:2]):  # the latter in the index alone
+            raise BergError(f"{root} has files with merge conflicts. Resolve them: git status")
         elif kind == "1":
             note_tracked(found, rest)
-        elif kind == "u":
-            raise BergError(f"{root} has files with merge conflicts. Resolve them: git status")
         else:
             lists[kind].append(rest)
     return found
