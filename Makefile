@@ -4,7 +4,7 @@ ROUNDS ?= 10
 SEED ?= 1
 MINUTES ?= 2
 REPEATS ?= 5
-# Tests wait half of the time: more processes than processors are quicker, on two as on four.
+# Tests wait some of the time: more processes than processors are a little quicker; ten are slower on two.
 PROCESSES ?= 6
 SAMPLE ?= 20
 VENV := .venv

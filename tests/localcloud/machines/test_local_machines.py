@@ -139,6 +139,7 @@ def write_wheel_with_a_header(folder: Path) -> None:
         wheel.writestr(f"{about}/RECORD", "")
 
 
+@pytest.mark.slow
 def test_packages_with_headers_where_nobody_is_root(host, tmp_path):
     """On the machine of an ordinary user, to whom neither /usr/include nor the python belongs."""
     if host != machines.OVERLAY or not machines.python_headers() or not machines.system_python():
@@ -324,6 +325,7 @@ def heard(machine, sandbox, name: str) -> dict[str, float]:
     return {what: float(at) for at, what in reversed([line.split() for line in lines])}
 
 
+@pytest.mark.slow
 def test_the_power_button_is_heard_by_the_runner_alone(boot, sandbox):
     """As KillMode=process has it: what the startup script began loses its output at once and is
     told 3 s later.
@@ -412,6 +414,7 @@ def test_a_script_without_a_shebang_does_not_run(boot):
     assert "exec format error" in shown and "startup-script: hello" not in shown
 
 
+@pytest.mark.slow
 def test_poweroff_inside_ends_the_machine(boot, sandbox):
     if sandbox.files != machines.OVERLAY:
         pytest.skip("needs an overlay over /usr/sbin")
