@@ -33,16 +33,20 @@ def build_wheel() -> tuple[str, bytes]:
     key = hashlib.sha256(f"{sys.version} {__version__}".encode())
     for name, source in files.items():
         key.update(f"{name} {len(source)} ".encode() + source)
-    made = home() / "wheels" / f"{key.hexdigest()[:16]}.whl"
-    if not made.exists():
-        made.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile(dir=made.parent, delete=False) as temporary:
-            temporary.write(pack(files | bytecode(files)))
-        Path(temporary.name).replace(made)
-    content = made.read_bytes()
+    kept = home() / "wheels" / f"{key.hexdigest()[:16]}.whl"
+    content = kept.read_bytes() if kept.exists() else keep(kept, pack(files | bytecode(files)))
     digest = hashlib.sha256(content).hexdigest()[:12]
     # A build tag (it must begin with a digit) keeps the name one that pip takes.
     return f"berg-{__version__}-0{digest}-py3-none-any.whl", content
+
+
+def keep(path: Path, content: bytes) -> bytes:
+    """Write a file of berg's own at once, as others may read it meanwhile; return its content."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary:
+        temporary.write(content)
+    Path(temporary.name).replace(path)
+    return content
 
 
 def sources() -> dict[str, bytes]:

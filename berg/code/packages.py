@@ -22,7 +22,7 @@ import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path, PurePosixPath
 
-from berg.code.dist import UNCHECKED
+from berg.code.dist import UNCHECKED, keep
 from berg.config import home
 
 ROOTS = ("click", "GitPython", "google-auth", "google-cloud-storage", "requests")
@@ -89,10 +89,7 @@ def build() -> tuple[str, bytes]:
     if not made.exists():
         if not (files := collect(wanted)):
             return "", b""
-        made.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile(dir=made.parent, delete=False) as temporary:
-            temporary.write(pack(files))
-        Path(temporary.name).replace(made)
+        keep(made, pack(files))
     content = made.read_bytes()
     return f"packages-{hashlib.sha256(content).hexdigest()[:12]}.zip", content
 

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,9 @@ from berg.commands.terminal import (
     sweep_options,
     yes_option,
 )
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 SHOWN = 8  # names that kill says at once; of more the first ones
 
@@ -156,20 +159,13 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
         click.confirm(f"Kill these {len(found)}?", abort=True, err=True)
     _ = settings.session  # before threads want it
     say(f"Ending {', '.join(list(found)[:SHOWN])}{' …' * (len(found) > SHOWN)}")
-    failed = False
     pool = ThreadPoolExecutor(16)
     endings = {
         name: pool.submit(ending.kill, settings, name, now, say, seen)
         for name, seen in found.items()
     }
     try:
-        for name, future in endings.items():
-            try:
-                say(f"{name}: {future.result() or 'machine deleted'}")
-            except Exception as error:
-                failed = True
-                show_traceback()
-                BergError(describe(error)).show()
+        failed = [name for name, future in endings.items() if not is_ended(name, future)]
     except KeyboardInterrupt:
         pool.shutdown(wait=False, cancel_futures=True)
         say_left(settings, [name for name, future in endings.items() if not future.done()])
@@ -177,7 +173,18 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
         os._exit(130)  # the threads that still wait for an end would be waited for
     for sweep in {each.sweep for each in found.values() if each and each.summary.secrets} - {""}:
         ending.forget_those_of_sweep(settings, sweep)
-    sys.exit(int(failed))
+    sys.exit(1 if failed else 0)
+
+
+def is_ended(name: str, ending: "Future[str]") -> bool:
+    """Wait for the end of a job and say what became of it, or why it could not be ended."""
+    try:
+        say(f"{name}: {ending.result() or 'machine deleted'}")
+    except Exception as error:
+        show_traceback()
+        BergError(describe(error)).show()
+        return False
+    return True
 
 
 def say_left(settings: config.Config, names: list[str]) -> None:
