@@ -289,20 +289,6 @@ def cloud(tmp_path_factory):
     control.reset(folder)
 
 
-# The command line, whose jobs have other fields than its options say: the first argument as JSON.
-WITH_FIELDS = """
-import json, sys
-from dataclasses import replace
-from berg.laptop import launch
-
-fields, make = json.loads(sys.argv.pop(1)), launch.job_of
-launch.job_of = lambda *given: replace(make(*given), **fields)
-from berg.cli import main
-
-main()
-"""
-
-
 @dataclass
 class Berg:
     """The command line, with settings and a bucket of this test's own."""
@@ -332,11 +318,13 @@ class Berg:
             command, cwd=folder, env=environment, input=stdin, capture_output=True, text=True
         )
 
-    def start(self, *arguments: str, **of_the_job: Any) -> subprocess.Popen:
+    def start(self, *arguments: str, **of_the_job: Any) -> forked.Running:
         """Start the command line; its job has these fields, which no option sets."""
+        return forked.Running([*arguments], self.repo, self.environment(), of_the_job)
+
+    def start_python(self, *arguments: str) -> subprocess.Popen:
+        """Start the command line as users do, with all that it imports."""
         command = [sys.executable, "-m", "berg", *arguments]
-        if of_the_job:
-            command[1:3] = ["-c", WITH_FIELDS, json.dumps(of_the_job)]
         pipe = subprocess.PIPE
         return subprocess.Popen(
             command, cwd=self.repo, env=self.environment(), stdout=pipe, stderr=pipe, text=True

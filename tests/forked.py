@@ -6,10 +6,12 @@ same, with its own environment, folder and standard streams.
 
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -64,6 +66,56 @@ def run(
             raise TimeoutExpired(arguments, SECONDS)
         output = [path.read_text() if path.exists() else "" for path in streams[1:]]
     return CompletedProcess(arguments, process.exitcode, *output)
+
+
+class Running:
+    """A command line that runs: what the tests need of subprocess.Popen."""
+
+    def __init__(self, arguments: list[str], cwd: Path, env: dict[str, str], fields: dict) -> None:
+        pipes = [server.Pipe(duplex=False) for _ in range(2)]
+        writers = [writer for _, writer in pipes]
+        self.args = arguments
+        self.process = start(forked_call.call_in_pipes, arguments, cwd, env, writers, fields)
+        self.pid: int = self.process.pid or 0
+        self.stdout, self.stderr = (os.fdopen(os.dup(reader.fileno())) for reader, _ in pipes)
+        for reader, writer in pipes:
+            reader.close()
+            writer.close()
+
+    @property
+    def returncode(self) -> int | None:
+        return self.process.exitcode
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.process.join(timeout)
+        code = self.process.exitcode
+        if code is None:
+            raise TimeoutExpired(self.args, timeout or 0)
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Return the rest of its output, once it has ended."""
+        with ThreadPoolExecutor(2) as readers:
+            reading = [readers.submit(stream.read) for stream in (self.stdout, self.stderr)]
+            try:
+                self.wait(timeout)
+            except TimeoutExpired:
+                self.kill()  # ends the reading, too
+                raise
+            return reading[0].result(), reading[1].result()
 
 
 def modules() -> set[str]:

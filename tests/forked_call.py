@@ -4,7 +4,10 @@ the server has not, so it imports little.
 
 import os
 import sys
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 
 def call(arguments: list[str], cwd: Path, env: dict[str, str], streams: list[Path]) -> None:
@@ -13,6 +16,31 @@ def call(arguments: list[str], cwd: Path, env: dict[str, str], streams: list[Pat
             os.open(path, os.O_CREAT | (os.O_WRONLY if descriptor else os.O_RDONLY)), descriptor
         )
     sys.stdin = os.fdopen(0)  # multiprocessing has closed it
+    run_berg(arguments, cwd, env)
+
+
+def call_in_pipes(
+    arguments: list[str],
+    cwd: Path,
+    env: dict[str, str],
+    writers: list[Connection],
+    fields: dict[str, Any],
+) -> None:
+    """As `call`, of a command line whose output is read meanwhile; what jobs it makes have these
+    fields, which no option sets.
+    """
+    for descriptor, writer in enumerate(writers, start=1):
+        os.dup2(writer.fileno(), descriptor)
+        writer.close()
+    if fields:
+        from berg.laptop import launch
+
+        make = launch.job_of
+        launch.job_of = lambda *given: replace(make(*given), **fields)
+    run_berg(arguments, cwd, env)
+
+
+def run_berg(arguments: list[str], cwd: Path, env: dict[str, str]) -> None:
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

@@ -37,7 +37,9 @@ def refused(berg: Berg, *arguments: str, says: tuple[str, ...]) -> None:
         assert part in ran.stderr, ran.stderr
 
 
-@pytest.mark.parametrize("file", ["pyproject.toml", "berg.toml"])
+@pytest.mark.parametrize(
+    "file", ["pyproject.toml", pytest.param("berg.toml", marks=pytest.mark.slow)]
+)
 def test_a_repo_says_what_its_jobs_are(berg, file):
     (berg.repo / file).write_text(
         REPO if file == "pyproject.toml" else REPO.replace("[tool.berg]", "")

@@ -495,6 +495,7 @@ json.dump(found, sys.stdout)
 """
 
 
+@pytest.mark.slow
 def test_what_another_user_of_this_computer_may_not(berg, cloud, rows, tmp_path_factory):
     """Another uid, which may go where the folders of berg's home are."""
     if os.geteuid():
@@ -584,6 +585,7 @@ def test_what_another_user_of_the_bucket_may_not(berg, cloud, rows, victim):
         rows.append((f"another user of the bucket, {name}", f"refused: {answer.status_code}"))
 
 
+@pytest.mark.slow
 def test_berg_and_job_that_were_replaced_are_not_run(berg, cloud, rows):
     """Somebody with the bucket's rights changes them between submit and boot."""
     berg.allowed.append(400)

@@ -366,7 +366,7 @@ def interrupt(berg: Berg, process: subprocess.Popen) -> str:
 def test_ctrl_c_while_google_is_asked(berg, cloud, method):
     """While the plan is made, while code is sent, while the request for the machine is on its way."""
     cloud.fault(method, delay=3)
-    process = berg.start(*RUN)
+    process = berg.start_python(*RUN)
     wait_for(
         lambda: cloud.call("GET", "/_berg/faults")["faults"][0]["hits"], 60, f"a call of {method}"
     )
@@ -376,7 +376,7 @@ def test_ctrl_c_while_google_is_asked(berg, cloud, method):
 @pytest.mark.slow
 def test_ctrl_c_while_the_machine_starts(berg, cloud):
     cloud.call("POST", "/_berg/settings", {"delay": 3})
-    process = berg.start(*RUN)
+    process = berg.start_python(*RUN)
     wait_for(berg.machines, 60, "the machine")
     assert "Taking back what was created" in interrupt(berg, process)
 

@@ -118,6 +118,7 @@ def test_opened_and_clicked_through(berg, site, browser):
     browser.wait("document.querySelectorAll('figure.scatter .point').length === 1")
 
 
+@pytest.mark.slow
 def test_charts_show_values_zoom_smooth_and_turn_logarithmic(berg, site, browser):
     full(berg)
     over(berg, "dot")

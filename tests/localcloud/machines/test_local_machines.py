@@ -473,6 +473,7 @@ def test_a_golden_image_has_a_python_of_its_own_and_bergs(own):
         assert ": google.cloud.storage" in shown
 
 
+@pytest.mark.slow
 def test_a_deep_learning_image_has_torch_and_neither_conda_nor_venv(own):
     client, _ = own
     script = (
