@@ -1,6 +1,6 @@
 """bulkInsert: many machines in one request, in one zone or anywhere in a region.
 
-Not covered: instance templates, instanceFlexibilityPolicy, capacity of a zone other than what
+Not covered: instanceFlexibilityPolicy, capacity of a zone other than what
 /_berg/stockout says.
 """
 
@@ -14,7 +14,7 @@ from localcloud.call import Call
 from localcloud.compute import catalog, checks, constraints, power, quotas, reservations
 from localcloud.compute.fields import honoured
 from localcloud.compute.make import make_instance
-from localcloud.compute.state import Compute, Instance
+from localcloud.compute.state import Compute, Instance, template_key
 from localcloud.errors import ApiError
 
 MOST = 5000
@@ -25,6 +25,7 @@ HONOURED = (
     "perInstanceProperties",
     "instanceProperties",
     "locationPolicy",
+    "sourceInstanceTemplate",
 )
 
 
@@ -38,6 +39,9 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
         raise checks.missing("resource.perInstanceProperties[].hostname")
     properties = body.get("instanceProperties", {})
     checks.check_types_are_names("resource.instanceProperties", properties)
+    if link := body.get("sourceInstanceTemplate"):
+        template = template_of(compute, project, link, "resource.sourceInstanceTemplate")
+        properties = merged(template["properties"], properties)
     if properties.get("scheduling", {}).get("provisioningModel") == "FLEX_START":
         field = "resource.instanceProperties.scheduling.provisioningModel"
         raise checks.invalid(field, "FLEX_START", "It is not supported for bulk inserts.")
@@ -77,6 +81,28 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
         children.append((instance, child))
     compute.in_background(finish(compute, operation, children, least))
     return operation
+
+
+def template_of(compute: Compute, project: str, link: str, field: str) -> dict:
+    """The instance template that a whole or a partial link names."""
+    found = re.search(
+        r"(?:projects/([^/]+)/)?((?:global|regions/[^/]+)/instanceTemplates/[^/]+)$", link
+    )
+    if not found:
+        raise checks.invalid(field, link, "The URL is malformed.")
+    path = f"projects/{found[1] or project}/{found[2]}"
+    if template_key(path) not in compute.templates:
+        raise checks.not_found(path)
+    return compute.templates[template_key(path)]
+
+
+def merged(old: dict, patch: dict) -> dict:
+    """What a JSON merge patch (RFC 7396) makes of an object."""
+    new = dict(old)
+    for key, value in patch.items():
+        is_patch = isinstance(value, dict) and isinstance(old.get(key), dict)
+        new[key] = merged(old[key], value) if is_patch else value
+    return new
 
 
 def forbidden(compute: Compute, project: str, zone: str, body: dict) -> dict | None:

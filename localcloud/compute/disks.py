@@ -36,6 +36,7 @@ from localcloud.compute.images import (
     check_unused,
     find_disk,
     resolve,
+    warn,
 )
 from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute, Instance
@@ -332,7 +333,9 @@ async def insert_disk(compute: Compute, call: Call) -> dict:
     if not error:
         compute.disks[project, zone, name] = disk
         save(compute, disk)
-    return done(compute, call, "insert", disk, error)
+    operation = done(compute, call, "insert", disk, error)
+    warn(compute, operation, [disk])
+    return operation
 
 
 def disk_of(compute: Compute, call: Call) -> dict:
