@@ -398,6 +398,7 @@ IMAGES |= {
     for project, rows in {
         "rocky-linux-cloud": [("rocky-linux-8", "Rocky Linux 8", 20, "rocky-linux-8-v20251014")],
         "ubuntu-os-cloud": [
+            ("ubuntu-2204-lts", "Ubuntu 22.04 LTS", 10, "ubuntu-2204-jammy-v20230714"),
             ("ubuntu-2204-lts", "Ubuntu 22.04 LTS", 10, "ubuntu-2204-jammy-v20251015"),
             ("ubuntu-2404-lts-amd64", "Ubuntu 24.04 LTS", 10, "ubuntu-2404-noble-amd64-v20251014"),
         ],

@@ -47,6 +47,7 @@ INSTANCE = (
     "advancedMachineFeatures",
     "params",
 )
+NEVER_CLOSE = ("e2", "n1", "f1", "g1", "t2d")  # families of machine types
 INTERFACE = (
     "kind",
     "name",
@@ -341,12 +342,29 @@ def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) 
 # --- the rest
 
 
-def check_policy(compute: Compute, project: str, region: str, name: str) -> None:
-    """Refuse a policy of an instance: those that there are, are for groups."""
-    if (project, region, name) not in compute.policies:
-        raise not_found(f"projects/{project}/regions/{region}/resourcePolicies/{name}")
-    message = "Resource policy must have one of [VmMaintenancePolicy, GroupPlacementPolicy, InstanceSchedulePolicy]"
-    raise ApiError(400, "invalid", message)
+def check_policies(
+    compute: Compute, project: str, region: str, kind: catalog.MachineType, links: list[str]
+) -> list[str]:
+    """The placement policy of an instance; those for workloads are for groups."""
+    if len(links) > 1:
+        raise invalid("resource.resourcePolicies", "", "At most one placement policy is supported.")
+    for link in links:
+        name = last(link)
+        if "/" not in link or f"regions/{region}/resourcePolicies/" not in link:
+            why = f"It must be the URL of a policy in the region of the instance, {region}."
+            raise invalid("resource.resourcePolicies[0]", link, why)
+        if (project, region, name) not in compute.policies:
+            raise not_found(f"projects/{project}/regions/{region}/resourcePolicies/{name}")
+        placement = compute.policies[project, region, name].get("groupPlacementPolicy")
+        if placement is None:
+            message = "Resource policy must have one of [VmMaintenancePolicy, GroupPlacementPolicy, InstanceSchedulePolicy]"
+            raise ApiError(400, "invalid", message)
+        if "collocation" in placement and kind.family in NEVER_CLOSE:
+            why = f"Machine type {kind.name} does not support compact placement."
+            raise invalid("resource.resourcePolicies[0]", link, why)
+    return [
+        f"{LINK}projects/{project}/regions/{region}/resourcePolicies/{last(link)}" for link in links
+    ]
 
 
 def check_rest(
@@ -354,8 +372,6 @@ def check_rest(
 ) -> None:
     """What is kept as it is sent, and what cannot be had at all."""
     honoured("resource", body, INSTANCE)
-    for policy in body.get("resourcePolicies") or []:
-        check_policy(compute, project, region, last(policy))
     platform, platforms = body.get("minCpuPlatform"), catalog.MIN_CPU_PLATFORMS.get(kind.family, ())
     if platform and platform not in platforms:
         why = f"The CPU platform is not available for machine type {kind.name}."

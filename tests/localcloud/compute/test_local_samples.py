@@ -358,3 +358,39 @@ def test_a_reservation_is_made_of_a_template(client):
     lost = {"count": "1", "sourceInstanceTemplate": "global/instanceTemplates/lost"}
     answer = client.call("POST", RESERVATIONS, {**sent, "name": "x", "specificReservation": lost})
     assert answer.status_code == 404
+
+
+# --- placement
+
+
+def test_a_placement_policy_is_its_machines(client):
+    path = f"/regions/{REGION}/resourcePolicies"
+    near = {"collocation": "COLLOCATED", "availabilityDomainCount": 1}
+    client.wait(client.call("POST", path, {"name": "near", "groupPlacementPolicy": near}))
+    apart = {"name": "apart", "groupPlacementPolicy": {"availabilityDomainCount": 2}}
+    client.wait(client.call("POST", path, apart))
+    shown = client.call("GET", f"{path}/near").json()
+    assert (shown["groupPlacementPolicy"], shown["status"]) == (near, "READY")
+    link = f"projects/berg-local{path}/near"
+    small = body("one", resourcePolicies=[link])
+    assert "compact placement" in error(client.call("POST", INSTANCES, small))[2]
+    kind = f"zones/{ZONE}/machineTypes/n2-standard-2"
+    made = client.insert("one", machineType=kind, resourcePolicies=[link])
+    assert made["resourcePolicies"] == [shown["selfLink"]]
+    in_use = error(client.call("DELETE", f"{path}/near"))
+    assert in_use[1] == "resourceInUseByAnotherResource"
+    assert in_use[2].endswith(f"is already being used by 'projects/berg-local{INSTANCES}/one'")
+    for links in ([link, link], ["near"], [link.replace(REGION, "us-east1")]):
+        wrong = body("two", machineType=kind, resourcePolicies=links)
+        assert error(client.call("POST", INSTANCES, wrong))[0] == 400, links
+    lost = body("two", machineType=kind, resourcePolicies=[link.replace("near", "lost")])
+    assert error(client.call("POST", INSTANCES, lost))[0] == 404
+    for sent in (
+        {},
+        {"groupPlacementPolicy": {"vmCount": 2}},
+        {"groupPlacementPolicy": {"availabilityDomainCount": 9}},
+    ):
+        assert error(client.call("POST", path, {"name": "x", **sent}))[0] == 400, sent
+    client.delete("one")
+    for name in ("near", "apart"):
+        client.wait(client.call("DELETE", f"{path}/{name}"))
