@@ -10,6 +10,7 @@ import asyncio
 import re
 import uuid
 
+from localcloud import schema
 from localcloud.call import Call
 from localcloud.compute import catalog, checks, constraints, power, quotas, reservations
 from localcloud.compute.fields import honoured
@@ -31,7 +32,8 @@ HONOURED = (
 
 async def bulk_insert(compute: Compute, call: Call) -> dict:
     """Check everything now, then make the machines; the operation tells how it went."""
-    project, body = call.params["project"], call.body or {}
+    given = (call.body or {}).get("instanceProperties") or {}  # its nulls are for the template
+    project, body = call.params["project"], schema.without_nulls(call.body or {})
     region = call.params.get("region") or catalog.ZONES[call.params["zone"]]
     scope = f"regions/{region}" if "region" in call.params else f"zones/{call.params['zone']}"
     honoured("resource", body, HONOURED)
@@ -41,7 +43,7 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     checks.check_types_are_names("resource.instanceProperties", properties)
     if link := body.get("sourceInstanceTemplate"):
         template = template_of(compute, project, link, "resource.sourceInstanceTemplate")
-        properties = merged(template["properties"], properties)
+        properties = checks.merged(template["properties"], given)
     if properties.get("scheduling", {}).get("provisioningModel") == "FLEX_START":
         field = "resource.instanceProperties.scheduling.provisioningModel"
         raise checks.invalid(field, "FLEX_START", "It is not supported for bulk inserts.")
@@ -94,15 +96,6 @@ def template_of(compute: Compute, project: str, link: str, field: str) -> dict:
     if template_key(path) not in compute.templates:
         raise checks.not_found(path)
     return compute.templates[template_key(path)]
-
-
-def merged(old: dict, patch: dict) -> dict:
-    """What a JSON merge patch (RFC 7396) makes of an object."""
-    new = dict(old)
-    for key, value in patch.items():
-        is_patch = isinstance(value, dict) and isinstance(old.get(key), dict)
-        new[key] = merged(old[key], value) if is_patch else value
-    return new
 
 
 def forbidden(compute: Compute, project: str, zone: str, body: dict) -> dict | None:

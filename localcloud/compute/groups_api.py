@@ -380,13 +380,6 @@ async def delete_group(compute: Compute, call: Call) -> dict:
 # --- changes of a group
 
 
-def merged(old: Any, patch: Any) -> Any:
-    """A value with a patch applied, an object's fields one by one."""
-    if not isinstance(old, dict) or not isinstance(patch, dict):
-        return patch
-    return {**old, **{key: merged(old.get(key), value) for key, value in patch.items()}}
-
-
 async def patch_group(compute: Compute, call: Call) -> dict:
     """Change what a group is to be. Members that are there stay as they are: updating them is not
     covered, so that what would do so is refused.
@@ -401,7 +394,11 @@ async def patch_group(compute: Compute, call: Call) -> dict:
         old.pop("instanceTemplate")
     elif "instanceTemplate" in body:
         old.pop("versions")
-    new = merged(old, {key: given[key] for key in PATCHED if key in given})
+    new = checks.merged(old, {key: given[key] for key in PATCHED if key in given})
+    for key in ("baseInstanceName", "targetSize"):
+        if key not in new:
+            message = f"Required field 'resource.{key}' not specified"
+            raise ApiError(400, "required", message)
     made = checked_patch(compute, group, new)
     size = check_size("resource.targetSize", new["targetSize"])
     check_pace(new, size, not group.zone)
