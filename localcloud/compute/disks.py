@@ -32,6 +32,7 @@ from localcloud.compute.fields import honoured
 from localcloud.compute.images import (
     DISK,
     MOST_GB,
+    check_device_name,
     check_ready,
     check_unused,
     find_disk,
@@ -221,6 +222,7 @@ async def attach(compute: Compute, call: Call) -> dict:
         raise invalid("initializeParams", "", why)
     if wanted.get("boot"):
         raise invalid("boot", "true", "A machine has its boot disk.")
+    check_device_name("deviceName", wanted.get("deviceName", ""))
     disk = source_of(compute, project, zone, wanted.get("source", ""), "source")
     check_free(compute, disk, wanted)
     there = instance.resource["disks"]

@@ -161,12 +161,7 @@ def check_disks(kind: catalog.MachineType, body: dict) -> dict:
         raise invalid(field, "", "At least one disk is required.")
     for index, disk in enumerate(disks):
         honoured(f"{field}[{index}]", disk, DISK)
-        if len(disk.get("deviceName", "")) > 63:
-            why = "Must be at most 63 characters long."
-            raise invalid(f"{field}[{index}].deviceName", disk["deviceName"], why)
-        if not re.fullmatch(r"[\w.-]*", disk.get("deviceName", ""), re.ASCII):  # it names a file
-            why = "Must be a match of regex '[\\w.-]+'"
-            raise invalid(f"{field}[{index}].deviceName", disk["deviceName"], why)
+        check_device_name(f"{field}[{index}].deviceName", disk.get("deviceName", ""))
         params = disk.get("initializeParams", {})
         honoured(f"{field}[{index}].initializeParams", params, NEW_DISK)
         if "diskSizeGb" in disk and "diskSizeGb" not in params:  # which is the one that counts
@@ -181,6 +176,13 @@ def check_disks(kind: catalog.MachineType, body: dict) -> dict:
     if disks[0].get("type") == "SCRATCH":
         raise invalid(f"{field}[0].type", "SCRATCH", "A boot disk must be a persistent disk.")
     return disks[0]
+
+
+def check_device_name(field: str, name: str) -> None:
+    if len(name) > 63:
+        raise invalid(field, name, "Must be at most 63 characters long.")
+    if not re.fullmatch(r"[\w.-]*", name, re.ASCII):  # it names a file
+        raise invalid(field, name, "Must be a match of regex '[\\w.-]+'")
 
 
 def local_ssds(kind: catalog.MachineType, body: dict) -> list[dict]:

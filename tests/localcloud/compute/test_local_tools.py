@@ -289,6 +289,8 @@ def test_disks_are_attached_and_detached(client):
         (attach, "is already being used by"),
         ({"source": link, "boot": True}, "has its boot disk"),
         ({"initializeParams": {"diskSizeGb": "10"}}, "before it is attached"),
+        ({"source": link, "deviceName": "d" * 64}, "at most 63 characters"),
+        ({"source": link, "deviceName": "a/b"}, "Must be a match of regex"),
     ):
         assert words in error(client.call("POST", f"{path}/attachDisk", sent))[2]
     change = {"deviceName": "mine", "autoDelete": "true"}
