@@ -140,6 +140,23 @@ def test_an_image_keeps_its_features_and_where_it_is(client):
     client.wait(client.call("DELETE", f"/zones/{ZONE}/disks/d"))
 
 
+def test_images_of_a_snapshot_and_of_that_image_hold_what_was_on_the_disk(client):
+    client.control("settings", {"boot": 1})
+    client.insert("one", "#!/bin/bash\necho kept > /root/kept\necho written\n")
+    client.console_with("one", "startup-script: written")
+    snapshot = {"name": "s", "sourceDisk": f"zones/{ZONE}/disks/one"}
+    client.wait(client.call("POST", "/global/snapshots", snapshot))
+    client.delete("one")
+    of_it = {"name": "first", "sourceSnapshot": "global/snapshots/s"}
+    client.wait(client.call("POST", IMAGES, of_it))
+    client.wait(client.call("DELETE", "/global/snapshots/s"))
+    again = {"name": "second", "sourceImage": "global/images/first"}
+    client.wait(client.call("POST", IMAGES, again))
+    client.wait(client.call("DELETE", f"{IMAGES}/first"))
+    client.insert("one", "#!/bin/bash\ncat /root/kept\n", image="global/images/second")
+    client.console_with("one", "startup-script: kept")
+
+
 def test_an_image_on_its_way_out(client):
     for name in ("old", "new"):
         sent = {"name": name, "family": "mine", "sourceImage": IMAGE}
