@@ -33,8 +33,8 @@ examples: $(VENV)/test $(VENV)/examples $(if $(XLA),$(VENV)/xla)
 	$(if $(XLA),TORCH_XLA_PYTHON=$(CURDIR)/$(VENV)/xla/bin/python) $(BIN)/pytest --all -rs tests/test_examples.py tests/test_digits.py tests/watch/test_tabs.py $(PYTEST)
 
 # Clients that no one here wrote, against the embedded cloud: gcsfs's own tests, rclone, Google's Node client, gcloud,
-# obstore, PyArrow, TensorStore, smart_open, the Kubernetes client, SkyPilot's provisioner.
-foreign: $(VENV)/test $(VENV)/foreign/gcsfs $(VENV)/foreign/tools
+# obstore, PyArrow, TensorStore, smart_open, the Kubernetes client, SkyPilot's and dstack's provisioners.
+foreign: $(VENV)/test $(VENV)/foreign/gcsfs $(VENV)/foreign/tools $(VENV)/foreign/dstack
 	$(BIN)/pytest tests/foreign/gcloud_tour.py tests/foreign/*_clients.py -rs $(PYTEST)
 
 # The core tests on the oldest and the newest python here, with the lowest and the newest versions of what berg needs.
@@ -115,6 +115,11 @@ $(VENV)/foreign/gcsfs: $(VENV)/test
 $(VENV)/foreign/tools: $(VENV)/foreign/gcsfs
 	$(PYTHON) -m venv $@.new
 	$@.new/bin/pip install --quiet 'skypilot[gcp]==0.14.1' 'obstore==0.12.1' 'pyarrow==26.0.1' 'tensorstore==0.1.86' 'kubernetes==37.0.2' 'smart_open[gcs]==9.0.2' 'apache-libcloud==3.9.1'
+	rm -rf $@ && mv $@.new $@
+
+$(VENV)/foreign/dstack: $(VENV)/foreign/gcsfs
+	$(PYTHON) -m venv $@.new
+	$@.new/bin/pip install --quiet 'dstack[gcp]==0.22.5'
 	rm -rf $@ && mv $@.new $@
 
 # What pip needs on the tests' machines, which have no network: to build a package, and to install what berg needs.

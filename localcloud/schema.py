@@ -54,6 +54,10 @@ EXTRA_GLOBALS = {
     "$prettyPrint",
     "$fields",
 }
+# The methods whose body is a JSON merge patch, as the documents of Compute Engine and Cloud Storage
+# say of them, and the one that lays a body over a template in the same way. The others that are
+# served and change a part of something name it in a mask.
+MERGED = re.compile(r"(storage|compute)\..*\.patch|compute\.\w+\.bulkInsert")
 TRUE, FALSE = {"true", "1", "t", "y", "yes"}, {"false", "0", "f", "n", "no"}
 
 
@@ -288,7 +292,8 @@ def check_body(
     """Return a request body without what is null or goes without saying; raise Google's 400 for the first thing that is
     wrong with it.
 
-    A null is a field left out, but in a patch of Cloud Storage, where it takes the field away.
+    A null is a field left out, but in what is a JSON merge patch (RFC 7396), where it takes the field
+    away: see MERGED.
     """
     if method.request is None:
         return body
@@ -299,9 +304,7 @@ def check_body(
     if is_own_link(method, body, values):
         del body["selfLink"]
     _check(api, method.request, body, "resource", method.id, answer=False)
-    if method.id.startswith("storage.") and method.id.endswith(".patch"):
-        return body
-    return without_nulls(body)
+    return without_nulls(body, kept=bool(MERGED.fullmatch(method.id)))
 
 
 def is_true(key: str, value: Any, path_values: dict[str, str]) -> bool:
@@ -330,10 +333,14 @@ def _link(key: str, path_values: dict[str, str]) -> str:
     return f"https://www.googleapis.com/compute/v1/{place}"
 
 
-def without_nulls(value: Any) -> Any:
-    """Return a copy without the fields that are null."""
+def without_nulls(value: Any, kept: bool = False) -> Any:
+    """Return a copy without the fields that are null; with `kept` only those within lists go."""
     if isinstance(value, dict):
-        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+        return {
+            key: without_nulls(inner, kept)
+            for key, inner in value.items()
+            if kept or inner is not None
+        }
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 

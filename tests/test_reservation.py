@@ -119,7 +119,7 @@ def insert(cloud, **body):
 def test_reservations_are_refused_as_google_does(cloud, reserve):
     there = {"specificReservationRequired": True}
     status, says = insert(cloud, specificReservation={"count": "1"})
-    assert status == 501 and "specificReservationRequired" in says
+    assert status == 400 and "instanceProperties.machineType" in says
     odd = {"count": "1", "instanceProperties": {"machineType": "z9"}}
     assert insert(cloud, **there, specificReservation=odd)[0] == 400
     none = {"count": "0", "instanceProperties": {"machineType": "n1-standard-1"}}

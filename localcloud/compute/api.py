@@ -16,6 +16,7 @@ from typing import Any
 from localcloud import schema
 from localcloud.call import Call, Cloud
 from localcloud.compute import (
+    access,
     addresses,
     advice,
     bulk,
@@ -28,9 +29,9 @@ from localcloud.compute import (
     policies,
     quotas,
     rates,
-    reservations,
+    reservations_api,
     resize_requests,
-    templates,
+    update,
 )
 from localcloud.compute import power as compute_power
 from localcloud.compute.checks import LINK, not_found
@@ -56,6 +57,9 @@ from localcloud.machines import guest_attributes
 
 CONSOLE = 1 << 20  # bytes of serial output that Google keeps
 UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+# What anybody may do in Google's projects of images.
+PUBLIC = {f"compute.images.{verb}" for verb in ("get", "getFromFamily", "list")}
+PUBLIC |= {"compute.imageFamilyViews.get"}
 WAIT = 120  # seconds that operations/wait waits at most
 
 
@@ -89,6 +93,7 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "images.list": images.list_images,
         "images.insert": images.insert_image,
         "images.delete": images.delete_image,
+        "images.deprecate": images.deprecate_image,
         "firewalls.insert": insert_firewall,
         "firewalls.delete": delete_firewall,
         "firewalls.patch": change_firewall,
@@ -104,10 +109,12 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "imageFamilyViews.get": images.image_family_view,
         **groups_api.HANDLERS,
         **policies.HANDLERS,
-        **reservations.HANDLERS,
+        **reservations_api.HANDLERS,
         **resize_requests.HANDLERS,
         **advice.HANDLERS,
         **disks.HANDLERS,
+        **access.HANDLERS,
+        **update.HANDLERS,
         **addresses.HANDLERS,
         **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
         **{f"{scope}Operations.wait": wait_operation for scope in ("zone", "region", "global")},
@@ -137,9 +144,7 @@ async def _checked(cloud: Cloud, counted: rates.Rates, handler: Callable, call: 
     known = cloud.projects.get(project)
     if known is None and project not in catalog.IMAGES:
         raise not_found(f"projects/{project}")
-    public = known is None and call.method.startswith(
-        ("compute.images.", "compute.imageFamilyViews.")
-    )
+    public = known is None and call.method in PUBLIC
     if not public and not (known and known["access"]):
         raise ApiError(
             403, "forbidden", f"Required '{call.method}' permission for 'projects/{project}'"
@@ -165,10 +170,12 @@ async def insert(compute: Compute, call: Call) -> dict:
     checks.check_types_are_links(body)
     if link := call.params.get("sourceInstanceTemplate"):
         # The names of types in it are bare, which is as good as a path here.
-        body = {**templates.find(compute, project, checks.last(link))["properties"], **body}
+        template = bulk.template_of(compute, project, link, "sourceInstanceTemplate")
+        body = {**template["properties"], **body}
     instance, disk = make_instance(compute, project, zone, body)
     constraints.check_instance(compute, project, zone, body)
     operation = new_operation(compute, call, "insert", instance)
+    images.warn(compute, operation, disk)
     compute_power.insert(compute, instance, disk, operation)
     return operation
 

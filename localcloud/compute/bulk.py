@@ -1,6 +1,6 @@
 """bulkInsert: many machines in one request, in one zone or anywhere in a region.
 
-Not covered: instance templates, instanceFlexibilityPolicy, capacity of a zone other than what
+Not covered: instanceFlexibilityPolicy, capacity of a zone other than what
 /_berg/stockout says.
 """
 
@@ -10,11 +10,12 @@ import asyncio
 import re
 import uuid
 
+from localcloud import schema
 from localcloud.call import Call
 from localcloud.compute import catalog, checks, constraints, power, quotas, reservations
 from localcloud.compute.fields import honoured
 from localcloud.compute.make import make_instance
-from localcloud.compute.state import Compute, Instance
+from localcloud.compute.state import Compute, Instance, template_key
 from localcloud.errors import ApiError
 
 MOST = 5000
@@ -25,12 +26,14 @@ HONOURED = (
     "perInstanceProperties",
     "instanceProperties",
     "locationPolicy",
+    "sourceInstanceTemplate",
 )
 
 
 async def bulk_insert(compute: Compute, call: Call) -> dict:
     """Check everything now, then make the machines; the operation tells how it went."""
-    project, body = call.params["project"], call.body or {}
+    given = (call.body or {}).get("instanceProperties") or {}  # its nulls are for the template
+    project, body = call.params["project"], schema.without_nulls(call.body or {})
     region = call.params.get("region") or catalog.ZONES[call.params["zone"]]
     scope = f"regions/{region}" if "region" in call.params else f"zones/{call.params['zone']}"
     honoured("resource", body, HONOURED)
@@ -38,6 +41,9 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
         raise checks.missing("resource.perInstanceProperties[].hostname")
     properties = body.get("instanceProperties", {})
     checks.check_types_are_names("resource.instanceProperties", properties)
+    if link := body.get("sourceInstanceTemplate"):
+        template = template_of(compute, project, link, "resource.sourceInstanceTemplate")
+        properties = checks.merged(template["properties"], given)
     if properties.get("scheduling", {}).get("provisioningModel") == "FLEX_START":
         field = "resource.instanceProperties.scheduling.provisioningModel"
         raise checks.invalid(field, "FLEX_START", "It is not supported for bulk inserts.")
@@ -77,6 +83,19 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
         children.append((instance, child))
     compute.in_background(finish(compute, operation, children, least))
     return operation
+
+
+def template_of(compute: Compute, project: str, link: str, field: str) -> dict:
+    """The instance template that a whole or a partial link names."""
+    found = re.search(
+        r"(?:projects/([^/]+)/)?((?:global|regions/[^/]+)/instanceTemplates/[^/]+)$", link
+    )
+    if not found:
+        raise checks.invalid(field, link, "The URL is malformed.")
+    path = f"projects/{found[1] or project}/{found[2]}"
+    if template_key(path) not in compute.templates:
+        raise checks.not_found(path)
+    return compute.templates[template_key(path)]
 
 
 def forbidden(compute: Compute, project: str, zone: str, body: dict) -> dict | None:

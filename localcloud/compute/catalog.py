@@ -378,10 +378,32 @@ IMAGES = {
         for family in sorted({each.image for each in tpus.ALL})
     ],
 }
-# Other projects of Google's with images for everybody, of which none are here.
+# Other projects of Google's with images for everybody, of which hardly any are here.
 OTHERS = "centos coreos fedora-coreos opensuse rhel rhel-sap rocky-linux suse suse-byos suse-sap"
 OTHERS += " ubuntu-os ubuntu-os-pro windows windows-sql"
 IMAGES |= {f"{name}-cloud": [] for name in OTHERS.split()}
+# A few that samples and other tools name.
+IMAGES |= {
+    project: [
+        Image(
+            name,
+            family,
+            title,
+            size,
+            f"{name[-8:-4]}-{name[-4:-2]}-{name[-2:]}T12:00:00.000-07:00",
+            True,
+        )
+        for family, title, size, name in rows
+    ]
+    for project, rows in {
+        "rocky-linux-cloud": [("rocky-linux-8", "Rocky Linux 8", 20, "rocky-linux-8-v20251014")],
+        "ubuntu-os-cloud": [
+            ("ubuntu-2204-lts", "Ubuntu 22.04 LTS", 10, "ubuntu-2204-jammy-v20230714"),
+            ("ubuntu-2204-lts", "Ubuntu 22.04 LTS", 10, "ubuntu-2204-jammy-v20251015"),
+            ("ubuntu-2404-lts-amd64", "Ubuntu 24.04 LTS", 10, "ubuntu-2404-noble-amd64-v20251014"),
+        ],
+    }.items()
+}
 DISK_TYPES = {"pd-standard": 500, "pd-balanced": 100, "pd-ssd": 100, "hyperdisk-balanced": 100}
 
 # Limits a project has in each region, unless /_berg/quotas changes them.
@@ -403,7 +425,13 @@ REGION_QUOTAS = {
     **{f"PREEMPTIBLE_{accelerator[1]}": 16 for accelerator in ACCELERATORS.values()},
     **tpus.QUOTAS,
 }
-PROJECT_QUOTAS = {"GPUS_ALL_REGIONS": 64, "CPUS_ALL_REGIONS": 2000, "NETWORKS": 5, "FIREWALLS": 100}
+PROJECT_QUOTAS = {
+    "GPUS_ALL_REGIONS": 64,
+    "CPUS_ALL_REGIONS": 2000,
+    "NETWORKS": 5,
+    "FIREWALLS": 100,
+    "STATIC_ADDRESSES": 8,  # global ones; each region has as many again
+}
 
 
 def cpu_limits(zone: str, accelerator: str) -> dict[int, int] | None:

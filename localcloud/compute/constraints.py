@@ -20,17 +20,21 @@ def in_force(compute: Compute, project: str, constraint: str) -> dict:
 
 def check_instance(compute: Compute, project: str, zone: str, body: dict) -> None:
     """Refuse a machine that the project may not have."""
-    path = f"projects/{project}/zones/{zone}/instances/{body['name']}"
-    number = compute.projects[project]["number"]
     has_address = any(
         interface.get("accessConfigs") for interface in body.get("networkInterfaces") or []
     )
-    if has_address and not may_have_address(
-        in_force(compute, project, EXTERNAL).get("listPolicy", {}), path
-    ):
+    if has_address:
+        check_address(compute, project, f"projects/{project}/zones/{zone}/instances/{body['name']}")
+    check_metadata(compute, project, (body.get("metadata") or {}).get("items") or [])
+
+
+def check_address(compute: Compute, project: str, path: str) -> None:
+    """Refuse a machine an external address that the project gives none."""
+    number = compute.projects[project]["number"]
+    policy = in_force(compute, project, EXTERNAL).get("listPolicy", {})
+    if not may_have_address(policy, path):
         message = f"Constraint {EXTERNAL} violated for project {number}. Add instance {path} to the constraint to use"
         raise ApiError(412, "conditionNotMet", f"{message} external IP with it.")
-    check_metadata(compute, project, (body.get("metadata") or {}).get("items") or [])
 
 
 def may_have_address(policy: dict, path: str) -> bool:

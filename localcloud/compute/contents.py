@@ -71,6 +71,13 @@ async def keep(compute: Compute, disk: dict, image_id: str) -> None:
         (folder / "about.json").write_text(json.dumps(known))
 
 
+async def repeat(compute: Compute, source_id: str, image_id: str) -> None:
+    """Copy what an image or a snapshot holds to the folder of another image."""
+    source = folder_of(compute, source_id)
+    if source.is_dir():
+        await asyncio.to_thread(copy, source, folder_of(compute, image_id))
+
+
 async def lay_out(compute: Compute, instance: Instance) -> None:
     """Give a machine that boots for the first time what is on its image."""
     target = compute.machine_folder(instance) / part_of(compute)

@@ -32,10 +32,12 @@ from localcloud.compute.fields import honoured
 from localcloud.compute.images import (
     DISK,
     MOST_GB,
+    check_device_name,
     check_ready,
     check_unused,
     find_disk,
     resolve,
+    warn,
 )
 from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute, Instance
@@ -220,6 +222,7 @@ async def attach(compute: Compute, call: Call) -> dict:
         raise invalid("initializeParams", "", why)
     if wanted.get("boot"):
         raise invalid("boot", "true", "A machine has its boot disk.")
+    check_device_name("deviceName", wanted.get("deviceName", ""))
     disk = source_of(compute, project, zone, wanted.get("source", ""), "source")
     check_free(compute, disk, wanted)
     there = instance.resource["disks"]
@@ -332,7 +335,9 @@ async def insert_disk(compute: Compute, call: Call) -> dict:
     if not error:
         compute.disks[project, zone, name] = disk
         save(compute, disk)
-    return done(compute, call, "insert", disk, error)
+    operation = done(compute, call, "insert", disk, error)
+    warn(compute, operation, [disk])
+    return operation
 
 
 def disk_of(compute: Compute, call: Call) -> dict:

@@ -47,6 +47,7 @@ INSTANCE = (
     "advancedMachineFeatures",
     "params",
 )
+NEVER_CLOSE = ("e2", "n1", "f1", "g1", "t2d")  # families of machine types
 INTERFACE = (
     "kind",
     "name",
@@ -115,14 +116,19 @@ def network_interfaces(
     if nic_type:
         interface["nicType"] = nic_type
     for access in given[0].get("accessConfigs") or []:
-        shown = {
-            "kind": "compute#accessConfig",
-            "type": "ONE_TO_ONE_NAT",
-            "name": access.get("name", "external-nat"),
-        }
-        tier = access.get("networkTier", "PREMIUM")
-        interface["accessConfigs"] = [{**shown, "natIP": address, "networkTier": tier}]
+        interface["accessConfigs"] = [access_config(access, address)]
     return [interface]
+
+
+def access_config(given: dict, address: str) -> dict[str, Any]:
+    """An access config as Google writes it, with the external address that it gives."""
+    return {
+        "kind": "compute#accessConfig",
+        "type": "ONE_TO_ONE_NAT",
+        "name": given.get("name", "external-nat"),
+        "natIP": address,
+        "networkTier": given.get("networkTier", "PREMIUM"),
+    }
 
 
 def check_network(
@@ -154,7 +160,14 @@ def check_network(
             f"{field}.accessConfigs", "", "At most one access config currently supported."
         )
     for config in configs:
-        honoured(f"{field}.accessConfigs[0]", config, ACCESS)
+        check_access(f"{field}.accessConfigs[0]", config)
+
+
+def check_access(field: str, config: dict) -> None:
+    honoured(field, config, ACCESS)
+    if config.get("type", "ONE_TO_ONE_NAT") != "ONE_TO_ONE_NAT":
+        why = "The default and only option is ONE_TO_ONE_NAT."
+        raise invalid(f"{field}.type", config["type"], why)
 
 
 def reserved(compute: Compute, project: str, region: str, given: dict, field: str) -> str:
@@ -162,20 +175,18 @@ def reserved(compute: Compute, project: str, region: str, given: dict, field: st
     new one.
     """
     rows = {
-        row["address"]: row for row in compute.addresses(project) if last(row["region"]) == region
+        row["address"]: row
+        for row in compute.addresses(project)
+        if last(row.get("region", "")) == region
     }
     for config in given.get("accessConfigs") or []:
         wanted = config.get("natIP")
         if not wanted:
             continue
-        if rows.get(wanted, {}).get("addressType") != "EXTERNAL":
-            why = (
-                f"The specified external IP address '{wanted}' was not found in region '{region}'."
-            )
-            raise invalid(f"{field}.accessConfigs[0].natIP", wanted, why)
         if given.get("networkIP"):
             raise missing(f"{field}.networkIP beside a reserved external address")
-        return check_address(compute, f"{field}.accessConfigs[0].natIP", wanted)
+        where = f"{field}.accessConfigs[0].natIP"
+        return external_address(compute, project, region, wanted, where)
     wanted = given.get("networkIP") or ""
     if "/" in wanted:  # the link of a reserved one
         found = [
@@ -189,6 +200,16 @@ def reserved(compute: Compute, project: str, region: str, given: dict, field: st
     return check_address(compute, f"{field}.networkIP", wanted or None)
 
 
+def external_address(compute: Compute, project: str, region: str, wanted: str, field: str) -> str:
+    """An external address that a project reserved in a region and that no machine has."""
+    for row in compute.addresses(project):
+        is_here = last(row.get("region", "")) == region
+        if is_here and row["address"] == wanted and row["addressType"] == "EXTERNAL":
+            return check_address(compute, field, wanted)
+    why = f"The specified external IP address '{wanted}' was not found in region '{region}'."
+    raise invalid(field, wanted, why)
+
+
 def check_address(compute: Compute, field: str, wanted: str | None) -> str:
     if not wanted:
         return compute.new_address()
@@ -198,7 +219,7 @@ def check_address(compute: Compute, field: str, wanted: str | None) -> str:
         raise invalid(field, wanted, "Must be a valid IPv4 address.") from None
     if not inside:
         raise invalid(field, wanted, "Requested IP address is out of range of the subnetwork.")
-    if user := compute.at_address(wanted):
+    if user := compute.user_of(wanted):
         message = f"IP '{wanted}' is already being used by another resource: {user.path}."
         raise ApiError(400, "invalidResourceUsage", message)
     return wanted
@@ -321,12 +342,29 @@ def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) 
 # --- the rest
 
 
-def check_policy(compute: Compute, project: str, region: str, name: str) -> None:
-    """Refuse a policy of an instance: those that there are, are for groups."""
-    if (project, region, name) not in compute.policies:
-        raise not_found(f"projects/{project}/regions/{region}/resourcePolicies/{name}")
-    message = "Resource policy must have one of [VmMaintenancePolicy, GroupPlacementPolicy, InstanceSchedulePolicy]"
-    raise ApiError(400, "invalid", message)
+def check_policies(
+    compute: Compute, project: str, region: str, kind: catalog.MachineType, links: list[str]
+) -> list[str]:
+    """The placement policy of an instance; those for workloads are for groups."""
+    if len(links) > 1:
+        raise invalid("resource.resourcePolicies", "", "At most one placement policy is supported.")
+    for link in links:
+        name = last(link)
+        if "/" not in link or f"regions/{region}/resourcePolicies/" not in link:
+            why = f"It must be the URL of a policy in the region of the instance, {region}."
+            raise invalid("resource.resourcePolicies[0]", link, why)
+        if (project, region, name) not in compute.policies:
+            raise not_found(f"projects/{project}/regions/{region}/resourcePolicies/{name}")
+        placement = compute.policies[project, region, name].get("groupPlacementPolicy")
+        if placement is None:
+            message = "Resource policy must have one of [VmMaintenancePolicy, GroupPlacementPolicy, InstanceSchedulePolicy]"
+            raise ApiError(400, "invalid", message)
+        if "collocation" in placement and kind.family in NEVER_CLOSE:
+            why = f"Machine type {kind.name} does not support compact placement."
+            raise invalid("resource.resourcePolicies[0]", link, why)
+    return [
+        f"{LINK}projects/{project}/regions/{region}/resourcePolicies/{last(link)}" for link in links
+    ]
 
 
 def check_rest(
@@ -334,8 +372,6 @@ def check_rest(
 ) -> None:
     """What is kept as it is sent, and what cannot be had at all."""
     honoured("resource", body, INSTANCE)
-    for policy in body.get("resourcePolicies") or []:
-        check_policy(compute, project, region, last(policy))
     platform, platforms = body.get("minCpuPlatform"), catalog.MIN_CPU_PLATFORMS.get(kind.family, ())
     if platform and platform not in platforms:
         why = f"The CPU platform is not available for machine type {kind.name}."

@@ -20,6 +20,7 @@ from localcloud.compute.checks import (
     check_name,
     invalid,
     last,
+    merged,
     not_found,
     number_of,
 )
@@ -227,7 +228,7 @@ async def change_firewall(compute: Compute, call: Call) -> dict:
     old = next((row for row in known if row["name"] == name), None)
     if old is None:
         raise not_found(f"projects/{project}/global/firewalls/{name}")
-    if body.get("name", name) != name:
+    if (body.get("name") or name) != name:
         raise invalid("resource.name", body["name"], "The name of a rule cannot be changed.")
     kept = {}
     if call.method.endswith("patch"):
@@ -235,7 +236,7 @@ async def change_firewall(compute: Compute, call: Call) -> dict:
         for one, other in (("allowed", "denied"), ("denied", "allowed")):
             if body.get(one):
                 kept.pop(other, None)
-    row = rule(project, {**kept, **body, "name": name})
+    row = rule(project, merged(kept, {**body, "name": name}))
     if row["direction"] != old["direction"]:
         why = "The direction of a rule cannot be changed."
         raise invalid("resource.direction", row["direction"], why)

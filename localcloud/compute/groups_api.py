@@ -6,6 +6,7 @@ A field of a group that is not honoured here is refused with 501, not ignored.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import string
@@ -169,13 +170,14 @@ def check_distribution(project: str, region: str, body: dict) -> dict:
     for zone in zones:
         if zones.count(zone) > 1:
             raise checks.invalid(f"{field}.zones", zone, "Zones must be distinct.")
-    fixed = update_policy(body).get("maxUnavailable", {}).get("fixed")
-    if fixed and fixed < len(zones):
-        why = (
-            "Fixed updatePolicy.maxUnavailable for regional managed instance group has to be either "
-            "0 or at least equal to the number of zones."
-        )
-        raise checks.invalid("resource.updatePolicy.maxUnavailable.fixed", fixed, why)
+    for key in ("maxSurge", "maxUnavailable"):
+        fixed = update_policy(body).get(key, {}).get("fixed")
+        if fixed and 0 < fixed < len(zones):
+            why = (
+                f"Fixed updatePolicy.{key} for regional managed instance group has to be either "
+                "0 or at least equal to the number of zones."
+            )
+            raise checks.invalid(f"resource.updatePolicy.{key}.fixed", fixed, why)
     if shape != "EVEN" and update_policy(body)["instanceRedistributionType"] != "NONE":
         why = "Must be EVEN unless updatePolicy.instanceRedistributionType is NONE."
         raise checks.invalid(f"{field}.targetShape", shape, why)
@@ -212,8 +214,8 @@ def check_pace(body: dict, size: int, is_regional: bool) -> None:
         why = "At least one of maxSurge and maxUnavailable must be greater than 0."
         raise checks.invalid(f"{path}.maxSurge", "", why)
     if policy.get("replacementMethod") == "RECREATE" and any((surge or {}).values()):
-        why = "Must be 0 where replacementMethod is RECREATE."
-        raise checks.invalid(f"{path}.maxSurge", "", why)
+        why = "maxSurge must be equal to 0 when replacement method is set to RECREATE"
+        raise checks.invalid(f"{path}.maxSurge", json.dumps(surge), why)
     least, most_allowed = policy["minimalAction"], policy.get("mostDisruptiveAllowedAction")
     if most_allowed and ACTIONS.index(least) > ACTIONS.index(most_allowed):
         why = f"Must be at least minimalAction, {least}."
@@ -380,13 +382,6 @@ async def delete_group(compute: Compute, call: Call) -> dict:
 # --- changes of a group
 
 
-def merged(old: Any, patch: Any) -> Any:
-    """A value with a patch applied, an object's fields one by one."""
-    if not isinstance(old, dict) or not isinstance(patch, dict):
-        return patch
-    return {**old, **{key: merged(old.get(key), value) for key, value in patch.items()}}
-
-
 async def patch_group(compute: Compute, call: Call) -> dict:
     """Change what a group is to be. Members that are there stay as they are: updating them is not
     covered, so that what would do so is refused.
@@ -401,7 +396,11 @@ async def patch_group(compute: Compute, call: Call) -> dict:
         old.pop("instanceTemplate")
     elif "instanceTemplate" in body:
         old.pop("versions")
-    new = merged(old, {key: given[key] for key in PATCHED if key in given})
+    new = checks.merged(old, {key: given[key] for key in PATCHED if key in given})
+    for key in ("baseInstanceName", "targetSize"):
+        if key not in new:
+            message = f"Required field 'resource.{key}' not specified"
+            raise ApiError(400, "required", message)
     made = checked_patch(compute, group, new)
     size = check_size("resource.targetSize", new["targetSize"])
     check_pace(new, size, not group.zone)

@@ -1,6 +1,6 @@
 """Images and disks: looked up, made, listed, deleted.
 
-Not covered: licences, deprecation schedules. Other disks than the first, and snapshots: disks.py.
+Not covered: licences, what features of the guest mean, deprecations that come by themselves. Other disks than the first, and snapshots: disks.py.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import re
 from typing import Any
 
+from localcloud import schema
 from localcloud.call import Call
 from localcloud.compute import catalog, contents
 from localcloud.compute.checks import (
@@ -18,6 +19,7 @@ from localcloud.compute.checks import (
     check_name,
     invalid,
     last,
+    missing,
     not_found,
     number_of,
 )
@@ -28,6 +30,7 @@ from localcloud.errors import ApiError
 from localcloud.machines import sandbox
 
 MOST_GB = 65536
+SOURCES = ("sourceImage", "sourceDisk", "sourceSnapshot")  # of an image
 DISK = (
     "kind",
     "type",
@@ -38,6 +41,7 @@ DISK = (
     "autoDelete",
     "initializeParams",
     "interface",
+    "diskSizeGb",
 )
 NEW_DISK = (
     *("sourceImage", "sourceSnapshot", "diskSizeGb", "diskType", "diskName", "labels"),
@@ -50,6 +54,9 @@ IMAGE = (
     "labels",
     "sourceImage",
     "sourceDisk",
+    "sourceSnapshot",
+    "guestOsFeatures",
+    "storageLocations",
     "diskSizeGb",
     "kind",
     "sourceType",
@@ -90,7 +97,7 @@ def find(compute: Compute, project: str, name: str) -> dict:
 
 def newest(compute: Compute, project: str, family: str) -> dict:
     of_family = [each for each in images_of(compute, project) if each.get("family") == family]
-    found = [image for image in of_family if image["status"] == "READY"]
+    found = [row for row in of_family if row["status"] == "READY" and state_of(row) == "ACTIVE"]
     if not found:
         raise not_found(f"projects/{project}/global/images/family/{family}")
     return max(found, key=lambda image: image["creationTimestamp"])
@@ -102,9 +109,47 @@ def resolve(compute: Compute, project: str, link: str, field: str) -> dict:
     owner = parts[parts.index("projects") + 1] if "projects" in parts else project
     by_family = len(parts) >= 2 and parts[-2] in ("family", "imageFamilyViews")
     try:
-        return (newest if by_family else find)(compute, owner, parts[-1])
+        image = (newest if by_family else find)(compute, owner, parts[-1])
     except ApiError:
         raise invalid(field, link, "The referenced image resource cannot be found.") from None
+    if state_of(image) in ("OBSOLETE", "DELETED"):
+        raise ApiError(400, "badRequest", told_of(image))
+    return image
+
+
+def state_of(image: dict) -> str:
+    """Whether an image is ACTIVE, DEPRECATED, OBSOLETE or DELETED."""
+    found: str = image.get("deprecated", {}).get("state", "ACTIVE")
+    return found
+
+
+def told_of(image: dict) -> str:
+    """What Google says of an image that is on its way out."""
+    path = image["selfLink"].removeprefix(LINK)
+    told = f"The resource '{path}' is {state_of(image).lower()}."
+    if instead := image["deprecated"].get("replacement"):
+        told += f" A suggested replacement is '{instead.removeprefix(LINK)}'."
+    return told
+
+
+def warn(compute: Compute, operation: dict, disks: list[dict]) -> None:
+    """Note on an operation that a new disk is of an image that is deprecated."""
+    rows = {
+        row["selfLink"]: row for project in compute.settled for row in compute.own_images(project)
+    }
+    found = [rows[disk["sourceImage"]] for disk in disks if disk.get("sourceImage") in rows]
+    warnings = [
+        {
+            "code": "DEPRECATED_RESOURCE_USED",
+            "message": told_of(image),
+            "data": [{"key": "resource_name", "value": image["selfLink"].removeprefix(LINK)}],
+        }
+        for image in found
+        if state_of(image) == "DEPRECATED"
+    ]
+    if warnings:
+        operation["warnings"] = warnings
+        compute.write("operations", operation["name"], operation)
 
 
 def check_disks(kind: catalog.MachineType, body: dict) -> dict:
@@ -116,13 +161,11 @@ def check_disks(kind: catalog.MachineType, body: dict) -> dict:
         raise invalid(field, "", "At least one disk is required.")
     for index, disk in enumerate(disks):
         honoured(f"{field}[{index}]", disk, DISK)
-        if len(disk.get("deviceName", "")) > 63:
-            why = "Must be at most 63 characters long."
-            raise invalid(f"{field}[{index}].deviceName", disk["deviceName"], why)
-        if not re.fullmatch(r"[\w.-]*", disk.get("deviceName", ""), re.ASCII):  # it names a file
-            why = "Must be a match of regex '[\\w.-]+'"
-            raise invalid(f"{field}[{index}].deviceName", disk["deviceName"], why)
-        honoured(f"{field}[{index}].initializeParams", disk.get("initializeParams", {}), NEW_DISK)
+        check_device_name(f"{field}[{index}].deviceName", disk.get("deviceName", ""))
+        params = disk.get("initializeParams", {})
+        honoured(f"{field}[{index}].initializeParams", params, NEW_DISK)
+        if "diskSizeGb" in disk and "diskSizeGb" not in params:  # which is the one that counts
+            raise missing(f"{field}[{index}].diskSizeGb")
         if bool(disk.get("boot")) != (index == 0):
             why = "Boot disk must be the first disk attached to the instance."
             raise invalid(f"{field}[{index}].boot", str(bool(disk.get("boot"))).lower(), why)
@@ -133,6 +176,13 @@ def check_disks(kind: catalog.MachineType, body: dict) -> dict:
     if disks[0].get("type") == "SCRATCH":
         raise invalid(f"{field}[0].type", "SCRATCH", "A boot disk must be a persistent disk.")
     return disks[0]
+
+
+def check_device_name(field: str, name: str) -> None:
+    if len(name) > 63:
+        raise invalid(field, name, "Must be at most 63 characters long.")
+    if not re.fullmatch(r"[\w.-]*", name, re.ASCII):  # it names a file
+        raise invalid(field, name, "Must be a match of regex '[\\w.-]+'")
 
 
 def local_ssds(kind: catalog.MachineType, body: dict) -> list[dict]:
@@ -317,8 +367,8 @@ async def list_images(compute: Compute, call: Call) -> dict:
 
 
 async def insert_image(compute: Compute, call: Call) -> dict:
-    """Give the project an image of its own: the same machine under another name, from an image or a
-    disk.
+    """Give the project an image of its own: the same machine under another name, from an image, a
+    disk or a snapshot.
     """
     project, body = call.params["project"], call.body or {}
     name, row = body.get("name", ""), compute.project_row(project)
@@ -327,39 +377,80 @@ async def insert_image(compute: Compute, call: Call) -> dict:
     if any(image["name"] == name for image in row["images"]):
         raise already_exists(path)
     honoured("resource", body, IMAGE)
-    if bool(body.get("sourceImage")) == bool(body.get("sourceDisk")):
-        why = "Exactly one of the fields must be specified: sourceImage, sourceDisk."
-        raise ApiError(400, "invalid", f"Invalid value for field 'resource': ''. {why}")
-    based_on = {}
-    if body.get("sourceImage"):
-        based_on = resolve(compute, project, body["sourceImage"], "resource.sourceImage")
-    else:
-        disk = source_disk(
-            compute, project, body["sourceDisk"], bool(call.params.get("forceCreate"))
-        )
-        based_on = {"diskSizeGb": disk["sizeGb"]}
+    source, least = source_of(compute, project, body, bool(call.params.get("forceCreate")))
+    check_features(body.get("guestOsFeatures") or [])
+    check_locations(body.get("storageLocations") or [])
     check_labels(body.get("labels") or {})
-    size = int(body.get("diskSizeGb", based_on["diskSizeGb"]))
+    size = int(body.get("diskSizeGb", least))
+    if size < least:
+        why = f"It cannot be smaller than the source's size ({least} GB)."
+        raise invalid("resource.diskSizeGb", size, why)
     image = image_resource(project, catalog.Image(name, "", "", size, compute.timestamp()))
-    kept = ("family", "description", "labels", "sourceImage", "sourceDisk")
+    kept = ("family", "description", "labels", *SOURCES, "guestOsFeatures", "storageLocations")
     image.update({key: body[key] for key in kept if body.get(key)}, status="PENDING")
     image = {key: value for key, value in image.items() if value != ""}
     row["images"].append(image)
     compute.save_project(project)
     operation = compute.operation(project, "insert", path, "global", call.principal)
-    made_of = {} if body.get("sourceImage") else disk
-    compute.in_background(finish_image(compute, project, image, made_of, operation))
+    compute.in_background(finish_image(compute, project, image, source, operation))
     return operation
 
 
+def source_of(compute: Compute, project: str, body: dict, force: bool) -> tuple[dict, int]:
+    """The image, the disk or the snapshot that an image is made of, and its size in GB."""
+    given = [field for field in SOURCES if body.get(field)]
+    if len(given) != 1:
+        why = f"Exactly one of the fields must be specified: {', '.join(SOURCES)}."
+        raise ApiError(400, "invalid", f"Invalid value for field 'resource': ''. {why}")
+    (field,) = given
+    if field == "sourceImage":
+        found = resolve(compute, project, body[field], f"resource.{field}")
+        check_ready(found)
+        return found, int(found["diskSizeGb"])
+    if field == "sourceDisk":
+        found = source_disk(compute, project, body[field], force)
+        return found, int(found["sizeGb"])
+    if "/" not in body[field]:
+        raise invalid(f"resource.{field}", body[field], "The URL is malformed.")
+    rows = compute.project_row(project).get("snapshots", [])
+    named = [row for row in rows if row["name"] == last(body[field])]
+    if not named:
+        raise not_found(f"projects/{project}/global/snapshots/{last(body[field])}")
+    check_ready(named[0])
+    return named[0], int(named[0]["diskSizeGb"])
+
+
+def check_features(features: list[dict]) -> None:
+    """Raise the refusal of a feature that says nothing, or that stands there twice."""
+    kinds = [row.get("type", "FEATURE_TYPE_UNSPECIFIED") for row in features]
+    for index, kind in enumerate(kinds):
+        if kind == "FEATURE_TYPE_UNSPECIFIED" or kind in kinds[:index]:
+            field = f"resource.guestOsFeatures[{index}].type"
+            raise invalid(field, kind, "Each feature must be named, and once.")
+
+
+def check_locations(locations: list[str]) -> None:
+    """Raise the refusal of a place in which no image is kept: it is one region, or one of three
+    multi-regions.
+    """
+    if len(locations) > 1:
+        raise invalid("resource.storageLocations", "", "At most one location is supported.")
+    for place in locations:
+        if place not in ("us", "eu", "asia", *catalog.REGIONS):
+            why = "It is neither a region nor a multi-region."
+            raise invalid("resource.storageLocations[0]", place, why)
+
+
 async def finish_image(
-    compute: Compute, project: str, image: dict, disk: dict, operation: dict
+    compute: Compute, project: str, image: dict, source: dict, operation: dict
 ) -> None:
-    """Copy a disk into an image, {} for none; an image that fails stays, and says so."""
+    """Copy what an image is made of; an image that fails stays, and says so."""
     await asyncio.sleep(compute.settings.image_delay)
     failed = compute.faults.take_operation_error("compute.images.insert")
-    if not failed:
-        await contents.keep(compute, disk, image["id"])
+    if not failed and source["kind"] == "compute#disk":
+        await contents.keep(compute, source, image["id"])
+    elif not failed:
+        await contents.repeat(compute, source["id"], image["id"])
     image["status"] = "FAILED" if failed else "READY"
     compute.save_project(project)
     compute.finish(operation, failed)
@@ -378,6 +469,33 @@ def source_disk(compute: Compute, project: str, link: str, force: bool) -> dict:
         if instance and instance.resource["status"] != "TERMINATED" and not force:
             check_unused(disk)
     return disk
+
+
+async def deprecate_image(compute: Compute, call: Call) -> dict:
+    """Say how far an image is on its way out; an empty body takes that back."""
+    project, name, body = call.params["project"], call.params["image"], call.body or {}
+    image = find(compute, project, name)
+    for field in ("deprecated", "obsolete", "deleted"):
+        if body.get(field) and not schema.is_time(body[field], "date-time"):
+            raise invalid(f"resource.{field}", body[field], "Must be an RFC 3339 timestamp.")
+    if instead := body.get("replacement"):
+        body = {**body, "replacement": replacement_of(compute, project, instead)}
+    if body and not body.get("state"):
+        raise invalid("resource.state", "", "A state must be specified.")
+    image.pop("deprecated", None)
+    image.update({"deprecated": body} if body else {})
+    compute.save_project(project)
+    path = image["selfLink"].removeprefix(LINK)
+    return compute.finish(
+        compute.operation(project, "setDeprecation", path, "global", call.principal)
+    )
+
+
+def replacement_of(compute: Compute, project: str, link: str) -> str:
+    if "/" not in link:
+        raise invalid("resource.replacement", link, "The URL is malformed.")
+    found: str = resolve(compute, project, link, "resource.replacement")["selfLink"]
+    return found
 
 
 async def delete_image(compute: Compute, call: Call) -> dict:

@@ -25,6 +25,7 @@ from localcloud.compute.checks import (
     not_found,
 )
 from localcloud.compute.fields import (
+    check_policies,
     check_rest,
     check_scheduling,
     check_service_accounts,
@@ -52,6 +53,7 @@ def make_instance(
     check_rest(compute, project, region, kind, body)
     scheduling = check_scheduling(body, kind, bool(accelerators) or kind.is_tpu)
     reservations.check(compute, project, zone, body, kind)
+    policies = check_policies(compute, project, region, kind, body.get("resourcePolicies") or [])
     valid = flex.valid_seconds(body.get("params") or {}, scheduling["provisioningModel"])
     labels = check_labels(body.get("labels", {}))
     metadata = check_metadata(body.get("metadata", {}))
@@ -116,6 +118,8 @@ def make_instance(
             resource[key] = body[key]
     if labels:
         resource["labels"] = labels
+    if policies:
+        resource["resourcePolicies"] = policies
     if accelerators:
         resource["guestAccelerators"] = accelerators
     if accounts:

@@ -1,8 +1,7 @@
 """Resource policies: those for workloads, which say what topology of TPUs the machines of a group
-form.
+form, and those for placement, which are kept and shown, and place nothing.
 
-Not covered: snapshot schedules, placement and maintenance policies, distances; all of them are
-refused with 501.
+Not covered: snapshot schedules, maintenance policies, distances; all of them are refused with 501.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from localcloud.compute.templates import change
 from localcloud.errors import ApiError
 
 TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")  # two or three sides, none of them 0
+MOST_DOMAINS = 8  # of machines that are to be apart
 WORKLOAD = ("type", "acceleratorTopology", "acceleratorTopologyMode")
 
 
@@ -35,18 +35,13 @@ async def insert_policy(compute: Compute, call: Call) -> dict:
     body = written({"$ref": "ResourcePolicy"}, call.body)
     check_name("resource.name", body.get("name", ""))
     check_description(body)
-    honoured("resource", body, ("name", "description", "workloadPolicy"))
-    workload = body.get("workloadPolicy") or {}
-    honoured("resource.workloadPolicy", workload, WORKLOAD)
-    if workload.get("type") != "HIGH_THROUGHPUT" or not workload.get("acceleratorTopology"):
-        raise missing(
-            "resource.workloadPolicy without type HIGH_THROUGHPUT and acceleratorTopology"
-        )
-    if not TOPOLOGY.fullmatch(workload["acceleratorTopology"]):
-        field = "resource.workloadPolicy.acceleratorTopology"
-        raise invalid(
-            field, workload["acceleratorTopology"], "Must be sizes joined by x, such as 4x4."
-        )
+    honoured("resource", body, ("name", "description", *KINDS))
+    given = [kind for kind in KINDS if body.get(kind)]
+    if len(given) != 1:
+        why = f"Resource policy must have one of [{', '.join(KINDS)}]."
+        raise invalid("resource", "", why)
+    (kind,) = given
+    about = KINDS[kind](body[kind])
     path = f"projects/{project}/regions/{region}/resourcePolicies/{body['name']}"
     if (project, region, body["name"]) in compute.policies:
         raise already_exists(path)
@@ -58,7 +53,7 @@ async def insert_policy(compute: Compute, call: Call) -> dict:
         "description": body.get("description", ""),
         "region": f"{LINK}projects/{project}/regions/{region}",
         "status": "READY",
-        "workloadPolicy": {"acceleratorTopologyMode": "AUTO_CONNECT", **workload},
+        kind: about,
         "selfLink": LINK + path,
     }
 
@@ -67,6 +62,37 @@ async def insert_policy(compute: Compute, call: Call) -> dict:
         compute.write("policies", row["id"], row)
 
     return change(compute, call, "insert", path, row["id"], keep)
+
+
+def check_workload(workload: dict) -> dict:
+    honoured("resource.workloadPolicy", workload, WORKLOAD)
+    if workload.get("type") != "HIGH_THROUGHPUT" or not workload.get("acceleratorTopology"):
+        raise missing(
+            "resource.workloadPolicy without type HIGH_THROUGHPUT and acceleratorTopology"
+        )
+    if not TOPOLOGY.fullmatch(workload["acceleratorTopology"]):
+        field = "resource.workloadPolicy.acceleratorTopology"
+        raise invalid(
+            field, workload["acceleratorTopology"], "Must be sizes joined by x, such as 4x4."
+        )
+    return {"acceleratorTopologyMode": "AUTO_CONNECT", **workload}
+
+
+def check_placement(placement: dict) -> dict:
+    """Machines close together (COLLOCATED), or apart in so many domains."""
+    field = "resource.groupPlacementPolicy"
+    honoured(field, placement, ("collocation", "availabilityDomainCount", "vmCount"))
+    domains = placement.get("availabilityDomainCount", 0)
+    if placement.get("collocation") != "COLLOCATED" and not domains:
+        why = "Either collocation or availabilityDomainCount must be specified."
+        raise invalid(field, "", why)
+    if domains and not 1 <= domains <= MOST_DOMAINS:
+        why = f"Must be between 1 and {MOST_DOMAINS}."
+        raise invalid(f"{field}.availabilityDomainCount", domains, why)
+    return placement
+
+
+KINDS = {"workloadPolicy": check_workload, "groupPlacementPolicy": check_placement}
 
 
 def find(compute: Compute, project: str, region: str, name: str) -> dict:
@@ -92,6 +118,12 @@ async def delete_policy(compute: Compute, call: Call) -> dict:
     row = await get_policy(compute, call)
     path = row["selfLink"].removeprefix(LINK)
     users = [each.path for each in compute.groups.values() if each.policy == row["selfLink"]]
+    machines = compute.instances.values()
+    users += [
+        each.path
+        for each in machines
+        if row["selfLink"] in each.resource.get("resourcePolicies", [])
+    ]
     pool = compute.pool_with_policy(call.params["project"], call.params["region"], row["name"])
     for user in [*users, pool]:
         if user:

@@ -86,15 +86,17 @@ def check_start(instance: Instance) -> None:
         raise ApiError(400, "resourceNotReady", why)
 
 
-def release_external(instance: Instance) -> None:
-    """Take the external address away, which is nobody's own, as of an instance that is off."""
+def release_external(compute: Compute, instance: Instance) -> None:
+    """Take the external address of an instance away that is off, unless the project reserved it."""
+    kept = {row["address"] for row in compute.addresses(instance.project)}
     for access in external(instance):
-        access.pop("natIP", None)
+        if access.get("natIP") not in kept:
+            access.pop("natIP", None)
 
 
 def give_external(instance: Instance) -> None:
     for access in external(instance):
-        access["natIP"] = instance.address
+        access.setdefault("natIP", instance.address)
 
 
 def external(instance: Instance) -> list[dict]:
@@ -246,7 +248,7 @@ async def take_down(compute: Compute, instance: Instance, grace: float | None) -
 async def power_off(compute: Compute, instance: Instance, grace: float | None) -> None:
     """Take a machine down, to TERMINATED. Its disk stays."""
     await take_down(compute, instance, grace)
-    release_external(instance)
+    release_external(compute, instance)
     # Google counts the time limit anew from the next start.
     instance.resource.pop("resourceStatus", None)
     compute.set_status(instance, "TERMINATED", lastStopTimestamp=compute.timestamp())

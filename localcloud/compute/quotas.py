@@ -38,7 +38,7 @@ def usage_of(compute: Compute, project: str, region: str | None, metric: str) ->
         return sum(int(row["sizeGb"]) for row in rows if disk_metric(last(row["type"])) == metric)
     if metric == "STATIC_ADDRESSES":
         rows = (row for row in compute.addresses(project) if row["addressType"] == "EXTERNAL")
-        return sum(region in (None, last(row["region"])) for row in rows)
+        return sum((region or "") == last(row.get("region", "")) for row in rows)
     total = 0
     for instance in compute.instances.values():
         here = instance.project == project and region in (None, catalog.ZONES[instance.zone])
@@ -85,12 +85,15 @@ def drawn(
 
 
 def quota_error(compute: Compute, project: str, region: str, needs: dict[str, int]) -> dict | None:
-    """The operation error for the first quota that `needs` would exceed."""
+    """The operation error for the first quota that `needs` would exceed, of a region and of the
+    project; without a region of the project alone.
+    """
     needs = dict(needs)
     if "PREEMPTIBLE_CPUS" in needs and not limit_of(compute, project, region, "PREEMPTIBLE_CPUS"):
         needs["CPUS"] = needs.pop("PREEMPTIBLE_CPUS")
     for metric, amount in needs.items():
-        where = None if metric in catalog.PROJECT_QUOTAS else region
+        is_regional = metric in catalog.REGION_QUOTAS or metric not in catalog.PROJECT_QUOTAS
+        where = region if region and is_regional else None
         limit = limit_of(compute, project, where, metric)
         if limit and usage_of(compute, project, where, metric) + amount <= limit:
             continue

@@ -18,6 +18,7 @@ from localcloud.compute.checks import (
     check_name,
     invalid,
     last,
+    merged,
     missing,
     not_found,
     written,
@@ -107,10 +108,10 @@ async def insert_router(compute: Compute, call: Call) -> dict:
 
 async def patch_router(compute: Compute, call: Call) -> dict:
     old = find(compute, call)
-    row = checked(
-        call.params["project"], call.params["region"], old["name"], {**old, **(call.body or {})}
-    )
-    return keep(compute, call, "patch", {**old, **row})
+    new = merged(old, call.body or {})
+    row = checked(call.params["project"], call.params["region"], old["name"], new)
+    kept_of = {key: value for key, value in old.items() if key not in KEPT}
+    return keep(compute, call, "patch", {**kept_of, **row})
 
 
 async def delete_router(compute: Compute, call: Call) -> dict:

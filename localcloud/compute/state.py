@@ -80,6 +80,12 @@ class Instance:
         return self.resource["networkInterfaces"][0]["networkIP"]
 
     @property
+    def external_addresses(self) -> list[str]:
+        interfaces = self.resource["networkInterfaces"]
+        configs = [config for each in interfaces for config in each.get("accessConfigs", [])]
+        return [config["natIP"] for config in configs if "natIP" in config]
+
+    @property
     def path(self) -> str:
         return f"projects/{self.project}/zones/{self.zone}/instances/{self.name}"
 
@@ -395,9 +401,17 @@ class Compute:
                 return instance
         return None
 
+    def user_of(self, address: str) -> Instance | None:
+        """The instance that has an address, as its own or as the external one that it was given."""
+        for instance in self.instances.values():
+            if address in (instance.address, *instance.external_addresses):
+                return instance
+        return None
+
     def new_address(self) -> str:
         """An unused loopback address; at random, because other clouds on this host choose too."""
         used = {instance.address for instance in self.instances.values()}
+        used |= {each for one in self.instances.values() for each in one.external_addresses}
         used |= {row["address"] for project in self.projects for row in self.addresses(project)}
         while True:
             address = (

@@ -1,8 +1,7 @@
 """Instance templates: the properties of machines under a name.
 
-They are checked as an insert of an instance would be, and refused if no zone would take them.
-
-Not covered: templates made from an instance.
+They are checked as an insert of an instance would be, and refused if no zone would take them. A
+template that is made from an instance has its properties, see from_instance.py.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import uuid
 from collections.abc import Callable
 
 from localcloud.call import Call
-from localcloud.compute import catalog
+from localcloud.compute import catalog, from_instance
 from localcloud.compute.bulk import samples_by_zone
 from localcloud.compute.checks import (
     LINK,
@@ -20,7 +19,6 @@ from localcloud.compute.checks import (
     check_types_are_names,
     invalid,
     last,
-    missing,
     not_found,
     written,
 )
@@ -65,12 +63,16 @@ async def insert_template(compute: Compute, call: Call) -> dict:
     check_description(body)
     if template_key(path) in compute.templates:
         raise already_exists(path)
-    for field in ("sourceInstance", "sourceInstanceParams"):
-        if field in body:
-            raise missing(f"resource.{field}")
+    if body.get("sourceInstance"):
+        body["properties"] = from_instance.properties(compute, project, body)
+    elif body.get("sourceInstanceParams"):
+        why = "It can be specified with a source instance only."
+        raise invalid("resource.sourceInstanceParams", "", why)
     check_properties(compute, project, body.get("properties", {}), region)
     for number, interface in enumerate(body["properties"]["networkInterfaces"]):
         interface["name"] = f"nic{number}"
+        if not interface.get("subnetwork"):
+            interface.setdefault("network", f"{LINK}projects/{project}/global/networks/default")
     row = {
         "kind": "compute#instanceTemplate",
         "id": compute.new_id(),
@@ -78,6 +80,7 @@ async def insert_template(compute: Compute, call: Call) -> dict:
         "name": body["name"],
         "description": body.get("description", ""),
         "properties": body["properties"],
+        **{key: body[key] for key in ("sourceInstance", "sourceInstanceParams") if body.get(key)},
         "selfLink": LINK + path,
         **({"region": f"{LINK}projects/{project}/regions/{region}"} if region else {}),
     }

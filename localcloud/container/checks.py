@@ -29,6 +29,7 @@ MOST_TAGS = 64
 MOST_PARALLEL = 20  # nodes of a pool that an upgrade works on at once
 LIFETIMES = (30, 120 * 24 * 3600)  # seconds; of a machine, so of a node
 RESERVED = ("kubernetes.io", "k8s.io")  # domains of labels' keys
+OF_GKE = "cloud.google.com/gke-"  # labels that it gives nodes itself
 SINGLE_HOST = (
     "TPU topology can't be specified with single-host TPU slice pool; please remove the "
     "tpu_topology from the node pool creation request if the node pool is intented to run with "
@@ -159,7 +160,12 @@ def check_config(pool: dict) -> None:
     for key in config.get("labels") or {}:
         domain = key.partition("/")[0] if "/" in key else ""
         if any(domain == each or domain.endswith(f".{each}") for each in RESERVED):
-            raise bad(f'Label key "{key}" is reserved for Kubernetes.')
+            raise bad(f"Applying kubernetes label is not allowed: {key}.")
+        if key.startswith(OF_GKE):
+            raise bad(
+                f'Node labels with key "{key}" are managed by GKE or Kubernetes and must not be '
+                "manually specified."
+            )
     check_node_labels(config.get("labels") or {})
     check_labels(config.get("resourceLabels") or {})
     check_machines(config)
@@ -276,11 +282,18 @@ def check_version(field: str, version: str) -> None:
 
 
 def check_upgrades(cluster: dict, pool: dict) -> None:
-    """Refuse a pool without upgrades in a cluster that is in a release channel."""
+    """Refuse a pool without upgrades or repairs in a cluster that is in a release channel; those that
+    wait for their machines are not repaired.
+    """
     channel = (cluster.get("releaseChannel") or {}).get("channel", "REGULAR")
     management = pool.get("management")
-    if channel != "UNSPECIFIED" and management is not None and not management.get("autoUpgrade"):
+    if channel == "UNSPECIFIED" or management is None:
+        return
+    if not management.get("autoUpgrade"):
         raise bad(f"Auto_upgrade must be true when release_channel {channel} set.")
+    if not management.get("autoRepair") and not is_flexible(pool):
+        message = "Auto_upgrade and auto_repair cannot be false when release_channel"
+        raise bad(f"{message} {channel} is set.")
 
 
 def check_workload_pool(config: dict | None, project: str) -> None:
@@ -435,7 +448,7 @@ def check_scaling(pool: dict) -> None:
         raise bad("Min node count cannot exceed max node count.")
     if scaling.get("enabled") and pool.get("initialNodeCount", 0) > (most or 0):
         raise bad("Initial node count cannot exceed max node count.")
-    flexible = config.get("flexStart") or (pool.get("queuedProvisioning") or {}).get("enabled")
+    flexible = is_flexible(pool)
     affinity = (config.get("reservationAffinity") or {}).get("consumeReservationType")
     repaired = (pool.get("management") or {}).get("autoRepair", True)
     fixed = not scaling.get("enabled") or pool.get("initialNodeCount") or config.get("spot")
@@ -443,6 +456,12 @@ def check_scaling(pool: dict) -> None:
         raise bad(
             "Flex start needs autoscaling, 0 initial nodes, no reservation, no auto-repair, and no spot."
         )
+
+
+def is_flexible(pool: dict) -> bool:
+    """Whether the nodes of a pool wait in Google's queue."""
+    queued = (pool.get("queuedProvisioning") or {}).get("enabled")
+    return bool((pool.get("config") or {}).get("flexStart") or queued)
 
 
 def filled_pool(cluster: dict, wanted: dict) -> dict:

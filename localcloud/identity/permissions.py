@@ -321,6 +321,9 @@ def compute_needs(cloud: Cloud, call: Call) -> Needs:
         result.append(("compute.networks.updatePolicy", project))
     if call.method == "compute.disks.createSnapshot":
         result.append(("compute.snapshots.create", project))
+    if call.method == "compute.instances.addAccessConfig":
+        result.append(("compute.subnetworks.useExternalIp", project))
+        result += [("compute.addresses.use", project)] if body.get("natIP") else []
     if call.method == "compute.instances.attachDisk":
         result.append(("compute.disks.use", project))
     if collection == "instances" and verb == "create":

@@ -84,10 +84,8 @@ async def insert_bucket(cloud: "Cloud", call: "Call") -> dict:
     body, project = call.body or {}, check_project(cloud, call)
     name = body["name"]
     check_bucket_name(name)
-    check_uniform(call, body.get("iamConfiguration") or {})
+    check_lists(call, {})
     check_kept(cloud, project, body)
-    check_acl(call.params.get("predefinedAcl"), body.get("iamConfiguration") or {})
-    check_acl(call.params.get("predefinedDefaultObjectAcl"), body.get("iamConfiguration") or {})
     if call.params.get("enableObjectRetention"):
         raise ApiError(
             501, "notImplemented", "The embedded cloud's buckets have no objectRetention"
@@ -140,6 +138,7 @@ async def patch_bucket(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
     check_request(call, bucket)
     check_place(call.body or {}, bucket)
+    check_lists(call, bucket["iamConfiguration"])
     check_kept(cloud, bucket["project"], call.body or {})
     return change_bucket(cloud, call, bucket)
 
@@ -148,6 +147,7 @@ async def update_bucket(cloud: "Cloud", call: "Call") -> dict:
     bucket = find_bucket(cloud, call)
     check_request(call, bucket)
     check_place(call.body or {}, bucket)
+    check_lists(call, {})
     fixed = {key: value for key, value in bucket.items() if key in FIXED}
     fixed["iamConfiguration"] = {}
     fixed["storageClass"] = bucket["storageClass"]
@@ -315,8 +315,11 @@ def check_soft_delete(seconds: int) -> None:
         raise ApiError(400, "invalid", message)
 
 
-def check_uniform(call: "Call", access: dict) -> None:
-    """Refuse predefined access lists where access to the bucket is uniform."""
+def check_lists(call: "Call", access: dict) -> None:
+    """Refuse predefined access lists where access to the bucket is uniform, or would be then, and
+    those that would open something.
+    """
+    access = {**access, **((call.body or {}).get("iamConfiguration") or {})}
     uniform = access.get("uniformBucketLevelAccess") or access.get("bucketPolicyOnly") or {}
     asked = call.params.get("predefinedAcl") or call.params.get("predefinedDefaultObjectAcl")
     if asked and uniform.get("enabled"):
@@ -324,6 +327,8 @@ def check_uniform(call: "Call", access: dict) -> None:
             "Cannot use ACL API to set bucket policy when uniform bucket-level access is enabled."
         )
         raise ApiError(400, "invalid", message)
+    check_acl(call.params.get("predefinedAcl"), access)
+    check_acl(call.params.get("predefinedDefaultObjectAcl"), access)
 
 
 def is_on(value: Any, switch: str) -> bool:

@@ -110,7 +110,41 @@ TOUR = [
         f"compute addresses describe {WORKER}-a --region=us-central1 --format=value(status)",
         "RESERVED",
     ),
+    (
+        f"compute instances delete-access-config {WORKER} {ZONE} --access-config-name=other",
+        "!not found",
+    ),
+    (f"compute instances delete-access-config {WORKER} {ZONE}", ""),
+    (f"compute instances add-access-config {WORKER} {ZONE}", ""),
+    (f"compute instances add-access-config {WORKER} {ZONE}", "!At most one access config"),
     (f"compute addresses delete {WORKER}-a --region=us-central1 --quiet", ""),
+    (f"compute addresses create {WORKER}-g --global --ip-version=IPV6", ""),
+    (f"compute addresses describe {WORKER}-g --global --format=value(address)", ":"),
+    (f"compute addresses delete {WORKER}-g --global --quiet", ""),
+    (
+        f"compute images create {WORKER}-i --source-image-family=debian-12 --source-image-project=debian-cloud "
+        "--storage-location=us-central1 --guest-os-features=GVNIC",
+        "READY",
+    ),
+    (f"compute images deprecate {WORKER}-i --state=DEPRECATED", ""),
+    (f"compute images describe {WORKER}-i --format=value(deprecated.state)", "DEPRECATED"),
+    (f"compute images delete {WORKER}-i --quiet", ""),
+    (
+        f"compute instance-templates create {WORKER}-t --source-instance={WORKER} "
+        f"--source-instance-zone={ZONE[7:]} --configure-disk=device-name=persistent-disk-0,"
+        "instantiate-from=source-image-family",
+        WORKER,
+    ),
+    (
+        f"compute reservations create {WORKER}-r {ZONE} --vm-count=1 --machine-type=n1-standard-1",
+        "",
+    ),
+    (
+        f"compute reservations describe {WORKER}-r {ZONE} --format=value(specificReservation.inUseCount)",
+        "1",
+    ),
+    (f"compute reservations delete {WORKER}-r {ZONE} --quiet", ""),
+    (f"compute instance-templates delete {WORKER}-t --quiet", ""),
     (f"compute firewall-rules create {WORKER} --allow=tcp:22 --target-tags=a", WORKER),
     (f"compute firewall-rules update {WORKER} --source-ranges=10.0.0.0/8", ""),
     (

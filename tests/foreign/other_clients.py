@@ -1,8 +1,8 @@
-"""obstore, PyArrow, TensorStore, smart_open, libcloud, the official client of Kubernetes and
-SkyPilot's provisioner against the embedded cloud: `make foreign` runs this.
+"""obstore, PyArrow, TensorStore, smart_open, libcloud, the official client of Kubernetes and the
+provisioners of SkyPilot and dstack against the embedded cloud: `make foreign` runs this.
 
 They have a virtual environment of their own, since SkyPilot wants other versions of what berg's
-tests use. Each runs a program beside this file, which prints a line for each step that went well.
+tests use, and dstack has another one. Each runs a program beside this file, which prints a line for each step that went well.
 """
 
 import base64
@@ -18,6 +18,7 @@ import pytest
 
 HERE = Path(__file__).parent
 PYTHON = Path(sys.prefix) / "foreign/tools/bin/python"  # where `make foreign` puts it
+DSTACKS = Path(sys.prefix) / "foreign/dstack/bin/python"
 STORAGE = {
     "obstore": [
         *("get", "ranges", "head", "missing", "written", "copied and listed", "deleted"),
@@ -31,14 +32,20 @@ LIBCLOUD = [
     "destroyed",
 ]
 SKY = ["created", "informed", "opened and closed ports", "stopped", "resumed", "deleted"]
+DSTACK = ["network", "machine", "no capacity", "volumes", "placed", "reservation", "gateway"]
+DSTACK += ["deleted"]
+# The images that its machines boot, of a project of its own.
+IMAGES = """
+from dstack._internal.core.backends.gcp.compute import _get_image
+for gpu in ("T4", None):
+    print(_get_image("n1-standard-8", gpu).id.rpartition("/")[2])
+"""
 KUBE = ["job", "log", "deleted", "exec", "port", "refused port", "done"]
 
 
 @pytest.fixture
 def tour(cloud, tmp_path):
     """Run a program beside this file; returns the lines that it printed."""
-    if not PYTHON.exists():
-        pytest.skip("the clients are not there: make foreign fetches them")
     cloud.session.get(f"{cloud.url}/_berg/requests")  # so that there is a token
     environment = {
         **os.environ,
@@ -48,8 +55,10 @@ def tour(cloud, tmp_path):
         "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
     }
 
-    def run(name: str, *words: str) -> list[str]:
-        command = [str(PYTHON), str(HERE / f"{name}_tour.py"), *words]
+    def run(name: str, *words: str, python: Path = PYTHON) -> list[str]:
+        if not python.exists():
+            pytest.skip("the clients are not there: make foreign fetches them")
+        command = [str(python), str(HERE / f"{name}_tour.py"), *words]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
         assert done.returncode == 0, done.stdout + done.stderr[-3000:]
         return done.stdout.splitlines()
@@ -89,6 +98,26 @@ def test_skypilots_provisioner(cloud, tour):
     left = cloud.call("GET", "/compute/v1/projects/berg-local/global/firewalls")["items"]
     assert not [row for row in left if row["name"].startswith("sky-")]
     assert not [name for name in cloud.instances() if name.startswith("sky-")]
+
+
+def test_dstacks_backend(cloud, tour):
+    """Its machines, volumes, gateways and reservations, of which one zone is out of stock."""
+    if not DSTACKS.exists():
+        pytest.skip("dstack is not there: make foreign fetches it")
+    base, compute, sold_out = "berg-local", "/compute/v1/projects", "us-central1-b"
+    cloud.call("POST", "/_berg/settings", {"boot": 0, "grace": 1})
+    cloud.call("POST", "/_berg/projects", {"project": "dstack"})
+    image = "projects/debian-cloud/global/images/family/debian-12"
+    listed = subprocess.run([DSTACKS, "-c", IMAGES], capture_output=True, text=True, check=True)
+    for name in listed.stdout.split():
+        cloud.call("POST", f"{compute}/dstack/global/images", {"name": name, "sourceImage": image})
+    specific = {"count": "1", "instanceProperties": {"machineType": "n2-standard-2"}}
+    held = {"name": "tour", "specificReservationRequired": True, "specificReservation": specific}
+    cloud.call("POST", f"{compute}/{base}/zones/us-central1-a/reservations", held)
+    cloud.call("POST", "/_berg/stockout", {"zone": sold_out})
+    words = (cloud.url, base, "us-central1-a", sold_out, "tour")
+    assert tour("dstack", *words, python=DSTACKS) == DSTACK
+    assert not [name for name in cloud.instances() if name.startswith("tour-")]
 
 
 def test_libcloud(cloud, tour):

@@ -213,6 +213,8 @@ def test_filters_of_two_languages_do_not_mix(text):
 PACES = [
     ({"maxSurge": {"fixed": 3, "percent": 50}}, "Either fixed or percent"),
     ({"maxSurge": {"fixed": -1}}, "between 0 and"),
+    ({"maxSurge": {"fixed": 1}}, "Fixed updatePolicy.maxSurge for regional"),
+    ({"maxUnavailable": {"fixed": 1}}, "Fixed updatePolicy.maxUnavailable for regional"),
     ({"maxUnavailable": {"percent": 50}}, "at least 10"),
     ({"maxSurge": {"fixed": 0}, "maxUnavailable": {"fixed": 0}}, "greater than 0"),
     ({"replacementMethod": "RECREATE", "maxSurge": {"fixed": 3}}, "RECREATE"),
@@ -293,6 +295,15 @@ def test_predefined_lists_do_not_go_with_uniform_access(raw):
     for key in ("predefinedAcl", "predefinedDefaultObjectAcl"):
         answer = raw.session.post(f"{url}&{key}=private", json={"name": "uniform-one", **uniform})
         assert "uniform bucket-level access" in message(answer)
+        bucket = {"name": f"plain-{key.lower()}"}
+        assert raw.session.post(url, json=bucket).status_code == 200
+        one = f"{raw.server.url}/storage/v1/b/{bucket['name']}"
+        with_list = f"{one}?{key}=private"
+        assert raw.session.patch(with_list, json={}).status_code == 200
+        for change in (raw.session.patch, raw.session.put):  # that makes it uniform
+            assert "uniform bucket-level access" in message(change(with_list, json=uniform))
+        assert raw.session.patch(one, json=uniform).status_code == 200
+        assert "uniform bucket-level access" in message(raw.session.patch(with_list, json={}))
 
 
 @pytest.mark.parametrize(("days", "status"), [(0, 200), (1, 400), (7, 200), (90, 200), (91, 400)])
@@ -453,6 +464,9 @@ def test_the_annotations_of_a_secret(raw):
 # --- Kubernetes Engine
 
 
+OF_GKE = "cloud.google.com/gke-"
+
+
 def pool(**fields) -> dict:
     return {**SYSTEM, "config": {**SYSTEM["config"], **fields.pop("config", {})}, **fields}
 
@@ -469,6 +483,7 @@ def pool(**fields) -> dict:
         ({"initialClusterVersion": "1.3"}, '"1.3"'),
         ({"nodePools": [pool(version="1.12.1-gke.1")]}, "1.12.1"),
         ({"nodePools": [pool(management={"autoRepair": True})]}, "Auto_upgrade must be true"),
+        ({"nodePools": [pool(management={"autoUpgrade": True})]}, "auto_repair cannot be false"),
         (
             {"nodePools": [pool(config={"serviceAccount": "no@one.iam.gserviceaccount.com"})]},
             "no@one",
@@ -476,8 +491,9 @@ def pool(**fields) -> dict:
         ({"nodePools": [pool(config={"imageType": "ARCH_LINUX"})]}, "ARCH_LINUX"),
         ({"nodePools": [pool(config={"oauthScopes": ["cloud-platform"]})]}, "OAuth scope"),
         ({"nodePools": [pool(config={"oauthScopes": [UNKNOWN_SCOPE]})]}, "OAuth scope"),
-        ({"nodePools": [pool(config={"labels": {"kubernetes.io/os": "linux"}})]}, "reserved"),
-        ({"nodePools": [pool(config={"labels": {"node.k8s.io/x": "y"}})]}, "reserved"),
+        ({"nodePools": [pool(config={"labels": {"kubernetes.io/os": "linux"}})]}, "not allowed"),
+        ({"nodePools": [pool(config={"labels": {"node.k8s.io/x": "y"}})]}, "not allowed"),
+        ({"nodePools": [pool(config={"labels": {f"{OF_GKE}nodepool": "y"}})]}, "managed by GKE"),
         ({"nodePools": [pool(config={"resourceLabels": {"Team": "a"}})]}, "resource.labels"),
         ({"nodePools": [pool(maxPodsConstraint={"maxPodsPerNode": "300"})]}, "between 8 and 256"),
     ],

@@ -1213,7 +1213,7 @@ def test_what_is_on_a_second_disk_outlives_its_machine(client):
 def test_projects_with_images_for_everybody_are_there_without_any(client):
     """libcloud looks for an image in all of them, one after the other."""
     url = client.url.partition("/_berg")[0]
-    for project in ("rhel-cloud", "ubuntu-os-cloud", "windows-cloud"):
+    for project in ("rhel-cloud", "centos-cloud", "windows-cloud"):
         found = client.session.get(f"{url}/compute/v1/projects/{project}/global/images")
         assert found.status_code == 200 and "items" not in found.json()
     assert (

@@ -289,6 +289,8 @@ def test_disks_are_attached_and_detached(client):
         (attach, "is already being used by"),
         ({"source": link, "boot": True}, "has its boot disk"),
         ({"initializeParams": {"diskSizeGb": "10"}}, "before it is attached"),
+        ({"source": link, "deviceName": "d" * 64}, "at most 63 characters"),
+        ({"source": link, "deviceName": "a/b"}, "Must be a match of regex"),
     ):
         assert words in error(client.call("POST", f"{path}/attachDisk", sent))[2]
     change = {"deviceName": "mine", "autoDelete": "true"}
@@ -426,3 +428,63 @@ def test_usable_subnetworks_are_listed_page_by_page(client):
     assert {row["network"] for row in seen} == {f"{ROOT}/global/networks/default"}
     every = client.call("GET", path).json()["items"]
     assert len(every) == len(seen) > 5
+
+
+# --- nulls
+
+
+def test_a_null_of_a_patch_takes_the_field_away(client):
+    rule = {"name": "r", "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}], "targetTags": ["a"]}
+    rule |= {"description": "mine", "priority": 7, "logConfig": {"enable": True}}
+    client.wait(client.call("POST", FIREWALLS, rule))
+    gone = {"targetTags": None, "description": None, "priority": None}
+    more = {"logConfig": {"metadata": "EXCLUDE_ALL_METADATA"}}
+    client.wait(client.call("PATCH", f"{FIREWALLS}/r", {**gone, **more}))
+    shown = client.call("GET", f"{FIREWALLS}/r").json()
+    assert not {"targetTags", "description"} & set(shown) and shown["priority"] == 1000
+    assert shown["logConfig"] == {"enable": True, **more["logConfig"]}
+    client.wait(client.call("PATCH", f"{FIREWALLS}/r", {"logConfig": None}))
+    assert client.call("GET", f"{FIREWALLS}/r").json()["logConfig"] == {"enable": False}
+    denied = {"allowed": None, "denied": [{"IPProtocol": "udp", "ports": None}]}
+    client.wait(client.call("PATCH", f"{FIREWALLS}/r", denied))
+    shown = client.call("GET", f"{FIREWALLS}/r").json()
+    assert shown["denied"] == [{"IPProtocol": "udp"}] and "allowed" not in shown
+    refused = error(client.call("PATCH", f"{FIREWALLS}/r", {"denied": None}))
+    assert refused[0] == 400 and "Exactly one" in refused[2]
+    # An update is no patch: there a null is a field left out, as in an insert.
+    client.wait(client.call("PUT", f"{FIREWALLS}/r", {**rule, "targetTags": None}))
+    assert "targetTags" not in client.call("GET", f"{FIREWALLS}/r").json()
+    client.wait(client.call("DELETE", f"{FIREWALLS}/r"))
+
+
+def test_a_null_of_a_patch_of_a_router_and_of_a_group(client):
+    routers = f"/regions/{REGION}/routers"
+    nat = {"name": "nat", "natIpAllocateOption": "AUTO_ONLY"}
+    nat["sourceSubnetworkIpRangesToNat"] = "ALL_SUBNETWORKS_ALL_IP_RANGES"
+    made = {"name": "out", "network": "global/networks/default", "nats": [nat], "description": "d"}
+    client.wait(client.call("POST", routers, made))
+    client.wait(client.call("PATCH", f"{routers}/out", {"nats": None, "description": None}))
+    shown = client.call("GET", f"{routers}/out").json()
+    assert not {"nats", "description"} & set(shown) and shown["id"]
+    client.wait(client.call("DELETE", f"{routers}/out"))
+    everywhere = {"properties": {"labels": {"a": "b"}, "metadata": {"k": "v"}}}
+    link = template(client)
+    client.wait(client.call("POST", GROUPS, group(link, 0, allInstancesConfig=everywhere)))
+    fewer = {"allInstancesConfig": {"properties": {"metadata": None}}}
+    client.wait(client.call("PATCH", f"{GROUPS}/g", fewer))
+    shown = client.call("GET", f"{GROUPS}/g").json()["allInstancesConfig"]
+    assert shown["properties"] == {"labels": {"a": "b"}}
+    for key in ("targetSize", "baseInstanceName"):
+        refused = error(client.call("PATCH", f"{GROUPS}/g", {key: None}))
+        assert refused[:2] == (400, "required"), key
+
+
+def test_a_null_of_a_bulk_insert_takes_a_template_s_field_away(client):
+    link = template(client, labels={"a": "b"}, tags={"items": ["web"]})
+    sent = {"count": 1, "namePattern": "bulk-#", "sourceInstanceTemplate": link}
+    sent["instanceProperties"] = {"labels": {"a": None, "c": "d"}, "tags": None}
+    path = f"/zones/{ZONE}/instances/bulkInsert"
+    client.wait(client.call("POST", path, {**sent, "minCount": None}))
+    shown = client.get("bulk-1")
+    assert shown["labels"] == {"c": "d"} and "items" not in shown["tags"]
+    client.delete("bulk-1")

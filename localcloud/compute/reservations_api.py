@@ -1,0 +1,259 @@
+"""The methods of reservations: made, read, changed, deleted. How machines use them: reservations.py.
+
+Not covered: commitments, future reservations and calendars themselves, other updates than of the
+count and of the sharing, sharing with whole organisations, quota for what is reserved.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+from localcloud.call import Call
+from localcloud.compute import catalog
+from localcloud.compute.bulk import template_of
+from localcloud.compute.checks import (
+    LINK,
+    already_exists,
+    check_name,
+    check_types_are_names,
+    invalid,
+    last,
+    missing,
+    not_found,
+    written,
+)
+from localcloud.compute.fields import honoured
+from localcloud.compute.listing import listed
+from localcloud.compute.reservations import shown, used
+from localcloud.compute.state import Compute
+from localcloud.compute.templates import change
+from localcloud.errors import ApiError
+
+COUNT = "specificReservation.count"
+SHARED = r"shareSettings(\.shareType|\.projectMap(\..+)?)?"  # what of it an update may name
+SPECIFIC = "resource.specificReservation"
+KEPT: tuple[str, ...] = (
+    "name",
+    "description",
+    "specificReservation",
+    "specificReservationRequired",
+)
+KEPT += ("shareSettings", "deploymentType", "deleteAtTime", "zone", "kind")
+
+
+async def insert_reservation(compute: Compute, call: Call) -> dict:
+    project, zone = call.params["project"], call.params["zone"]
+    body = written({"$ref": "Reservation"}, call.body)
+    check_name("resource.name", body.get("name", ""))
+    honoured("resource", body, KEPT)
+    specific = body.get("specificReservation") or {}
+    if link := specific.get("sourceInstanceTemplate"):
+        if specific.get("instanceProperties"):
+            why = "It cannot be specified together with a source instance template."
+            raise invalid(f"{SPECIFIC}.instanceProperties", "", why)
+        specific["instanceProperties"] = of_template(compute, project, link)
+    check_properties(zone, specific.get("instanceProperties") or {})
+    if int(specific.get("count", 0)) < 1:
+        raise invalid("resource.specificReservation.count", specific.get("count"), "Must be 1 up.")
+    path = f"projects/{project}/zones/{zone}/reservations/{body['name']}"
+    if (project, zone, body["name"]) in compute.reservations:
+        raise already_exists(path)
+    row = {
+        **body,
+        "specificReservationRequired": bool(body.get("specificReservationRequired")),
+        "kind": "compute#reservation",
+        "id": compute.new_id(),
+        "creationTimestamp": compute.timestamp(),
+        "zone": f"{LINK}projects/{project}/zones/{zone}",
+        "status": "READY",
+        "selfLink": LINK + path,
+    }
+
+    def keep() -> None:
+        compute.reservations[project, zone, row["name"]] = row
+        compute.write("reservations", row["id"], row)
+
+    return change(compute, call, "insert", path, row["id"], keep)
+
+
+def of_template(compute: Compute, project: str, link: str) -> dict[str, Any]:
+    """What a reservation holds for machines of a template."""
+    field = f"{SPECIFIC}.sourceInstanceTemplate"
+    properties = template_of(compute, project, link, field)["properties"]
+    made = {
+        key: properties[key]
+        for key in ("machineType", "minCpuPlatform", "guestAccelerators")
+        if properties.get(key)
+    }
+    scratch = [row for row in properties.get("disks", []) if row.get("type") == "SCRATCH"]
+    ssds = [
+        {"diskSizeGb": str(catalog.SSD_GB), "interface": row.get("interface", "SCSI")}
+        for row in scratch
+    ]
+    return {**made, **({"localSsds": ssds} if ssds else {})}
+
+
+def check_properties(zone: str, properties: dict) -> None:
+    """Whether a zone has machines such as a reservation is for."""
+    where = f"{SPECIFIC}.instanceProperties"
+    name = properties.get("machineType", "")
+    if not name:
+        raise invalid(f"{where}.machineType", "", "Machine type must be specified.")
+    check_types_are_names(where, properties)
+    try:
+        kind = catalog.machine_type(zone, name)
+    except ValueError as error:  # a custom one that cannot be
+        raise invalid(f"{where}.machineType", name, str(error)) from None
+    if kind is None:
+        raise invalid(f"{where}.machineType", name, f"There is none in {zone}.")
+    platform = properties.get("minCpuPlatform")
+    if platform and platform not in catalog.MIN_CPU_PLATFORMS.get(kind.family, ()):
+        why = f"The CPU platform is not available for machine type {kind.name}."
+        raise invalid(f"{where}.minCpuPlatform", platform, why)
+    check_local_ssds(f"{where}.localSsds", kind, properties.get("localSsds") or [])
+    for index, row in enumerate(properties.get("guestAccelerators") or []):
+        if row.get("acceleratorType") not in catalog.accelerators_in(zone):
+            field = f"{where}.guestAccelerators[{index}].acceleratorType"
+            raise invalid(field, row.get("acceleratorType", ""), f"There is none in {zone}.")
+
+
+def check_local_ssds(where: str, kind: catalog.MachineType, ssds: list[dict]) -> None:
+    included = catalog.of_family(catalog.LOCAL_SSDS_INCLUDED, kind.name, 0)
+    allowed = (0, included) if included else catalog.of_family(catalog.LOCAL_SSDS, kind.name, (0,))
+    if len(ssds) not in allowed:
+        offered = ", ".join(map(str, allowed))
+        raise invalid(where, len(ssds), f"Machine type {kind.name} may have {offered}.")
+    for index, row in enumerate(ssds):
+        if int(row.get("diskSizeGb", catalog.SSD_GB)) != catalog.SSD_GB:
+            why = f"A Local SSD has {catalog.SSD_GB} GB."
+            raise invalid(f"{where}[{index}].diskSizeGb", row["diskSizeGb"], why)
+
+
+def row_of(compute: Compute, call: Call) -> dict:
+    key = (call.params["project"], call.params["zone"], call.params["reservation"])
+    if key not in compute.reservations:
+        raise not_found(f"projects/{key[0]}/zones/{key[1]}/reservations/{key[2]}")
+    return compute.reservations[key]
+
+
+async def get_reservation(compute: Compute, call: Call) -> dict:
+    return shown(compute, row_of(compute, call))
+
+
+async def list_reservations(compute: Compute, call: Call) -> dict:
+    rows = [
+        (key[1], shown(compute, row))
+        for key, row in compute.reservations.items()
+        if key[0] == call.params["project"]
+    ]
+    return listed(call, "reservation", "zones", rows)
+
+
+async def delete_reservation(compute: Compute, call: Call) -> dict:
+    row = row_of(compute, call)
+    path = row["selfLink"].removeprefix(LINK)
+    if row["specificReservationRequired"] and used(compute, row):
+        message = f"The reservation resource '{path}' is in use."
+        raise ApiError(400, "resourceInUseByAnotherResource", message)
+
+    def forget() -> None:
+        del compute.reservations[call.params["project"], last(row["zone"]), row["name"]]
+        compute.drop("reservations", row["id"])
+
+    return change(compute, call, "delete", path, row["id"], forget)
+
+
+async def resize_reservation(compute: Compute, call: Call) -> dict:
+    row, count = row_of(compute, call), int((call.body or {}).get("specificSkuCount") or 0)
+    check_count(compute, row, "specificSkuCount", count)
+
+    def set_count() -> None:
+        row["specificReservation"]["count"] = str(count)
+        compute.write("reservations", row["id"], row)
+
+    return change(compute, call, "resize", row["selfLink"].removeprefix(LINK), row["id"], set_count)
+
+
+def check_count(compute: Compute, row: dict, field: str, count: int) -> None:
+    least = max(1, used(compute, row))
+    if count < least:
+        why = f"Must be at least {least}: one, or as many as are in use."
+        raise invalid(field, count, why)
+
+
+async def update_reservation(compute: Compute, call: Call) -> dict:
+    """Change the fields that the request names: how many machines a reservation is for, and with
+    whom it is shared.
+    """
+    row, given = row_of(compute, call), written({"$ref": "Reservation"}, call.body or {})
+    names = masked(call)
+    if not names:
+        raise invalid("paths", "", "The fields to update must be named.")
+    for name in names:
+        if name != COUNT and not re.fullmatch(SHARED, name):
+            raise missing(f"paths: {name}")
+    specific = dict(row["specificReservation"])
+    if COUNT in names:
+        specific["count"] = str((given.get("specificReservation") or {}).get("count", 0))
+        check_count(compute, row, f"resource.{COUNT}", int(specific["count"]))
+    sharing = copy.deepcopy(row.get("shareSettings") or {"shareType": "LOCAL"})
+    asked = given.get("shareSettings") or {}
+    for name in (name for name in names if name != COUNT):
+        set_sharing(sharing, asked, name.split(".")[1:])
+    check_sharing(sharing)
+
+    def keep() -> None:
+        row.update(specificReservation=specific, shareSettings=sharing)
+        compute.write("reservations", row["id"], row)
+
+    return change(compute, call, "update", row["selfLink"].removeprefix(LINK), row["id"], keep)
+
+
+def masked(call: Call) -> list[str]:
+    """The fields that a request names, by either of its two parameters."""
+    paths = call.params.get("paths") or []
+    rows = [paths] if isinstance(paths, str) else [*paths]
+    return [
+        each
+        for row in (*rows, call.params.get("updateMask") or "")
+        for each in row.split(",")
+        if each
+    ]
+
+
+def set_sharing(sharing: dict, asked: dict, path: list[str]) -> None:
+    """Take over a part of the settings: all, the type, all projects or one, which goes if it is not
+    among those that are sent.
+    """
+    if not path:
+        sharing.clear()
+        sharing.update(asked)
+    elif len(path) == 1:
+        sharing.pop(path[0], None)
+        sharing.update({key: asked[key] for key in path if key in asked})
+    else:
+        projects, sent = sharing.setdefault("projectMap", {}), asked.get("projectMap") or {}
+        projects.pop(path[1], None)
+        projects.update({key: sent[key] for key in path[1:] if key in sent})
+
+
+def check_sharing(sharing: dict) -> None:
+    kind, projects = sharing.get("shareType"), sharing.get("projectMap") or {}
+    if kind not in ("LOCAL", "SPECIFIC_PROJECTS"):
+        raise missing(f"resource.shareSettings.shareType: {kind}")
+    if bool(projects) != (kind == "SPECIFIC_PROJECTS"):
+        why = "It goes with the shareType SPECIFIC_PROJECTS, which needs at least one project."
+        raise invalid("resource.shareSettings.projectMap", "", why)
+
+
+HANDLERS = {
+    "reservations.insert": insert_reservation,
+    "reservations.get": get_reservation,
+    "reservations.list": list_reservations,
+    "reservations.aggregatedList": list_reservations,
+    "reservations.delete": delete_reservation,
+    "reservations.resize": resize_reservation,
+    "reservations.update": update_reservation,
+}
