@@ -8,8 +8,8 @@ from typing import Any
 from localcloud.kubernetes import checks, defaults, kueue_checks
 from localcloud.kubernetes.kinds import Kind, Refusal, is_leaving
 from localcloud.kubernetes.plane import NAMESPACES, Plane
-from localcloud.kubernetes.pod_checks import EFFECTS
-from localcloud.kubernetes.words import check_key, invalid, one_of
+from localcloud.kubernetes.policy_checks import PRIORITIES
+from localcloud.kubernetes.words import in_go, invalid
 
 # Of a pod in a job that has not begun: what may change.
 CONDITIONAL = ("leases", "poddisruptionbudgets")  # which are changed as of a version alone
@@ -241,7 +241,9 @@ def check_kept(kind: Kind, name: str, old: dict, new: dict) -> None:
     if kind.plural == "secrets" and types[0] != types[1]:
         bad.append(invalid("type", types[1], "field is immutable"))
     if kind.plural.endswith("rolebindings") and reference_of(old) != reference_of(new):
-        bad.append(invalid("roleRef", new.get("roleRef"), "cannot change roleRef"))
+        shown = in_go(("APIGroup", "Kind", "Name"), new.get("roleRef") or {})
+        shown["APIGroup"] = (new.get("roleRef") or {}).get("apiGroup") or kind.group
+        bad.append(invalid("roleRef", shown, "cannot change roleRef"))
     is_set = kind.plural in ("deployments", "replicasets")
     if is_set and before.get("selector") != after.get("selector"):
         bad.append(invalid("spec.selector", after.get("selector"), "field is immutable"))
@@ -252,12 +254,23 @@ def check_kept(kind: Kind, name: str, old: dict, new: dict) -> None:
     if kind.plural == "localqueues" and before.get("clusterQueue") != after.get("clusterQueue"):
         bad.append(invalid("spec.clusterQueue", after.get("clusterQueue"), "field is immutable"))
     if kind.plural == "priorityclasses":
-        usual = {"value": 0, "preemptionPolicy": "PreemptLowerPriority"}
-        for key, value in usual.items():
-            if old.get(key, value) != new.get(key, value):
-                bad.append(f"{key}: Forbidden: may not be changed in an update.")
-    if kind.plural == "nodes":
-        taint_errors(after.get("taints") or [], bad)
+        if old.get("value", 0) != new.get("value", 0):
+            bad.append("value: Forbidden: may not be changed in an update.")
+        usual = "PreemptLowerPriority"
+        policies = [each.get("preemptionPolicy") or usual for each in (old, new)]
+        if policies[0] != policies[1]:
+            bad.append(invalid("preemptionPolicy", policies[1], "field is immutable"))
+    if kind.plural == "nodes" and before.get("providerID") not in (None, after.get("providerID")):
+        told = 'node updates may not change providerID except from "" to valid'
+        bad.append(f"spec.providerID: Forbidden: {told}")
+    if kind.plural == "resourcequotas":
+        scopes = [each.get("scopes") or [] for each in (before, after)]
+        if {*scopes[0]} != {*scopes[1]}:
+            bad.append(invalid("spec.scopes", after.get("scopes"), "field is immutable"))
+    if kind.plural == "persistentvolumeclaims" and may_not_become(old, before, after):
+        told = "spec is immutable after creation except resources.requests and "
+        told += "volumeAttributesClassName for bound claims"
+        bad.append(f"spec: Forbidden: {told}")
     if bad:
         checks.refuse(kind, name, bad)
 
@@ -267,11 +280,15 @@ def reference_of(binding: dict) -> tuple:
     return role.get("kind"), role.get("name")
 
 
-def taint_errors(taints: list[dict], bad: list[str]) -> None:
-    for number, taint in enumerate(taints):
-        path = f"metadata.taints[{number}]"
-        check_key(taint.get("key", ""), f"{path}.key", bad)
-        one_of(taint.get("effect", ""), EFFECTS, f"{path}.effect", bad)
+def may_not_become(claim: dict, before: dict, after: dict) -> bool:
+    """Whether a claim of a disk is changed in more than its volume's name, which it gets once, and
+    the size of a disk that it has.
+    """
+    free = {"volumeName"} if not before.get("volumeName") else set()
+    if (claim.get("status") or {}).get("phase") == "Bound":
+        free |= {"resources", "volumeAttributesClassName"}
+    kept = {*before, *after} - free
+    return any(before.get(key) != after.get(key) for key in kept)
 
 
 def policy_of(options: dict) -> str:
@@ -312,6 +329,11 @@ def delete(plane: Plane, kind: Kind, thing: dict, options: dict) -> None:
         name = thing["metadata"]["name"]
         told = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
         raise Refusal(403, "Forbidden", told, name=name, kind=kind.plural)
+    if kind.plural == "priorityclasses" and thing["metadata"]["name"] in PRIORITIES:
+        name = thing["metadata"]["name"]
+        told = f'{kind.resource} "{name}" is forbidden: this is a system priority class and cannot be deleted'
+        about = {"name": name, "group": kind.group, "kind": kind.plural}
+        raise Refusal(403, "Forbidden", told, **about)
     check_preconditions(kind, thing, options.get("preconditions") or {})
     grace = options.get("gracePeriodSeconds")
     if not options.get("dryRun"):

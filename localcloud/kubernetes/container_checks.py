@@ -8,7 +8,7 @@ import re
 
 from localcloud.kubernetes.placing_checks import PROFILES, WINDOWS, profile_errors
 from localcloud.kubernetes.quantity import amount, canonical
-from localcloud.kubernetes.words import invalid, one_of, required
+from localcloud.kubernetes.words import in_go, invalid, one_of, required
 
 ENDS = ("exec", "httpGet", "sleep", "tcpSocket")
 RESTARTS = ("Always", "Never", "OnFailure")
@@ -16,12 +16,17 @@ HEADER = (
     "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', "
     "regex used for validation is '[-A-Za-z0-9]+')"
 )
+OF_CONTEXTS = (
+    *("Capabilities", "Privileged", "SELinuxOptions", "WindowsOptions", "RunAsUser", "RunAsGroup"),
+    *("RunAsNonRoot", "ReadOnlyRootFilesystem", "AllowPrivilegeEscalation", "ProcMount"),
+    *("SeccompProfile", "AppArmorProfile"),
+)
 UNLESS_SIDECAR = "may not be set for init containers without restartPolicy=Always"
 
 
 def more_errors(pod: dict, container: dict, path: str, bad: list[str]) -> None:
     """Of one container of a pod; `path` says whether it is one of those that begin first."""
-    policies = ("FallbackToLogsOnError", "File")
+    policies = ("File", "FallbackToLogsOnError")
     one_of(
         container.get("terminationMessagePolicy"), policies, f"{path}.terminationMessagePolicy", bad
     )
@@ -33,8 +38,7 @@ def more_errors(pod: dict, container: dict, path: str, bad: list[str]) -> None:
             probe_errors(container[kind], f"{path}.{kind}", bad)
     if ".initContainers[" in path and container.get("restartPolicy") != "Always":
         first_errors(container, path, bad)
-    if ".containers[" in path:
-        one_of(container.get("restartPolicy"), RESTARTS, f"{path}.restartPolicy", bad)
+    one_of(container.get("restartPolicy"), RESTARTS, f"{path}.restartPolicy", bad)
     for number, row in enumerate(container.get("resizePolicy") or []):
         at = f"{path}.resizePolicy[{number}].resourceName"
         one_of(row.get("resourceName", ""), ("cpu", "memory"), at, bad)
@@ -55,7 +59,9 @@ def more_errors(pod: dict, container: dict, path: str, bad: list[str]) -> None:
             bad.append(f'{at}: Duplicate value: "{row.get("name", "")}"')
         if row.get("name") not in claims:
             at = f"{path}.resources.claims[{number}]"
-            bad.append(f'{at}: Not found: "{row.get("name", "")}"')
+            known = f": {', '.join(sorted(filter(None, claims)))}" if claims else " which is empty"
+            told = f"must be one of the names in pod.spec.resourceClaims{known}"
+            bad.append(f'{at}: Not found: "{row.get("name", "")}": {told}')
 
 
 def block_errors(pod: dict, container: dict, path: str, bad: list[str]) -> None:
@@ -74,7 +80,8 @@ def block_errors(pod: dict, container: dict, path: str, bad: list[str]) -> None:
         if not target:
             bad.append(required(f"{at}.devicePath"))
         if ".." in target.split("/"):
-            bad.append(invalid(f"{at}.devicePath", target, "must not contain '..'"))
+            told = "can not contain backsteps ('..')"
+            bad.append(invalid(f"{at}.devicePath", target, told))
         if target and target in mounted:
             told = "must not already exist as a path in volumeMounts"
             bad.append(invalid(f"{at}.devicePath", target, told))
@@ -154,7 +161,7 @@ def context_errors(pod: dict, context: dict, path: str, bad: list[str]) -> None:
     added = (context.get("capabilities") or {}).get("add") or []
     if context.get("allowPrivilegeEscalation") is False and "CAP_SYS_ADMIN" in added:
         told = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN"
-        bad.append(invalid(path, context, told))
+        bad.append(invalid(path, context_in_go(context), told))
     one_of(context.get("procMount"), ("Default", "Unmasked"), f"{path}.procMount", bad)
     if context.get("procMount") == "Unmasked" and pod.get("hostUsers") is not False:
         told = "`hostUsers` must be false to use `Unmasked`"
@@ -163,6 +170,19 @@ def context_errors(pod: dict, context: dict, path: str, bad: list[str]) -> None:
         profile_errors(context, key, path, bad)
     if (pod.get("os") or {}).get("name") == "linux" and context.get("windowsOptions") is not None:
         bad.append(f"{path}.windowsOptions: Forbidden: {WINDOWS}")
+
+
+def context_in_go(context: dict) -> dict:
+    """A security context as a refusal shows it."""
+    shown = in_go(OF_CONTEXTS, context)
+    shown["SELinuxOptions"] = context.get("seLinuxOptions")
+    if context.get("capabilities") is not None:
+        shown["Capabilities"] = in_go(("Add", "Drop"), context["capabilities"])
+    for key in PROFILES:
+        if context.get(key) is not None:
+            name = key[0].upper() + key[1:]
+            shown[name] = in_go(("Type", "LocalhostProfile"), context[key])
+    return shown
 
 
 def huge_errors(resources: dict, path: str, bad: list[str]) -> None:
@@ -189,8 +209,8 @@ def host_port_errors(pod: dict, at: str, bad: list[str]) -> None:
                 continue
             own = port.get("containerPort")
             if pod.get("hostNetwork") and host != own:
-                told = "must match `hostPort` when `hostNetwork` is true"
-                bad.append(invalid(f"{path}.containerPort", own, told))
+                told = "must match `containerPort` when `hostNetwork` is true"
+                bad.append(invalid(f"{path}.hostPort", host, told))
             key = f"{port.get('protocol') or 'TCP'}/{port.get('hostIP', '')}/{host}"
             if key in seen:
                 bad.append(f'{path}.hostPort: Duplicate value: "{key}"')

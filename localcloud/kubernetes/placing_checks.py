@@ -30,6 +30,7 @@ NUMBERED = ("Gt", "Lt")
 SECCOMP = ("Localhost", "RuntimeDefault", "Unconfined")
 PROFILES = {"seccompProfile": "seccomp", "appArmorProfile": "AppArmor"}
 MOST_SEARCHES = 32  # domains of a pod's own in which names are looked up
+MOST_LETTERS = 2048  # of all of them
 # What pods of Windows have not: of the pod, and of its security context.
 OF_LINUX = (
     *("hostPID", "hostIPC", "shareProcessNamespace", "seLinuxOptions", "seccompProfile"),
@@ -45,6 +46,14 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def descending_errors(path: str, at: str, bad: list[str]) -> None:
+    """Of a path that leads down from some folder."""
+    if path.startswith("/"):
+        bad.append(invalid(at, path, "must be a relative path"))
+    if ".." in path.split("/"):
+        bad.append(invalid(at, path, "must not contain '..'"))
 
 
 def placing_errors(pod: dict, at: str) -> list[str]:
@@ -89,9 +98,10 @@ def placing_errors(pod: dict, at: str) -> list[str]:
         of_linux += [f"{at}.securityContext.{key}" for key in OF_LINUX[3:] if context.get(key)]
         bad += [f"{each}: Forbidden: cannot be set for a windows pod" for each in of_linux]
     if pod.get("hostUsers") is False:
+        shown = {"hostNetwork": "hostNetwork", "hostPID": "HostPID", "hostIPC": "HostIPC"}
         bad += [
-            f"{at}.{key}: Forbidden: when `pod.Spec.HostUsers` is false"
-            for key in ("hostNetwork", "hostPID", "hostIPC")
+            f"{at}.{name}: Forbidden: when `hostUsers` is false"
+            for key, name in shown.items()
             if pod.get(key)
         ]
     for number, row in enumerate(context.get("sysctls") or []):
@@ -285,6 +295,9 @@ def dns_errors(pod: dict, at: str, bad: list[str]) -> None:
     if len(searches) > MOST_SEARCHES:
         told = f"must not have more than {MOST_SEARCHES} search paths"
         bad.append(invalid(f"{path}.searches", searches, told))
+    if len(" ".join(searches)) > MOST_LETTERS:
+        told = f"must not have more than {MOST_LETTERS} characters (including spaces) in the search list"
+        bad.append(invalid(f"{path}.searches", searches, told))
     for number, each in enumerate((config or {}).get("options") or []):
         if not each.get("name"):
             bad.append(required(f"{path}.options[{number}]", "must not be empty"))
@@ -294,8 +307,8 @@ def alias_errors(rows: list[dict], at: str, bad: list[str]) -> None:
     for number, row in enumerate(rows):
         if not is_address(row.get("ip", "")):
             bad.append(invalid(f"{at}[{number}].ip", row.get("ip", ""), IP_RULE))
-        for name in row.get("hostnames") or []:
-            check_subdomain(name, f"{at}[{number}].hostnames", bad)
+        for index, name in enumerate(row.get("hostnames") or []):
+            check_subdomain(name, f"{at}[{number}].hostnames[{index}]", bad)
 
 
 def gate_errors(pod: dict, at: str, bad: list[str]) -> None:
@@ -317,13 +330,25 @@ def profile_errors(context: dict, key: str, at: str, bad: list[str]) -> None:
     if profile is None:
         return
     kind, local = profile.get("type", ""), profile.get("localhostProfile")
-    if kind == "Localhost" and not local:
-        told = f"must be set when {name} type is Localhost"
-        bad.append(required(f"{path}.localhostProfile", told))
-    if kind != "Localhost" and local is not None:
-        told = f"can only be set when {name} type is Localhost"
-        bad.append(invalid(f"{path}.localhostProfile", local, told))
+    is_seccomp, where = key == "seccompProfile", f"{path}.localhostProfile"
     if not kind:
         bad.append(required(f"{path}.type", f"type is required when {key} is set"))
     else:
         one_of(kind, SECCOMP, f"{path}.type", bad)
+    if kind == "Localhost":
+        local_errors(local, is_seccomp, where, bad)
+    elif local is not None and (is_seccomp or kind in SECCOMP):
+        told = f"can only be set when {name} type is Localhost"
+        shown = {"Type": kind, "LocalhostProfile": local} if is_seccomp else local
+        bad.append(invalid(where, shown, told))
+
+
+def local_errors(local: str | None, is_seccomp: bool, path: str, bad: list[str]) -> None:
+    """Of the profile that a node has."""
+    told = f"must be set when {'seccomp' if is_seccomp else 'AppArmor'} type is Localhost"
+    if local is None or not (local.strip() or is_seccomp):
+        bad.append(required(path, told))
+    elif is_seccomp:
+        descending_errors(local, path, bad)
+    elif local != local.strip():
+        bad.append(invalid(path, local, "must not be padded with whitespace"))

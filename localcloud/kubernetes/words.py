@@ -24,6 +24,10 @@ VALUE_RULE = (
     "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
     "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
+DATA_KEY_RULE = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  "
+    "or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+)
 KEY_RULE = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
     "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
@@ -110,3 +114,20 @@ def check_label_value(text: str, path: str, bad: list[str]) -> None:
         bad.append(invalid(path, text, "must be no more than 63 bytes"))
     if not re.fullmatch(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", text):
         bad.append(invalid(path, text, VALUE_RULE))
+
+
+def check_data_key(key: str, path: str, bad: list[str]) -> None:
+    """A key of what config maps and secrets hold, which is the name of a file, too."""
+    if len(key) > 253:
+        bad.append(invalid(path, key, "must be no more than 253 bytes"))
+    if not re.fullmatch(r"[-._a-zA-Z0-9]+", key):
+        bad.append(invalid(path, key, DATA_KEY_RULE))
+    if key in (".", ".."):
+        bad.append(invalid(path, key, f"must not be '{key}'"))
+    elif key.startswith(".."):
+        bad.append(invalid(path, key, "must not start with '..'"))
+
+
+def in_go(fields: tuple[str, ...], value: dict) -> dict:
+    """An object as a refusal shows one of Go's own types: all its fields, called as in Go."""
+    return {name: value.get(name[0].lower() + name[1:]) for name in fields}

@@ -25,6 +25,7 @@ from localcloud.kubernetes.words import (
 
 STRATEGIES = ("Recreate", "RollingUpdate")
 NEAR = ("PreferClose", "PreferSameZone", "PreferSameNode")
+NEAR_GROUPS = tuple(map(ipaddress.ip_network, ("224.0.0.0/24", "ff02::/16")))
 CHOICES = {
     "type": ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort"),
     "sessionAffinity": ("ClientIP", "None"),
@@ -161,11 +162,13 @@ def special(text: str) -> str:
     """Why an address cannot be one under which others reach a service; "" if it can."""
     address = ipaddress.ip_address(text)
     if address.is_unspecified:
-        return "may not be unspecified (0.0.0.0 or ::)"
+        return f"may not be unspecified ({text})"
     if address.is_loopback:
         return "may not be in the loopback range (127.0.0.0/8, ::1/128)"
     if address.is_link_local:
         return "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
+    if any(address in each for each in NEAR_GROUPS):
+        return "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"
     return ""
 
 
@@ -201,6 +204,9 @@ def address_errors(spec: dict, bad: list[str]) -> None:
         bad.append(invalid("spec.clusterIPs", spec["clusterIPs"], told))
     if own and kind == "ExternalName":
         bad.append("spec.clusterIPs: Forbidden: may not be set for ExternalName services")
+    for key in ("ipFamilies", "ipFamilyPolicy"):
+        if kind == "ExternalName" and spec.get(key):
+            bad.append(f"spec.{key}: Forbidden: may not be set for ExternalName services")
     if kind == "ExternalName" and not spec.get("externalName"):
         bad.append(required("spec.externalName"))
     elif kind == "ExternalName":
