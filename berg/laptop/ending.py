@@ -72,6 +72,8 @@ def kill(
     if seen and waits_for_turn(seen) and end_unbegun(config, seen, now):
         return "KILLED"
     found = as_now(config, name, seen)
+    for told in silences(found):
+        say(f"{name}: {told}, and cannot save what is not in the bucket yet")
     if has_worker(found):
         tell_of_end(config, found, now)
         if not now:
@@ -226,9 +228,13 @@ def write_end(config: Config, found: Entry) -> str:
 
 def killed(config: Config, found: Entry, state: job.State) -> job.State:
     """Return a state of a job as that of one that was killed."""
-    silences = [machine.silence for machine in found.machines if machine.silence]
-    reason = "; ".join([f"killed by {config.user}", *dict.fromkeys(silences)])
+    reason = "; ".join([f"killed by {config.user}", *silences(found)])
     return replace(state, state="KILLED", reason=reason, finished_at=job.now())
+
+
+def silences(found: Entry) -> list[str]:
+    """Return whose nodes do not answer, in words, each once."""
+    return [*dict.fromkeys(each.silence for each in found.machines if each.silence)]
 
 
 def tell_of_end(config: Config, found: Entry, now: bool) -> None:

@@ -59,7 +59,7 @@ def replace(
     check_unchanged(kind, thing, new)
     if kind.plural == "jobs" and plane.has_kueue:
         kueue_checks.check_job(new, thing)
-    if new.get("spec") != thing.get("spec"):
+    if kind.counted and new.get("spec") != thing.get("spec"):
         meta["generation"] = old.get("generation", 1) + 1
     if dry:
         return new
@@ -299,7 +299,7 @@ def policy_of(options: dict) -> str:
         told = "orphanDependents and deletionPropagation cannot be both set"
         bad.append(f'propagationPolicy: Invalid value: "{policy}": {told}')
     if policy not in ("", "Orphan", "Background", "Foreground"):
-        supported = '"Background", "Foreground", "Orphan", "nil"'
+        supported = '"Foreground", "Background", "Orphan", "nil"'
         told = f'Unsupported value: "{policy}": supported values: {supported}'
         bad.append(f"propagationPolicy: {told}")
     if bad:

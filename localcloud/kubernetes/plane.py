@@ -148,7 +148,12 @@ class Plane:
         if kind.namespaced:
             self.check_namespace(meta, namespace)
         asked = meta.pop("resourceVersion", None)
-        meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp(), generation=1)
+        meta.pop("generation", None)
+        meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp())
+        if kind.counted:
+            meta["generation"] = 1
+        if not kind.namespaced:
+            meta.pop("namespace", None)
         checks.check_meaning(plural, body)
         checks.check_new(plural, body)
         body = {"kind": kind.name, "apiVersion": kind.api, **body}
