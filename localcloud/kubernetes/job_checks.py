@@ -161,7 +161,7 @@ def large_errors(spec: dict, bad: list[str]) -> None:
     per_index, many = spec.get("backoffLimitPerIndex") is not None, completions > MOST_INDEXES
     least = f"must be less than or equal to {MOST_INDEXES // 10} when completions are above "
     least += f"{MOST_INDEXES} and used with backoff limit per index"
-    if per_index and most is not None and most > MOST_INDEXES:
+    if most is not None and most > MOST_INDEXES:
         told = f"must be less than or equal to {MOST_INDEXES}"
         bad.append(invalid("spec.maxFailedIndexes", most, told))
     if not per_index or not many:

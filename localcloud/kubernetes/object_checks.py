@@ -12,10 +12,11 @@ import re
 from dataclasses import dataclass
 
 from localcloud.kubernetes import gojson
-from localcloud.kubernetes.placing_checks import IP_RULE, is_address, selector_errors
+from localcloud.kubernetes.placing_checks import IP_RULE, is_address, selector_errors, special
 from localcloud.kubernetes.words import (
     check_data_key,
     check_key,
+    check_label_name,
     check_label_value,
     check_segment,
     check_subdomain,
@@ -120,9 +121,38 @@ def endpoint_errors(body: dict) -> list[str]:
             bad.append(required(path, "must specify `addresses` or `notReadyAddresses`"))
         for kind in ("addresses", "notReadyAddresses"):
             for at, each in enumerate(row.get(kind) or []):
-                if not is_address(each.get("ip", "")):
-                    bad.append(invalid(f"{path}.{kind}[{at}].ip", each.get("ip", ""), IP_RULE))
+                address_errors(each, f"{path}.{kind}[{at}]", bad)
+        ports = row.get("ports") or []
+        for at, port in enumerate(ports):
+            port_errors(port, len(ports) > 1, f"{path}.ports[{at}]", bad)
     return bad
+
+
+def address_errors(address: dict, path: str, bad: list[str]) -> None:
+    """Of where a service is served."""
+    text = address.get("ip", "")
+    if not is_address(text):
+        bad.append(invalid(f"{path}.ip", text, IP_RULE))
+    if address.get("hostname"):
+        check_label_name(address["hostname"], f"{path}.hostname", bad)
+    if address.get("nodeName") is not None:
+        check_subdomain(address["nodeName"], f"{path}.nodeName", bad)
+    told = special(text) if is_address(text) else "must be a valid IP address"
+    if told:
+        bad.append(invalid(f"{path}.ip", text, told))
+
+
+def port_errors(port: dict, is_one_of_several: bool, path: str, bad: list[str]) -> None:
+    if port.get("name"):
+        check_label_name(port["name"], f"{path}.name", bad)
+    elif is_one_of_several:
+        bad.append(required(f"{path}.name"))
+    if not 1 <= port.get("port", 0) <= 65535:
+        told = "must be between 1 and 65535, inclusive"
+        bad.append(invalid(f"{path}.port", port.get("port", 0), told))
+    one_of(port.get("protocol"), ("SCTP", "TCP", "UDP"), f"{path}.protocol", bad)
+    if port.get("appProtocol") is not None:
+        check_key(port["appProtocol"], f"{path}.appProtocol", bad)
 
 
 def slice_errors(body: dict) -> list[str]:

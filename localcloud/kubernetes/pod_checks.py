@@ -51,7 +51,14 @@ ORDER = (
     *("resources", "restartPolicy", "dnsPolicy", "nodeSelector", "securityContext"),
     *("shareProcessNamespace", "imagePullSecrets", "affinity", "dnsConfig", "readinessGates"),
     *("schedulingGates", "topologySpreadConstraints", "hostNetwork", "HostPID", "HostIPC"),
-    *("serviceAccountName", "nodeName", "activeDeadlineSeconds", "hostname", "subdomain"),
+    *(
+        "hostnameOverride",
+        "serviceAccountName",
+        "nodeName",
+        "activeDeadlineSeconds",
+        "hostname",
+        "subdomain",
+    ),
     *("tolerations", "hostAliases", "os"),
 )
 INNER = tuple(
@@ -127,10 +134,13 @@ def pod_errors(pod: dict, at: str) -> list[str]:
             check_label_name(name, f"{path}.name", bad)
         claim_errors(claim, path, bad)
     shared_errors(pod.get("resources") or {}, f"{at}.resources", bad)
+    sum_errors(pod, f"{at}.resources.requests", bad)
     for number, toleration in enumerate(pod.get("tolerations") or []):
         toleration_errors(toleration, f"{at}.tolerations[{number}]", bad)
     host_port_errors(pod, at, bad)
-    return sorted(bad + placing_errors(pod, at), key=lambda each: rank(each, at))
+    found = sorted(bad + placing_errors(pod, at), key=lambda each: rank(each, at))
+    file_volume_errors(pod, at, found)
+    return found
 
 
 def rank(error: str, at: str) -> tuple[int, ...]:
@@ -204,8 +214,11 @@ def container_errors(container: dict, path: str, volumes: set[str], bad: list[st
         if target in seen:
             bad.append(invalid(f"{at}.mountPath", target, "must be unique"))
         seen.add(target)
-        others = [each.get("devicePath") for each in container.get("volumeDevices") or []]
-        if target and target in others:
+        devices = container.get("volumeDevices") or []
+        if mount.get("name", "") in [each.get("name") for each in devices]:
+            told = "must not already exist in volumeDevices"
+            bad.append(invalid(f"{at}.name", mount.get("name", ""), told))
+        if target and target in [each.get("devicePath") for each in devices]:
             told = "must not already exist as a path in volumeDevices"
             bad.append(invalid(f"{at}.mountPath", target, told))
     one_of(
@@ -250,18 +263,28 @@ def shared_errors(resources: dict, path: str, bad: list[str]) -> None:
                 bad.append(f"{path}.{kind}[{name}]: {told}")
 
 
+def sum_errors(pod: dict, path: str, bad: list[str]) -> None:
+    """Of what a pod asks for as a whole, which is no less than what its containers do."""
+    for name, quantity in ((pod.get("resources") or {}).get("requests") or {}).items():
+        asked = [
+            str(((each.get("resources") or {}).get("requests") or {}).get(name, "0"))
+            for each in pod.get("containers") or []
+        ]
+        total = sum(map(amount, asked))
+        if total > amount(quantity):
+            shown = asked[0] if len(asked) == 1 else canonical(total)
+            told = f"must be greater than or equal to aggregate container requests of {shown}"
+            bad.append(invalid(f"{path}[{name}]", canonical(quantity), told))
+
+
 def user_errors(context: dict, path: str, bad: list[str]) -> None:
+    told = f"must be between 0 and {MOST_INT}, inclusive"
+    for key in ("fsGroup", "runAsUser", "runAsGroup"):
+        if context.get(key) is not None and not 0 <= context[key] <= MOST_INT:
+            bad.append(invalid(f"{path}.{key}", context[key], told))
     for number, group in enumerate(context.get("supplementalGroups") or []):
         if not 0 <= group <= MOST_INT:
-            told = f"must be between 0 and {MOST_INT}, inclusive"
             bad.append(invalid(f"{path}.supplementalGroups[{number}]", group, told))
-    for key in ("runAsUser", "runAsGroup", "fsGroup"):
-        if context.get(key) is not None and not 0 <= context[key] <= MOST_INT:
-            bad.append(
-                invalid(
-                    f"{path}.{key}", context[key], f"must be between 0 and {MOST_INT}, inclusive"
-                )
-            )
 
 
 def probe_errors(probe: dict, path: str, bad: list[str]) -> None:
@@ -271,7 +294,7 @@ def probe_errors(probe: dict, path: str, bad: list[str]) -> None:
     ]
     if not kinds:
         bad.append(required(path, "must specify a handler type"))
-    for kind in kinds:
+    for kind in kinds[:1]:
         port = probe[kind].get("port") if kind != "exec" else 1
         if isinstance(port, str):
             port_name_errors(port, f"{path}.{kind}.port", bad)
@@ -345,11 +368,37 @@ def source_errors(kind: str, source: dict, path: str, bad: list[str]) -> None:
     elif kind in ("configMapKeyRef", "secretKeyRef"):
         key_source_errors(source, f"{path}.{kind}", bad)
     elif kind == "fileKeyRef":
-        for key in ("key", "path", "volumeName"):
-            if not source.get(key):
-                bad.append(required(f"{path}.{kind}.{key}"))
+        file_key_errors(source, f"{path}.{kind}", bad)
     elif kind == "resourceFieldRef":
         resource_source_errors(source, f"{path}.{kind}", bad)
+
+
+def file_key_errors(source: dict, path: str, bad: list[str]) -> None:
+    """Of a reference to a variable in a file that a container before wrote."""
+    for key in ("key", "volumeName", "path"):
+        if not source.get(key):
+            bad.append(required(f"{path}.{key}"))
+    if source.get("key") and not re.fullmatch(r"[ -<>-~]+", source["key"]):
+        bad.append(invalid(f"{path}.key", source["key"], ENV_RULE))
+    if source.get("volumeName"):
+        check_label_name(source["volumeName"], f"{path}.volumeName", bad)
+    if ".." in source.get("path", "").split("/"):
+        bad.append(invalid(f"{path}.path", source["path"], "must not contain '..'"))
+
+
+def file_volume_errors(pod: dict, at: str, bad: list[str]) -> None:
+    """Of the volumes with files of variables, which are folders that come and go with the pod."""
+    volumes = {each.get("name"): each for each in pod.get("volumes") or []}
+    for kind in ("initContainers", "containers"):
+        for number, container in enumerate(pod.get(kind) or []):
+            for index, row in enumerate(container.get("env") or []):
+                name = ((row.get("valueFrom") or {}).get("fileKeyRef") or {}).get("volumeName")
+                path = f"{at}.{kind}[{number}].env[{index}].valueFrom.fileKeyRef.volumeName"
+                if name is not None and name not in volumes:
+                    bad.append(f'{path}: Not found: "{name}"')
+                elif name is not None and volumes[name].get("emptyDir") is None:
+                    told = "referenced volume must be of type emptyDir"
+                    bad.append(invalid(path, name, told))
 
 
 def resource_errors(resources: dict, path: str, bad: list[str]) -> None:

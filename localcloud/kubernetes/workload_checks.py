@@ -9,7 +9,13 @@ from __future__ import annotations
 import ipaddress
 
 from localcloud.kubernetes.container_checks import port_name_errors
-from localcloud.kubernetes.placing_checks import IP_RULE, is_address, selector_errors, selects
+from localcloud.kubernetes.placing_checks import (
+    IP_RULE,
+    is_address,
+    selector_errors,
+    selects,
+    special,
+)
 from localcloud.kubernetes.policy_checks import count_errors
 from localcloud.kubernetes.words import (
     check_key,
@@ -25,12 +31,11 @@ from localcloud.kubernetes.words import (
 
 STRATEGIES = ("Recreate", "RollingUpdate")
 NEAR = ("PreferClose", "PreferSameZone", "PreferSameNode")
-NEAR_GROUPS = tuple(map(ipaddress.ip_network, ("224.0.0.0/24", "ff02::/16")))
 CHOICES = {
-    "type": ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort"),
     "sessionAffinity": ("ClientIP", "None"),
-    "internalTrafficPolicy": ("Cluster", "Local"),
     "ipFamilyPolicy": ("PreferDualStack", "RequireDualStack", "SingleStack"),
+    "type": ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort"),
+    "internalTrafficPolicy": ("Cluster", "Local"),
 }
 
 
@@ -156,20 +161,6 @@ def twice_errors(ports: list[dict], bad: list[str]) -> None:
         of_nodes.add(node)
         names.add(name or "")
         numbers.add(key)
-
-
-def special(text: str) -> str:
-    """Why an address cannot be one under which others reach a service; "" if it can."""
-    address = ipaddress.ip_address(text)
-    if address.is_unspecified:
-        return f"may not be unspecified ({text})"
-    if address.is_loopback:
-        return "may not be in the loopback range (127.0.0.0/8, ::1/128)"
-    if address.is_link_local:
-        return "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
-    if any(address in each for each in NEAR_GROUPS):
-        return "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"
-    return ""
 
 
 def is_range(text: str) -> bool:
