@@ -223,7 +223,18 @@ def write_end(config: Config, found: Entry) -> str:
             found = find(config, found.name)
             continue
         return "KILLED"
+    if (said := vain_end(found)) and found.stored and found.state:
+        reason = f"{said}; ended by {config.user}"
+        ended = replace(found.state, reason=reason, finished_at=job.now())
+        with contextlib.suppress(Changed):
+            states.replaced(bucket, found.stored, ended)
     return found.state.state if found.state else ""
+
+
+def vain_end(found: Entry) -> str:
+    """Return why a job that is lost could not begin, which goes with its Job; "" if it could."""
+    vain = [machine.note for machine in found.machines if machine.is_vain]
+    return vain[0] if vain and found.state and found.state.state == "LOST" else ""
 
 
 def killed(config: Config, found: Entry, state: job.State) -> job.State:
