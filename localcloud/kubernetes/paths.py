@@ -6,7 +6,6 @@ Not covered: profiles, logs of nodes, keys of service accounts' tokens.
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import json
 
@@ -26,11 +25,6 @@ CHECKS = {
     "livez": ("ping", "log", "etcd"),
     "readyz": ("ping", "log", "etcd", "etcd-readiness", "informer-sync", "shutdown"),
 }
-# What everybody may read who has a token (the cluster role system:discovery).
-DISCOVERY = (
-    *("/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"),
-    *("/healthz", "/livez", "/readyz", "/version", "/version/"),
-)
 PLAIN = {"X-Content-Type-Options": "nosniff"}
 COUNTED = "apiserver_request_total"
 
@@ -78,14 +72,7 @@ def as_json(request: web.Request, body: dict) -> web.Response:
 
 def require(cloud: Cloud, plane: Plane, owner: Owner, verb: str, path: str) -> None:
     """Raise the 403 unless somebody may do that with a path that is no object's."""
-    rules = [{"verbs": ["get"], "nonResourceURLs": DISCOVERY}, *rbac.rules_of(plane, owner, "")]
-    for rule in rules:
-        urls = rule.get("nonResourceURLs") or []
-        if {verb, "*"} & {*rule.get("verbs", [])} and any(
-            fnmatch.fnmatchcase(path, url) if url.endswith("*") else path == url for url in urls
-        ):
-            return
-    if not rbac.has_all(cloud, plane, owner):
+    if not rbac.may_path(cloud, plane, owner, verb, path):
         told = f'forbidden: User "{owner.email}" cannot {verb} path "{path}"'
         raise Refusal(403, "Forbidden", told, empty=True)
 

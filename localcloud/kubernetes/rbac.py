@@ -45,6 +45,11 @@ ROLES: dict[str, list[dict]] = {
         }
     ],
 }
+# What everybody may read who has a token (the cluster role system:discovery).
+DISCOVERY = [
+    *("/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*"),
+    *("/readyz", "/version", "/version/"),
+]
 # Google's names of permissions for what is not called as in Kubernetes.
 GOOGLE = {
     "log": "getLogs",
@@ -113,6 +118,18 @@ def require_of(
         group=group,
         kind=plural,
     )
+
+
+def may_path(cloud: Cloud, plane: Plane, owner: Owner, verb: str, path: str) -> bool:
+    """Whether somebody may do that with a path that is no object's."""
+    for rule in [{"verbs": ["get"], "nonResourceURLs": DISCOVERY}, *rules_of(plane, owner, "")]:
+        urls = rule.get("nonResourceURLs") or []
+        fits = [
+            url for url in urls if path == url or (url[-1:] == "*" and path.startswith(url[:-1]))
+        ]
+        if fits and {verb, "*"} & {*rule.get("verbs", [])}:
+            return True
+    return has_all(cloud, plane, owner)
 
 
 def has_all(cloud: Cloud, plane: Plane, owner: Owner) -> bool:
@@ -229,6 +246,9 @@ def review(cloud: Cloud, plane: Plane, owner: Owner, body: dict) -> dict:
         for key in ("verb", "group", "resource", "namespace", "name", "subresource")
     ]
     allowed = may(cloud, plane, owner, *about)
+    if of_path is not None:
+        verb, path = of_path.get("verb", ""), of_path.get("path", "")
+        allowed = may_path(cloud, plane, owner, verb, path)
     return {
         **body,
         "status": {"allowed": allowed, **({} if allowed else {"reason": "no role gives that"})},
@@ -261,10 +281,9 @@ def list_rules(plane: Plane, owner: Owner, body: dict) -> dict:
         },
         *rules_of(plane, owner, namespace),
     ]
-    urls = ["/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/readyz", "/version"]
     status = {
         "resourceRules": rules,
-        "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": urls}],
+        "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": DISCOVERY}],
         "incomplete": not plane.account_of(owner.email),
     }
     if status["incomplete"]:

@@ -48,6 +48,17 @@ def test_everybody_with_a_token_may_discover(kube, account, path):
         assert kube.raw("POST", path).status_code == 405
 
 
+def test_what_one_may_do_with_a_path_can_be_asked(kube, account):
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+    def may(token: str, verb: str, path: str) -> bool:
+        body = {"spec": {"nonResourceAttributes": {"verb": verb, "path": path}}}
+        return kube.raw("POST", reviews, body, token=token).json()["status"]["allowed"]
+
+    assert may(account, "get", "/apis/batch") and not may(account, "get", "/metrics")
+    assert not may(account, "post", "/apis/batch") and may("", "get", "/metrics")
+
+
 def test_a_role_may_give_a_path(kube, account):
     rbac, name = "/apis/rbac.authorization.k8s.io/v1", {"metadata": {"name": "paths"}}
     rules = [{"verbs": ["get"], "nonResourceURLs": ["/metrics", "/healthz/*"]}]
