@@ -1,17 +1,18 @@
 """Admission: what a cluster asks of new objects beyond that they are well formed.
 
-Pods need their service account, what the namespace's label `pod-security.kubernetes.io/enforce`
+Pods need their service account, what the namespace's ranges of limits allow, what the namespace's label `pod-security.kubernetes.io/enforce`
 demands, and room in the resource quotas of their namespace; other objects count in quotas, too.
 What Kubernetes Engine asks of pods with TPUs stands in tpus.py.
 
-Not covered: scopes of quotas, limit ranges, webhooks, defaults and exemptions of PodSecurity.
+Not covered: scopes of quotas, webhooks, defaults and exemptions of PodSecurity.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from localcloud.kubernetes import tpus
+from localcloud.kubernetes import limits, tpus
+from localcloud.kubernetes.defaults import quality_of
 from localcloud.kubernetes.kinds import KINDS, Refusal, is_over
 from localcloud.kubernetes.quantity import amount
 from localcloud.kubernetes.store import Store
@@ -43,8 +44,12 @@ def check(store: Store, plural: str, namespace: str, body: dict) -> None:
     if plural == "pods":
         tpus.tell(body)
         check_account(store, namespace, body)
-        check_security(store, namespace, body)
         check_classes(store, body)
+    if told := limits.apply(store, plural, namespace, body):
+        raise forbidden(plural, body, told)
+    if plural == "pods":
+        body["status"]["qosClass"] = quality_of(body["spec"])
+        check_security(store, namespace, body)
     if plural == "priorityclasses":
         check_default(store, body)
     check_quotas(store, plural, namespace, body)
