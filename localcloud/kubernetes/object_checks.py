@@ -156,11 +156,33 @@ def port_errors(port: dict, is_one_of_several: bool, path: str, bad: list[str]) 
 
 
 def slice_errors(body: dict) -> list[str]:
+    """Of a slice of endpoints."""
     bad: list[str] = []
-    if not body.get("addressType"):
+    kind, names = body.get("addressType"), set[str]()
+    if not kind:
         bad.append(required("addressType"))
     else:
-        one_of(body["addressType"], ("FQDN", "IPv4", "IPv6"), "addressType", bad)
+        one_of(kind, ("FQDN", "IPv4", "IPv6"), "addressType", bad)
+    for number, row in enumerate(body.get("endpoints") or []):
+        path, addresses = f"endpoints[{number}]", row.get("addresses") or []
+        if not addresses:
+            bad.append(required(f"{path}.addresses", "must contain at least 1 address"))
+        for at, each in enumerate(addresses if kind in ("IPv4", "IPv6") else []):
+            told = special(each) if is_address(each) else ""
+            if told:
+                bad.append(invalid(f"{path}.addresses[{at}]", each, told))
+        if row.get("hostname") is not None:
+            check_label_name(row["hostname"], f"{path}.hostname", bad)
+    for number, port in enumerate(body.get("ports") or []):
+        path, name = f"ports[{number}]", port.get("name") or ""
+        if name:
+            check_label_name(name, f"{path}.name", bad)
+        if name in names:
+            bad.append(f'{path}.name: Duplicate value: "{name}"')
+        names.add(name)
+        one_of(port.get("protocol"), ("SCTP", "TCP", "UDP"), f"{path}.protocol", bad)
+        if port.get("appProtocol") is not None:
+            check_key(port["appProtocol"], f"{path}.appProtocol", bad)
     return bad
 
 

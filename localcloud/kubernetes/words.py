@@ -88,13 +88,19 @@ def check_segment(name: str, path: str, bad: list[str]) -> None:
 
 def check_key(key: str, path: str, bad: list[str]) -> None:
     """A key of labels and their like: a name, maybe with a domain before it."""
-    prefix, slash, name = key.rpartition("/")
+    prefix, slash, name = key.partition("/")
+    if "/" in name:
+        told = f"a valid label key {KEY_RULE.removeprefix('name part ')} with an optional DNS subdomain "
+        bad.append(invalid(path, key, f"{told}prefix and '/' (e.g. 'example.com/MyName')"))
+        return
+    if not slash:
+        prefix, name = "", key
     if slash and not prefix:
         bad.append(invalid(path, key, "prefix part must be non-empty"))
-    elif slash and not SUBDOMAIN.fullmatch(prefix):
-        bad.append(invalid(path, key, f"prefix part {SUBDOMAIN_RULE}"))
     if len(prefix) > 253:
         bad.append(invalid(path, key, "prefix part must be no more than 253 bytes"))
+    if prefix and not SUBDOMAIN.fullmatch(prefix):
+        bad.append(invalid(path, key, f"prefix part {SUBDOMAIN_RULE}"))
     if not name:
         bad.append(invalid(path, key, "name part must be non-empty"))
     elif len(name) > 63:

@@ -27,6 +27,7 @@ from localcloud.kubernetes.words import (
     not_negative,
     one_of,
     required,
+    supported,
 )
 
 STRATEGIES = ("Recreate", "RollingUpdate")
@@ -59,7 +60,10 @@ def replica_errors(plural: str, spec: dict) -> list[str]:
         told = "activeDeadlineSeconds in ReplicaSet is not Supported"
         bad.append(f"spec.template.spec.activeDeadlineSeconds: Forbidden: {told}")
     strategy = spec.get("strategy") or {}
-    one_of(strategy.get("type"), STRATEGIES, "spec.strategy.type", bad)
+    if strategy.get("type") not in (None, *STRATEGIES):
+        shown = {"Type": strategy["type"], "RollingUpdate": strategy.get("rollingUpdate")}
+        told = f"Unsupported value: {compact(shown)}: supported values: {supported(STRATEGIES)}"
+        bad.append(f"spec.strategy: {told}")
     if strategy.get("type") == "Recreate" and "rollingUpdate" in strategy:
         told = "may not be specified when strategy `type` is 'Recreate'"
         bad.append(f"spec.strategy.rollingUpdate: Forbidden: {told}")
