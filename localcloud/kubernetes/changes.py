@@ -54,6 +54,7 @@ def replace(
         new["status"] = thing["status"]
     new.update(kind=kind.name, apiVersion=kind.api)
     keep_address(kind, thing, new)
+    check_finalizers(kind, old, meta)
     checks.check_meaning(kind.plural, new)
     defaults.complete(kind.plural, new)
     check_unchanged(kind, thing, new)
@@ -87,6 +88,15 @@ def check_names(old: dict, meta: dict) -> None:
     else:
         return
     raise Refusal(400, "BadRequest", told)
+
+
+def check_finalizers(kind: Kind, old: dict, meta: dict) -> None:
+    """Raise the refusal of more finalizers for what is being deleted."""
+    more = sorted({*(meta.get("finalizers") or [])} - {*(old.get("finalizers") or [])})
+    if more and old.get("deletionTimestamp"):
+        told = "no new finalizers can be added if the object is being deleted, found new "
+        told += "finalizers []string{" + ", ".join(map(json.dumps, more)) + "}"
+        checks.refuse(kind, old["name"], [f"metadata.finalizers: Forbidden: {told}"])
 
 
 def add_containers(plane: Plane, kind: Kind, pod: dict, new: dict, dry: bool) -> dict:
@@ -182,19 +192,38 @@ def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
                 checks.refuse(
                     kind, name, [f"spec.{key}: Invalid value: {value}: field is immutable"]
                 )
-    if kind.plural == "pods":
-        changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
-        grace = (
-            before.get("terminationGracePeriodSeconds"),
-            after.get("terminationGracePeriodSeconds"),
-        )
-        if changed - {"activeDeadlineSeconds", "tolerations", *mended_grace(*grace)}:
-            told = "pod updates may not change fields other than `spec.containers[*].image`,"
-            told += "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
-            told += "`spec.tolerations` (only additions to existing tolerations),"
-            told += "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
-            checks.refuse(kind, name, [f"spec: Forbidden: {told}"])
+    if kind.plural == "pods" and (bad := pod_errors(before, after)):
+        checks.refuse(kind, name, bad)
     check_kept(kind, name, old, new)
+
+
+def pod_errors(before: dict, after: dict) -> list[str]:
+    """What of a pod's change may not be."""
+    key, bad = "activeDeadlineSeconds", []
+    was, deadline = before.get(key), after.get(key)
+    if was is not None and deadline is None:
+        told = "must not update from a positive integer to nil value"
+        return [f"spec.{key}: Invalid value: null: {told}"]
+    if was is not None and was < deadline:
+        return [invalid(f"spec.{key}", deadline, "must be less than or equal to previous value")]
+    lasting = [timeless(each) for each in after.get("tolerations") or []]
+    if any(timeless(each) not in lasting for each in before.get("tolerations") or []):
+        told = "existing toleration can not be modified except its tolerationSeconds"
+        bad.append(f"spec.tolerations: Forbidden: {told}")
+    changed = {each for each in {*before, *after} if before.get(each) != after.get(each)}
+    grace = [spec.get("terminationGracePeriodSeconds") for spec in (before, after)]
+    if changed - {key, "tolerations", *mended_grace(grace[0], grace[1])}:
+        told = "pod updates may not change fields other than `spec.containers[*].image`,"
+        told += "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
+        told += "`spec.tolerations` (only additions to existing tolerations),"
+        told += "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+        bad.append(f"spec: Forbidden: {told}")
+    return bad
+
+
+def timeless(toleration: dict) -> dict:
+    """A toleration without how long it holds, which may change."""
+    return {key: each for key, each in toleration.items() if key != "tolerationSeconds"}
 
 
 def differ_in_placing(before: dict, after: dict) -> bool:
