@@ -453,6 +453,40 @@ def test_a_pod_that_cannot_start_says_why_and_is_killed(berg, kube, cloud):
 
 
 @pytest.mark.slow
+def test_a_job_whose_image_has_no_python_is_lost_at_once_and_says_why(berg, kube, cloud):
+    """The Job is made again with a program that is not there: its image here has all of this host."""
+    path = "/apis/batch/v1/namespaces/default/jobs"
+    cloud.call("POST", "/_berg/clusters/pods/images", {"image": "no-python"})
+    assert run(berg, "-n", "nopy", "--docker", "example.com/no-python:1", "true").returncode == 0
+    made = kube.get("jobs", "nopy")
+    kube.call("DELETE", f"{path}/nopy", propagationPolicy="Foreground")
+    wait_for(lambda: not kube.raw("GET", f"{path}/nopy").ok, 30, "the end of its Job")
+    spec, template = made["spec"], made["spec"]["template"]
+    template["spec"]["containers"][0]["command"][0] = "python3.nowhere"
+    template["spec"]["containers"][0]["image"] = "debian:12"
+    own = [key for key in template["metadata"]["labels"] if not key.startswith("berg")]
+    for labels in (template["metadata"]["labels"], made["metadata"]["labels"]):
+        for key in own:
+            labels.pop(key, None)
+    del spec["selector"]
+    about = {"name": "nopy", "labels": made["metadata"]["labels"]}
+    kube.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec})
+    assert kube.ended("nopy")["reason"] == "PodFailurePolicy"
+    why = "1 pod ended before; the last: the pod nopy-0-"
+    how = 'exec: "python3.nowhere": executable file not found in $PATH'
+    (found,) = [row for row in json.loads(berg("list", "--json").stdout) if row["name"] == "nopy"]
+    assert found["state"] == "LOST" and why in found["reason"], found
+    assert found["reason"].count(how) == 1 and "end it: berg kill" in found["reason"]
+    for command in ("show", "log"):
+        said = berg(command, "nopy")
+        assert how in said.stdout + said.stderr, said
+    assert berg("kill", "nopy").returncode == 0 and not kube.raw("GET", f"{path}/nopy").ok
+    state = berg.state("nopy")
+    assert state["state"] == "LOST" and how in state["reason"], state
+    assert state["reason"].endswith("; ended by tester")
+
+
+@pytest.mark.slow
 def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, cloud, tmp_path):
     pool = {"gpu_type": "t4", "num_gpus": 2, "machine_type": "n1-standard-4"}
     with cluster(cloud, "full", tmp_path, pool) as kube:

@@ -310,6 +310,7 @@ def test_a_node_hangs(trial, kube, capsys):
         assert jobs.find(config, trial.name).state.state == "RUNNING", "it may come back"
         done = trial.berg("kill", trial.name)
         assert done.returncode == 0, done.stderr
+        assert f"{trial.name}: {words}" in " ".join(done.stderr.split()), done.stderr
         assert not alive(kube, trial.name)
         state = trial.berg.state(trial.name)
         assert state["state"] == "KILLED" and words in state["reason"], state

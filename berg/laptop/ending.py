@@ -72,6 +72,8 @@ def kill(
     if seen and waits_for_turn(seen) and end_unbegun(config, seen, now):
         return "KILLED"
     found = as_now(config, name, seen)
+    for told in silences(found):
+        say(f"{name}: {told}, and cannot save what is not in the bucket yet")
     if has_worker(found):
         tell_of_end(config, found, now)
         if not now:
@@ -221,14 +223,29 @@ def write_end(config: Config, found: Entry) -> str:
             found = find(config, found.name)
             continue
         return "KILLED"
+    if (said := vain_end(found)) and found.stored and found.state:
+        reason = f"{said}; ended by {config.user}"
+        ended = replace(found.state, reason=reason, finished_at=job.now())
+        with contextlib.suppress(Changed):
+            states.replaced(bucket, found.stored, ended)
     return found.state.state if found.state else ""
+
+
+def vain_end(found: Entry) -> str:
+    """Return why a job that is lost could not begin, which goes with its Job; "" if it could."""
+    vain = [machine.note for machine in found.machines if machine.is_vain]
+    return vain[0] if vain and found.state and found.state.state == "LOST" else ""
 
 
 def killed(config: Config, found: Entry, state: job.State) -> job.State:
     """Return a state of a job as that of one that was killed."""
-    silences = [machine.silence for machine in found.machines if machine.silence]
-    reason = "; ".join([f"killed by {config.user}", *dict.fromkeys(silences)])
+    reason = "; ".join([f"killed by {config.user}", *silences(found)])
     return replace(state, state="KILLED", reason=reason, finished_at=job.now())
+
+
+def silences(found: Entry) -> list[str]:
+    """Return whose nodes do not answer, in words, each once."""
+    return [*dict.fromkeys(each.silence for each in found.machines if each.silence)]
 
 
 def tell_of_end(config: Config, found: Entry, now: bool) -> None:

@@ -182,9 +182,10 @@ def conclude(
     That is a job that is not over, has no machine and waits for none; and one whose machine, or all
     that it waits for in its sweep, ended the startup script without a worker.
     """
-    if stands(state, machines) or seconds_since_written < patience(state):
-        return state
     alive = [machine for machine in machines if machine.status not in OFF]
+    is_fresh = seconds_since_written < patience(state) and not hopeless(state, alive)
+    if stands(state, machines) or is_fresh:
+        return state
     if why := given_up(state, seconds_since_written, alive):
         return replace(state, state="LOST", reason=f"{why}; end it: berg kill")
     if is_on_its_way(state, alive):
@@ -218,12 +219,17 @@ def given_up(state: job.State, seconds_since_written: float, alive: list[Machine
     waits_again = state.state == "SUBMITTED" and any(machine.is_queued for machine in alive)
     if state.started_at and not waits_again:
         return ""
-    vain = [machine.note for machine in alive if machine.is_vain]
-    if vain:
-        return vain[0]
+    if vain := hopeless(state, alive):
+        return vain
     limit = state.job.wait_seconds
     has_come = any(machine.status == "RUNNING" for machine in alive)
     return job.TOO_LATE if limit and seconds_since_written > limit and not has_come else ""
+
+
+def hopeless(state: job.State, alive: list[Machine]) -> str:
+    """Return why no pod of a job can begin, where none has so far; "" if one may."""
+    vain = [machine.note for machine in alive if machine.is_vain and not state.started_at]
+    return next(iter(vain), "")
 
 
 def patience(state: job.State) -> int:
@@ -427,7 +433,8 @@ def explained(config: Config, stored: Stored, seen: job.State) -> job.State:
         return replace(seen, state="FAILED", reason=f"there was no room in time: {why}")
     if why and summary.place == "gce":
         return replace(seen, state="FAILED", reason=f"Google gave up the request: {why}")
-    return replace(seen, reason="; ".join(filter(None, [why, seen.reason])))
+    said = [why] if why and why not in seen.reason else []
+    return replace(seen, reason="; ".join([*said, seen.reason]))
 
 
 def machine_in_sweep(state: job.State, workers: list[Machine]) -> list[Machine]:

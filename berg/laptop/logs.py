@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from berg import BergError, job
 from berg.config import Config
 from berg.google.storage import Bucket
+from berg.inventory import Machine
 from berg.laptop import jobs
 
 LISTING = 10.0  # seconds, at most, after which a log is seen that began meanwhile
@@ -25,11 +26,9 @@ def chunks(config: Config, name: str, machine: str | None = None) -> Iterator[tu
     found, bucket = jobs.find(config, name), Bucket(config)
     logs = jobs.logs_of(bucket, found.name, machine)
     if not logs:
-        consoles = [each for each in found.machines if machine in (None, each.name)]
+        consoles = with_console(found, machine)
         if not consoles:
-            raise BergError(
-                f"{machine or name} left no log: it never reached its worker ({found.status})"
-            )
+            raise without_log(found, machine or name)
         yield "", found.place.console(config, consoles[0]).encode()
     several, last = jobs.is_cluster(found), b"\n"
     for log in logs:
@@ -39,6 +38,19 @@ def chunks(config: Config, name: str, machine: str | None = None) -> Iterator[tu
         for chunk in blocks_of(bucket, log):
             yield source, chunk
             last = chunk
+
+
+def with_console(found: jobs.Entry, name: str | None) -> list[Machine]:
+    """Return the machines of a job, or the one of that name, that may have written something."""
+    begun = [each for each in found.machines if not each.is_vain]
+    return [each for each in begun if name in (None, each.name)]
+
+
+def without_log(found: jobs.Entry, name: str) -> BergError:
+    """Return that a job left no log, and why, where that is known."""
+    reason = found.state.reason if found.state else ""
+    said = ": ".join(filter(None, [found.status, reason]))
+    return BergError(f"{name} left no log: it never reached its worker ({said})")
 
 
 def blocks_of(bucket: Bucket, log: str) -> Iterator[bytes]:

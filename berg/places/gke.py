@@ -14,7 +14,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -34,6 +34,7 @@ from berg.places.podstatus import (
     is_of,
     machine_of,
     may_be_silent,
+    never_began,
     readiness,
     silence,
     to_come,
@@ -350,7 +351,17 @@ def machines_in(
         why = queued.get(each["metadata"]["uid"]) or hindrance(each, own, events)
         if why:
             note(each, place, own, why, found)
-    return list(found.values())
+    return [*found.values(), *in_vain(jobs, place, pods)]
+
+
+def in_vain(
+    jobs: list[dict[str, Any]], place: str, pods: list[dict[str, Any]]
+) -> Iterator[Machine]:
+    """Yield what stands for the pods of Jobs that are given up because none of them could begin."""
+    for each in filter(ending, jobs):
+        own = [pod for pod in pods if is_owned(pod, each)]
+        if never_began(own):
+            yield replace(to_come(each, place, own, hindrance(each, own, [])), is_vain=True)
 
 
 def note(

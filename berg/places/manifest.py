@@ -16,12 +16,12 @@ from berg.google.accelerators import ALIASES, CAPABILITY, Shape
 from berg.google.container import LABEL
 from berg.job import Job
 from berg.places import podpatch, queues, volumes
+from berg.places.podstatus import NEVER_BEGAN
 from berg.plan import JobSpec, Plan
 
 BOOT = Path(__file__).parent.parent / "machine" / "boot.py"
 ACCOUNT = workload.ACCOUNT  # of the pods; it may list pods
 WIDE_ACCOUNT = "berg-worker"  # of earlier versions' pods; it may change every Job as well
-NEVER_BEGAN = [126, 127, 128]  # exit codes of a container whose python3 could not be run
 DEATHS = 5  # times that a job's pod may die by itself, such as for lack of memory
 OVER = 42  # exit code of a pod whose job is over without success (boot.py)
 KEY = "BERG_CLUSTER_KEY"  # signs what the pods of a job tell each other (boot.py)

@@ -22,6 +22,7 @@ SCALING = (
     "NotTriggerScaleUp",
     "FailedScaleUp",
 )
+NEVER_BEGAN = [126, 127, 128]  # exit codes of a container whose python3 could not be run
 FEW = 3  # pods that end alike before they begin, after which there is no hope
 NO_POD = "Kubernetes makes no pod"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -200,6 +201,11 @@ def failures(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if pod["status"].get("phase") == "Failed" and not is_true(pod, "DisruptionTarget")
     ]
     return sorted(failed, key=lambda pod: pod["metadata"]["creationTimestamp"])
+
+
+def never_began(pods: list[dict[str, Any]]) -> bool:
+    """Return whether the last of a Job's pods that failed had a container that could not run."""
+    return any(terminated(pod).get("exitCode") in NEVER_BEGAN for pod in failures(pods)[-1:])
 
 
 def is_true(pod: dict[str, Any], kind: str) -> bool:

@@ -30,11 +30,11 @@ from localcloud.kubernetes import (
     bodies,
     certificates,
     checks,
-    discovery,
     disruptions,
     forward,
     metrics,
     patches,
+    paths,
     queries,
     rbac,
     streams,
@@ -135,7 +135,7 @@ def make_app(cloud: Cloud, plane: Plane) -> web.Application:
                 ("*", f"{base}{middle}/{{plural}}/{{name}}", single),
                 ("*", f"{base}{middle}/{{plural}}/{{name}}/{{sub}}", single),
             ]
-    table_of_routes.append(("*", "/{path:.*}", about))
+    table_of_routes.append(("*", "/{path:.*}", paths.answer))
     for verb, path, handler in table_of_routes:
         app.router.add_route(verb, path, functools.partial(guarded, cloud, plane, handler))
     return app
@@ -151,7 +151,7 @@ async def guarded(
     method = f"kubernetes.{match.get('plural', 'about')}.{verb_of(request)}"
     try:
         owner = None
-        if request.path.strip("/") not in ("version", "healthz", "livez", "readyz"):
+        if "Authorization" in request.headers or not paths.is_open(request.path):
             owner = rbac.authenticate(cloud, plane, request.headers.get("Authorization", ""))
             check_not_impersonated(request, owner)
         fault = cloud.faults.take(method, request.path_qs)
@@ -175,6 +175,7 @@ async def guarded(
         log.exception("cluster %s: %s %s failed inside", plane.name, request.method, request.path)
         response = refused(Refusal(500, "InternalError", "Internal error of the embedded cloud"))
     received, times = request.content.total_bytes, distance.times_of(request)
+    paths.count(plane, verb_of(request), match.get("plural", ""), response.status)
     cloud.requests.add(method, request.method, request.raw_path, response.status, received, times)
     return response
 
@@ -232,33 +233,6 @@ async def measure(
     return as_json(metrics.answer(plane, kind.plural, namespace, name, labels))
 
 
-async def about(
-    cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
-) -> web.StreamResponse:
-    path = request.path.strip("/")
-    if path.removesuffix("/ping") in ("healthz", "livez", "readyz"):
-        return web.Response(text="ok")
-    if path in ("api", "apis") and discovery.AGGREGATED in request.headers.get("Accept", ""):
-        found = discovery.aggregated(path, plane.has_kueue)
-        headers = {"Content-Type": f"{ANSWERS[0]};{discovery.AGGREGATED}"}
-        return web.Response(body=json.dumps(found).encode(), headers=headers)
-    known = discovery.document(path, plane.has_kueue)
-    if known is None:
-        raise nothing_at(plane, path)
-    if path == "api":
-        known["serverAddressByClientCIDRs"][0]["serverAddress"] = request.host
-    return as_json(known)
-
-
-def nothing_at(plane: Plane, path: str) -> Exception:
-    """What there is at a path without anything: an API that is served says so itself."""
-    first, _, rest = path.partition("/")
-    group = rest.partition("/")[0]
-    if first == "api" or (first == "apis" and discovery.is_served(group, plane.has_kueue)):
-        return no_route()
-    return NoPage()
-
-
 async def review(
     cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
 ) -> web.StreamResponse:
@@ -273,7 +247,10 @@ async def review(
     return as_json(rbac.who(plane, owner, body), status=201)
 
 
-def kind_of(plane: Plane, request: web.Request) -> Kind:
+def kind_of(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> Kind:
+    """Of what kind the objects at a path are; who may not do that with what is not there is told
+    that alone.
+    """
     match = request.match_info
     kind, sub = KINDS.get(match["plural"]), match.get("sub")
     if (
@@ -283,7 +260,12 @@ def kind_of(plane: Plane, request: web.Request) -> Kind:
         or (sub and sub not in kind.subresources)
         or not is_place_of(kind, match)
     ):
-        raise nothing_at(plane, request.path.strip("/"))
+        about = [match.get(key, "") for key in ("namespace", "name", "sub")]
+        group = match["group"].rpartition("/")[0]
+        rbac.require_of(
+            cloud, plane, owner, verb_of_resource(request), group, match["plural"], *about
+        )
+        raise paths.nothing_at(plane, request.path.strip("/"))
     if request.method not in METHODS.get(sub or "", (request.method,)):
         raise no_method()
     return kind
@@ -314,11 +296,34 @@ def check_manager(plane: Plane, request: web.Request, uid: str) -> None:
 
 
 def check_not_impersonated(request: web.Request, owner: Owner) -> None:
-    name = request.headers.get("Impersonate-User")
-    if name is None and not any(each.startswith("Impersonate-") for each in request.headers):
+    """Refuse to act as somebody else, as Kubernetes refuses who may not."""
+    name, wanted = request.headers.get("Impersonate-User", ""), impersonated(request)
+    if wanted and not name:
+        told = f"requested [{' '.join(wanted)}] without impersonating a user"
+        raise Refusal(400, "BadRequest", told)
+    if not name:
         return
-    told = f'users "{name}" is forbidden: User "{owner.email}" cannot impersonate resource "users" in API group "" '
-    raise Refusal(403, "Forbidden", f"{told}at the cluster scope", name=name, kind="users")
+    plural, where = "users", "at the cluster scope"
+    if account := re.fullmatch("system:serviceaccount:([^:]+):([^:]+)", name):
+        plural, name = "serviceaccounts", account[2]
+        where = f'in the namespace "{account[1]}"'
+    told = f'{plural} "{name}" is forbidden: User "{owner.email}" cannot impersonate resource "{plural}" in API group "" '
+    raise Refusal(403, "Forbidden", f"{told}{where}", name=name, kind=plural)
+
+
+def impersonated(request: web.Request) -> list[str]:
+    """What a request wants to be beside a user, as Go prints references: groups, more about the
+    user, an id.
+    """
+    api, found = "authentication.k8s.io/v1", list[str]()
+    found += [f"{{Group  {each}    }}" for each in request.headers.getall("Impersonate-Group", [])]
+    for key, value in request.headers.items():
+        if key.startswith("Impersonate-Extra-"):
+            name = key.removeprefix("Impersonate-Extra-").lower()
+            found.append(f"{{UserExtra  {value}  {api}  {name}}}")
+    if uid := request.headers.get("Impersonate-Uid"):
+        found.append(f"{{UID  {uid}  {api}  }}")
+    return found
 
 
 ANSWERS = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
@@ -429,7 +434,7 @@ async def collection(
 ) -> web.StreamResponse:
     if "name" in request.match_info:
         return await single(cloud, plane, request, owner)
-    kind = kind_of(plane, request)
+    kind = kind_of(cloud, plane, request, owner)
     namespace, verb = request.match_info.get("namespace", ""), verb_of(request)
     rbac.require(cloud, plane, owner, verb, kind, namespace, "", "")
     if verb == "create":
@@ -439,7 +444,7 @@ async def collection(
     chosen = queries.selector(request, kind)
     if verb == "watch":
         return await watch(plane, request, kind, chosen)
-    if verb not in ("list", "deletecollection"):
+    if verb not in ("list", "deletecollection") or verb in kind.without:
         raise no_method()
     queries.version(request, plane.store)
     found = [thing for thing in plane.store.shown[kind.plural].values() if chosen.fits(thing)]
@@ -534,14 +539,19 @@ async def watch(
 async def single(
     cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
 ) -> web.StreamResponse:
-    kind, match = kind_of(plane, request), request.match_info
+    kind, match = kind_of(cloud, plane, request, owner), request.match_info
     name, sub = match["name"], match.get("sub", "")
     namespace = match.get("namespace", "") if kind.namespaced else ""
     rbac.require(cloud, plane, owner, verb_of_resource(request), kind, namespace, name, sub)
     if request.method == "PATCH":
         patches.check_type(request.content_type)
-    thing = plane.store.get(kind.plural, namespace, name)
+    thing, options = plane.store.get(kind.plural, namespace, name), {}
+    if request.method == "DELETE":
+        options = queries.deletion(request, await body_of(request, bodies.OPTIONS))
+        policy_of(options)
     if thing is None:
+        if request.method == "PUT":
+            checks.check_form(kind, await body_of(request, kind.name), queries.flags(request)[0])
         if request.method == "PUT" and kind.plural in MADE_BY_PUT and not sub:
             return await create(plane, request, kind, namespace)
         if request.method == "PATCH" and request.content_type == patches.APPLY:
@@ -557,7 +567,6 @@ async def single(
     if request.method == "GET":
         return shown(request, plane, kind, plane.store.shown[kind.plural][namespace, name])
     if request.method == "DELETE":
-        options = queries.deletion(request, await body_of(request, bodies.OPTIONS))
         delete(plane, kind, thing, options)
         warned = warnings(kind, options)
         if is_leaving(thing):

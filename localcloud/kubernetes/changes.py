@@ -8,8 +8,8 @@ from typing import Any
 from localcloud.kubernetes import checks, defaults, kueue_checks
 from localcloud.kubernetes.kinds import Kind, Refusal, is_leaving
 from localcloud.kubernetes.plane import NAMESPACES, Plane
-from localcloud.kubernetes.pod_checks import EFFECTS
-from localcloud.kubernetes.words import check_key, invalid, one_of
+from localcloud.kubernetes.policy_checks import PRIORITIES
+from localcloud.kubernetes.words import in_go, invalid
 
 # Of a pod in a job that has not begun: what may change.
 CONDITIONAL = ("leases", "poddisruptionbudgets")  # which are changed as of a version alone
@@ -54,12 +54,13 @@ def replace(
         new["status"] = thing["status"]
     new.update(kind=kind.name, apiVersion=kind.api)
     keep_address(kind, thing, new)
+    check_finalizers(kind, old, meta)
     checks.check_meaning(kind.plural, new)
     defaults.complete(kind.plural, new)
     check_unchanged(kind, thing, new)
     if kind.plural == "jobs" and plane.has_kueue:
         kueue_checks.check_job(new, thing)
-    if new.get("spec") != thing.get("spec"):
+    if kind.counted and new.get("spec") != thing.get("spec"):
         meta["generation"] = old.get("generation", 1) + 1
     if dry:
         return new
@@ -87,6 +88,15 @@ def check_names(old: dict, meta: dict) -> None:
     else:
         return
     raise Refusal(400, "BadRequest", told)
+
+
+def check_finalizers(kind: Kind, old: dict, meta: dict) -> None:
+    """Raise the refusal of more finalizers for what is being deleted."""
+    more = sorted({*(meta.get("finalizers") or [])} - {*(old.get("finalizers") or [])})
+    if more and old.get("deletionTimestamp"):
+        told = "no new finalizers can be added if the object is being deleted, found new "
+        told += "finalizers []string{" + ", ".join(map(json.dumps, more)) + "}"
+        checks.refuse(kind, old["name"], [f"metadata.finalizers: Forbidden: {told}"])
 
 
 def add_containers(plane: Plane, kind: Kind, pod: dict, new: dict, dry: bool) -> dict:
@@ -182,19 +192,38 @@ def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
                 checks.refuse(
                     kind, name, [f"spec.{key}: Invalid value: {value}: field is immutable"]
                 )
-    if kind.plural == "pods":
-        changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
-        grace = (
-            before.get("terminationGracePeriodSeconds"),
-            after.get("terminationGracePeriodSeconds"),
-        )
-        if changed - {"activeDeadlineSeconds", "tolerations", *mended_grace(*grace)}:
-            told = "pod updates may not change fields other than `spec.containers[*].image`,"
-            told += "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
-            told += "`spec.tolerations` (only additions to existing tolerations),"
-            told += "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
-            checks.refuse(kind, name, [f"spec: Forbidden: {told}"])
+    if kind.plural == "pods" and (bad := pod_errors(before, after)):
+        checks.refuse(kind, name, bad)
     check_kept(kind, name, old, new)
+
+
+def pod_errors(before: dict, after: dict) -> list[str]:
+    """What of a pod's change may not be."""
+    key, bad = "activeDeadlineSeconds", []
+    was, deadline = before.get(key), after.get(key)
+    if was is not None and deadline is None:
+        told = "must not update from a positive integer to nil value"
+        return [f"spec.{key}: Invalid value: null: {told}"]
+    if was is not None and was < deadline:
+        return [invalid(f"spec.{key}", deadline, "must be less than or equal to previous value")]
+    lasting = [timeless(each) for each in after.get("tolerations") or []]
+    if any(timeless(each) not in lasting for each in before.get("tolerations") or []):
+        told = "existing toleration can not be modified except its tolerationSeconds"
+        bad.append(f"spec.tolerations: Forbidden: {told}")
+    changed = {each for each in {*before, *after} if before.get(each) != after.get(each)}
+    grace = [spec.get("terminationGracePeriodSeconds") for spec in (before, after)]
+    if changed - {key, "tolerations", *mended_grace(grace[0], grace[1])}:
+        told = "pod updates may not change fields other than `spec.containers[*].image`,"
+        told += "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
+        told += "`spec.tolerations` (only additions to existing tolerations),"
+        told += "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+        bad.append(f"spec: Forbidden: {told}")
+    return bad
+
+
+def timeless(toleration: dict) -> dict:
+    """A toleration without how long it holds, which may change."""
+    return {key: each for key, each in toleration.items() if key != "tolerationSeconds"}
 
 
 def differ_in_placing(before: dict, after: dict) -> bool:
@@ -241,7 +270,9 @@ def check_kept(kind: Kind, name: str, old: dict, new: dict) -> None:
     if kind.plural == "secrets" and types[0] != types[1]:
         bad.append(invalid("type", types[1], "field is immutable"))
     if kind.plural.endswith("rolebindings") and reference_of(old) != reference_of(new):
-        bad.append(invalid("roleRef", new.get("roleRef"), "cannot change roleRef"))
+        shown = in_go(("APIGroup", "Kind", "Name"), new.get("roleRef") or {})
+        shown["APIGroup"] = (new.get("roleRef") or {}).get("apiGroup") or kind.group
+        bad.append(invalid("roleRef", shown, "cannot change roleRef"))
     is_set = kind.plural in ("deployments", "replicasets")
     if is_set and before.get("selector") != after.get("selector"):
         bad.append(invalid("spec.selector", after.get("selector"), "field is immutable"))
@@ -252,12 +283,23 @@ def check_kept(kind: Kind, name: str, old: dict, new: dict) -> None:
     if kind.plural == "localqueues" and before.get("clusterQueue") != after.get("clusterQueue"):
         bad.append(invalid("spec.clusterQueue", after.get("clusterQueue"), "field is immutable"))
     if kind.plural == "priorityclasses":
-        usual = {"value": 0, "preemptionPolicy": "PreemptLowerPriority"}
-        for key, value in usual.items():
-            if old.get(key, value) != new.get(key, value):
-                bad.append(f"{key}: Forbidden: may not be changed in an update.")
-    if kind.plural == "nodes":
-        taint_errors(after.get("taints") or [], bad)
+        if old.get("value", 0) != new.get("value", 0):
+            bad.append("value: Forbidden: may not be changed in an update.")
+        usual = "PreemptLowerPriority"
+        policies = [each.get("preemptionPolicy") or usual for each in (old, new)]
+        if policies[0] != policies[1]:
+            bad.append(invalid("preemptionPolicy", policies[1], "field is immutable"))
+    if kind.plural == "nodes" and before.get("providerID") not in (None, after.get("providerID")):
+        told = 'node updates may not change providerID except from "" to valid'
+        bad.append(f"spec.providerID: Forbidden: {told}")
+    if kind.plural == "resourcequotas":
+        scopes = [each.get("scopes") or [] for each in (before, after)]
+        if {*scopes[0]} != {*scopes[1]}:
+            bad.append(invalid("spec.scopes", after.get("scopes"), "field is immutable"))
+    if kind.plural == "persistentvolumeclaims" and may_not_become(old, before, after):
+        told = "spec is immutable after creation except resources.requests and "
+        told += "volumeAttributesClassName for bound claims"
+        bad.append(f"spec: Forbidden: {told}")
     if bad:
         checks.refuse(kind, name, bad)
 
@@ -267,11 +309,15 @@ def reference_of(binding: dict) -> tuple:
     return role.get("kind"), role.get("name")
 
 
-def taint_errors(taints: list[dict], bad: list[str]) -> None:
-    for number, taint in enumerate(taints):
-        path = f"metadata.taints[{number}]"
-        check_key(taint.get("key", ""), f"{path}.key", bad)
-        one_of(taint.get("effect", ""), EFFECTS, f"{path}.effect", bad)
+def may_not_become(claim: dict, before: dict, after: dict) -> bool:
+    """Whether a claim of a disk is changed in more than its volume's name, which it gets once, and
+    the size of a disk that it has.
+    """
+    free = {"volumeName"} if not before.get("volumeName") else set()
+    if (claim.get("status") or {}).get("phase") == "Bound":
+        free |= {"resources", "volumeAttributesClassName"}
+    kept = {*before, *after} - free
+    return any(before.get(key) != after.get(key) for key in kept)
 
 
 def policy_of(options: dict) -> str:
@@ -282,7 +328,7 @@ def policy_of(options: dict) -> str:
         told = "orphanDependents and deletionPropagation cannot be both set"
         bad.append(f'propagationPolicy: Invalid value: "{policy}": {told}')
     if policy not in ("", "Orphan", "Background", "Foreground"):
-        supported = '"Background", "Foreground", "Orphan", "nil"'
+        supported = '"Foreground", "Background", "Orphan", "nil"'
         told = f'Unsupported value: "{policy}": supported values: {supported}'
         bad.append(f"propagationPolicy: {told}")
     if bad:
@@ -312,6 +358,11 @@ def delete(plane: Plane, kind: Kind, thing: dict, options: dict) -> None:
         name = thing["metadata"]["name"]
         told = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
         raise Refusal(403, "Forbidden", told, name=name, kind=kind.plural)
+    if kind.plural == "priorityclasses" and thing["metadata"]["name"] in PRIORITIES:
+        name = thing["metadata"]["name"]
+        told = f'{kind.resource} "{name}" is forbidden: this is a system priority class and cannot be deleted'
+        about = {"name": name, "group": kind.group, "kind": kind.plural}
+        raise Refusal(403, "Forbidden", told, **about)
     check_preconditions(kind, thing, options.get("preconditions") or {})
     grace = options.get("gracePeriodSeconds")
     if not options.get("dryRun"):

@@ -29,7 +29,6 @@ from localcloud.kubernetes.words import (
     check_segment,
     check_subdomain,
     compact,
-    invalid,
     required,
 )
 
@@ -123,7 +122,7 @@ def check_meaning(plural: str, body: dict) -> None:
     if KINDS[plural].group == kueue_checks.GROUP:
         bad += kueue_checks.spec_errors(plural, spec)
     if plural == "pods":
-        bad += pod_checks.pod_errors(spec, "spec")
+        bad += pod_checks.pod_errors(spec, "spec") + pod_checks.image_errors(spec)
     elif plural == "services":
         bad += workload_checks.service_errors(spec)
     elif plural in TEMPLATES:
@@ -165,6 +164,8 @@ def check_metadata(plural: str, meta: dict, bad: list[str]) -> None:
         "rolebindings",
         "clusterroles",
         "clusterrolebindings",
+        "events",
+        "poddisruptionbudgets",
     )
     check = check_segment if free else check_subdomain
     if plural in ("services", "namespaces"):
@@ -179,29 +180,13 @@ def check_metadata(plural: str, meta: dict, bad: list[str]) -> None:
     for key in meta.get("annotations") or {}:
         check_key(key.lower(), "metadata.annotations", bad)
     bad += object_checks.annotation_errors(meta.get("annotations"), "metadata.annotations")
+    bad += object_checks.owner_errors(meta.get("ownerReferences") or [])
     bad += object_checks.finalizer_errors(meta.get("finalizers"))
-    owners = meta.get("ownerReferences") or []
-    first, *others = [
-        f"{owner.get('kind', '')}/{owner.get('name', '')}"
-        for owner in owners
-        if owner.get("controller")
-    ] or [""]
-    if others:
-        told = 'Only one reference can have Controller set to true. Found "true" in references for '
-        bad.append(invalid("metadata.ownerReferences", owners, f"{told}{first} and {others[0]}"))
-    for owner in owners:
-        if (owner.get("apiVersion"), owner.get("kind")) == ("v1", "Event"):
-            told = "/v1, Kind=Event is disallowed from being an owner"
-            bad.append(invalid("metadata.ownerReferences", owner, told))
-        for key in ("apiVersion", "kind", "name", "uid"):
-            if not owner.get(key):
-                told = "version must not be empty" if key == "apiVersion" else "must not be empty"
-                bad.append(invalid(f"metadata.ownerReferences.{key}", "", told))
 
 
 def check_start(start: str, check: Callable[[str, str, list[str]], None], bad: list[str]) -> None:
     """How names that Kubernetes makes up begin: as names do, and a hyphen may be their end."""
     told: list[str] = []
-    whole = re.sub("-$", "a", start)
+    whole = re.sub(".-$", "a", start)
     check(whole, "metadata.generateName", told)
     bad += [each.replace(compact(whole), compact(start), 1) for each in told]

@@ -8,20 +8,28 @@ import re
 
 from localcloud.kubernetes.placing_checks import PROFILES, WINDOWS, profile_errors
 from localcloud.kubernetes.quantity import amount, canonical
-from localcloud.kubernetes.words import invalid, one_of, required
+from localcloud.kubernetes.words import in_go, invalid, one_of, required
 
 ENDS = ("exec", "httpGet", "sleep", "tcpSocket")
 RESTARTS = ("Always", "Never", "OnFailure")
+ACTIONS = ("Restart", "RestartAllContainers")
+MOST_RULES = 20
+RESIZES = ("NotRequired", "RestartContainer")
 HEADER = (
     "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', "
     "regex used for validation is '[-A-Za-z0-9]+')"
+)
+OF_CONTEXTS = (
+    *("Capabilities", "Privileged", "SELinuxOptions", "WindowsOptions", "RunAsUser", "RunAsGroup"),
+    *("RunAsNonRoot", "ReadOnlyRootFilesystem", "AllowPrivilegeEscalation", "ProcMount"),
+    *("SeccompProfile", "AppArmorProfile"),
 )
 UNLESS_SIDECAR = "may not be set for init containers without restartPolicy=Always"
 
 
 def more_errors(pod: dict, container: dict, path: str, bad: list[str]) -> None:
     """Of one container of a pod; `path` says whether it is one of those that begin first."""
-    policies = ("FallbackToLogsOnError", "File")
+    policies = ("File", "FallbackToLogsOnError")
     one_of(
         container.get("terminationMessagePolicy"), policies, f"{path}.terminationMessagePolicy", bad
     )
@@ -33,17 +41,8 @@ def more_errors(pod: dict, container: dict, path: str, bad: list[str]) -> None:
             probe_errors(container[kind], f"{path}.{kind}", bad)
     if ".initContainers[" in path and container.get("restartPolicy") != "Always":
         first_errors(container, path, bad)
-    if ".containers[" in path:
-        one_of(container.get("restartPolicy"), RESTARTS, f"{path}.restartPolicy", bad)
-    for number, row in enumerate(container.get("resizePolicy") or []):
-        at = f"{path}.resizePolicy[{number}].resourceName"
-        one_of(row.get("resourceName", ""), ("cpu", "memory"), at, bad)
-        if row.get("resourceName") in [
-            each.get("resourceName") for each in container["resizePolicy"][:number]
-        ]:
-            bad.append(f'{path}.resizePolicy[{number}]: Duplicate value: "{row["resourceName"]}"')
-        restarts, at = ("NotRequired", "RestartContainer"), f"{path}.resizePolicy[{number}]"
-        one_of(row.get("restartPolicy"), restarts, f"{at}.restartPolicy", bad)
+    restart_errors(container, path, bad)
+    resize_errors(pod, container, path, bad)
     block_errors(pod, container, path, bad)
     context_errors(pod, container.get("securityContext") or {}, f"{path}.securityContext", bad)
     huge_errors(container.get("resources") or {}, f"{path}.resources", bad)
@@ -55,7 +54,49 @@ def more_errors(pod: dict, container: dict, path: str, bad: list[str]) -> None:
             bad.append(f'{at}: Duplicate value: "{row.get("name", "")}"')
         if row.get("name") not in claims:
             at = f"{path}.resources.claims[{number}]"
-            bad.append(f'{at}: Not found: "{row.get("name", "")}"')
+            known = f": {', '.join(sorted(filter(None, claims)))}" if claims else " which is empty"
+            told = f"must be one of the names in pod.spec.resourceClaims{known}"
+            bad.append(f'{at}: Not found: "{row.get("name", "")}": {told}')
+
+
+def restart_errors(container: dict, path: str, bad: list[str]) -> None:
+    """Of what becomes of a container that ends, by its exit code."""
+    policy, rules = container.get("restartPolicy"), container.get("restartPolicyRules") or []
+    if policy is None and rules:
+        told = "must specify restartPolicy when restart rules are used"
+        bad.append(required(f"{path}.restartPolicy", told))
+    one_of(policy, RESTARTS, f"{path}.restartPolicy", bad)
+    if len(rules) > MOST_RULES:
+        told = f"may not be more than {MOST_RULES} bytes"
+        bad.append(f"{path}.restartPolicyRules: Too long: {told}")
+    for number, rule in enumerate(rules):
+        at, codes = f"{path}.restartPolicyRules[{number}]", rule.get("exitCodes")
+        one_of(rule.get("action", ""), ACTIONS, f"{at}.action", bad)
+        if codes is None:
+            bad.append(required(f"{at}.exitCodes", "must be specified"))
+        else:
+            one_of(codes.get("operator", ""), ("In", "NotIn"), f"{at}.exitCodes.operator", bad)
+
+
+def resize_errors(pod: dict, container: dict, path: str, bad: list[str]) -> None:
+    """Of whether a container begins anew when its resources change."""
+    at, rows = f"{path}.resizePolicy", container.get("resizePolicy") or []
+    is_first = ".initContainers[" in path and container.get("restartPolicy") != "Always"
+    for number, row in enumerate(rows):
+        name, policy = row.get("resourceName", ""), row.get("restartPolicy", "")
+        if name in [each.get("resourceName") for each in rows[:number]]:
+            bad.append(f'{at}[{number}]: Duplicate value: "{name}"')
+        for value, known in ((name, ("cpu", "memory")), (policy, RESIZES)):
+            if not value:
+                bad.append(required(at))
+            else:
+                one_of(value, known, at, bad)
+        if pod.get("restartPolicy") == "Never" and policy != RESIZES[0]:
+            told = "must be 'NotRequired' when `restartPolicy` is 'Never'"
+            bad.append(invalid(at, policy, told))
+        if is_first and policy == RESIZES[1]:
+            told = "must not be set to 'RestartContainer' for non-sidecar initContainers"
+            bad.append(invalid(f"{at}[{number}].restartPolicy", policy, told))
 
 
 def block_errors(pod: dict, container: dict, path: str, bad: list[str]) -> None:
@@ -65,19 +106,35 @@ def block_errors(pod: dict, container: dict, path: str, bad: list[str]) -> None:
         for each in pod.get("volumes") or []
         if not each.keys() & {"persistentVolumeClaim", "ephemeral"}
     }
-    mounted = [each.get("mountPath") for each in container.get("volumeMounts") or []]
+    mounts = container.get("volumeMounts") or []
+    names, paths = set[str](), set[str]()
     for number, device in enumerate(container.get("volumeDevices") or []):
-        at, target = f"{path}.volumeDevices[{number}]", device.get("devicePath", "")
-        if device.get("name") in others:
+        at, name = f"{path}.volumeDevices[{number}]", device.get("name", "")
+        if name in names:
+            bad.append(invalid(f"{at}.name", name, "must be unique"))
+        if name in others:
             told = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
-            bad.append(invalid(f"{at}.name", device.get("name", ""), told))
-        if not target:
-            bad.append(required(f"{at}.devicePath"))
-        if ".." in target.split("/"):
-            bad.append(invalid(f"{at}.devicePath", target, "must not contain '..'"))
-        if target and target in mounted:
+            bad.append(invalid(f"{at}.name", name, told))
+        place_errors(device.get("devicePath", ""), paths, f"{at}.devicePath", bad)
+        if name in [each.get("name") for each in mounts]:
+            bad.append(invalid(f"{at}.name", name, "must not already exist in volumeMounts"))
+        target = device.get("devicePath", "")
+        if target in [each.get("mountPath") for each in mounts]:
             told = "must not already exist as a path in volumeMounts"
             bad.append(invalid(f"{at}.devicePath", target, told))
+        names |= {name} - {""}
+
+
+def place_errors(target: str, taken: set[str], path: str, bad: list[str]) -> None:
+    """Of where a container has a device, which no other is at."""
+    if not target:
+        bad.append(required(path))
+    if target in taken:
+        bad.append(invalid(path, target, "must be unique"))
+    if ".." in target.split("/"):
+        bad.append(invalid(path, target, "can not contain backsteps ('..')"))
+    else:
+        taken.add(target)
 
 
 def first_errors(container: dict, path: str, bad: list[str]) -> None:
@@ -154,7 +211,7 @@ def context_errors(pod: dict, context: dict, path: str, bad: list[str]) -> None:
     added = (context.get("capabilities") or {}).get("add") or []
     if context.get("allowPrivilegeEscalation") is False and "CAP_SYS_ADMIN" in added:
         told = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN"
-        bad.append(invalid(path, context, told))
+        bad.append(invalid(path, context_in_go(context), told))
     one_of(context.get("procMount"), ("Default", "Unmasked"), f"{path}.procMount", bad)
     if context.get("procMount") == "Unmasked" and pod.get("hostUsers") is not False:
         told = "`hostUsers` must be false to use `Unmasked`"
@@ -163,6 +220,19 @@ def context_errors(pod: dict, context: dict, path: str, bad: list[str]) -> None:
         profile_errors(context, key, path, bad)
     if (pod.get("os") or {}).get("name") == "linux" and context.get("windowsOptions") is not None:
         bad.append(f"{path}.windowsOptions: Forbidden: {WINDOWS}")
+
+
+def context_in_go(context: dict) -> dict:
+    """A security context as a refusal shows it."""
+    shown = in_go(OF_CONTEXTS, context)
+    shown["SELinuxOptions"] = context.get("seLinuxOptions")
+    if context.get("capabilities") is not None:
+        shown["Capabilities"] = in_go(("Add", "Drop"), context["capabilities"])
+    for key in PROFILES:
+        if context.get(key) is not None:
+            name = key[0].upper() + key[1:]
+            shown[name] = in_go(("Type", "LocalhostProfile"), context[key])
+    return shown
 
 
 def huge_errors(resources: dict, path: str, bad: list[str]) -> None:
@@ -189,8 +259,8 @@ def host_port_errors(pod: dict, at: str, bad: list[str]) -> None:
                 continue
             own = port.get("containerPort")
             if pod.get("hostNetwork") and host != own:
-                told = "must match `hostPort` when `hostNetwork` is true"
-                bad.append(invalid(f"{path}.containerPort", own, told))
+                told = "must match `containerPort` when `hostNetwork` is true"
+                bad.append(invalid(f"{path}.hostPort", host, told))
             key = f"{port.get('protocol') or 'TCP'}/{port.get('hostIP', '')}/{host}"
             if key in seen:
                 bad.append(f'{path}.hostPort: Duplicate value: "{key}"')

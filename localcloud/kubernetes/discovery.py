@@ -146,7 +146,8 @@ def resources(version: str, kinds: list[Kind]) -> dict:
     for kind in kinds:
         about = {"namespaced": kind.namespaced, "kind": kind.name}
         categories = {"categories": ["all"]} if kind.in_all else {}
-        row = {"name": kind.plural, "singularName": kind.name.lower(), **about, "verbs": VERBS}
+        verbs = [each for each in VERBS if each not in kind.without]
+        row = {"name": kind.plural, "singularName": kind.name.lower(), **about, "verbs": verbs}
         rows.append({**row, "shortNames": list(kind.short), **categories})
         for sub in kind.subresources:
             verbs = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from localcloud.kubernetes import placing_checks
@@ -18,6 +19,7 @@ from localcloud.kubernetes.words import (
 )
 
 MOST_RULES = 20
+HTTP_PATH = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
 MOST_INDEXES = 100_000
 MOST_TEXT = 64 << 10  # bytes of a list of indexes
 COUNTS = (
@@ -88,13 +90,19 @@ def manual_errors(selector: dict | None, labels: dict) -> list[str]:
 
 def manager_errors(manager: str) -> list[str]:
     """Of the name of another controller that is to look after a job."""
-    bad, path = [], "spec.managedBy"
-    host, slash, rest = manager.partition("/")
-    if not slash or not host or not rest:
+    bad, path = list[str](), "spec.managedBy"
+    host, _, rest = manager.partition("/")
+    if not manager:
+        return [required(path)]
+    if not host or not rest:
         told = 'must be a domain-prefixed path (such as "acme.io/foo")'
         bad.append(invalid(path, manager, told))
     else:
         check_subdomain(host, path, bad)
+        if not re.fullmatch(HTTP_PATH, rest):
+            bad.append(
+                invalid(path, rest, f"Invalid path (regex used for validation is '{HTTP_PATH}')")
+            )
     if len(manager) > 63:
         bad.append(f"{path}: Too long: may not be more than 63 bytes")
     return bad
@@ -115,6 +123,8 @@ def job_errors(spec: dict) -> list[str]:
     )
     if most is not None and per_index is None:
         bad.append(required("spec.backoffLimitPerIndex", "when maxFailedIndexes is specified"))
+    if spec.get("managedBy") is not None:
+        bad += manager_errors(spec["managedBy"])
     one_of(mode, ("NonIndexed", "Indexed"), "spec.completionMode", bad)
     completions = spec.get("completions")
     if mode == "Indexed":
@@ -142,8 +152,6 @@ def job_errors(spec: dict) -> list[str]:
         else ("Failed", "TerminatingOrFailed")
     )
     one_of(spec.get("podReplacementPolicy"), allowed, "spec.podReplacementPolicy", bad)
-    if spec.get("managedBy") is not None:
-        bad += manager_errors(spec["managedBy"])
     return bad
 
 
@@ -153,7 +161,7 @@ def large_errors(spec: dict, bad: list[str]) -> None:
     per_index, many = spec.get("backoffLimitPerIndex") is not None, completions > MOST_INDEXES
     least = f"must be less than or equal to {MOST_INDEXES // 10} when completions are above "
     least += f"{MOST_INDEXES} and used with backoff limit per index"
-    if per_index and most is not None and most > MOST_INDEXES:
+    if most is not None and most > MOST_INDEXES:
         told = f"must be less than or equal to {MOST_INDEXES}"
         bad.append(invalid("spec.maxFailedIndexes", most, told))
     if not per_index or not many:

@@ -16,6 +16,8 @@ class Kind:
     short: tuple[str, ...] = ()
     subresources: tuple[str, ...] = field(default=())
     in_all: bool = False  # `kubectl get all` shows it
+    without: tuple[str, ...] = ()  # verbs that it has not
+    counted: bool = False  # its metadata tell how often what it is to be was changed
 
     @property
     def version(self) -> str:
@@ -43,33 +45,69 @@ ALL = (
         ("po",),
         ("log", "exec", "attach", "portforward", "status", "eviction", "ephemeralcontainers"),
         True,
+        counted=True,
     ),
     Kind("services", "v1", "Service", True, ("svc",), ("status",), True),
     Kind("endpoints", "v1", "Endpoints", True, ("ep",)),
     Kind("secrets", "v1", "Secret"),
     Kind("configmaps", "v1", "ConfigMap", True, ("cm",)),
-    Kind("namespaces", "v1", "Namespace", False, ("ns",), ("status",)),
+    Kind(
+        "namespaces",
+        "v1",
+        "Namespace",
+        False,
+        ("ns",),
+        ("status",),
+        without=("deletecollection",),
+    ),
     Kind("nodes", "v1", "Node", False, ("no",), ("status",)),
     Kind("events", "v1", "Event", True, ("ev",)),
     Kind("serviceaccounts", "v1", "ServiceAccount", True, ("sa",), ("token",)),
     Kind("resourcequotas", "v1", "ResourceQuota", True, ("quota",)),
     Kind("limitranges", "v1", "LimitRange", True, ("limits",)),
     Kind("persistentvolumeclaims", "v1", "PersistentVolumeClaim", True, ("pvc",), ("status",)),
-    Kind("priorityclasses", f"{SCHEDULING}/v1", "PriorityClass", False, ("pc",)),
-    Kind("jobs", "batch/v1", "Job", True, (), ("status",), True),
-    Kind("deployments", "apps/v1", "Deployment", True, ("deploy",), ("status", "scale"), True),
-    Kind("replicasets", "apps/v1", "ReplicaSet", True, ("rs",), ("status",), True),
-    Kind("poddisruptionbudgets", "policy/v1", "PodDisruptionBudget", True, ("pdb",), ("status",)),
-    Kind("endpointslices", "discovery.k8s.io/v1", "EndpointSlice"),
+    Kind("priorityclasses", f"{SCHEDULING}/v1", "PriorityClass", False, ("pc",), counted=True),
+    Kind("jobs", "batch/v1", "Job", True, (), ("status",), True, counted=True),
+    Kind(
+        "deployments",
+        "apps/v1",
+        "Deployment",
+        True,
+        ("deploy",),
+        ("status", "scale"),
+        True,
+        counted=True,
+    ),
+    Kind("replicasets", "apps/v1", "ReplicaSet", True, ("rs",), ("status",), True, counted=True),
+    Kind(
+        "poddisruptionbudgets",
+        "policy/v1",
+        "PodDisruptionBudget",
+        True,
+        ("pdb",),
+        ("status",),
+        counted=True,
+    ),
+    Kind("endpointslices", "discovery.k8s.io/v1", "EndpointSlice", counted=True),
     Kind("leases", "coordination.k8s.io/v1", "Lease"),
     Kind("roles", RBAC, "Role"),
     Kind("rolebindings", RBAC, "RoleBinding"),
     Kind("clusterroles", RBAC, "ClusterRole", False),
     Kind("clusterrolebindings", RBAC, "ClusterRoleBinding", False),
-    Kind("localqueues", KUEUE, "LocalQueue", True, ("queue", "queues", "lq"), ("status",)),
-    Kind("clusterqueues", KUEUE, "ClusterQueue", False, ("cq",), ("status",)),
-    Kind("resourceflavors", KUEUE, "ResourceFlavor", False, ("flavor", "flavors", "rf")),
-    Kind("workloads", KUEUE, "Workload", True, ("kwl", "kueueworkload"), ("status",)),
+    Kind(
+        "localqueues",
+        KUEUE,
+        "LocalQueue",
+        True,
+        ("queue", "queues", "lq"),
+        ("status",),
+        counted=True,
+    ),
+    Kind("clusterqueues", KUEUE, "ClusterQueue", False, ("cq",), ("status",), counted=True),
+    Kind(
+        "resourceflavors", KUEUE, "ResourceFlavor", False, ("flavor", "flavors", "rf"), counted=True
+    ),
+    Kind("workloads", KUEUE, "Workload", True, ("kwl", "kueueworkload"), ("status",), counted=True),
 )
 KINDS = {kind.plural: kind for kind in ALL}
 GROUPS = (
@@ -91,11 +129,12 @@ class Refusal(Exception):
     """An answer other than success, with the Status object that Kubernetes writes."""
 
     def __init__(self, code: int, reason: str, message: str, **details: Any):
+        """`empty=True` says that the details are nothing, instead of nothing of details."""
         super().__init__(message)
         self.code = code
         told: dict[str, Any] = {"reason": reason} if reason else {}
-        about = {key: value for key, value in details.items() if value}
-        if about or (code, message) in GENERIC:
+        about = {key: value for key, value in details.items() if value and key != "empty"}
+        if about or "empty" in details or (code, message) in GENERIC:
             told["details"] = about
         self.body = {
             **{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"},

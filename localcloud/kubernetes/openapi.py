@@ -9,6 +9,7 @@ Not covered: how lists are patched; kubectl knows that by itself.
 from __future__ import annotations
 
 import ast
+import json
 import re
 from functools import lru_cache
 from typing import Any
@@ -39,6 +40,19 @@ def document(path: str, version: str) -> dict:
         "paths": paths,
         "components": {"schemas": schemas(tuple(known))},
     }
+
+
+def whole(version: str) -> dict:
+    """All of it as one document of OpenAPI 2."""
+    apis = sorted({kind.api for kind in ALL if kind.api in schema.MODULES})
+    rows: dict[str, dict] = {}
+    for api in apis:
+        rows |= schemas(tuple(kind for kind in ALL if kind.api == api))
+    text = json.dumps(rows).replace("#/components/schemas/", "#/definitions/")
+    served = [(f"api{'' if api == 'v1' else 's'}/{api}", api) for api in apis]
+    paths = dict(of_path(path, kind) for path, api in served for kind in ALL if kind.api == api)
+    info = {"title": "Kubernetes", "version": version}
+    return {"swagger": "2.0", "info": info, "paths": paths, "definitions": json.loads(text)}
 
 
 def of_path(path: str, kind: Kind) -> tuple[str, dict]:

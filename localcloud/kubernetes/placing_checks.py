@@ -29,7 +29,10 @@ SYSCTL = r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
 NUMBERED = ("Gt", "Lt")
 SECCOMP = ("Localhost", "RuntimeDefault", "Unconfined")
 PROFILES = {"seccompProfile": "seccomp", "appArmorProfile": "AppArmor"}
+NEAR_GROUPS = tuple(map(ipaddress.ip_network, ("224.0.0.0/24", "ff02::/16")))
 MOST_SEARCHES = 32  # domains of a pod's own in which names are looked up
+MOST_LETTERS = 2048  # of all of them
+MOST_HOST_NAME = 64
 # What pods of Windows have not: of the pod, and of its security context.
 OF_LINUX = (
     *("hostPID", "hostIPC", "shareProcessNamespace", "seLinuxOptions", "seccompProfile"),
@@ -45,6 +48,28 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def descending_errors(path: str, at: str, bad: list[str]) -> None:
+    """Of a path that leads down from some folder."""
+    if path.startswith("/"):
+        bad.append(invalid(at, path, "must be a relative path"))
+    if ".." in path.split("/"):
+        bad.append(invalid(at, path, "must not contain '..'"))
+
+
+def special(text: str) -> str:
+    """Why an address cannot be one under which others reach a service; "" if it can."""
+    address = ipaddress.ip_address(text)
+    if address.is_unspecified:
+        return f"may not be unspecified ({text})"
+    if address.is_loopback:
+        return "may not be in the loopback range (127.0.0.0/8, ::1/128)"
+    if address.is_link_local:
+        return "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
+    if any(address in each for each in NEAR_GROUPS):
+        return "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"
+    return ""
 
 
 def placing_errors(pod: dict, at: str) -> list[str]:
@@ -65,7 +90,11 @@ def placing_errors(pod: dict, at: str) -> list[str]:
     alias_errors(pod.get("hostAliases") or [], f"{at}.hostAliases", bad)
     gate_errors(pod, at, bad)
     if pod.get("os") is not None:
-        one_of(pod["os"].get("name", ""), ("linux", "windows"), f"{at}.os.name", bad)
+        if not pod["os"].get("name"):
+            bad.append(required(f"{at}.os.name"))
+        else:
+            one_of(pod["os"]["name"], ("linux", "windows"), f"{at}.os", bad)
+    host_name_errors(pod, f"{at}.hostnameOverride", bad)
     if pod.get("shareProcessNamespace") and pod.get("hostPID"):
         told = "ShareProcessNamespace and HostPID cannot both be enabled"
         bad.append(invalid(f"{at}.shareProcessNamespace", True, told))
@@ -82,6 +111,8 @@ def placing_errors(pod: dict, at: str) -> list[str]:
     policy = context.get("supplementalGroupsPolicy")
     path = f"{at}.securityContext.supplementalGroupsPolicy"
     one_of(policy, ("Merge", "Strict"), path, bad)
+    policy, path = context.get("seLinuxChangePolicy"), f"{at}.securityContext.seLinuxChangePolicy"
+    one_of(policy, ("MountOption", "Recursive"), path, bad)
     if (pod.get("os") or {}).get("name") == "linux" and context.get("windowsOptions") is not None:
         bad.append(f"{at}.securityContext.windowsOptions: Forbidden: {WINDOWS}")
     if (pod.get("os") or {}).get("name") == "windows":
@@ -89,9 +120,10 @@ def placing_errors(pod: dict, at: str) -> list[str]:
         of_linux += [f"{at}.securityContext.{key}" for key in OF_LINUX[3:] if context.get(key)]
         bad += [f"{each}: Forbidden: cannot be set for a windows pod" for each in of_linux]
     if pod.get("hostUsers") is False:
+        shown = {"hostNetwork": "hostNetwork", "hostPID": "HostPID", "hostIPC": "HostIPC"}
         bad += [
-            f"{at}.{key}: Forbidden: when `pod.Spec.HostUsers` is false"
-            for key in ("hostNetwork", "hostPID", "hostIPC")
+            f"{at}.{name}: Forbidden: when `hostUsers` is false"
+            for key, name in shown.items()
             if pod.get(key)
         ]
     for number, row in enumerate(context.get("sysctls") or []):
@@ -107,6 +139,19 @@ def placing_errors(pod: dict, at: str) -> list[str]:
         elif name in [each.get("name") for each in context["sysctls"][:number]]:
             bad.append(f'{path}: Duplicate value: "{name}"')
     return bad
+
+
+def host_name_errors(pod: dict, path: str, bad: list[str]) -> None:
+    """Of a pod's own whole host name, beside which it has no other."""
+    name = pod.get("hostnameOverride")
+    if name is None:
+        return
+    for key in ("setHostnameAsFQDN", "hostNetwork"):
+        if pod.get(key):
+            bad.append(f"{path}: Forbidden: may not be specified when {key} is true")
+    if len(name) > MOST_HOST_NAME:
+        bad.append(f"{path}: Too long: may not be more than {MOST_HOST_NAME} bytes")
+    check_subdomain(name, path, bad)
 
 
 def shared_by(pod: dict, name: str) -> str:
@@ -275,6 +320,7 @@ def dns_errors(pod: dict, at: str, bad: list[str]) -> None:
     if pod.get("dnsPolicy") == "None" and config is not None and not servers:
         told = "must provide at least one DNS nameserver when `dnsPolicy` is None"
         bad.append(required(f"{path}.nameservers", told))
+        return
     if len(servers) > 3:
         told = "must not have more than 3 nameservers"
         bad.append(invalid(f"{path}.nameservers", servers, told))
@@ -285,17 +331,36 @@ def dns_errors(pod: dict, at: str, bad: list[str]) -> None:
     if len(searches) > MOST_SEARCHES:
         told = f"must not have more than {MOST_SEARCHES} search paths"
         bad.append(invalid(f"{path}.searches", searches, told))
+    if len(" ".join(searches)) > MOST_LETTERS:
+        told = f"must not have more than {MOST_LETTERS} characters (including spaces) in the search list"
+        bad.append(invalid(f"{path}.searches", searches, told))
+    for number, each in enumerate(searches):
+        search_errors(each.removesuffix("."), f"{path}.searches[{number}]", bad)
     for number, each in enumerate((config or {}).get("options") or []):
         if not each.get("name"):
             bad.append(required(f"{path}.options[{number}]", "must not be empty"))
+
+
+def search_errors(domain: str, path: str, bad: list[str]) -> None:
+    """Of a domain in which names are looked up; "" is the root of all."""
+    label = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+    pattern = rf"{label}(\.{label})*"
+    if len(domain) > 253:
+        bad.append(invalid(path, domain, "must be no more than 253 bytes"))
+    if domain and not re.fullmatch(pattern, domain):
+        told = (
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' "
+            "or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used "
+        )
+        bad.append(invalid(path, domain, f"{told}for validation is '{pattern}')"))
 
 
 def alias_errors(rows: list[dict], at: str, bad: list[str]) -> None:
     for number, row in enumerate(rows):
         if not is_address(row.get("ip", "")):
             bad.append(invalid(f"{at}[{number}].ip", row.get("ip", ""), IP_RULE))
-        for name in row.get("hostnames") or []:
-            check_subdomain(name, f"{at}[{number}].hostnames", bad)
+        for index, name in enumerate(row.get("hostnames") or []):
+            check_subdomain(name, f"{at}[{number}].hostnames[{index}]", bad)
 
 
 def gate_errors(pod: dict, at: str, bad: list[str]) -> None:
@@ -317,13 +382,25 @@ def profile_errors(context: dict, key: str, at: str, bad: list[str]) -> None:
     if profile is None:
         return
     kind, local = profile.get("type", ""), profile.get("localhostProfile")
-    if kind == "Localhost" and not local:
-        told = f"must be set when {name} type is Localhost"
-        bad.append(required(f"{path}.localhostProfile", told))
-    if kind != "Localhost" and local is not None:
-        told = f"can only be set when {name} type is Localhost"
-        bad.append(invalid(f"{path}.localhostProfile", local, told))
+    is_seccomp, where = key == "seccompProfile", f"{path}.localhostProfile"
     if not kind:
         bad.append(required(f"{path}.type", f"type is required when {key} is set"))
     else:
         one_of(kind, SECCOMP, f"{path}.type", bad)
+    if kind == "Localhost":
+        local_errors(local, is_seccomp, where, bad)
+    elif local is not None and (is_seccomp or kind in SECCOMP):
+        told = f"can only be set when {name} type is Localhost"
+        shown = {"Type": kind, "LocalhostProfile": local} if is_seccomp else local
+        bad.append(invalid(where, shown, told))
+
+
+def local_errors(local: str | None, is_seccomp: bool, path: str, bad: list[str]) -> None:
+    """Of the profile that a node has."""
+    told = f"must be set when {'seccomp' if is_seccomp else 'AppArmor'} type is Localhost"
+    if local is None or not (local.strip() or is_seccomp):
+        bad.append(required(path, told))
+    elif is_seccomp:
+        descending_errors(local, path, bad)
+    elif local != local.strip():
+        bad.append(invalid(path, local, "must not be padded with whitespace"))

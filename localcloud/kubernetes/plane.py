@@ -26,6 +26,7 @@ from localcloud.identity.tokens import Tokens
 from localcloud.kubernetes import admission, checks, deletion, kueue_checks
 from localcloud.kubernetes.defaults import fill
 from localcloud.kubernetes.kinds import KINDS, Refusal, is_leaving, is_over, owned_by, stamp
+from localcloud.kubernetes.policy_checks import PRIORITIES
 from localcloud.kubernetes.store import Store
 
 log = logging.getLogger("localcloud")
@@ -33,6 +34,12 @@ log = logging.getLogger("localcloud")
 NAMESPACES = ("default", "kube-system", "kube-public")
 # What clusters say that they are, and whose rules they have.
 VERSION = "v1.36.2-gke.1104000"
+# Kubernetes' own classes of priority -> what they say that they are for.
+CRITICAL = dict.fromkeys(PRIORITIES, "Used for system critical pods that must ")
+CRITICAL["system-node-critical"] += "not be moved from their current node."
+CRITICAL["system-cluster-critical"] += (
+    "run in the cluster, but can be moved to another node if necessary."
+)
 MINOR = VERSION.split(".")[1]
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # of generated names
 
@@ -105,6 +112,10 @@ class Plane:
         for name in NAMESPACES:
             if not self.store.get("namespaces", "", name):
                 self.create("namespaces", "", {"metadata": {"name": name}})
+        for name, value in PRIORITIES.items():
+            if not self.store.get("priorityclasses", "", name):
+                about = {"metadata": {"name": name}, "value": value, "description": CRITICAL[name]}
+                self.create("priorityclasses", "", about)
 
     @property
     def has_kueue(self) -> bool:
@@ -137,7 +148,12 @@ class Plane:
         if kind.namespaced:
             self.check_namespace(meta, namespace)
         asked = meta.pop("resourceVersion", None)
-        meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp(), generation=1)
+        meta.pop("generation", None)
+        meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp())
+        if kind.counted:
+            meta["generation"] = 1
+        if not kind.namespaced:
+            meta.pop("namespace", None)
         checks.check_meaning(plural, body)
         checks.check_new(plural, body)
         body = {"kind": kind.name, "apiVersion": kind.api, **body}

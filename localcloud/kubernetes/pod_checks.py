@@ -10,15 +10,19 @@ Not covered: most of security contexts, volumes that the embedded cloud cannot m
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from localcloud.kubernetes.container_checks import host_port_errors, more_errors, port_name_errors
+from localcloud.kubernetes.container_checks import (
+    context_in_go,
+    host_port_errors,
+    more_errors,
+    port_name_errors,
+)
 from localcloud.kubernetes.object_checks import annotation_errors
 from localcloud.kubernetes.placing_checks import placing_errors
 from localcloud.kubernetes.quantity import amount, canonical
+from localcloud.kubernetes.resource_checks import amount_errors, container_name_errors, is_fixed
 from localcloud.kubernetes.volume_checks import (
     OF_VARIABLES,
-    below_errors,
     device_errors,
     env_from_errors,
     field_errors,
@@ -41,11 +45,32 @@ from localcloud.kubernetes.words import (
 )
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-# resources of a container that are called by no domain
-NATIVE = (
-    "cpu",
-    "memory",
-    "ephemeral-storage",
+# In which order Kubernetes checks a pod's fields, and a container's.
+ORDER = (
+    *("volumes", "resourceClaims", "containers", "initContainers", "ephemeralContainers"),
+    *("resources", "restartPolicy", "dnsPolicy", "nodeSelector", "securityContext"),
+    *("shareProcessNamespace", "imagePullSecrets", "affinity", "dnsConfig", "readinessGates"),
+    *("schedulingGates", "topologySpreadConstraints", "hostNetwork", "HostPID", "HostIPC"),
+    *(
+        "hostnameOverride",
+        "serviceAccountName",
+        "nodeName",
+        "activeDeadlineSeconds",
+        "hostname",
+        "subdomain",
+    ),
+    *("tolerations", "hostAliases", "os"),
+)
+INNER = tuple(
+    f"{name}{late}"
+    for name, late in (
+        *(("name", False), ("image", False), ("terminationMessagePolicy", False)),
+        *(("ports", False), ("env", False), ("envFrom", False), ("volumeMounts", False)),
+        *(("volumeDevices", False), ("imagePullPolicy", False), ("resources", False)),
+        *(("resizePolicy", False), ("securityContext", False), ("name", True)),
+        *(("lifecycle", False), ("livenessProbe", False), ("readinessProbe", False)),
+        *(("startupProbe", False), ("restartPolicy", False)),
+    )
 )
 ENV_RULE = "a valid environment variable name must consist only of printable ASCII characters other than '='"
 SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
@@ -77,8 +102,6 @@ def pod_errors(pod: dict, at: str) -> list[str]:
             path = f"{at}.{kind}[{number}]"
             container_errors(container, path, volumes, bad)
             more_errors(pod, container, path, bad)
-            if kind == "initContainers":
-                one_of(container.get("restartPolicy"), ("Always",), f"{path}.restartPolicy", bad)
             if container.get("name") in names:
                 bad.append(f'{path}.name: Duplicate value: "{container["name"]}"')
             names.add(container.get("name", ""))
@@ -111,10 +134,41 @@ def pod_errors(pod: dict, at: str) -> list[str]:
             check_label_name(name, f"{path}.name", bad)
         claim_errors(claim, path, bad)
     shared_errors(pod.get("resources") or {}, f"{at}.resources", bad)
+    sum_errors(pod, f"{at}.resources.requests", bad)
     for number, toleration in enumerate(pod.get("tolerations") or []):
         toleration_errors(toleration, f"{at}.tolerations[{number}]", bad)
     host_port_errors(pod, at, bad)
-    return bad + placing_errors(pod, at)
+    found = sorted(bad + placing_errors(pod, at), key=lambda each: rank(each, at))
+    file_volume_errors(pod, at, found)
+    return found
+
+
+def rank(error: str, at: str) -> tuple[int, ...]:
+    """Where an error of a pod's stands among others: Kubernetes looks at one field after another."""
+    path, _, told = error.removeprefix(f"{at}.").partition(": ")
+    found = re.fullmatch(r"(\w+)(?:\[(\d+)\])?(?:\.(\w+))?.*", path)
+    assert found is not None
+    field, number, inner = found[1], int(found[2] or 0), found[3]
+    is_last = path.endswith("hostPort") and told.startswith("Duplicate")
+    if not field.endswith("ontainers"):
+        return place(field, ORDER), 0, 0
+    late = told.startswith("Duplicate") and inner == "name"
+    return place(field, ORDER), 9999 if is_last else number, place(f"{inner}{late}", INNER)
+
+
+def place(field: str, order: tuple[str, ...]) -> int:
+    return order.index(field) if field in order else len(order)
+
+
+def image_errors(pod: dict) -> list[str]:
+    """Of images as pods have them; in templates they may be anything."""
+    rows = [
+        (f"spec.{kind}[{number}].image", container.get("image") or "")
+        for kind in ("containers", "initContainers")
+        for number, container in enumerate(pod.get(kind) or [])
+    ]
+    told = "must not have leading or trailing whitespace"
+    return [invalid(path, image, told) for path, image in rows if image.strip() != image]
 
 
 def volume_names(volumes: list[dict], at: str, bad: list[str]) -> set[str]:
@@ -126,21 +180,7 @@ def volume_names(volumes: list[dict], at: str, bad: list[str]) -> set[str]:
             f"{path}.{each}: Forbidden: may not specify more than 1 volume type"
             for each in sources[1:]
         ]
-        if "secret" in volume and not volume["secret"].get("secretName"):
-            bad.append(required(f"{path}.secret.secretName"))
-        if "configMap" in volume and not volume["configMap"].get("name"):
-            bad.append(required(f"{path}.configMap.name"))
         volume_errors(volume, path, bad)
-        if "hostPath" in volume:
-            host_path_errors(volume["hostPath"].get("path"), f"{path}.hostPath.path", bad)
-        for kind in ("secret", "configMap", "downwardAPI"):
-            rows = (volume.get(kind) or {}).get("items") or []
-            item_errors(kind, rows, f"{path}.{kind}.items", bad)
-        for kind in ("secret", "configMap", "downwardAPI"):
-            mode = (volume.get(kind) or {}).get("defaultMode")
-            if mode is not None and not 0 <= mode <= 0o777:
-                told = "must be a number between 0 and 0777 (octal), both inclusive"
-                bad.append(invalid(f"{path}.{kind}.defaultMode", mode, told))
         if not name:
             bad.append(required(f"{path}.name"))
         else:
@@ -151,22 +191,6 @@ def volume_names(volumes: list[dict], at: str, bad: list[str]) -> set[str]:
     return names
 
 
-def host_path_errors(path: str | None, at: str, bad: list[str]) -> None:
-    if not path:
-        bad.append(required(at))
-    elif ".." in path.split("/"):
-        bad.append(invalid(at, path, "must not contain '..'"))
-
-
-def item_errors(kind: str, rows: list[dict], at: str, bad: list[str]) -> None:
-    """Of the files of a volume, which lie below its folder."""
-    for number, row in enumerate(rows):
-        path = row.get("path", "")
-        if kind != "downwardAPI" and not row.get("key"):
-            bad.append(required(f"{at}[{number}].key"))
-        below_errors(path, f"{at}[{number}].path", bad)
-
-
 def container_errors(container: dict, path: str, volumes: set[str], bad: list[str]) -> None:
     name, image = container.get("name"), container.get("image", "")
     if not name:
@@ -175,8 +199,6 @@ def container_errors(container: dict, path: str, volumes: set[str], bad: list[st
         check_label_name(name, f"{path}.name", bad)
     if not image:
         bad.append(required(f"{path}.image"))
-    elif image.strip() != image:
-        bad.append(invalid(f"{path}.image", image, "must not have leading or trailing whitespace"))
     port_errors(container.get("ports") or [], f"{path}.ports", bad)
     for number, item in enumerate(container.get("env") or []):
         env_errors(item, f"{path}.env[{number}]", bad)
@@ -192,13 +214,11 @@ def container_errors(container: dict, path: str, volumes: set[str], bad: list[st
         if target in seen:
             bad.append(invalid(f"{at}.mountPath", target, "must be unique"))
         seen.add(target)
-        sub = mount.get("subPath") or ""
-        if sub.startswith("/"):
-            bad.append(invalid(f"{at}.subPath", sub, "must be a relative path"))
-        if ".." in sub.split("/"):
-            bad.append(invalid(f"{at}.subPath", sub, "must not contain '..'"))
-        others = [each.get("devicePath") for each in container.get("volumeDevices") or []]
-        if target and target in others:
+        devices = container.get("volumeDevices") or []
+        if mount.get("name", "") in [each.get("name") for each in devices]:
+            told = "must not already exist in volumeDevices"
+            bad.append(invalid(f"{at}.name", mount.get("name", ""), told))
+        if target and target in [each.get("devicePath") for each in devices]:
             told = "must not already exist as a path in volumeDevices"
             bad.append(invalid(f"{at}.mountPath", target, told))
     one_of(
@@ -215,7 +235,7 @@ def container_errors(container: dict, path: str, volumes: set[str], bad: list[st
     user_errors(context, f"{path}.securityContext", bad)
     if context.get("privileged") and context.get("allowPrivilegeEscalation") is False:
         told = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"
-        bad.append(invalid(f"{path}.securityContext", context, told))
+        bad.append(invalid(f"{path}.securityContext", context_in_go(context), told))
     for kind in ("livenessProbe", "readinessProbe", "startupProbe"):
         if container.get(kind) is not None:
             probe_errors(container[kind], f"{path}.{kind}", bad)
@@ -243,18 +263,28 @@ def shared_errors(resources: dict, path: str, bad: list[str]) -> None:
                 bad.append(f"{path}.{kind}[{name}]: {told}")
 
 
+def sum_errors(pod: dict, path: str, bad: list[str]) -> None:
+    """Of what a pod asks for as a whole, which is no less than what its containers do."""
+    for name, quantity in ((pod.get("resources") or {}).get("requests") or {}).items():
+        asked = [
+            str(((each.get("resources") or {}).get("requests") or {}).get(name, "0"))
+            for each in pod.get("containers") or []
+        ]
+        total = sum(map(amount, asked))
+        if total > amount(quantity):
+            shown = asked[0] if len(asked) == 1 else canonical(total)
+            told = f"must be greater than or equal to aggregate container requests of {shown}"
+            bad.append(invalid(f"{path}[{name}]", canonical(quantity), told))
+
+
 def user_errors(context: dict, path: str, bad: list[str]) -> None:
+    told = f"must be between 0 and {MOST_INT}, inclusive"
+    for key in ("fsGroup", "runAsUser", "runAsGroup"):
+        if context.get(key) is not None and not 0 <= context[key] <= MOST_INT:
+            bad.append(invalid(f"{path}.{key}", context[key], told))
     for number, group in enumerate(context.get("supplementalGroups") or []):
         if not 0 <= group <= MOST_INT:
-            told = f"must be between 0 and {MOST_INT}, inclusive"
             bad.append(invalid(f"{path}.supplementalGroups[{number}]", group, told))
-    for key in ("runAsUser", "runAsGroup", "fsGroup"):
-        if context.get(key) is not None and not 0 <= context[key] <= MOST_INT:
-            bad.append(
-                invalid(
-                    f"{path}.{key}", context[key], f"must be between 0 and {MOST_INT}, inclusive"
-                )
-            )
 
 
 def probe_errors(probe: dict, path: str, bad: list[str]) -> None:
@@ -264,7 +294,7 @@ def probe_errors(probe: dict, path: str, bad: list[str]) -> None:
     ]
     if not kinds:
         bad.append(required(path, "must specify a handler type"))
-    for kind in kinds:
+    for kind in kinds[:1]:
         port = probe[kind].get("port") if kind != "exec" else 1
         if isinstance(port, str):
             port_name_errors(port, f"{path}.{kind}.port", bad)
@@ -336,26 +366,50 @@ def source_errors(kind: str, source: dict, path: str, bad: list[str]) -> None:
     if kind == "fieldRef":
         field_errors(source, OF_VARIABLES, f"{path}.fieldRef", bad)
     elif kind in ("configMapKeyRef", "secretKeyRef"):
-        for key in ("name", "key"):
-            if not source.get(key):
-                bad.append(required(f"{path}.{kind}.{key}"))
         key_source_errors(source, f"{path}.{kind}", bad)
     elif kind == "fileKeyRef":
-        for key in ("key", "path", "volumeName"):
-            if not source.get(key):
-                bad.append(required(f"{path}.{kind}.{key}"))
+        file_key_errors(source, f"{path}.{kind}", bad)
     elif kind == "resourceFieldRef":
         resource_source_errors(source, f"{path}.{kind}", bad)
+
+
+def file_key_errors(source: dict, path: str, bad: list[str]) -> None:
+    """Of a reference to a variable in a file that a container before wrote."""
+    for key in ("key", "volumeName", "path"):
+        if not source.get(key):
+            bad.append(required(f"{path}.{key}"))
+    if source.get("key") and not re.fullmatch(r"[ -<>-~]+", source["key"]):
+        bad.append(invalid(f"{path}.key", source["key"], ENV_RULE))
+    if source.get("volumeName"):
+        check_label_name(source["volumeName"], f"{path}.volumeName", bad)
+    if ".." in source.get("path", "").split("/"):
+        bad.append(invalid(f"{path}.path", source["path"], "must not contain '..'"))
+
+
+def file_volume_errors(pod: dict, at: str, bad: list[str]) -> None:
+    """Of the volumes with files of variables, which are folders that come and go with the pod."""
+    volumes = {each.get("name"): each for each in pod.get("volumes") or []}
+    for kind in ("initContainers", "containers"):
+        for number, container in enumerate(pod.get(kind) or []):
+            for index, row in enumerate(container.get("env") or []):
+                name = ((row.get("valueFrom") or {}).get("fileKeyRef") or {}).get("volumeName")
+                path = f"{at}.{kind}[{number}].env[{index}].valueFrom.fileKeyRef.volumeName"
+                if name is not None and name not in volumes:
+                    bad.append(f'{path}: Not found: "{name}"')
+                elif name is not None and volumes[name].get("emptyDir") is None:
+                    told = "referenced volume must be of type emptyDir"
+                    bad.append(invalid(path, name, told))
 
 
 def resource_errors(resources: dict, path: str, bad: list[str]) -> None:
     limits, wanted = resources.get("limits") or {}, resources.get("requests") or {}
     for kind, rows in (("limits", limits), ("requests", wanted)):
         for name, quantity in rows.items():
-            quantity_errors(name, quantity, f"{path}.{kind}[{name}]", bad)
+            container_name_errors(name, f"{path}.{kind}[{name}]", bad)
+            amount_errors(name, quantity, f"{path}.{kind}[{name}]", bad)
             if kind == "limits":
                 continue
-            fixed, limit = "/" in name or name.startswith("hugepages-"), limits.get(name)
+            fixed, limit = is_fixed(name), limits.get(name)
             if limit is None and fixed:
                 bad.append(
                     required(f"{path}.limits", "Limit must be set for non overcommitable resources")
@@ -366,20 +420,6 @@ def resource_errors(resources: dict, path: str, bad: list[str]) -> None:
             elif limit is not None and amount(quantity) > amount(limit):
                 told = f"must be less than or equal to {name} limit of {canonical(limit)}"
                 bad.append(invalid(f"{path}.requests", canonical(quantity), told))
-
-
-def quantity_errors(name: str, quantity: Any, path: str, bad: list[str]) -> None:
-    if "/" in name:
-        check_key(name, path, bad)
-        if name.startswith("requests."):
-            bad.append(invalid(path, name, "doesn't follow extended resource name standard"))
-    elif name not in NATIVE and not name.startswith("hugepages-"):
-        bad.append(invalid(path, name, "must be a standard resource type or fully qualified"))
-        bad.append(invalid(path, name, "must be a standard resource for containers"))
-    if amount(quantity) < 0:
-        bad.append(invalid(path, canonical(quantity), "must be greater than or equal to 0"))
-    if "/" in name and amount(quantity) != int(amount(quantity)):
-        bad.append(invalid(path, canonical(quantity), "must be an integer"))
 
 
 def toleration_errors(row: dict, path: str, bad: list[str]) -> None:
@@ -399,10 +439,13 @@ def toleration_errors(row: dict, path: str, bad: list[str]) -> None:
             invalid(f"{path}.operator", value, "value must be empty when `operator` is 'Exists'")
         )
     elif operator in (None, "", "Equal"):
-        check_label_value(value or "", f"{path}.operator", bad)
+        told_of: list[str] = []
+        check_label_value(value or "", f"{path}.operator", told_of)
+        start = invalid(f"{path}.operator", value or "", "")
+        if told_of:
+            bad.append(start + ";".join(each.removeprefix(start) for each in told_of))
     elif operator != "Exists":
-        bad.append(
-            f'{path}.operator: Unsupported value: "{operator}": supported values: {supported(("Equal", "Exists"))}'
-        )
+        known = ("Equal", "Exists", *(("Lt", "Gt") if operator in ("Lt", "Gt") else ()))
+        one_of(operator, known, f"{path}.operator", bad)
     if effect:
         one_of(effect, EFFECTS, f"{path}.effect", bad)

@@ -8,11 +8,19 @@ import re
 from typing import Any
 
 from localcloud.kubernetes.placing_checks import selector_errors
-from localcloud.kubernetes.quantity import amount, canonical
-from localcloud.kubernetes.volume_checks import disk_errors
+from localcloud.kubernetes.resource_checks import (
+    COUNTED,
+    MEASURED,
+    PAGES,
+    amount_errors,
+    fill_range,
+    quota_name_errors,
+    range_errors,
+)
+from localcloud.kubernetes.volume_checks import disk_errors, fill_source
 from localcloud.kubernetes.words import (
-    check_key,
     compact,
+    in_go,
     invalid,
     not_negative,
     one_of,
@@ -24,35 +32,8 @@ PERCENT_RULE = (
     "validation is '[0-9]+%')"
 )
 MOST_PRIORITY = 1_000_000_000
-COUNTED: tuple[str, ...] = (
-    "pods",
-    "services",
-    "replicationcontrollers",
-    "resourcequotas",
-    "secrets",
-    "configmaps",
-)
-COUNTED += ("persistentvolumeclaims", "services.nodeports", "services.loadbalancers")
-MEASURED: tuple[str, ...] = ("cpu", "memory", "ephemeral-storage", "requests.storage")
-MEASURED += tuple(
-    f"{kind}.{name}"
-    for kind in ("requests", "limits")
-    for name in ("cpu", "memory", "ephemeral-storage")
-)
-
-
-# Of a range of limits: what is at most what, the field that the refusal names, and which of the
-# two values it shows.
-ORDERED = (
-    ("min", "max", "min", 0),
-    ("min", "defaultRequest", "defaultRequest", 1),
-    ("defaultRequest", "max", "defaultRequest", 0),
-    ("defaultRequest", "default", "defaultRequest", 0),
-    ("min", "default", "default", 0),
-    ("default", "max", "default", 1),
-)
-CALLED = {"defaultRequest": "default request"}
-RANGED = ("Container", "PersistentVolumeClaim", "Pod")  # what ranges of limits are for
+PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+OF_CLAIMS = ("persistentvolumeclaims", "requests.storage")
 OF_CONTAINERS = {name for name in MEASURED if "storage" not in name}
 OF_PODS: tuple[str, ...] = ("Terminating", "NotTerminating", "NotBestEffort", "PriorityClass")
 OF_PODS += ("CrossNamespacePodAffinity",)
@@ -69,15 +50,19 @@ def policy_errors(plural: str, spec: dict) -> list[str]:
     if plural == "poddisruptionbudgets":
         budget_errors(spec, bad)
     elif plural == "resourcequotas":
+        names = sorted(spec.get("hard") or {})
         quota_errors(spec.get("hard") or {}, bad)
-        scope_errors(spec.get("scopes") or [], {*(spec.get("hard") or {})}, bad)
-        selector = spec.get("scopeSelector") or {}
-        requirement_errors(selector, {*(spec.get("hard") or {})}, bad)
+        scope_errors(spec.get("scopes") or [], names, bad)
+        requirement_errors(spec, names, bad)
     elif plural == "limitranges":
-        range_errors(spec.get("limits") or [], bad)
+        rows = spec.get("limits") or []
+        for row in rows:
+            fill_range(row)
+        range_errors(rows, bad)
     elif plural == "leases":
         lease_errors(spec, bad)
     elif plural == "persistentvolumeclaims":
+        fill_source(spec)
         disk_errors(spec, "spec", bad)
     return bad
 
@@ -87,8 +72,8 @@ def class_errors(body: dict) -> list[str]:
     name, value, bad = body["metadata"].get("name", ""), body.get("value", 0), list[str]()
     if name.startswith("system-"):
         told = "priority class names with 'system-' prefix are reserved for system use only"
-        why = f"{name} is not a known system priority class"
-        bad.append(f"metadata.name: Forbidden: {told}. error: {why}")
+        if why := unlike_own(name, value, bool(body.get("globalDefault"))):
+            bad.append(f"metadata.name: Forbidden: {told}. error: {why}")
     elif value > MOST_PRIORITY:
         told = f"maximum allowed value of a user defined priority is {MOST_PRIORITY}"
         bad.append(f"value: Forbidden: {told}")
@@ -97,51 +82,69 @@ def class_errors(body: dict) -> list[str]:
     return bad
 
 
-def does_not_fit(scope: str, names: set[str]) -> bool:
-    """Whether a quota of pods of one kind is to hold for what is no matter of that kind."""
-    known = {name for name in names if name in (*COUNTED, *MEASURED)}
+def unlike_own(name: str, value: int, is_default: bool) -> str:
+    """How a class of priority differs from Kubernetes' own of that name."""
+    if name not in PRIORITIES:
+        return f"{name} is not a known system priority class"
+    if value != PRIORITIES[name]:
+        return f"value of {name} PriorityClass must be {PRIORITIES[name]}"
+    return f"globalDefault of {name} PriorityClass must be false" if is_default else ""
+
+
+def does_not_fit(scope: str, name: str) -> bool:
+    """Whether a quota of a resource cannot be for what is of one kind alone."""
+    if name not in (*COUNTED, *MEASURED) and not name.startswith(PAGES):
+        return False
     if scope == "BestEffort":
-        return bool(known - {"pods"})
+        return name != "pods"
     if scope in OF_PODS:
-        return bool(known - {"pods", *OF_CONTAINERS})
-    return False
+        return name not in ("pods", *OF_CONTAINERS)
+    return scope == "VolumeAttributesClass" and name not in OF_CLAIMS
 
 
-def scope_errors(scopes: list[str], names: set[str], bad: list[str]) -> None:
-    if {*scopes} - SCOPES:
-        bad.append(invalid("spec.scopes", scopes, "unsupported scope"))
-    if any(does_not_fit(scope, names) for scope in scopes):
-        bad.append(invalid("spec.scopes", scopes, "unsupported scope applied to resource"))
+def scope_errors(scopes: list[str], names: list[str], bad: list[str]) -> None:
+    for scope in scopes:
+        if scope not in SCOPES:
+            bad.append(invalid("spec.scopes", scopes, "unsupported scope"))
+        misfits = [name for name in names if does_not_fit(scope, name)]
+        told = invalid("spec.scopes", scopes, "unsupported scope applied to resource")
+        bad += [told] * len(misfits)
     if any({*pair} <= {*scopes} for pair in OPPOSITE):
         bad.append(invalid("spec.scopes", scopes, "conflicting scopes"))
 
 
-def requirement_errors(selector: dict, names: set[str], bad: list[str]) -> None:
+def requirement_errors(spec: dict, names: list[str], bad: list[str]) -> None:
     """Of a quota's scopes where they are said as a selector."""
     path = "spec.scopeSelector.matchExpressions"
-    for row in selector.get("matchExpressions") or []:
+    rows = (spec.get("scopeSelector") or {}).get("matchExpressions") or []
+    shown = {"MatchExpressions": [in_go(("ScopeName", "Operator", "Values"), row) for row in rows]}
+    for row in rows:
         scope, operator = row.get("scopeName", ""), row.get("operator", "")
         if scope not in SCOPES:
             bad.append(invalid(f"{path}.scopeName", scope, "unsupported scope"))
-        if does_not_fit(scope, names):
-            bad.append(invalid(path, selector, "unsupported scope applied to resource"))
+        misfits = [name for name in names if does_not_fit(scope, name)]
+        bad += [invalid(path, shown, "unsupported scope applied to resource")] * len(misfits)
         if scope in (*OF_PODS, "BestEffort") and scope != "PriorityClass" and operator != "Exists":
-            told = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, "
+            told = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, "
             told += "ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, "
             told += "ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
             bad.append(invalid(f"{path}.operator", operator, told))
-        if operator in ("In", "NotIn") and not row.get("values"):
-            told = (
-                "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
-            )
-            bad.append(required(f"{path}.values", told))
-        elif operator in ("Exists", "DoesNotExist") and row.get("values"):
-            told = (
-                "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
-            )
-            bad.append(invalid(f"{path}.values", row["values"], told))
-        elif operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
-            bad.append(invalid(f"{path}.operator", operator, "not a valid selector operator"))
+        operator_errors(row, path, bad)
+    chosen = {row.get("scopeName") for row in rows}
+    if any({*pair} <= chosen for pair in OPPOSITE):
+        bad.append(invalid(path, spec.get("scopes"), "conflicting scopes"))
+
+
+def operator_errors(row: dict, path: str, bad: list[str]) -> None:
+    operator, when = row.get("operator", ""), "when `operator` is"
+    if operator in ("In", "NotIn") and not row.get("values"):
+        told = f"must be at least one value {when} 'In' or 'NotIn' for scope selector"
+        bad.append(required(f"{path}.values", told))
+    elif operator in ("Exists", "DoesNotExist") and row.get("values"):
+        told = f"must be no value {when} 'Exist' or 'DoesNotExist' for scope selector"
+        bad.append(invalid(f"{path}.values", row["values"], told))
+    elif operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
+        bad.append(invalid(f"{path}.operator", operator, "not a valid selector operator"))
 
 
 def count_errors(value: Any, path: str, bad: list[str], most: bool = True) -> None:
@@ -172,58 +175,8 @@ def budget_errors(spec: dict, bad: list[str]) -> None:
 
 def quota_errors(hard: dict, bad: list[str]) -> None:
     for name, quantity in hard.items():
-        path = f"spec.hard[{name}]"
-        is_known = name in (*COUNTED, *MEASURED) or "/" in name
-        if is_known or name.startswith(("requests.hugepages-", "hugepages-")):
-            check_key(name, path, bad)
-        else:
-            told = "must be a standard resource type or fully qualified"
-            bad.append(invalid(path, name, told))
-            bad.append(invalid(path, name, "must be a standard resource for quota"))
-        if amount(quantity) < 0:
-            told = "must be greater than or equal to 0"
-            bad.append(f'{path}: Invalid value: "{canonical(quantity)}": {told}')
-        extended = "/" in name and not re.match("requests[.]|.*kubernetes.io/", name)
-        if (name in COUNTED or extended) and amount(quantity) != int(amount(quantity)):
-            bad.append(f'{path}: Invalid value: "{canonical(quantity)}": must be an integer')
-
-
-def range_errors(rows: list[dict], bad: list[str]) -> None:
-    kinds = [row.get("type") or "" for row in rows]
-    for number, row in enumerate(rows):
-        path, kind = f"spec.limits[{number}]", kinds[number]
-        check_key(kind, f"{path}.type", bad)
-        if kind and "/" not in kind and kind not in RANGED:
-            told = "must be a standard limit type or fully qualified"
-            bad.append(invalid(f"{path}.type", kind, told))
-        if kind in kinds[:number]:
-            bad.append(f'{path}.type: Duplicate value: "{kind}"')
-        for key in ("default", "defaultRequest") if kind == "Pod" else ():
-            if row.get(key):
-                bad.append(f"{path}.{key}: Forbidden: may not be specified when `type` is 'Pod'")
-        bounds = {*(row.get("min") or {}), *(row.get("max") or {})}
-        if kind == "PersistentVolumeClaim" and "storage" not in bounds:
-            told = "either minimum or maximum storage value is required, but neither was provided"
-            bad.append(required(f"{path}.limits", told))
-        order_errors(row, path, bad)
-        for name, ratio in (row.get("maxLimitRequestRatio") or {}).items():
-            if amount(ratio) < 1:
-                told = f"ratio {canonical(ratio)} is less than 1"
-                at = f"{path}.maxLimitRequestRatio[{name}]"
-                bad.append(invalid(at, canonical(ratio), told))
-
-
-def order_errors(row: dict, path: str, bad: list[str]) -> None:
-    """Of the bounds of one kind, of which some are not above others."""
-    for least, most, field, shown in ORDERED:
-        low, high = row.get(least) or {}, row.get(most) or {}
-        upper = "default limit" if (least, most) == ORDERED[3][:2] else CALLED.get(most, most)
-        for name in low.keys() & high.keys():
-            if amount(low[name]) > amount(high[name]):
-                values = canonical(low[name]), canonical(high[name])
-                told = f"{CALLED.get(least, least)} value {values[0]} is greater than "
-                told += f"{upper} value {values[1]}"
-                bad.append(invalid(f"{path}.{field}[{name}]", values[shown], told))
+        quota_name_errors(name, f"spec.hard[{name}]", bad)
+        amount_errors(name, quantity, f"spec.hard[{name}]", bad)
 
 
 def lease_errors(spec: dict, bad: list[str]) -> None:

@@ -19,6 +19,7 @@ from localcloud.kubernetes.kinds import Kind, Refusal, key_of
 from localcloud.kubernetes.store import Selector, Store
 
 NAMES = ("metadata.name", "metadata.namespace")
+NAMED_ALONE = ("nodes", "namespaces")  # kinds outside namespaces that say by what they are chosen
 INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 # Fields by which objects of a kind can be chosen, beside their names.
 CHOSEN_BY: dict[str, tuple[str, ...]] = {
@@ -57,7 +58,8 @@ def selector(request: web.Request, kind: Kind) -> Selector:
         query.get("fieldSelector", ""),
     )
     for field, _, _ in chosen.fields:
-        if field not in (*NAMES, *CHOSEN_BY.get(kind.plural, ())):
+        names = NAMES[:1] if kind.plural in NAMED_ALONE else NAMES
+        if field not in (*names, *CHOSEN_BY.get(kind.plural, ())):
             raise Refusal(400, "BadRequest", unknown_field(kind, field))
     return chosen
 

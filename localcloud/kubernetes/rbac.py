@@ -45,6 +45,11 @@ ROLES: dict[str, list[dict]] = {
         }
     ],
 }
+# What everybody may read who has a token (the cluster role system:discovery).
+DISCOVERY = [
+    *("/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*"),
+    *("/readyz", "/version", "/version/"),
+]
 # Google's names of permissions for what is not called as in Kubernetes.
 GOOGLE = {
     "log": "getLogs",
@@ -79,22 +84,60 @@ def require(
     sub: str,
 ) -> None:
     """Raise the 403 unless a caller may do that."""
-    if may(cloud, plane, owner, verb, kind.group, kind.plural, namespace, name, sub):
+    require_of(cloud, plane, owner, verb, kind.group, kind.plural, namespace, name, sub)
+
+
+def require_of(
+    cloud: Cloud,
+    plane: Plane,
+    owner: Owner,
+    verb: str,
+    group: str,
+    plural: str,
+    namespace: str,
+    name: str,
+    sub: str,
+) -> None:
+    """The same of what need not be a kind of objects here."""
+    if may(cloud, plane, owner, verb, group, plural, namespace, name, sub):
         return
-    resource = f"{kind.plural}/{sub}" if sub else kind.plural
+    resource = f"{plural}/{sub}" if sub else plural
     where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
-    shown = f'{kind.resource} "{name}"' if name else kind.resource
-    told = f'User "{owner.email}" cannot {verb} resource "{resource}" in API group "{kind.group}" {where}'
+    whole = f"{plural}.{group}".rstrip(".")
+    shown = f'{whole} "{name}"' if name else whole
+    told = (
+        f'User "{owner.email}" cannot {verb} resource "{resource}" in API group "{group}" {where}'
+    )
     if not plane.account_of(owner.email):
-        told += f': requires one of ["{google_permission(verb, kind.plural, sub)}"] permission(s).'
+        told += f': requires one of ["{google_permission(verb, plural, sub)}"] permission(s).'
     raise Refusal(
         403,
         "Forbidden",
         f"{shown} is forbidden: {told}",
         name=name,
-        group=kind.group,
-        kind=kind.plural,
+        group=group,
+        kind=plural,
     )
+
+
+def may_path(cloud: Cloud, plane: Plane, owner: Owner, verb: str, path: str) -> bool:
+    """Whether somebody may do that with a path that is no object's."""
+    for rule in [{"verbs": ["get"], "nonResourceURLs": DISCOVERY}, *rules_of(plane, owner, "")]:
+        urls = rule.get("nonResourceURLs") or []
+        fits = [
+            url for url in urls if path == url or (url[-1:] == "*" and path.startswith(url[:-1]))
+        ]
+        if fits and {verb, "*"} & {*rule.get("verbs", [])}:
+            return True
+    return has_all(cloud, plane, owner)
+
+
+def has_all(cloud: Cloud, plane: Plane, owner: Owner) -> bool:
+    """Whether somebody may do everything in a cluster: who may give others any right."""
+    wanted = may(
+        cloud, plane, owner, "create", "rbac.authorization.k8s.io", "clusterrolebindings", ""
+    )
+    return wanted and plane.account_of(owner.email) is None
 
 
 def may(
@@ -122,7 +165,7 @@ def may(
 
 
 def google_permission(verb: str, plural: str, sub: str) -> str:
-    if plural in KINDS and KINDS[plural].api == KUEUE:  # as of all custom resources
+    if plural not in KINDS or KINDS[plural].api == KUEUE:  # as of all custom resources
         return f"container.thirdPartyObjects.{VERBS.get(verb, verb)}"
     name = KINDS[plural].name if plural in KINDS else plural
     name = f"{name[0].lower()}{name[1:]}{'' if name.endswith('s') else 's'}" if name else plural
@@ -203,6 +246,9 @@ def review(cloud: Cloud, plane: Plane, owner: Owner, body: dict) -> dict:
         for key in ("verb", "group", "resource", "namespace", "name", "subresource")
     ]
     allowed = may(cloud, plane, owner, *about)
+    if of_path is not None:
+        verb, path = of_path.get("verb", ""), of_path.get("path", "")
+        allowed = may_path(cloud, plane, owner, verb, path)
     return {
         **body,
         "status": {"allowed": allowed, **({} if allowed else {"reason": "no role gives that"})},
@@ -235,10 +281,9 @@ def list_rules(plane: Plane, owner: Owner, body: dict) -> dict:
         },
         *rules_of(plane, owner, namespace),
     ]
-    urls = ["/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/readyz", "/version"]
     status = {
         "resourceRules": rules,
-        "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": urls}],
+        "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": DISCOVERY}],
         "incomplete": not plane.account_of(owner.email),
     }
     if status["incomplete"]:

@@ -157,6 +157,48 @@ def workload_cells(workload: dict) -> list:
     return [workload["spec"].get("queueName", ""), where, *said, born(workload)]
 
 
+def claim_cells(claim: dict) -> list:
+    spec, status = claim["spec"], claim["status"]
+    short = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX"}
+    modes = [short.get(each, "RWOP") for each in status.get("accessModes") or []]
+    size = (status.get("capacity") or {}).get("storage", "")
+    names = [spec.get("storageClassName", ""), spec.get("volumeAttributesClassName", "<unset>")]
+    about = [status["phase"], spec.get("volumeName", ""), size, ",".join(modes)]
+    return [*about, *names, born(claim)]
+
+
+def quota_cells(quota: dict) -> list:
+    """What is used of what, requests and limits apart."""
+    status = quota.get("status") or {}
+    rows = {
+        name: f"{name}: {(status.get('used') or {}).get(name, '0')}/{most}"
+        for name, most in sorted((status.get("hard") or {}).items())
+    }
+    limits = [text for name, text in rows.items() if name.startswith("limits")]
+    others = [text for name, text in rows.items() if not name.startswith("limits")]
+    return [", ".join(others), ", ".join(limits), born(quota)]
+
+
+def class_cells(thing: dict) -> list:
+    own = [thing.get("value", 0), bool(thing.get("globalDefault"))]
+    return [*own, born(thing), thing.get("preemptionPolicy", "PreemptLowerPriority")]
+
+
+def budget_cells(budget: dict) -> list:
+    spec, status = budget["spec"], budget.get("status") or {}
+    bounds = [spec.get(key, "N/A") for key in ("minAvailable", "maxUnavailable")]
+    return [*map(str, bounds), status.get("disruptionsAllowed", 0), born(budget)]
+
+
+def binding_cells(binding: dict) -> list:
+    role = binding["roleRef"]
+    return [f"{role['kind']}/{role['name']}", born(binding)]
+
+
+def created(thing: dict) -> list:
+    return [thing["metadata"]["creationTimestamp"]]
+
+
 COLUMNS: dict[str, tuple[str, Callable[[dict], list]]] = {
     "pods": ("Name|Ready|Status|Restarts|Age|IP|Node|Nominated Node|Readiness Gates", pod_cells),
     "jobs": ("Name|Status|Completions|Duration|Age", job_cells),
@@ -169,6 +211,20 @@ COLUMNS: dict[str, tuple[str, Callable[[dict], list]]] = {
     "secrets": ("Name|Type|Data|Age", lambda o: [o.get("type"), len(o.get("data") or {}), born(o)]),
     "localqueues": ("Name|ClusterQueue|Pending Workloads|Admitted Workloads", queue_cells),
     "workloads": ("Name|Queue|Reserved in|Admitted|Finished|Age", workload_cells),
+    "persistentvolumeclaims": (
+        "Name|Status|Volume|Capacity|Access Modes|StorageClass|VolumeAttributesClass|Age",
+        claim_cells,
+    ),
+    "resourcequotas": ("Name|Request|Limit|Age", quota_cells),
+    "priorityclasses": ("Name|Value|Global-Default|Age|PreemptionPolicy", class_cells),
+    "poddisruptionbudgets": (
+        "Name|Min Available|Max Unavailable|Allowed Disruptions|Age",
+        budget_cells,
+    ),
+    "leases": ("Name|Holder|Age", lambda o: [o["spec"].get("holderIdentity", ""), born(o)]),
+    "serviceaccounts": ("Name|Secrets|Age", lambda o: [len(o.get("secrets") or []), born(o)]),
+    **dict.fromkeys(("roles", "clusterroles", "limitranges"), ("Name|Created At", created)),
+    **dict.fromkeys(("rolebindings", "clusterrolebindings"), ("Name|Role|Age", binding_cells)),
     "namespaces": ("Name|Status|Age", lambda o: [o["status"]["phase"], born(o)]),
 }
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 
-from localcloud.kubernetes.placing_checks import selector_errors
+from localcloud.kubernetes.placing_checks import descending_errors, selector_errors
 from localcloud.kubernetes.quantity import amount, canonical
 from localcloud.kubernetes.words import (
+    check_data_key,
     check_key,
+    check_labels,
     check_subdomain,
     invalid,
     one_of,
@@ -20,10 +22,6 @@ from localcloud.kubernetes.words import (
 )
 
 MODE_RULE = "must be a number between 0 and 0777 (octal), both inclusive"
-DATA_KEY_RULE = (
-    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  "
-    "or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
-)
 PREFIX_RULE = "a valid environment variable name must consist only of printable ASCII characters other than '='"
 HOST_PATHS = (
     *("", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate"),
@@ -48,6 +46,7 @@ NEEDED = {
     "azureDisk": ("diskName", "diskURI"),
     "gitRepo": ("repository",),
 }
+SHOWN = {"gcePersistentDisk": "persistentDisk"}  # as refusals call it
 OF_VARIABLES = (
     *("metadata.name", "metadata.namespace", "metadata.uid"),
     *("spec.nodeName", "spec.serviceAccountName"),
@@ -58,12 +57,15 @@ ONE_KEY = re.compile(r"([^\[]+)\['(.*)'\]")
 # What a pod says of itself somewhere.
 OF_PODS = {*OF_VOLUMES, *OF_VARIABLES, "spec.restartPolicy", "spec.schedulerName", "status.phase"}
 MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
+SOURCES = (("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot"))
 SIZES = ("cpu", "ephemeral-storage", "memory")
 BYTES = ("1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei")
+OF_SOURCES = ("apiGroup", "kind", "name")
 DIVISORS = {
     "cpu": (("1m", "1"), "1m and 1"),
     "memory": (BYTES, ", ".join(BYTES)),
     "ephemeral-storage": (BYTES, ", ".join(BYTES)),
+    "hugepages": (BYTES, ", ".join(BYTES)),
 }
 CALLED = {"ephemeral-storage": "local ephemeral storage"}
 RESOURCES = tuple(f"{kind}.{name}" for kind in ("limits", "requests") for name in SIZES)
@@ -76,7 +78,7 @@ def volume_errors(volume: dict, path: str, bad: list[str]) -> None:
         told = "SizeLimit field must be a valid resource quantity"
         bad.append(f"{path}.emptyDir.sizeLimit: Forbidden: {told}")
     if "hostPath" in volume:
-        one_of(volume["hostPath"].get("type"), HOST_PATHS, f"{path}.hostPath.type", bad)
+        host_path_errors(volume["hostPath"], f"{path}.hostPath", bad)
     for kind, key in (("persistentVolumeClaim", "claimName"), ("csi", "driver")):
         if kind in volume and not volume[kind].get(key):
             bad.append(required(f"{path}.{kind}.{key}"))
@@ -85,13 +87,41 @@ def volume_errors(volume: dict, path: str, bad: list[str]) -> None:
     other_errors(volume, path, bad)
     if "nfs" in volume:
         nfs_errors(volume["nfs"], f"{path}.nfs", bad)
-    for kind in ("secret", "configMap"):
-        for number, item in enumerate((volume.get(kind) or {}).get("items") or []):
-            mode_errors(item, f"{path}.{kind}.items[{number}]", bad)
+    for kind, name in (("secret", "secretName"), ("configMap", "name"), ("downwardAPI", "")):
+        if kind in volume:
+            file_errors(volume[kind], name, f"{path}.{kind}", bad)
     for item in (volume.get("downwardAPI") or {}).get("items") or []:
         downward_errors(item, f"{path}.downwardAPI", bad)
     if "projected" in volume:
         projected_errors(volume["projected"], f"{path}.projected", bad)
+
+
+def host_path_errors(source: dict, path: str, bad: list[str]) -> None:
+    where = source.get("path") or ""
+    if not where:
+        bad.append(required(f"{path}.path"))
+        return
+    if ".." in where.split("/"):
+        bad.append(invalid(f"{path}.path", where, "must not contain '..'"))
+    one_of(source.get("type"), HOST_PATHS, f"{path}.type", bad)
+
+
+def file_errors(source: dict, name: str, path: str, bad: list[str]) -> None:
+    """Of what is mounted as files: where it is from, the files' mode, and a place for each."""
+    if name and not source.get(name):
+        bad.append(required(f"{path}.{name}"))
+    mode_errors(source, path, bad, "defaultMode")
+    if name:
+        item_errors(source.get("items") or [], f"{path}.items", bad)
+
+
+def item_errors(items: list[dict], path: str, bad: list[str]) -> None:
+    for number, item in enumerate(items):
+        at = f"{path}[{number}]"
+        if not item.get("key"):
+            bad.append(required(f"{at}.key"))
+        below_errors(item.get("path", ""), f"{at}.path", bad)
+        mode_errors(item, at, bad)
 
 
 def other_errors(volume: dict, path: str, bad: list[str]) -> None:
@@ -99,12 +129,12 @@ def other_errors(volume: dict, path: str, bad: list[str]) -> None:
     for kind, keys in NEEDED.items():
         for key in keys if kind in volume else ():
             if not volume[kind].get(key):
-                bad.append(required(f"{path}.{kind}.{key}"))
+                bad.append(required(f"{path}.{SHOWN.get(kind, kind)}.{key}"))
     for kind in ("gcePersistentDisk", "awsElasticBlockStore"):
         part = (volume.get(kind) or {}).get("partition")
         if part is not None and not 0 <= part <= 255:
             told = "must be between 0 and 255, inclusive"
-            bad.append(invalid(f"{path}.{kind}.partition", part, told))
+            bad.append(invalid(f"{path}.{SHOWN.get(kind, kind)}.partition", part, told))
     if "fc" in volume and not volume["fc"].get("targetWWNs") and not volume["fc"].get("wwids"):
         told = "must specify either targetWWNs or wwids, but not both"
         bad.append(required(f"{path}.fc.targetWWNs", told))
@@ -122,7 +152,44 @@ def claim_errors(source: dict, path: str, bad: list[str]) -> None:
     if source.get("volumeClaimTemplate") is None:
         bad.append(required(path))
         return
-    disk_errors(source["volumeClaimTemplate"].get("spec") or {}, f"{path}.spec", bad)
+    template = source["volumeClaimTemplate"]
+    meta, spec = template.get("metadata") or {}, template.get("spec") or {}
+    for key in meta.get("annotations") or {}:
+        check_key(key.lower(), f"{path}.metadata.annotations", bad)
+    check_labels(meta.get("labels"), f"{path}.metadata.labels", bad)
+    others = meta.keys() - {"annotations", "labels"}
+    bad += [f"{path}.metadata.{key}: Forbidden: cannot be set" for key in sorted(others)]
+    disk_errors(spec, f"{path}.spec", bad)
+
+
+def fill_source(spec: dict) -> None:
+    """What Kubernetes makes of what a claim's disk is to hold from the start: it has two fields for
+    it, of which the older takes claims and snapshots alone.
+    """
+    older, newer = spec.get("dataSource"), spec.get("dataSourceRef")
+    if newer is None and older is not None:
+        known = (older.get("apiGroup") or "", older.get("kind")) in SOURCES
+        if not known:
+            del spec["dataSource"]
+        else:
+            spec["dataSourceRef"] = dict(older)
+    elif newer and newer.get("namespace"):  # from elsewhere, which is off
+        del spec["dataSourceRef"]
+    elif newer is not None and older is None:
+        spec["dataSource"] = {key: each for key, each in newer.items() if key != "namespace"}
+
+
+def source_errors(source: dict, path: str, bad: list[str]) -> None:
+    """Of what a claim's disk is to hold from the start."""
+    kind, group = source.get("kind", ""), source.get("apiGroup") or ""
+    for key in ("name", "kind"):
+        if not source.get(key):
+            bad.append(required(f"{path}.{key}"))
+    if not group and kind != "PersistentVolumeClaim":
+        told = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
+        bad.append(invalid(path, kind, told))
+    elif group:
+        check_subdomain(group, f"{path}.apiGroup", bad)
 
 
 def disk_errors(spec: dict, path: str, bad: list[str]) -> None:
@@ -130,12 +197,12 @@ def disk_errors(spec: dict, path: str, bad: list[str]) -> None:
     modes = spec.get("accessModes") or []
     if not modes:
         bad.append(required(f"{path}.accessModes", "at least 1 access mode is required"))
+    selector_errors(spec.get("selector"), f"{path}.selector", bad)
     for mode in modes:
         one_of(mode, MODES, f"{path}.accessModes", bad)
-    if MODES[-1] in modes and len(modes) > 1:
+    if MODES[-1] in modes and {*modes} & {*MODES[:-1]}:
         told = "may not use ReadWriteOncePod with other access modes"
         bad.append(f"{path}.accessModes: Forbidden: {told}")
-    selector_errors(spec.get("selector"), f"{path}.selector", bad)
     size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
     if size is None:
         bad.append(required(f"{path}.resources[storage]"))
@@ -145,6 +212,15 @@ def disk_errors(spec: dict, path: str, bad: list[str]) -> None:
     if spec.get("storageClassName"):
         check_subdomain(spec["storageClassName"], f"{path}.storageClassName", bad)
     one_of(spec.get("volumeMode"), ("Block", "Filesystem"), f"{path}.volumeMode", bad)
+    older, newer = spec.get("dataSource"), spec.get("dataSourceRef")
+    for key, source in (("dataSource", older), ("dataSourceRef", newer)):
+        if source is not None:
+            source_errors(source, f"{path}.{key}", bad)
+    if older and newer and any(older.get(key) != newer.get(key) for key in OF_SOURCES):
+        bad.append(invalid(path, {}, "must match dataSourceRef"))
+    if spec.get("volumeAttributesClassName"):
+        at = f"{path}.volumeAttributesClassName"
+        check_subdomain(spec["volumeAttributesClassName"], at, bad)
 
 
 def nfs_errors(source: dict, path: str, bad: list[str]) -> None:
@@ -152,27 +228,31 @@ def nfs_errors(source: dict, path: str, bad: list[str]) -> None:
         bad.append(required(f"{path}.server"))
     if not source.get("path"):
         bad.append(required(f"{path}.path"))
-    elif not source["path"].startswith("/"):
-        bad.append(invalid(f"{path}.path", source["path"], "must be an absolute path"))
+    if not source.get("path", "").startswith("/"):
+        bad.append(invalid(f"{path}.path", source.get("path", ""), "must be an absolute path"))
 
 
-def mode_errors(item: dict, path: str, bad: list[str]) -> None:
-    mode = item.get("mode")
+def mode_errors(item: dict, path: str, bad: list[str], key: str = "mode") -> None:
+    mode = item.get(key)
     if mode is not None and not 0 <= mode <= 0o777:
-        bad.append(invalid(f"{path}.mode", mode, MODE_RULE))
+        bad.append(invalid(f"{path}.{key}", mode, MODE_RULE))
 
 
 def downward_errors(item: dict, path: str, bad: list[str]) -> None:
     field, resource = item.get("fieldRef"), item.get("resourceFieldRef")
+    below_errors(item.get("path", ""), f"{path}.path", bad)
     if field is not None:
         field_errors(field, OF_VOLUMES, f"{path}.fieldRef", bad)
         if resource is not None:
             told = "fieldRef and resourceFieldRef can not be specified simultaneously"
             bad.append(invalid(path, "resource", told))
     elif resource is not None:
+        at = f"{path}.resourceFieldRef"
         if not resource.get("containerName"):
-            bad.append(required(f"{path}.resourceFieldRef.containerName"))
-        resource_source_errors(resource, f"{path}.resourceFieldRef", bad)
+            bad.append(required(f"{at}.containerName"))
+            divisor_errors(resource, at, bad)
+        else:
+            resource_source_errors(resource, at, bad)
     else:
         bad.append(required(path, "one of fieldRef and resourceFieldRef is required"))
     mode_errors(item, path, bad)
@@ -195,78 +275,79 @@ def field_errors(source: dict, allowed: tuple[str, ...], path: str, bad: list[st
     if told:
         bad.append(invalid(f"{path}.fieldPath", field, f"error converting fieldPath: {told}"))
     elif one_key:
-        check_key(one_key[2], path, bad)
+        key = one_key[2] if one_key[1] == KEYED[1] else one_key[2].lower()
+        check_key(key, path, bad)
     else:
         one_of(known, allowed, f"{path}.fieldPath", bad)
 
 
 def projected_errors(volume: dict, path: str, bad: list[str]) -> None:
     """Of several sources in one folder, in which each file has a place of its own."""
-    mode = volume.get("defaultMode")
-    if mode is not None and not 0 <= mode <= 0o777:
-        bad.append(invalid(f"{path}.defaultMode", mode, MODE_RULE))
+    mode_errors(volume, path, bad, "defaultMode")
     taken: set[str] = set()
     for number, source in enumerate(volume.get("sources") or []):
         at = f"{path}.sources[{number}]"
-        projection_errors(source, at, bad)
-        for kind in ("secret", "configMap", "downwardAPI"):
-            part, name = source.get(kind) or {}, (source.get(kind) or {}).get("name", "")
-            if kind in source and kind != "downwardAPI" and not name:
-                bad.append(required(f"{at}.{kind}.name"))
-            for item in part.get("items") or []:
-                if kind == "downwardAPI":
-                    downward_errors(item, f"{at}.downwardAPI", bad)
-                if item.get("path") in taken:
-                    bad.append(invalid(at, name, "conflicting duplicate paths"))
-                taken.add(item.get("path", ""))
+        for kind in ("secret", "configMap"):
+            if source.get(kind) is not None:
+                file_errors(source[kind], "name", f"{at}.{kind}", bad)
+                rows = source[kind].get("items") or []
+                place_errors(rows, source[kind].get("name", ""), path, taken, bad)
+        for item in (source.get("downwardAPI") or {}).get("items") or []:
+            downward_errors(item, f"{at}.downwardAPI", bad)
+            place_errors([item], item.get("path", ""), path, taken, bad)
+        if source.get("serviceAccountToken") is not None:
+            token_errors(source["serviceAccountToken"], path, at, bad)
+        if len([each for each in source.values() if each is not None]) > 1:
+            bad.append(f"{at}: Forbidden: may not specify more than 1 volume type per source")
 
 
-def projection_errors(source: dict, path: str, bad: list[str]) -> None:
-    sources = [key for key, value in source.items() if value is not None]
-    bad += [
-        f"{path}.{each}: Forbidden: may not specify more than 1 volume type" for each in sources[1:]
-    ]
-    token = source.get("serviceAccountToken")
-    if token is None:
-        return
-    seconds, at = token.get("expirationSeconds"), f"{path}.serviceAccountToken"
+def place_errors(items: list[dict], shown: str, path: str, taken: set[str], bad: list[str]) -> None:
+    """Of files that have the place of another."""
+    for item in items:
+        if item.get("path") in taken:
+            bad.append(invalid(path, shown, "conflicting duplicate paths"))
+        taken |= {item.get("path", "")} - {""}
+
+
+def token_errors(token: dict, path: str, source: str, bad: list[str]) -> None:
+    """Of a token of the pod's account, which lasts for a time."""
+    seconds, at = token.get("expirationSeconds"), f"{source}.serviceAccountToken"
     if seconds is not None and seconds < 600:
         told = "may not specify a duration less than 10 minutes"
         bad.append(invalid(f"{at}.expirationSeconds", seconds, told))
     if seconds is not None and seconds > 1 << 32:
         told = "may not specify a duration larger than 2^32 seconds"
         bad.append(invalid(f"{at}.expirationSeconds", seconds, told))
-    below_errors(token.get("path", ""), f"{at}.path", bad)
+    below_errors(token.get("path", ""), f"{path}.path", bad)
 
 
 def below_errors(path: str, at: str, bad: list[str]) -> None:
     """Of the place of a file below its volume's folder."""
     if not path:
         bad.append(required(at))
-    elif path.startswith("/"):
-        bad.append(invalid(at, path, "must be a relative path"))
-    elif ".." in path.split("/"):
-        bad.append(invalid(at, path, "must not contain '..'"))
-    elif path.startswith(".."):
+    descending_errors(path, at, bad)
+    if path.startswith("..") and not path.startswith("../"):
         bad.append(invalid(at, path, "must not start with '..'"))
 
 
 def mount_errors(container: dict, path: str, bad: list[str]) -> None:
-    """Of a container's mounts, beside their volumes and targets."""
+    """Of a container's mounts, beside their volumes and targets; refusals of what is said of them
+    do not say which it is.
+    """
     privileged = (container.get("securityContext") or {}).get("privileged")
+    at = f"{path}.volumeMounts"
     for number, mount in enumerate(container.get("volumeMounts") or []):
-        at, how = f"{path}.volumeMounts[{number}]", mount.get("mountPropagation")
-        if mount.get("subPath") and mount.get("subPathExpr"):
+        how, expression = mount.get("mountPropagation"), mount.get("subPathExpr") or ""
+        descending_errors(mount.get("subPath") or "", f"{at}.subPath", bad)
+        if mount.get("subPath") and expression:
             told = "subPathExpr and subPath are mutually exclusive"
-            bad.append(invalid(f"{at}.subPathExpr", mount["subPathExpr"], told))
-        expression = mount.get("subPathExpr") or ""
-        if expression:
-            below_errors(expression, f"{at}.subPathExpr", bad)
+            bad.append(invalid(f"{at}[{number}].subPathExpr", expression, told))
+        descending_errors(expression, f"{at}.subPathExpr", bad)
         one_of(how, PROPAGATIONS, f"{at}.mountPropagation", bad)
-        read_only_errors(mount, at, bad)
         if how == "Bidirectional" and not privileged:
             told = "Bidirectional mount propagation is available only to privileged containers"
             bad.append(f"{at}.mountPropagation: Forbidden: {told}")
+        read_only_errors(mount, at, bad)
 
 
 def read_only_errors(mount: dict, at: str, bad: list[str]) -> None:
@@ -297,18 +378,33 @@ def resource_source_errors(source: dict, path: str, bad: list[str]) -> None:
     elif wanted not in RESOURCES and not re.match(r"(limits|requests)\.hugepages-", wanted):
         told = f'Unsupported value: "{wanted}": supported values: {supported(RESOURCES)}'
         bad.append(f"{path}.resource: {told}")
-    kind, divisor = wanted.partition(".")[2], str(source.get("divisor") or "0")
+    divisor_errors(source, path, bad)
+
+
+def divisor_errors(source: dict, path: str, bad: list[str]) -> None:
+    """Of what a limit or a request is divided by."""
+    wanted, divisor = source.get("resource", ""), str(source.get("divisor") or "0")
+    kind = re.sub("^hugepages-.*", "hugepages", wanted.partition(".")[2])
     known, shown = DIVISORS.get(kind, ((), ""))
-    if amount(divisor) and known and divisor not in known:
+    if amount(divisor) and known and whole(divisor) not in known:
         told = f"only divisor's values {shown} are supported with the {CALLED.get(kind, kind)} resource"
         bad.append(invalid(f"{path}.divisor", wanted, told))
 
 
+def whole(quantity: str) -> str:
+    """A quantity as Kubernetes writes it, where that is a whole number."""
+    number = amount(quantity)
+    small = quantity.endswith("m") and number == int(number)
+    return str(int(number)) if small else canonical(quantity)
+
+
 def key_source_errors(source: dict, path: str, bad: list[str]) -> None:
     """Of a reference to a key of a config map or a secret."""
-    key = source.get("key")
-    if key and not re.fullmatch(r"[-._a-zA-Z0-9]+", key):
-        bad.append(invalid(f"{path}.key", key, DATA_KEY_RULE))
+    check_subdomain(source.get("name") or "", f"{path}.name", bad)
+    if not source.get("key"):
+        bad.append(required(f"{path}.key"))
+    else:
+        check_data_key(source["key"], f"{path}.key", bad)
 
 
 def env_from_errors(container: dict, path: str, bad: list[str]) -> None:

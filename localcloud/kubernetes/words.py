@@ -24,6 +24,10 @@ VALUE_RULE = (
     "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
     "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
+DATA_KEY_RULE = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  "
+    "or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+)
 KEY_RULE = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
     "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
@@ -84,13 +88,19 @@ def check_segment(name: str, path: str, bad: list[str]) -> None:
 
 def check_key(key: str, path: str, bad: list[str]) -> None:
     """A key of labels and their like: a name, maybe with a domain before it."""
-    prefix, slash, name = key.rpartition("/")
+    prefix, slash, name = key.partition("/")
+    if "/" in name:
+        told = f"a valid label key {KEY_RULE.removeprefix('name part ')} with an optional DNS subdomain "
+        bad.append(invalid(path, key, f"{told}prefix and '/' (e.g. 'example.com/MyName')"))
+        return
+    if not slash:
+        prefix, name = "", key
     if slash and not prefix:
         bad.append(invalid(path, key, "prefix part must be non-empty"))
-    elif slash and not SUBDOMAIN.fullmatch(prefix):
-        bad.append(invalid(path, key, f"prefix part {SUBDOMAIN_RULE}"))
     if len(prefix) > 253:
         bad.append(invalid(path, key, "prefix part must be no more than 253 bytes"))
+    if prefix and not SUBDOMAIN.fullmatch(prefix):
+        bad.append(invalid(path, key, f"prefix part {SUBDOMAIN_RULE}"))
     if not name:
         bad.append(invalid(path, key, "name part must be non-empty"))
     elif len(name) > 63:
@@ -110,3 +120,20 @@ def check_label_value(text: str, path: str, bad: list[str]) -> None:
         bad.append(invalid(path, text, "must be no more than 63 bytes"))
     if not re.fullmatch(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", text):
         bad.append(invalid(path, text, VALUE_RULE))
+
+
+def check_data_key(key: str, path: str, bad: list[str]) -> None:
+    """A key of what config maps and secrets hold, which is the name of a file, too."""
+    if len(key) > 253:
+        bad.append(invalid(path, key, "must be no more than 253 bytes"))
+    if not re.fullmatch(r"[-._a-zA-Z0-9]+", key):
+        bad.append(invalid(path, key, DATA_KEY_RULE))
+    if key in (".", ".."):
+        bad.append(invalid(path, key, f"must not be '{key}'"))
+    elif key.startswith(".."):
+        bad.append(invalid(path, key, "must not start with '..'"))
+
+
+def in_go(fields: tuple[str, ...], value: dict) -> dict:
+    """An object as a refusal shows one of Go's own types: all its fields, called as in Go."""
+    return {name: value.get(name[0].lower() + name[1:]) for name in fields}

@@ -9,7 +9,13 @@ from __future__ import annotations
 import ipaddress
 
 from localcloud.kubernetes.container_checks import port_name_errors
-from localcloud.kubernetes.placing_checks import IP_RULE, is_address, selector_errors, selects
+from localcloud.kubernetes.placing_checks import (
+    IP_RULE,
+    is_address,
+    selector_errors,
+    selects,
+    special,
+)
 from localcloud.kubernetes.policy_checks import count_errors
 from localcloud.kubernetes.words import (
     check_key,
@@ -21,15 +27,16 @@ from localcloud.kubernetes.words import (
     not_negative,
     one_of,
     required,
+    supported,
 )
 
 STRATEGIES = ("Recreate", "RollingUpdate")
 NEAR = ("PreferClose", "PreferSameZone", "PreferSameNode")
 CHOICES = {
-    "type": ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort"),
     "sessionAffinity": ("ClientIP", "None"),
-    "internalTrafficPolicy": ("Cluster", "Local"),
     "ipFamilyPolicy": ("PreferDualStack", "RequireDualStack", "SingleStack"),
+    "type": ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort"),
+    "internalTrafficPolicy": ("Cluster", "Local"),
 }
 
 
@@ -53,7 +60,10 @@ def replica_errors(plural: str, spec: dict) -> list[str]:
         told = "activeDeadlineSeconds in ReplicaSet is not Supported"
         bad.append(f"spec.template.spec.activeDeadlineSeconds: Forbidden: {told}")
     strategy = spec.get("strategy") or {}
-    one_of(strategy.get("type"), STRATEGIES, "spec.strategy.type", bad)
+    if strategy.get("type") not in (None, *STRATEGIES):
+        shown = {"Type": strategy["type"], "RollingUpdate": strategy.get("rollingUpdate")}
+        told = f"Unsupported value: {compact(shown)}: supported values: {supported(STRATEGIES)}"
+        bad.append(f"spec.strategy: {told}")
     if strategy.get("type") == "Recreate" and "rollingUpdate" in strategy:
         told = "may not be specified when strategy `type` is 'Recreate'"
         bad.append(f"spec.strategy.rollingUpdate: Forbidden: {told}")
@@ -157,18 +167,6 @@ def twice_errors(ports: list[dict], bad: list[str]) -> None:
         numbers.add(key)
 
 
-def special(text: str) -> str:
-    """Why an address cannot be one under which others reach a service; "" if it can."""
-    address = ipaddress.ip_address(text)
-    if address.is_unspecified:
-        return "may not be unspecified (0.0.0.0 or ::)"
-    if address.is_loopback:
-        return "may not be in the loopback range (127.0.0.0/8, ::1/128)"
-    if address.is_link_local:
-        return "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
-    return ""
-
-
 def is_range(text: str) -> bool:
     try:
         ipaddress.ip_network(text, strict=False)
@@ -201,6 +199,9 @@ def address_errors(spec: dict, bad: list[str]) -> None:
         bad.append(invalid("spec.clusterIPs", spec["clusterIPs"], told))
     if own and kind == "ExternalName":
         bad.append("spec.clusterIPs: Forbidden: may not be set for ExternalName services")
+    for key in ("ipFamilies", "ipFamilyPolicy"):
+        if kind == "ExternalName" and spec.get(key):
+            bad.append(f"spec.{key}: Forbidden: may not be set for ExternalName services")
     if kind == "ExternalName" and not spec.get("externalName"):
         bad.append(required("spec.externalName"))
     elif kind == "ExternalName":

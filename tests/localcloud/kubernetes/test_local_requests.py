@@ -315,6 +315,11 @@ def test_labels_are_compared_as_numbers(kube):
             {"fieldSelector": "spec.x=1"},
             'field label "spec.x" not supported for batchv1.Job',
         ),
+        (
+            "/api/v1/nodes",
+            {"fieldSelector": "metadata.namespace=x"},
+            "field label not supported: metadata.namespace",
+        ),
         (MAPS, {"limit": "x"}, 'strconv.ParseInt: parsing "x": invalid syntax'),
         (
             MAPS,

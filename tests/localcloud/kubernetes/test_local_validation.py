@@ -1,5 +1,5 @@
 """Bodies that fit their schema and still may not be, with what Kubernetes' own rules say of them; and
-bodies that these rules let pass.
+bodies that these rules let pass (201, and nothing is said).
 
 The rules are those of its sources: pkg/apis/core/validation, apps, batch, policy, rbac and the
 admission of priorities and runtimes.
@@ -22,7 +22,8 @@ NEVER_BOTH = "DuringSchedulingIgnoredDuringExecution"
 )
 def test_a_body_is_refused_in_kubernetes_words(kube, name, path, body, code, message):
     found = kube.raw("POST", path, body, fieldValidation="Strict", dryRun="All")
-    assert (found.status_code, found.json()["message"]) == (code, message)
+    told = None if found.ok else found.json()["message"]
+    assert (found.status_code, told) == (code, message)
 
 
 VAGUE = [  # what is said of the value itself differs by how Go prints it
@@ -190,7 +191,8 @@ def kept(kube):
     kube.create(about("Secret", stringData={"a": "b"}))
     kube.create(about("Service", spec={"ports": [{"port": 80}], "selector": {"a": "b"}}))
     nowhere = {"nodeSelector": {"no": "where"}, "containers": [{"name": "main", "image": "x"}]}
-    kube.create(about("Pod", spec=nowhere))
+    limits = {"tolerations": [{"key": "a", "operator": "Exists"}], "activeDeadlineSeconds": 3600}
+    kube.create(about("Pod", spec={**nowhere, **limits}))
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
     binding = {**about("RoleBinding", roleRef=role), "apiVersion": "rbac.authorization.k8s.io/v1"}
     kube.call("POST", BINDINGS, binding)
@@ -218,6 +220,21 @@ CHANGES = [
         "may not change once set",
     ),
     (f"{CORE}/pods", {"spec": {"terminationGracePeriodSeconds": 3}}, "pod updates may not change"),
+    (
+        f"{CORE}/pods",
+        {"spec": {"tolerations": [{"key": "other", "operator": "Exists"}]}},
+        "spec.tolerations: Forbidden: existing toleration can not be modified except its tolerationSeconds",
+    ),
+    (
+        f"{CORE}/pods",
+        {"spec": {"activeDeadlineSeconds": 3601}},
+        "spec.activeDeadlineSeconds: Invalid value: 3601: must be less than or equal to previous value",
+    ),
+    (
+        f"{CORE}/pods",
+        {"spec": {"activeDeadlineSeconds": None}},
+        "Invalid value: null: must not update from a positive integer to nil value",
+    ),
     (BINDINGS, {"roleRef": {"name": "edit"}}, "cannot change roleRef"),
     (DEPLOYMENTS, {"spec": {"selector": OTHER, "template": TEMPLATE}}, "field is immutable"),
 ]
@@ -249,6 +266,21 @@ def test_what_may_change(kept):
     del service["spec"]["clusterIP"], service["spec"]["clusterIPs"]
     found = kept.raw("PUT", f"{CORE}/services/kept", service, dryRun="All")
     assert found.ok and found.json()["spec"]["clusterIP"], found.text
+
+
+def test_what_leaves_gets_no_more_finalizers(kube):
+    at = f"{CORE}/configmaps/leaving"
+    meta = {"name": "leaving", "finalizers": ["a.b/c"]}
+    kube.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta})
+    assert kube.raw("DELETE", at).ok
+    more = {"metadata": {"finalizers": ["a.b/c", "d.e/f"]}}
+    found = kube.raw("PATCH", at, more, headers=MERGE)
+    assert found.status_code == 422 and found.json()["message"].endswith(
+        "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being "
+        'deleted, found new finalizers []string{"d.e/f"}'
+    )
+    assert kube.raw("PATCH", at, {"metadata": {"finalizers": None}}, headers=MERGE).ok
+    assert kube.raw("GET", at).status_code == 404
 
 
 def test_taints_of_nodes(kube):
@@ -286,7 +318,7 @@ ARMOR = '"Localhost", "RuntimeDefault", "Unconfined"'
         ),
         (
             {"hostUsers": False, "hostNetwork": True},
-            "spec.hostNetwork: Forbidden: when `pod.Spec.HostUsers` is false",
+            "spec.hostNetwork: Forbidden: when `hostUsers` is false",
         ),
         (
             {"securityContext": {"supplementalGroupsPolicy": "Some"}},
