@@ -340,6 +340,14 @@ def test_a_job_runs_where_it_was_typed_or_is_told(taken):
             launch.in_folder(replace(spec, install_script=wrong), root, root)
 
 
+def test_a_job_has_the_code_of_its_folder_unless_a_branch_or_a_commit_is_named(taken):
+    root, spec = taken.root, plan.JobSpec(cmd="true")
+    assert launch.with_code(spec, root / "train", root) == (replace(spec, cwd="train"), None)
+    for given in ({"commit": taken.commit[:9]}, {"branch": git.Repo(root).active_branch.name}):
+        found, code = launch.with_code(replace(spec, **given), root / "train", root)
+        assert code is not None and (found.cwd, code.commit) == ("train", taken.commit)
+
+
 def test_a_commit_is_named_as_people_read_it(taken):
     spec = plan.JobSpec(cmd="true", commit=taken.commit)
     named = f"the commit {taken.commit[:12]} has no folder nothing to run in"
@@ -475,6 +483,19 @@ def test_what_is_taken_back_is_ours(alive, memory, monkeypatch, claim):
 
 
 # --- what is sent
+
+
+def test_what_the_bucket_has_of_the_archives_is_asked_for_before(memory, monkeypatch):
+    wheel, needed = ("berg-1.whl", b"w"), ("", b"")
+    monkeypatch.setattr(launch.dist, "build_wheel", lambda: wheel)
+    monkeypatch.setattr(launch.packages, "build", lambda: needed)
+    monkeypatch.setattr(launch.snapshot, "base_pack", lambda repo, bucket: f"{repo.name}.pack")
+    for name in (".berg/dist/berg-1.whl", "proj.pack"):
+        memory.write(name, b"x")
+    alone = launch.look_ahead(memory.config, None)
+    assert alone[:2] == (wheel, needed) and list(alone[2]) == [".berg/dist/berg-1.whl"]
+    _, _, there = launch.look_ahead(memory.config, Path("/proj"))
+    assert list(there) == [".berg/dist/berg-1.whl", "proj.pack"]
 
 
 def test_an_archive_is_sent_once_and_again_if_somebody_replaced_it(bucket):
