@@ -214,13 +214,17 @@ def test_only_what_says_so_is_ours(sender, writer):
     assert content(sender) == b"theirs"
 
 
-@pytest.mark.parametrize("theirs", [b"our", b"ours", b"ours!", b"hour"])
+OURS = b"ours" * 100
+
+
+@pytest.mark.parametrize("theirs", [OURS[1:], OURS, OURS + b"!", OURS.swapcase()])
 def test_anothers_object_is_the_file_if_it_has_its_bytes(sender, theirs):
     sender.bucket.write(NAME, theirs)
     there = sender.bucket.get(NAME)
-    with write(sender, b"ours").open("rb") as file:
+    with write(sender, OURS).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
         sending = Sending("file", None, False)
-        assert sender.is_same(there, sending, file, 4) is (theirs == b"ours")
+        assert sender.is_same(there, sending, file, size) is (theirs == OURS)
 
 
 def test_what_we_wrote_unheard_is_written_over(sender):
