@@ -235,6 +235,21 @@ def test_what_we_wrote_unheard_is_written_over(sender):
     assert sending.bytes == 5
 
 
+def test_before_the_first_byte_of_a_whole_file_nothing_of_it_is_through(sender, monkeypatch):
+    seen = []
+
+    def upload(*_):
+        seen.append((sending.begins, sending.through))
+        raise OSError("no network")
+
+    monkeypatch.setattr(sender.bucket, "upload_stream", upload)
+    write(sender, b"ours")
+    sending = Sending("file", None, False, begins=7, through=9)  # as after a tail that failed
+    with pytest.raises(OSError, match="no network"):
+        sender.send(sending)
+    assert seen == [(0, 0)]
+
+
 def test_a_file_that_was_taken_is_sent_once_its_object_is_gone_or_ours(sender, monkeypatch):
     bucket = sender.bucket
     with monkeypatch.context() as patch:

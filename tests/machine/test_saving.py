@@ -536,3 +536,64 @@ def test_what_a_job_left_is_saved_unless_another_worker_has_it(
     saving.save_alone(attempt, "it was killed")
     assert done == ["save", "log"] * is_saved + ["it is damaged"] * is_written
     assert attempt.member.leads is False
+
+
+def test_the_state_hears_of_passes_every_twenty_seconds(monkeypatch):
+    """Or a second earlier: a pass may begin a little before its time."""
+    clock, told = Clock(), []
+    monkeypatch.setattr(saving, "time", clock)
+    moments = iter([1000, 1018.9, 1019, 1037.9, 1038, 1058])
+
+    def sync(seconds, stop, only_new=False):
+        clock.now = next(moments)
+        return 0
+
+    results = SimpleNamespace(
+        is_behind=False, failed={}, underway={}, synced_until="now", sync=sync
+    )
+    done = SimpleNamespace(is_set=lambda: clock.now == 1058)
+    mirrors = SimpleNamespace(done=done, turn=threading.Lock(), results=results)
+    states = SimpleNamespace(write_quietly=lambda **fields: told.append(clock.now))
+    monkeypatch.setattr(saving, "is_done_after", lambda attempt, pause, sent: False)
+    saving.keep_results(SimpleNamespace(mirrors=mirrors, states=states))
+    assert told == [1000, 1019, 1038, 1058]
+
+
+@pytest.mark.parametrize(
+    ("sent", "waits", "passes"),
+    [
+        (0, [10], []),
+        (3, [1, 1, 8], [9, 8]),  # new files, until there are none
+    ],
+)
+def test_between_two_passes_files_that_are_new_are_sent(monkeypatch, sent, waits, passes):
+    clock, waited, sends = Clock(), [], []
+    monkeypatch.setattr(saving, "time", clock)
+
+    def wait(seconds):
+        waited.append(seconds)
+        clock.now += seconds
+        return False
+
+    def send(attempt, seconds, only_new):
+        assert only_new
+        sends.append(seconds)
+        return 2 - len(sends)
+
+    monkeypatch.setattr(saving, "send_changes", send)
+    done = SimpleNamespace(is_set=lambda: False, wait=lambda seconds: True)
+    mirrors = SimpleNamespace(done=done, hurry=SimpleNamespace(wait=wait))
+    attempt = SimpleNamespace(mirrors=mirrors)
+    assert saving.is_done_after(attempt, 10, sent) is False
+    assert (waited, sends) == (waits, passes)
+    mirrors.hurry.wait = lambda seconds: True
+    assert saving.is_done_after(attempt, 10, sent) is True and sends == passes
+
+
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_the_last_sample_has_a_second(is_alive):
+    waited = []
+    sampling = SimpleNamespace(is_alive=lambda: is_alive, join=waited.append)
+    mirrors = SimpleNamespace(stop=lambda: waited.append("mirrors"))
+    saving.stop_mirrors(SimpleNamespace(mirrors=mirrors, sampling=sampling))
+    assert waited == ["mirrors"] + [1] * is_alive
