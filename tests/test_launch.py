@@ -470,6 +470,40 @@ def test_the_wait_in_googles_queue_has_an_end_that_is_told(alive, memory, more, 
     assert seconds - 30 < left.total_seconds() <= seconds
 
 
+@pytest.mark.parametrize(
+    ("model", "zone", "status", "has_room"),
+    [
+        ("STANDARD", "z", "PENDING", True),
+        ("FLEX_START", "z", "RUNNING", True),
+        ("FLEX_START", "z", "PENDING", False),
+        ("STANDARD", "", "PENDING", False),
+    ],
+)
+def test_who_must_have_room_does_not_wait_in_a_queue(
+    alive, memory, monkeypatch, model, zone, status, has_room
+):
+    place = SimpleNamespace(
+        request=lambda plan: {},
+        create=lambda config, request, machines, keep, say, still_trying: zone,
+        machines=lambda config, jobs, zone="": [Machine("one", zone, status)],
+    )
+    monkeypatch.setattr(launch.places, "of", lambda name: place)
+    offer = SimpleNamespace(shape="a shape", zones=["z", "y"])
+    asked = SimpleNamespace(
+        **{"config": memory.config, "job": alive.this, "offer": offer, "machines": ["one"]},
+        **{"model": model, "must_have_room": True},
+    )
+    refused = pytest.raises(launch.api.NoRoom, match="no room for a shape now, but in a queue")
+    with contextlib.nullcontext() if has_room else refused:
+        assert launch.create(asked, alive.stored, print) == zone
+    asked.must_have_room = False
+    said: list[str] = []
+    assert launch.create(asked, alive.stored, said.append) == zone
+    is_queued = model == "FLEX_START" and status == "PENDING"
+    assert len(said) == is_queued
+    assert ("in Google's queue for z" in states.read(memory, "one").state.reason) == is_queued
+
+
 @pytest.mark.parametrize("claim", ["ours", "another's"])
 def test_what_is_taken_back_is_ours(alive, memory, monkeypatch, claim):
     group, machine = job.Group("region", "r"), Machine("one", "z")
