@@ -7,12 +7,12 @@ import base64
 import fnmatch
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import google_crc32c
 
@@ -115,3 +115,40 @@ class Memory:
     def download(self, name: str, path: Path, *_: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(self.blobs[name].content)
+
+
+@dataclass
+class Uploads(Memory):
+    """A bucket in memory that takes what a mirror sends; its generations are as large as Google's."""
+
+    generations: Iterator[int] = field(default_factory=lambda: itertools.count(1 << 50))
+
+    def upload_stream(
+        self,
+        name: str,
+        file: IO[bytes],
+        size: int,
+        generation: int | None = None,
+        on_progress: Callable[[int], None] = lambda n: None,
+        metadata: Any = None,
+    ) -> Any:
+        data = file.read(size)
+        on_progress(len(data))
+        self.write(name, data, generation, metadata)
+        return self.get(name)
+
+    def append(
+        self,
+        name: str,
+        tail_name: str,
+        file: IO[bytes],
+        size: int,
+        generation: int,
+        on_progress: Callable[[int], None],
+        metadata: Any,
+    ) -> Any:
+        tail = self.upload_stream(tail_name, file, size, None, on_progress)
+        before = self.blobs[name].content
+        self.delete(tail_name)
+        self.write(name, before + tail.content, generation, metadata)
+        return self.get(name)

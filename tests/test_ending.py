@@ -1,15 +1,18 @@
 """What is decided about jobs: whether they are lost, what a kill waits for, what rm deletes."""
 
+import contextlib
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from berg import BergError, config, job, states
+from berg.google.storage import Bucket
 from berg.inventory import Machine, Resource
 from berg.job import Group, State, Summary
 from berg.laptop import ending, jobs, names, reap, records, rows
 from berg.laptop.jobs import Entry
+from tests.memory_bucket import Memory
 
 
 def entry(name: str, state: str = "FAILED", machines: tuple[str, ...] = (), **summary) -> Entry:
@@ -398,3 +401,250 @@ def test_secrets_go_with_the_last_that_could_need_them(
     monkeypatch.setattr(ending.secret, "delete", lambda config, name: deleted.append(name))
     ending.forget_secrets(None, found)
     assert deleted == gone
+
+
+# --- a kill, step by step
+
+
+class Place:
+    """A place with these machines; what it is asked to do is kept."""
+
+    def __init__(self, *machines: Machine):
+        self.there, self.done = list(machines), []
+        self.resources = lambda config: [resource("a", "group")]
+        self.remove = lambda config, each: self.done.append(("remove", each.name))
+
+    def machines(self, config, jobs=(), sweeps=(), zone=""):
+        return self.there
+
+    def set_metadata(self, config, machine, key, value):
+        self.done.append((machine.name, key, value))
+        if machine.status == "STOPPING":
+            raise BergError("it goes already")
+
+    def console(self, config, machine):
+        return f"console of {machine.name}"
+
+    def delete(self, config, name, machines, group):
+        self.done.append(("delete", name, [each.name for each in machines]))
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    Memory().stand_in(monkeypatch)
+    return Bucket(config.Config(bucket="b"))
+
+
+@pytest.fixture
+def place(monkeypatch):
+    place = Place()
+    monkeypatch.setattr(ending.places, "of", lambda name: place)
+    return place
+
+
+def claimed(memory, name: str, state: str, machines: tuple[str, ...] = (), **summary) -> Entry:
+    found = entry(name, state, machines, **summary)
+    stored = states.claim(memory, name, found.state)
+    return replace(found, state=stored.state, stored=stored)
+
+
+def test_a_pattern_means_what_it_matches_and_a_name_itself():
+    living = ["lr-0", "lr-1", "other"]
+    assert ending.hits("gone", living) == ["gone"]
+    assert ending.hits("lr-*", living) == ["lr-0", "lr-1"]
+    with pytest.raises(BergError, match=r"'x\*' matches none of your jobs"):
+        ending.hits("x*", living)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "everything", "names"),
+    [
+        (["one", "gone"], False, ["one", "gone"]),
+        (["o*", "gone"], False, ["one", "other", "gone"]),
+        ([], True, ["one", "other", "lost"]),
+    ],
+)
+def test_a_kill_means_what_lives(monkeypatch, memory, patterns, everything, names):
+    entries = [entry(name, "RUNNING") for name in ("one", "other")]
+    entries += [entry("over"), entry("lost", "LOST", ("RUNNING",))]
+    seen = SimpleNamespace(entries=entries)
+    monkeypatch.setattr(ending.recent, "look", lambda config, user, hours: seen)
+    found = ending.match(memory.config, tuple(patterns), everything)
+    assert list(found) == names
+    looked = everything or any("*" in each for each in patterns)
+    assert all((each is not None) == (looked and name != "gone") for name, each in found.items())
+
+
+def test_of_a_sweep_the_jobs_that_no_machine_has_are_ended_first(monkeypatch, memory):
+    there = [
+        entry("s-0", "RUNNING", ("RUNNING",), sweep="s"),
+        entry("s-1", "SUBMITTED", sweep="s"),
+        entry("s-2", "SUCCEEDED", sweep="s"),
+        entry("s-other", "RUNNING", sweep="s-other"),
+        entry("s-3", "RUNNING", ("RUNNING",), sweep="s"),
+    ]
+    monkeypatch.setattr(ending, "overview", lambda config, user, prefix: there)
+    assert ending.parts(memory.config, "s") == {"s": None}, "there is no such sweep"
+    memory.write(job.sweep_path("s"), "{}")
+    assert list(ending.parts(memory.config, "s")) == ["s-1", "s-0", "s-3"]
+
+
+@pytest.mark.parametrize(
+    ("found", "waits"),
+    [
+        (entry("s-0", "SUBMITTED", sweep="s"), True),
+        (entry("s-0", "SUBMITTED", ("RUNNING",), sweep="s"), False),
+        (entry("s-0", "SUBMITTED"), False),
+        (entry("s-0", "RUNNING", sweep="s"), False),
+        (entry("s-0", "UPLOADING", sweep="s"), False),
+        (Entry("s-0", None, []), False),
+    ],
+)
+def test_a_job_of_a_sweep_waits_until_a_machine_has_it(found, waits):
+    if found.state:  # as it comes out of the bucket
+        found = replace(found, state=job.state_from_json(found.state.to_json()))
+    assert ending.waits_for_turn(found) is waits
+
+
+@pytest.mark.parametrize("state", ["STARTING", "INSTALLING", "RUNNING", "UPLOADING"])
+def test_whoever_has_begun_is_told_of_the_end(state):
+    assert ending.has_worker(entry("a", state, ("RUNNING",)))
+    assert not ending.has_worker(entry("a", state, ("PROVISIONING",)))
+    silent = entry("a", state, ("RUNNING",))
+    silent.machines[0].silence = "its node does not answer"
+    assert not ending.has_worker(silent)
+
+
+def test_a_job_that_waits_for_its_turn_is_ended_where_it_lies(memory, place):
+    seen = claimed(memory, "s-0", "SUBMITTED", sweep="s")
+    assert ending.kill(memory.config, "s-0", False, print, seen) == "KILLED"
+    assert states.read(memory, "s-0").state.state == "KILLED" and place.done == []
+
+
+def test_a_job_that_a_machine_took_meanwhile_is_not_ended_as_one_that_waits(memory, place):
+    seen = claimed(memory, "s-0", "SUBMITTED", sweep="s")
+    states.replaced(memory, seen.stored, replace(seen.state, state="RUNNING"))
+    assert ending.end_unbegun(memory.config, seen, now=False) is False
+    assert states.read(memory, "s-0").state.state == "RUNNING"
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_who_is_told_of_an_end(place, now):
+    """Of the machines that run the command the first; at once all, and none is waited for."""
+    found = entry("a", "RUNNING", ("RUNNING", "RUNNING"))
+    found.machines.reverse()
+    who = config.Config(user="ada")
+    ending.tell_of_end(who, found, now)
+    said = "ada now" if now else "ada"
+    told = [(f"a-{n}", "berg-kill-a", said) for n in range(2 if now else 1)]
+    assert sorted(place.done) == told
+    going = entry("a", "RUNNING", ("STOPPING",))
+    fails = pytest.raises(BergError, match="it goes already")
+    with contextlib.nullcontext() if now else fails:
+        ending.tell_of_end(who, going, now)
+
+
+@pytest.mark.parametrize(
+    ("state", "sweep", "now", "done"),
+    [
+        ("RUNNING", "", False, [("delete", "a", ["a-0"])]),
+        ("RUNNING", "s", False, []),
+        ("RUNNING", "s", True, [("delete", "a", ["a-0"])]),
+        ("LOST", "", False, [("delete", "a", ["a-0"])]),
+        ("LOST", "s", False, [("delete", "a", ["w"])]),
+        (None, "", False, [("remove", "a"), ("delete", "a", ["a-0"])]),
+    ],
+)
+def test_machines_of_a_sweep_take_the_next_job(memory, place, state, sweep, now, done):
+    found = entry("a", state or "RUNNING", ("RUNNING",), sweep=sweep)
+    found.workers = [Machine("w", "zone", "RUNNING")]
+    found = found if state else replace(found, state=None)
+    ending.delete_machines(memory.config, found, now)
+    assert place.done == done
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_the_console_is_kept_of_a_machine_that_wrote_no_log(memory, place, has_log):
+    log = f"{job.log_prefix('a')}a-0.log"
+    memory.write(f"{job.log_prefix('a')}other.log", "of another machine")
+    if has_log:
+        memory.write(log, "its own")
+    ending.save_console(memory.config, "a", Machine("a-0", "zone", "RUNNING"))
+    assert memory.read(log) == (b"its own" if has_log else b"console of a-0")
+    place.console = lambda config, machine: ""
+    ending.save_console(memory.config, "b", Machine("b-0", "zone", "RUNNING"))
+    assert memory.get(f"{job.log_prefix('b')}b-0.log") is None
+
+
+def test_an_end_that_a_worker_wrote_meanwhile_stays(memory, monkeypatch):
+    found = claimed(memory, "a", "RUNNING")
+    found.machines = [Machine(f"a-{n}", "z", silence="its node is silent") for n in range(2)]
+    states.replaced(memory, found.stored, replace(found.state, state="UPLOADING"))
+
+    def again(config, name):
+        stored = states.read(memory, name)
+        return Entry(name, stored.state, found.machines, stored)
+
+    monkeypatch.setattr(ending, "find", again)
+    assert ending.write_end(memory.config, found) == "KILLED"
+    there = states.read(memory, "a")
+    user = memory.config.user
+    assert there.state.reason == f"killed by {user}; its node is silent"
+    assert there.state.state == "KILLED" and there.state.finished_at
+    states.replaced(memory, there, replace(there.state, state="SUCCEEDED"))
+    assert ending.write_end(memory.config, found) == "SUCCEEDED"
+    assert ending.write_end(memory.config, again(None, "a")) == "SUCCEEDED"
+    assert ending.write_end(memory.config, Entry("m", None, [])) == ""
+
+
+@pytest.mark.parametrize(
+    ("sweep", "is_seen", "forgotten"),
+    [("", False, ["RUNNING"]), ("s", False, ["RUNNING", "KILLED"]), ("s", True, ["RUNNING"])],
+)
+def test_of_several_jobs_of_a_sweep_the_secrets_are_left_to_who_calls(
+    memory, place, monkeypatch, sweep, is_seen, forgotten
+):
+    found, of_states = claimed(memory, "a", "RUNNING", ("TERMINATED",), sweep=sweep), []
+    monkeypatch.setattr(ending, "as_now", lambda config, name, seen: found)
+    monkeypatch.setattr(ending, "forget_secrets", lambda _, each: of_states.append(each.status))
+    seen = found if is_seen else None
+    assert ending.kill(memory.config, "a", False, print, seen) == "KILLED"
+    assert [each.partition(",")[0] for each in of_states] == forgotten
+
+
+@pytest.mark.parametrize(
+    ("state", "statuses", "sweep", "looks_far"),
+    [
+        ("RUNNING", ("RUNNING",), "s", False),
+        ("FAILED", (), "s", False),
+        ("RUNNING", (), "s", True),
+        ("RUNNING", ("RUNNING",), "", True),
+    ],
+)
+def test_only_a_job_of_a_sweep_whose_machine_is_known_is_looked_at_there(
+    monkeypatch, state, statuses, sweep, looks_far
+):
+    seen = entry("a", "RUNNING", ("RUNNING",), sweep=sweep)
+    near, far = entry("a", state, statuses, sweep=sweep), entry("a")
+    monkeypatch.setattr(ending, "look_again", lambda config, found: near)
+    monkeypatch.setattr(ending, "find", lambda config, name: far)
+    assert ending.as_now(None, "a", seen) is (far if looks_far else near)
+    assert ending.as_now(None, "a", None) is far
+    assert ending.as_now(None, "a", replace(seen, machines=[])) is far
+
+
+def test_an_end_is_waited_for_until_it_is_there_or_nobody_answers(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
+    monkeypatch.setattr(ending, "time", clock)
+    running, over = entry("a", "RUNNING", ("RUNNING",)), entry("a", "KILLED", ("RUNNING",))
+    at = 7.0
+    monkeypatch.setattr(ending, "look_again", lambda _, found: over if clock.now >= at else running)
+    said = []
+    assert ending.wait_for_end(None, running, said.append) is over and clock.now == 7
+    assert len(said) == 1 and said[0].startswith("a is still RUNNING")
+    clock.now, at = 0.0, 1000.0
+    assert ending.wait_for_end(None, running, said.append) is running
+    assert ending.KILL_PATIENCE == 60 and clock.now == 60.5 and "did not answer" in said[-1]
+    assert ending.wait_for_end(None, over, pytest.fail) is over

@@ -1,14 +1,22 @@
 """What a submit decides before it asks Google for anything: the folder, the room, the limits."""
 
+import contextlib
+import hashlib
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import git
 import pytest
 
-from berg import BergError, config, job, plan
+from berg import BergError, config, job, plan, states
 from berg.code import snapshot
+from berg.google.accelerators import Shape
+from berg.google.storage import Bucket
+from berg.inventory import Machine
 from berg.laptop import launch
+from tests.memory_bucket import Memory
 
 GIB = 2**30
 
@@ -141,3 +149,412 @@ def test_wait_minutes_are_for_several_spot_machines_or_pods(given, says):
         spec.check()
     plan.JobSpec(cmd="true", num_machines=2, spot=True, wait_minutes=5).check()
     plan.JobSpec(cmd="true", num_machines=2, cluster="pods", wait_minutes=5).check()
+
+
+def place_with(monkeypatch, *machines: Machine, waiting: tuple[str, ...] = ()) -> list[object]:
+    """Let the places have these machines; return what they are asked to delete."""
+    deleted: list[object] = []
+    place = SimpleNamespace(
+        machines=lambda config, jobs, zone="": [each for each in machines if zone in each.zone],
+        waiting=lambda config, job: set(waiting),
+        delete=lambda config, job, machines, group=None: deleted.append(group or machines),
+    )
+    monkeypatch.setattr(launch.places, "of", lambda name: place)
+    return deleted
+
+
+def job_named(name: str, **more: object) -> job.Job:
+    made = job.Job(name, "true", name, f"gs://b/berg_results/{name}", "proj", "c" * 40, "c" * 40)
+    return replace(made, **more)
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """A bucket in memory, where a state may be written again within a second."""
+    Memory().stand_in(monkeypatch)
+    return Bucket(config.Config(bucket="b"))
+
+
+@pytest.fixture
+def alive(memory):
+    """A job that waits for its machines, and its claim in the bucket."""
+    this = job_named("one")
+    claimed = states.claim(memory, "one", job.State(state="SUBMITTED", job=this.summary()))
+    return launch.Alive(memory.config, this, claimed)
+
+
+# --- what a spec says of its job
+
+
+def test_a_job_has_what_its_spec_says(taken):
+    spec = plan.JobSpec(
+        cmd="python x.py berg_results/a/b",
+        cwd="train",
+        install_script="train/setup.sh",
+        env=("A=1",),
+        notify="https://127.0.0.1/hook",
+        note="a note",
+        keep_going=True,
+        tpu="V5e-1x1",
+        docker="python:3.12",
+        no_kill=True,
+        max_restarts=7,
+        sample_seconds=11,
+        profile=True,
+        restart_on_failure=2,
+        stop_worst="loss",
+        rungs="3,9",
+        idle_hours=1.0001,
+    )
+    settings = config.Config(bucket="b", monitoring=True)
+    made = launch.job_of(spec, settings, "one", taken)
+    assert (made.job_name, made.cmd, made.cwd) == ("one", spec.cmd, "train")
+    assert (made.results_dir, made.gcs_results_dir) == ("a/b", "gs://b/berg_results/a/b")
+    assert (made.repo_name, made.git_commit, made.git_snapshot) == (
+        "proj",
+        taken.head,
+        taken.commit,
+    )
+    assert (made.git_dirty, made.git_changed_files) == (False, [])
+    assert (made.install_script, made.env, made.notify) == ("train/setup.sh", {"A": "1"}, True)
+    assert (made.note, made.keep_going, made.tpu, made.docker) == (
+        *("a note", True),
+        *("v5e-1x1", "python:3.12"),
+    )
+    assert (made.kill_instance_after_job, made.max_restarts, made.sample_seconds) == (False, 7, 11)
+    assert (made.profile, made.monitoring, made.restart_on_failure) == (True, True, 2)
+    assert (made.stop_worst, made.rungs, made.idle_seconds) == ("loss", [3, 9], 3601)
+    assert made.spec == spec.to_dict() and made.created_by == settings.user and made.created_at
+    usual = launch.job_of(plan.JobSpec(cmd="true"), settings, "one", taken)
+    assert (usual.cwd, usual.install_script, usual.tpu, usual.docker) == ("", "", "", "")
+    assert usual.kill_instance_after_job and not usual.notify and usual.results_dir == "one"
+    changed = replace(taken, changed=["M README"])
+    dirty = launch.job_of(spec, settings, "one", changed)
+    assert (dirty.git_dirty, dirty.git_changed_files) == (True, ["M README"])
+
+
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [
+        ({"cmd": "true"}, "one"),
+        ({"cmd": "true", "results_parent": "sweep"}, "sweep/one"),
+        ({"cmd": "true --out berg_results/named", "results_parent": "sweep"}, "named"),
+        ({"cmd": "true --out berg_results/named", "results_dir": "given"}, "given"),
+        ({"cmd": None, "results_dir": "/root/berg_results/given"}, "given"),
+    ],
+)
+def test_results_lie_where_it_is_said_first(given, folder):
+    assert launch.results_dir_of(plan.JobSpec(**given), "one") == folder
+
+
+@pytest.mark.parametrize(
+    ("name", "is_called"),
+    [("proj", "proj"), (".-a b/ü", "a-b-"), ("a_1.x-y", "a_1.x-y"), ("..", "repo"), ("", "repo")],
+)
+def test_a_repo_has_a_name_that_a_folder_can_have(name, is_called):
+    assert launch.repo_name(name) == is_called
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "stops"),
+    [
+        ({}, "n1-standard-8", True),
+        ({"spot": True}, "n1-standard-8", False),
+        ({"spot": True, "idle": "stop"}, "n1-standard-8", True),
+        ({"idle": "delete"}, "n1-standard-8", False),
+        ({"cmd": "true"}, "n1-standard-8", False),
+        ({"flex": True}, "n1-standard-8", False),
+        ({}, "ct6e-standard-8t", False),
+    ],
+)
+def test_an_idle_devbox_stops_where_it_can_and_people_did_not_say_otherwise(given, kind, stops):
+    choice = plan.Choice(Shape(kind, 0, ""), 1, "image")
+    assert launch.stops_when_idle(plan.JobSpec(**given), "gce", choice) is stops
+
+
+def test_a_devbox_that_cannot_stop_is_not_asked_to():
+    choice = plan.Choice(Shape("n1-standard-8", 0, ""), 2, "image")
+    assert launch.stops_when_idle(plan.JobSpec(), "gce", choice) is False
+    with pytest.raises(BergError, match="--idle stop is not possible: berg stops devboxes of one"):
+        launch.stops_when_idle(plan.JobSpec(idle="stop"), "gce", choice)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "tpu", "fits"), [(0, None, False), (1, None, True), (0, "v5e-1x1", True)]
+)
+def test_only_accelerators_have_a_utilization(num_gpus, tpu, fits):
+    choice = plan.Choice(Shape("n1-standard-8", num_gpus, ""), 1, "image")
+    spec = plan.JobSpec(cmd="true", tpu=tpu, min_utilization=10)
+    launch.check_accelerators(replace(spec, min_utilization=0), choice)
+    none = pytest.raises(BergError, match=r"this one has none \(-g 0\)")
+    with contextlib.nullcontext() if fits else none:
+        launch.check_accelerators(spec, choice)
+
+
+def test_a_slice_is_not_reserved():
+    choice = plan.Choice(Shape("ct5lp-hightpu-4t", 0, ""), 2, "image", is_slice=True)
+    launch.check_accelerators(plan.JobSpec(cmd="true"), choice)
+    launch.check_accelerators(plan.JobSpec(reservation="r"), replace(choice, is_slice=False))
+    with pytest.raises(BergError, match="not for slices"):
+        launch.check_accelerators(plan.JobSpec(reservation="r"), choice)
+
+
+def test_values_of_secrets_come_from_here(monkeypatch):
+    monkeypatch.setenv("TOKEN", "t")
+    monkeypatch.setenv("HOOK", "https://127.0.0.1/hook")
+    spec = plan.JobSpec(cmd="true", secrets=("TOKEN",), env=("A=1",), notify="HOOK")
+    found = {"TOKEN": "t", launch.secret.WEBHOOK: "https://127.0.0.1/hook"}
+    assert launch.read_secrets(spec) == found
+    assert launch.read_secrets(replace(spec, notify=None)) == {"TOKEN": "t"}
+    with pytest.raises(BergError, match="TOKEN is both a secret and a variable"):
+        launch.read_secrets(replace(spec, env=("TOKEN=1",)))
+    monkeypatch.setenv("BERG_JOB", "other")
+    with pytest.raises(BergError, match="--secret BERG_JOB: .* are set by berg"):
+        launch.read_secrets(replace(spec, secrets=("BERG_JOB",)))
+
+
+@pytest.mark.parametrize(
+    ("folders", "place", "comes"), [([], "gce", 0), ([{}], "gke", 0), ([{}], "gce", 1)]
+)
+def test_machines_with_mounts_bring_a_program_for_them(monkeypatch, folders, place, comes):
+    monkeypatch.setattr(launch.mounts, "own_program", lambda: ("gcsfuse", b"elf"))
+    assert launch.program_for(place, folders) == (("", b""), ("gcsfuse", b"elf"))[comes]
+
+
+# --- the folder that it runs in
+
+
+def test_a_job_runs_where_it_was_typed_or_is_told(taken):
+    root: Path = taken.root
+    spec = plan.JobSpec(cmd="true", install_script="train/setup.sh")
+    assert launch.in_folder(spec, root, root).cwd == ""
+    assert launch.in_folder(spec, root / "train", root).cwd == "train"
+    assert launch.in_folder(replace(spec, cwd="train"), root, root).cwd == "train"
+    assert launch.in_folder(replace(spec, cwd="."), root / "train", root).cwd == ""
+    assert launch.in_folder(replace(spec, cmd=None), root / "train", root).cwd == ""
+    for wrong in ("README", "nothing", ".."):
+        with pytest.raises(BergError, match=f"--cwd {wrong} is no folder of {root}"):
+            launch.in_folder(replace(spec, cwd=wrong), root, root)
+    for wrong in ("train", "nothing.sh"):
+        with pytest.raises(BergError, match=f"--install-script {wrong} is not a file in {root}"):
+            launch.in_folder(replace(spec, install_script=wrong), root, root)
+
+
+def test_a_job_has_the_code_of_its_folder_unless_a_branch_or_a_commit_is_named(taken):
+    root, spec = taken.root, plan.JobSpec(cmd="true")
+    assert launch.with_code(spec, root / "train", root) == (replace(spec, cwd="train"), None)
+    for given in ({"commit": taken.commit[:9]}, {"branch": git.Repo(root).active_branch.name}):
+        found, code = launch.with_code(replace(spec, **given), root / "train", root)
+        assert code is not None and (found.cwd, code.commit) == ("train", taken.commit)
+
+
+def test_a_commit_is_named_as_people_read_it(taken):
+    spec = plan.JobSpec(cmd="true", commit=taken.commit)
+    named = f"the commit {taken.commit[:12]} has no folder nothing to run in"
+    with pytest.raises(BergError, match=named):
+        launch.in_commit(replace(spec, cwd="nothing"), taken.root, taken)
+    with pytest.raises(BergError, match=f"not a file of the commit {taken.commit[:12]}$"):
+        launch.in_commit(replace(spec, install_script="train"), taken.root, taken)
+    assert launch.in_commit(replace(spec, cwd="train/../train"), taken.root, taken).cwd == "train"
+
+
+# --- a name, and who has it
+
+
+def test_a_name_that_only_a_machine_of_many_is_too_long_for_is_refused():
+    place = SimpleNamespace(longest_name=lambda first, names: max(names, key=len))
+    assert launch.check_names(place, "a" * 63, 1) == "a" * 63
+    assert launch.check_names(place, "a" * 61, 2) == "a" * 61
+    for name, hosts in (("a" * 62, 2), ("a" * 61, 11), ("A", 1)):
+        with pytest.raises(BergError):
+            launch.check_names(place, name, hosts)
+
+
+@pytest.mark.parametrize("path", [job.state_path("one"), job.sweep_path("one")])
+def test_a_name_is_free_unless_a_job_or_a_sweep_has_it(bucket, path):
+    launch.check_free(bucket.config, "one", again=False)
+    bucket.write(path, b"{}")
+    launch.check_free(bucket.config, "one", again=True)
+    launch.check_free(bucket.config, "two", again=False)
+    with pytest.raises(BergError, match="there is a job 'one' already"):
+        launch.check_free(bucket.config, "one", again=False)
+
+
+def test_machines_of_an_earlier_job_are_waited_for_unless_they_are_none_yet(monkeypatch):
+    found = [Machine("one-0", "z"), Machine("one-1", "z", is_queued=True)]
+    place_with(monkeypatch, *found)
+    monkeypatch.setattr(launch.jobs, "wait_while", lambda there, what, say: there())
+    assert launch.wait_until_gone(config.Config(), job_named("one"), print) == ["one-0"]
+
+
+# --- a job that has no machines yet
+
+
+def test_the_state_of_a_job_without_machines_is_kept_young(alive, memory, monkeypatch):
+    place_with(monkeypatch)
+    before = alive.stored
+    alive.write()
+    assert alive.stored.generation > before.generation and alive.stored.state == before.state
+    place_with(monkeypatch, Machine("one", "z"))
+    written = alive.stored
+    alive.write()
+    assert alive.stored is written, "its worker may be about to"
+
+
+def test_what_a_machine_wrote_before_it_was_given_up_is_written_over(alive, memory, monkeypatch):
+    place_with(monkeypatch)
+    states.replaced(memory, alive.stored, replace(alive.stored.state, state="FAILED"))
+    alive.write()
+    assert states.read(memory, "one").state == alive.stored.state
+    assert alive.stored.state.state == "SUBMITTED"
+
+
+@pytest.mark.parametrize("end", ["killed", "gone", "damaged", "claimed"])
+def test_a_job_that_was_ended_meanwhile_is_not_brought_back(alive, memory, monkeypatch, end):
+    place_with(monkeypatch)
+    there = alive.stored.state
+    if end == "gone":
+        memory.delete(job.state_path("one"))
+    elif end == "damaged":
+        memory.write(job.state_path("one"), b"{", metadata={"state": "{"})
+    elif end == "killed":
+        states.replaced(memory, alive.stored, replace(there, reason="killed by ann"))
+    else:
+        states.replaced(memory, alive.stored, replace(there, claim=states.new_claim()))
+    with pytest.raises(BergError, match="^one was ended meanwhile$"):
+        alive.write()
+
+
+@pytest.mark.parametrize(
+    ("statuses", "waiting", "is_queued"),
+    [
+        (["PENDING"], (), True),
+        (["RUNNING", "PENDING"], (), True),
+        (["RUNNING"], ("one",), False),
+        (["PROVISIONING"], (), False),
+        ([], ("one",), True),
+        ([], ("other",), False),
+    ],
+)
+def test_a_job_is_in_googles_queue_while_its_machines_are(
+    monkeypatch, statuses, waiting, is_queued
+):
+    place_with(monkeypatch, *[Machine("one", "zone-a", each) for each in statuses], waiting=waiting)
+    alive = launch.Alive(config.Config(), job_named("one"), states.Stored("one", job.State(), 1))
+    assert alive.is_queued("zone-a") is is_queued
+
+
+@pytest.mark.parametrize(
+    ("more", "seconds"),
+    [
+        ({}, launch.gce.FLEX_SECONDS),
+        ({"place": "gke"}, launch.gce.FLEX_SECONDS),
+        ({"place": "tpu"}, 50),
+        ({"group": job.Group("region", "r")}, 50),
+        ({"place": "tpu", "wait_seconds": 0}, 0),
+    ],
+)
+def test_the_wait_in_googles_queue_has_an_end_that_is_told(alive, memory, more, seconds):
+    alive.this = replace(alive.this, **{"wait_seconds": 50, **more})
+    said: list[str] = []
+    alive.note_queue("z", "zone z", said.append)
+    there = states.read(memory, "one").state
+    assert (there.zone, there) == ("z", alive.stored.state)
+    where, _, until = there.reason.partition(", until ")
+    assert where.startswith("in Google's queue for zone z since 20")
+    assert said == [f"one is {there.reason}. It goes on without this computer"]
+    if not seconds:
+        assert until == "there is room, or: berg kill one"
+        return
+    left = datetime.fromisoformat(until.replace("Z", "+00:00")) - datetime.now(timezone.utc)
+    assert seconds - 30 < left.total_seconds() <= seconds
+
+
+@pytest.mark.parametrize(
+    ("model", "zone", "status", "has_room"),
+    [
+        ("STANDARD", "z", "PENDING", True),
+        ("FLEX_START", "z", "RUNNING", True),
+        ("FLEX_START", "z", "PENDING", False),
+        ("STANDARD", "", "PENDING", False),
+    ],
+)
+def test_who_must_have_room_does_not_wait_in_a_queue(
+    alive, memory, monkeypatch, model, zone, status, has_room
+):
+    place = SimpleNamespace(
+        request=lambda plan: {},
+        create=lambda config, request, machines, keep, say, still_trying: zone,
+        machines=lambda config, jobs, zone="": [Machine("one", zone, status)],
+    )
+    monkeypatch.setattr(launch.places, "of", lambda name: place)
+    offer = SimpleNamespace(shape="a shape", zones=["z", "y"])
+    asked = SimpleNamespace(
+        **{"config": memory.config, "job": alive.this, "offer": offer, "machines": ["one"]},
+        **{"model": model, "must_have_room": True},
+    )
+    refused = pytest.raises(launch.api.NoRoom, match="no room for a shape now, but in a queue")
+    with contextlib.nullcontext() if has_room else refused:
+        assert launch.create(asked, alive.stored, print) == zone
+    asked.must_have_room = False
+    said: list[str] = []
+    assert launch.create(asked, alive.stored, said.append) == zone
+    is_queued = model == "FLEX_START" and status == "PENDING"
+    assert len(said) == is_queued
+    assert ("in Google's queue for z" in states.read(memory, "one").state.reason) == is_queued
+
+
+@pytest.mark.parametrize("claim", ["ours", "another's"])
+def test_what_is_taken_back_is_ours(alive, memory, monkeypatch, claim):
+    group, machine = job.Group("region", "r"), Machine("one", "z")
+    deleted = place_with(monkeypatch, machine)
+    this = replace(alive.this, group=group)
+    if claim != "ours":
+        states.replaced(memory, alive.stored, replace(alive.stored.state, claim=states.new_claim()))
+    launch.take_back(memory.config, this, alive.stored)
+    assert deleted == ([group, [machine]] if claim == "ours" else [])
+    assert (states.read(memory, "one") is None) is (claim == "ours")
+
+
+# --- what is sent
+
+
+def test_what_the_bucket_has_of_the_archives_is_asked_for_before(memory, monkeypatch):
+    wheel, needed = ("berg-1.whl", b"w"), ("", b"")
+    monkeypatch.setattr(launch.dist, "build_wheel", lambda: wheel)
+    monkeypatch.setattr(launch.packages, "build", lambda: needed)
+    monkeypatch.setattr(launch.snapshot, "base_pack", lambda repo, bucket: f"{repo.name}.pack")
+    for name in (".berg/dist/berg-1.whl", "proj.pack"):
+        memory.write(name, b"x")
+    alone = launch.look_ahead(memory.config, None)
+    assert alone[:2] == (wheel, needed) and list(alone[2]) == [".berg/dist/berg-1.whl"]
+    _, _, there = launch.look_ahead(memory.config, Path("/proj"))
+    assert list(there) == [".berg/dist/berg-1.whl", "proj.pack"]
+
+
+def test_an_archive_is_sent_once_and_again_if_somebody_replaced_it(bucket):
+    path = launch.archive_path("berg-1.whl")
+    assert path == ".berg/dist/berg-1.whl"
+    assert launch.send_archive(bucket, "", b"nothing", {}) == ""
+    assert launch.send_archive(bucket, "berg-1.whl", b"wheel", {}) == ""
+    sent = bucket.get(path)
+    assert bucket.read(path) == b"wheel" and sent.md5_hash == launch.md5(b"wheel")
+    known = {path: sent}
+    assert launch.send_archive(bucket, "berg-1.whl", b"wheel", {}) == ""
+    assert bucket.get(path).generation == sent.generation
+    warning = launch.send_archive(bucket, "berg-1.whl", b"other", known)
+    assert "somebody replaced it" in warning and bucket.read(path) == b"other"
+    launch.send_archive(bucket, "berg-1.whl", b"third", known)
+    assert bucket.read(path) == b"other", "it is not what was known"
+
+
+def test_a_preview_names_the_startup_script_and_shows_the_rest():
+    script = {"key": "startup-script", "value": "print()"}
+    request = {"items": [script, {"key": "k", "value": "v"}], "n": 1}
+    shown = launch.without_script(request)
+    assert shown["items"][1:] == request["items"][1:] and shown["n"] == 1
+    hashed = hashlib.sha256(b"print()").hexdigest()[:12]
+    assert shown["items"][0] == {
+        "key": "startup-script",
+        "value": f"<berg's boot.py, 7 bytes, sha256 {hashed}…>",
+    }

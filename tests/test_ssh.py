@@ -21,6 +21,7 @@ import pytest
 from conftest import Berg, commit, git, wait_for
 
 from berg import BergError, gate, gce
+from berg.config import Config
 from berg.google import storage
 from berg.inventory import Machine
 from berg.laptop import ssh, ssh_config
@@ -594,6 +595,18 @@ def test_host_keys_are_always_checked():
 def test_a_malformed_host_key_is_no_host_key(host_key):
     card = {"instance_id": "1", "host_keys": [host_key], "ssh_port": 22}
     assert ssh.card_from(json.dumps(card).encode()).host_keys == []
+
+
+def test_a_malformed_host_key_that_a_machine_told_google_is_not_pinned(monkeypatch):
+    """It would be a line of known_hosts: for another machine, or for a key that signs others."""
+    machine, card = Machine("box", "zone-a"), ssh.Card("1", host_keys=["ssh-ed25519 BBBB"])
+    told = ["ssh-ed25519 AAAA\nother ssh-ed25519 BBBB", "@cert-authority * AAAA"]
+    place = SimpleNamespace(host_keys=lambda config, machine, said: [*told, *said])
+    monkeypatch.setattr(ssh.places, "of", lambda name: place)
+    assert ssh.told_host_keys(Config(), machine, card) == ["ssh-ed25519 BBBB"]
+    card.host_keys = []
+    with pytest.raises(BergError, match="box told nobody its host keys"):
+        ssh.told_host_keys(Config(), machine, card)
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,7 @@ import pytest
 from berg.google import watch
 from berg.google.mirror import Mirror
 from berg.google.walk import Walk
-from tests.memory_bucket import Memory
-
-
-class Bucket(Memory):
-    """A bucket in memory that takes uploads, for the mirror's threads."""
-
-    def upload_stream(self, name, file, size, generation, on_progress, metadata):
-        self.put(name, file.read(size), metadata)
-        return self.get(name)
+from tests.memory_bucket import Uploads
 
 
 @pytest.fixture
@@ -37,7 +29,7 @@ def mirror(tmp_path):
     (folder / "old").mkdir(parents=True)
     (folder / "old/file").write_text("old")
     (folder / "other").write_text("other")
-    mirror = Mirror(folder, Bucket(), "berg_results/", own="job")
+    mirror = Mirror(folder, Uploads(), "berg_results/", own="job")
     look_at_everything(mirror)
     return mirror
 
@@ -204,7 +196,7 @@ def test_what_could_not_be_sent_is_tried_again(mirror, monkeypatch):
 
     (mirror.folder / "other").write_text("new")
     with monkeypatch.context() as patch:
-        patch.setattr(Bucket, "upload_stream", broken)
+        patch.setattr(Uploads, "upload_stream", broken)
         mirror.sync()
     assert mirror.failed == {"other": "no network"}
     assert pass_without_a_look(mirror, monkeypatch) == 1
@@ -254,7 +246,7 @@ def test_without_watches_each_pass_looks_at_everything(tmp_path, monkeypatch, ca
         name: getattr(real, name) for name in ("inotify_init1", "inotify_add_watch") if name != call
     }
     monkeypatch.setattr(watch, "c_library", lambda: SimpleNamespace(**{call: refuses}, **functions))
-    mirror = Mirror(tmp_path, Bucket(), "berg_results/")
+    mirror = Mirror(tmp_path, Uploads(), "berg_results/")
     for text in ("one", "two", "three"):
         (tmp_path / "file").write_text(text)
         assert mirror.sync() == 1

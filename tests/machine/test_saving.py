@@ -10,8 +10,9 @@ from google.api_core import exceptions
 from berg import BergError
 from berg.google.checksum import crc32c_of
 from berg.google.mirror import Mirror
-from berg.job import State
+from berg.job import State, Summary
 from berg.machine import saving
+from berg.machine.state_writer import Damaged, NoJob
 
 
 def test_what_writes_many_files_is_mirrored_less_often():
@@ -364,3 +365,235 @@ def test_only_another_machine_s_living_job_is_another_s():
     }
     for (state, machine, zone), is_anothers in others.items():
         assert saving.another_has(attempt, State(state, machine=machine, zone=zone)) is is_anothers
+
+
+@pytest.mark.parametrize(("kind", "looks"), [("job", ["keep", "watch"]), ("devbox", ["keep"])])
+def test_only_a_job_ends_with_its_bucket(monkeypatch, kind, looks):
+    """A devbox has what people put onto its disk."""
+    begun = []
+    monkeypatch.setattr(saving, "keep_results", "keep")
+    monkeypatch.setattr(saving, "watch_bucket", "watch")
+    mirrors = SimpleNamespace(start=lambda what, *_: begun.append(what))
+    saving.mirror_results(SimpleNamespace(mirrors=mirrors, job=SimpleNamespace(kind=kind)))
+    assert begun == looks
+
+
+def test_a_look_at_the_bucket_is_rare_and_its_words_say_so(monkeypatch):
+    waits, stopped = [], []
+    monkeypatch.setattr(saving, "bucket_is_gone", lambda attempt: True)
+    mirrors = SimpleNamespace(done=SimpleNamespace(wait=waits.append))
+    bucket = SimpleNamespace(name="gone")
+    saving.watch_bucket(SimpleNamespace(mirrors=mirrors, bucket=bucket, stop=stopped.append))
+    assert waits == [300, 300] and "since 5 minutes or more" in stopped[0].reason
+
+
+@pytest.mark.parametrize("takes", [False, True])
+def test_what_the_bucket_does_not_take_for_long_is_left_to_later_passes(monkeypatch, takes):
+    clock, said, passes = Clock(), [], []
+    monkeypatch.setattr(saving, "time", clock)
+    results = SimpleNamespace(failed={})
+
+    def sync(stop):
+        passes.append(clock.now)
+        results.failed = {} if takes and len(passes) == 3 else {"late": "503"}
+
+    results.sync = sync
+    attempt = SimpleNamespace(
+        mirrors=SimpleNamespace(results=results, turn=threading.Lock()),
+        job=SimpleNamespace(patience_seconds=10),
+        stopping=SimpleNamespace(pause=clock.sleep, event=threading.Event()),
+        say=said.append,
+    )
+    saving.send_all(attempt)
+    assert len(passes) == (3 if takes else 12) and len(said) == (not takes)
+    assert takes or said[0].endswith("all results: 1 file is not in the bucket: late (503)")
+
+
+@pytest.mark.parametrize(
+    ("size", "goes", "lasts", "waited", "is_sent"),
+    [
+        (saving.LONG_LOG, False, 0.5, 1, False),
+        (saving.LONG_LOG, False, 5, 1, True),
+        (saving.LONG_LOG, True, 5, 0, True),
+        (saving.LONG_LOG + 1, False, 0.5, 0, True),
+        (0, False, 0.5, 1, False),
+    ],
+)
+def test_a_log_is_sent_beside_the_results_if_it_is_long_or_they_take_long(
+    size, goes, lasts, waited, is_sent
+):
+    """Else its end waits for a second, which one write an object takes."""
+    clock, sent = Clock(), []
+    sending = Sending(clock, lasts)
+    log = SimpleNamespace(left=lambda: [("log", size)], finish=lambda *what: sent.append(what))
+    attempt = SimpleNamespace(mirrors=SimpleNamespace(log=log), machine_goes=goes)
+    saving.send_log_beside(attempt, sending, 7)
+    assert sum(sending.waits) == waited
+    assert sent == [(saving.boot.console, 7)] * is_sent
+
+
+class Ended:
+    """A thread that is through, or one that is not."""
+
+    def __init__(self, is_alive: bool = False):
+        self.is_alive = lambda: is_alive
+
+
+@pytest.mark.parametrize(
+    ("finish", "lasts", "refused", "saved"),
+    [
+        ({}, False, {}, ({}, True)),
+        ({"late": "no"}, False, {}, ({"late": "no"}, False)),
+        ({"pipe": "no file"}, False, {"pipe": "no file"}, ({"pipe": "no file"}, True)),
+        (OSError("no disk"), False, {}, ({"berg_results/one": "OSError: no disk"}, False)),
+        ({}, True, {}, ({"late": "it was being sent"}, False)),
+    ],
+)
+def test_what_was_not_saved_is_named(monkeypatch, finish, lasts, refused, saved):
+    def bring(note_trouble, seconds):
+        assert seconds == math.inf
+        if isinstance(finish, Exception):
+            raise finish
+        return finish
+
+    def start(function, *arguments):
+        if function is saving.send_results:
+            function(*arguments)
+        return Ended(lasts)
+
+    monkeypatch.setattr(saving, "start_thread", start)
+    monkeypatch.setattr(saving, "watch_upload", lambda attempt, sending, reason: None)
+    attempt = uploading(Clock(), results_dir="one")
+    attempt.mirrors.results = SimpleNamespace(
+        finish=bring, left=lambda: [("late", 5)], links=set(), refused=refused
+    )
+    assert saving.save(attempt, "") == saved
+
+
+@pytest.mark.parametrize(
+    ("links", "says"),
+    [
+        (set(), []),
+        ({"a"}, ["1 link was sent as a copy"]),
+        ({"b", "a"}, ["2 links were sent as copies"]),
+    ],
+)
+def test_links_that_were_sent_as_copies_are_told(links, says):
+    said = []
+    mirrors = SimpleNamespace(results=SimpleNamespace(links=links))
+    saving.say_links(SimpleNamespace(mirrors=mirrors, say=said.append))
+    assert [text.partition(":")[0] for text in said] == says
+    assert all(" a leads to what is in the results already" in text for text in said)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_state_that_nobody_could_read_is_written_anew(monkeypatch, is_known):
+    """With what the job's metadata say of it, unless the state has it still."""
+
+    def read_job(attempt):
+        raise BergError("its metadata are missing")
+
+    monkeypatch.setattr(saving, "read_job", read_job)
+    attempt = uploading(Clock())
+    attempt.state.job = Summary("ada", created_at="noon" if is_known else "")
+    attempt.job.summary = lambda: Summary("of its metadata")
+    attempt.machine = SimpleNamespace(name="m", zone="z")
+    attempt.insist = lambda write, seconds: write()
+    saving.write_anew(attempt, "its state is damaged", "1 file is not in the bucket")
+    state = attempt.state
+    assert state.job.user == ("ada" if is_known else "of its metadata")
+    assert (state.state, state.machine, state.zone) == ("FAILED", "m", "z")
+    why = "the job was ended because its state is damaged"
+    assert state.reason.startswith(why) and state.lost in state.reason and attempt.member.leads
+
+
+@pytest.mark.parametrize(
+    ("found", "is_saved", "is_written"),
+    [
+        (State("RUNNING", machine="m", zone="z"), True, False),
+        (State("RUNNING", machine="other", zone="z"), False, False),
+        (NoJob("none"), True, False),
+        (Damaged("it is damaged"), True, True),
+    ],
+)
+def test_what_a_job_left_is_saved_unless_another_worker_has_it(
+    monkeypatch, found, is_saved, is_written
+):
+    done = []
+
+    def read():
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(
+        saving, "save", lambda attempt, reason: (done.append("save"), ({}, True))[1]
+    )
+    monkeypatch.setattr(saving, "send_log", lambda attempt: done.append("log"))
+    monkeypatch.setattr(saving, "write_anew", lambda attempt, why, lost: done.append(why))
+    attempt = uploading(Clock())
+    attempt.states.read, attempt.machine = read, SimpleNamespace(name="m", zone="z")
+    saving.save_alone(attempt, "it was killed")
+    assert done == ["save", "log"] * is_saved + ["it is damaged"] * is_written
+    assert attempt.member.leads is False
+
+
+def test_the_state_hears_of_passes_every_twenty_seconds(monkeypatch):
+    """Or a second earlier: a pass may begin a little before its time."""
+    clock, told = Clock(), []
+    monkeypatch.setattr(saving, "time", clock)
+    moments = iter([1000, 1018.9, 1019, 1037.9, 1038, 1058])
+
+    def sync(seconds, stop, only_new=False):
+        clock.now = next(moments)
+        return 0
+
+    results = SimpleNamespace(
+        is_behind=False, failed={}, underway={}, synced_until="now", sync=sync
+    )
+    done = SimpleNamespace(is_set=lambda: clock.now == 1058)
+    mirrors = SimpleNamespace(done=done, turn=threading.Lock(), results=results)
+    states = SimpleNamespace(write_quietly=lambda **fields: told.append(clock.now))
+    monkeypatch.setattr(saving, "is_done_after", lambda attempt, pause, sent: False)
+    saving.keep_results(SimpleNamespace(mirrors=mirrors, states=states))
+    assert told == [1000, 1019, 1038, 1058]
+
+
+@pytest.mark.parametrize(
+    ("sent", "waits", "passes"),
+    [
+        (0, [10], []),
+        (3, [1, 1, 8], [9, 8]),  # new files, until there are none
+    ],
+)
+def test_between_two_passes_files_that_are_new_are_sent(monkeypatch, sent, waits, passes):
+    clock, waited, sends = Clock(), [], []
+    monkeypatch.setattr(saving, "time", clock)
+
+    def wait(seconds):
+        waited.append(seconds)
+        clock.now += seconds
+        return False
+
+    def send(attempt, seconds, only_new):
+        assert only_new
+        sends.append(seconds)
+        return 2 - len(sends)
+
+    monkeypatch.setattr(saving, "send_changes", send)
+    done = SimpleNamespace(is_set=lambda: False, wait=lambda seconds: True)
+    mirrors = SimpleNamespace(done=done, hurry=SimpleNamespace(wait=wait))
+    attempt = SimpleNamespace(mirrors=mirrors)
+    assert saving.is_done_after(attempt, 10, sent) is False
+    assert (waited, sends) == (waits, passes)
+    mirrors.hurry.wait = lambda seconds: True
+    assert saving.is_done_after(attempt, 10, sent) is True and sends == passes
+
+
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_the_last_sample_has_a_second(is_alive):
+    waited = []
+    sampling = SimpleNamespace(is_alive=lambda: is_alive, join=waited.append)
+    mirrors = SimpleNamespace(stop=lambda: waited.append("mirrors"))
+    saving.stop_mirrors(SimpleNamespace(mirrors=mirrors, sampling=sampling))
+    assert waited == ["mirrors"] + [1] * is_alive
