@@ -142,7 +142,9 @@ class JobSpec:
     def check_flex(self) -> None:
         """Raise BergError for what flex-start cannot be together with."""
         if self.reservation and (given := self.given(NOT_RESERVED)):
-            raise BergError(f"--reservation has room, or has not: leave out {given[0]}")
+            raise BergError(
+                f"--reservation takes what is there, at its own price: leave out {given[0]}"
+            )
         if not self.flex:
             return
         if given := self.given(NOT_WITH_FLEX):

@@ -209,14 +209,14 @@ def begin(attempt: Attempt) -> None:
     names = job.machine_names(attempt.name, attempt.job.num_machines)
     if not (attempt.sweep or attempt.job.group or attempt.machine.name in names):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
-    attempt.member.attempt = attempt.state.attempt
-    if attempt.job.is_mended and not attempt.leads:
-        attempt.member.attempt = 0  # which one it takes part in says the first machine
+    attempt.check_region()
     if len(attempt.job.regions) > 1:
         start_thread(
             attempt.insist, lambda: attempt.member.host.delete_groups_elsewhere(attempt.job)
         )
-    attempt.check_region()
+    attempt.member.attempt = attempt.state.attempt
+    if attempt.job.is_mended and not attempt.leads:
+        attempt.member.attempt = 0  # which one it takes part in says the first machine
     attempt.check_in_time()
     attempt.check_restarts()
     notify.read_secrets(attempt)

@@ -69,14 +69,15 @@ def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
     for metric, (where, _) in quotas.items():
         cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": 0, **where})
     try:
-        with cloud.without("secretmanager"):
+        with cloud.without("secretmanager"), cloud.without("cloudbilling"):
             findings = look(BERG_DEFAULT_IMAGE="nothing", BERG_SSH_PORT="2200")
     finally:
         for metric, (where, limit) in quotas.items():
             cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": limit, **where})
     name = berg.bucket_name
     mends = {
-        "apis": f"gcloud services enable secretmanager.googleapis.com --project {PROJECT}",
+        "apis": "gcloud services enable secretmanager.googleapis.com cloudbilling.googleapis.com "
+        f"--project {PROJECT}",
         "bucket": "berg init --local",  # it is in US, not in us-central1
         "bucket's privacy": f"gcloud storage buckets update gs://{name} --public-access-prevention",
         "bucket's cost": f"gcloud storage buckets update gs://{name} --clear-soft-delete",
@@ -91,7 +92,7 @@ def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
     wrong = status(findings)
     assert {check: findings[check]["mend"] for check in wrong if check != "image"} == mends
     assert wrong.pop("image") == "failed" and set(wrong.values()) == {"warning"}
-    assert "secretmanager (for --secret)" in findings["apis"]["found"]
+    assert "secretmanager (for --secret), cloudbilling (for prices)" in findings["apis"]["found"]
 
 
 def test_a_new_project_has_room_for_one_default_machine_and_berg_says_for_what_not(

@@ -1551,10 +1551,10 @@ QUEUES = {
 }
 
 
-def queued(trial: Trial, what: str) -> None:
+def queued(trial: Trial, what: str, then: str = "") -> None:
     """Submit a job for which there is no room, by a laptop that is killed as it hears of that."""
     trial.berg.cloud.call("POST", "/_berg/stockout", {})
-    laptop = trial.berg.start("run", "-n", trial.name, *QUEUES[what], trial.command(4))
+    laptop = trial.berg.start("run", "-n", trial.name, *QUEUES[what], trial.command(4, then=then))
     assert any("is in Google's queue" in line for line in laptop.stderr)
     laptop.kill()
     laptop.communicate()
@@ -1591,3 +1591,27 @@ def test_the_queue_runs_out(trial):
     trial.berg.cloud.call("POST", "/_berg/stockout", {"on": False})
     time.sleep(1)
     trial.check_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["several machines in two regions", "a machine in two regions"])
+@fault("machines are lost that have a job for which others wait in a second region", "1 2 4 7")
+def test_lost_before_they_ended_the_other_region_s(trial, what):
+    """Who comes there then takes the job over; a second machine is up for seconds before that."""
+    queued(trial, what, "[ $BERG_ATTEMPT = 2 ] || sleep 100")
+    trial.fault("compute.regionInstanceGroupManagers.delete", status=503, times=None)
+    cloud = trial.berg.cloud
+    cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a", "on": False})
+    trial.until_state("STARTING", "RUNNING")
+    count = 2 if what.startswith("several") else 1
+    wait_for(lambda: len(cloud.instances()) == count, 30, "all machines")
+    for name in cloud.instances():
+        cloud.call("POST", f"/_berg/instances/{name}/crash")
+    off = lambda: {each["status"] for each in cloud.instances().values()} == {"TERMINATED"}
+    wait_for(off, 30, "their end")
+    cloud.call("DELETE", "/_berg/faults")
+    trial.fault("storage.objects.insert", match=f"{trial.name}_state", delay=8)
+    cloud.call("POST", "/_berg/stockout", {"on": False})
+    state = trial.check("SUCCEEDED", 4)
+    assert state["zone"].startswith("us-east1-")
+    assert (state["attempt"], state["restarts"], state["failures"]) == (2, 1, 0)

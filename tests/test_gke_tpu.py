@@ -7,13 +7,14 @@ import json
 import re
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from conftest import wait_for
 from google.api_core import exceptions
 from local_kube import PLACE
-from pods import cluster
+from pods import alive, cluster
 
 from berg import BergError
 from berg.google import api, container, tpu_nodes, tpus
@@ -383,6 +384,82 @@ def test_people_look_into_a_slice_and_end_it(berg, cloud, kube):
     assert done.returncode == 0, done.stderr
     wait_for(lambda: berg.state("long")["state"] == "KILLED", 90, "the end")
     wait_for(lambda: not kube.pods(), 60, "the end of the pods")
+
+
+COUNTED = (
+    "n=$(($(cat $BERG_RESULTS_DIR/$BERG_NODE_RANK || echo 0) + 1)); "
+    "echo $n > $BERG_RESULTS_DIR/$BERG_NODE_RANK; echo id $TPU_WORKER_ID of run $n; "
+    "[ $n = 2 ] || sleep 300"
+)
+
+
+@contextlib.contextmanager
+def lost_without_room(berg, cloud, kube, name: str):
+    """A job whose slice was lost, for which there is no room."""
+    started = run(berg, "-n", name, "--tpu", "v5e-2x4", "--wait-minutes", "0.1", COUNTED)
+    assert started.returncode == 0, started.stderr
+    wait_for(lambda: berg.log(name).count(" of run 1\n") == 2, 90, "the job")
+    wait_for(lambda: len(berg.objects(f"berg_results/{name}/")) == 3, 60, "what it wrote")
+    before = nodes_of(kube)
+    cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a"})
+    try:
+        cloud.call("POST", f"/_berg/instances/{before[0]}/crash", {})
+        wait_for(lambda: not nodes_of(kube), 60, "the end of both nodes")
+        says = f"{name}-1 waits: no room"
+        wait_for(lambda: says in " ".join(berg("list").stdout.split()), 60, "the list's word")
+        yield
+    finally:
+        cloud.call("POST", "/_berg/stockout", {"on": False})
+
+
+@pytest.mark.slow
+def test_a_slice_that_is_lost_waits_for_room_without_an_end(berg, cloud, kube):
+    """None of its pods is there, which would count --wait-minutes."""
+    with lost_without_room(berg, cloud, kube, "still"):
+        time.sleep(7)  # longer than --wait-minutes
+        assert berg.state("still")["state"] == "SUBMITTED"
+    wait_for(lambda: berg.state("still")["finished_at"], 120, "the end of the job")
+    state = berg.state("still")
+    assert (state["state"], state["attempt"], state["restarts"]) == ("SUCCEEDED", 2, 1), state
+
+
+@contextlib.contextmanager
+def closed(kube, node: str):
+    """No pod comes to a node meanwhile, as after `kubectl cordon`."""
+    path = f"/api/v1/nodes/{node}"
+    about = kube.call("GET", path)
+    kube.call("PUT", path, {**about, "spec": {**about["spec"], "unschedulable": True}})
+    yield
+    kube.call("PUT", path, {**kube.call("GET", path), "spec": about["spec"]})
+
+
+@pytest.mark.slow
+def test_the_other_pods_of_a_slice_wait_for_one_as_long_as_they_may(berg, cloud, kube):
+    started = run(berg, "-n", "alone", "--tpu", "v5e-2x4", "--wait-minutes", "0.1", COUNTED)
+    assert started.returncode == 0, started.stderr
+    wait_for(lambda: berg.log("alone").count(" of run 1\n") == 2, 90, "the job")
+    (pod,) = [each for each in kube.pods() if "alone-1-" in each["metadata"]["name"]]
+    with closed(kube, pod["spec"]["nodeName"]):
+        cloud.call("POST", f"/_berg/pods/{pod['metadata']['name']}/evict", {})
+        wait_for(lambda: berg.state("alone")["finished_at"], 40, "the end of the job")
+    state = berg.state("alone")
+    assert state["state"] == "FAILED", state
+    why = "alone-1 did not come within 0.1 minutes (--wait-minutes). Go on: berg run --resume alone"
+    assert state["reason"].startswith(why), state["reason"]
+    wait_for(lambda: not alive(kube, "alone"), 60, "the end of the pods")
+
+
+@pytest.mark.slow
+def test_a_job_is_killed_while_its_slice_has_no_room(berg, cloud, kube):
+    with lost_without_room(berg, cloud, kube, "dead"):
+        killed = berg("kill", "-y", "dead")
+        assert killed.returncode == 0, killed.stderr
+    assert berg.state("dead")["state"] == "KILLED"
+    assert berg.objects("berg_results/dead/")["berg_results/dead/0"] == b"1\n", "it is kept"
+    wait_for(lambda: not kube.pods(), 60, "the end of the pods")
+    services = [each["metadata"]["name"] for each in kube.get("services")["items"]]
+    assert not [each for each in services if each.startswith("berg-slice-")]
+    assert not nodes_of(kube)
 
 
 @pytest.mark.slow

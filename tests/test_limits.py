@@ -5,12 +5,14 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import googleapiclient
 import pytest
 
 from berg import job, states
 from berg.google import prices
+from berg.laptop import limits
 
 HOURLY = 0.35 + 8 * 0.031611 + 30 * 0.004237 + 200 * 0.1 / 730  # of one T4 with its disk
 T4 = ("run", "-t", "t4", "--dry-run")
@@ -108,6 +110,31 @@ def test_much_money_is_asked_for_first(berg):
     unanswered = berg("run", "-t", "t4", "true", BERG_ASK_ABOVE="9", stdin="")
     assert unanswered.returncode == 1 and "do without it: -y" in unanswered.stderr
     assert not berg.machines() and not berg.objects(".berg/jobs/")
+
+
+def test_a_plan_of_unknown_price_asks_too(berg, cloud):
+    dear = ("run", "-t", "h100", "-g", "8", "--spot", "true")
+    shown = berg(*dear, BERG_ASK_ABOVE="1000", stdin="n\n")
+    assert "whether it is over $1,000 (ask_above). Start it?" in shown.stderr, shown.stderr
+    assert shown.returncode == 130 and "nothing was done" in shown.stderr
+    assert not berg.machines() and not berg.objects(".berg/jobs/")
+
+
+@pytest.mark.parametrize(
+    ("bound", "priced", "usd", "says"),
+    [
+        (1000, True, 10.0, ""),
+        (1000, True, 2000.0, "This may cost $2,000. Start it?"),
+        (1000, True, None, "What this may cost is unknown"),
+        (1000, False, None, ""),  # of a reservation, or a pod that any node may hold
+        (0, True, None, ""),
+    ],
+)
+def test_when_a_plan_asks(monkeypatch, bound, priced, usd, says):
+    monkeypatch.setattr(limits, "worst", lambda *_: usd)
+    settings = SimpleNamespace(ask_above=bound)
+    plan = SimpleNamespace(config=settings, offer=SimpleNamespace(priced=priced or None))
+    assert limits.question(plan)[: len(says) or None] == says
 
 
 def test_who_agrees_before_is_not_asked(berg):

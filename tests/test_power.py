@@ -9,6 +9,7 @@ from conftest import wait_for
 from test_ssh import needs_sshd
 
 from berg import BergError, config, states
+from berg.commands import running
 from berg.google import moving
 from berg.google.accelerators import Shape
 from berg.inventory import Machine
@@ -268,11 +269,30 @@ def test_a_price_that_is_not_known_is_said(monkeypatch):
     said = []
     for hourly in (None, 0.0125):
         monkeypatch.setattr(power.standing, "machine_rate", lambda *_, hourly=hourly: hourly)
-        said.append(power.cost_of(config.Config(), Machine("box", "us-central1-a", disk_gb=200)))
-    assert said == [
-        "Its disk of 200 GB costs money until it is deleted; its price is unknown",
-        "Its disk of 200 GB costs about $0.30 a day until it is deleted",
-    ]
+        for days in (0, 14):
+            settings = config.Config(max_stopped_days=days)
+            said.append(power.cost_of(settings, Machine("box", "us-central1-a", disk_gb=200)))
+    unknown = "Its disk of 200 GB costs money, nobody knows how much, until it is deleted"
+    known = "Its disk of 200 GB costs about $0.30 a day until it is deleted"
+    offered = ", which berg reap offers after 14 days"
+    assert said == [unknown, unknown + offered, known, known + offered]
+
+
+@pytest.mark.parametrize(
+    ("machine", "model"),
+    [
+        ({"machine_type": "a2-ultragpu-1g"}, "STANDARD"),
+        ({"machine_type": "g2-standard-12"}, "FLEX_START"),
+        ({"machine_type": "g2-standard-12", "num_machines": 2}, "STANDARD"),
+        ({"machine_type": "g2-standard-12", "place": "gke"}, "STANDARD"),
+    ],
+)
+def test_no_command_that_would_be_refused_is_offered(machine, model):
+    box = Job("box", "", "", "box", "", "", "")
+    can = running.how_to_live_with(replace(box, machine_type="g2-standard-12"), "SPOT")
+    assert can == "Log in:  berg ssh box\nStop it: berg stop box\nEnd it:  berg kill box\n"
+    cannot = running.how_to_live_with(replace(box, **machine), model)
+    assert cannot == "Log in:  berg ssh box\nEnd it:  berg kill box\n"
 
 
 def embedded_machine(

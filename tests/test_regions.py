@@ -97,6 +97,24 @@ def test_of_machines_that_come_in_two_regions_at_once_one_group_has_the_job(berg
     wait_for(lambda: not zones_of(cloud, "twice"), 30, "the end of all machines")
 
 
+@pytest.mark.slow
+def test_machines_that_come_in_vain_do_not_end_those_that_have_the_job(berg, cloud):
+    cloud.call("POST", "/_berg/stockout", {})
+    ran = berg("run", *FLEX, *BOTH, "-n", "vain", "--each", "sleep 15")
+    assert ran.returncode == 0, ran.stderr
+    gone = {"method": "compute.regionInstanceGroupManagers.delete", "status": 503, "times": None}
+    cloud.fault(match="/us-central1/", **gone)
+    cloud.call("POST", "/_berg/stockout", {"zone": "us-east1-c", "on": False})
+    wait_for(lambda: berg.state("vain")["state"] == "RUNNING", 90, "its command")
+    cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a", "on": False})
+    wait_for(lambda: len(zones_of(cloud, "vain")) == 4, 30, "the machines of both")
+    wait_for(lambda: berg.state("vain")["state"] == "SUCCEEDED", 120, "its end")
+    assert (berg.state("vain")["attempt"], berg.state("vain")["restarts"]) == (1, 0)
+    cloud.call("DELETE", "/_berg/faults")
+    wait_for(lambda: not where_it_waits(berg, "vain"), 90, "the end of both groups")
+    wait_for(lambda: not zones_of(cloud, "vain"), 30, "the end of all machines")
+
+
 def where_it_waits(berg, name: str) -> set[str]:
     return groups.regions(berg.bucket.config, name)
 

@@ -44,12 +44,16 @@ def test_a_job_uses_what_is_reserved_and_gives_it_back(berg, cloud, reserve):
     reserve("mine", "n1-standard-8")
     dry = berg("run", "-g", "0", "--reservation", "mine", "--dry-run", "true")
     assert f"Reserved  mine in {ZONE}: 1 of 1 x n1-standard-8 free" in dry.stderr
-    assert f"Zones     {ZONE}\n" in dry.stderr and "Price" not in dry.stderr
+    assert f"Zones     {ZONE}\n" in dry.stderr
+    assert "Price     that of the reservation, which is paid for" in dry.stderr
     affinity = body_of(dry)["reservationAffinity"]
     assert affinity["values"] == ["mine"]
     assert "provisioningModel" not in body_of(dry)["scheduling"]
-    ran = berg("run", "-g", "0", "--reservation", "mine", "-n", "first", "sleep 60")
+    mine = ("-g", "0", "--reservation", "mine", "-n", "first")
+    ran = berg("run", *mine, "sleep 60", BERG_ASK_ABOVE="1", stdin="")
     assert ran.returncode == 0, ran.stderr
+    now = json.loads(berg("costs", "--json").stdout)["now"]
+    assert [(each["name"], each["usd_per_hour"]) for each in now] == [("first", None)]
     row = cloud.call("GET", f"{HELD}/mine")["specificReservation"]
     assert (row["count"], row["inUseCount"]) == ("1", "1")
     full = berg("run", "-g", "0", "--reservation", "mine", "-n", "second", "true")
@@ -90,12 +94,13 @@ def test_a_name_of_another_project_s_is_said_in_full(berg, cloud, reserve):
             ("--reservation", "none"),
             "there is no reservation 'none'. What there is: small in us-central1-b: 1 of 1",
         ),
+        (("--reservation", "none"), "Another project's: projects/OWNER/reservations/NAME"),
         (("--reservation", "a/b"), "is no name"),
         (("--reservation", "small", "--spot"), "leave out --spot"),
         (("--reservation", "small", "--flex"), "leave out --flex"),
         (("--reservation", "small", "-c", "16"), "no machine of type n1-standard-16"),
         (("--reservation", "small", "--zone", "us-central1-a"), "in us-central1-a can use"),
-        (("--reservation", "small", "--max-cost", "5"), "is unknown"),
+        (("--reservation", "small", "--max-cost", "5"), "costs the same whether it is used"),
     ],
 )
 def test_what_no_reservation_is_for(berg, reserve, options, says):

@@ -140,6 +140,9 @@ def test_what_is_stopped_costs_its_disk_and_what_waits_nothing(berg, cloud):
         patch.setenv("BERG_HOME", str(berg.home))
         assert rate("TERMINATED") == pytest.approx(0.1) and rate("PENDING") == 0
         assert rate("RUNNING") == pytest.approx(0.1 + 0.35 + 8 * 0.031611 + 30 * 0.004237)
+        for reserved in ("RESERVATION_BOUND", "SPECIFIC_RESERVATION"):
+            machine = replace(machine, model=reserved)
+            assert rate("RUNNING") is None and rate("TERMINATED") == pytest.approx(0.1)
 
 
 def test_gpus_are_compared_by_price(berg):

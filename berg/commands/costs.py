@@ -90,6 +90,8 @@ def price(plan: Plan, jobs: int, at_once: int) -> str:
 
     "" for pods without GPUs, which any node may hold.
     """
+    if plan.offer.reservation:
+        return "that of the reservation, which is paid for whether it is used or not"
     if plan.offer.priced is None:
         return ""
     region = spending.region_of(plan.offer.zones[0])

@@ -25,6 +25,8 @@ from berg.commands.terminal import (
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from berg.job import Job
+
 SHOWN = 8  # names that kill says at once; of more the first ones
 
 
@@ -119,12 +121,22 @@ def devbox(as_json: bool, dry_run: bool, **options: Any) -> None:
     if launched is None:
         return
     _, this, zone = launched
-    name = this.job_name
-    say(f"Log in:  berg ssh {name}\nStop it: berg stop {name}\nEnd it:  berg kill {name}\n")
+    say(how_to_live_with(this, spec.model))
     if as_json:
         plain.echo(
             json.dumps({"name": this.job_name, "zone": zone, "results": this.gcs_results_dir})
         )
+
+
+def how_to_live_with(this: "Job", model: str) -> str:
+    """Return the commands for a devbox that is there now, paid for in a way."""
+    from berg.laptop import power
+
+    name, kind = this.job_name, this.machine_type
+    stop = f"Stop it: berg stop {name}\n"
+    if power.why_never("devbox", this.place, this.num_machines, kind, model):
+        stop = ""
+    return f"Log in:  berg ssh {name}\n{stop}End it:  berg kill {name}\n"
 
 
 @click.command()

@@ -96,15 +96,15 @@ def start_machines(
 
 
 def ask(plan: Plan, num_jobs: int = 0) -> None:
-    """Ask before a plan is carried out that may cost much, unless it is agreed to."""
+    """Ask before a plan is carried out that may cost much, or nobody knows how much, unless it is
+    agreed to.
+    """
     from berg.laptop import limits
 
-    usd, bound = limits.worst(plan, num_jobs), plan.config.ask_above
-    if not bound or usd is None or usd <= bound:
-        return
     if click.get_current_context().meta.get(AGREED):
         return
-    click.confirm(f"This may cost ${usd:,.0f}. Start it?", abort=True, err=True)
+    if question := limits.question(plan, num_jobs):
+        click.confirm(question, abort=True, err=True)
 
 
 def follow(launched: Launched, wait: bool, tail: bool, as_json: bool) -> int:

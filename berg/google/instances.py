@@ -19,6 +19,8 @@ from berg.google import api
 from berg.google.api import OperationFailed, call, last_part, pages, wait
 from berg.inventory import Machine
 
+RESERVED = "SPECIFIC_RESERVATION"  # what a machine consumes that names its reservation
+
 
 def ours(config: Config) -> str:
     """The filter for what berg made for the jobs of this bucket."""
@@ -47,6 +49,7 @@ def find(
     wanted += [f'(name="{name}")' for name in names]
     fields = "name,id,zone,status,labels,creationTimestamp,guestAccelerators,networkInterfaces"
     fields += ",machineType,scheduling/provisioningModel,disks/diskSizeGb"
+    fields += ",reservationAffinity/consumeReservationType"
     listed = pages(
         config,
         f"/zones/{zone}/instances" if zone else "/aggregated/instances",
@@ -83,13 +86,21 @@ def machine_of(instance: dict[str, Any]) -> Machine:
         internal_ip=interface.get("networkIP", ""),
         place=instance.get("labels", {}).get("berg-place", "gce"),
         machine_type=last_part(instance["machineType"]),
-        model=instance.get("scheduling", {}).get("provisioningModel", "STANDARD"),
+        model=model_of(instance),
         disk_gb=sum(int(disk.get("diskSizeGb", 0)) for disk in instance.get("disks", [])),
         gpus=", ".join(
             f"{gpu['acceleratorCount']} x {gpu['acceleratorType'].rpartition('-')[2]}"
             for gpu in gpus
         ),
     )
+
+
+def model_of(instance: dict[str, Any]) -> str:
+    """Return how a machine is paid for, in the API's words: with a reservation if it names one."""
+    if instance.get("reservationAffinity", {}).get("consumeReservationType") == RESERVED:
+        return RESERVED
+    model: str = instance.get("scheduling", {}).get("provisioningModel", "STANDARD")
+    return model
 
 
 def path_of(machine: Machine) -> str:

@@ -79,7 +79,8 @@ def find(config: Config, text: str, machine_type: str, zones: list[str]) -> Rese
     named = [each for each in there if each.name == parts[2]]
     if not named:
         known = f"What there is: {'; '.join(map(str, there))}" if there else "There is none at all"
-        raise BergError(f"there is no reservation {text!r}. {known}")
+        other = ". Another project's: projects/OWNER/reservations/NAME" * (not parts[1])
+        raise BergError(f"there is no reservation {text!r}. {known}{other}")
     for each in named:
         if each.machine_type == machine_type and (not zones or each.zone in zones):
             return each

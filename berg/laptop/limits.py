@@ -37,6 +37,11 @@ def limited(plan: Plan, num_jobs: int = 0) -> Plan:
     if not usd:
         return plan
     hourly = spending.dearest(plan.job.rates, plan.offer.zones)
+    if plan.offer.reservation:
+        raise BergError(
+            "what is reserved costs the same whether it is used or not, so that nothing can keep "
+            f"it below ${usd:,.2f}. Limit the time: --max-hours. Without a limit: --max-cost 0"
+        )
     if hourly is None:
         raise BergError(
             f"what an hour costs in {', '.join(plan.offer.zones)} is unknown, so that nothing can "
@@ -58,6 +63,23 @@ def worst(plan: Plan, num_jobs: int = 0) -> float | None:
     if hourly is None:
         return None
     return hourly * (num_jobs or plan.job.num_machines) * plan.job.max_run_seconds / 3600
+
+
+def question(plan: Plan, num_jobs: int = 0) -> str:
+    """Return what to ask before a plan is carried out; "" if it costs too little for that, or
+    nothing has a price of its own: what is reserved, and pods that any node may hold.
+    """
+    usd, bound = worst(plan, num_jobs), plan.config.ask_above
+    if not bound or plan.offer.priced is None:
+        return ""
+    if usd is None:
+        return (
+            f"What this may cost is unknown, so that nobody can say whether it is over ${bound:,} "
+            "(ask_above). Start it?"
+        )
+    if usd <= bound:
+        return ""
+    return f"This may cost ${usd:,.0f}. Start it?"
 
 
 def check_budget(config: Config) -> None:

@@ -289,14 +289,16 @@ def finish_move(config: Config, found: Entry, say: Say) -> Entry:
 
 
 def cost_of(config: Config, machine: Machine) -> str:
-    """Return what a stopped machine costs, in words."""
+    """Return what a stopped machine costs, and until when, in words."""
     region = spending.region_of(machine.zone)
     prices.latest(config, [region])
     hourly = standing.machine_rate(config, replace(machine, status="TERMINATED"))
-    disk = f"Its disk of {machine.disk_gb} GB"
-    if hourly is None:
-        return f"{disk} costs money until it is deleted; its price is unknown"
-    return f"{disk} costs about ${hourly * 24:.2f} a day until it is deleted"
+    amount = "money, nobody knows how much,"
+    if hourly is not None:
+        amount = f"about ${hourly * 24:.2f} a day"
+    days = config.max_stopped_days
+    offered = f", which berg reap offers after {days} days" * bool(days)
+    return f"Its disk of {machine.disk_gb} GB costs {amount} until it is deleted{offered}"
 
 
 def note_stopped(config: Config, entries: list[Entry]) -> None:

@@ -38,6 +38,7 @@ APIS = {
     "iam": "the machines' account",
     "cloudresourcemanager": "the rights of that account",
     "secretmanager": "--secret",
+    "cloudbilling": "prices",
 }
 POD_VERBS = ("delete", "exec", "get", "getLogs", "list", "update")
 STATES = 5_000  # that are compared with the index: more would take longer than anybody waits

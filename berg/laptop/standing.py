@@ -68,6 +68,8 @@ def machine_rate(config: Config, machine: Machine) -> float | None:
     shape = shape_of(machine)
     if machine.status in STOPPED:
         return listed.disk_per_hour(shape.disk_type, machine.disk_gb)
+    if machine.model not in prices.MODELS:  # what is reserved is paid for whether it is used or not
+        return None
     return listed.per_hour(shape, machine.model, machine.disk_gb)
 
 

@@ -223,24 +223,32 @@ class Attempt:
             )
 
     def check_region(self) -> None:
-        """Wait until the first machine of a job that waited in several regions has it; raise Ended
-        if that is in another region than this one, so that these machines came in vain.
+        """Wait until the first machine here has a job that waited in several regions; raise Ended
+        where it does not come to that, so that these machines came in vain.
 
-        All have the same names there: until then none may write what the others read.
+        All have the same names there: until then none may write what the others read. That
+        another region has the job decides nothing here: its machines may be lost by now, so that
+        the first one here takes it over, or else gives up for all.
         """
         if self.leads or len(self.job.regions) < 2:
             return
         end = time.monotonic() + COMING
         try:
-            while self.states.read().state == "SUBMITTED" and time.monotonic() < end:
-                if self.stopping.event.wait(1):  # such as by who has the job and deletes this group
+            while not (self.states.read().final or self.is_taken_here()):
+                # such as by the first machine here, or who has the job, and deletes this group
+                if time.monotonic() > end or self.stopping.event.wait(1):
                     break
         except (NoJob, Damaged) as error:
             raise Ended(error.message) from None
-        state, here = self.state, self.machine.zone.rpartition("-")[0]
-        if state.state not in job.ACTIVE[1:] or state.zone.rpartition("-")[0] != here:
+        state = self.state
+        if state.final or not self.is_taken_here():
             who = f"{state.machine} in {state.zone}" if state.machine else "no first machine"
             raise Ended(f"{who} has job {self.name}; leaving it to it")
+
+    def is_taken_here(self) -> bool:
+        """Whether a machine of this one's region has the job."""
+        here = self.machine.zone.rpartition("-")[0]
+        return self.state.state != "SUBMITTED" and self.state.zone.rpartition("-")[0] == here
 
     def check_in_time(self) -> None:
         """Raise BergError if this pod comes after the limit for the first of the job's to come."""

@@ -35,6 +35,7 @@ def attempt(*states: State, leads: bool = False, regions=("us-central1", "us-eas
         return found.state
 
     found.states = SimpleNamespace(read=read)
+    found.is_taken_here = lambda: Attempt.is_taken_here(found)
     return found
 
 
@@ -44,12 +45,24 @@ def test_machines_wait_for_the_first_one_and_go_on_with_it():
     Attempt.check_region(attempt(regions=["us-central1"]))
 
 
-@pytest.mark.parametrize(
-    "states", [[ELSEWHERE], [State(), ELSEWHERE], [State("KILLED", zone="us-central1-a")], []]
-)
-def test_machines_leave_a_job_that_others_have(states):
+def test_machines_wait_for_the_first_one_to_take_over_what_is_lost_elsewhere():
+    Attempt.check_region(attempt(ELSEWHERE, HERE))
+
+
+@pytest.mark.parametrize("states", [[State("KILLED", zone="us-central1-a")], []])
+def test_machines_leave_a_job_that_is_over_or_gone(states):
     with pytest.raises(Ended):
         Attempt.check_region(attempt(*states))
+
+
+def test_machines_leave_a_job_that_others_have_when_the_first_one_did_or_never_came(monkeypatch):
+    deleted = attempt(ELSEWHERE, ELSEWHERE)
+    deleted.stopping.request(SHUT_DOWN)
+    with pytest.raises(Ended, match="duo-0 in us-east1-b has job duo"):
+        Attempt.check_region(deleted)
+    monkeypatch.setattr("berg.machine.attempt.COMING", -1)
+    with pytest.raises(Ended, match="duo-0 in us-east1-b has job duo"):
+        Attempt.check_region(attempt(ELSEWHERE, ELSEWHERE))
 
 
 def test_machines_that_are_deleted_while_they_wait_say_nothing():
