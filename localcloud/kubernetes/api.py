@@ -64,6 +64,7 @@ from localcloud.kubernetes.kinds import (
 from localcloud.kubernetes.plane import Plane
 from localcloud.kubernetes.store import Selector
 from localcloud.kubernetes.tables import table
+from localcloud.kubernetes.words import invalid
 
 log = logging.getLogger("localcloud")
 
@@ -388,7 +389,10 @@ def in_form(request: web.Request, kind: Kind, thing: dict, meta: dict) -> dict:
 
 def included(request: web.Request, *things: dict) -> list[dict | None]:
     """What the rows of a table have of their objects."""
-    wanted = request.query.get("includeObject", "Metadata")
+    wanted = request.query.get("includeObject") or "Metadata"
+    if wanted not in ("Metadata", "Object", "None"):
+        why = invalid("includeObject", wanted, "must be 'Metadata', 'Object', 'None', or empty")
+        raise Refusal(400, "BadRequest", f"Unable to convert to Table as requested: {why}")
     if wanted == "None":
         return [None] * len(things)
     return [thing if wanted == "Object" else partial(thing) for thing in things]

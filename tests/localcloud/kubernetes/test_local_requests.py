@@ -407,6 +407,18 @@ def test_answers_in_other_forms(kube, asked):
     assert kube.raw("GET", asked, headers={"Accept": "text/html, */*;q=0.1"}).ok
 
 
+def test_a_table_of_unknown_objects(kube, asked):
+    headers = {"Accept": "application/json;as=Table;g=meta.k8s.io;v=v1"}
+    found = kube.raw("GET", asked, headers=headers, includeObject="Foo")
+    assert (found.status_code, found.json()["message"]) == (
+        400,
+        'Unable to convert to Table as requested: includeObject: Invalid value: "Foo": must be '
+        "'Metadata', 'Object', 'None', or empty",
+    )
+    rows = kube.raw("GET", asked, headers=headers, includeObject="None").json()["rows"]
+    assert rows[0].get("object") is None
+
+
 def test_a_deletion_whose_options_cannot_be_read(kube, asked):
     assert kube.raw("DELETE", asked, gracePeriodSeconds="x").status_code == 400
     found = kube.raw("DELETE", asked, {"dryRun": ["Foo"]})
