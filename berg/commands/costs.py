@@ -124,7 +124,8 @@ def at_most(plan: Plan, jobs: int) -> str:
     hours = plan.job.max_run_seconds / 3600
     limit = f"{tidy(jobs * hours)} machine-hours" if jobs else f"{tidy(hours)} h"
     if usd is None:
-        return "at most unknown: some of the regions have no price"
+        unpriced = set(map(spending.region_of, plan.offer.zones)) - plan.job.rates.keys()
+        return f"at most unknown: no price in {', '.join(sorted(unpriced))}"
     amount = f"{usd:,.0f}" if usd >= 10 else dollars(usd)
     return f"at most ${amount} in {limit}"
 
