@@ -30,15 +30,17 @@ NOTE = (
 )
 IMPORTS = "python with the libraries that ask and create"
 LIBRARIES = """
+import gc
+gc.set_threshold(100_000)
 import click, git, google.auth.transport.requests
 from berg.google import instances
 instances.import_compute()
 """
 VERY_FAR = 0.5  # seconds: what the laptop computes between two requests is short beside it
 WHY = (
-    "the limit is the last row, python with the libraries: half of the interpreter's time is google-cloud-compute's import, "
-    "which makes 2,200 classes, and which the other half (git, the plan, two requests that follow it) cannot run beside, as "
-    "python's lock lets one thread compute"
+    "the limit is python with the libraries (the last row, 30 ms away), and two round trips that follow it: of what python "
+    "computes 52 % is google-cloud-compute's import, which makes 2,200 classes, and 40 % the other libraries; they share "
+    "python's lock, so that only waits run beside them. Berg's own is a tenth of the CPU"
 )
 WHY_TRIPS = (
     "the limit is 6: three are the first requests with their handshakes; a machine comes after its job, which comes after "
@@ -64,7 +66,7 @@ def berg(cloud: Cloud, repo: Path, name: str) -> Cost:
 def edit(cloud: Cloud, repo: Path, away: float, number: int) -> Cost:
     """Submit the repo after an edit, so far from the cloud."""
     text = f"edit = {number}  # {away} s away\n"
-    (repo / "package7/module3/file12.py").write_text(text)
+    (repo / "package0/module3/file12.py").write_text(text)
     with cloud.far(away):
         return berg(cloud, repo, f"away-{away * 1000:.0f}-{number}")
 
@@ -92,7 +94,7 @@ def measure(repeats: int) -> list[Result]:
         for name, side in list(sides.items())[:: -1 if number % 2 else 1]:
             with Cloud() as cloud:
                 first[name].append(side(cloud, repo, "first"))
-                (repo / "package7/module3/file11.py").write_text(f"edit = {number}  # for {name}\n")
+                (repo / "package0/module3/file11.py").write_text(f"edit = {number}  # for {name}\n")
                 second[name].append(side(cloud, repo, "second"))
                 if name == BERG:
                     for each in range(3):
