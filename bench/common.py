@@ -186,6 +186,24 @@ def ratio(
     )
 
 
+def least(costs: dict[str, list[Cost]], one: str, other: str | Iterable[str]) -> str:
+    """Return what the computer lets a ratio of walls be at the least, in words: the CPU of one side
+    and of the cloud that serves it, on all cores, or that of the cloud alone, which is one process.
+    """
+    others = [other] if isinstance(other, str) else other
+    wall = min(median(costs[name]) for name in others if name in costs)
+    own, served, cores = (
+        median(costs[one], "cpu"),
+        median(costs[one], "served"),
+        os.cpu_count() or 1,
+    )
+    limit = max((own + served) / cores, served)
+    return (
+        f"it takes {own:.2f} s of CPU and the embedded cloud beside it {served:.2f} s; on {cores} cores "
+        f"that lets {limit / wall:.2f} x be the least"
+    )
+
+
 def markdown(results: list[Result]) -> str:
     lines = []
     for result in results:

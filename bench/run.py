@@ -11,10 +11,12 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import check
@@ -47,6 +49,12 @@ SCRIPTS = [
     "halving",
 ]
 PAGE = common.TOP / "docs/benchmarks.md"
+# the sentence of a section; in older ones it names no cores
+MEASURED = re.compile(
+    r"^Measured on (?P<day>[\d-]+)( at \w+)?, with \d+ repeats"
+    r"(, on (?P<cores>\d+) cores \(.*\), of which (?P<busy>[\d.]+) had other work)?\.$",
+    re.M,
+)
 HEAD = """# Benchmarks
 
 ```bash
@@ -57,11 +65,11 @@ make bench CHECK=1      # compares ratios and counts with this page, and fails w
 .venv/bin/python bench/startup.py --repeats 5       # one, which prints its tables
 ```
 
-On {machine}; each section says when.
+{measured}
 
 Programs that are compared run in turn, in one run. On the other end of all of them is the
 [embedded cloud](embedded-cloud.md) of this repository, a fresh one for each side where a note says so, on the same
-computer: there is no network between, and its CPU time comes out of the same {cpus} cores. Where a title says how far
+computer: there is no network between, and its CPU time comes out of the same cores. Where a title says how far
 away the cloud is, each request takes that time, and the first one on a connection thrice, for the handshakes of TCP and
 TLS; machines are near. Round trips are those of the longest chain of a laptop's requests of which each began when the one
 before it had ended; where the cloud answers in no time that is chance. CPU is user and system time of a program and its
@@ -127,19 +135,59 @@ def write(rows: dict[str, str], sections: dict[str, str]) -> None:
             rows[script] = "".join(
                 line for line in old.splitlines(keepends=True) if line.startswith(f"| {script} |")
             )
+    there = [script for script in SCRIPTS if script in sections]
     text = HEAD.format(
-        machine=f"{os.cpu_count()} cores ({platform.machine()}, {platform.system()} {platform.release()})",
-        cpus=os.cpu_count(),
+        measured=told_by(sections[script] for script in there),
         versions="| | version |\n|---|---|\n"
         + "\n".join(f"| {name} | {text} |" for name, text in versions().items()),
     )
     text += "\n## Targets\n\n| script | | measured | target: at most | |\n|---|---|---:|---:|---|\n"
-    there = [script for script in SCRIPTS if script in sections]
     PAGE.write_text(
         text
         + "".join(rows[script] for script in there)
         + "".join(f"\n{title(script)}{sections[script].rstrip()}\n" for script in there)
     )
+
+
+def told_by(sections: Iterable[str]) -> str:
+    """Return when, on how many cores and beside how much other work sections were measured."""
+    found = [MEASURED.search(section) for section in sections]
+    days = sorted({each["day"] for each in found if each})
+    cores = sorted({int(each["cores"]) for each in found if each and each["cores"]})
+    busy = sorted({float(each["busy"]) for each in found if each and each["busy"]})
+    words = [f"Measured {between(days)}"]
+    if cores:
+        words.append(f"on {' and '.join(map(str, cores))} cores")
+    if busy:
+        words.append(f"of which {between(busy)} had other work when a section began")
+    unknown = sum(not each or not each["cores"] for each in found)
+    rest = f", but for {unknown} older ones" if unknown else ""
+    return f"{', '.join(words)}: each section says its own{rest}."
+
+
+def between(values: Sequence[object]) -> str:
+    """Return the first and the last of some values in words."""
+    if not values:
+        return "never"
+    first, last = values[0], values[-1]
+    return f"{first}" if first == last else f"{first} to {last}"
+
+
+def circumstances() -> str:
+    """Return the computer that measures, and how many of its cores have other work now."""
+    before = cpu_seconds()
+    time.sleep(1)
+    busy = cpu_seconds() - before
+    return (
+        f"on {os.cpu_count()} cores ({platform.machine()}, {platform.system()} "
+        f"{platform.release()}), of which {busy:.1f} had other work"
+    )
+
+
+def cpu_seconds() -> float:
+    """Return how long the computer's cores have been at work since it was started."""
+    user, nice, system = Path("/proc/stat").read_text().split()[1:4]
+    return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def title(script: str) -> str:
@@ -150,6 +198,7 @@ def measure(script: str, repeats: int) -> tuple[str, str] | None:
     """Run a script; return its rows in the table of targets and its section, None if it fails."""
     path = Path(__file__).with_name(f"{script}.py")
     command: list[str | Path] = [sys.executable, path, "--json", "--repeats", str(repeats)]
+    computer = circumstances()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         return None
@@ -168,7 +217,10 @@ def measure(script: str, repeats: int) -> tuple[str, str] | None:
                 each.show(each.limit),
             ]
             rows += f"| {' | '.join(cells)} | {'met' if each.met else '**missed**'} |\n"
-    note = f"Measured on {time.strftime('%Y-%m-%d')} at {commit()}, with {repeats} repeats."
+    note = (
+        f"Measured on {time.strftime('%Y-%m-%d')} at {commit()}, with {repeats} repeats, "
+        f"{computer}."
+    )
     return rows, f"{answer['about']}\n\n{note}\n\n{common.markdown(results)}"
 
 

@@ -15,6 +15,7 @@ from berg.google.accelerators import Shape
 from berg.google.networks import Ways
 from berg.google.reservations import Reservation
 from berg.google.storage import Listed
+from berg.inventory import Machine
 from berg.job import NO_GROUP, Group, Job, machine_names
 
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google takes as maxRunDuration
@@ -456,6 +457,8 @@ class Plan:
     drawn: str = ""  # how the values of a sweep's jobs came about, for its record
     # what the bucket had of the archives and the code, by the objects' names
     there: dict[str, Listed] = field(repr=False, default_factory=dict)
+    code_bytes: int = 0  # about, that are to be sent of the code
+    left: list[Machine] = field(default_factory=list)  # that an earlier job of the name still has
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property

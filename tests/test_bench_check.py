@@ -1,6 +1,9 @@
-"""Benchmarks that are worse than in the page are found, and noise is not."""
+"""Benchmarks that are worse than in the page are found, and noise is not; the page says where and when
+it was measured.
+"""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +60,40 @@ def test_noise(check, before, now, is_worse):
 
 def test_what_is_new_is_no_regression(check):
     assert check.regressions({}, {"a: b": (9, "x")}) == {}
+
+
+@pytest.fixture(scope="module")
+def run():
+    sys.path.insert(0, str(TOP / "bench"))
+    try:
+        spec = importlib.util.spec_from_file_location("bench_run", TOP / "bench/run.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(TOP / "bench"))
+    return module
+
+
+def test_the_page_says_what_its_sections_say_of_when_and_where(run):
+    new = (
+        "Measured on 2026-11-2{} at 0123456789ab, with 5 repeats, on 4 cores (x86_64, Linux 6.1), "
+    )
+    new += "of which {} had other work."
+    first, second = f"About\n\n{new.format(1, 0.2)}\n", f"About\n\n{new.format(3, 1.5)}\n"
+    old = "About\n\nMeasured on 2026-11-25, with 3 repeats.\n"
+    assert run.told_by([first]) == (
+        "Measured 2026-11-21, on 4 cores, of which 0.2 had other work when a section began: "
+        "each section says its own."
+    )
+    assert run.told_by([second, old, first]) == (
+        "Measured 2026-11-21 to 2026-11-25, on 4 cores, of which 0.2 to 1.5 had other work when a "
+        "section began: each section says its own, but for 1 older ones."
+    )
+    assert run.MEASURED.search(
+        f"Measured on 2026-11-21 at ab, with 1 repeats, {run.circumstances()}."
+    )
+
+
+def test_the_page_has_a_sentence_of_each_section(run):
+    sections = PAGE.split("\n## `bench/")[1:]
+    assert sections and all(run.MEASURED.search(section) for section in sections)

@@ -1,6 +1,7 @@
 """What is decided about jobs: whether they are lost, what a kill waits for, what rm deletes."""
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -116,6 +117,44 @@ def test_of_a_sweep_all_machines_must_be_without_a_worker():
     words["a-1"] = "end"
     seen = jobs.conclude(of_sweep, 99, there, lambda: False, lambda machine: words[machine.name])
     assert "delete the machine: berg reap. The end of its console: end" in seen.reason
+
+
+class Watched(Machine):
+    """A machine that counts how often somebody looks at its status."""
+
+    looks = 0
+
+    def __getattribute__(self, name: str):
+        Watched.looks += name == "status"
+        return super().__getattribute__(name)
+
+
+def test_all_waiting_jobs_of_a_sweep_look_at_its_machines_once():
+    labels = {"berg-sweep": "s"}
+    there = [Watched(f"s-machine-{n}", "zone", "RUNNING", labels=labels) for n in range(20)]
+    state = State("SUBMITTED", job=Summary(sweep="s", wait_seconds=100))
+    stored = [states.Stored(f"s-{n:03}", state, 1) for n in range(300)]
+    settings = config.Config()
+    owned = jobs.by_owner(there)
+    found = [jobs.entry(settings, each, owned, words=lambda machine: "") for each in stored]
+    assert {each.status for each in found} == {"SUBMITTED"}
+    assert Watched.looks <= 3 * len(there)
+
+
+def test_who_waits_for_several_jobs_of_a_sweep_lists_its_machines_once(berg, cloud):
+    cloud.call("POST", "/_berg/settings", {"boot": 0})  # nothing runs
+    assert berg("run", "-g", "0", "-n", "lr", "--grid", "x=1,2,3,4", "echo {x}").returncode == 0
+    settings = cloud.settings(berg.bucket_name)
+    machines = [each for each in jobs.places.machines(settings) if "berg-sweep" in each.labels]
+    running = [
+        replace(found, machines=[machine])
+        for found, machine in zip(jobs.overview(settings, None, "lr-"), machines, strict=True)
+    ]
+    cloud.call("DELETE", "/_berg/requests")
+    with ThreadPoolExecutor(4) as pool:
+        again = list(pool.map(lambda found: jobs.look_again(settings, found), running))
+    assert [len(each.workers) for each in again] == [4] * 4
+    assert cloud.call("GET", "/_berg/requests")["counts"]["compute.instances.list"] == 1
 
 
 def test_what_rm_means_by_names_and_patterns():

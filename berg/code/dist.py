@@ -5,6 +5,7 @@ python need not, which takes 0.15 s of CPU at each start.
 """
 
 import base64
+import contextlib
 import csv
 import hashlib
 import importlib.util
@@ -21,6 +22,7 @@ from berg.config import home
 
 # bytecode that is not compared with its source: the wheel's hash vouches for both
 UNCHECKED = (1).to_bytes(4, "little")
+KEPT = 4  # wheels, of the versions that somebody may go back to
 ON_LAPTOPS = ("berg/commands/", "berg/laptop/", "berg/places/", "berg/watch/")
 
 
@@ -34,7 +36,11 @@ def build_wheel() -> tuple[str, bytes]:
     for name, source in files.items():
         key.update(f"{name} {len(source)} ".encode() + source)
     kept = home() / "wheels" / f"{key.hexdigest()[:16]}.whl"
-    content = kept.read_bytes() if kept.exists() else keep(kept, pack(files | bytecode(files)))
+    try:
+        content = kept.read_bytes()
+    except FileNotFoundError:
+        content = keep(kept, pack(files | bytecode(files)))
+        prune(kept.parent)
     digest = hashlib.sha256(content).hexdigest()[:12]
     # A build tag (it must begin with a digit) keeps the name one that pip takes.
     return f"berg-{__version__}-0{digest}-py3-none-any.whl", content
@@ -47,6 +53,14 @@ def keep(path: Path, content: bytes) -> bytes:
         temporary.write(content)
     Path(temporary.name).replace(path)
     return content
+
+
+def prune(folder: Path) -> None:
+    """Delete all wheels but the newest: each change of berg's code makes one, of megabytes."""
+    with contextlib.suppress(OSError):  # others prune as well
+        made = sorted(folder.glob("*.whl"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in made[KEPT:]:
+            old.unlink()
 
 
 def sources() -> dict[str, bytes]:

@@ -11,7 +11,6 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from berg import columns, job, plain, wrapped
-from berg.code.snapshot import bytes_to_send
 from berg.commands.costs import price
 from berg.commands.terminal import labelled, table
 from berg.google import rights, tpu_nodes
@@ -90,8 +89,8 @@ def code_rows(plan: Plan) -> list[tuple[str, str]]:
         code += f" with {changes}, as {this.git_snapshot[:12]}"
     if this.spec.get("branch") or this.spec.get("commit"):
         code += ", not the working tree"
-    if new := bytes_to_send(snapshot, plan.config.bucket):
-        code += f"; about {size(new)} to send"
+    if plan.code_bytes:
+        code += f"; about {size(plan.code_bytes)} to send"
     changed, left_out = shorten(this.git_changed_files), shorten(snapshot.left_out)
     rows = [("Code", code), *below("", changed), *below("Left out", left_out)]
     return [*rows, *below("Careful", shorten(snapshot.doubtful))]

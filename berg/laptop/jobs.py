@@ -4,10 +4,12 @@ Not covered: all about one (records.py), and its end (ending.py).
 """
 
 import functools
+import math
 import re
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -30,6 +32,8 @@ OFF = (
     "SUSPENDED",
 )
 GOING = ("STOPPING", *OFF)
+LATELY = 0.5  # seconds for which a list of a sweep's machines serves all who wait for its jobs
+LISTING = threading.Lock()  # of who begins one
 LEAVING = 180  # seconds for machines of a job that is over to go
 # What boot.py says on the serial console, among the kernel's lines: as startup script of the old
 # guest agent, of the new one, and as a unit.
@@ -163,6 +167,32 @@ class Entry:
         return told
 
 
+class Crew(list[Machine]):
+    """Machines that belong together, as those of a sweep, for which all of its waiting jobs wait:
+    what each of these asks is looked up once.
+    """
+
+    @functools.cached_property
+    def alive(self) -> list[Machine]:
+        """Those that are not off."""
+        return [machine for machine in self if machine.status not in OFF]
+
+    @functools.cached_property
+    def statuses(self) -> set[str]:
+        """Of those that are not off."""
+        return {machine.status for machine in self.alive}
+
+    @functools.cached_property
+    def vain(self) -> list[str]:
+        """Why those do not begin that end again and again."""
+        return [machine.note for machine in self.alive if machine.is_vain]
+
+    @functools.cached_property
+    def is_queued(self) -> bool:
+        """Whether the cluster holds one back."""
+        return any(machine.is_queued for machine in self.alive)
+
+
 def describe(machine: Machine) -> dict[str, Any]:
     return {
         key: getattr(machine, key)
@@ -182,16 +212,16 @@ def conclude(
     That is a job that is not over, has no machine and waits for none; and one whose machine, or all
     that it waits for in its sweep, ended the startup script without a worker.
     """
-    alive = [machine for machine in machines if machine.status not in OFF]
-    is_fresh = seconds_since_written < patience(state) and not hopeless(state, alive)
+    crew = machines if isinstance(machines, Crew) else Crew(machines)
+    is_fresh = seconds_since_written < patience(state) and not hopeless(state, crew)
     if stands(state, machines) or is_fresh:
         return state
-    if why := given_up(state, seconds_since_written, alive):
+    if why := given_up(state, seconds_since_written, crew):
         return replace(state, state="LOST", reason=f"{why}; end it: berg kill")
-    if is_on_its_way(state, alive):
+    if is_on_its_way(state, crew):
         return state
     # of a cluster the first one, which leads
-    needed = alive if state.job.sweep else alive[:1]
+    needed = crew.alive if state.job.sweep else crew.alive[:1]
     if needed:
         is_lost = all(map(last_words, needed))
         return without_worker(state, needed[0], last_words) if is_lost else state
@@ -203,33 +233,32 @@ def stands(state: job.State, machines: list[Machine]) -> bool:
     return state.final or (state.state == job.STOPPED and bool(machines))
 
 
-def is_on_its_way(state: job.State, alive: list[Machine]) -> bool:
+def is_on_its_way(state: job.State, crew: Crew) -> bool:
     """Return whether a machine has a job, or is in Google's queue for it."""
     if state.state == "SUBMITTED":
-        return any(machine.status == "PENDING" for machine in alive)
-    return bool(alive)
+        return "PENDING" in crew.statuses
+    return bool(crew.alive)
 
 
-def given_up(state: job.State, seconds_since_written: float, alive: list[Machine]) -> str:
+def given_up(state: job.State, seconds_since_written: float, crew: Crew) -> str:
     """Return why a job's pods will not begin: they had a limit to come by, and none of them has, or
     they end again and again before that; "" if they may.
 
     Those that come too late give up themselves, and so do those that wait for others.
     """
-    waits_again = state.state == "SUBMITTED" and any(machine.is_queued for machine in alive)
+    waits_again = state.state == "SUBMITTED" and crew.is_queued
     if state.started_at and not waits_again:
         return ""
-    if vain := hopeless(state, alive):
-        return vain
+    if crew.vain:
+        return crew.vain[0]
     limit = state.job.wait_seconds
-    has_come = any(machine.status == "RUNNING" for machine in alive)
+    has_come = "RUNNING" in crew.statuses
     return job.TOO_LATE if limit and seconds_since_written > limit and not has_come else ""
 
 
-def hopeless(state: job.State, alive: list[Machine]) -> str:
-    """Return why no pod of a job can begin, where none has so far; "" if one may."""
-    vain = [machine.note for machine in alive if machine.is_vain and not state.started_at]
-    return next(iter(vain), "")
+def hopeless(state: job.State, crew: Crew) -> bool:
+    """Return whether no pod of a job can begin, where none has so far."""
+    return bool(crew.vain) and not state.started_at
 
 
 def patience(state: job.State) -> int:
@@ -382,7 +411,7 @@ def by_owner(machines: list[Machine]) -> dict[str, list[Machine]]:
     """Return the machines of each `owner`."""
     owned: dict[str, list[Machine]] = {}
     for machine in machines:
-        owned.setdefault(owner(machine), []).append(machine)
+        owned.setdefault(owner(machine), Crew()).append(machine)
     return owned
 
 
@@ -461,14 +490,43 @@ def waits(config: Config, stored: Stored, waiting: Callable[[str], set[str]] | N
 def look_again(config: Config, found: Entry) -> Entry:
     """Return a job that has a machine as it is now, for who asks often."""
     assert found.machine
-    sweeps, zone = [found.sweep] * bool(found.sweep), found.machine.zone
     with ThreadPoolExecutor(1) as beside:
-        listed = beside.submit(found.place.machines, config, [found.name], sweeps, zone=zone)
+        listed = beside.submit(listed_again, config, found)
         stored = states.read(Bucket(config), found.name)
         machines = listed.result()
     if stored is None:
         return replace(found, state=None, machines=machines)
     return entry(config, stored, by_owner(machines))
+
+
+def listed_again(config: Config, found: Entry) -> list[Machine]:
+    """Return the machines of a job, or of its sweep, in the zone of the one that it has.
+
+    Of several threads that ask for those of a sweep within half a second one asks Google: each of
+    them waits for another job's end.
+    """
+    assert found.machine
+    zone = found.machine.zone
+    if not found.sweep:
+        return found.place.machines(config, [found.name], zone=zone)
+    key, now = (found.sweep, zone), time.monotonic()
+    with LISTING:
+        lists: dict[Any, tuple[float, Future[list[Machine]]]] = vars(config).setdefault("lists", {})
+        began, listed = lists.get(key, (-math.inf, Future()))
+        if is_mine := now > began + LATELY:
+            listed = Future()
+            lists[key] = now, listed
+    if is_mine:
+        settle(listed, lambda: found.place.machines(config, [], [found.sweep], zone=zone))
+    return listed.result()
+
+
+def settle(answer: Future[list[Machine]], ask: Callable[[], list[Machine]]) -> None:
+    """Let all who wait for an answer have it, or what asking for it raised."""
+    try:
+        answer.set_result(ask())
+    except BaseException as error:
+        answer.set_exception(error)
 
 
 def wait_while(there: Callable[[], list[str]], whose: str, say: Callable[[str], None]) -> list[str]:

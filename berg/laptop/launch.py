@@ -25,8 +25,11 @@ from berg.code import dist, packages, revision, snapshot
 from berg.config import Config
 from berg.google import api, data, grants, mounts, offers, owner, prices, secret
 from berg.google.storage import Bucket, Changed, Listed
+from berg.inventory import Machine
 from berg.laptop import index, jobs, limits, power, spending, ssh
 from berg.plan import Choice, JobSpec, Offer, Plan, check_variable
+
+LITTLE = 1 << 20  # bytes of code that are there soon after its job is
 
 
 def prepare(
@@ -62,7 +65,9 @@ def prepare(
         within = pool.submit(limits.check_budget, config)
         region = pool.submit(check_bucket, config)
         free = pool.submit(check_free, config, name, again)
+        left = pool.submit(machines_left, place, config, [] if sweep or again else [name])
         taken = code or snapshot.take(root)
+        code_bytes = snapshot.bytes_to_send(taken, config.bucket)
         bucket_region, _, _ = region.result(), free.result(), within.result()
         (offer, rates), (data_sets, folders) = offered.result(), measured.result()
         wheel, needed, there = ahead.result()
@@ -104,6 +109,8 @@ def prepare(
         secrets=secret_values,
         cluster_key=cluster_key,
         there=there,
+        code_bytes=code_bytes,
+        left=left.result(),
     )
     if sweep:
         return made  # whose limit depends on the number of its jobs
@@ -116,14 +123,35 @@ def look_ahead(
     """Return berg's wheel, the packages that it needs, and what the bucket has of both and of the
     code of a repo that was sent before, by the objects' names.
 
-    A submit would ask for each of them, one after the other.
+    A submit would ask for each of them, one after the other. Each is asked for on a connection of
+    its own, which the submit then writes on: a new one would wait for two handshakes more.
     """
-    wheel, needed = dist.build_wheel(), packages.build()
-    names = [archive_path(name) for name in (wheel[0], needed[0]) if name]
-    if repo and (base := snapshot.base_pack(repo, config.bucket)):
-        names.append(base)
-    found = Bucket(config).gets(names, "name,generation,md5Hash")
-    return wheel, needed, {each.name: each for each in found if each}
+    bucket = Bucket(config)
+    with ThreadPoolExecutor(3) as pool:
+        code = pool.submit(base_there, bucket, repo)
+        wheel, needed = pool.map(
+            lambda build: archive_there(bucket, build()), (dist.build_wheel, packages.build)
+        )
+    found = [wheel[1], needed[1], code.result()]
+    return wheel[0], needed[0], {each.name: each for each in found if each}
+
+
+def base_there(bucket: Bucket, repo: Path | None) -> Listed | None:
+    """Return what the bucket has of a repo's code that was sent before."""
+    base = snapshot.base_pack(repo, bucket.name) if repo else ""
+    return bucket.get(base) if base else None
+
+
+def archive_there(
+    bucket: Bucket, archive: tuple[str, bytes]
+) -> tuple[tuple[str, bytes], Listed | None]:
+    """Return an archive, and what the bucket has of it."""
+    return archive, bucket.get(archive_path(archive[0])) if archive[0] else None
+
+
+def machines_left(place: places.Place, config: Config, names: list[str]) -> list[Machine]:
+    """Return the machines that earlier jobs of these names still have."""
+    return place.machines(config, names) if names else []
 
 
 def sources(config: Config, spec: JobSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -393,9 +421,13 @@ def check_free(config: Config, name: str, again: bool) -> None:
             raise taken(name)
 
 
-def taken(name: str, what: str = "job") -> BergError:
+class Taken(BergError):
+    """Somebody else has the name."""
+
+
+def taken(name: str, what: str = "job") -> Taken:
     """Return the error for a name that somebody else has."""
-    return BergError(
+    return Taken(
         f"there is a {what} {name!r} already. Choose another name: -n NAME (or leave -n out)"
     )
 
@@ -407,18 +439,14 @@ def submit(plan: Plan, say: Callable[[str], None], on_progress: Callable[[int, i
     code. If that fails or is interrupted, what was created is deleted again.
     """
     this, bucket = plan.job, Bucket(plan.config)
-    place = places.of(this.place)
-    importing = import_ahead(place)
-    with ThreadPoolExecutor(1) as pool:
-        left = pool.submit(place.machines, plan.config, [this.job_name])
-        send_code(plan, bucket, say, on_progress)
-    if left.result():
+    importing = import_ahead(places.of(this.place))
+    if plan.left:
         wait_until_gone(plan.config, this, say)
+    if bytes_to_send(plan) > LITTLE:  # else its job would be seen without a machine, as if lost
+        send_code(plan, bucket, say, on_progress)
+    claim = states.Stored(this.job_name, job.State(job=this.summary(), claim=states.new_claim()), 0)
     try:
-        claimed = states.claim(bucket, this.job_name, job.State(job=this.summary()))
-    except Changed:
-        raise taken(this.job_name) from None
-    try:
+        claimed = claim_and_send(plan, bucket, claim, say, on_progress)
         with ThreadPoolExecutor(1) as pool:
             noted = pool.submit(index.note, bucket, this.job_name, this.summary())
             states.write_job(bucket, this)
@@ -429,16 +457,47 @@ def submit(plan: Plan, say: Callable[[str], None], on_progress: Callable[[int, i
             zone = create(plan, claimed, say)
             noted.result()
         return zone
+    except Taken:
+        raise
     except BaseException:
         say("Taking back what was created")
         try:
-            take_back(plan.config, this, claimed)
+            take_back(plan.config, this, claim)
         except BaseException:
             say(
                 f"That did not work. {this.job_name} may have a machine; delete it:  "
                 f"berg kill --now {this.job_name}"
             )
         raise
+
+
+def bytes_to_send(plan: Plan) -> int:
+    """Return about how many bytes `send_code` would upload."""
+    missing = [data for name, data in plan.archives if archive_path(name) not in plan.there]
+    return plan.code_bytes + sum(map(len, missing))
+
+
+def claim_and_send(
+    plan: Plan,
+    bucket: Bucket,
+    claim: states.Stored,
+    say: Callable[[str], None],
+    on_progress: Callable[[int, int], None],
+) -> states.Stored:
+    """Claim the name of a job, and send its code beside it unless it was sent; return the claim as
+    it lies in the bucket. Raise Taken if somebody else has the name.
+
+    What became of the claim is known when this is over, whatever else fails.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        token = claim.state.claim
+        claiming = pool.submit(states.claim, bucket, claim.name, claim.state, token=token)
+        if not plan.job.snapshot:
+            send_code(plan, bucket, say, on_progress)
+    try:
+        return claiming.result()
+    except Changed:
+        raise taken(claim.name) from None
 
 
 def create(plan: Plan, claimed: states.Stored, say: Callable[[str], None]) -> str:

@@ -1,5 +1,6 @@
 """Berg's own wheel, as machines get it."""
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -43,6 +44,19 @@ def test_the_same_code_makes_the_same_wheel_and_pip_takes_it(tmp_path):
     assert result.stdout.split() == [__version__, str(tmp_path / "site/berg/__init__.py")], (
         result.stderr
     )
+
+
+def test_of_earlier_codes_wheels_the_newest_few_are_kept(tmp_path):
+    folder = tmp_path / "home/wheels"
+    folder.mkdir(parents=True)
+    for age in range(9):
+        old = folder / f"{age}.whl"
+        old.write_bytes(b"old")
+        os.utime(old, (1000 - age, 1000 - age))
+    _, content = dist.build_wheel()
+    kept = {each.name: each.read_bytes() for each in folder.iterdir()}
+    assert len(kept) == dist.KEPT and content in kept.values()
+    assert kept.keys() > {"0.whl", "1.whl", "2.whl"}
 
 
 def test_a_machine_with_the_same_python_compiles_nothing_of_the_wheel(tmp_path):

@@ -373,6 +373,15 @@ def test_ctrl_c_while_google_is_asked(berg, cloud, method):
     interrupt(berg, process)
 
 
+@pytest.mark.parametrize("match", ["_state.json", "repos"])
+def test_ctrl_c_while_the_name_is_claimed_and_the_code_sent(berg, cloud, match):
+    """The one or the other has arrived, and its answer is on its way."""
+    cloud.fault("storage.objects.insert", match=match, delay=2, after_handler=True)
+    process = berg.start(*RUN)
+    wait_for(lambda: cloud.call("GET", "/_berg/faults")["faults"][0]["hits"], 60, "the request")
+    interrupt(berg, process)
+
+
 @pytest.mark.slow
 def test_ctrl_c_while_the_machine_starts(berg, cloud):
     cloud.call("POST", "/_berg/settings", {"delay": 3})
