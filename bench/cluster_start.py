@@ -43,7 +43,7 @@ MPI = ["mpi", "--mpi-procs-per-machine", "2"]
 def allreduce(launcher):
     "When it was started, and when the first process had the sum."
     started = time.time()
-    lines = subprocess.run([*launcher, "python", "allreduce.py"], capture_output=True, text=True, check=True).stdout
+    lines = subprocess.run([*launcher, "python", "allreduce.py"], stdout=subprocess.PIPE, text=True, check=True).stdout
     word, total, hosts, ended = next(line for line in lines.splitlines() if line.startswith("allreduce")).split()
     assert (total, hosts) == ("15", "3"), lines
     return started, float(ended)

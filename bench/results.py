@@ -29,6 +29,7 @@ for line in sys.stdin:
     assert not mirror.failed and not mirror.refused, mirror
     print(json.dumps({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}), flush=True)
 """
+IMPORTS = "from berg.google.mirror import Mirror; import google.auth.transport.requests"
 BERG, GCLOUD, RCLONE = "berg's mirror", "`gcloud storage rsync`", "`rclone copy`"
 RCLONE_32 = "`rclone copy --transfers 32`"
 FIRST = "Each time an empty bucket in a fresh cloud, and a process from its start to its end."
@@ -101,7 +102,12 @@ def first_pass(title: str, folder: Path, repeats: int) -> Result:
             0.5,
             why=WHY_WALL + common.least(costs, BERG, names[1:]),
         ),
-        Target("CPU over the better peer's", ratio(costs, BERG, names[1:], "cpu"), 0.5),
+        Target(
+            "CPU over the better peer's",
+            ratio(costs, BERG, names[1:], "cpu"),
+            0.5,
+            why=f"{timed(BIN / 'python', '-c', IMPORTS).cpu:.2f} s of it are python's start and imports",
+        ),
     ]
     return table(title, FIRST, costs, targets, net=True)
 
