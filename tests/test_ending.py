@@ -141,6 +141,7 @@ def test_all_waiting_jobs_of_a_sweep_look_at_its_machines_once():
     assert Watched.looks <= 3 * len(there)
 
 
+@pytest.mark.slow
 def test_who_waits_for_several_jobs_of_a_sweep_lists_its_machines_once(berg, cloud):
     cloud.call("POST", "/_berg/settings", {"boot": 0})  # nothing runs
     assert berg("run", "-g", "0", "-n", "lr", "--grid", "x=1,2,3,4", "echo {x}").returncode == 0

@@ -67,6 +67,7 @@ def test_the_page_has_commands():
     assert len(plans(in_cluster=False)) > 10 and len(plans(in_cluster=True)) > 5
 
 
+@pytest.mark.slow
 def test_jobs_and_devboxes_on_machines_are_planned(berg, data):
     for words in plans(in_cluster=False):
         assert "machine" in check(berg, words), words

@@ -403,6 +403,7 @@ def test_the_list_asks_for_no_more_than_berg_list_does(berg, cloud, site):
     assert shown and all(count <= listed.get(method, 0) for method, count in shown.items())
 
 
+@pytest.mark.slow
 def test_what_machines_and_jobs_cost_is_shown_where_prices_are_known(berg, cloud, site):
     options = ("run", "-g", "8", "-t", "a100", "--spot", "--max-hours", "1")
     assert berg(*options, "-n", "dear", "sleep 60").returncode == 0

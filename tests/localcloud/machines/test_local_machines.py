@@ -459,6 +459,7 @@ def own(cloud, tmp_path):
     control.reset(folder)
 
 
+@pytest.mark.slow
 def test_a_golden_image_has_a_python_of_its_own_and_bergs(own):
     client, _ = own
     script = (
@@ -540,6 +541,7 @@ def test_stop_ends_machines_after_their_last_words(own):
     assert client.status("worker") == "TERMINATED"
 
 
+@pytest.mark.slow
 def test_machines_of_a_killed_server_end_with_reset(own):
     client, _ = own
     client.insert("orphan", "#!/bin/bash\necho up\n")
