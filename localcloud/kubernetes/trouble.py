@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -30,7 +31,8 @@ def run_out_of_memory(plane: Plane, pod: dict) -> list[int]:
         pids = sorted(processes(running), key=memory_of, reverse=True)
         for pid in pids[:1] if single else pids:
             killed.append(pid)
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                os.kill(pid, signal.SIGKILL)
     return killed
 
 
