@@ -5,9 +5,11 @@ fails, and the test that tried it fails, too.
 """
 
 import contextlib
+import fcntl
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +31,8 @@ import requests
 from hypothesis import settings
 
 from berg import config
+from berg.code import dist
+from berg.code import packages as archive
 from berg.google import grants, rights, storage
 from localcloud import control
 
@@ -240,7 +244,7 @@ class Cloud:
 
     def call(self, method: str, path: str, body=None):
         """A request with the laptop's token; returns the JSON of the answer."""
-        if method != "GET" and path.startswith("/_berg/"):
+        if method != "GET" and path.startswith("/_berg/") and path != "/_berg/requests":
             self.settled = b""
         answer = self.session.request(method, self.url + path, json=body)
         assert answer.ok, answer.text
@@ -279,14 +283,19 @@ class Cloud:
         return {each["name"]: each for each in self.call("GET", "/_berg/instances")["instances"]}
 
 
+def shared(factory: pytest.TempPathFactory, name: str) -> Path:
+    """A folder of all processes of pytest-xdist, for what takes seconds to make."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def cloud(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cloud") / "local"
     folder.mkdir()
-    # The processes of pytest-xdist share the machines' image, which takes seconds to make.
-    base = tmp_path_factory.getbasetemp()
-    image = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "image"
-    image.mkdir(exist_ok=True)
+    image = shared(tmp_path_factory, "image")
     (folder / "image").symlink_to(image)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIP_NO_INDEX", "1")
@@ -408,15 +417,21 @@ def cloud_of_its_own(cloud, tmp_path_factory):
     control.reset(folder)
 
 
-@pytest.fixture
-def repo(tmp_path) -> Path:
-    """A git repo with one commit."""
-    folder = tmp_path / "proj"
+@pytest.fixture(scope="session")
+def first_commit(tmp_path_factory) -> Path:
+    """The repo that tests have copies of."""
+    folder = tmp_path_factory.mktemp("first") / "proj"
     folder.mkdir()
     (folder / "train.py").write_text("print('hello from train')\n")
     git(folder, "init", "-q", "-b", "main")
     commit(folder)
     return folder
+
+
+@pytest.fixture
+def repo(first_commit, tmp_path) -> Path:
+    """A git repo with one commit."""
+    return shutil.copytree(first_commit, tmp_path / "proj")
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -484,10 +499,14 @@ def settle(cloud: Cloud) -> None:
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory) -> Path:
-    """Where berg's wheel and the worker's packages are kept, which take seconds to make."""
-    folder = tmp_path_factory.getbasetemp() / "packages"
-    folder.mkdir(exist_ok=True)
-    return folder
+    """A folder for `BERG_HOME` in which berg's wheel and the worker's packages are made already."""
+    home = shared(tmp_path_factory, "packages")
+    with (home / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        patch.setenv("BERG_HOME", str(home))
+        dist.build_wheel()
+        archive.build()
+    return home
 
 
 @pytest.fixture
@@ -495,7 +514,7 @@ def berg(cloud, bucket, account, repo, tmp_path, packages, request):
     home = tmp_path / "home"
     home.mkdir()
     for name in ("packages", "wheels"):
-        (home / name).symlink_to(packages)
+        (home / name).symlink_to(packages / name)
     name = bucket.name
     instance = Berg(cloud, home, repo, name)
     settings = cloud.settings(name)
