@@ -48,6 +48,7 @@ SCRIPTS = [
     "scale",
     "halving",
 ]
+ABSENT = "not installed"
 PAGE = common.TOP / "docs/benchmarks.md"
 # the sentence of a section; in older ones it names no cores
 MEASURED = re.compile(
@@ -82,7 +83,7 @@ children. Ratios are of medians. Peers stand in environments of their own under 
 def version(*command: str) -> str:
     """The first line that a program says of itself."""
     if not shutil.which(command[0]):
-        return "not installed"
+        return ABSENT
     done = subprocess.run(command, capture_output=True, text=True)
     return (
         (done.stdout or done.stderr)
@@ -110,13 +111,23 @@ def versions() -> dict[str, str]:
         names = [
             each.version for each in importlib.metadata.distributions(name=package, path=packages)
         ]
-        found[package] = names[0] if names else "not installed"
+        found[package] = names[0] if names else ABSENT
     found["gcloud"] = version("gcloud", "--version")
     found["rclone"] = version("rclone", "version")
     found["git"], found["rsync"] = version("git", "--version"), version("rsync", "--version")
     found["NGINX"] = version("nginx", "-v").rpartition("/")[2]
     found["Open MPI"] = version("mpirun", "--version")
     return found
+
+
+def version_rows(old: str) -> list[str]:
+    """Return a row for each program; of what is not here that of the page as it was."""
+    before = {line.split(" | ")[0]: line for line in old.splitlines() if line.startswith("| ")}
+    rows = []
+    for name, text in versions().items():
+        row = f"| {name} | {text} |"
+        rows.append(before.get(f"| {name}", row) if text == ABSENT else row)
+    return rows
 
 
 def commit() -> str:
@@ -138,8 +149,7 @@ def write(rows: dict[str, str], sections: dict[str, str]) -> None:
     there = [script for script in SCRIPTS if script in sections]
     text = HEAD.format(
         measured=told_by(sections[script] for script in there),
-        versions="| | version |\n|---|---|\n"
-        + "\n".join(f"| {name} | {text} |" for name, text in versions().items()),
+        versions="| | version |\n|---|---|\n" + "\n".join(version_rows(old)),
     )
     text += "\n## Targets\n\n| script | | measured | target: at most | |\n|---|---|---:|---:|---|\n"
     PAGE.write_text(
