@@ -269,7 +269,7 @@ def meet(attempt: Attempt) -> None:
         if member.job.is_mended:
             saving.bring_news(attempt)  # of machines that stayed
         introduce(attempt)
-        cluster.announce(attempt.member)
+        start_thread(cluster.announce_soon, attempt.member)  # for people, before all is installed
 
 
 def meet_again(attempt: Attempt) -> None:

@@ -44,6 +44,9 @@ WATCH_INTERVAL = 3  # seconds between two looks at the others
 BEATS = 9
 MENDING_GAP = 60  # seconds between two such looks, after which they are of different losses
 DEFERENCE = 30  # seconds that who waits for others leaves the word to the machine that leads
+# seconds between two writes of a machine's object, of which Cloud Storage takes one a second: what
+# comes sooner would be refused, and wait longer for its retries
+BETWEEN_WRITES = 1.05
 FAILURE_GRACE = 10  # seconds that the others have to end by themselves after a command has failed
 
 
@@ -95,6 +98,7 @@ class Member:
     deleted_for: tuple[int, float] = (0, 0.0)  # what was heard last of the first machine, deleted
     attempt: int = 1  # of the job, that this machine makes or waits for
     serial: int = 0  # of this machine's object: each one that it writes has a higher one
+    next_write: float = -math.inf  # time.monotonic() from which the object may be written again
     newest: dict[str, int] = field(default_factory=dict)  # object -> the highest that was seen
 
     @property
@@ -126,6 +130,7 @@ def first(listed: list[dict[str, Any]] | None) -> dict[str, Any]:
 def announce(member: Member, **changes: str) -> None:
     """Write this machine's object: who it is, and how far it is (see above)."""
     with member.lock:
+        time.sleep(max(member.next_write - time.monotonic(), 0))
         member.serial = max(member.serial + 1, int(time.time() * 1e6))  # also after a reboot
         about = {"attempt": str(member.attempt), "instance": member.node.instance_id}
         about["serial"] = str(member.serial)
@@ -135,6 +140,16 @@ def announce(member: Member, **changes: str) -> None:
         # with the card, which who lists all machines need not read then: of N machines N² reads
         metadata = cards.signed(member.key, name, {**member.summary, CARD: content})
         member.bucket.write(name, content, metadata=metadata)
+        member.next_write = time.monotonic() + BETWEEN_WRITES
+
+
+def announce_soon(member: Member) -> None:
+    """Write this machine's object when it may be written again, unless that was done meanwhile."""
+    serial = member.serial
+    time.sleep(BETWEEN_WRITES)
+    if member.serial == serial:
+        with contextlib.suppress(Exception):  # the heartbeat says it, too
+            announce(member)
 
 
 def note_earlier(member: Member) -> None:

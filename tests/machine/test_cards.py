@@ -87,11 +87,51 @@ class Bucket:
         return list(self.blobs.values())
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """This bucket takes any number of writes a second."""
+    monkeypatch.setattr(cluster, "BETWEEN_WRITES", 0)
+
+
 def member(bucket: Bucket, name: str, said: list[str]) -> Member:
     machine = SimpleNamespace(name=name, say=said.append)
     job = Job("duo", "true", "", "", "", "", "", num_machines=2)
     node = Node(name, int(name[-1]))
     return Member(machine, None, bucket, job, name == "duo-0", print, node, [node], key=KEY)
+
+
+def test_an_object_is_written_once_a_second_and_what_comes_meanwhile_goes_with_the_next(
+    monkeypatch,
+):
+    """Cloud Storage refuses a second write, and who retries it waits for longer."""
+    monkeypatch.setattr(cluster, "BETWEEN_WRITES", 1.05)
+    clock, writes = [100.0], []
+    monkeypatch.setattr(cluster.time, "monotonic", lambda: clock[0])
+    bucket = Bucket()
+    first = member(bucket, "duo-0", [])
+    write = bucket.write
+    bucket.write = lambda *given, **more: writes.append(clock[0]) or write(*given, **more)
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    monkeypatch.setattr(cluster.time, "sleep", sleep)
+    cluster.announce(first)
+    cluster.announce(first, phase="READY")
+    clock[0] += 5
+    cluster.announce(first, phase="ENDED")
+    assert writes == pytest.approx([100, 101.05, 106.05])
+    cluster.announce_soon(first)
+    assert writes[3:] == pytest.approx([107.1])
+
+    def meanwhile(seconds: float) -> None:
+        sleep(seconds)
+        monkeypatch.setattr(cluster.time, "sleep", sleep)
+        cluster.announce(first)
+
+    monkeypatch.setattr(cluster.time, "sleep", meanwhile)
+    cluster.announce_soon(first)
+    assert len(writes) == 5, "what was written meanwhile had all of it"
 
 
 def test_a_stranger_s_card_is_ignored_and_said_once():
@@ -291,7 +331,9 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now, self.killed_at = 1000.0, math.inf
-        fake = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
+        fake = SimpleNamespace(
+            monotonic=lambda: self.now, time=lambda: self.now, sleep=lambda seconds: None
+        )
         monkeypatch.setattr(cluster, "time", fake)
 
     def pause(self, seconds: float) -> None:
