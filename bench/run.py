@@ -122,7 +122,8 @@ def versions() -> dict[str, str]:
 
 def version_rows(old: str) -> list[str]:
     """Return a row for each program; of what is not here that of the page as it was."""
-    before = {line.split(" | ")[0]: line for line in old.splitlines() if line.startswith("| ")}
+    table = old.partition("\n## ")[0].splitlines()
+    before = {line.split(" | ")[0]: line for line in table if line.startswith("| ")}
     rows = []
     for name, text in versions().items():
         row = f"| {name} | {text} |"
