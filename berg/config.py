@@ -155,6 +155,11 @@ class Config:
         make: Any = AuthorizedSession  # it has no types
         return make(self.credentials)
 
+    @functools.cached_property
+    def listed_lately(self) -> dict[Any, tuple[float, Any]]:
+        """Lists of machines that threads of this program share, with when each was asked for."""
+        return {}
+
     def start_embedded_cloud(self) -> None:
         """Start the embedded cloud if the endpoint is this user's and nothing answers there."""
         if not self.endpoint or not local_folder().is_dir():

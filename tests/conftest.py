@@ -29,6 +29,7 @@ import loopback
 import pytest
 import requests
 from hypothesis import settings
+from memory_bucket import Memory
 
 from berg import config
 from berg.code import dist
@@ -453,6 +454,13 @@ def commit(folder: Path, message: str = "start") -> str:
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", message)
     return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def memory(monkeypatch) -> storage.Bucket:
+    """A bucket in memory, where a state may be written again within a second."""
+    Memory().stand_in(monkeypatch)
+    return storage.Bucket(config.Config(bucket="b"))
 
 
 @pytest.fixture

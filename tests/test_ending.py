@@ -8,12 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from berg import BergError, config, job, states
-from berg.google.storage import Bucket
 from berg.inventory import Machine, Resource
 from berg.job import Group, State, Summary
 from berg.laptop import ending, jobs, names, reap, records, rows
 from berg.laptop.jobs import Entry
-from tests.memory_bucket import Memory
 
 
 def entry(name: str, state: str = "FAILED", machines: tuple[str, ...] = (), **summary) -> Entry:
@@ -467,12 +465,6 @@ class Place:
 
     def delete(self, config, name, machines, group):
         self.done.append(("delete", name, [each.name for each in machines]))
-
-
-@pytest.fixture
-def memory(monkeypatch):
-    Memory().stand_in(monkeypatch)
-    return Bucket(config.Config(bucket="b"))
 
 
 @pytest.fixture

@@ -13,10 +13,8 @@ import pytest
 from berg import BergError, config, job, plan, states
 from berg.code import snapshot
 from berg.google.accelerators import Shape
-from berg.google.storage import Bucket
 from berg.inventory import Machine
 from berg.laptop import launch
-from tests.memory_bucket import Memory
 
 GIB = 2**30
 
@@ -166,13 +164,6 @@ def place_with(monkeypatch, *machines: Machine, waiting: tuple[str, ...] = ()) -
 def job_named(name: str, **more: object) -> job.Job:
     made = job.Job(name, "true", name, f"gs://b/berg_results/{name}", "proj", "c" * 40, "c" * 40)
     return replace(made, **more)
-
-
-@pytest.fixture
-def memory(monkeypatch):
-    """A bucket in memory, where a state may be written again within a second."""
-    Memory().stand_in(monkeypatch)
-    return Bucket(config.Config(bucket="b"))
 
 
 @pytest.fixture

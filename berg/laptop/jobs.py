@@ -511,14 +511,14 @@ def listed_again(config: Config, found: Entry) -> list[Machine]:
         return found.place.machines(config, [found.name], zone=zone)
     key, now = (found.sweep, zone), time.monotonic()
     with LISTING:
-        lists: dict[Any, tuple[float, Future[list[Machine]]]] = vars(config).setdefault("lists", {})
-        began, listed = lists.get(key, (-math.inf, Future()))
+        began, listed = config.listed_lately.get(key, (-math.inf, None))
         if is_mine := now > began + LATELY:
             listed = Future()
-            lists[key] = now, listed
+            config.listed_lately[key] = now, listed
     if is_mine:
         settle(listed, lambda: found.place.machines(config, [], [found.sweep], zone=zone))
-    return listed.result()
+    machines: list[Machine] = listed.result()
+    return machines
 
 
 def settle(answer: Future[list[Machine]], ask: Callable[[], list[Machine]]) -> None:
