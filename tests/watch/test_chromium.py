@@ -38,7 +38,7 @@ def site_without_library(berg, tmp_path, monkeypatch):
     about.parent.mkdir(parents=True)
     about.write_text("Metadata-Version: 2.1\nName: plotly\nVersion: 0\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "hidden"))
-    served = Site(berg)
+    served = Site(berg, start=berg.start_python)  # a forked one has its path already
     yield served
     served.end()
 

@@ -55,8 +55,8 @@ def over(
 class Site:
     """A `berg page` that runs, and a browser's cookie for it."""
 
-    def __init__(self, berg, *more: str):
-        self.process = berg.start("page", *more)
+    def __init__(self, berg, *more: str, start=None):
+        self.process = (start or berg.start)("page", *more)
         self.address = self.process.stdout.readline().strip()
         self.root = self.address.partition("?")[0]
         self.session = requests.Session()
