@@ -19,18 +19,35 @@ def main() -> None:
     sys.setswitchinterval(0.001)  # who got an answer need not wait long for who imports
     # google-api-core does without grpc, in 0.05 s less
     sys.modules.setdefault("grpc", None)  # type: ignore[arg-type]
+    fill_streams()
     try:
         sys.exit(
             cli.main(standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None)
         )
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except (Exception, KeyboardInterrupt) as error:
-        sys.exit(show(error))
+        status = show(error)
+        drop_output()
+        sys.exit(status)
     finally:
         # At its end python looks at all objects for garbage, a third of a second after a submit.
         gc.freeze()
+
+
+def fill_streams() -> None:
+    """Open the null device for standard streams that are closed: the next file that is opened would
+    have their number, and take what is printed.
+    """
+    sys.stdin = sys.stdin or os.fdopen(os.open(os.devnull, os.O_RDONLY))
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+
+def drop_output() -> None:
+    """Forget what was printed and cannot be written, or python would complain of it at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show(error: Exception | KeyboardInterrupt) -> int:

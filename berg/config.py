@@ -17,6 +17,7 @@ import click
 from berg import BergError, credentials, plain
 
 VERSION = 1
+SIGN_IN = 10  # seconds for an answer of who gives tokens
 HELP = {
     "project": "Google Cloud project that pays for the machines",
     "region": "region whose zones are tried, and where the bucket lives",
@@ -144,7 +145,12 @@ class Config:
             found = credentials.keep_near(found)
         # Without a network, or with credentials that were revoked, this fails at once; calls are
         # retried for minutes.
-        found.refresh(Request())
+        try:
+            found.refresh(functools.partial(Request(), timeout=SIGN_IN))
+        except Exception as error:
+            if self.is_mine:  # somebody waits
+                credentials.raise_for_good(error)
+            raise
         return found
 
     @functools.cached_property

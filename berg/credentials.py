@@ -86,6 +86,17 @@ def is_of_use(record: "logging.LogRecord") -> bool:
     return "Regional Access Boundary" not in str(record.msg)
 
 
+def raise_for_good(error: Exception) -> None:
+    """Raise an error of the network's without what broke, so that nothing tries again; pass over
+    others.
+    """
+    from google.auth.exceptions import TransportError
+
+    if isinstance(error, TransportError):
+        make: Any = TransportError  # it has no types
+        raise make(str(error)) from error
+
+
 def login() -> str:
     """Who is logged in on this computer; "" for a user without a name, as containers have them."""
     try:

@@ -308,6 +308,13 @@ def test_a_node_hangs(trial, kube, capsys):
         leaves = lambda: alive(kube, trial.name)[0]["metadata"].get("deletionTimestamp")
         wait_for(leaves, 30, "the pod's deletion")
         assert jobs.find(config, trial.name).state.state == "RUNNING", "it may come back"
+        assert words in " ".join(trial.berg("cluster", "status", "faults").stdout.split())
+        (row,) = found_by_doctor(trial, "clusters")
+        assert row["status"] == "warning" and words in row["found"], row
+        assert row["mend"] == f"berg kill {trial.name}"
+        for command in (["ssh", trial.name, "--", "true"], ["profile", trial.name]):
+            told = trial.berg(*command)
+            assert told.returncode == 1 and f"{trial.name}: {words}" in told.stderr, told.stderr
         done = trial.berg("kill", trial.name)
         assert done.returncode == 0, done.stderr
         assert f"{trial.name}: {words}" in " ".join(done.stderr.split()), done.stderr

@@ -264,6 +264,7 @@ def somebody(berg: Berg, cloud, *roles: str) -> dict[str, str]:
     return {"BERG_CREDENTIALS_FILE": str(file)}
 
 
+GROUP = "rbac.authorization.k8s.io"
 RIGHTS = "roles/compute.instanceAdmin.v1", "roles/storage.admin", "roles/iam.serviceAccountUser"
 
 
@@ -341,6 +342,16 @@ def test_doctor_names_the_rights_that_jobs_in_clusters_take(berg, kube, cloud):
     assert (
         "container.jobs.create" in found["found"] and "container.clusters.get" not in found["found"]
     )
+    binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding"}
+    everybody = {"apiGroup": GROUP, "kind": "Group", "name": "system:authenticated"}
+    admin = {"apiGroup": GROUP, "kind": "ClusterRole", "name": "cluster-admin"}
+    about = {"metadata": {"name": "everybody"}, "roleRef": admin, "subjects": [everybody]}
+    path = f"/apis/{GROUP}/v1/clusterrolebindings"
+    kube.call("POST", path, {**binding, **about})
+    try:
+        assert look("roles/container.clusterViewer")["rights: clusters"]["status"] == "ok"
+    finally:
+        kube.call("DELETE", f"{path}/everybody")
     assert look("roles/container.developer")["rights: clusters"]["status"] == "ok"
 
 

@@ -115,6 +115,7 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
     from berg.google import images
     from berg.laptop import golden
 
+    images.check_made(settings, list(names))
     if not yes:
         click.confirm(f"Delete {', '.join(names)}?", abort=True, err=True)
     images.delete(settings, list(names))

@@ -5,9 +5,15 @@ not wait for the others' imports. A command's sentence here is the first one of 
 """
 
 import importlib
+import os
+import select
+import sys
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import click
+
+from berg import BergError
 
 # Heading in `berg --help` -> its commands: name -> its module in this folder, and its sentence,
 # which stands on one line.
@@ -85,8 +91,30 @@ class Commands(Mapping[str, click.Command]):
         return len(self.modules)
 
 
+def is_unread() -> bool:
+    """Return whether nobody can read any more what is printed."""
+    look = select.poll()
+    look.register(sys.stdout.fileno(), 0)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in look.poll(0))
+
+
 class Sections(click.Group):
     """A group whose help shows its commands in sections, with the first sentence of each."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. Who reads no more of what it prints, as `head` does, ends it well; click
+        would say that it failed.
+        """
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            if not is_unread():
+                raise BergError(
+                    "a program or a server that berg was sending to is gone. Try again; "
+                    "BERG_DEBUG=1 shows where"
+                ) from None
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self.commands))  # so that the sections line up

@@ -258,6 +258,7 @@ def pods_of(found: "Status") -> str:
     for pod in found.pods:
         rows.append([pod["name"], pod["job"], pod["status"], pod["node"], str(pod["gpus"])])
     notes = [f"{pod['name']} waits: {pod['note']}" for pod in found.pods if pod["note"]]
+    notes += [f"{pod['name']}: {pod['silence']}" for pod in found.pods if pod["silence"]]
     return "\n".join([table(rows, sys.stdout), *notes])
 
 

@@ -1,6 +1,7 @@
 """What the command modules share: where messages go, options, the completion of names."""
 
 import contextlib
+import errno
 import os
 import shlex
 import sys
@@ -542,6 +543,14 @@ def show_traceback() -> None:
         traceback.print_exc()
 
 
+# What to do about an error of files, by its number.
+STEPS = {
+    errno.ENOSPC: ". Make room where berg writes: standard output, /tmp, and the folder that "
+    "BERG_HOME names (~/.berg); see: df -h",
+    errno.EROFS: ". To keep what berg writes elsewhere, let BERG_HOME name another folder",
+}
+
+
 def describe(error: Exception) -> str:
     """Return an error as one sentence."""
     from berg.google.explain import explain
@@ -558,5 +567,6 @@ def describe(error: Exception) -> str:
     if sentence:
         return sentence
     if isinstance(error, OSError):
-        return f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
+        said = f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
+        return f"{said}{STEPS.get(error.errno or 0, '')}"
     return f"{type(error).__name__}: {error} (an error of berg's; BERG_DEBUG=1 shows where)"

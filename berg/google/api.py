@@ -46,6 +46,7 @@ ADVICE = {  # what Google says, policies of organisations among it, and what to 
 QUOTA_PROJECT = re.compile(r"requires a quota project|in project 764086051850 ")
 OFF_API = re.compile(r"apis/api/([a-z]+\.googleapis\.com)/overview")
 ENABLING = 180  # seconds until an API that was enabled answers
+LOOKS, CHANGES = 30, 150  # seconds for an answer; a wait for an operation takes two minutes
 SLOW = 5  # seconds of trying again, after which people hear of it: here, and on machines in the log
 notify: Callable[[str], None] = functools.partial(plain.echo, err=True)
 told: dict[str, float] = {}  # what was said, and when: several requests at a time wait for the same
@@ -289,10 +290,12 @@ def call(
     fingerprint.
     """
 
+    patience = LOOKS if method == "GET" else CHANGES
+
     def once() -> dict[str, Any]:
         url = path if path.startswith("http") else config.compute_url(project) + path
         response = config.session.request(
-            method, url, params=query or None, json=body, timeout=(10, 150)
+            method, url, params=query or None, json=body, timeout=(10, patience)
         )
         if "Date" in response.headers:
             date = parsedate_to_datetime(response.headers["Date"])

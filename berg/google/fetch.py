@@ -93,6 +93,7 @@ class Fetch:
     done: Callable[[Any], None]
     hidden: set[str] = field(default_factory=set)  # names below what is a file itself
     left: dict[str, Exception] = field(default_factory=dict)
+    inside: dict[Path, bool] = field(default_factory=dict)  # folders no link leads out of
     new: int = 0
     total: int = 0
 
@@ -158,7 +159,15 @@ class Fetch:
         """
         if blob.name in self.hidden:
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
-        return self.folder / below(blob.name, self.prefix)
+        path = self.folder / below(blob.name, self.prefix)
+        if path.parent not in self.inside:
+            self.inside[path.parent] = path.parent.resolve().is_relative_to(self.folder.resolve())
+        if not self.inside[path.parent]:
+            raise NoPlace(
+                f"{path.parent} is a link that leads out of {self.folder}, and nothing is written "
+                "through it. Move the link away, and fetch again"
+            )
+        return path
 
 
 def explained(error: OSError, bucket_name: str, name: str) -> Exception:

@@ -47,9 +47,14 @@ def withdraw(config: Config, name: str) -> None:
 
 def delete(config: Config, names: list[str]) -> None:
     """Delete images; raise BergError for one that berg did not make, before any is deleted."""
+    check_made(config, names)
+    for name in names:
+        withdraw(config, name)
+
+
+def check_made(config: Config, names: list[str]) -> None:
+    """Raise BergError if berg made no image of one of these names."""
     there = {image["name"] for image in find(config)}
     for name in names:
         if name not in there:
             raise BergError(f"berg made no image {name!r}. See those it made: berg image list")
-    for name in names:
-        withdraw(config, name)

@@ -487,10 +487,13 @@ def gather(config: Config, cluster: dict[str, Any]) -> Inside:
 def pod_rows(inside: Inside, place: str) -> list[dict[str, Any]]:
     """Return what is shown of the pods that live, and of Jobs that have none and should."""
     alive = [each for each in inside.pods if gke.is_alive(each)]
-    rows = [
-        pod_row(podstatus.machine_of(each, place, inside.events), each["spec"].get("nodeName", ""))
-        for each in alive
-    ]
+    unready = podstatus.readiness(inside.nodes)
+    rows = []
+    for each in alive:
+        node = each["spec"].get("nodeName", "")
+        machine = podstatus.machine_of(each, place, inside.events)
+        machine.silence = podstatus.silence(node, unready.get(node, {}))
+        rows.append(pod_row(machine, node))
     for each in inside.short:
         own = [pod for pod in inside.pods if gke.is_owned(pod, each)]
         why = inside.queued.get(each["metadata"]["uid"])
@@ -513,6 +516,7 @@ def pod_row(machine: Machine, node: str) -> dict[str, Any]:
         "node": node,
         "gpus": int(machine.gpus.partition(" ")[0] or 0),
         "note": machine.note,
+        "silence": machine.silence,
         "user": labels.get("berg-user", ""),
     }
 
@@ -571,17 +575,32 @@ def idle(config: Config) -> list[str]:
     return [idle_sentence(each) for each in looks(config) if each.idle]
 
 
-def hindered(config: Config) -> list[str]:
-    """Return a sentence for each of berg's jobs whose pods Kubernetes does not make.
+def hindered(config: Config) -> list[tuple[str, str]]:
+    """Return a sentence for each of berg's jobs whose pods Kubernetes does not make, or that is on
+    a node that does not answer, with the command that says or does more.
 
     Who may not look gets none.
     """
-    return [
-        f"{row['job']} waits in {found.name} in {found.location}: {row['note']}"
-        for found in looks(config)
-        for row in found.pods
+    found = looks(config)
+    refused = [
+        (
+            f"{row['job']} waits in {each.name} in {each.location}: {row['note']}",
+            f"berg cluster status {each.name}",
+        )
+        for each in found
+        for row in each.pods
         if row["note"].startswith(podstatus.NO_POD)
     ]
+    silent = [
+        (
+            f"{row['name']} in {each.name} in {each.location}: {row['silence']}",
+            f"berg kill {row['job']}",
+        )
+        for each in found
+        for row in each.pods
+        if row["silence"]
+    ]
+    return refused + silent
 
 
 def looks(config: Config) -> list[Status]:

@@ -581,13 +581,14 @@ def check_clusters(settings: Config) -> list[Finding]:
     if not ours:
         return [Finding("clusters", OK, "none of berg's")]
     held = held_in_project(settings, IN_CLUSTERS.permissions)
+    lacks = [each for each in IN_CLUSTERS.permissions if each not in held]
+    held += [each for each in lacks if all(podaccount.may(settings, at, each) for at in ours)]
     findings = [
         Finding("clusters", WARNING, text, "berg cluster delete NAME")
         for text in clusters.idle(settings)
     ]
     findings += [
-        Finding("clusters", WARNING, text, "berg cluster status NAME")
-        for text in clusters.hindered(settings)
+        Finding("clusters", WARNING, text, mend) for text, mend in clusters.hindered(settings)
     ]
     findings += check_identity(settings)
     if not findings:

@@ -220,6 +220,8 @@ def look(config: Config, name: str, say: Say) -> tuple[Target | None, str]:
     machine = found.machine
     if machine is None:
         return None, without_machine(found)
+    if machine.silence:
+        raise BergError(f"{machine.name}: {machine.silence}. End it: berg kill {found.name}")
     if machine.status not in COMING:
         ended = how_ended(found.state)
         status = f"{machine.status} ({found.status}{ended})"

@@ -460,8 +460,8 @@ def apt_install(machine: Machine, *packages: str) -> None:
                 raise
             if not is_said:
                 machine.say(
-                    f"{error}. Trying again for {LOCKED_SECONDS // 60} minutes: the first boot of "
-                    "an image has packages to install, too"
+                    f"Waiting for up to {LOCKED_SECONDS // 60} minutes: the first boot of an image "
+                    "has packages to install, too"
                 )
                 ask_for_patience(machine)
             is_said = True
@@ -486,7 +486,8 @@ def execute(*command: str) -> None:
         command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
     )
     output = ran.stdout.decode(errors="replace").strip()
-    console(output)
+    if "Could not get lock" not in output:  # who calls waits for it, and says so
+        console(output)
     if ran.returncode:
         lines = [
             line for line in output.splitlines() if line.startswith(("E: ", "ERROR: "))

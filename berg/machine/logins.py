@@ -143,6 +143,7 @@ def write_cluster_files(member: Member, variables: dict[str, str]) -> None:
         "pods": member.host.is_pod,
     }
     CLUSTER_FILE.touch(mode=0o600)  # --env may hold what is nobody else's business
+    CLUSTER_FILE.chmod(0o600)  # one that was there kept its mode
     CLUSTER_FILE.write_text(json.dumps(known))
 
 

@@ -41,6 +41,7 @@ class Restart:
     reason: str
     is_counted: bool = True  # it is one of the restarts that the job may have
     state: str = "SUBMITTED"  # of the job until then
+    is_of_all: bool = False  # all of its machines went away together
 
 
 AFTER_MAINTENANCE = Restart("it comes back, and the job begins anew", is_counted=False)
@@ -68,6 +69,17 @@ def is_replaced(this: Job, sweep: str) -> bool:
 
 
 def restart_after(cause: Ending | None, this: Job, sweep: str, restarts: int) -> Restart | None:
+    """Return how the job goes on after `cause` stopped it; None if it does not go on.
+
+    Of a slice of TPUs all machines go away together.
+    """
+    restart = restart_of_one(cause, this, sweep, restarts)
+    if restart and this.tpu:
+        return replace(restart, is_of_all=True)
+    return restart
+
+
+def restart_of_one(cause: Ending | None, this: Job, sweep: str, restarts: int) -> Restart | None:
     """Return how the job goes on after `cause` stopped it; None if it does not go on.
 
     `sweep` is the name of the sweep whose jobs this machine runs, `restarts` how often the job
@@ -133,12 +145,14 @@ def decide(
     )
     common = replace(common, awaited=0, awaited_since="")
     if restart:
-        # Of several machines the others wait for this one.
+        # Of several machines the others wait for this one, if there are any.
         awaited = int(before.job.machines > 1)
+        if restart.is_of_all:
+            awaited *= before.job.machines
         return replace(
             common,
             awaited=awaited,
-            awaited_since=now * awaited,
+            awaited_since=now * bool(awaited),
             state=restart.state,
             exit_code=None,
             reason=join(ending.reason, log, restart.reason),

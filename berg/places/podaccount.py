@@ -23,6 +23,8 @@ from berg.places.podstatus import ending
 
 RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
 GROUP = "rbac.authorization.k8s.io"
+REVIEWS = "authorization.k8s.io"
+PARTS_OF_PODS = {"exec": ("create", "exec"), "getLogs": ("get", "log")}  # a verb of Google's alone
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,28 @@ def accounts(config: Config, cluster: dict[str, Any]) -> tuple[str, ...]:
 def namespace(config: Config, server: k8s.Server) -> str:
     """The namespace of the person's pods."""
     return workload.namespace(config.user) if server.has_identity else k8s.SHARED
+
+
+def may(config: Config, place: str, permission: str) -> bool:
+    """Return whether the person may do in a cluster what a permission of Google's is for, such as
+    container.jobs.create, as the cluster itself sees it: roles in it count, too.
+    """
+    _, plural, verb = permission.split(".")
+    verb, below = PARTS_OF_PODS.get(verb, (verb, ""))
+    server = k8s.connect(config, place)
+    asked = {"verb": verb, "resource": plural.lower(), "subresource": below}
+    if plural == "jobs":
+        asked["group"] = "batch"
+    if plural != "namespaces":
+        asked["namespace"] = namespace(config, server)
+    review = {
+        "kind": "SelfSubjectAccessReview",
+        "apiVersion": f"{REVIEWS}/v1",
+        "spec": {"resourceAttributes": asked},
+    }
+    path = f"/apis/{REVIEWS}/v1/selfsubjectaccessreviews"
+    answer = k8s.call(config, server, "POST", path, review)
+    return bool(answer.get("status", {}).get("allowed"))
 
 
 def ensure(config: Config, server: k8s.Server) -> Home:

@@ -114,7 +114,9 @@ def container_trouble(pod: dict[str, Any]) -> str:
     for each in pod["status"].get("containerStatuses", []):
         waiting = each.get("state", {}).get("waiting", {})
         if waiting.get("reason") in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
-            return f"its image {each.get('image', '')} cannot be pulled: {one_line(waiting)}"
+            # Between two tries the kubelet puts words before the same reason.
+            said = re.sub(r'^Back-off pulling image "[^"]*": ', "", one_line(waiting))
+            return f"its image {each.get('image', '')} cannot be pulled: {said}"
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
             return f"{waiting['reason']}: {one_line(waiting)}"
     return ""

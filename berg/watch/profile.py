@@ -17,7 +17,7 @@ from berg.config import Config
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket, Listed
 from berg.inventory import Machine
-from berg.laptop import jobs
+from berg.laptop import ending, jobs
 
 PATIENCE = 180  # seconds beside those of the profile: the first one may install py-spy
 LOOK, POLL = 5, 1  # seconds between two looks at the machines, and for answers
@@ -32,7 +32,10 @@ def find(config: Config, name: str, machine: str | None) -> tuple[jobs.Entry, li
     check(found, machine)
     machines = [each for each in running(found) if machine in (None, each.name)]
     if not machines:
-        raise BergError(f"{machine or name} has no machine any more. See: berg show {found.name}")
+        why = ": " + "; ".join(ending.silences(found))
+        if why == ": ":
+            why = " has no machine any more"
+        raise BergError(f"{machine or name}{why}. See: berg show {found.name}")
     return found, machines
 
 

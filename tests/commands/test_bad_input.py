@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -405,3 +406,27 @@ def test_git_is_missing(berg, tmp_path):
     path.mkdir()
     refused(berg, *RUN, says=("git is not installed", "apt-get install git"), PATH=str(path))
     assert shutil.which("git")
+
+
+# --- standard output
+
+
+@pytest.mark.parametrize(
+    ("to", "code", "says"),
+    [
+        (">&-", 0, ""),
+        ("2>&- >&-", 0, ""),
+        ("| true", 0, ""),
+        (">/dev/full", 1, "berg: No space left on device. Make room"),
+    ],
+)
+def test_what_nobody_can_read(berg, to, code, says):
+    """As of a service without standard output, of `| head -1`, and of a full disk."""
+    line = f"{sys.executable} -m berg config show {to}; echo ${{PIPESTATUS[0]}} >>code"
+    environment = berg.environment()
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=berg.repo, env=environment, capture_output=True, text=True
+    )
+    assert (berg.repo / "code").read_text() == f"{code}\n", done.stderr
+    assert done.stderr.startswith(says) and bool(done.stderr) == bool(says), done.stderr
+    assert "Exception ignored" not in done.stderr

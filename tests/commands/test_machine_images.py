@@ -105,6 +105,9 @@ def test_an_image_is_made_and_jobs_boot_it(berg, family):
 
 
 def test_an_image_of_somebody_else_is_not_deleted(berg):
+    unasked = berg("image", "delete", "theirs")
+    assert unasked.returncode == 1 and "berg made no image 'theirs'" in unasked.stderr
+    assert "Delete" not in unasked.stderr, "nobody is asked about what is not there"
     refused = berg("image", "delete", "-y", "theirs")
     assert refused.returncode == 1 and "berg made no image 'theirs'" in refused.stderr
 

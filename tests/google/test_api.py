@@ -1,9 +1,16 @@
 """Requests to Compute Engine that the embedded cloud refuses for a while, through the command line."""
 
 import json
+import socket
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from google.auth.exceptions import TransportError
+
+from berg import config
+from berg.google import api
 
 MINUTE = 5  # seconds that this file's minutes have: more than a command takes
 
@@ -42,3 +49,27 @@ def test_who_waits_for_a_machine_asks_its_zone(berg, cloud):
     assert (
         counts["compute.instances.list"] >= 2 and counts["compute.instances.aggregatedList"] <= 6
     ), counts
+
+
+def test_who_signs_in_where_nobody_answers_hears_of_it_soon(cloud, tmp_path, monkeypatch):
+    """On a machine, where nobody waits, it is tried again as any request is."""
+    monkeypatch.setattr(config, "SIGN_IN", 0.3, raising=False)
+    settings = cloud.settings("any")
+    row = json.loads(Path(settings.credentials_file).read_text())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        row["token_url"] = f"http://127.0.0.1:{silent.getsockname()[1]}/token"
+        (tmp_path / "credentials.json").write_text(json.dumps(row))
+        settings = replace(settings, credentials_file=str(tmp_path / "credentials.json"))
+        settings.is_mine = True
+        began = time.monotonic()
+        with pytest.raises(TransportError, match="timed out"):
+            api.call(settings, "GET", "/zones")
+        assert time.monotonic() - began < 5
+
+
+def test_a_look_that_is_not_answered_is_tried_again_soon(cloud, monkeypatch):
+    monkeypatch.setattr(api, "LOOKS", 0.5, raising=False)
+    cloud.fault("compute.zones.list", delay=20)
+    began = time.monotonic()
+    assert api.call(cloud.settings("any"), "GET", "/zones", fields="items/name")["items"]
+    assert time.monotonic() - began < 10

@@ -443,3 +443,21 @@ def test_a_folder_that_became_a_file_has_advice_that_helps(bucket, tmp_path):
     )
     assert fetch(bucket, "job/model/", tmp_path / "other")[2] == {}
     assert (tmp_path / "other/weights").read_bytes() == b"old"
+
+
+def test_a_link_to_a_folder_elsewhere_is_not_written_through(bucket, tmp_path):
+    """One that stays in the folder, and the folder's own, are the user's way to keep things."""
+    outside, disk, target = tmp_path / "outside", tmp_path / "disk", tmp_path / "here"
+    outside.mkdir()
+    (disk / "real").mkdir(parents=True)
+    target.symlink_to(disk)
+    (target / "away").symlink_to(outside)
+    (target / "within").symlink_to("real")
+    for name in ("away/a", "away/deep/b", "within/c", "d"):
+        bucket.write(f"berg_results/job/{name}", b"x")
+    new, total, left = fetch(bucket, "berg_results/job/", target)
+    assert (new, total) == (2, 2) and [*outside.iterdir()] == []
+    assert (disk / "real/c").read_bytes() == (disk / "d").read_bytes() == b"x"
+    assert sorted(left) == ["berg_results/job/away/a", "berg_results/job/away/deep/b"]
+    assert all(isinstance(each, NoPlace) for each in left.values())
+    assert "a link that leads out of" in str(left["berg_results/job/away/a"])

@@ -260,9 +260,10 @@ def test_berg_waits_for_the_locks_of_the_first_boot_and_not_for_ever(berg):
         in first
     )
     assert (
-        "Trying again for 10 minutes: the first boot of an image has packages to install, too"
+        "Waiting for up to 10 minutes: the first boot of an image has packages to install, too"
         in second
     )
+    assert "Could not get lock" not in second, "no error of a wait"
     assert "Installing with apt-get: git" in second and "\ncode 0\n" in second
     assert ".berg/machines/locked/locked.installs" in berg.objects(".berg/machines/locked/")
 
@@ -374,3 +375,13 @@ def test_why_a_disk_became_no_image_is_its_last_word(tmp_path, monkeypatch, step
     assert boot.prepare_image(machine).startswith(f"{boot.NO_IMAGE}ended with exit code 1")
     monkeypatch.setattr(boot, step, fail)
     assert boot.prepare_image(machine) == f"{boot.NO_IMAGE}no room"
+
+
+def test_what_is_waited_for_is_no_error_on_the_console(monkeypatch):
+    printed: list[str] = []
+    monkeypatch.setattr(boot, "console", printed.append)
+    with pytest.raises(OSError, match="E: Could not get lock /var"):
+        boot.execute("sh", "-c", "echo E: Could not get lock /var/lib/dpkg/lock; exit 100")
+    assert printed == []
+    boot.execute("echo", "Setting up git")
+    assert printed == ["Setting up git"]

@@ -15,6 +15,8 @@ def test_others_cannot_read_the_environment(tmp_path, monkeypatch):
     monkeypatch.setattr(logins, "CLUSTER_FILE", tmp_path / "cluster.json")
     node = Node("duo-0", 0, "17", "10.0.0.2")
     member = SimpleNamespace(node=node, nodes=[node], host=SimpleNamespace(is_pod=False))
+    (tmp_path / "cluster.json").touch()
+    (tmp_path / "cluster.json").chmod(0o644)  # as somebody may have left it
     before = os.umask(0)
     try:
         logins.write_cluster_files(member, {"TOKEN": "secret"})

@@ -101,10 +101,15 @@ def test_a_job_that_begins_anew_is_submitted_and_not_over(restart, restarts):
     assert (last.restarts, last.lost, last.synced_until) == (restarts, LOST, NOW)
 
 
+OF_ALL = replace(ELSEWHERE, is_of_all=True)
+
+
 def test_of_several_machines_the_others_wait_for_the_one_that_was_taken():
     several = replace(BEFORE, job=Summary(machines=3), awaited=2, awaited_since="before")
     anew = decide(several, PREEMPTED, Uploads(), ELSEWHERE, NOW)
     assert (anew.awaited, anew.awaited_since) == (1, NOW)
+    all_anew = decide(several, PREEMPTED, Uploads(), OF_ALL, NOW)
+    assert (all_anew.awaited, all_anew.awaited_since) == (3, NOW), "nobody is there"
     over = decide(several, FAILED, Uploads(), None, NOW)
     assert (over.awaited, over.awaited_since) == (0, "")
     alone = decide(BEFORE, PREEMPTED, Uploads(), ELSEWHERE, NOW)
@@ -134,7 +139,7 @@ PODS = replace(GROUP, num_machines=2, group=Group(cluster="a/b"))
         (PREEMPTED, replace(GROUP, num_machines=2, spec={"flex": True}), "", 0, None),
         (PREEMPTED, replace(GROUP, spec={"flex": True}), "", 0, None),
         (PREEMPTED, PODS, "", 0, ELSEWHERE),
-        (PREEMPTED, replace(PODS, tpu="v5e-4x4"), "", 0, ELSEWHERE),
+        (PREEMPTED, replace(PODS, tpu="v5e-4x4"), "", 0, OF_ALL),
         (PREEMPTED, replace(GROUP, num_machines=2, place="tpu"), "", 0, None),
         (PREEMPTED, replace(LONE, num_machines=2), "", 0, None),
         (PREEMPTED, replace(GROUP, kind="devbox"), "", 0, None),
@@ -164,5 +169,6 @@ def test_who_begins_anew(cause, this, sweep, restarts, restart):
 )
 def test_what_google_brings_back_begins_anew_after_maintenance(this, is_repaired, silence):
     """And the others wait longer for the word of a machine that may come back."""
-    assert restart_after(MAINTAINED, this, "", 0) == (AFTER_MAINTENANCE if is_repaired else None)
+    anew = replace(AFTER_MAINTENANCE, is_of_all=bool(this.tpu))
+    assert restart_after(MAINTAINED, this, "", 0) == (anew if is_repaired else None)
     assert this.longest_silence == silence
