@@ -99,6 +99,11 @@ def _documents() -> Path:
     return Path(googleapiclient.__file__).parent / "discovery_cache/documents"
 
 
+def names() -> set[str]:
+    """The names of all of Google's APIs that have a document."""
+    return {path.name.partition(".")[0] for path in _documents().glob("*.json")}
+
+
 @lru_cache
 def scopes() -> frozenset[str]:
     """The access scopes that there are: those of all of Google's APIs, which stand at the top of

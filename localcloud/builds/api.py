@@ -15,7 +15,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from localcloud.builds import runner
+from localcloud.builds import checks, runner
+from localcloud.builds.checks import bad
 from localcloud.builds.store import ENDED
 from localcloud.call import Call, Cloud, Handler
 from localcloud.compute.listing import resources
@@ -79,10 +80,6 @@ async def placed(cloud: Cloud, handler: Callable, call: Call) -> Any:
     return await handler(cloud, call, name)
 
 
-def bad(message: str) -> ApiError:
-    return ApiError(400, "invalid", message)
-
-
 def find(cloud: Cloud, name: str) -> dict:
     if name not in cloud.builds.rows:
         raise ApiError(404, "notFound", "Requested entity was not found.")
@@ -101,6 +98,7 @@ def check(cloud: Cloud, body: dict) -> str:
             raise ApiError(
                 501, "notImplemented", f"The embedded cloud runs plain steps of {STEP} alone"
             )
+    checks.check(body)
     source = (body.get("source") or {}).get("storageSource")
     if body.get("source") and not (source and source.get("bucket") and source.get("object")):
         raise bad("invalid build: invalid source: storage source must name a bucket and an object")

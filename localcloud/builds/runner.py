@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from localcloud.builds.checks import plain
 from localcloud.call import Cloud
 from localcloud.identity.permissions import allowed
 
@@ -136,7 +137,7 @@ async def work(this: Run) -> None:
         this.say(f"Starting {prefix}" if prefix else "")
         code = await execute(
             this,
-            step.get("args") or [],
+            [plain(each) for each in step.get("args") or []],
             workspace / step.get("dir", ""),
             f"{prefix}: " * bool(prefix),
         )

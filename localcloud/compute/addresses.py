@@ -15,7 +15,7 @@ import random
 from typing import Any
 
 from localcloud.call import Call
-from localcloud.compute import quotas
+from localcloud.compute import catalog, quotas
 from localcloud.compute.checks import (
     LINK,
     already_exists,
@@ -46,10 +46,14 @@ RANGES = {
 
 
 def shown(compute: Compute, row: dict) -> dict:
-    """An address with who has it now."""
+    """An address with who has it now. A machine that gave an external one back still goes by it
+    among the machines here.
+    """
     project, region = row["selfLink"].removeprefix(LINK).split("/")[1:4:2]
     instance = compute.user_of(row["address"])
-    if not instance or instance.project != project or region not in instance.zone:
+    if not instance or (instance.project, catalog.ZONES[instance.zone]) != (project, region):
+        return {**row, "status": "RESERVED"}
+    if row["addressType"] == "EXTERNAL" and row["address"] not in instance.external_addresses:
         return {**row, "status": "RESERVED"}
     return {**row, "status": "IN_USE", "users": [instance.resource["selfLink"]]}
 

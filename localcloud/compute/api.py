@@ -170,7 +170,9 @@ async def insert(compute: Compute, call: Call) -> dict:
     checks.check_types_are_links(body)
     if link := call.params.get("sourceInstanceTemplate"):
         # The names of types in it are bare, which is as good as a path here.
-        template = bulk.template_of(compute, project, link, "sourceInstanceTemplate")
+        template = bulk.template_of(
+            compute, project, catalog.ZONES[zone], link, "sourceInstanceTemplate"
+        )
         body = {**template["properties"], **body}
     instance, disk = make_instance(compute, project, zone, body)
     constraints.check_instance(compute, project, zone, body)

@@ -42,7 +42,7 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     properties = body.get("instanceProperties", {})
     checks.check_types_are_names("resource.instanceProperties", properties)
     if link := body.get("sourceInstanceTemplate"):
-        template = template_of(compute, project, link, "resource.sourceInstanceTemplate")
+        template = template_of(compute, project, region, link)
         properties = checks.merged(template["properties"], given)
     if properties.get("scheduling", {}).get("provisioningModel") == "FLEX_START":
         field = "resource.instanceProperties.scheduling.provisioningModel"
@@ -85,13 +85,22 @@ async def bulk_insert(compute: Compute, call: Call) -> dict:
     return operation
 
 
-def template_of(compute: Compute, project: str, link: str, field: str) -> dict:
-    """The instance template that a whole or a partial link names."""
+def template_of(
+    compute: Compute,
+    project: str,
+    region: str,
+    link: str,
+    field: str = "resource.sourceInstanceTemplate",
+) -> dict:
+    """The instance template that a whole or a partial link names: a global one, or of the region."""
     found = re.search(
-        r"(?:projects/([^/]+)/)?((?:global|regions/[^/]+)/instanceTemplates/[^/]+)$", link
+        r"(?:projects/([^/]+)/)?((?:global|regions/([^/]+))/instanceTemplates/[^/]+)$", link
     )
     if not found:
         raise checks.invalid(field, link, "The URL is malformed.")
+    if found[3] not in (None, region):
+        why = f"The template must be global or in the region of the instance, {region}."
+        raise checks.invalid(field, link, why)
     path = f"projects/{found[1] or project}/{found[2]}"
     if template_key(path) not in compute.templates:
         raise checks.not_found(path)

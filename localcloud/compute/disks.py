@@ -134,9 +134,15 @@ def others(
 
 
 def check_names(attached: list[dict]) -> None:
-    """Raise the refusal of two disks of a machine with one device name."""
+    """Raise the refusal of two disks of a machine with one device name, or of one disk twice."""
     seen: set[str] = set()
     for row in attached:
+        source = row.get("source", "")  # which scratch disks have not
+        if source in seen:
+            path = source.removeprefix(LINK)
+            message = f"The disk resource '{path}' is already being used by this instance"
+            raise ApiError(400, "resourceInUseByAnotherResource", message)
+        seen |= {source} - {""}
         if row["deviceName"] in seen:
             field = f"resource.disks[{row['index']}].deviceName"
             raise invalid(field, row["deviceName"], "Device names must be unique.")

@@ -53,7 +53,7 @@ async def insert_reservation(compute: Compute, call: Call) -> dict:
         if specific.get("instanceProperties"):
             why = "It cannot be specified together with a source instance template."
             raise invalid(f"{SPECIFIC}.instanceProperties", "", why)
-        specific["instanceProperties"] = of_template(compute, project, link)
+        specific["instanceProperties"] = of_template(compute, project, zone, link)
     check_properties(zone, specific.get("instanceProperties") or {})
     if int(specific.get("count", 0)) < 1:
         raise invalid("resource.specificReservation.count", specific.get("count"), "Must be 1 up.")
@@ -78,10 +78,10 @@ async def insert_reservation(compute: Compute, call: Call) -> dict:
     return change(compute, call, "insert", path, row["id"], keep)
 
 
-def of_template(compute: Compute, project: str, link: str) -> dict[str, Any]:
+def of_template(compute: Compute, project: str, zone: str, link: str) -> dict[str, Any]:
     """What a reservation holds for machines of a template."""
     field = f"{SPECIFIC}.sourceInstanceTemplate"
-    properties = template_of(compute, project, link, field)["properties"]
+    properties = template_of(compute, project, catalog.ZONES[zone], link, field)["properties"]
     made = {
         key: properties[key]
         for key in ("machineType", "minCpuPlatform", "guestAccelerators")

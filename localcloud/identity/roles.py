@@ -132,6 +132,15 @@ ELSEWHERE = {
     "stackdriver": "resourceMetadata.writer",
     "tpu": "admin viewer",
 }
+# First words of permissions that are the name of no API.
+WITHOUT_API = (
+    *("actions", "automl", "autoscaling", "billing", "bigtable", "clientauthconfig"),
+    *("cloudaicompanion", "cloudconfig", "clouddebugger", "cloudmigration", "cloudnotifications"),
+    *("cloudsql", "consumerprocurement", "errorreporting", "firebaseabt", "firebaseauth"),
+    *("firebasecrash", "firebasecrashlytics", "firebaseextensions", "firebaseinappmessaging"),
+    *("firebasenotifications", "firebaseperformance", "observability", "opsconfigmonitoring"),
+    *("resourcesettings", "servicebroker", "stackdriver", "telemetry", "trafficdirector"),
+)
 # What a resource below a project is called in names, and whose roles its policy takes.
 FITTING = {
     "buckets": "storage",
@@ -183,7 +192,7 @@ def trouble(role: str, resource: str) -> tuple[int, str] | None:
 
 def exists(permission: str) -> bool:
     """Whether a custom role of a project may hold a permission. Of services that are not served the
-    form counts.
+    form counts, and that Google has such a service.
     """
     if not re.fullmatch(r"[a-z][a-zA-Z0-9]*(\.[a-zA-Z0-9]+){2,}", permission):
         return False
@@ -192,9 +201,16 @@ def exists(permission: str) -> bool:
     service, *_, collection, verb = permission.split(".")
     # whose permissions are those of Kubernetes' kinds, too
     if service not in SERVED or service == "container":
-        return True
+        return service in services()
     collections, verbs = words(SERVED[service])
     return collection in collections and verb in verbs
+
+
+@lru_cache
+def services() -> set[str]:
+    """The words that permissions begin with: mostly those of Google's APIs."""
+    apis = schema.names()
+    return {*apis, *SERVED, *ELSEWHERE, *UNKNOWN, *WITHOUT_API}
 
 
 def names() -> list[str]:

@@ -21,6 +21,7 @@ from local_cloud import (  # noqa: F401 (fixtures)
 from local_gcloud import Gcloud
 from local_machines import until
 
+from localcloud.builds import checks
 from localcloud.identity.tokens import LAPTOP, Tokens
 
 STEP = "gcr.io/cloud-builders/docker"
@@ -236,6 +237,44 @@ def test_what_google_refuses(builds):
     assert error(builds("GET", f"{PLACE}/builds/none"))[:2] == (404, "NOT_FOUND")
     assert error(builds("GET", f"projects/{PROJECT}/locations/moon/builds"))[0] == 400
     assert error(builds("GET", "projects/other/locations/global/builds"))[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "why"),
+    [
+        ({"args": ["build", "--build-arg", "A=$_A", "."]}, 400, "is not matched in the substitu"),
+        ({"args": ["build", "--tag", "${NAME}", "."]}, 400, '"NAME" is not a valid built-in'),
+        ({"args": ["build", "--tag", "$PROJECT_ID", "."]}, 501, "in the place of $PROJECT_ID"),
+        ({"dir": "$HERE"}, 400, '"HERE" is not a valid built-in substitution'),
+        ({"args": ["x"] * 101}, 400, "build step 0 too many args (max: 100)"),
+        ({"args": ["x" * 10_001]}, 400, "build step 0 arg 0 too long"),
+        ({"id": "-"}, 400, "the ID is not unique"),
+    ],
+)
+def test_what_google_refuses_in_a_step(builds, fields, status, why):
+    body = builds.body(build_words("x"))
+    body["steps"][0].update(fields)
+    found = error(builds("POST", f"{PLACE}/builds", body))
+    assert found[0] == status and why in found[2]
+
+
+def test_names_of_a_build_and_dollars_that_are_meant(builds):
+    good = builds.body(build_words("x"), build_words("x"))
+    for step in good["steps"]:
+        step["id"] = "same"
+    assert "the ID is not unique" in error(builds("POST", f"{PLACE}/builds", good))[2]
+    for fields, why in (
+        ({"images": ["BAD NAME"]}, "invalid image name"),
+        ({"images": ["localhost/p/r/i:"]}, "invalid image name"),
+        ({"tags": ["a b"]}, "invalid build tag"),
+        ({"tags": ["a"] * 65}, "number of tags 65 exceeded"),
+    ):
+        body = builds.body(build_words("x"), **fields)
+        assert why in error(builds("POST", f"{PLACE}/builds", body))[2]
+    # A dollar before what is no key stays one; two stand for one.
+    kept = builds.body(["version", "$lower", "5$", "$$NOT_A_KEY"])
+    assert builds("POST", f"{PLACE}/builds", kept).ok
+    assert checks.plain("$$NOT_A_KEY costs 5$") == "$NOT_A_KEY costs 5$"
 
 
 @needs_podman

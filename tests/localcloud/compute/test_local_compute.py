@@ -544,6 +544,53 @@ def test_an_insert_from_a_template(client):
     assert found[0] == 404 and "instanceTemplates/mould" in found[2]
 
 
+def test_a_template_of_another_region_makes_no_machines(client):
+    properties = {"machineType": "n1-standard-1", "disks": [BOOT], "networkInterfaces": [{}]}
+    body = {"name": "there", "properties": properties}
+    client.wait(client.call("POST", "/regions/europe-west4/instanceTemplates", body))
+    link = "regions/europe-west4/instanceTemplates/there"
+    zone = f"/zones/{ZONE}"
+    specific = {"count": "1", "sourceInstanceTemplate": link}
+    for path, wish, by in (
+        (f"{zone}/instances", {"name": "far"}, {"sourceInstanceTemplate": link}),
+        (
+            f"{zone}/instances/bulkInsert",
+            {"count": "1", "namePattern": "far-#", "sourceInstanceTemplate": link},
+            {},
+        ),
+        (f"{zone}/reservations", {"name": "far", "specificReservation": specific}, {}),
+    ):
+        found = error(client.call("POST", path, wish, **by))
+        assert found[:2] == (400, "invalid") and "in the region of the instance" in found[2]
+    client.wait(client.call("DELETE", f"/{link}"))
+
+
+def test_two_disks_of_a_machine_are_not_one(client):
+    wish = {"diskName": "twin", "diskSizeGb": "10"}
+    other = {"autoDelete": True, "deviceName": "other", "initializeParams": wish}
+    again = {**other, "deviceName": "again"}
+    found = error(
+        client.call("POST", f"/zones/{ZONE}/instances", body("twins", disks=[BOOT, other, again]))
+    )
+    assert found[:2] == (400, "resourceInUseByAnotherResource") and "disks/twin" in found[2]
+    assert client.call("GET", f"/zones/{ZONE}/disks/twin").status_code == 404
+
+
+def test_an_address_that_a_machine_gave_back_can_go(client):
+    path, machine = "/regions/us-central1/addresses", f"/zones/{ZONE}/instances/lender"
+    client.wait(client.call("POST", path, {"name": "lent"}))
+    lent = client.call("GET", f"{path}/lent").json()["address"]
+    nic = {"accessConfigs": [{"type": "ONE_TO_ONE_NAT", "name": "External NAT", "natIP": lent}]}
+    client.insert("lender", networkInterfaces=[nic])
+    assert client.call("GET", f"{path}/lent").json()["status"] == "IN_USE"
+    which = {"networkInterface": "nic0", "accessConfig": "External NAT"}
+    client.wait(client.call("POST", f"{machine}/deleteAccessConfig", **which))
+    shown = client.call("GET", f"{path}/lent").json()
+    assert shown["status"] == "RESERVED" and "users" not in shown
+    client.wait(client.call("DELETE", f"{path}/lent"))
+    client.delete("lender")
+
+
 def test_the_image_of_a_running_machine_needs_force(client):
     client.insert("busy", disks=[BOOT])
     wish = {"name": "snap", "sourceDisk": f"zones/{ZONE}/disks/busy"}
