@@ -54,6 +54,7 @@ EXTRA_GLOBALS = {
     "$prettyPrint",
     "$fields",
 }
+DURATION = re.compile(r"-?\d{1,12}(\.\d{1,9})?s")
 # The methods whose body is a JSON merge patch, as the documents of Compute Engine and Cloud Storage
 # say of them, and the one that lays a body over a template in the same way. The others that are
 # served and change a part of something name it in a mask.
@@ -309,7 +310,17 @@ def check_body(
     if is_own_link(method, body, values):
         del body["selfLink"]
     _check(api, method.request, body, "resource", method.id, answer=False)
+    if api.name != "storage":  # which takes such in custom metadata
+        check_text(body)
     return without_nulls(body, kept=bool(MERGED.fullmatch(method.id)))
+
+
+def check_text(body: dict) -> None:
+    """Refuse half a surrogate pair, which JSON can write, and a string of a message cannot hold."""
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise invalid("Invalid JSON payload received. A string is not valid UTF-8.") from None
 
 
 def is_true(key: str, value: Any, path_values: dict[str, str]) -> bool:
@@ -469,6 +480,12 @@ def _check_scalar(schema: dict, value: Any, where: str, answer: bool) -> None:
     elif form in ("date", "date-time") and not answer and not is_time(value, form):
         raise invalid(
             f"Invalid value at '{where}' (TYPE_STRING), \"{value}\" is no RFC 3339 {form}",
+            "invalid",
+            where,
+        )
+    elif form == "google-duration" and not answer and not DURATION.fullmatch(value):
+        raise invalid(
+            f"Invalid value at '{where}' (type.googleapis.com/google.protobuf.Duration), \"{value}\"",
             "invalid",
             where,
         )

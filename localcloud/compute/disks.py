@@ -33,6 +33,7 @@ from localcloud.compute.images import (
     DISK,
     MOST_GB,
     check_device_name,
+    check_locations,
     check_ready,
     check_unused,
     find_disk,
@@ -427,6 +428,7 @@ async def make_snapshot(compute: Compute, call: Call, disk: dict) -> dict:
     path = f"projects/{project}/global/snapshots/{name}"
     if any(row["name"] == name for row in rows):
         raise already_exists(path)
+    check_locations(body.get("storageLocations") or [])
     labels = check_labels(body.get("labels") or {})
     kept = {"labels": labels, "description": body.get("description", "")}
     row = {

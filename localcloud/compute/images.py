@@ -380,6 +380,8 @@ async def insert_image(compute: Compute, call: Call) -> dict:
     source, least = source_of(compute, project, body, bool(call.params.get("forceCreate")))
     check_features(body.get("guestOsFeatures") or [])
     check_locations(body.get("storageLocations") or [])
+    if family := body.get("family"):
+        check_name("resource.family", family)
     check_labels(body.get("labels") or {})
     size = int(body.get("diskSizeGb", least))
     if size < least:
@@ -430,7 +432,7 @@ def check_features(features: list[dict]) -> None:
 
 
 def check_locations(locations: list[str]) -> None:
-    """Raise the refusal of a place in which no image is kept: it is one region, or one of three
+    """Raise the refusal of a place in which no image or snapshot is kept: it is one region, or one of three
     multi-regions.
     """
     if len(locations) > 1:

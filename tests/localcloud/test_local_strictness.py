@@ -255,6 +255,43 @@ def test_rules_and_disks_that_google_refuses(machines, path, fields, words):
     assert words in message(machines.call("POST", path, {"name": "wrong", **rule, **fields}))
 
 
+def test_text_is_unicode(machines, raw):
+    half = {"name": "half", "description": "\ud800"}
+    assert "not valid UTF-8" in message(machines.call("POST", f"/zones/{ZONE}/disks", half))
+    role = {"roleId": "half", "role": {"title": "\ud800"}}
+    answer = raw.session.post(f"{raw.server.url}/iam/v1/projects/test-project/roles", json=role)
+    assert "not valid UTF-8" in message(answer)
+
+
+def test_a_duration_is_seconds(raw):
+    chart = {"timeSeriesFilter": {"filter": "x", "aggregation": {"alignmentPeriod": "a minute"}}}
+    wish = {"xyChart": {"dataSets": [{"timeSeriesQuery": chart}]}}
+    tile = {"width": 4, "height": 4, "widget": wish}
+    board = {"displayName": "d", "mosaicLayout": {"columns": 12, "tiles": [tile]}}
+    path = "/monitoring/v1/projects/test-project/dashboards"
+    answer = raw.session.post(f"{raw.server.url}{path}", json=board)
+    assert 'protobuf.Duration), "a minute"' in message(answer)
+
+
+def test_the_family_of_an_image_is_a_name(machines):
+    image = {"name": "own", "sourceImage": IMAGE, "family": "No Family"}
+    assert "resource.family" in message(machines.call("POST", "/global/images", image))
+
+
+@pytest.mark.parametrize("places", [["mars"], ["us", "eu"]])
+def test_a_snapshot_is_kept_in_one_place_that_there_is(machines, places):
+    machines.wait(machines.call("POST", f"/zones/{ZONE}/disks", {"name": "held", "sizeGb": "10"}))
+    wish = {"name": "held", "storageLocations": places}
+    source = {"sourceDisk": f"zones/{ZONE}/disks/held"}
+    try:
+        answer = machines.call("POST", f"/zones/{ZONE}/disks/held/createSnapshot", wish)
+        assert "storageLocations" in message(answer)
+        answer = machines.call("POST", "/global/snapshots", wish | source)
+        assert "storageLocations" in message(answer)
+    finally:
+        machines.wait(machines.call("DELETE", f"/zones/{ZONE}/disks/held"))
+
+
 def test_what_a_list_may_be_asked(machines):
     path = f"/zones/{ZONE}/instances"
     for asked in ({"maxResults": 501}, {"filter": "name=("}, {"filter": "name=="}):
