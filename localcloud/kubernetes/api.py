@@ -31,8 +31,10 @@ from localcloud.kubernetes import (
     certificates,
     checks,
     disruptions,
+    escalation,
     forward,
     metrics,
+    object_warnings,
     patches,
     paths,
     queries,
@@ -43,6 +45,7 @@ from localcloud.kubernetes import (
 from localcloud.kubernetes.changes import (
     add_containers,
     check_names,
+    conflict,
     delete,
     policy_of,
     replace,
@@ -62,9 +65,10 @@ from localcloud.kubernetes.kinds import (
     stamp,
 )
 from localcloud.kubernetes.plane import Plane
+from localcloud.kubernetes.schema import wrong
 from localcloud.kubernetes.store import Selector
 from localcloud.kubernetes.tables import table
-from localcloud.kubernetes.words import invalid
+from localcloud.kubernetes.words import invalid, not_negative
 
 log = logging.getLogger("localcloud")
 
@@ -100,6 +104,7 @@ REVIEWS = {
     "selfsubjectrulesreviews": "SelfSubjectRulesReview",
     "selfsubjectreviews": "SelfSubjectReview",
 }
+CALLER = "caller"  # of a request: the cloud, and whose token it has
 REASONS |= {401: "Unauthorized", 403: "Forbidden", 404: "NotFound"}
 
 
@@ -155,6 +160,7 @@ async def guarded(
         if "Authorization" in request.headers or not paths.is_open(request.path):
             owner = rbac.authenticate(cloud, plane, request.headers.get("Authorization", ""))
             check_not_impersonated(request, owner)
+            request[CALLER] = cloud, owner
         fault = cloud.faults.take(method, request.path_qs)
         if fault and not fault.after_handler:
             await suffer(fault, request, injected)
@@ -424,7 +430,12 @@ async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str)
     if name := request.match_info.get("name"):
         check_names({"name": name, "namespace": namespace}, body.setdefault("metadata", {}))
     warned = queries.warnings(request, kind, body)
+    if kind.group == escalation.GROUP:
+        checks.check_form(kind, copy.deepcopy(body), flags[0])
+        cloud, owner = request[CALLER]
+        escalation.check(cloud, plane, owner, kind, namespace, body)
     made = plane.create(kind.plural, namespace, body, *flags)
+    warned += object_warnings.found_in(kind.plural, made, True)
     warned += admission.warnings(plane.store, kind.plural, namespace, made)
     check_manager(plane, request, made["metadata"]["uid"])
     return shown(request, plane, kind, made, 201, warned)
@@ -600,7 +611,14 @@ async def change(
         new, warned = await patch(plane, request, kind, thing, strict)
     if sub == "ephemeralcontainers":
         return shown(request, plane, kind, add_containers(plane, kind, thing, new, dry))
+    if kind.group == escalation.GROUP and not escalation.is_of_owners_alone(thing, new):
+        cloud, owner = request[CALLER]
+        namespace = thing["metadata"].get("namespace", "")
+        escalation.check(cloud, plane, owner, kind, namespace, new)
+    generation = thing["metadata"].get("generation")
     made = replace(plane, kind, thing, new, sub, strict, dry)
+    if kind.plural != "pods" and made["metadata"].get("generation") != generation:
+        warned += object_warnings.found_in(kind.plural, made, False)
     return shown(request, plane, kind, made, warned=warned)
 
 
@@ -668,29 +686,46 @@ async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> 
 
 async def scale(plane: Plane, request: web.Request, thing: dict) -> web.Response:
     """How many replicas a deployment has, and shall have."""
-    if request.method != "GET":
-        body = (
-            await body_of(request, "Scale")
-            if request.method == "PUT"
-            else patches.read(request.content_type, bodies.text_of(await request.read()))
+    shown_scale = scale_of(thing)
+    if request.method == "GET":
+        return as_json(shown_scale)
+    _, dry = queries.flags(request)
+    if request.method == "PUT":
+        new = await body_of(request, "Scale")
+    else:
+        text = bodies.text_of(await request.read())
+        new = patches.patched(shown_scale, request.content_type, text)
+    kind, meta = KINDS["deployments"], new.get("metadata") or {}
+    wanted = (new.get("spec") or {}).get("replicas") or 0
+    if not isinstance(wanted, int) or isinstance(wanted, bool):
+        told = wrong(wanted, "ScaleSpec", "spec.replicas", "int32")
+        raise Refusal(
+            400, "BadRequest", f'Scale in version "v1" cannot be handled as a Scale: {told}'
         )
-        wanted = (body.get("spec") or {}).get("replicas")
-        if not isinstance(wanted, int) or wanted < 0:
-            raise Refusal(
-                422, "Invalid", "spec.replicas: Invalid value: must be greater than or equal to 0"
-            )
+    check_names(thing["metadata"], meta)
+    if meta.get("resourceVersion") not in (None, "", thing["metadata"]["resourceVersion"]):
+        told = "the object has been modified; please apply your changes to the latest version and try again"
+        raise conflict(kind, thing, told)
+    bad: list[str] = []
+    not_negative(wanted, "spec.replicas", bad)
+    if bad:
+        checks.refuse_as("Scale", "autoscaling", meta["name"], bad)
+    changed = {**thing, "spec": {**thing["spec"], "replicas": wanted}}
+    if not dry and thing["spec"]["replicas"] != wanted:
         thing["spec"]["replicas"] = wanted
         thing["metadata"]["generation"] += 1
         plane.store.put("deployments", thing)
-    meta = {
-        key: thing["metadata"][key]
-        for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    }
+    return as_json(scale_of(changed if dry else thing))
+
+
+def scale_of(thing: dict) -> dict:
+    """A deployment's size as an object of its own."""
+    names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    chosen = sorted((thing["spec"]["selector"].get("matchLabels") or {}).items())
     status = {"replicas": thing["status"].get("replicas", 0)}
-    shown_scale = {
-        "kind": "Scale",
-        "apiVersion": "autoscaling/v1",
-        "metadata": meta,
-        "status": status,
+    return {
+        **{"kind": "Scale", "apiVersion": "autoscaling/v1"},
+        "metadata": {key: thing["metadata"][key] for key in names},
+        "spec": {"replicas": thing["spec"]["replicas"]},
+        "status": {**status, "selector": ",".join(f"{key}={value}" for key, value in chosen)},
     }
-    return as_json({**shown_scale, "spec": {"replicas": thing["spec"]["replicas"]}})

@@ -5,15 +5,13 @@ not change.
 import json
 from typing import Any
 
-from localcloud.kubernetes import checks, defaults, kueue_checks
+from localcloud.kubernetes import checks, defaults, job_changes, kueue_checks, pod_changes
 from localcloud.kubernetes.kinds import Kind, Refusal, is_leaving
 from localcloud.kubernetes.plane import NAMESPACES, Plane
 from localcloud.kubernetes.policy_checks import PRIORITIES
 from localcloud.kubernetes.words import in_go, invalid
 
-# Of a pod in a job that has not begun: what may change.
 CONDITIONAL = ("leases", "poddisruptionbudgets")  # which are changed as of a version alone
-PLACING = ("nodeSelector", "affinity", "tolerations", "schedulingGates")
 
 
 def replace(
@@ -58,12 +56,16 @@ def replace(
     checks.check_meaning(kind.plural, new)
     defaults.complete(kind.plural, new)
     check_unchanged(kind, thing, new)
+    if sub == "status":
+        check_status(kind, thing, new)
     if kind.plural == "jobs" and plane.has_kueue:
         kueue_checks.check_job(new, thing)
     if kind.counted and new.get("spec") != thing.get("spec"):
         meta["generation"] = old.get("generation", 1) + 1
     if dry:
         return new
+    if kind.plural == "pods":
+        pod_changes.keep_containers(thing["spec"], new["spec"])
     thing.clear()  # in place: its controllers hold it
     thing.update(new)
     plane.store.put(kind.plural, thing)
@@ -72,6 +74,17 @@ def replace(
     elif kind.plural == "pods":
         plane.finish_pod(thing)
     return thing
+
+
+def check_status(kind: Kind, old: dict, new: dict) -> None:
+    """Raise the refusal of a status that an object may not have."""
+    bad: list[str] = []
+    if kind.plural == "pods":
+        bad = pod_changes.status_errors(old["status"], new["status"])
+    elif kind.plural == "jobs":
+        bad = job_changes.status_errors(old, new)
+    if bad:
+        checks.refuse(kind, old["metadata"]["name"], bad)
 
 
 def check_names(old: dict, meta: dict) -> None:
@@ -102,21 +115,14 @@ def check_finalizers(kind: Kind, old: dict, meta: dict) -> None:
 def add_containers(plane: Plane, kind: Kind, pod: dict, new: dict, dry: bool) -> dict:
     """Let a pod have more ephemeral containers, which is all that this method changes."""
     checks.check_form(kind, new, False)
-    defaults.complete(kind.plural, new)
     old = pod["spec"].get("ephemeralContainers") or []
     rows = (new.get("spec") or {}).get("ephemeralContainers") or []
-    more = [row for row in rows if row not in old]
-    path, names = "spec.ephemeralContainers", [row["name"] for row in pod["spec"]["containers"]]
-    bad = []
-    if any(row not in rows for row in old):
-        bad.append(f"{path}: Forbidden: existing ephemeral containers may not be changed")
-    for at, row in enumerate(more, len(old)):
-        if row["name"] in names:
-            bad.append(f'{path}[{at}].name: Duplicate value: "{row["name"]}"')
-        if not row.get("image"):
-            bad.append(f"{path}[{at}].image: Required value")
-    if bad:
+    if bad := pod_changes.visitor_errors(pod, rows):
         checks.refuse(kind, pod["metadata"]["name"], bad)
+    defaults.complete(kind.plural, new)
+    if bad := pod_changes.lasting_errors(old, rows):
+        checks.refuse(kind, pod["metadata"]["name"], bad)
+    more = [row for row in rows if row not in old]
     if not dry:
         pod["spec"]["ephemeralContainers"] = [*old, *more]
         plane.store.put(kind.plural, pod)
@@ -169,83 +175,11 @@ def check_preconditions(kind: Kind, thing: dict, wanted: dict) -> None:
 def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
     """What of an object may not change."""
     name, before, after = old["metadata"]["name"], old.get("spec") or {}, new.get("spec") or {}
-    if kind.plural == "jobs":
-        for key in (
-            "template",
-            "completions",
-            "selector",
-            "podFailurePolicy",
-            "successPolicy",
-            "completionMode",
-            "managedBy",
-            "backoffLimitPerIndex",
-        ):
-            elastic = key == "completions" and after.get(key) == after.get("parallelism")
-            waits = before.get("suspend") and not old["status"].get("startTime")
-            scheduled = key == "template" and waits and differ_in_placing(before, after)
-            if before.get(key) != after.get(key) and not elastic and not scheduled:
-                value = (
-                    "null"
-                    if key not in after
-                    else json.dumps(after[key], separators=(",", ":"))[:200]
-                )
-                checks.refuse(
-                    kind, name, [f"spec.{key}: Invalid value: {value}: field is immutable"]
-                )
-    if kind.plural == "pods" and (bad := pod_errors(before, after)):
+    if kind.plural == "jobs" and (bad := job_changes.spec_errors(old, new)):
+        checks.refuse(kind, name, bad)
+    if kind.plural == "pods" and (bad := pod_changes.spec_errors(before, after)):
         checks.refuse(kind, name, bad)
     check_kept(kind, name, old, new)
-
-
-def pod_errors(before: dict, after: dict) -> list[str]:
-    """What of a pod's change may not be."""
-    key, bad = "activeDeadlineSeconds", []
-    was, deadline = before.get(key), after.get(key)
-    if was is not None and deadline is None:
-        told = "must not update from a positive integer to nil value"
-        return [f"spec.{key}: Invalid value: null: {told}"]
-    if was is not None and was < deadline:
-        return [invalid(f"spec.{key}", deadline, "must be less than or equal to previous value")]
-    lasting = [timeless(each) for each in after.get("tolerations") or []]
-    if any(timeless(each) not in lasting for each in before.get("tolerations") or []):
-        told = "existing toleration can not be modified except its tolerationSeconds"
-        bad.append(f"spec.tolerations: Forbidden: {told}")
-    changed = {each for each in {*before, *after} if before.get(each) != after.get(each)}
-    grace = [spec.get("terminationGracePeriodSeconds") for spec in (before, after)]
-    if changed - {key, "tolerations", *mended_grace(grace[0], grace[1])}:
-        told = "pod updates may not change fields other than `spec.containers[*].image`,"
-        told += "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
-        told += "`spec.tolerations` (only additions to existing tolerations),"
-        told += "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
-        bad.append(f"spec: Forbidden: {told}")
-    return bad
-
-
-def timeless(toleration: dict) -> dict:
-    """A toleration without how long it holds, which may change."""
-    return {key: each for key, each in toleration.items() if key != "tolerationSeconds"}
-
-
-def differ_in_placing(before: dict, after: dict) -> bool:
-    """Whether two specs of a job differ at most in where their pods may be placed, and what these
-    ask for: all that may change before a job begins.
-    """
-    return unplaced(before["template"]) == unplaced(after.get("template") or {})
-
-
-def unplaced(template: dict) -> dict:
-    """A pod's template without its labels, and without what decides where it goes."""
-    pod = {key: each for key, each in (template.get("spec") or {}).items() if key not in PLACING}
-    for kind in ("containers", "initContainers"):
-        rows = pod.get(kind) or []
-        pod[kind] = [{k: v for k, v in row.items() if k != "resources"} for row in rows]
-    return pod
-
-
-def mended_grace(before: int | None, after: int | None) -> set[str]:
-    """A negative grace may become 1, and no other may change."""
-    mended = before is not None and before < 0 and after == 1
-    return {"terminationGracePeriodSeconds"} if mended else set()
 
 
 def keep_address(kind: Kind, old: dict, new: dict) -> None:

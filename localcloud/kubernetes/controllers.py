@@ -55,6 +55,7 @@ async def run(plane: Plane) -> None:
             jobs.look,
             kubelet.take_up,
             kubelet.let_in,
+            kubelet.renew,
             Plane.collect,
             refresh_volumes,
             tell_names,

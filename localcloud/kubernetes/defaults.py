@@ -22,6 +22,7 @@ POD = {
 CONTAINER = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
 PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 ENDLESS = 2**31 - 1
+PACE = {"maxUnavailable": "25%", "maxSurge": "25%"}  # of deployments
 
 
 def fill(plural: str, body: dict) -> None:
@@ -62,7 +63,9 @@ def complete(plural: str, body: dict) -> None:
     if plural in ("deployments", "replicasets"):
         body["spec"].setdefault("replicas", 1)
     if plural == "deployments":
-        body["spec"].setdefault("strategy", {}).setdefault("type", "RollingUpdate")
+        strategy = body["spec"].setdefault("strategy", {})
+        if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+            strategy["rollingUpdate"] = {**PACE, **(strategy.get("rollingUpdate") or {})}
     elif plural == "services":
         spec = body.setdefault("spec", {})
         spec.setdefault("type", "ClusterIP")

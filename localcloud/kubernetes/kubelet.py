@@ -72,6 +72,32 @@ def let_in(plane: Plane) -> None:
             visitors(plane, pod).append(plane.in_background(work))
 
 
+def renew(plane: Plane) -> None:
+    """End containers whose pods have another image by now: they begin anew, with that."""
+    for pod in plane.store.all("pods"):
+        uid, spec = pod["metadata"]["uid"], pod["spec"]
+        for container in [
+            *spec["containers"],
+            *filter(is_sidecar, spec.get("initContainers") or []),
+        ]:
+            running = plane.running.get((uid, container["name"]))
+            if running is None or running.is_old or running.image == container["image"]:
+                continue
+            running.is_old = True
+            told = f"Container {container['name']} definition changed, will be restarted"
+            plane.event(pod, "Killing", told, by="kubelet")
+            plane.in_background(end_old(running, spec["terminationGracePeriodSeconds"]))
+
+
+async def end_old(running: Running, grace: float) -> None:
+    """SIGTERM, and SIGKILL after the grace."""
+    containers.stop_container(running, signal.SIGTERM)
+    until = time.monotonic() + grace
+    while processes.first_process(running.folder) is not None and time.monotonic() < until:
+        await asyncio.sleep(0.02)
+    containers.stop_container(running, signal.SIGKILL)
+
+
 async def visit(plane: Plane, pod: dict, container: dict, row: dict) -> None:
     if started := await begin(plane, pod, container, row):
         await ended(plane, pod, container, row, started)
@@ -244,6 +270,10 @@ async def run(plane: Plane, pod: dict, container: dict, kind: str, number: int) 
             return KILLED
         began = time.monotonic()
         code = await ended(plane, pod, container, row, started)
+        if started.is_old and not is_ending(pod) and not plane.closing:
+            row["lastState"] = row["state"]
+            row["restartCount"] += 1
+            continue
         restart = (policy == "Always" and kind == "containerStatuses") or (
             policy != "Never" and code
         )
@@ -304,7 +334,9 @@ async def begin(plane: Plane, pod: dict, container: dict, row: dict) -> Running 
             continue
         left = containers.adopted(pod, container, row, folder, env)
         found = left or await containers.start(plane, pod, container, folder, env, mounts)
+        found.image = container["image"]
         plane.running[key] = found
+        row["image"] = found.image
         probe = container.get("readinessProbe")
         row.update(
             ready=not probe, started=True, containerID=f"containerd://{key[0].replace('-', '')}"
@@ -333,9 +365,9 @@ async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
         row["state"] = {"waiting": {"reason": "InvalidImageName", "message": message}}
         plane.store.put("pods", pod)
         plane.event(pod, "InspectFailed", message, "Warning", "kubelet")
-        while await pause(plane, pod, 60):
+        while container["image"] == image and await pause(plane, pod, 1):
             pass
-        return False
+        return container["image"] != image and await pulled(plane, pod, container, row)
     if row["restartCount"] == 0 and "running" not in row["state"]:
         plane.event(pod, "Pulling", f'Pulling image "{image}"', by="kubelet")
         await pause(plane, pod, plane.settings.pull_delay)
@@ -357,7 +389,7 @@ async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
         plane.event(pod, "BackOff", f'Back-off pulling image "{image}"', by="kubelet")
         if not await pause(plane, pod, delay):
             return False
-        delay = min(2 * delay, LONGEST)
+        image, delay = container["image"], min(2 * delay, LONGEST)
     if is_ending(pod) or plane.closing:
         return False
     if row["restartCount"] == 0 and "running" not in row["state"]:

@@ -1,6 +1,6 @@
 """How a patch changes an object: JSON patch, merge patch, strategic merge patch.
 
-Not covered: strategic merges' `$setElementOrder`; who manages which field, so that a server-side
+Not covered: who manages which field, so that a server-side
 apply removes nothing and conflicts with nobody.
 """
 
@@ -155,7 +155,48 @@ def merge_map(old: dict, patch: dict, key: str, plain: bool) -> dict:
             field = name.removeprefix(DROP)
             old[field] = [each for each in old[field] if each not in value]
     usual = {name: value for name, value in patch.items() if not name.startswith("$")}
-    return merge_fields(old, usual, key, plain)
+    orders = {
+        name.removeprefix(ORDER): value for name, value in patch.items() if name.startswith(ORDER)
+    }
+    before = {name: [*(old.get(name) or [])] for name in orders}
+    for name, order in orders.items():
+        check_order(usual.get(name) or [], order, key_of_items(name, key))
+    new = merge_fields(old, usual, key, plain)
+    for name, order in orders.items():
+        if isinstance(new.get(name), list):
+            new[name] = in_order(new[name], order, before[name], key_of_items(name, key))
+    return new
+
+
+def known_by(item: Any, by: str) -> Any:
+    return item.get(by) if by and isinstance(item, dict) else item
+
+
+def check_order(items: list, order: list, by: str) -> None:
+    """Raise the refusal of items of a patch that are not in the order that it asks for."""
+    kept = [each for each in items if not isinstance(each, dict) or each.get("$patch") != "delete"]
+    names = iter([known_by(each, by) for each in order])
+    if not all(known_by(each, by) in names for each in kept):
+        told = f"The order in patch list:\n{gojson.printed(kept)}\n doesn't match $setElementOrder"
+        raise Refusal(500, "", f"{told} list:\n{gojson.printed(order)}\n")
+
+
+def in_order(items: list, order: list, before: list, by: str) -> list:
+    """A merged list in the order that a patch asks for; what it does not name stays after what it
+    was after.
+    """
+    wanted, old = [known_by(each, by) for each in order], [known_by(each, by) for each in before]
+    named = [each for each in items if known_by(each, by) in wanted]
+    named.sort(key=lambda each: wanted.index(known_by(each, by)))
+    others = [each for each in items if known_by(each, by) not in wanted]
+    found: list = []
+    while named and others:
+        places = [known_by(rows[0], by) for rows in (others, named)]
+        is_first = all(each in old for each in places) and old.index(places[0]) < old.index(
+            places[1]
+        )
+        found.append(others.pop(0) if is_first else named.pop(0))
+    return [*found, *named, *others]
 
 
 def check_retained(kept: Any, patch: dict) -> None:

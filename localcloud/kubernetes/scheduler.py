@@ -31,6 +31,11 @@ def schedule(plane: Plane) -> None:
     for pod in plane.store.all("pods"):
         if pod["spec"].get("nodeName") or is_leaving(pod) or is_over(pod):
             continue
+        if pod["spec"].get("schedulingGates"):
+            told = "Scheduling is blocked due to non-empty scheduling gates"
+            if set_condition(pod["status"], "PodScheduled", "False", "SchedulingGated", told):
+                plane.store.put("pods", pod)
+            continue
         node, why = place(plane, pod)
         meta = pod["metadata"]
         if node:

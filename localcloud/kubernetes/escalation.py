@@ -1,0 +1,156 @@
+"""Nobody gives a right that he lacks: what RBAC asks of who writes roles and bindings, in the words
+of pkg/registry/rbac. Google's permissions `escalate` and `bind` allow it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from localcloud.call import Cloud
+from localcloud.identity.tokens import Owner
+from localcloud.kubernetes import rbac
+from localcloud.kubernetes.kinds import KINDS, Kind, Refusal, not_found
+from localcloud.kubernetes.plane import Plane
+
+GROUP = "rbac.authorization.k8s.io"
+SHOWN = {
+    "apiGroups": "APIGroups",
+    "resources": "Resources",
+    "nonResourceURLs": "NonResourceURLs",
+    "resourceNames": "ResourceNames",
+    "verbs": "Verbs",
+}
+OF_OWNERS = ("ownerReferences", "finalizers", "resourceVersion", "managedFields", "generation")
+EVERYTHING = [
+    {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
+    {"nonResourceURLs": ["*"], "verbs": ["*"]},
+]
+
+
+def check(cloud: Cloud, plane: Plane, owner: Owner, kind: Kind, namespace: str, body: dict) -> None:
+    """Raise the refusal of a role or a binding that gives more than its writer has."""
+    if kind.group != GROUP:
+        return
+    name = (body.get("metadata") or {}).get("name", "")
+    if kind.plural in ("roles", "clusterroles"):
+        if not rbac.may(cloud, plane, owner, "escalate", GROUP, kind.plural, namespace, name):
+            refuse_more(plane, owner, kind, namespace, name, body.get("rules") or [])
+            if (body.get("aggregationRule") or {}).get("clusterRoleSelectors"):
+                check_gathering(plane, owner, kind, name)
+        return
+    reference = body.get("roleRef") or {}
+    is_everywhere = reference.get("kind") == "ClusterRole"
+    plural, wanted = "clusterroles" if is_everywhere else "roles", reference.get("name", "")
+    if not rbac.may(cloud, plane, owner, "bind", GROUP, plural, namespace, wanted):
+        role = plane.store.get(plural, "" if is_everywhere else namespace, wanted)
+        usual = rbac.ROLES.get(wanted) if is_everywhere else None
+        if role is None and usual is None:
+            raise not_found(KINDS[plural], wanted)
+        rules = role.get("rules") if role is not None else usual
+        refuse_more(plane, owner, kind, namespace, name, rules or [])
+
+
+def check_gathering(plane: Plane, owner: Owner, kind: Kind, name: str) -> None:
+    """Refuse a role that gathers other roles to all but those who may do everything."""
+    if list(missing([*rbac.rules_of(plane, owner, "")], EVERYTHING)):
+        told = "must have cluster-admin privileges to use the aggregationRule"
+        raise forbidden(kind, name, told)
+
+
+def is_of_owners_alone(old: dict, new: dict) -> bool:
+    """Whether an object differs at most in what the collection of garbage writes."""
+    return stripped(old) == stripped(new)
+
+
+def stripped(thing: dict) -> dict:
+    meta = {key: each for key, each in thing["metadata"].items() if key not in OF_OWNERS}
+    return {**thing, "metadata": meta}
+
+
+def refuse_more(
+    plane: Plane, owner: Owner, kind: Kind, namespace: str, name: str, rules: list[dict]
+) -> None:
+    lacking = compact(missing([*rbac.rules_of(plane, owner, namespace)], rules))
+    if lacking:
+        groups = " ".join(json.dumps(each) for each in rbac.groups_of(plane, owner))
+        told = f'user "{owner.email}" (groups=[{groups}]) is attempting to grant RBAC permissions '
+        rows = "\n".join(sorted({*map(shown, lacking)}))
+        raise forbidden(kind, name, f"{told}not currently held:\n{rows}")
+
+
+def forbidden(kind: Kind, name: str, why: str) -> Refusal:
+    told = f'{kind.resource} "{name}" is forbidden: {why}'
+    return Refusal(403, "Forbidden", told, name=name, group=kind.group, kind=kind.plural)
+
+
+def missing(own: list[dict], rules: list[dict]) -> Iterator[dict]:
+    """The smallest parts of rules that no rule of one's own covers."""
+    for rule in rules:
+        for part in parts(rule):
+            if not any(covers(each, part) for each in own):
+                yield part
+
+
+def parts(rule: dict) -> Iterator[dict]:
+    """A rule as rules of one verb, one resource and one name."""
+    verbs = rule.get("verbs") or []
+    for group in rule.get("apiGroups") or []:
+        for resource in rule.get("resources") or []:
+            for verb in verbs:
+                part = {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
+                names = rule.get("resourceNames") or []
+                yield from ({**part, "resourceNames": [name]} for name in names)
+                if not names:
+                    yield part
+    for path in rule.get("nonResourceURLs") or []:
+        yield from ({"nonResourceURLs": [path], "verbs": [verb]} for verb in verbs)
+
+
+def covers(own: dict, part: dict) -> bool:
+    """Whether a rule gives all that a part of another gives."""
+    for key in ("verbs", "apiGroups"):
+        has = own.get(key) or []
+        if "*" not in has and not {*part.get(key, [])} <= {*has}:
+            return False
+    names = own.get("resourceNames") or []
+    if names and not ({*part.get("resourceNames", [])} & {*names}):
+        return False
+    resources, paths = own.get("resources") or [], own.get("nonResourceURLs") or []
+    for wanted in part.get("resources", []):
+        _, slash, sub = wanted.partition("/")
+        if not {wanted, "*", *([f"*/{sub}"] if slash else [])} & {*resources}:
+            return False
+    return all(
+        any(path in (each, "") or fits(each, path) for each in paths)
+        for path in part.get("nonResourceURLs", [])
+    )
+
+
+def fits(own: str, path: str) -> bool:
+    return own.endswith("*") and path.startswith(own.rstrip("*"))
+
+
+def compact(rules: Iterator[dict]) -> list[dict]:
+    """Join the verbs of what is said of one resource."""
+    found: list[dict] = []
+    joined: dict[tuple, dict] = {}
+    for rule in rules:
+        key = (*rule.get("apiGroups", []), *rule.get("resources", []))
+        key += tuple(rule.get("resourceNames", []))
+        if "nonResourceURLs" in rule:
+            found.append(rule)
+        elif key in joined:
+            joined[key]["verbs"] = [*joined[key]["verbs"], *rule["verbs"]]
+        else:
+            joined[key] = dict(rule)
+    return [*found, *joined.values()]
+
+
+def shown(rule: dict) -> str:
+    rows = [
+        f"{name}:[{' '.join(json.dumps(each) for each in rule[key])}]"
+        for key, name in SHOWN.items()
+        if rule.get(key)
+    ]
+    return f"{{{', '.join(rows)}}}"

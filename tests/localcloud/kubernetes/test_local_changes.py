@@ -1,0 +1,183 @@
+"""What a cluster says of changes of objects, and what it warns of as it takes them, in Kubernetes'
+words; a pod's new image; rights that nobody may give who lacks them.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from local_kube import job
+from local_machines import until
+
+CHANGES = json.loads(Path(__file__).with_name("changes.json").read_text())
+WARNINGS = json.loads(Path(__file__).with_name("warnings.json").read_text())
+CORE = "/api/v1/namespaces/default"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ROLES = f"{RBAC}/namespaces/default/roles"
+BINDINGS = f"{RBAC}/namespaces/default/rolebindings"
+MERGE = {"Content-Type": "application/merge-patch+json"}
+STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
+NOWHERE = {"nodeSelector": {"no": "where"}}
+
+
+def pod(name: str, **spec) -> dict:
+    about = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}
+    main = {"name": "main", "image": "debian:12", "command": ["sleep", "600"]}
+    return {**about, "spec": {"containers": [main], "terminationGracePeriodSeconds": 1, **spec}}
+
+
+@pytest.fixture(scope="module")
+def there(kube):
+    """Objects that nothing comes of."""
+    init = {"name": "init", "image": "debian:12"}
+    limits = {"tolerations": [{"key": "a", "operator": "Exists"}], "activeDeadlineSeconds": 3600}
+    kube.create(pod("lasting", **NOWHERE, initContainers=[init], **limits))
+    kube.create(pod("gated", **NOWHERE, schedulingGates=[{"name": "a.b/g"}, {"name": "h"}]))
+    jobs = (
+        job("lasting", "true", suspend=True),
+        job("plain", "true", suspend=True, completions=3, completionMode="NonIndexed"),
+        job("begun", "true", pod=NOWHERE),
+    )
+    for each in jobs:
+        kube.create(each)
+    template = {"metadata": {"labels": {"a": "b"}}}
+    template["spec"] = {"containers": [{"name": "main", "image": "x"}]}
+    spec = {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    about = {"kind": "Deployment", "metadata": {"name": "lasting"}}
+    kube.create({"apiVersion": "apps/v1", **about, "spec": spec})
+    yield kube
+    for each in jobs:
+        path = f"/apis/batch/v1/namespaces/default/jobs/{each['metadata']['name']}"
+        kube.call("DELETE", path, propagationPolicy="Background")
+    for path in (f"{CORE}/pods/lasting", f"{CORE}/pods/gated"):
+        kube.call("DELETE", path)
+    kube.call("DELETE", "/apis/apps/v1/namespaces/default/deployments/lasting")
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "content", "body", "code", "message"), CHANGES, ids=[row[0] for row in CHANGES]
+)
+def test_a_change_is_answered_in_kubernetes_words(there, name, path, content, body, code, message):
+    """A message that ends with * is the beginning of one."""
+    found = there.raw("PATCH", path, body, headers={"Content-Type": content}, dryRun="All")
+    told = None if found.ok else found.json()["message"]
+    if message and message.endswith("*"):
+        told, message = told and told[: len(message) - 1], message[:-1]
+    assert (found.status_code, told) == (code, message)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "body", "told"), WARNINGS, ids=[row[0] for row in WARNINGS]
+)
+def test_what_is_hardly_meant_so_is_warned_of(kube, name, path, body, told):
+    found = kube.raw("POST", path, body, dryRun="All")
+    given = found.raw.headers.getlist("Warning")
+    assert found.status_code == 201
+    assert [json.loads(each.removeprefix("299 - ")) for each in given] == told
+
+
+def test_a_gated_pod_waits_and_says_so(there):
+    accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+    path = f"{CORE}/pods/gated"
+    why = lambda: [each.get("reason") for each in there.call("GET", path)["status"]["conditions"]]
+    until(lambda: "conditions" in there.call("GET", path)["status"], "conditions", 20)
+    assert why() == ["SchedulingGated"]
+    assert there.raw("GET", path, headers=accept).json()["rows"][0]["cells"][2] == "SchedulingGated"
+
+
+def test_a_size_that_is_only_tried_stays_and_one_of_another_version_is_refused(there):
+    path = "/apis/apps/v1/namespaces/default/deployments/lasting/scale"
+    tried = there.raw("PATCH", path, {"spec": {"replicas": 3}}, headers=MERGE, dryRun="All")
+    assert tried.json()["spec"]["replicas"] == 3
+    now = there.call("GET", path)
+    assert now["spec"]["replicas"] == 0 and now["status"]["selector"] == "a=b"
+    now["metadata"]["resourceVersion"] = "1"
+    found = there.raw("PUT", path, now)
+    assert found.status_code == 409 and "the object has been modified" in found.json()["message"]
+
+
+def test_a_strategic_patch_orders_a_list(there):
+    containers = [{"name": "side", "image": "y"}]
+    order = [{"name": "side"}, {"name": "main"}]
+    inner = {"$setElementOrder/containers": order, "containers": containers}
+    patch = {"spec": {"template": {"spec": inner}}}
+    path = "/apis/apps/v1/namespaces/default/deployments/lasting"
+    found = there.raw("PATCH", path, patch, headers=STRATEGIC, dryRun="All").json()
+    rows = found["spec"]["template"]["spec"]["containers"]
+    assert [each["name"] for each in rows] == ["side", "main"]
+
+
+def test_ephemeral_containers_stay_as_they_are(there):
+    path = f"{CORE}/pods/lasting/ephemeralcontainers"
+    visitor = lambda **more: {"name": "visitor", "image": "x", **more}
+    patch = lambda rows, kind=STRATEGIC: there.raw(
+        "PATCH", path, {"spec": {"ephemeralContainers": rows}}, headers=kind
+    )
+    assert patch([visitor()]).ok
+    told = 'Pod "lasting" is invalid: spec.ephemeralContainers: Forbidden: existing ephemeral '
+    changed = patch([visitor(command=["x"])]).json()["message"]
+    assert changed.startswith(f'{told}containers "visitor" may not be changed\n')
+    removed = patch(None, MERGE).json()["message"]
+    assert removed == f'{told}containers "visitor" may not be removed\n'
+
+
+def test_a_pod_begins_anew_with_another_image(kube):
+    path = f"{CORE}/pods/renewed"
+    kube.create(pod("renewed", restartPolicy="Never"))
+    row = lambda: (kube.call("GET", path)["status"].get("containerStatuses") or [{}])[0]
+    until(lambda: "running" in row().get("state", {}), "the first image", 30)
+    images = {"spec": {"containers": [{"name": "main", "image": "debian:13"}]}}
+    assert kube.raw("PATCH", path, images, headers=STRATEGIC).ok
+    until(lambda: row()["restartCount"] == 1 and "running" in row()["state"], "the second", 30)
+    assert row()["image"] == "debian:13" and row()["lastState"]["terminated"]["exitCode"]
+    events = kube.call("GET", f"{CORE}/events", fieldSelector="involvedObject.name=renewed")
+    told = [each["message"] for each in events["items"]]
+    assert "Container main definition changed, will be restarted" in told
+    kube.call("DELETE", path)
+
+
+def test_nobody_gives_a_right_that_he_lacks(kube):
+    about = lambda kind, name: {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+    }
+    verbs = ["create", "update", "get"]
+    own = [
+        {"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["*"], "verbs": verbs},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
+    ]
+    # `bind` and `escalate` are verbs of their own, which "*" of resources does not give.
+    kube.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "writer"}})
+    kube.call("POST", ROLES, {**about("Role", "writer"), "rules": own})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "writer"}
+    subject = {"kind": "ServiceAccount", "name": "writer", "namespace": "default"}
+    bound = {**about("RoleBinding", "writer"), "roleRef": reference, "subjects": [subject]}
+    kube.call("POST", BINDINGS, bound)
+    path = f"{CORE}/serviceaccounts/writer/token"
+    token = kube.call("POST", path, {"spec": {}})["status"]["token"]
+    ask = lambda where, body: kube.raw("POST", where, body, token=token, dryRun="All")
+
+    rules = [{"apiGroups": [""], "resources": ["pods", "secrets"], "verbs": ["get", "list"]}]
+    found = ask(ROLES, {**about("Role", "more"), "rules": rules})
+    who = 'user "system:serviceaccount:default:writer" (groups=["system:serviceaccounts" '
+    who += '"system:serviceaccounts:default" "system:authenticated"]) is attempting to grant RBAC '
+    who += "permissions not currently held:\n"
+    told = 'roles.rbac.authorization.k8s.io "more" is forbidden: ' + who
+    told += '{APIGroups:[""], Resources:["pods"], Verbs:["list"]}\n'
+    told += '{APIGroups:[""], Resources:["secrets"], Verbs:["get" "list"]}'
+    assert (found.status_code, found.json()["message"]) == (403, told)
+    rules[0] |= {"resources": ["pods"], "verbs": ["get"], "resourceNames": ["one"]}
+    assert ask(ROLES, {**about("Role", "less"), "rules": rules}).status_code == 201
+
+    admin = {**reference, "kind": "ClusterRole", "name": "cluster-admin"}
+    found = ask(BINDINGS, {**bound, **about("RoleBinding", "all"), "roleRef": admin})
+    told = 'rolebindings.rbac.authorization.k8s.io "all" is forbidden: ' + who
+    told += '{APIGroups:["*"], Resources:["*"], Verbs:["*"]}'
+    assert (found.status_code, found.json()["message"][: len(told)]) == (403, told)
+    same = {**bound, **about("RoleBinding", "same")}
+    assert ask(BINDINGS, same).status_code == 201
+    gone = {**same, "roleRef": {**reference, "name": "nobody"}}
+    assert ask(BINDINGS, gone).status_code == 404
+    for where in (f"{BINDINGS}/writer", f"{ROLES}/writer", f"{CORE}/serviceaccounts/writer"):
+        kube.call("DELETE", where)
