@@ -246,7 +246,9 @@ async def review(
     what = request.match_info["review"]
     if what not in REVIEWS:
         raise no_route()
+    group = f"{request.match_info['of']}.k8s.io" if "of" in request.match_info else ""
     body = await body_of(request, REVIEWS[what])
+    body = {"kind": REVIEWS[what], "apiVersion": f"{group}/v1", **body}
     if what == "selfsubjectaccessreviews":
         return as_json(rbac.review(cloud, plane, owner, body), status=201)
     if what == "selfsubjectrulesreviews":
@@ -429,7 +431,7 @@ async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str)
     bodies.check_twice(request, kind.name, kind.version, flags[0])
     if name := request.match_info.get("name"):
         check_names({"name": name, "namespace": namespace}, body.setdefault("metadata", {}))
-    warned = queries.warnings(request, kind, body)
+    warned = queries.warnings(request, kind, body) + object_warnings.without_twins(body)
     if kind.group == escalation.GROUP:
         checks.check_form(kind, copy.deepcopy(body), flags[0])
         cloud, owner = request[CALLER]
@@ -606,7 +608,7 @@ async def change(
         bodies.check_twice(request, kind.name, kind.version, strict)
         if sub != "ephemeralcontainers":
             checks.check_form(kind, copy.deepcopy(new), strict)
-        warned = queries.warnings(request, kind, new)
+        warned = queries.warnings(request, kind, new) + object_warnings.without_twins(new)
     else:
         new, warned = await patch(plane, request, kind, thing, strict)
     if sub == "ephemeralcontainers":
@@ -646,8 +648,8 @@ def lifetime(seconds: int | None) -> int:
     if seconds > 1 << 32:
         told = "may not specify a duration larger than 2^32 seconds"
     if told:
-        refused = f'TokenRequest.authentication.k8s.io "" is invalid: {path}: Invalid value: '
-        raise Refusal(422, "Invalid", f"{refused}{seconds}: {told}")
+        bad = [invalid(path, seconds, told)]
+        checks.refuse_as("TokenRequest", "authentication.k8s.io", "", bad)
     return seconds
 
 
@@ -663,6 +665,15 @@ async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> 
             "kind": "TokenRequest",
             "apiVersion": "authentication.k8s.io/v1",
             **body,
+            "metadata": {
+                **{"name": meta["name"], "namespace": meta["namespace"]},
+                "creationTimestamp": stamp(),
+            },
+            "spec": {
+                "boundObjectRef": None,
+                **(body.get("spec") or {}),
+                "expirationSeconds": seconds,
+            },
             "status": status,
         }
         return as_json(made, status=201)

@@ -69,7 +69,10 @@ def complete(plural: str, body: dict) -> None:
     elif plural == "services":
         spec = body.setdefault("spec", {})
         spec.setdefault("type", "ClusterIP")
-        spec.setdefault("sessionAffinity", "None")
+        if spec.setdefault("sessionAffinity", "None") == "ClientIP":
+            spec.setdefault("sessionAffinityConfig", {"clientIP": {"timeoutSeconds": 10800}})
+        if spec["type"] != "ExternalName":
+            spec.setdefault("internalTrafficPolicy", "Cluster")
         for port in spec.get("ports") or []:
             port.setdefault("protocol", "TCP")
             port.setdefault("targetPort", port.get("port"))

@@ -7,6 +7,7 @@ Not covered: addresses that are written in an unusual way, annotations of AppArm
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from localcloud.kubernetes.kinds import KINDS
 from localcloud.kubernetes.quantity import amount
@@ -52,6 +53,10 @@ OLD_VOLUMES = {
     "cephfs": "deprecated in v1.28, non-functional in v1.31+",
     "rbd": "deprecated in v1.28, non-functional in v1.31+",
 }
+TWINS = (
+    ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in "
+    "1.20+, and may reject such requests as early as 1.24; please fix your requests"
+)
 SECCOMP = "seccomp.security.alpha.kubernetes.io/pod"
 OF_CONTAINERS = "container.seccomp.security.alpha.kubernetes.io/"
 NO_SECCOMP = 'non-functional in v1.27+; use the "seccompProfile" field instead'
@@ -82,6 +87,20 @@ def found_in(plural: str, body: dict, is_new: bool) -> list[str]:
         rows += of_amounts(asked, "spec.resources", ("requests", "limits"), ("storage",))
     assert plural in KINDS
     return rows
+
+
+def without_twins(body: Any) -> list[str]:
+    """Take out of an object the owners that it names twice; what that is to be warned of."""
+    meta = (body.get("metadata") or {}) if isinstance(body, dict) else {}
+    rows = meta.get("ownerReferences") if isinstance(meta, dict) else None
+    if not isinstance(rows, list):
+        return []
+    twins = [each for at, each in enumerate(rows) if each in rows[:at]]
+    if not twins:
+        return []
+    meta["ownerReferences"] = [each for at, each in enumerate(rows) if each not in rows[:at]]
+    names = ", ".join(str(each.get("uid", "")) for each in twins if isinstance(each, dict))
+    return [f"{TWINS}; duplicate UID(s) observed: {names}"]
 
 
 def of_name(name: str, what: str) -> Iterator[str]:

@@ -25,7 +25,7 @@ from localcloud.compute.state import Compute
 from localcloud.identity.tokens import Tokens
 from localcloud.kubernetes import admission, checks, deletion, kueue_checks
 from localcloud.kubernetes.defaults import fill
-from localcloud.kubernetes.kinds import KINDS, Refusal, is_leaving, is_over, owned_by, stamp
+from localcloud.kubernetes.kinds import KINDS, Kind, Refusal, is_leaving, is_over, owned_by, stamp
 from localcloud.kubernetes.policy_checks import PRIORITIES
 from localcloud.kubernetes.store import Store
 
@@ -41,6 +41,7 @@ CRITICAL["system-cluster-critical"] += (
     "run in the cluster, but can be moved to another node if necessary."
 )
 MINOR = VERSION.split(".")[1]
+LONGEST_START = 58  # of names that are generated: five letters come behind
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # of generated names
 
 
@@ -144,9 +145,11 @@ class Plane:
         body = without_nulls(body)
         meta = body.setdefault("metadata", {})
         if not meta.get("name") and meta.get("generateName"):
-            meta["name"] = meta["generateName"] + "".join(secrets.choice(LETTERS) for _ in range(5))
+            meta["name"] = meta["generateName"][:LONGEST_START] + "".join(
+                secrets.choice(LETTERS) for _ in range(5)
+            )
         if kind.namespaced:
-            self.check_namespace(meta, namespace)
+            self.check_namespace(kind, meta, namespace)
         asked = meta.pop("resourceVersion", None)
         meta.pop("generation", None)
         meta.update(uid=str(uuid.uuid4()), creationTimestamp=stamp())
@@ -176,7 +179,7 @@ class Plane:
                 self.create("serviceaccounts", meta["name"], account)
         return body
 
-    def check_namespace(self, meta: dict, namespace: str) -> None:
+    def check_namespace(self, kind: Kind, meta: dict, namespace: str) -> None:
         if meta.setdefault("namespace", namespace) != namespace:
             message = "the namespace of the provided object does not match the namespace sent on the request"
             raise Refusal(400, "BadRequest", message)
@@ -185,8 +188,13 @@ class Plane:
             message = f'namespaces "{namespace}" not found'
             raise Refusal(404, "NotFound", message, name=namespace, kind="namespaces")
         if is_leaving(found):
-            message = f"unable to create new content in namespace {namespace} because it is being terminated"
-            raise Refusal(403, "Forbidden", message, name=meta.get("name"))
+            name, told = meta.get("name", ""), f"namespace {namespace}"
+            why = f"unable to create new content in {told} because it is being terminated"
+            cause = {"reason": "NamespaceTerminating", "message": f"{told} is being terminated"}
+            about = {"name": name, "group": kind.group, "kind": kind.plural}
+            about["causes"] = [{**cause, "field": "metadata.namespace"}]
+            message = f'{kind.resource} "{name}" is forbidden: {why}'
+            raise Refusal(403, "Forbidden", message, **about)
 
     def give_address(self, service: dict) -> None:
         """A service's own address: one of loopback, as pods have."""
@@ -228,6 +236,8 @@ class Plane:
         meta.setdefault("deletionTimestamp", stamp())
         meta.setdefault("deletionGracePeriodSeconds", 0)
         meta["finalizers"] = finalizers
+        if plural == "namespaces":
+            thing["status"]["phase"] = "Terminating"
         self.store.put(plural, thing)
 
     def orphan(self, plural: str, thing: dict, uid: str) -> None:

@@ -29,8 +29,8 @@ OF_SYSTEM = ("PodScheduled", "Ready", "Initialized")
 
 
 def difference(before: object, after: object) -> str:
-    rows = [json.dumps(each, indent=1, sort_keys=True).splitlines() for each in (before, after)]
-    found = list(difflib.unified_diff(*rows, lineterm="", n=3))
+    old, new = (json.dumps(each, indent=1, sort_keys=True).splitlines() for each in (before, after))
+    found = list(difflib.unified_diff(old, new, lineterm="", n=3))
     return "".join(f"{line}\n" for line in found[2:])
 
 

@@ -181,3 +181,57 @@ def test_nobody_gives_a_right_that_he_lacks(kube):
     assert ask(BINDINGS, gone).status_code == 404
     for where in (f"{BINDINGS}/writer", f"{ROLES}/writer", f"{CORE}/serviceaccounts/writer"):
         kube.call("DELETE", where)
+
+
+def test_who_owns_something_is_named_once(kube):
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "u1"}
+    meta = {"name": "owned", "ownerReferences": [owner, owner]}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+    found = kube.raw("POST", f"{CORE}/configmaps", body, dryRun="All")
+    assert found.json()["metadata"]["ownerReferences"] == [owner]
+    told = "1.24; please fix your requests; duplicate UID(s) observed: u1"
+    assert told in found.headers["Warning"]
+
+
+def test_a_generated_name_has_room_for_its_end(kube):
+    body = {**job("x", "true"), "metadata": {"generateName": "g" * 70}, "apiVersion": "batch/v1"}
+    body["spec"]["completionMode"] = "NonIndexed"
+    path = "/apis/batch/v1/namespaces/default/jobs"
+    name = kube.call("POST", path, body, dryRun="All")["metadata"]["name"]
+    assert name.startswith("g" * 58) and len(name) == 63
+
+
+def test_nothing_more_comes_into_a_namespace_that_goes(kube):
+    about = lambda kind, **meta: {"apiVersion": "v1", "kind": kind, "metadata": meta}
+    kube.call("POST", "/api/v1/namespaces", about("Namespace", name="goes"))
+    maps = "/api/v1/namespaces/goes/configmaps"
+    kube.call("POST", maps, about("ConfigMap", name="held", finalizers=["a.b/c"]))
+    gone = kube.call("DELETE", "/api/v1/namespaces/goes")
+    assert gone["status"]["phase"] == "Terminating"
+    found = kube.raw("POST", maps, about("ConfigMap", name="more")).json()
+    why = "unable to create new content in namespace goes because it is being terminated"
+    assert found["message"] == f'configmaps "more" is forbidden: {why}'
+    (cause,) = found["details"]["causes"]
+    assert (cause["reason"], cause["field"]) == ("NamespaceTerminating", "metadata.namespace")
+    kube.raw("PATCH", f"{maps}/held", {"metadata": {"finalizers": None}}, headers=MERGE)
+
+
+def test_requests_for_tokens_and_reviews_come_back_whole(kube):
+    path = f"{CORE}/serviceaccounts/default/token"
+    made = kube.call("POST", path, {"spec": {}})
+    assert made["metadata"]["name"] == "default" and made["spec"]["expirationSeconds"] == 3600
+    short = kube.raw("POST", path, {"spec": {"expirationSeconds": 1}}).json()
+    assert [each["field"] for each in short["details"]["causes"]] == ["spec.expirationSeconds"]
+    spec = {"resourceAttributes": {"verb": "get", "resource": "pods", "namespace": "default"}}
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    found = kube.call("POST", path, {"spec": spec})
+    assert found["kind"] == "SelfSubjectAccessReview"
+    assert found["apiVersion"] == "authorization.k8s.io/v1"
+
+
+def test_services_get_what_they_do_not_say(kube):
+    spec = {"ports": [{"port": 80}], "selector": {"a": "b"}, "sessionAffinity": "ClientIP"}
+    body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "usual"}, "spec": spec}
+    made = kube.call("POST", f"{CORE}/services", body, dryRun="All")["spec"]
+    assert made["internalTrafficPolicy"] == "Cluster"
+    assert made["sessionAffinityConfig"] == {"clientIP": {"timeoutSeconds": 10800}}
