@@ -50,11 +50,15 @@ inside() {
         mount --bind "$source" "$new$target"
         [[ $access == rw ]] || mount -o remount,bind,ro "$new$target" 2>/dev/null || :
     done <"$folder/mounts"
-    echo "${stat[0]} ${stat[21]}" >"$folder/init.pid"
+    # Who it is, it says once its root is its own: a command that enters it earlier finds another one.
+    local up who="${stat[0]} ${stat[21]}"
+    exec {up}>"$folder/init.pid"
     # The image may have no program that this takes.
     [[ $mode != image ]] || exec "${binds[0]}" -I -S "$(dirname "${BASH_SOURCE[0]}")/enter.py" \
-        "$new" "$workdir" "$namespace" "$capabilities" "$@"
+        "$up" "$who" "$new" "$workdir" "$namespace" "$capabilities" "$@"
     enter_root
+    echo "$who" >&$up
+    exec {up}>&-
     set +e
     mkdir -p "$workdir"
     cd "$workdir" || exit 128

@@ -165,22 +165,17 @@ def look_at_service(plane: Plane, service: dict) -> None:
         if isinstance(port["targetPort"], int)
     ]
     subsets = [{"addresses": rows, **({"ports": ports} if ports else {})}] if rows else []
-    old = plane.store.get("endpoints", meta["namespace"], meta["name"])
-    if old is None:
-        body = {
-            "metadata": {"name": meta["name"], "ownerReferences": reference(service)},
-            "subsets": subsets,
-        }
-        plane.create("endpoints", meta["namespace"], body)
-    else:
-        old["subsets"] = subsets
-        plane.store.put("endpoints", old)
+    kept = plane.store.get("endpoints", meta["namespace"], meta["name"])
+    if kept is None:  # without addresses: those of pods here are loopback's, which none may name
+        about = {"name": meta["name"], "ownerReferences": reference(service)}
+        kept = plane.create("endpoints", meta["namespace"], {"metadata": about})
+    kept["subsets"] = subsets
+    plane.store.put("endpoints", kept)
     look_at_slice(plane, service, rows, ports)
 
 
 def look_at_slice(plane: Plane, service: dict, rows: list[dict], ports: list[dict]) -> None:
     """The same addresses as a slice of endpoints."""
-    meta = service["metadata"]
     ends = [
         {
             "addresses": [row["ip"]],
@@ -191,18 +186,20 @@ def look_at_slice(plane: Plane, service: dict, rows: list[dict], ports: list[dic
         for row in rows
     ]
     found = [each for each in plane.store.all("endpointslices") if owned_by(each, service)]
-    if found:
-        found[0] |= {"endpoints": ends, "ports": ports}
-        plane.store.put("endpointslices", found[0])
-        return
-    labels = {"kubernetes.io/service-name": meta["name"]}
+    kept = found[0] if found else make_slice(plane, service)
+    plane.store.put("endpointslices", kept | {"endpoints": ends, "ports": ports})
+
+
+def make_slice(plane: Plane, service: dict) -> dict:
+    """Make a slice of endpoints that has none yet: see above."""
+    meta = service["metadata"]
     about = {
         "generateName": f"{meta['name']}-",
-        "labels": labels,
+        "labels": {"kubernetes.io/service-name": meta["name"]},
         "ownerReferences": reference(service),
     }
-    body = {"metadata": about, "addressType": "IPv4", "endpoints": ends, "ports": ports}
-    plane.create("endpointslices", meta["namespace"], body)
+    body: dict = {"metadata": about, "addressType": "IPv4", "endpoints": []}
+    return plane.create("endpointslices", meta["namespace"], body)
 
 
 def refresh_volumes(plane: Plane) -> None:

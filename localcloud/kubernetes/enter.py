@@ -1,7 +1,8 @@
 """What a container of an image does last: makes the image its root, and runs its command.
 
-    enter.py ROOT WORKDIR own|shared CAPABILITIES COMMAND...
+    enter.py UP WHO ROOT WORKDIR own|shared CAPABILITIES COMMAND...
 
+WHO is written to the descriptor UP once the root is the container's: from then on it can be entered.
 With `own` the command is process 1; with `shared` process 1 is one that reaps, as Kubernetes'
 pause. From the change of roots on nothing of this host is there, so that what is needed is imported
 before.
@@ -29,13 +30,15 @@ NOT_FOUND, NOT_STARTED = 127, 128
 
 
 def main() -> None:
-    root, workdir, namespace, capabilities, *command = sys.argv[1:]
+    up, who, root, workdir, namespace, capabilities, *command = sys.argv[1:]
     libc = ctypes.CDLL(None, use_errno=True)
     os.chdir(root)
     # the old root lies on top until then
     if libc.pivot_root(b".", b".") or libc.umount2(b".", DETACH):
         raise OSError(ctypes.get_errno(), "the image cannot become the root")
     os.chdir("/")
+    os.write(int(up), f"{who}\n".encode())
+    os.close(int(up))
     Path(workdir).mkdir(parents=True, exist_ok=True)
     os.chdir(workdir)
     program = shutil.which(command[0])

@@ -11,6 +11,7 @@ from local_machines import until
 from localcloud.identity.tokens import Tokens
 
 PODS = "/api/v1/namespaces/default/pods"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 
 
 @pytest.fixture
@@ -56,6 +57,26 @@ def test_googles_roles_count_in_a_cluster_and_role_bindings_add_to_them(kube, ac
     assert kube.raw("POST", "/api/v1/namespaces/default/configmaps", map_, token=token).ok
     kube.kubectl("delete", "rolebinding", "edits")
     kube.kubectl("delete", "configmap", "by-the-account")
+
+
+def test_a_service_that_comes_after_its_pods_has_their_addresses(kube):
+    kube.create(job("early", "sleep 60"))
+    address = until(lambda: kube.pod("early")["status"].get("podIP"), "the pod's address")
+    late = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "late"}}
+    choice = {"selector": {"job-name": "early"}, "publishNotReadyAddresses": True}
+    kube.create({**late, "spec": {"clusterIP": "None", **choice}})
+    subsets = until(lambda: endpoints_of(kube, "late"), "the service's endpoints")
+    assert [row["ip"] for row in subsets[0]["addresses"]] == [address]
+    chosen = "kubernetes.io/service-name=late"
+    slices = kube.call("GET", SLICES, labelSelector=chosen)["items"]
+    assert [each["addresses"] for each in slices[0]["endpoints"]] == [[address]]
+    jobs = "/apis/batch/v1/namespaces/default/jobs"
+    kube.call("DELETE", f"{jobs}/early", propagationPolicy="Background")
+
+
+def endpoints_of(kube, name: str) -> list[dict]:
+    found = [each for each in kube.get("endpoints")["items"] if each["metadata"]["name"] == name]
+    return [subset for each in found for subset in each["subsets"]]
 
 
 def test_pods_find_each_other_through_a_service(kube):
