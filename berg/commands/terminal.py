@@ -547,6 +547,7 @@ def show_traceback() -> None:
 STEPS = {
     errno.ENOSPC: ". Make room where berg writes: standard output, /tmp, and the folder that "
     "BERG_HOME names (~/.berg); see: df -h",
+    errno.ENAMETOOLONG: ". Give a shorter name",
     errno.EROFS: ". To keep what berg writes elsewhere, let BERG_HOME name another folder",
 }
 

@@ -408,6 +408,10 @@ def test_git_is_missing(berg, tmp_path):
     assert shutil.which("git")
 
 
+def test_a_name_that_no_disk_holds(berg):
+    refused(berg, "fetch", "n" * 300, says=("File name too long. Give a shorter name",))
+
+
 # --- standard output
 
 
