@@ -22,6 +22,8 @@ import chromium
 
 OPENED = 50
 JOBS = 1000
+SERVED = f"the page of a sweep of {JOBS}"
+DRAWN = f"{SERVED}, drawn with its charts"
 
 
 def resident(pid: int) -> int:
@@ -57,6 +59,18 @@ def write_sweep(cloud: Cloud, count: int) -> None:
     bucket.write(job.sweep_path("grid"), json.dumps({"jobs": []}))
 
 
+def reason(costs: dict[str, list[Cost]]) -> str:
+    """Return why charts of a sweep take longer than a second."""
+    if DRAWN not in costs:
+        return ""
+    served = median(costs[SERVED])
+    return (
+        "the limit is Chromium without a GPU, which parses the library of charts, 4.8 MB, and draws "
+        f"them: what berg serves is there after {served:.2f} s, so that {median(costs[DRAWN]) - served:.2f} s "
+        "are the browser's"
+    )
+
+
 def measure(repeats: int) -> list[Result]:
     with Cloud() as cloud:
         write_jobs(cloud, 0, 1000, 0)
@@ -71,10 +85,10 @@ def measure(repeats: int) -> list[Result]:
         session.trust_env = False
         session.get(address)
 
-        def page(path: str = "") -> Cost:
+        def page(path: str = "", last: str = "job-999") -> Cost:
             began = time.perf_counter()
             shown = session.get(root + path).text
-            assert "job-999" in shown
+            assert last in shown
             return Cost(time.perf_counter() - began, 0, shown)
 
         sides = {
@@ -104,11 +118,13 @@ def measure(repeats: int) -> list[Result]:
                     return Cost(time.perf_counter() - began, 0)
 
                 sides["the page of all jobs, drawn by Chromium"] = lambda: cloud.counted(seen)
-                write_sweep(cloud, JOBS)
-                sides[f"the page of a sweep of {JOBS}, drawn with its charts"] = lambda: (
-                    cloud.counted(drawn)
-                )
                 costs = rounds(sides, repeats)
+                write_sweep(cloud, JOBS)
+                of_sweep = {
+                    SERVED: lambda: cloud.counted(lambda: page("sweep/grid/", "grid-999")),
+                    DRAWN: lambda: cloud.counted(drawn),
+                }
+                costs |= rounds(of_sweep, repeats)
         else:
             costs = rounds(sides, repeats)
         before = resident(server.pid)
@@ -118,14 +134,14 @@ def measure(repeats: int) -> list[Result]:
         server.send_signal(signal.SIGINT)
         server.wait(20)
     targets = [
-        Target(f"opening {name}", median(each), 1, "s")
+        Target(f"opening {name}", median(each), 1, "s", reason(costs) * (name == DRAWN))
         for name, each in costs.items()
         if "page" in name
     ]
     targets.append(
         Target(f"memory that grew while it was opened {OPENED} times more", grown / 1e6, 20, "MB")
     )
-    note = "No machine lives. Chromium's time ends when all rows are there."
+    note = "No machine lives. The sweep comes after the others. Chromium's time ends when all rows are there."
     return [table("Page: 1,000 past jobs", note, costs, targets, net=True)]
 
 
