@@ -8,7 +8,7 @@ import sys
 import click
 
 from berg import BergError, __version__
-from berg.commands.register import Commands, Sections
+from berg.commands.register import Commands, Sections, drop_output
 
 
 def main() -> None:
@@ -40,14 +40,6 @@ def fill_streams() -> None:
     sys.stdin = sys.stdin or os.fdopen(os.open(os.devnull, os.O_RDONLY))
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-
-
-def drop_output() -> None:
-    """Forget what was printed and cannot be written, or python would complain of it at its end."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show(error: Exception | KeyboardInterrupt) -> int:

@@ -98,6 +98,14 @@ def is_unread() -> bool:
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in look.poll(0))
 
 
+def drop_output() -> None:
+    """Forget what was printed and cannot be written, or python would complain of it at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Sections(click.Group):
     """A group whose help shows its commands in sections, with the first sentence of each."""
 
@@ -113,7 +121,7 @@ class Sections(click.Group):
                     "a program or a server that berg was sending to is gone. Try again; "
                     "BERG_DEBUG=1 shows where"
                 ) from None
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         sys.exit(0)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
