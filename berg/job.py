@@ -77,6 +77,39 @@ class Group:
 NO_GROUP = Group()
 
 
+@dataclass(frozen=True)
+class Installation:
+    """What a machine installs before the command, decided on the laptop by code/installation.py.
+
+    Where `venv` is set, the machine first makes that virtual environment with uv (next to uv.lock,
+    where there is one), then runs the install script with it on PATH, then the steps. A step is an
+    argument list that runs in `folder`; `python` in it is the environment's. No step is a shell's,
+    but for the user's own --install "COMMAND".
+    """
+
+    words: str = ""  # of the plan: one line
+    notes: list[str] = field(default_factory=list)  # more lines of the plan
+    folder: str = ""  # of the repo, relative to its root, where the steps run; "": the root
+    # path of the virtual environment from the root of the repo, such as .venv or sub/.venv;
+    # "": the image's python is used
+    venv: str = ""
+    steps: list[list[str]] = field(default_factory=list)
+    may_fail: list[int] = field(default_factory=list)  # indexes of steps that may fail
+    no_sync: bool = False  # set UV_NO_SYNC=1: berg chose extras or groups, which `uv run` drops
+    needs_uv: bool = False  # a step runs uv, or the environment is made by it
+
+    def check(self) -> None:
+        """Raise ValueError for what no laptop decides."""
+        for path in filter(None, (self.folder, self.venv)):
+            if path.startswith("/") or {"", ".", ".."} & {*path.split("/")}:
+                raise ValueError(f"its installation has the path {path[:40]!r}")
+        if not all(self.steps) or not {*self.may_fail} <= {*range(len(self.steps))}:
+            raise ValueError("its installation has odd steps")
+        texts = [self.folder, self.venv, *(word for step in self.steps for word in step)]
+        if any("\0" in text for text in texts):
+            raise ValueError("a text has a NUL")
+
+
 @dataclass
 class Job:
     """One command on one or more machines. Times are ISO 8601 in UTC."""
@@ -92,6 +125,8 @@ class Job:
     git_changed_files: list[str] = field(default_factory=list)
     snapshot: dict[str, Any] = field(default_factory=dict)
     install_script: str = ""
+    installation: Installation = field(default_factory=Installation)
+    install_secrets: list[str] = field(default_factory=list)  # that installation alone sees
     cwd: str = ""  # folder of the repo that the command runs in
     env: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
@@ -192,7 +227,7 @@ class Job:
     @property
     def has_secret(self) -> bool:
         """Whether there is something of it in Secret Manager."""
-        return bool(self.secrets or self.notify or self.sealed)
+        return bool(self.secrets or self.install_secrets or self.notify or self.sealed)
 
     def summary(self) -> "Summary":
         """Return what a list shows of the job; it travels with every state."""
@@ -212,7 +247,7 @@ class Job:
             group=self.group,
             sweep=self.sweep,
             params=self.params if self.sweep else {},
-            secrets=len(self.secrets) + self.notify or int(self.sealed),
+            secrets=len({*self.secrets, *self.install_secrets}) + self.notify or int(self.sealed),
             gpus=gpus,
             wait_seconds=self.wait_seconds,
             rates=self.rates,
@@ -264,7 +299,10 @@ def from_json(data: bytes, name: str) -> Job:
         values = gate.values(data)
         if "spec" not in values and "wishes" in values:  # as earlier versions wrote it
             values["spec"] = values.pop("wishes")
-        job = gate.build(Job, {**values, "group": Group.parse(values.get("group", ""))})
+        group = Group.parse(values.get("group", ""))
+        installation = gate.build(Installation, values.get("installation", {}))
+        job = gate.build(Job, {**values, "group": group, "installation": installation})
+        installation.check()
         check_bounds(job)
         check_snapshot(job.snapshot)
         job.to_json().encode()  # JSON has halves of letters, which UTF-8 has not

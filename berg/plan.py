@@ -23,6 +23,7 @@ IMAGE_NAME = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?")  # of conta
 # What spec_of takes from no record, and what it takes that becomes a part of a URL.
 MAX_NOTE = 200  # characters
 UNBELIEVED = {"cmd", "name", "note", "defaults", "secrets", "notify", "branch", "commit"}
+UNBELIEVED |= {"install_secrets"}
 UNBELIEVED |= {"pod_patch"}  # a part of a request, which would be sent with the person's rights
 NAMES = ("image", "gpu_type", "machine_type", "tpu", "cluster", "queue")
 QUEUE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # fits a label, too
@@ -71,6 +72,10 @@ class JobSpec:
     idle_hours: float = 0  # 0: never
     idle: str | None = None  # stop or delete; None: what suits the machine
     install_script: str | None = None
+    extras: tuple[str, ...] = ()  # of the repo's package, to install as well
+    groups: tuple[str, ...] = ()  # of dependencies, the same
+    install: str | None = None  # uv, pip, none or a command; None: what the repo's files say
+    install_secrets: tuple[str, ...] = ()  # as secrets, for the installation alone
     env: tuple[str, ...] = ()  # NAME=VALUE
     secrets: tuple[str, ...] = ()  # NAME or NAME=FILE
     # URL of a webhook, or NAME or NAME=FILE that holds it

@@ -51,7 +51,7 @@ def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
         *below("Price", [price(plan, jobs, at_once)]),
         *below("Quota", plan.offer.shortages),
         *restart_rows(plan),
-        *below("Secrets", [", ".join(this.secrets)]),
+        *below("Secrets", [", ".join(this.secrets), install_secrets(this)]),
         *below("Notify", ["a webhook, of the end"] * this.notify),
         *below("Data", [data_set(each) for each in this.data]),
         *below("Mounted", [mounted(each, plan.offer.disk_gb) for each in this.mounts]),
@@ -59,6 +59,12 @@ def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
         *end_rows(plan),
     ]
     return labelled(rows, sys.stderr) + "\n"
+
+
+def install_secrets(this: job.Job) -> str:
+    """Return which secrets the installation alone sees, in words."""
+    names = ", ".join(this.install_secrets)
+    return f"{names} (for the installation alone)" if names else ""
 
 
 def below(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:

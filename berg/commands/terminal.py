@@ -341,6 +341,13 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             help="Script in the repo to run before anything else.",
         ),
         click.option(
+            "--install-secret",
+            "install_secrets",
+            multiple=True,
+            metavar="NAME[=FILE]",
+            help="Variable that only the installation sees, such as an index's password.",
+        ),
+        click.option(
             "--branch", metavar="NAME", help="Take this branch's last commit as the code."
         ),
         click.option("--commit", metavar="ID", help="Take this commit, or tag, as the code."),

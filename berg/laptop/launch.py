@@ -75,7 +75,8 @@ def prepare(
     gcsfuse = program_for(place_name, folders)
     this = replace(
         job_of(spec, config, name, taken),
-        secrets=sorted(secret_values.keys() - {secret.WEBHOOK}),
+        secrets=sorted(text.partition("=")[0] for text in spec.secrets),
+        install_secrets=sorted(text.partition("=")[0] for text in spec.install_secrets),
         data=data_sets,
         mounts=folders,
         gcsfuse=gcsfuse[0],
@@ -270,13 +271,16 @@ def check_accelerators(spec: JobSpec, choice: Choice) -> None:
 def read_secrets(spec: JobSpec) -> dict[str, str]:
     """Return the values of a spec's secrets, and of its webhook; raise BergError without them."""
     variables = spec.variables()
-    values = dict(secret.read(text) for text in spec.secrets)
-    for key in values:
-        check_variable("--secret", key)
-        if key in variables:
-            raise BergError(
-                f"{key} is both a secret and a variable: give --secret {key} or --env {key}=…"
-            )
+    values: dict[str, str] = {}
+    for option, texts in (("--secret", spec.secrets), ("--install-secret", spec.install_secrets)):
+        for key, value in map(secret.read, texts):
+            check_variable(option, key)
+            if key in variables:
+                raise BergError(
+                    f"{key} is both a secret and a variable: give {option} {key} or --env {key}=…"
+                )
+            if values.setdefault(key, value) != value:
+                raise BergError(f"{option} {key} has two values: give one of them")
     if spec.notify is not None:
         values[secret.WEBHOOK] = secret.webhook(spec.notify)
     return values

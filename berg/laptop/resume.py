@@ -18,7 +18,7 @@ from berg.laptop import index, jobs, launch, records
 from berg.plan import JobSpec, Plan, spec_of
 
 # Options that are given anew when a job goes on or runs again.
-ANEW = ("secrets", "notify", "pod_patch")
+ANEW = ("secrets", "install_secrets", "notify", "pod_patch")
 # Fields of a job that today's berg may fill otherwise than the one that submitted it.
 COMPARED = (
     "image",
@@ -70,7 +70,9 @@ def asked_anew(this: job.Job, given: dict[str, Any]) -> JobSpec:
     Raise BergError where one of its secrets is not given, or its patch.
     """
     anew = {key: given.pop(key) for key in ANEW if key in given}
-    check_secrets(this, anew.get("secrets", ()))
+    check_secrets(this, "--secret", this.secrets, anew.get("secrets", ()))
+    given_to_install = anew.get("install_secrets", ())
+    check_secrets(this, "--install-secret", this.install_secrets, given_to_install)
     spec = with_patch(this, anew.pop("pod_patch", None))
     return replace(spec, **anew)
 
@@ -89,11 +91,11 @@ def with_patch(this: job.Job, patch: dict[str, Any] | None) -> JobSpec:
     return replace(spec_of(this), pod_patch=patch)
 
 
-def check_secrets(this: job.Job, secrets: tuple[str, ...]) -> None:
-    """Raise BergError where a secret that a job had is not given."""
+def check_secrets(this: job.Job, option: str, names: list[str], secrets: tuple[str, ...]) -> None:
+    """Raise BergError where one of a job's secrets of these names is not given by the option."""
     given = {text.partition("=")[0] for text in secrets}
-    if missing := [name for name in this.secrets if name not in given]:
-        options = " ".join(f"--secret {name}" for name in missing)
+    if missing := [name for name in names if name not in given]:
+        options = " ".join(f"{option} {name}" for name in missing)
         raise BergError(
             f"{this.sweep or this.job_name} had secrets, which berg asks for anew: {options} "
             "(or NAME=FILE)"

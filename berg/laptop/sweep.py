@@ -298,10 +298,10 @@ class Again:
         """
         if self.is_over:
             return asked_anew(self.first, {key: getattr(given, key) for key in ANEW})
-        if given.secrets or given.notify:
+        if given.secrets or given.install_secrets or given.notify:
             raise BergError(
                 f"other jobs of {self.sweep} go on with the secrets that it has: leave out "
-                "--secret and --notify"
+                "--secret, --install-secret and --notify"
             )
         return with_patch(self.first, given.pod_patch)
 
