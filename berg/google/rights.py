@@ -20,7 +20,10 @@ STATES = (".berg/jobs/", "_state.json")  # begin and end of the names of states
 MACHINES = (
     "compute.instances.list",  # which machines of the job live
     "compute.instances.delete",  # itself, and the others when the job is over
-    "compute.instanceGroupManagers.delete",  # the job's group, which would make the machine anew
+    # The job's group, which would re-create the machine. Compute Engine checks both of these. Not
+    # `update`: groups take no condition, so a job could change the startup script of other groups.
+    "compute.instanceGroupManagers.delete",
+    "compute.instanceGroups.delete",
 )
 
 

@@ -73,6 +73,7 @@ IN_PROJECT = {
             "compute.instanceGroupManagers.create",
             "compute.instanceGroupManagers.update",
             "compute.instanceGroupManagers.delete",
+            "compute.instanceGroups.delete",
         ],
         "roles/compute.instanceAdmin.v1",
     ),

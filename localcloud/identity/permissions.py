@@ -319,6 +319,9 @@ def compute_needs(cloud: Cloud, call: Call) -> Needs:
     body = call.body or {}
     if collection == "firewalls" and verb not in ("get", "list"):
         result.append(("compute.networks.updatePolicy", project))
+    if call.method.endswith("nstanceGroupManagers.delete"):
+        # The group of instances that belongs to the manager is checked separately.
+        result.append(("compute.instanceGroups.delete", project))
     if call.method == "compute.disks.createSnapshot":
         result.append(("compute.snapshots.create", project))
     if call.method == "compute.instances.addAccessConfig":
