@@ -220,7 +220,7 @@ def ways_out(config: Config, region: str) -> networks.Ways:
         raise BergError(
             "a machine without an external address reaches nothing of Google's from the "
             f"subnetwork {ways.subnetwork} in {ways.region}. "
-            f"Let it: {ways.mend(config.project, to_internet=False)}"
+            f"Let it: {ways.mend(to_internet=False)}"
         )
     return ways
 
@@ -325,13 +325,11 @@ def scheduling(plan: Plan) -> dict[str, Any]:
 
 def interface(config: Config, shape: accelerators.Shape, zone: str) -> dict[str, Any]:
     """Return a machine's network interface."""
-    found: dict[str, Any] = {"network": f"global/networks/{config.network}"}
+    found: dict[str, Any] = {**networks.interface(config, region_of(zone))}
     if shape.nic_type:
         found["nicType"] = shape.nic_type
     if not config.no_external_ip:
         found["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
-    if config.subnetwork:
-        found["subnetwork"] = f"regions/{region_of(zone)}/subnetworks/{config.subnetwork}"
     return found
 
 

@@ -49,7 +49,7 @@ def test_all_is_well_after_init(berg, cloud, look):
     shown = berg("doctor")
     assert shown.returncode == 0 and shown.stderr == ""
     lines = shown.stdout.splitlines()
-    assert len(lines) == 31 and all(line.startswith("ok ") for line in lines)
+    assert len(lines) == 32 and all(line.startswith("ok ") for line in lines)
 
 
 def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
@@ -152,9 +152,9 @@ def test_credentials_without_a_quota_project(berg, cloud, look):
 def test_a_project_without_the_network(berg, look):
     berg.allowed = [400]
     finding = look(BERG_NETWORK="elsewhere")["network"]
-    assert (finding["status"], finding["found"][:34]) == (
+    assert (finding["status"], finding["found"][:50]) == (
         "failed",
-        "there is no network 'elsewhere'. M",
+        "there is no network 'elsewhere' in berg-local. Mak",
     )
     assert finding["mend"] == f"gcloud compute networks create elsewhere --project {PROJECT}"
     for options in ([], ["--spot"]):

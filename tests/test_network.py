@@ -4,11 +4,13 @@ import json
 import os
 import shutil
 import subprocess
+import uuid
 
 import pytest
-from conftest import settle, wait_for
+from conftest import POLICY_3, settle, wait_for
 from local_gcloud import Gcloud
 
+from localcloud.identity.tokens import Tokens
 from localcloud.machines import sshd
 
 PROJECT = "/cloudresourcemanager/v1/projects/berg-local"
@@ -273,3 +275,163 @@ def test_doctor_names_what_policies_and_networks_ask_for(berg, cloud, forbid):
         assert findings["ways: google"]["status"] == findings["ways: internet"]["status"] == "ok"
         cloud.call("DELETE", f"{COMPUTE}/regions/us-central1/routers/berg-nat")
         cloud.call("POST", SUBNET, {"privateIpGoogleAccess": False})
+
+
+HOST = "host-project"
+SHARED = {"BERG_NETWORK": f"projects/{HOST}/global/networks/default"}
+LINK = "https://www.googleapis.com/compute/v1"
+IN_HOST = f"projects/{HOST}/regions/us-central1/subnetworks/default"
+
+
+@pytest.fixture
+def host(cloud):
+    """The path of a project that shares its network."""
+    cloud.call("POST", "/_berg/projects", {"project": HOST})
+    return f"/compute/v1/projects/{HOST}"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"BERG_SUBNETWORK": "default"},
+        {"BERG_SUBNETWORK": IN_HOST},
+        {
+            "BERG_NETWORK": f"{LINK}/{SHARED['BERG_NETWORK']}",
+            "BERG_SUBNETWORK": f"{LINK}/{IN_HOST}",
+        },
+    ],
+    ids=["network", "subnetwork by name", "subnetwork by path", "addresses"],
+)
+def test_a_machine_is_on_the_network_of_a_host_project(berg, cloud, host, more):
+    done = berg("run", "-g", "0", "-n", "shared", "sleep 1000", **{**SHARED, **more})
+    assert done.returncode == 0, done.stderr
+    (interface,) = cloud.instances()["shared"]["networkInterfaces"]
+    assert interface["network"].endswith(f"/{SHARED['BERG_NETWORK']}")
+    assert interface["subnetwork"].endswith(f"/{IN_HOST}")
+    assert berg("kill", "shared", "--now").returncode == 0
+
+
+@pytest.mark.parametrize("options", [("--spot",), ("-m", "2")], ids=["group", "bulk insert"])
+def test_several_machines_are_on_the_network_of_a_host_project(berg, cloud, host, options):
+    done = berg("run", "-g", "0", "-n", "both", *options, "--dry-run", "true", **SHARED)
+    assert done.returncode == 0, done.stderr
+    assert f'"subnetwork": "{IN_HOST}"' in done.stdout
+    assert f'"network": "{SHARED["BERG_NETWORK"]}"' in done.stdout
+
+
+def test_ways_out_of_a_shared_network_are_its_host_project_s(berg, cloud, host, private_access):
+    inside = {**SHARED, "BERG_NO_EXTERNAL_IP": "true"}
+    done = berg("run", "-g", "0", "--dry-run", "true", **inside)
+    assert done.returncode == 1, "the own project's subnetwork says nothing about the host's"
+    assert (
+        f"gcloud compute networks subnets update default --region us-central1 --project {HOST} "
+        "--enable-private-ip-google-access\n"
+    ) in done.stderr
+    at = f"{host}/regions/us-central1/subnetworks/default/setPrivateIpGoogleAccess"
+    cloud.call("POST", at, {"privateIpGoogleAccess": True})
+    try:
+        run = berg("run", "-g", "0", "-n", "inner", "--wait", "echo it runs", **inside)
+        assert run.returncode == 0, run.stderr
+        assert f"routers create berg-nat --region us-central1 --project {HOST}" in run.stderr
+    finally:
+        cloud.call("POST", at, {"privateIpGoogleAccess": False})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"BERG_NETWORK": "host-project/default"},
+            "network 'host-project/default' is neither a name nor a path such as "
+            "projects/HOST/global/networks/NAME",
+        ),
+        (
+            {**SHARED, "BERG_SUBNETWORK": "projects/host-project/subnetworks/default"},
+            "is neither a name nor a path such as projects/HOST/regions/REGION/subnetworks/NAME",
+        ),
+        (
+            {"BERG_SUBNETWORK": IN_HOST},
+            f"is in the project {HOST}, and the network default in berg-local. Name that project's "
+            f"network: berg config set network projects/{HOST}/global/networks/NAME",
+        ),
+        (
+            {**SHARED, "BERG_SUBNETWORK": IN_HOST.replace("central1", "east1")},
+            "is in us-east1, not in us-central1. Choose zones there",
+        ),
+        (
+            {"BERG_NETWORK": "projects/nowhere/global/networks/default"},
+            "The referenced network resource cannot be found",
+        ),
+    ],
+)
+def test_a_wrong_path_of_a_network_is_refused(berg, cloud, host, settings, words):
+    berg.allowed = [400]
+    done = berg("run", "-g", "0", "true", **settings)
+    assert done.returncode == 1 and words in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and berg.machines() == {}
+
+
+@pytest.fixture
+def person(berg, cloud):
+    """Roles of an account in a project, and the environment in which berg acts as that account."""
+    made = {"accountId": f"p-{uuid.uuid4().hex[:9]}"}
+    email = cloud.call("POST", "/iam/v1/projects/berg-local/serviceAccounts", made)["email"]
+    file = berg.home / "person.json"
+    Tokens(cloud.folder, lambda: cloud.url).write_credentials(file, email)
+    cloud.call("POST", "/_berg/settings", {"grant_delay": 0})
+
+    def give(project: str, role: str) -> dict[str, str]:
+        policy = {"bindings": [{"role": role, "members": [f"serviceAccount:{email}"]}]}
+        at = f"/cloudresourcemanager/v1/projects/{project}"
+        old = cloud.call("POST", f"{at}:getIamPolicy", POLICY_3)
+        bindings = [*old.get("bindings", []), *policy["bindings"]]
+        cloud.call(
+            "POST", f"{at}:setIamPolicy", {"policy": {**old, "version": 3, "bindings": bindings}}
+        )
+        return {"BERG_CREDENTIALS_FILE": str(file)}
+
+    return give
+
+
+def test_doctor_looks_at_the_host_project(berg, cloud, host, person):
+    def look(**env: str) -> dict[str, dict]:
+        found = json.loads(berg("doctor", "--json", **env).stdout)
+        return {each["check"]: each for each in found}
+
+    findings = look(**SHARED)
+    assert findings["rights: network"]["status"] == "ok"
+    assert findings["firewall"]["status"] == "ok"
+    me = person("berg-local", "roles/compute.instanceAdmin.v1")
+    findings = look(**SHARED, **me)
+    lacking = findings["rights: network"]
+    assert lacking["status"] == "failed"
+    assert lacking["found"] == (
+        "you lack compute.subnetworks.use, compute.subnetworks.useExternalIp on the subnetwork "
+        f"default in us-central1 of {HOST}"
+    )
+    assert lacking["mend"].startswith(f"gcloud projects add-iam-policy-binding {HOST} --member ")
+    assert lacking["mend"].endswith("--role roles/compute.networkUser")
+    assert findings["firewall"]["status"] == "warning", "which it may not see"
+    person(HOST, "roles/compute.networkUser")
+    assert look(**SHARED, **me)["rights: network"]["status"] == "ok"
+    rule = {
+        "name": "shut",
+        "network": "global/networks/default",
+        "denied": [{"IPProtocol": "all"}],
+        "priority": 10,
+    }
+    cloud.call("POST", f"{host}/global/firewalls", rule)
+    try:
+        assert look()["firewall"]["status"] == "ok", "the own network's"
+        shut = look(**SHARED)["firewall"]
+        assert shut["status"] == "warning" and f"--project {HOST} --network default" in shut["mend"]
+    finally:
+        cloud.call("DELETE", f"{host}/global/firewalls/shut")
+
+
+def test_google_asks_for_the_permissions_in_the_host_project(berg, cloud, host, person):
+    me = person("berg-local", "roles/editor")
+    done = berg("run", "-g", "0", "-n", "mine", "sleep 1000", **SHARED, **me)
+    assert done.returncode == 1 and berg.machines() == {}
+    assert f"Required 'compute.subnetworks.use' permission for 'projects/{HOST}'" in done.stderr

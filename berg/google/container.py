@@ -16,7 +16,7 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.credentials import SCOPES
-from berg.google import api, grants
+from berg.google import api, grants, networks
 from berg.google.accelerators import ALIASES, ATTACHED, driver_version
 from berg.google.tpu_nodes import Slice
 
@@ -140,10 +140,12 @@ def node_config(config: Config, **more: Any) -> dict[str, Any]:
 
 def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
     """A zonal cluster with the one small node that a cluster needs for itself."""
-    network = {
-        "network": config.network,
-        **({"subnetwork": config.subnetwork} if config.subnetwork else {}),
-    }
+    network = networks.network_of(config)
+    if network.project != config.project:
+        raise BergError(
+            "berg makes no clusters on a network of another project: GKE takes no ranges there "
+            "but those that were made for it. Name a network of your own: BERG_NETWORK=NAME"
+        )
     system = {
         "name": SYSTEM,
         "initialNodeCount": 1,
@@ -160,7 +162,8 @@ def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
         addons["gcsFuseCsiDriverConfig"] = {"enabled": True}
     return {
         "name": name,
-        **network,
+        "network": network.name,
+        **({"subnetwork": api.last_part(config.subnetwork)} if config.subnetwork else {}),
         **identity,
         "releaseChannel": {"channel": "REGULAR"},
         "ipAllocationPolicy": {"useIpAliases": True},

@@ -67,8 +67,6 @@ IN_PROJECT = {
             "compute.instances.getSerialPortOutput",
             "compute.instances.getGuestAttributes",
             "compute.disks.create",
-            "compute.subnetworks.use",
-            "compute.subnetworks.useExternalIp",
             "compute.instanceTemplates.create",
             "compute.instanceGroupManagers.create",
             "compute.instanceGroupManagers.update",
@@ -194,6 +192,30 @@ def check_person(settings: Config) -> list[Finding]:
     return findings
 
 
+def check_subnetwork(settings: Config) -> list[Finding]:
+    """Check that the person may put machines on the subnetwork, in the project that owns it."""
+    from google.api_core import exceptions
+
+    network, region = networks.network_of(settings), settings.region
+    if settings.zones:
+        region = settings.zones[0].rpartition("-")[0]
+    name = networks.subnetwork_of(settings, region)
+    asked = ["compute.subnetworks.use"]
+    if not settings.no_external_ip:
+        asked.append("compute.subnetworks.useExternalIp")
+    path = f"/regions/{region}/subnetworks/{name}/testIamPermissions"
+    check, where = "rights: network", f"the subnetwork {name} in {region} of {network.project}"
+    try:
+        answer = api.call(settings, "POST", path, {"permissions": asked}, project=network.project)
+    except exceptions.NotFound:
+        return [Finding(check, FAILED, f"there is not {where}", "berg config set subnetwork NAME")]
+    lacks = [each for each in asked if each not in answer.get("permissions", [])]
+    if not lacks:
+        return [Finding(check, OK, f"you may use {where}")]
+    mend = give(settings, "roles/compute.networkUser", network.project)
+    return [Finding(check, FAILED, f"you lack {', '.join(lacks)} on {where}", mend)]
+
+
 def held_in_project(settings: Config, asked: list[str]) -> list[str]:
     """Return those of some permissions that the person has in the project."""
     service = settings.service_url("cloudresourcemanager")
@@ -210,10 +232,10 @@ def rights(settings: Config, name: str, purpose: Purpose, held: list[str], statu
     return Finding(f"rights: {name}", status, f"you lack {', '.join(lacks)}", mend)
 
 
-def give(settings: Config, role: str) -> str:
-    """The command that gives the person a role in the project."""
-    who = grants.person(settings)
-    return f"gcloud projects add-iam-policy-binding {settings.project} --member {who} --role {role}"
+def give(settings: Config, role: str, project: str = "") -> str:
+    """The command that gives the person a role in the project, or in another one."""
+    who, where = grants.person(settings), project or settings.project
+    return f"gcloud projects add-iam-policy-binding {where} --member {who} --role {role}"
 
 
 def check_quotas(settings: Config) -> list[Finding]:
@@ -267,12 +289,12 @@ def quota(
 def check_firewall(settings: Config) -> list[Finding]:
     """Check that machines have a network that ssh from outside reaches, as far as rules tell."""
     if not has_network(settings):
-        network = settings.network
+        network = networks.network_of(settings)
         found = (
-            f"there is no network {network!r}. Make it, or name another one: "
-            "berg config set network NAME"
+            f"there is no network {network.name!r} in {network.project}. Make it, or name another "
+            "one: berg config set network NAME"
         )
-        make = f"gcloud compute networks create {network} --project {settings.project}"
+        make = f"gcloud compute networks create {network.name} --project {network.project}"
         return [Finding("network", FAILED, found, make)]
     sources = sources_let_in(firewall_rules(settings), settings.ssh_port)
     if settings.no_external_ip:
@@ -283,8 +305,10 @@ def check_firewall(settings: Config) -> list[Finding]:
 def has_network(settings: Config) -> bool:
     from google.api_core import exceptions
 
+    network = networks.network_of(settings)
+    path = f"/global/networks/{network.name}"
     try:
-        api.call(settings, "GET", f"/global/networks/{settings.network}", fields="name")
+        api.call(settings, "GET", path, project=network.project, fields="name")
     except exceptions.NotFound:
         return False
     return True
@@ -292,10 +316,10 @@ def has_network(settings: Config) -> bool:
 
 def firewall_rules(settings: Config) -> list[dict[str, Any]]:
     """Return the rules that count for berg's machines, in the order in which Google takes them."""
-    found = []
-    for page in api.pages(settings, "/global/firewalls"):
+    found, network = [], networks.network_of(settings)
+    for page in api.pages(settings, "/global/firewalls", project=network.project):
         for rule in page.get("items", []):
-            if api.last_part(rule["network"]) == settings.network and concerns(rule, settings):
+            if api.last_part(rule["network"]) == network.name and concerns(rule, settings):
                 found.append(rule)
     # Of equal priority, a denial counts first.
     return sorted(found, key=lambda rule: (rule["priority"], "allowed" in rule))
@@ -324,7 +348,7 @@ def is_public(source: str) -> bool:
 
 def judge_tunnel(settings: Config, sources: list[str]) -> Finding:
     """Say whether Identity-Aware Proxy reaches the machines."""
-    port, network = settings.ssh_port, settings.network
+    port, network = settings.ssh_port, networks.network_of(settings).name
     iap = ipaddress.IPv4Network(networks.IAP)
     if any(iap.subnet_of(ipaddress.IPv4Network(each)) for each in sources):
         return Finding("firewall", OK, f"tcp:{port} to the network {network} is open to IAP")
@@ -334,7 +358,7 @@ def judge_tunnel(settings: Config, sources: list[str]) -> Finding:
 
 def judge_sources(settings: Config, sources: list[str]) -> Finding:
     """Say whether this computer reaches the machines' external addresses."""
-    port, network = settings.ssh_port, settings.network
+    port, network = settings.ssh_port, networks.network_of(settings).name
     mend = networks.let_ssh_in(settings, port, False)
     if ANYWHERE in sources:
         return Finding("firewall", OK, f"tcp:{port} to the network {network} is open to all")
@@ -382,7 +406,7 @@ def way_to_google(settings: Config, ways: networks.Ways) -> Finding:
     name, where = "ways: google", origin_of(ways)
     if ways.to_google:
         return Finding(name, OK, f"Google's APIs are in reach {where}")
-    mend = ways.mend(settings.project, False)
+    mend = ways.mend(to_internet=False)
     if ways.to_google is None:
         return Finding(name, WARNING, f"Google's APIs may be out of reach {where}", mend)
     return Finding(name, FAILED, f"Google's APIs are out of reach {where}", mend)
@@ -394,7 +418,7 @@ def way_to_internet(settings: Config, ways: networks.Ways) -> Finding:
         return Finding(name, OK, f"the internet is in reach {where}, through Cloud NAT")
     known = "may be" if ways.to_internet is None else "are"
     found = f"pip and the internet {known} out of reach {where}"
-    return Finding(name, WARNING, found, ways.mend(settings.project, True))
+    return Finding(name, WARNING, found, ways.mend(to_internet=True))
 
 
 def origin_of(ways: networks.Ways) -> str:
@@ -652,6 +676,7 @@ ASKED = {
     "project": check_project,
     "apis": check_apis,
     "rights": check_person,
+    "rights: network": check_subnetwork,
     "bucket": check_bucket,
     "machines' account": check_account,
     "index": check_index,

@@ -5,7 +5,7 @@ A field that is not kept and shown again is refused with 501, not dropped. Wordi
 Google does not document is as remembered from practice.
 
 Not covered: resource policies (there are none for instances), IPv6, alias ranges,
-networks other than `default`, host names of one's own.
+host names of one's own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from typing import Any
 
 from localcloud import schema
-from localcloud.compute import catalog, tpus
+from localcloud.compute import catalog, networks, tpus
 from localcloud.compute.checks import LINK, NAME, fingerprint, invalid, last, missing, not_found
 from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
@@ -78,11 +78,6 @@ def honoured(where: str, given: dict, names: tuple[str, ...]) -> None:
             raise missing(f"{where}.{key}")
 
 
-def region_of_subnetwork(link: str) -> str:
-    found = re.search(r"regions/([^/]+)/subnetworks/", link)
-    return found[1] if found else ""
-
-
 # --- networks
 
 
@@ -93,19 +88,21 @@ def network_interfaces(
     given, field = body.get("networkInterfaces") or [], "resource.networkInterfaces"
     if not given:
         raise invalid(field, "", "At least one network interface is required.")
+    found = []
     for index, each in enumerate(given):
-        check_network(f"{field}[{index}]", project, region, kind, each)
-    if len(given) > 1:  # there is no other network that the second could be on
-        link = f"{LINK}projects/{project}/global/networks/default"
-        raise invalid(
-            f"{field}[1].network", link, "Networks must be distinct for NICs attached to a VM."
-        )
+        check_interface(f"{field}[{index}]", kind, each)
+        found.append(networks.find(compute, project, region, each, f"{field}[{index}]"))
+    if len(found) > 1:
+        if len(set(found)) < len(found):
+            why = "Networks must be distinct for NICs attached to a VM."
+            raise invalid(f"{field}[1].network", found[1].network_link, why)
+        raise missing(f"{field}[1]")
     address = reserved(compute, project, region, given[0], f"{field}[0]")
     interface: dict[str, Any] = {
         "kind": "compute#networkInterface",
         "name": "nic0",
-        "network": f"{LINK}projects/{project}/global/networks/default",
-        "subnetwork": f"{LINK}projects/{project}/regions/{region}/subnetworks/default",
+        "network": found[0].network_link,
+        "subnetwork": found[0].link,
         "networkIP": address,
         "stackType": "IPV4_ONLY",
         "fingerprint": fingerprint(address),
@@ -131,22 +128,8 @@ def access_config(given: dict, address: str) -> dict[str, Any]:
     }
 
 
-def check_network(
-    field: str, project: str, region: str, kind: catalog.MachineType, given: dict
-) -> None:
+def check_interface(field: str, kind: catalog.MachineType, given: dict) -> None:
     honoured(field, given, INTERFACE)
-    for which, scope in (("network", "global"), ("subnetwork", f"regions/{region}")):
-        link = given.get(which) or ""
-        if link and "/" not in link:
-            raise invalid(f"{field}.{which}", link, "The URL is malformed.")
-        if which == "subnetwork" and region_of_subnetwork(link) not in ("", region):
-            why = f"The subnetwork must be in the region of the instance, {region}."
-            raise invalid(f"{field}.subnetwork", link, why)
-        if link and last(link) != "default":
-            full = f"{LINK}projects/{project}/{scope}/{which}s/{last(link)}"
-            raise invalid(
-                f"{field}.{which}", full, "The referenced network resource cannot be found."
-            )
     if given.get("stackType") not in (None, "IPV4_ONLY"):
         raise missing(f"{field}.stackType")
     if given.get("nicType") == "VIRTIO_NET" and kind.name.startswith(catalog.GVNIC_ONLY):

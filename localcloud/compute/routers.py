@@ -11,7 +11,7 @@ subnetworks.
 from __future__ import annotations
 
 from localcloud.call import Call
-from localcloud.compute import catalog
+from localcloud.compute import catalog, networks
 from localcloud.compute.checks import (
     LINK,
     already_exists,
@@ -49,7 +49,7 @@ def reaches_google(compute: Compute, instance: Instance) -> bool:
     """Whether a machine's requests to Google's APIs arrive: by its address, Private Google Access
     or Cloud NAT.
     """
-    region, project = catalog.ZONES[instance.zone], instance.project
+    region, project = catalog.ZONES[instance.zone], networks.owner_of(instance)
     if instance.resource["networkInterfaces"][0].get("accessConfigs") or region in private_access(
         compute, project
     ):

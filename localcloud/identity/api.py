@@ -53,6 +53,9 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         secrets: secret_name,
         repositories: repository_name,
     }
+    table["compute.subnetworks.testIamPermissions"] = functools.partial(
+        test_permissions, find=subnetwork_name
+    )
     for prefix, find in resource_of.items():
         table[f"{prefix}getIamPolicy"] = functools.partial(get_policy, find=find)
         table[f"{prefix}setIamPolicy"] = functools.partial(set_policy, find=find)
@@ -73,6 +76,15 @@ def project_of(cloud: Cloud, call: Call, name: str) -> str:
 
 def account_name(cloud: Cloud, call: Call) -> str:
     return find_account(cloud, call, call.params["resource"])["name"]
+
+
+def subnetwork_name(cloud: Cloud, call: Call) -> str:
+    """Return the project of a subnetwork, which has no policy of its own here."""
+    project, region, name = (call.params[key] for key in ("project", "region", "resource"))
+    path = f"projects/{project}/regions/{region}/subnetworks/{name}"
+    if cloud.project_named(project) is None or name != "default":
+        raise ApiError(404, "notFound", f"The resource '{path}' was not found")
+    return f"projects/{project}"
 
 
 def project_name(cloud: Cloud, call: Call) -> str:

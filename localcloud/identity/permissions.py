@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from localcloud import schema
 from localcloud.call import Call, Cloud
+from localcloud.compute import networks
 from localcloud.errors import ApiError
 from localcloud.identity import conditions, services
 from localcloud.identity.iam import principal_of
@@ -346,16 +347,17 @@ def instance_needs(cloud: Cloud, project: str, body: dict) -> Needs:
     interfaces, accounts = body.get("networkInterfaces") or [], body.get("serviceAccounts") or []
     wanted = {
         "disks.create": any("initializeParams" in disk for disk in body.get("disks") or []),
-        "subnetworks.use": interfaces,
-        "subnetworks.useExternalIp": any(
-            interface.get("accessConfigs") for interface in interfaces
-        ),
         "instances.setMetadata": (body.get("metadata") or {}).get("items"),
         "instances.setTags": (body.get("tags") or {}).get("items"),
         "instances.setLabels": body.get("labels"),
         "instances.setServiceAccount": accounts,
     }
     result = [(f"compute.{permission}", project) for permission, needed in wanted.items() if needed]
+    for interface in interfaces:
+        owner = f"projects/{networks.owner(project.removeprefix('projects/'), interface)}"
+        result.append(("compute.subnetworks.use", owner))
+        if interface.get("accessConfigs"):
+            result.append(("compute.subnetworks.useExternalIp", owner))
     return result + [
         ("iam.serviceAccounts.actAs", account_resource(cloud, project, row)) for row in accounts
     ]
@@ -383,7 +385,9 @@ def denied(cloud: Cloud, call: Call, permission: str, resource: str) -> ApiError
             "account",
         )
     if service == "compute":
-        message = f"Required '{permission}' permission for '{compute_path(call, permission)}'"
+        is_elsewhere = resource.split("/")[1] != call.params["project"]
+        path = resource if is_elsewhere else compute_path(call, permission)
+        message = f"Required '{permission}' permission for '{path}'"
     elif service == "storage":
         project_wide = permission in ("storage.buckets.create", "storage.buckets.list")
         of_bucket = (

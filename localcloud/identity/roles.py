@@ -85,6 +85,8 @@ PREDEFINED = {
     "roles/secretmanager.secretVersionManager": f"secretmanager.versions.* !secretmanager.versions.access {PROJECT}",
     "roles/secretmanager.viewer": "secretmanager.*.get secretmanager.*.list secretmanager.secrets.getIamPolicy "
     f"{PROJECT}",
+    "roles/compute.networkUser": f"{USES} compute.networks.get compute.networks.list "
+    f"compute.subnetworks.get compute.subnetworks.list {PROJECT}",
     "roles/serviceusage.serviceUsageAdmin": f"serviceusage.services.* {PROJECT}",
     "roles/storage.admin": f"storage.* {PROJECT}",
     "roles/storage.objectAdmin": f"storage.objects.* storage.managedFolders.* {IN_PARTS} {PROJECT}",
@@ -106,7 +108,7 @@ ON_BUCKETS = tuple(role for role in PREDEFINED if "storage.legacy" in role)  # a
 # Roles that Google has for what is served here, and that nobody can hold here yet.
 UNKNOWN = {
     "compute": "imageUser instanceAdmin instanceGroupManagerServiceAgent loadBalancerAdmin loadBalancerServiceUser "
-    "networkAdmin networkUser networkViewer orgFirewallPolicyAdmin osAdminLogin osLogin osLoginExternalUser "
+    "networkAdmin networkViewer orgFirewallPolicyAdmin osAdminLogin osLogin osLoginExternalUser "
     "packetMirroringAdmin publicIpAdmin securityAdmin serviceAgent soleTenantViewer storageAdmin xpnAdmin",
     "storage": "bucketViewer expressModeServiceInput expressModeUserAccess folderAdmin hmacKeyAdmin "
     "insightsCollectorService",

@@ -25,6 +25,7 @@ from aiohttp import WSMsgType, web
 
 from localcloud.call import CLOUD, Cloud
 from localcloud.compute.firewalls import admits
+from localcloud.compute.networks import owner_of
 from localcloud.compute.state import Instance
 from localcloud.identity.permissions import allowed
 
@@ -128,7 +129,7 @@ async def reach(
     if (
         found.cut
         or found.network_down
-        or not admits(cloud.compute, project, tags, SOURCE, int(port))
+        or not admits(cloud.compute, owner_of(found), tags, SOURCE, int(port))
     ):
         raise Refused(NOT_REACHED, "failed to connect to backend")
     try:
