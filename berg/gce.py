@@ -43,7 +43,7 @@ waiting = groups.waiting
 set_metadata = instances.set_metadata
 console = instances.serial_output
 proxy, shell = instances.tunnel, instances.no_shell
-host_keys = instances.host_keys
+login = instances.login
 
 
 # --- what there is for a spec

@@ -30,6 +30,15 @@ class Machine:
 
 
 @dataclass
+class Login:
+    """How to log in to a machine, in its own words."""
+
+    rank: int
+    port: int  # of its ssh server; 0: it runs none
+    host_keys: list[str]
+
+
+@dataclass
 class Resource:
     """What a place has for jobs beside machines, such as a disk."""
 

@@ -269,7 +269,8 @@ def meet(attempt: Attempt) -> None:
         if member.job.is_mended:
             saving.bring_news(attempt)  # of machines that stayed
         introduce(attempt)
-        start_thread(cluster.announce_soon, attempt.member)  # for people, before all is installed
+        start_thread(logins.tell_ready, attempt.member)  # for people, before all is installed
+        start_thread(cluster.announce_soon, attempt.member)
 
 
 def meet_again(attempt: Attempt) -> None:

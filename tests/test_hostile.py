@@ -23,6 +23,7 @@ from berg import job, plan
 from berg.google import grants, secret
 from berg.places import manifest
 from localcloud.identity.tokens import Tokens
+from localcloud.machines import sshd
 
 TABLE = os.environ.get("HOSTILE_TABLE")  # the page to write
 BEGIN, END = "<!-- hostile -->\n", "<!-- end of hostile -->"
@@ -32,8 +33,15 @@ SECRETS = "/secretmanager/v1/projects/berg-local/secrets"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another person's account
 
-# What other files of tests try: packs in tests/code/, the port of a tunnel in tests/test_notebook.py.
+# What other files of tests try: packs in tests/code/, the port of a tunnel in tests/test_notebook.py,
+# a person's own ssh configuration in tests/test_ssh.py.
 ELSEWHERE = [
+    (
+        "a machine that you log in to, to have what `Host *` of your `~/.ssh/config` gives: the ssh "
+        "agent, X11, forwarded ports, variables",
+        "`berg ssh`, `berg sync`: nothing of it; `berg ssh-config`: switched off, but for "
+        "variables, which it names",
+    ),
     (
         "another user of this computer, to listen at the port of the tunnel to Jupyter before ssh "
         "does",
@@ -642,6 +650,35 @@ def test_cards_of_strangers_open_no_machine(berg, rows):
     rows.append(
         ("a machine's card with a key, a host key and FAILED", "ignored, and said in the log")
     )
+
+
+RECORDS = {
+    "that is no JSON": b"{]",
+    "that says it boots": json.dumps({"instance_id": "1", "introduced": False}).encode(),
+    "with another port, rank and host key": json.dumps(
+        {"host_keys": [" ".join(EVIL.split()[:2])], "ssh_port": 4444, "rank": 3}
+    ).encode(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(sshd.obstacle()), reason="no ssh into machines here")
+def test_a_devboxs_record_leads_nowhere_else(berg, rows):
+    assert berg("devbox", "-g", "0", "-n", "box").returncode == 0
+    path = ".berg/machines/box/box.json"
+    wait_for(lambda: path in berg.objects(".berg/machines/"), 60, "what the devbox says of itself")
+    assert berg("ssh", "box", "--", "hostname").stdout == "box\n"
+    true = json.loads(berg.bucket.read(path))
+    for what, record in RECORDS.items():
+        if b"host_keys" in record:
+            record = json.dumps({**true, **json.loads(record)}).encode()
+        berg.bucket.write(path, record)
+        (berg.home / "known_hosts").unlink(missing_ok=True)
+        ran = berg("ssh", "box", "--", "hostname")
+        assert (ran.returncode, ran.stdout) == (0, "box\n"), ran.stderr
+        assert "kill" not in ran.stderr and "4444" not in ran.stderr
+        rows.append((f"to write a record of a devbox {what}", "`berg ssh` reads none of it"))
+    berg("kill", "box", "--now", "-y")
 
 
 @pytest.mark.slow

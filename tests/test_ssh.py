@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +18,14 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import Berg, commit, git, wait_for
+from google.api_core import exceptions
 
 from berg import BergError, gate, gce
 from berg.config import Config
-from berg.google import storage
+from berg.google import instances, storage
 from berg.inventory import Machine
 from berg.laptop import ssh, ssh_config
+from berg.places import gke
 from localcloud.machines import sandbox as machines
 from localcloud.machines import sshd
 from localcloud.machines.abilities import describe
@@ -292,25 +293,6 @@ def test_another_host_key_is_refused_even_if_the_bucket_vouches_for_it(on_her_la
         known.unlink()
         assert call(box, "--", "echo in").stdout == b"in\n"
         assert known.read_text() == pinned
-        box.bucket.write(name, json.dumps({**json.loads(published), "introduced": False}))
-        with pytest.raises(
-            BergError, match=r"cannot be logged in to after \d+ s: the machine box boots"
-        ):
-            ssh.find_target(
-                box.cloud.settings(box.bucket_name), "box", lambda text: None, patience=1
-            )
-        box.bucket.write(name, json.dumps({**json.loads(published), "host_keys": []}))
-        with pytest.raises(BergError, match="box runs no ssh server"):
-            target_of(box)
-        began = time.monotonic()
-        synced = box("sync", "box", "--once")
-        assert (
-            synced.returncode == 1 and "berg: the machine box runs no ssh server" in synced.stderr
-        )
-        assert time.monotonic() - began < 30
-        box.bucket.write(name, b"{]")
-        with pytest.raises(BergError, match="is damaged"):
-            target_of(box)
     finally:
         known.write_text(pinned)
         box.bucket.write(name, published)
@@ -458,7 +440,7 @@ def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
     )
     assert first.stderr.count("Waiting") <= 5
     printed, said = numbered.communicate(timeout=60)
-    assert (numbered.returncode, printed) == (0, "duo-1\n") and "Waiting for duo:" in said, said
+    assert (numbered.returncode, printed) == (0, "duo-1\n") and "Waiting for duo" in said, said
     assert f"Results go to gs://{berg.bucket_name}/berg_results/duo\n" in berg.log("duo")
     second = berg("ssh", "duo-1", "--", "hostname")
     assert (second.returncode, second.stdout) == (0, "duo-1\n"), second.stderr
@@ -588,66 +570,142 @@ def test_host_keys_are_always_checked():
     assert values and set(values) == {"yes"}
 
 
+def machine_that_told(monkeypatch, told: dict[str, str], record: bytes | None = None) -> Machine:
+    """A machine that wrote these guest attributes; a bucket with its record."""
+    items = [
+        {"namespace": key.partition("/")[0], "key": key.partition("/")[2], "value": value}
+        for key, value in told.items()
+    ]
+
+    def call(config: Config, method: str, path: str) -> dict:
+        if not items:
+            raise exceptions.NotFound("")
+        return {"queryValue": {"items": items}}
+
+    bucket = SimpleNamespace(
+        read_from=lambda name, start, end: record[start:end] if record else None, name="b"
+    )
+    monkeypatch.setattr(ssh, "Bucket", lambda config: bucket)
+    monkeypatch.setattr(instances, "call", call)
+    for place in (gce, gke):
+        monkeypatch.setattr(place, "let_in", lambda config, machine, line: False)
+    return Machine("a", "zone-a", id="1", external_ip="10.0.0.2")
+
+
+KEY_A = {"hostkeys/ssh-ed25519": "AAAA"}
+
+
 @pytest.mark.parametrize(
-    "host_key",
-    ["ssh-ed25519", "ssh-ed25519 AAAA\nother ssh-ed25519 BBBB", "@cert-authority * AAAA"],
-)
-def test_a_malformed_host_key_is_no_host_key(host_key):
-    card = {"instance_id": "1", "host_keys": [host_key], "ssh_port": 22}
-    assert ssh.card_from(json.dumps(card).encode()).host_keys == []
-
-
-def test_a_malformed_host_key_that_a_machine_told_google_is_not_pinned(monkeypatch):
-    """It would be a line of known_hosts: for another machine, or for a key that signs others."""
-    machine, card = Machine("box", "zone-a"), ssh.Card("1", host_keys=["ssh-ed25519 BBBB"])
-    told = ["ssh-ed25519 AAAA\nother ssh-ed25519 BBBB", "@cert-authority * AAAA"]
-    place = SimpleNamespace(host_keys=lambda config, machine, said: [*told, *said])
-    monkeypatch.setattr(ssh.places, "of", lambda name: place)
-    assert ssh.told_host_keys(Config(), machine, card) == ["ssh-ed25519 BBBB"]
-    card.host_keys = []
-    with pytest.raises(BergError, match="box told nobody its host keys"):
-        ssh.told_host_keys(Config(), machine, card)
-
-
-@pytest.mark.parametrize(
-    "odd",
+    "told",
     [
-        {"ssh_port": 0},
-        {"ssh_port": "22 -o ProxyCommand=evil"},
-        {"instance_id": 17},
-        {"rank": "0"},
-        {"name": "a\x1b[2J"},
-        {"introduced": "yes"},
-        {"host_keys": "ssh-ed25519 AAAA"},
+        {"hostkeys/ssh-ed25519": ""},
+        {"hostkeys/ssh-ed25519": "AAAA\nother ssh-ed25519 BBBB"},
+        {"hostkeys/@cert-authority": "* AAAA"},
     ],
 )
-def test_a_card_that_is_odd_is_damaged(odd):
-    with pytest.raises(ValueError):
-        ssh.card_from(json.dumps({"instance_id": "1", **odd}).encode())
+def test_a_malformed_host_key_is_no_host_key(monkeypatch, told):
+    """It would be a line of known_hosts: for another machine, or for a key that signs others."""
+    machine = machine_that_told(monkeypatch, {"berg/ssh": "0 22", **told})
+    assert gce.login(Config(), machine).host_keys == []
+    with pytest.raises(BergError, match="a told nobody its host keys"):
+        ssh.reach(Config(), "a", machine, print)
 
 
-def test_of_a_card_no_more_is_read_than_a_card_may_have(monkeypatch):
+@pytest.mark.parametrize("ready", ["", "22", "0 99999", "0 -1", "0 22 -o ProxyCommand=x", "0 ٢٢"])
+def test_a_machine_that_told_no_port_is_not_ready(monkeypatch, ready):
+    machine = machine_that_told(monkeypatch, {"berg/ssh": ready, **KEY_A})
+    assert gce.login(Config(), machine) is None
+    assert ssh.reach(Config(), "a", machine, print) is None
+
+
+def test_what_the_bucket_says_of_a_machine_counts_for_nothing(monkeypatch, at_home):
+    evil = {"instance_id": "1", "host_keys": ["ssh-ed25519 EVIL"], "ssh_port": 4444, "rank": 7}
+    for record in (json.dumps(evil).encode(), b"{]", None):
+        machine = machine_that_told(monkeypatch, {"berg/ssh": "0 22", **KEY_A}, record)
+        target = ssh.reach(Config(), "a", machine, print)
+        assert (target.port, target.host_keys) == (22, ["ssh-ed25519 AAAA"])
+
+
+@pytest.mark.parametrize("odd", [{"instance_id": 17}, {"introduced": "yes"}, {"host_keys": "a b"}])
+def test_a_record_that_is_odd_is_named_and_nothing_is_deleted_for_it(monkeypatch, odd, at_home):
+    record = json.dumps({"instance_id": "1", **odd}).encode()
+    machine = machine_that_told(monkeypatch, {}, record)
+    with pytest.raises(BergError, match=r"/a/a.json is damaged .*: another job may") as error:
+        ssh.reach(Config(), "a", machine, print)
+    assert "kill" not in error.value.message
+    pod = replace(machine, place="gke", zone="l/c", pod="a-0-x")
+    with pytest.raises(ssh.NoServer, match="a.json is damaged") as without:
+        ssh.reach(Config(), "a", pod, print)
+    assert without.value.shell[-1] == "a-0-x"
+
+
+def test_of_a_record_no_more_is_read_than_one_may_have(monkeypatch):
     monkeypatch.setattr(gate, "MOST_BYTES", 100)
-    long = b" " * 1000
-    bucket = SimpleNamespace(read_from=lambda name, start, end: long[start:end], name="b")
+    machine = machine_that_told(monkeypatch, {}, b" " * 1000)
     with pytest.raises(BergError, match="it has 101 bytes"):
-        ssh.read_card(bucket, "card", SimpleNamespace(name="a"))
+        ssh.reach(Config(), "a", machine, print)
+
+
+def test_no_firewall_is_opened_for_a_port_that_a_machine_names(monkeypatch):
+    target = ssh.Target("a", "a", "zone-a", "1", "10.0.0.2", 4444, [], [])
+    assert ssh.advice(Config(), target) == (
+        "Your settings name port 22, the machine itself named 4444. If its image has its ssh "
+        "server there: berg config set ssh_port 4444"
+    )
 
 
 def test_without_host_keys_of_its_own_a_machine_is_left_to_gcloud(monkeypatch, at_home):
-    """An earlier berg started it, whose machines told their keys in the bucket alone."""
+    """Its organisation forbids guest attributes."""
     card = {"instance_id": "1", "host_keys": ["ssh-ed25519 AAAA"]}
-    bucket = SimpleNamespace(read_from=lambda *_: json.dumps(card).encode(), name="b")
-    monkeypatch.setattr(ssh, "Bucket", lambda config: bucket)
-    place = SimpleNamespace(
-        host_keys=lambda config, machine, said: [],
-        proxy=lambda config, machine: [],
-        let_in=lambda config, machine, line: False,
-    )
-    monkeypatch.setattr(ssh.places, "of", lambda name: place)
-    machine = SimpleNamespace(name="a", id="1", place="gce", zone="z", external_ip="10.0.0.2")
-    with pytest.raises(BergError, match="gcloud compute ssh root@a --zone z"):
-        ssh.reach(ssh.Config(), "a", machine, print)
+    machine = machine_that_told(monkeypatch, {}, json.dumps(card).encode())
+    with pytest.raises(BergError, match="gcloud compute ssh root@a --zone zone-a"):
+        ssh.reach(Config(), "a", machine, print)
     ssh.known_hosts_file().parent.mkdir(parents=True)
     ssh.known_hosts_file().write_text("a.1 ssh-ed25519 BBBB\n")
-    assert ssh.reach(ssh.Config(), "a", machine, print).host_keys == ["ssh-ed25519 BBBB"]
+    assert ssh.reach(Config(), "a", machine, print).host_keys == ["ssh-ed25519 BBBB"]
+    none = json.dumps({**card, "host_keys": []}).encode()
+    with pytest.raises(ssh.NoServer, match="a runs no ssh server"):
+        ssh.reach(Config(), "a", machine_that_told(monkeypatch, {}, none), print)
+    with pytest.raises(ssh.NoServer, match="a runs no ssh server"):
+        ssh.reach(Config(), "a", machine_that_told(monkeypatch, {"berg/ssh": "0 0"}), print)
+
+
+LEAKY = """
+Host *
+    ForwardAgent yes
+    ForwardX11 yes
+    RemoteForward 9000 localhost:22
+    SendEnv SECRET
+    SetEnv HUSH=hush
+    PermitLocalCommand yes
+    LocalCommand touch {home}/ran
+    ControlMaster auto
+    ControlPath {home}/master
+"""
+
+
+@needs_sshd
+def test_what_the_persons_own_configuration_says_for_all_hosts_is_off(box, tmp_path):
+    mine, seen = box.home / ".ssh/config", "echo ${SSH_AUTH_SOCK-none}${SECRET-}${HUSH-}"
+    before = mine.read_text() if mine.exists() else None
+    mine.write_text(LEAKY.format(home=box.home))
+    try:
+        words = shlex.split(box("ssh", "box", "--dry-run").stdout)
+        shown = subprocess.run([*words[:-1], "-G", words[-1]], capture_output=True, text=True)
+        assert not re.search("remoteforward|sendenv|setenv|agent yes|x11 yes|/master", shown.stdout)
+        assert call(box, "--", seen).stdout == b"none\n"
+        done = box("ssh-config", "-y")
+        assert "switched off for berg's machines" in done.stderr
+        assert "remoteforward 9000" in done.stderr and "sendenv SECRET, setenv HUSH" in done.stderr
+        shown = subprocess.run(
+            ["ssh", "-F", mine, "-G", "box"], capture_output=True, text=True
+        ).stdout
+        off = "remoteforward|agent yes|x11 yes|command yes|/master|master auto"
+        assert not re.search(off, shown) and "clearallforwardings yes" in shown
+        if shutil.which("rsync"):
+            assert box("sync", "box", "--once").returncode == 0
+        assert not (box.home / "ran").exists() and not (box.home / "master").exists()
+    finally:
+        mine.unlink() if before is None else mine.write_text(before)
+    box("ssh-config")
+    assert "ClearAll" not in (box.home / "ssh_config").read_text()

@@ -47,9 +47,10 @@ def ssh(
     """Log in to the machine NAME, or run CMD there.
 
     NAME is a machine, a job, or a cluster, whose first machine is meant; it is waited for while it
-    boots. This is plain OpenSSH with the key that gcloud uses, too; it exits with the exit code of
-    CMD. Its words are joined by blanks and read by the shell of the machine. With --all the exit
-    code is that of the first machine, in the order of the machines, on which CMD failed.
+    boots. This is plain OpenSSH with the key that gcloud uses, too, and without ~/.ssh/config; it
+    exits with the exit code of CMD. Its words are joined by blanks and read by the shell of the
+    machine. With --all the exit code is that of the first machine, in the order of the machines, on
+    which CMD failed.
 
     \b
     berg ssh my-devbox
@@ -121,7 +122,8 @@ def ssh_config(install: bool) -> None:
     """Make ssh, scp, rsync and editors know machines by name.
 
     Writes an entry for each of my running machines to a file of berg's own, which ~/.ssh/config
-    then includes. Run it again when machines came or went.
+    then includes. Run it again when machines came or went. The entries switch off what your
+    configuration gives to all hosts: the agent, X11, forwarded ports.
 
     \b
     berg ssh-config

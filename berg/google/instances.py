@@ -17,8 +17,10 @@ from berg import computer
 from berg.config import Config
 from berg.google import api
 from berg.google.api import OperationFailed, call, last_part, pages, wait
-from berg.inventory import Machine
+from berg.inventory import Login, Machine
 
+HOST_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
+LOGIN = re.compile(r"(\d{1,5}) (\d{1,5})", re.A)  # a machine's rank, and the port of its ssh server
 RESERVED = "SPECIFIC_RESERVATION"  # what a machine consumes that names its reservation
 
 
@@ -130,20 +132,26 @@ def metadata(config: Config, machine: Machine) -> dict[str, str] | None:
     return {item["key"]: item["value"] for item in items} if instance["id"] == machine.id else None
 
 
-def host_keys(config: Config, machine: Machine, said: list[str]) -> list[str]:
-    """Return the ssh host keys in a machine's guest attributes, which only the machine can write.
+def login(config: Config, machine: Machine) -> Login | None:
+    """Return what a machine wrote to its guest attributes, which no other machine can write.
 
-    [] if there are none, as of a machine that an earlier berg started, or nobody may read them.
+    None if it wrote nothing yet, or guest attributes are forbidden.
     """
     from google.api_core import exceptions
 
-    path = f"{path_of(machine)}/getGuestAttributes"
     try:
-        found = call(config, "GET", path, queryPath="hostkeys/")
+        found = call(config, "GET", f"{path_of(machine)}/getGuestAttributes")
     except (exceptions.NotFound, exceptions.Forbidden, exceptions.BadRequest):
-        return []
+        return None
     items = found.get("queryValue", {}).get("items", [])
-    return [f"{each['key']} {each['value'].strip()}" for each in items]
+    values = {(each["namespace"], each["key"]): each["value"] for each in items}
+    ready = LOGIN.fullmatch(values.get(("berg", "ssh"), ""))
+    if not ready or int(ready[2]) > 65535:
+        return None
+    keys = [
+        f"{key} {value.strip()}" for (space, key), value in values.items() if space == "hostkeys"
+    ]
+    return Login(int(ready[1]), int(ready[2]), [each for each in keys if HOST_KEY.fullmatch(each)])
 
 
 def why_gone(config: Config, job: str, zone: str) -> str:

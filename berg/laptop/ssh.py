@@ -3,9 +3,12 @@
     ~/.ssh/google_compute_engine   the key, which gcloud uses, too
     BERG_HOME/known_hosts          host keys by <machine>.<instance id>
 
-A machine tells its host keys in its guest attributes, which nobody else can write, and says in the
-bucket that it can be logged in to. The first login pins the keys: from then on ssh refuses any
+A machine writes its host keys, its rank and the port of its ssh server to its guest attributes,
+which no other machine can write. The first login pins the keys: from then on ssh refuses any
 other. Our public key reaches the machine through its metadata, as with gcloud.
+
+ssh reads no configuration but berg's: what a person's own file says for all hosts, such as
+ForwardAgent or RemoteForward, would hold for machines that run other people's code.
 
 A machine without an external address is reached through gcloud's tunnel, which takes gcloud's own
 login.
@@ -14,7 +17,6 @@ Root's key is installed by berg's worker, whether OS Login is on or not; another
 guest agent, which does it with OS Login off. Not covered: logging in by OS Login itself, Windows.
 """
 
-import re
 import shlex
 import shutil
 import socket
@@ -24,22 +26,23 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from berg import BergError, computer, gate, job, places
+from berg import BergError, computer, gate, gce, job, places
 from berg import config as settings
 from berg.config import Config
 from berg.google import networks
+from berg.google.instances import HOST_KEY
 from berg.google.storage import Bucket
-from berg.inventory import Machine
+from berg.inventory import Login, Machine
 from berg.laptop import jobs
 
 PATIENCE = 600  # seconds for a machine to boot and to publish its keys
 NO_ANSWER = 60  # seconds for a machine that published them to answer: it may be rebooting
 INTERVAL, TELL_INTERVAL = 0.5, 5  # seconds between two looks, and between two notes about them
-HOST_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
 KEY_MAKING = threading.Lock()  # several machines are reached at once
+SSH_PORT = 22
 COMING = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
 
 Say = Callable[[str], None]
@@ -175,14 +178,25 @@ def find_target(config: Config, name: str, say: Say, patience: float = PATIENCE)
             silent_since = silent_since or time.monotonic()
             missing = f"nothing answers at {target.host} port {target.port}"
             if time.monotonic() > min(silent_since + NO_ANSWER, waiting.began + patience):
-                mend = networks.let_ssh_in(config, target.port, not target.address)
-                raise BergError(
-                    f"{target.machine} runs, but {missing}. If a firewall is in the way: {mend}"
-                )
+                raise BergError(f"{target.machine} runs, but {missing}. {advice(config, target)}")
         waiting.pause(missing)
     if target.key_is_new:
         wait_until_admitted(config, target, say)
     return target
+
+
+def advice(config: Config, target: Target) -> str:
+    """Return what to do where nothing answers. Whatever runs as root on a machine chooses the port
+    that it names: only that of the settings is opened.
+    """
+    if target.port != config.ssh_port:
+        return (
+            f"Your settings name port {config.ssh_port}, the machine itself named {target.port}. "
+            "If its image has its ssh server there: "
+            f"berg config set ssh_port {target.port}"
+        )
+    mend = networks.let_ssh_in(config, target.port, not target.address)
+    return f"If a firewall is in the way: {mend}"
 
 
 @dataclass
@@ -270,17 +284,20 @@ def reach(config: Config, job_name: str, machine: Machine, say: Say) -> Target |
 
     The key is made when there is the first machine to let us in.
     """
-    name = machine.name
-    card = read_card(Bucket(config), f"{job.machines_prefix(job_name)}{name}.json", machine)
-    # Not written yet, by an earlier machine of that name, or before it knew the others of its
-    # cluster.
-    if card is None or card.instance_id != machine.id or not card.introduced:
+    place, name = places.of(machine.place), machine.name
+    told = place.login(config, machine) or from_record(config, job_name, machine)
+    if told is None:
         return None
-    place = places.of(machine.place)
-    if not card.host_keys:
+    if not told.port:
         why = "see: berg local status" if config.endpoint else "does its image have openssh-server?"
         raise NoServer(f"the machine {name} runs no ssh server; {why}", place.shell(machine))
-    keys = pinned(f"{name}.{machine.id}") or told_host_keys(config, machine, card)
+    keys = pinned(f"{name}.{machine.id}") or told.host_keys
+    if not keys:
+        raise BergError(
+            f"{name} told nobody its host keys where others cannot write them (guest attributes): "
+            "the organisation forbids them, or it takes no more of them now. "
+            f"Log in without berg: gcloud compute ssh root@{name} --zone {machine.zone}"
+        )
     with KEY_MAKING:
         key = public_key(create=True, say=say) or ""
     address, proxy = machine.external_ip, place.proxy(config, machine)
@@ -289,55 +306,57 @@ def reach(config: Config, job_name: str, machine: Machine, say: Say) -> Target |
     is_new = place.let_in(config, machine, metadata_line(config, key))
     if is_new is None:
         return None
-    where = (machine.zone, machine.id, address, card.ssh_port)
+    where = (machine.zone, machine.id, address, told.port)
     return Target(name, job_name, *where, keys, proxy, is_new)
 
 
 @dataclass
 class Card:
-    """What a machine says of itself in the bucket, where every machine may write.
-
-    No key of it is believed of a machine that has guest attributes: what else is wrong leads to a
-    machine with another host key, where ssh stops.
+    """What a machine says of itself in the bucket, where every machine may write: enough to know
+    that it is there, and for a pod, to which the cluster's API leads, its host keys.
     """
 
     instance_id: str
-    name: str = ""
-    rank: int = 0
-    ssh_port: int = 22
     host_keys: list[str] = field(default_factory=list)
     introduced: bool = True
+
+
+def from_record(config: Config, job_name: str, machine: Machine) -> Login | None:
+    """Return how to log in to a machine that said so in the bucket alone; None before it did.
+
+    Of a machine of Compute Engine no port and no key there counts.
+    """
+    bucket, path = Bucket(config), f"{job.machines_prefix(job_name)}{machine.name}.json"
+    data = bucket.read_from(path, 0, gate.MOST_BYTES + 1)
+    try:
+        card = card_from(data) if data else None
+    except ValueError as error:
+        raise damaged(machine, f"gs://{bucket.name}/{path}", error) from None
+    # Not written yet, by an earlier machine of that name, or before it knew the others of its
+    # cluster.
+    if card is None or card.instance_id != machine.id or not card.introduced:
+        return None
+    if machine.place == "gke":
+        keys = [key for key in card.host_keys if HOST_KEY.fullmatch(key)]
+        return Login(0, SSH_PORT if keys else 0, keys)
+    return Login(0, config.ssh_port if card.host_keys else 0, [])
 
 
 def card_from(data: bytes) -> Card:
     """Return the card in `data`; raise ValueError for one that is odd."""
     card = gate.build(Card, gate.values(data))
     gate.check_plain(card, free=())
-    if not 1 <= card.ssh_port <= 65535:
-        raise ValueError(f"ssh_port is {card.ssh_port}")
-    return replace(card, host_keys=[key for key in card.host_keys if HOST_KEY.fullmatch(key)])
+    return card
 
 
-def read_card(bucket: Bucket, path: str, machine: Machine) -> Card | None:
-    """Return a machine's card, None if there is none; raise BergError if it is damaged."""
-    data = bucket.read_from(path, 0, gate.MOST_BYTES + 1)
-    try:
-        return card_from(data) if data else None
-    except ValueError as error:
-        raise BergError(
-            f"gs://{bucket.name}/{path} is damaged ({error}). End it: berg kill {machine.name}"
-        ) from None
-
-
-def told_host_keys(config: Config, machine: Machine, card: Card) -> list[str]:
-    """Return the host keys to pin; raise BergError if the machine could not tell them."""
-    found = places.of(machine.place).host_keys(config, machine, card.host_keys)
-    if keys := [key for key in found if HOST_KEY.fullmatch(key)]:
-        return keys
-    raise BergError(
-        f"{machine.name} told nobody its host keys where others cannot write them (guest "
-        "attributes): an earlier berg started it, or the organisation forbids them. "
-        f"Log in without berg: gcloud compute ssh root@{machine.name} --zone {machine.zone}"
+def damaged(machine: Machine, path: str, error: ValueError) -> BergError:
+    """Return the error for a record that its machine did not write like this."""
+    why = f"{path} is damaged ({error}): another job may have written it. {machine.name} is fine"
+    if machine.place == "gke":
+        return NoServer(why, places.of(machine.place).shell(machine))
+    return BergError(
+        f"{why}, and writes it again when it restarts. Until then: gcloud compute ssh "
+        f"root@{machine.name} --zone {machine.zone}"
     )
 
 
@@ -400,10 +419,12 @@ def check_port(forward: str) -> None:
 
 
 def options(config: Config, target: Target) -> list[str]:
-    """Arguments for ssh that lead to the machine and to no other; for `rsync -e`, too."""
-    return [
-        word for key, value in keywords(config, target).items() for word in ("-o", f"{key}={value}")
-    ]
+    """Arguments for ssh that lead to the machine and to no other; for `rsync -e`, too.
+
+    Without the configuration of the person and of the computer.
+    """
+    values = [f"{key}={value}" for key, value in keywords(config, target).items()]
+    return ["-F", "/dev/null", *(word for value in values for word in ("-o", value))]
 
 
 def destination(config: Config, target: Target) -> str:
@@ -474,12 +495,16 @@ def worker(config: Config, name: str, rank: int, say: Say, patience: float = PAT
 
 
 def machine_of_rank(config: Config, found: jobs.Entry, rank: int) -> str:
-    """Return the name of the machine of a cluster that says it has this rank, "" if none does."""
-    bucket = Bucket(config)
+    """Return the name of the machine of a cluster that has this rank; "" if none has.
+
+    Names have it, but for slices, whose workers Google numbers.
+    """
+    wanted = job.machine_names(found.name, found.summary.machines)[rank]
     for machine in found.machines:
-        path = f"{job.machines_prefix(found.name)}{machine.name}.json"
-        card = read_card(bucket, path, machine)
-        if card and card.rank == rank:
+        if machine.place != "tpu":
+            if machine.name == wanted:
+                return wanted
+        elif (told := gce.login(config, machine)) and told.rank == rank:
             return machine.name
     return ""
 

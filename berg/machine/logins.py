@@ -29,7 +29,23 @@ def become_reachable(member: Member) -> None:
     if member.leads and not member.is_alone:
         make_node_key(member.node)
     open_to_ssh(member)
+    if member.node.introduced:
+        tell_ready(member)
     announce(member)
+
+
+def tell_ready(member: Member) -> None:
+    """Write this machine's rank and the port of its ssh server (0: none) to its guest attributes:
+    who logs in from now on finds what a command of the job finds.
+    """
+    if member.host.is_pod:
+        return
+    node = member.node
+    ready = f"{node.rank} {node.ssh_port if node.host_keys else 0}"
+    try:
+        tell("berg", {"ssh": ready}, member.machine.instance().get("guestAttributes", {}))
+    except OSError as error:
+        member.machine.say(f"berg ssh will not know this machine: {error} for its ssh server")
 
 
 def open_to_ssh(member: Member) -> None:
@@ -53,22 +69,21 @@ def open_to_ssh(member: Member) -> None:
         time.sleep(0.05)
     for file in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")):
         node.host_keys.append(" ".join(file.read_text().split()[:2]))
-    try:
-        tell_host_keys(node.host_keys, about.get("guestAttributes", {}).get("hostkeys", {}))
+    keys = dict(each.split() for each in node.host_keys)
+    try:  # as Google's guest agent does; gcloud reads them, too
+        tell("hostkeys", keys, about.get("guestAttributes", {}))
     except OSError as error:
         member.machine.say(f"berg ssh will not know this machine: {error} for its host keys")
 
 
-def tell_host_keys(host_keys: list[str], told: dict[str, str]) -> None:
-    """Write host keys to the guest attributes, as Google's guest agent does, unless they are there.
+def tell(namespace: str, values: dict[str, str], there: dict[str, dict[str, str]]) -> None:
+    """Write values to a namespace of the guest attributes, unless they are there.
 
-    Only this machine can write those; berg ssh and gcloud read them. Raise OSError if the metadata
-    server takes none.
+    Only this machine can write those. Raise OSError if the metadata server takes none.
     """
-    for host_key in host_keys:
-        kind, _, value = host_key.partition(" ")
-        if told.get(kind) != value:
-            url = f"{boot.METADATA}instance/guest-attributes/hostkeys/{kind}"
+    for key, value in values.items():
+        if there.get(namespace, {}).get(key) != value:
+            url = f"{boot.METADATA}instance/guest-attributes/{namespace}/{key}"
             boot.request(url, "PUT", value.encode(), boot.FLAVOR)
 
 

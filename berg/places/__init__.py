@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from berg import BergError, gce
 from berg.config import Config
 from berg.google import tpus
-from berg.inventory import Machine, Resource
+from berg.inventory import Login, Machine, Resource
 from berg.job import NO_GROUP, Group
 from berg.places import gke, tpu
 from berg.plan import Choice, JobSpec, Offer, Plan
@@ -95,10 +95,9 @@ class Place(Protocol):
         is gone.
         """
 
-    def host_keys(self, config: Config, machine: Machine, said: list[str]) -> list[str]:
-        """Return a machine's ssh host keys as only it can have told them, [] if it did not.
-
-        `said` is what stands in the bucket, where others may write, too.
+    def login(self, config: Config, machine: Machine) -> Login | None:
+        """Return how to log in to a machine, as only the machine itself can have written it; None
+        if it did not.
         """
 
     def proxy(self, config: Config, machine: Machine) -> list[str]:

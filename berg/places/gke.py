@@ -24,7 +24,7 @@ from berg.config import Config
 from berg.google import api, container, podexec, tpu_nodes
 from berg.google import kubernetes as k8s
 from berg.google.accelerators import Shape
-from berg.inventory import Machine, Resource
+from berg.inventory import Login, Machine, Resource
 from berg.job import NO_GROUP, TOO_LATE, Group
 from berg.places import manifest, podaccount, podpatch, queues, volumes
 from berg.places.podstatus import (
@@ -515,9 +515,9 @@ def proxy(config: Config, machine: Machine) -> list[str]:
     return [*shell(machine), "--", "sh", "-c", SSHD]
 
 
-def host_keys(config: Config, machine: Machine, said: list[str]) -> list[str]:
-    """Return what the pod said in the bucket: the cluster's API leads to that pod and no other."""
-    return said
+def login(config: Config, machine: Machine) -> Login | None:
+    """Return None: only the bucket knows a pod's host keys, and the cluster's API leads to it."""
+    return None
 
 
 def shell(machine: Machine) -> list[str]:

@@ -37,7 +37,7 @@ set_metadata = gce.set_metadata
 let_in = gce.let_in
 console = gce.console
 why_gone, proxy, shell = gce.why_gone, gce.proxy, gce.shell
-host_keys = gce.host_keys
+login = gce.login
 longest_name = gce.longest_name
 
 
