@@ -1,7 +1,6 @@
 """Admission: what a cluster asks of new objects beyond that they are well formed.
 
-Pods need their service account, what the namespace's ranges of limits allow, what the namespace's label `pod-security.kubernetes.io/enforce`
-demands, and room in the resource quotas of their namespace; other objects count in quotas, too.
+Pods need their service account, what the namespace's label `pod-security.kubernetes.io/enforce` demands, and room in the resource quotas of their namespace; other objects count in quotas, too.
 What Kubernetes Engine asks of pods with TPUs stands in tpus.py.
 
 Not covered: scopes of quotas, webhooks, defaults and exemptions of PodSecurity.
@@ -11,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from localcloud.kubernetes import limits, tpus
+from localcloud.kubernetes import tpus
 from localcloud.kubernetes.defaults import quality_of
 from localcloud.kubernetes.kinds import KINDS, Refusal, is_over
 from localcloud.kubernetes.quantity import amount
@@ -44,24 +43,9 @@ def check(store: Store, plural: str, namespace: str, body: dict) -> None:
     if plural == "pods":
         tpus.tell(body)
         check_account(store, namespace, body)
-        check_classes(store, body)
-    if told := limits.apply(store, plural, namespace, body):
-        raise forbidden(plural, body, told)
-    if plural == "pods":
         body["status"]["qosClass"] = quality_of(body["spec"])
         check_security(store, namespace, body)
-    if plural == "priorityclasses":
-        check_default(store, body)
     check_quotas(store, plural, namespace, body)
-
-
-def check_default(store: Store, body: dict) -> None:
-    """Refuse a second class of priority that is to be everybody's."""
-    others = [each for each in store.all("priorityclasses") if each.get("globalDefault")]
-    taken = [each["metadata"]["name"] for each in others]
-    if body.get("globalDefault") and {*taken} - {body["metadata"]["name"]}:
-        told = f"PriorityClass {taken[0]} is already marked as default. Only one default can exist"
-        raise forbidden("priorityclasses", body, told)
 
 
 def forbidden(plural: str, body: dict, why: str) -> Refusal:
@@ -75,37 +59,6 @@ def check_account(store: Store, namespace: str, pod: dict) -> None:
     if store.get("serviceaccounts", namespace, name) is None:
         told = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
         raise forbidden("pods", pod, told)
-
-
-def check_classes(store: Store, pod: dict) -> None:
-    """Refuse classes of priority that are not there, and of runtimes, of which there are none."""
-    spec = pod["spec"]
-    name, number = spec.get("priorityClassName"), spec.get("priority")
-    of_all = [each for each in store.all("priorityclasses") if each.get("globalDefault")]
-    if not name and of_all:
-        name = spec["priorityClassName"] = of_all[0]["metadata"]["name"]
-    found = store.get("priorityclasses", "", name) if name else None
-    if name and found is None:
-        raise forbidden("pods", pod, f"no PriorityClass with name {name} was found")
-    computed = found.get("value", 0) if found else 0
-    usual = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
-    given = "from the given PriorityClass name"
-    if number is not None and number != computed:
-        told = (
-            f"the integer value of priority ({number}) must not be provided in pod spec; priority"
-        )
-        raise forbidden("pods", pod, f"{told} admission controller computed {computed} {given}")
-    policy = spec.get("preemptionPolicy")
-    if policy not in (None, usual):
-        told = f"the string value of PreemptionPolicy ({policy}) must not be provided in pod spec; "
-        told += f"priority admission controller computed {usual} {given}"
-        raise forbidden("pods", pod, told)
-    spec |= {"priority": computed, "preemptionPolicy": usual}
-    if runtime := spec.get("runtimeClassName"):
-        raise forbidden("pods", pod, f'pod rejected: RuntimeClass "{runtime}" not found')
-    if spec.get("overhead"):
-        told = "Pod Overhead set without corresponding RuntimeClass defined Overhead"
-        raise forbidden("pods", pod, f"pod rejected: {told}")
 
 
 # --- PodSecurity

@@ -3,7 +3,7 @@
 A request passes: token, faults (as `kubernetes.<plural>.<verb>`), rights, then what it asks for.
 What goes through streams stands in streams.py, how objects change in changes.py.
 
-Not covered: answers in protobuf, impersonation (which is refused), who manages which field.
+Not covered: answers in protobuf, impersonation, who manages which field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from localcloud.kubernetes import (
     escalation,
     forward,
     metrics,
-    object_warnings,
     patches,
     paths,
     queries,
@@ -43,7 +42,6 @@ from localcloud.kubernetes import (
     unreachable,
 )
 from localcloud.kubernetes.changes import (
-    add_containers,
     check_names,
     conflict,
     delete,
@@ -92,11 +90,11 @@ STREAMS["portforward"] = forward.forward
 PATHS = {"log": "containerLogs", "exec": "exec", "attach": "attach", "portforward": "portForward"}
 # Subresource -> what may be done with it.
 METHODS: dict[str, tuple[str, ...]] = {"log": ("GET",), "eviction": ("POST",), "token": ("POST",)}
-METHODS |= dict.fromkeys(("status", "scale", "ephemeralcontainers"), ("GET", "PUT", "PATCH"))
+METHODS |= dict.fromkeys(("status", "scale"), ("GET", "PUT", "PATCH"))
 METHODS |= dict.fromkeys(("exec", "attach", "portforward"), ("GET", "POST"))
 # What a PUT makes, if it is not there.
 MADE_BY_PUT = (
-    *("endpoints", "events", "leases", "limitranges"),
+    *("endpoints", "events"),
     *("roles", "rolebindings", "clusterroles", "clusterrolebindings"),
 )
 REVIEWS = {
@@ -159,7 +157,6 @@ async def guarded(
         owner = None
         if "Authorization" in request.headers or not paths.is_open(request.path):
             owner = rbac.authenticate(cloud, plane, request.headers.get("Authorization", ""))
-            check_not_impersonated(request, owner)
             request[CALLER] = cloud, owner
         fault = cloud.faults.take(method, request.path_qs)
         if fault and not fault.after_handler:
@@ -304,37 +301,6 @@ def check_manager(plane: Plane, request: web.Request, uid: str) -> None:
         raise Refusal(501, "NotImplemented", told)
 
 
-def check_not_impersonated(request: web.Request, owner: Owner) -> None:
-    """Refuse to act as somebody else, as Kubernetes refuses who may not."""
-    name, wanted = request.headers.get("Impersonate-User", ""), impersonated(request)
-    if wanted and not name:
-        told = f"requested [{' '.join(wanted)}] without impersonating a user"
-        raise Refusal(400, "BadRequest", told)
-    if not name:
-        return
-    plural, where = "users", "at the cluster scope"
-    if account := re.fullmatch("system:serviceaccount:([^:]+):([^:]+)", name):
-        plural, name = "serviceaccounts", account[2]
-        where = f'in the namespace "{account[1]}"'
-    told = f'{plural} "{name}" is forbidden: User "{owner.email}" cannot impersonate resource "{plural}" in API group "" '
-    raise Refusal(403, "Forbidden", f"{told}{where}", name=name, kind=plural)
-
-
-def impersonated(request: web.Request) -> list[str]:
-    """What a request wants to be beside a user, as Go prints references: groups, more about the
-    user, an id.
-    """
-    api, found = "authentication.k8s.io/v1", list[str]()
-    found += [f"{{Group  {each}    }}" for each in request.headers.getall("Impersonate-Group", [])]
-    for key, value in request.headers.items():
-        if key.startswith("Impersonate-Extra-"):
-            name = key.removeprefix("Impersonate-Extra-").lower()
-            found.append(f"{{UserExtra  {value}  {api}  {name}}}")
-    if uid := request.headers.get("Impersonate-Uid"):
-        found.append(f"{{UID  {uid}  {api}  }}")
-    return found
-
-
 ANSWERS = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
 META = "meta.k8s.io"
 FORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
@@ -428,16 +394,14 @@ def warn(response: web.Response, warned: Iterable[str]) -> web.Response:
 async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str) -> web.Response:
     flags = queries.flags(request)
     body = await body_of(request, kind.name)
-    bodies.check_twice(request, kind.name, kind.version, flags[0])
     if name := request.match_info.get("name"):
         check_names({"name": name, "namespace": namespace}, body.setdefault("metadata", {}))
-    warned = queries.warnings(request, kind, body) + object_warnings.without_twins(body)
+    warned = queries.warnings(request, kind, body)
     if kind.group == escalation.GROUP:
         checks.check_form(kind, copy.deepcopy(body), flags[0])
         cloud, owner = request[CALLER]
         escalation.check(cloud, plane, owner, kind, namespace, body)
     made = plane.create(kind.plural, namespace, body, *flags)
-    warned += object_warnings.found_in(kind.plural, made, True)
     warned += admission.warnings(plane.store, kind.plural, namespace, made)
     check_manager(plane, request, made["metadata"]["uid"])
     return shown(request, plane, kind, made, 201, warned)
@@ -605,22 +569,15 @@ async def change(
     strict, dry = queries.flags(request)
     if request.method == "PUT":
         new = await body_of(request, kind.name)
-        bodies.check_twice(request, kind.name, kind.version, strict)
-        if sub != "ephemeralcontainers":
-            checks.check_form(kind, copy.deepcopy(new), strict)
-        warned = queries.warnings(request, kind, new) + object_warnings.without_twins(new)
+        checks.check_form(kind, copy.deepcopy(new), strict)
+        warned = queries.warnings(request, kind, new)
     else:
         new, warned = await patch(plane, request, kind, thing, strict)
-    if sub == "ephemeralcontainers":
-        return shown(request, plane, kind, add_containers(plane, kind, thing, new, dry))
     if kind.group == escalation.GROUP and not escalation.is_of_owners_alone(thing, new):
         cloud, owner = request[CALLER]
         namespace = thing["metadata"].get("namespace", "")
         escalation.check(cloud, plane, owner, kind, namespace, new)
-    generation = thing["metadata"].get("generation")
     made = replace(plane, kind, thing, new, sub, strict, dry)
-    if kind.plural != "pods" and made["metadata"].get("generation") != generation:
-        warned += object_warnings.found_in(kind.plural, made, False)
     return shown(request, plane, kind, made, warned=warned)
 
 
@@ -634,7 +591,7 @@ async def patch(
         patches.check_version(kind, patches.read(content, text))
     new = patches.patched(thing, content, text)
     warned = queries.warnings(request, kind, new)
-    patches.check_fit(kind, new, content, text, strict)
+    patches.check_fit(kind, new, strict)
     return new, warned
 
 

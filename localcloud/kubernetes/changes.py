@@ -5,13 +5,13 @@ not change.
 import json
 from typing import Any
 
-from localcloud.kubernetes import checks, defaults, job_changes, kueue_checks, pod_changes
+from localcloud.kubernetes import checks, defaults, job_checks, kueue_checks
 from localcloud.kubernetes.kinds import Kind, Refusal, is_leaving
 from localcloud.kubernetes.plane import NAMESPACES, Plane
-from localcloud.kubernetes.policy_checks import PRIORITIES
 from localcloud.kubernetes.words import in_go, invalid
 
-CONDITIONAL = ("leases", "poddisruptionbudgets")  # which are changed as of a version alone
+# Of a pod's spec; of images, which Kubernetes lets change, Berg's pods do not make use.
+MAY_CHANGE = ("activeDeadlineSeconds", "tolerations")
 
 
 def replace(
@@ -24,9 +24,6 @@ def replace(
     check_names(old, meta)
     check_uid(kind, thing, meta.get("uid"))
     asked = meta.get("resourceVersion") or old["resourceVersion"]
-    if not meta.get("resourceVersion") and kind.plural in CONDITIONAL:
-        told = "metadata.resourceVersion: Invalid value: 0: must be specified for an update"
-        checks.refuse_as(kind.plural, kind.group, name, [told])
     if not asked.isdecimal():
         why = f'strconv.ParseUint: parsing "{asked}": invalid syntax'
         checks.refuse(kind, name, [f'metadata.resourceVersion: Invalid value: "{asked}": {why}'])
@@ -56,8 +53,6 @@ def replace(
     checks.check_meaning(kind.plural, new)
     defaults.complete(kind.plural, new)
     check_unchanged(kind, thing, new)
-    if sub == "status":
-        check_status(kind, thing, new)
     if kind.plural == "jobs" and plane.has_kueue:
         kueue_checks.check_job(new, thing)
     if kind.counted and new.get("spec") != thing.get("spec"):
@@ -65,7 +60,7 @@ def replace(
     if dry:
         return new
     if kind.plural == "pods":
-        pod_changes.keep_containers(thing["spec"], new["spec"])
+        new["spec"]["containers"] = thing["spec"]["containers"]  # the kubelet holds them
     thing.clear()  # in place: its controllers hold it
     thing.update(new)
     plane.store.put(kind.plural, thing)
@@ -74,17 +69,6 @@ def replace(
     elif kind.plural == "pods":
         plane.finish_pod(thing)
     return thing
-
-
-def check_status(kind: Kind, old: dict, new: dict) -> None:
-    """Raise the refusal of a status that an object may not have."""
-    bad: list[str] = []
-    if kind.plural == "pods":
-        bad = pod_changes.status_errors(old["status"], new["status"])
-    elif kind.plural == "jobs":
-        bad = job_changes.status_errors(old, new)
-    if bad:
-        checks.refuse(kind, old["metadata"]["name"], bad)
 
 
 def check_names(old: dict, meta: dict) -> None:
@@ -112,23 +96,6 @@ def check_finalizers(kind: Kind, old: dict, meta: dict) -> None:
         checks.refuse(kind, old["name"], [f"metadata.finalizers: Forbidden: {told}"])
 
 
-def add_containers(plane: Plane, kind: Kind, pod: dict, new: dict, dry: bool) -> dict:
-    """Let a pod have more ephemeral containers, which is all that this method changes."""
-    checks.check_form(kind, new, False)
-    old = pod["spec"].get("ephemeralContainers") or []
-    rows = (new.get("spec") or {}).get("ephemeralContainers") or []
-    if bad := pod_changes.visitor_errors(pod, rows):
-        checks.refuse(kind, pod["metadata"]["name"], bad)
-    defaults.complete(kind.plural, new)
-    if bad := pod_changes.lasting_errors(old, rows):
-        checks.refuse(kind, pod["metadata"]["name"], bad)
-    more = [row for row in rows if row not in old]
-    if not dry:
-        pod["spec"]["ephemeralContainers"] = [*old, *more]
-        plane.store.put(kind.plural, pod)
-    return pod
-
-
 def conflict(kind: Kind, thing: dict, told: str) -> Refusal:
     name = thing["metadata"]["name"]
     message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {told}'
@@ -138,7 +105,7 @@ def conflict(kind: Kind, thing: dict, told: str) -> Refusal:
 # Kind -> where etcd has its objects, if under another name.
 KEPT_UNDER = {
     **{"services": "services/specs", "endpoints": "services/endpoints", "nodes": "minions"},
-    **{"events": "events", "endpointslices": "endpointslices", "leases": "leases"},
+    **{"events": "events", "endpointslices": "endpointslices"},
 }
 
 
@@ -175,10 +142,14 @@ def check_preconditions(kind: Kind, thing: dict, wanted: dict) -> None:
 def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
     """What of an object may not change."""
     name, before, after = old["metadata"]["name"], old.get("spec") or {}, new.get("spec") or {}
-    if kind.plural == "jobs" and (bad := job_changes.spec_errors(old, new)):
+    if kind.plural == "jobs" and (bad := job_checks.change_errors(old, new)):
         checks.refuse(kind, name, bad)
-    if kind.plural == "pods" and (bad := pod_changes.spec_errors(before, after)):
-        checks.refuse(kind, name, bad)
+    if kind.plural == "pods":
+        differing = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+        if differing - {*MAY_CHANGE}:
+            told = "pod updates may not change fields other than "
+            told += ",".join(f"`spec.{key}`" for key in MAY_CHANGE)
+            checks.refuse(kind, name, [f"spec: Forbidden: {told}"])
     check_kept(kind, name, old, new)
 
 
@@ -216,24 +187,6 @@ def check_kept(kind: Kind, name: str, old: dict, new: dict) -> None:
         bad.append(invalid("spec.clusterIPs[0]", after.get("clusterIPs"), told))
     if kind.plural == "localqueues" and before.get("clusterQueue") != after.get("clusterQueue"):
         bad.append(invalid("spec.clusterQueue", after.get("clusterQueue"), "field is immutable"))
-    if kind.plural == "priorityclasses":
-        if old.get("value", 0) != new.get("value", 0):
-            bad.append("value: Forbidden: may not be changed in an update.")
-        usual = "PreemptLowerPriority"
-        policies = [each.get("preemptionPolicy") or usual for each in (old, new)]
-        if policies[0] != policies[1]:
-            bad.append(invalid("preemptionPolicy", policies[1], "field is immutable"))
-    if kind.plural == "nodes" and before.get("providerID") not in (None, after.get("providerID")):
-        told = 'node updates may not change providerID except from "" to valid'
-        bad.append(f"spec.providerID: Forbidden: {told}")
-    if kind.plural == "resourcequotas":
-        scopes = [each.get("scopes") or [] for each in (before, after)]
-        if {*scopes[0]} != {*scopes[1]}:
-            bad.append(invalid("spec.scopes", after.get("scopes"), "field is immutable"))
-    if kind.plural == "persistentvolumeclaims" and may_not_become(old, before, after):
-        told = "spec is immutable after creation except resources.requests and "
-        told += "volumeAttributesClassName for bound claims"
-        bad.append(f"spec: Forbidden: {told}")
     if bad:
         checks.refuse(kind, name, bad)
 
@@ -241,17 +194,6 @@ def check_kept(kind: Kind, name: str, old: dict, new: dict) -> None:
 def reference_of(binding: dict) -> tuple:
     role = binding.get("roleRef") or {}
     return role.get("kind"), role.get("name")
-
-
-def may_not_become(claim: dict, before: dict, after: dict) -> bool:
-    """Whether a claim of a disk is changed in more than its volume's name, which it gets once, and
-    the size of a disk that it has.
-    """
-    free = {"volumeName"} if not before.get("volumeName") else set()
-    if (claim.get("status") or {}).get("phase") == "Bound":
-        free |= {"resources", "volumeAttributesClassName"}
-    kept = {*before, *after} - free
-    return any(before.get(key) != after.get(key) for key in kept)
 
 
 def policy_of(options: dict) -> str:
@@ -292,11 +234,6 @@ def delete(plane: Plane, kind: Kind, thing: dict, options: dict) -> None:
         name = thing["metadata"]["name"]
         told = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
         raise Refusal(403, "Forbidden", told, name=name, kind=kind.plural)
-    if kind.plural == "priorityclasses" and thing["metadata"]["name"] in PRIORITIES:
-        name = thing["metadata"]["name"]
-        told = f'{kind.resource} "{name}" is forbidden: this is a system priority class and cannot be deleted'
-        about = {"name": name, "group": kind.group, "kind": kind.plural}
-        raise Refusal(403, "Forbidden", told, **about)
     check_preconditions(kind, thing, options.get("preconditions") or {})
     grace = options.get("gracePeriodSeconds")
     if not options.get("dryRun"):

@@ -54,8 +54,6 @@ async def run(plane: Plane) -> None:
             kueue.look,
             jobs.look,
             kubelet.take_up,
-            kubelet.let_in,
-            kubelet.renew,
             Plane.collect,
             refresh_volumes,
             tell_names,

@@ -36,12 +36,6 @@ def fill(plural: str, body: dict) -> None:
         body["status"] = {}
     elif plural == "services":
         body["status"] = {"loadBalancer": {}}
-    elif plural == "persistentvolumeclaims":
-        body["spec"].setdefault("volumeMode", "Filesystem")
-        body["status"] = {"phase": "Pending"}
-    elif plural == "priorityclasses":
-        body.setdefault("preemptionPolicy", "PreemptLowerPriority")
-        body.setdefault("value", 0)
     elif plural in ("localqueues", "clusterqueues", "workloads"):
         body["status"] = {}
         if plural != "workloads":
@@ -89,7 +83,7 @@ def fill_pod(spec: dict) -> None:
         spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
     )
     spec["serviceAccount"] = spec["serviceAccountName"]
-    kinds = ("containers", "initContainers", "ephemeralContainers")
+    kinds = ("containers", "initContainers")
     for container in [each for kind in kinds for each in spec.get(kind) or []]:
         tag = container["image"].partition("@")[0].rpartition("/")[2].partition(":")[2]
         container.setdefault(

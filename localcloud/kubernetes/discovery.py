@@ -152,7 +152,7 @@ def resources(version: str, kinds: list[Kind]) -> dict:
         for sub in kind.subresources:
             verbs = (
                 ["get", "patch", "update"]
-                if sub in ("status", "scale", "ephemeralcontainers")
+                if sub in ("status", "scale")
                 else ["get"]
                 if sub == "log"
                 else ["create"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 
 from localcloud.kubernetes.kinds import Refusal, condition, is_leaving, is_over
-from localcloud.kubernetes.placing_checks import selects
 from localcloud.kubernetes.plane import Plane
+from localcloud.kubernetes.selectors import selects
 
 
 def check(plane: Plane, pod: dict) -> None:

@@ -1,365 +1,218 @@
-"""What Kubernetes checks of a job's own fields, beside its schema, in its words and order."""
+"""What Kubernetes refuses of a job besides what its schema says, in its words."""
 
 from __future__ import annotations
 
 import json
-import re
-from typing import Any
 
-from localcloud.kubernetes import placing_checks
-from localcloud.kubernetes.words import (
-    LABEL,
-    check_key,
-    check_subdomain,
-    invalid,
-    not_negative,
-    one_of,
-    required,
-    supported,
-)
+from localcloud.kubernetes.words import LABEL, invalid, not_negative, one_of, required, supported
 
-MOST_RULES = 20
-HTTP_PATH = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+"
-MOST_INDEXES = 100_000
-MOST_TEXT = 64 << 10  # bytes of a list of indexes
+ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
+IMMUTABLE = ("selector", "template", "completionMode", "podFailurePolicy", "successPolicy")
+# Of a pod in a job that has not begun: what may change, besides affinity to nodes.
+PLACING = ("nodeSelector", "tolerations", "schedulingGates")
 COUNTS = (
     "parallelism",
     "completions",
     "activeDeadlineSeconds",
     "backoffLimit",
+    "backoffLimitPerIndex",
     "ttlSecondsAfterFinished",
 )
-ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
 
 
-def selector_errors(name: str, uid: str, spec: dict) -> list[str]:
-    """Of a job that brings a selector, which is Kubernetes' own to make: its part is added, and
-    that is no match.
-    """
-    labels = {
-        **{"batch.kubernetes.io/controller-uid": uid, "batch.kubernetes.io/job-name": name},
-        **{"controller-uid": uid, "job-name": name},
-    }
-    selector = {
-        "matchLabels": {
-            **spec["selector"].get("matchLabels", {}),
-            "batch.kubernetes.io/controller-uid": uid,
-        }
-    }
-    template = (spec.get("template") or {}).get("metadata") or {}
-    all_labels = {**(template.get("labels") or {}), **labels}
-    if selector["matchLabels"].items() <= labels.items():
-        return []
-    bad = [invalid("spec.selector", dict_sorted(selector), "`selector` not auto-generated")]
-    if not selector["matchLabels"].items() <= all_labels.items():
-        told = "`selector` does not match template `labels`"
-        bad.append(invalid("spec.template.metadata.labels", dict(sorted(all_labels.items())), told))
-    return bad
-
-
-def label_errors(name: str, uid: str, spec: dict) -> list[str]:
-    """Of a job whose template has labels that are Kubernetes' own to write, or that chooses its
-    pods itself and does not say how.
-    """
-    template = (spec.get("template") or {}).get("metadata") or {}
-    given = template.get("labels") or {}
-    if spec.get("manualSelector"):
-        return manual_errors(spec.get("selector"), given)
-    expected = {
-        **{"controller-uid": uid, "job-name": name},
-        **{"batch.kubernetes.io/controller-uid": uid, "batch.kubernetes.io/job-name": name},
-    }
-    shown = dict(sorted({**expected, **given}.items()))
-    return [
-        invalid(f"spec.template.metadata.labels[{key}]", shown, f"must be '{value}'")
-        for key, value in expected.items()
-        if given.get(key, value) != value
-    ]
-
-
-def manual_errors(selector: dict | None, labels: dict) -> list[str]:
-    if selector is None:
-        return [required("spec.selector")]
+def job_errors(spec: dict, meta: dict) -> list[str]:
+    """Of a job's own fields."""
     bad: list[str] = []
-    placing_checks.selector_errors(selector, "spec.selector", bad)
-    if bad or placing_checks.selects(selector, labels):
-        return bad
-    told = "`selector` does not match template `labels`"
-    return [invalid("spec.template.metadata.labels", dict(sorted(labels.items())), told)]
-
-
-def manager_errors(manager: str) -> list[str]:
-    """Of the name of another controller that is to look after a job."""
-    bad, path = list[str](), "spec.managedBy"
-    host, _, rest = manager.partition("/")
-    if not manager:
-        return [required(path)]
-    if not host or not rest:
-        told = 'must be a domain-prefixed path (such as "acme.io/foo")'
-        bad.append(invalid(path, manager, told))
-    else:
-        check_subdomain(host, path, bad)
-        if not re.fullmatch(HTTP_PATH, rest):
-            bad.append(
-                invalid(path, rest, f"Invalid path (regex used for validation is '{HTTP_PATH}')")
-            )
-    if len(manager) > 63:
-        bad.append(f"{path}: Too long: may not be more than 63 bytes")
-    return bad
-
-
-def dict_sorted(selector: dict) -> dict:
-    return {key: dict(sorted(value.items())) for key, value in selector.items()}
-
-
-def job_errors(spec: dict) -> list[str]:
-    bad: list[str] = []
-    for name in (*COUNTS, "backoffLimitPerIndex", "maxFailedIndexes"):
-        not_negative(spec.get(name), f"spec.{name}", bad)
-    mode, per_index, most = (
-        spec.get("completionMode"),
-        spec.get("backoffLimitPerIndex"),
-        spec.get("maxFailedIndexes"),
-    )
-    if most is not None and per_index is None:
-        bad.append(required("spec.backoffLimitPerIndex", "when maxFailedIndexes is specified"))
-    if spec.get("managedBy") is not None:
-        bad += manager_errors(spec["managedBy"])
+    name, mode = meta.get("name", ""), spec.get("completionMode")
+    for key in COUNTS:
+        not_negative(spec.get(key), f"spec.{key}", bad)
     one_of(mode, ("NonIndexed", "Indexed"), "spec.completionMode", bad)
-    completions = spec.get("completions")
-    if mode == "Indexed":
-        if completions is None:
-            bad.append(required("spec.completions", "when completion mode is Indexed"))
-        if (spec.get("parallelism") or 0) > MOST_INDEXES:
-            told = f"must be less than or equal to {MOST_INDEXES} when completion mode is Indexed"
-            bad.append(invalid("spec.parallelism", spec["parallelism"], told))
-        if most is not None and completions is not None and most > completions:
-            bad.append(
-                invalid("spec.maxFailedIndexes", most, "must be less than or equal to completions")
-            )
-        large_errors(spec, bad)
-    elif mode in (None, "NonIndexed"):
-        for name, value in (("backoffLimitPerIndex", per_index), ("maxFailedIndexes", most)):
-            if value is not None:
-                bad.append(invalid(f"spec.{name}", value, "requires indexed completion mode"))
-    if spec.get("podFailurePolicy") is not None:
+    if mode == "Indexed" and spec.get("completions") is None:
+        bad.append(required("spec.completions", "when completion mode is Indexed"))
+    if mode != "Indexed" and spec.get("backoffLimitPerIndex") is not None:
+        told = "requires indexed completion mode"
+        bad.append(invalid("spec.backoffLimitPerIndex", spec["backoffLimitPerIndex"], told))
+    last = f"{name}-{(spec.get('completions') or 0) - 1}"
+    if mode == "Indexed" and spec.get("completions") and not LABEL.fullmatch(last):
+        told = f"will not able to create pod with invalid DNS label: {last}"
+        bad.append(invalid("metadata.name", name, told))
+    allowed = ["Failed"]
+    if spec.get("podFailurePolicy") is None:
+        allowed.append("TerminatingOrFailed")
+    else:
         failure_errors(spec, bad)
-    if spec.get("successPolicy") is not None:
-        success_errors(spec, mode == "Indexed", bad)
-    allowed = (
-        ("Failed",)
-        if spec.get("podFailurePolicy") is not None
-        else ("Failed", "TerminatingOrFailed")
-    )
-    one_of(spec.get("podReplacementPolicy"), allowed, "spec.podReplacementPolicy", bad)
-    return bad
+    policy = spec.get("podReplacementPolicy")
+    one_of(policy, tuple(allowed), "spec.podReplacementPolicy", bad)
+    success_errors(spec, bad)
+    return bad + restart_errors(spec) + label_errors(spec, meta)
 
 
-def large_errors(spec: dict, bad: list[str]) -> None:
-    """Of how many failures are kept of an indexed job, by their numbers."""
-    completions, most = spec.get("completions") or 0, spec.get("maxFailedIndexes")
-    per_index, many = spec.get("backoffLimitPerIndex") is not None, completions > MOST_INDEXES
-    least = f"must be less than or equal to {MOST_INDEXES // 10} when completions are above "
-    least += f"{MOST_INDEXES} and used with backoff limit per index"
-    if most is not None and most > MOST_INDEXES:
-        told = f"must be less than or equal to {MOST_INDEXES}"
-        bad.append(invalid("spec.maxFailedIndexes", most, told))
-    if not per_index or not many:
-        return
-    if most is None:
-        told = f"must be specified when completions is above {MOST_INDEXES}"
-        bad.append(required("spec.maxFailedIndexes", told))
-    for key in ("parallelism", "maxFailedIndexes"):
-        if (spec.get(key) or 0) > MOST_INDEXES // 10:
-            bad.append(invalid(f"spec.{key}", spec[key], least))
-
-
-def restart_errors(spec: dict, pod: dict) -> list[str]:
+def restart_errors(spec: dict) -> list[str]:
+    pod = (spec.get("template") or {}).get("spec") or {}
     policy, path = pod.get("restartPolicy") or "Always", "spec.template.spec.restartPolicy"
     if policy == "Always":
         return [required(path, 'valid values: "OnFailure", "Never"')]
     if policy not in ("OnFailure", "Never"):
-        return [
-            f'{path}: Unsupported value: "{policy}": supported values: {supported(("OnFailure", "Never"))}'
-        ]
+        allowed = supported(("OnFailure", "Never"))
+        return [f'{path}: Unsupported value: "{policy}": supported values: {allowed}']
     if spec.get("podFailurePolicy") is not None and policy != "Never":
-        return [
-            invalid(path, policy, 'only "Never" is supported when podFailurePolicy is specified')
-        ]
+        told = 'only "Never" is supported when podFailurePolicy is specified'
+        return [invalid(path, policy, told)]
     return []
 
 
-def name_errors(spec: dict, name: str) -> list[str]:
-    """An indexed job's pods have host names of the job's name and their number."""
-    if spec.get("completionMode") != "Indexed" or not (spec.get("completions") or 0) > 0:
+def label_errors(spec: dict, meta: dict) -> list[str]:
+    """Of a selector and of labels that are Kubernetes' own to write."""
+    name, uid = meta.get("name", ""), meta.get("uid", "")
+    labels = {
+        **{"controller-uid": uid, "job-name": name},
+        **{"batch.kubernetes.io/controller-uid": uid, "batch.kubernetes.io/job-name": name},
+    }
+    if spec.get("manualSelector"):
         return []
-    last = f"{name}-{spec['completions'] - 1}"
-    if LABEL.fullmatch(last):
-        return []
+    chosen = (spec.get("selector") or {}).get("matchLabels") or {}
+    if not chosen.items() <= labels.items():
+        return [invalid("spec.selector", spec["selector"], "`selector` not auto-generated")]
+    given = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
+    shown = dict(sorted({**labels, **given}.items()))
     return [
-        invalid(
-            "metadata.name", name, f"will not able to create pod with invalid DNS label: {last}"
-        )
+        invalid(f"spec.template.metadata.labels[{key}]", shown, f"must be '{value}'")
+        for key, value in labels.items()
+        if given.get(key, value) != value
     ]
 
 
 def failure_errors(spec: dict, bad: list[str]) -> None:
-    rules = spec["podFailurePolicy"].get("rules") or []
+    """Of the rules that say what becomes of a job when a pod fails."""
     pod = (spec.get("template") or {}).get("spec") or {}
-    names = {
-        each.get("name")
-        for kind in ("containers", "initContainers")
-        for each in pod.get(kind) or []
-    }
-    too_many(rules, "spec.podFailurePolicy.rules", MOST_RULES, bad)
-    for number, rule in enumerate(rules):
-        path, action, codes = (
-            f"spec.podFailurePolicy.rules[{number}]",
-            rule.get("action"),
-            rule.get("onExitCodes"),
-        )
-        conditions = rule.get("onPodConditions") or []
+    rows = [*(pod.get("containers") or []), *(pod.get("initContainers") or [])]
+    names = {each.get("name") for each in rows}
+    for number, rule in enumerate(spec["podFailurePolicy"].get("rules") or []):
+        path, action = f"spec.podFailurePolicy.rules[{number}]", rule.get("action")
+        codes, conditions = rule.get("onExitCodes"), rule.get("onPodConditions") or []
         if not action:
-            bad.append(
-                required(f"{path}.action", f"valid values: [{' '.join(map(json.dumps, ACTIONS))}]")
-            )
+            valid = f"valid values: [{' '.join(map(json.dumps, ACTIONS))}]"
+            bad.append(required(f"{path}.action", valid))
         elif action == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
-            bad.append(
-                invalid(f"{path}.action", action, "requires the backoffLimitPerIndex to be set")
-            )
+            told = "requires the backoffLimitPerIndex to be set"
+            bad.append(invalid(f"{path}.action", action, told))
         else:
             one_of(action, ACTIONS, f"{path}.action", bad)
+        told = ""
+        if codes is not None and conditions:
+            told = "specifying both OnExitCodes and OnPodConditions is not supported"
+        if codes is None and not conditions:
+            told = "specifying one of OnExitCodes and OnPodConditions is required"
+        if told:
+            bad.append(f"{path}: Invalid value: {told}")
         if codes is not None:
             code_errors(codes, f"{path}.onExitCodes", names, bad)
-        too_many(conditions, f"{path}.onPodConditions", MOST_RULES, bad)
-        for at, pattern in enumerate(conditions):
-            check_key(pattern.get("type") or "", f"{path}.onPodConditions[{at}].type", bad)
-            states = ("False", "True", "Unknown")
-            one_of(
-                pattern.get("status") or "True", states, f"{path}.onPodConditions[{at}].status", bad
-            )
-        if codes is not None and conditions:
-            bad.append(
-                f"{path}: Invalid value: specifying both OnExitCodes and OnPodConditions is not supported"
-            )
-        if codes is None and not conditions:
-            bad.append(
-                f"{path}: Invalid value: specifying one of OnExitCodes and OnPodConditions is required"
-            )
 
 
 def code_errors(codes: dict, path: str, names: set, bad: list[str]) -> None:
-    operator, values, container = (
-        codes.get("operator"),
-        codes.get("values") or [],
-        codes.get("containerName"),
-    )
-    if not operator:
-        bad.append(required(f"{path}.operator", 'valid values: ["In" "NotIn"]'))
-    else:
-        one_of(operator, ("In", "NotIn"), f"{path}.operator", bad)
-    if container is not None and container not in names:
+    operator, values = codes.get("operator"), codes.get("values") or []
+    one_of(operator or "", ("In", "NotIn"), f"{path}.operator", bad)
+    if codes.get("containerName") not in (None, *names):
         told = "must be one of the container or initContainer names in the pod template"
-        bad.append(invalid(f"{path}.containerName", container, told))
+        bad.append(invalid(f"{path}.containerName", codes["containerName"], told))
     if not values:
-        shown = "null" if codes.get("values") is None else "[]"
-        bad.append(f"{path}.values: Invalid value: {shown}: at least one value is required")
-    too_many(values, f"{path}.values", 255, bad)
+        bad.append(f"{path}.values: Invalid value: []: at least one value is required")
+    if len(values) > 255:
+        bad.append(f"{path}.values: Too many: {len(values)}: must have at most 255 items")
     for number, value in enumerate(values):
+        at = f"{path}.values[{number}]"
         if operator == "In" and value == 0:
-            bad.append(
-                invalid(f"{path}.values[{number}]", value, "must not be 0 for the In operator")
-            )
+            bad.append(invalid(at, value, "must not be 0 for the In operator"))
         if value in values[:number]:
-            bad.append(f"{path}.values[{number}]: Duplicate value: {value}")
+            bad.append(f"{at}: Duplicate value: {value}")
     if values != sorted(values):
         bad.append(invalid(f"{path}.values", values, "must be ordered"))
 
 
-def success_errors(spec: dict, indexed: bool, bad: list[str]) -> None:
-    rules, path = spec["successPolicy"].get("rules") or [], "spec.successPolicy"
-    if not indexed:
-        bad.append(invalid(path, shown_policy(rules), "requires indexed completion mode"))
+def success_errors(spec: dict, bad: list[str]) -> None:
+    """Of the rules that say when an indexed job has succeeded."""
+    if spec.get("successPolicy") is None:
         return
+    rules, path = spec["successPolicy"].get("rules") or [], "spec.successPolicy"
+    if spec.get("completionMode") != "Indexed":
+        bad.append(invalid(path, spec["successPolicy"], "requires indexed completion mode"))
     if not rules:
         told = "at least one rules must be specified when the successPolicy is specified"
         bad.append(required(f"{path}.rules", told))
-    too_many(rules, f"{path}.rules", MOST_RULES, bad)
-    completions = spec.get("completions") or 0
     for number, rule in enumerate(rules):
-        at, indexes, count = (
-            f"{path}.rules[{number}]",
-            rule.get("succeededIndexes"),
-            rule.get("succeededCount"),
-        )
-        if indexes is None and count is None:
-            bad.append(
-                required(at, "at least one of succeededCount or succeededIndexes must be specified")
-            )
-        total = 0
-        if indexes is not None:
-            if len(indexes) > MOST_TEXT:
-                told = f"Too long: may not be more than {MOST_TEXT} bytes"
-                bad.append(f"{at}.succeededIndexes: {told}")
-            try:
-                total = len(indexes_in(indexes, completions))
-            except ValueError as error:
-                bad.append(
-                    invalid(
-                        f"{at}.succeededIndexes",
-                        indexes,
-                        f"error parsing succeededIndexes: {error}",
-                    )
-                )
-        if count is None:
+        at, indexes = f"{path}.rules[{number}]", rule.get("succeededIndexes")
+        if indexes is None and rule.get("succeededCount") is None:
+            told = "at least one of succeededCount or succeededIndexes must be specified"
+            bad.append(required(at, told))
+        if indexes is None:
             continue
-        not_negative(count, f"{at}.succeededCount", bad)
-        for most, what in (
-            (completions, "specified completions"),
-            (total, "indexes in the specified succeededIndexes field"),
-        ):
-            if count > most and not (what.startswith("indexes") and indexes is None):
-                told = f"must be less than or equal to {most} (the number of {what})"
-                bad.append(invalid(f"{at}.succeededCount", count, told))
-
-
-def shown_policy(rules: list[dict]) -> Any:
-    """A policy as Go's own JSON shows it in a refusal."""
-    return {
-        "Rules": [
-            {
-                "SucceededIndexes": r.get("succeededIndexes"),
-                "SucceededCount": r.get("succeededCount"),
-            }
-            for r in rules
-        ]
-    }
+        try:
+            indexes_in(indexes, spec.get("completions") or 0)
+        except ValueError as error:
+            told = f"error parsing succeededIndexes: {error}"
+            bad.append(invalid(f"{at}.succeededIndexes", indexes, told))
 
 
 def indexes_in(text: str, completions: int) -> set[int]:
-    """The numbers that `1,3-5` stands for; ValueError with Kubernetes' words for what is none."""
+    """The numbers that `1,3-5` means; ValueError with Kubernetes' words for what is none."""
     found: set[int] = set()
-    last: int | None = None
+    last = -1
     for part in text.split(",") if text else []:
         ends = part.split("-")
         if len(ends) > 2:
-            told = "violates the requirement that an index interval can have at most two parts separated by '-'"
-            raise ValueError(f'the fragment "{part}" {told}')
+            told = "violates the requirement that an index interval can have at most two parts "
+            raise ValueError(f"the fragment \"{part}\" {told}separated by '-'")
         for end in ends:
             if not end.isdigit():
                 raise ValueError(f'cannot convert string to integer for index: "{end}"')
             if int(end) >= completions:
                 raise ValueError(f'too large index: "{end}"')
         first, until = int(ends[0]), int(ends[-1])
-        if last is not None and last >= first:
-            raise ValueError(f"non-increasing order, previous: {last}, current: {first}")
-        if len(ends) == 2 and first >= until:
-            raise ValueError(f"non-increasing order, previous: {first}, current: {until}")
+        if last >= first or (len(ends) == 2 and first >= until):
+            before = last if last >= first else first
+            current = first if last >= first else until
+            raise ValueError(f"non-increasing order, previous: {before}, current: {current}")
         found |= set(range(first, until + 1))
         last = until
     return found
 
 
-def too_many(rows: list, path: str, most: int, bad: list[str]) -> None:
-    if len(rows) > most:
-        bad.append(f"{path}: Too many: {len(rows)}: must have at most {most} items")
+# --- changes
+
+
+def change_errors(old: dict, new: dict) -> list[str]:
+    """Of a job that is to become another, field by field."""
+    before, after, bad = old.get("spec") or {}, new.get("spec") or {}, list[str]()
+    wanted = after.get("completions")
+    if before.get("completions") != wanted:
+        if after.get("completionMode") != "Indexed":
+            bad.append(immutable("completions", after))
+        elif wanted != after.get("parallelism"):
+            told = "can only be modified in tandem with spec.parallelism"
+            bad.append(invalid("spec.completions", wanted, told))
+    waits = before.get("suspend") and not (old.get("status") or {}).get("startTime")
+    for key in IMMUTABLE:
+        placed = key == "template" and waits and unplaced(before) == unplaced(after)
+        if before.get(key) != after.get(key) and not placed:
+            bad.append(immutable(key, after))
+    return bad
+
+
+def immutable(key: str, after: dict) -> str:
+    shown = json.dumps(after.get(key), separators=(",", ":"))[:200]
+    return f"spec.{key}: Invalid value: {shown}: field is immutable"
+
+
+def unplaced(spec: dict) -> dict:
+    """The pod of a job's template without what decides where it goes and what it asks for: all that
+    may change before the job begins.
+    """
+    pod = dict((spec.get("template") or {}).get("spec") or {})
+    for key in PLACING:
+        pod.pop(key, None)
+    affinity = dict(pod.pop("affinity", None) or {})
+    affinity.pop("nodeAffinity", None)
+    for kind in ("containers", "initContainers"):
+        rows = pod.get(kind) or []
+        pod[kind] = [{k: v for k, v in row.items() if k != "resources"} for row in rows]
+    return {**pod, "affinity": affinity}

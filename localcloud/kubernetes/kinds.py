@@ -34,7 +34,6 @@ class Kind:
 
 
 KUEUE = "kueue.x-k8s.io/v1beta2"  # of clusters that have Kueue
-SCHEDULING = "scheduling.k8s.io"
 RBAC = "rbac.authorization.k8s.io/v1"
 ALL = (
     Kind(
@@ -43,7 +42,7 @@ ALL = (
         "Pod",
         True,
         ("po",),
-        ("log", "exec", "attach", "portforward", "status", "eviction", "ephemeralcontainers"),
+        ("log", "exec", "attach", "portforward", "status", "eviction"),
         True,
         counted=True,
     ),
@@ -64,9 +63,6 @@ ALL = (
     Kind("events", "v1", "Event", True, ("ev",)),
     Kind("serviceaccounts", "v1", "ServiceAccount", True, ("sa",), ("token",)),
     Kind("resourcequotas", "v1", "ResourceQuota", True, ("quota",)),
-    Kind("limitranges", "v1", "LimitRange", True, ("limits",)),
-    Kind("persistentvolumeclaims", "v1", "PersistentVolumeClaim", True, ("pvc",), ("status",)),
-    Kind("priorityclasses", f"{SCHEDULING}/v1", "PriorityClass", False, ("pc",), counted=True),
     Kind("jobs", "batch/v1", "Job", True, (), ("status",), True, counted=True),
     Kind(
         "deployments",
@@ -89,7 +85,6 @@ ALL = (
         counted=True,
     ),
     Kind("endpointslices", "discovery.k8s.io/v1", "EndpointSlice", counted=True),
-    Kind("leases", "coordination.k8s.io/v1", "Lease"),
     Kind("roles", RBAC, "Role"),
     Kind("rolebindings", RBAC, "RoleBinding"),
     Kind("clusterroles", RBAC, "ClusterRole", False),
@@ -115,8 +110,6 @@ GROUPS = (
     "apps",
     "policy",
     "discovery.k8s.io",
-    "coordination.k8s.io",
-    SCHEDULING,
     "rbac.authorization.k8s.io",
     "authorization.k8s.io",
     "authentication.k8s.io",

@@ -5,7 +5,7 @@ containers.py.
     pods/<uid>/<container>/   a container, as a machine's folder; log, log.previous, mounts, exit
 
 Not covered: probes but for readiness, lifecycle hooks, users other than root, limits of memory and
-processors, probes of sidecars, ephemeral containers that see the processes of others (`target`).
+processors, probes of sidecars, ephemeral containers, other images for pods that run.
 """
 
 from __future__ import annotations
@@ -50,57 +50,6 @@ def take_up(plane: Plane) -> None:
             and not plane.closing
         ):
             plane.kept[uid] = plane.in_background(keep(plane, pod))
-
-
-def visitors(plane: Plane, pod: dict) -> list[asyncio.Task]:
-    """The tasks that run a pod's ephemeral containers."""
-    key = f"visitors {pod['metadata']['uid']}"
-    tasks: list[asyncio.Task] = plane.memory.setdefault(key, {"tasks": []})["tasks"]
-    return tasks
-
-
-def let_in(plane: Plane) -> None:
-    """Run the ephemeral containers that were added to pods: once each, and nothing waits for them."""
-    for pod in plane.store.all("pods"):
-        wanted = pod["spec"].get("ephemeralContainers") or []
-        rows = pod["status"].setdefault("ephemeralContainerStatuses", []) if wanted else []
-        if pod["metadata"]["uid"] not in plane.kept or plane.is_silent(pod):
-            continue
-        for container in wanted[len(rows) :]:
-            rows.append(waiting(container, "ContainerCreating"))
-            work = visit(plane, pod, container, rows[-1])
-            visitors(plane, pod).append(plane.in_background(work))
-
-
-def renew(plane: Plane) -> None:
-    """End containers whose pods have another image by now: they begin anew, with that."""
-    for pod in plane.store.all("pods"):
-        uid, spec = pod["metadata"]["uid"], pod["spec"]
-        for container in [
-            *spec["containers"],
-            *filter(is_sidecar, spec.get("initContainers") or []),
-        ]:
-            running = plane.running.get((uid, container["name"]))
-            if running is None or running.is_old or running.image == container["image"]:
-                continue
-            running.is_old = True
-            told = f"Container {container['name']} definition changed, will be restarted"
-            plane.event(pod, "Killing", told, by="kubelet")
-            plane.in_background(end_old(running, spec["terminationGracePeriodSeconds"]))
-
-
-async def end_old(running: Running, grace: float) -> None:
-    """SIGTERM, and SIGKILL after the grace."""
-    containers.stop_container(running, signal.SIGTERM)
-    until = time.monotonic() + grace
-    while processes.first_process(running.folder) is not None and time.monotonic() < until:
-        await asyncio.sleep(0.02)
-    containers.stop_container(running, signal.SIGKILL)
-
-
-async def visit(plane: Plane, pod: dict, container: dict, row: dict) -> None:
-    if started := await begin(plane, pod, container, row):
-        await ended(plane, pod, container, row, started)
 
 
 async def keep(plane: Plane, pod: dict) -> None:
@@ -170,10 +119,9 @@ async def live(plane: Plane, pod: dict) -> None:
     finally:
         limit.cancel()
         over.set()
-    await end_sidecars(plane, pod, [*sidecars, *visitors(plane, pod)])
+    await end_sidecars(plane, pod, sidecars)
     if plane.close_metadata:
         await plane.close_metadata(pod)
-    plane.memory.pop(f"visitors {pod['metadata']['uid']}", None)
     if not plane.closing:
         close_status(pod)
         plane.store.put("pods", pod)
@@ -270,10 +218,6 @@ async def run(plane: Plane, pod: dict, container: dict, kind: str, number: int) 
             return KILLED
         began = time.monotonic()
         code = await ended(plane, pod, container, row, started)
-        if started.is_old and not is_ending(pod) and not plane.closing:
-            row["lastState"] = row["state"]
-            row["restartCount"] += 1
-            continue
         restart = (policy == "Always" and kind == "containerStatuses") or (
             policy != "Never" and code
         )

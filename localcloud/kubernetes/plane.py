@@ -26,7 +26,6 @@ from localcloud.identity.tokens import Tokens
 from localcloud.kubernetes import admission, checks, deletion, kueue_checks
 from localcloud.kubernetes.defaults import fill
 from localcloud.kubernetes.kinds import KINDS, Kind, Refusal, is_leaving, is_over, owned_by, stamp
-from localcloud.kubernetes.policy_checks import PRIORITIES
 from localcloud.kubernetes.store import Store
 
 log = logging.getLogger("localcloud")
@@ -34,12 +33,6 @@ log = logging.getLogger("localcloud")
 NAMESPACES = ("default", "kube-system", "kube-public")
 # What clusters say that they are, and whose rules they have.
 VERSION = "v1.36.2-gke.1104000"
-# Kubernetes' own classes of priority -> what they say that they are for.
-CRITICAL = dict.fromkeys(PRIORITIES, "Used for system critical pods that must ")
-CRITICAL["system-node-critical"] += "not be moved from their current node."
-CRITICAL["system-cluster-critical"] += (
-    "run in the cluster, but can be moved to another node if necessary."
-)
 MINOR = VERSION.split(".")[1]
 LONGEST_START = 58  # of names that are generated: five letters come behind
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # of generated names
@@ -113,10 +106,6 @@ class Plane:
         for name in NAMESPACES:
             if not self.store.get("namespaces", "", name):
                 self.create("namespaces", "", {"metadata": {"name": name}})
-        for name, value in PRIORITIES.items():
-            if not self.store.get("priorityclasses", "", name):
-                about = {"metadata": {"name": name}, "value": value, "description": CRITICAL[name]}
-                self.create("priorityclasses", "", about)
 
     @property
     def has_kueue(self) -> bool:
@@ -158,7 +147,6 @@ class Plane:
         if not kind.namespaced:
             meta.pop("namespace", None)
         checks.check_meaning(plural, body)
-        checks.check_new(plural, body)
         body = {"kind": kind.name, "apiVersion": kind.api, **body}
         fill(plural, body)
         if plural == "jobs" and self.has_kueue:

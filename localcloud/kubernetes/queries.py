@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-from localcloud.kubernetes import checks, gojson, kueue_checks, schema
+from localcloud.kubernetes import checks, kueue_checks, schema
 from localcloud.kubernetes.kinds import Kind, Refusal, key_of
 from localcloud.kubernetes.store import Selector, Store
 
@@ -86,42 +86,6 @@ def is_true(request: web.Request, name: str) -> bool:
     return request.query.get(name, "false").lower() not in ("0", "false")
 
 
-def list_errors(request: web.Request) -> list[str]:
-    """What is wrong with how a list is to match a version."""
-    query = request.query
-    match, at, bad = query.get("resourceVersionMatch", ""), "resourceVersionMatch", []
-    if match and not query.get("resourceVersion"):
-        bad.append(f"{at}: Forbidden: {at} is forbidden unless resourceVersion is provided")
-    if match and query.get("continue"):
-        bad.append(f"{at}: Forbidden: {at} is forbidden when continue is provided")
-    if match not in ("", "Exact", "NotOlderThan"):
-        allowed = '"Exact", "NotOlderThan", ""'
-        bad.append(f'{at}: Unsupported value: "{match}": supported values: {allowed}')
-    if match == "Exact" and query.get("resourceVersion") == "0":
-        bad.append(f'{at}: Forbidden: {at} "exact" is forbidden for resourceVersion "0"')
-    if "sendInitialEvents" in query:
-        told = "sendInitialEvents is forbidden for list"
-        bad.append(f"sendInitialEvents: Forbidden: {told}")
-    return bad
-
-
-def watch_errors(request: web.Request) -> list[str]:
-    """What is wrong with how a watch is to begin."""
-    query, at, bad = request.query, "resourceVersionMatch", []
-    match = query.get(at, "")
-    if "sendInitialEvents" in query and match != "NotOlderThan":
-        told = f"sendInitialEvents requires setting {at} to NotOlderThan"
-        bad.append(f"{at}: Forbidden: {told}")
-    if match and "sendInitialEvents" not in query:
-        told = f"{at} is forbidden for watch unless sendInitialEvents is provided"
-        bad.append(f"{at}: Forbidden: {told}")
-    if match not in ("", "NotOlderThan"):
-        bad.append(f'{at}: Unsupported value: "{match}": supported values: "NotOlderThan"')
-    if match and query.get("continue"):
-        bad.append(f"{at}: Forbidden: {at} is forbidden when continue is provided")
-    return bad
-
-
 def refuse_any(options: str, bad: list[str]) -> None:
     """Raise Kubernetes' refusal of options with which something is wrong."""
     if bad:
@@ -133,9 +97,6 @@ def version(request: web.Request, store: Store) -> int:
     """The version from which a list or a watch is to be; 0 for any."""
     number(request, "limit")
     number(request, "timeoutSeconds")
-    watches = is_true(request, "watch")
-    bad = watch_errors(request) if watches else list_errors(request)
-    refuse_any("ListOptions.meta.k8s.io", bad)
     text = request.query.get("resourceVersion", "")
     if text and not text.isdecimal():
         told = f'strconv.ParseUint: parsing "{text}": invalid syntax'
@@ -152,30 +113,13 @@ def too_large(found: int, current: int) -> Refusal:
     return Refusal(504, "Timeout", told, causes=[cause], retryAfterSeconds=1)
 
 
-def start_of(token: str, request: web.Request) -> list[str]:
-    """The key after which a list goes on."""
+def start_of(token: str) -> list[str]:
+    """The key after which a list continues."""
     try:
-        found = gojson.loads(decoded(token).decode(errors="replace"))
-    except gojson.Broken as error:
+        found = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        return list(found["start"])
+    except (ValueError, KeyError, TypeError) as error:
         raise bad_token(str(error)) from None
-    if not isinstance(found, dict) or found.get("v") != "meta.k8s.io/v1":
-        known = found.get("v", "") if isinstance(found, dict) else ""
-        raise bad_token(f'server does not recognize this encoded version "{known}"')
-    if not found.get("start"):
-        raise bad_token("encoded start key empty (version meta.k8s.io/v1)")
-    if request.query.get("resourceVersion", "0") not in ("", "0"):
-        told = "specifying resource version is not allowed when using continue"
-        raise Refusal(400, "BadRequest", told)
-    return list(found["start"])
-
-
-def decoded(token: str) -> bytes:
-    """The bytes of a token in base64 for URLs, without padding."""
-    odd = re.search("[^-A-Za-z0-9_]", token)
-    at = odd.start() if odd else len(token) - 1 if len(token) % 4 == 1 else None
-    if at is not None:
-        raise gojson.Broken(f"illegal base64 data at input byte {at}")
-    return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
 
 
 def bad_token(why: str) -> Refusal:
@@ -192,7 +136,7 @@ def page(
     found = sorted(found, key=key_of)
     meta: dict[str, Any] = {"resourceVersion": str(store.version)}
     if token := request.query.get("continue", ""):
-        start = start_of(token, request)
+        start = start_of(token)
         found = [thing for thing in found if list(key_of(thing)) > start]
     limit = number(request, "limit")
     if not limit or limit < 0 or len(found) <= limit:
@@ -202,20 +146,6 @@ def page(
     if not (request.query.get("labelSelector") or request.query.get("fieldSelector")):
         meta["remainingItemCount"] = len(found) - limit
     return found[:limit], meta
-
-
-MOST_MANAGER = 128  # bytes of the name of who manages fields
-
-
-def manager_errors(manager: str) -> list[str]:
-    bad = []
-    if len(manager.encode()) > MOST_MANAGER:
-        bad.append(f"fieldManager: Too long: may not be more than {MOST_MANAGER} bytes")
-    for at, letter in enumerate(manager):
-        if not letter.isprintable():
-            told = f"invalid character U+{ord(letter):04X} (at position {at})"
-            bad.append(f"fieldManager: Invalid value: {json.dumps(manager)}: {told}")
-    return bad
 
 
 def dry_errors(dry: list[str]) -> list[str]:
@@ -233,9 +163,7 @@ def flags(request: web.Request) -> tuple[bool, bool]:
     applies = is_patch and "apply-patch" in request.content_type
     if applies and not manager:
         bad.append("fieldManager: Required value: is required for apply patch")
-    elif is_patch and not applies and "force" in query:
-        bad.append("force: Forbidden: may not be specified for non-apply patch")
-    bad += manager_errors(manager) + dry_errors(dry)
+    bad += dry_errors(dry)
     if checked not in ("", "Strict", "Warn", "Ignore"):
         allowed = '"", "Ignore", "Strict", "Warn"'
         bad.append(f'fieldValidation: Unsupported value: "{checked}": supported values: {allowed}')
@@ -267,10 +195,6 @@ def warnings(request: web.Request, kind: Kind, body: Any) -> list[str]:
     if (request.query.get("fieldValidation") or "Warn") != "Warn" or not isinstance(body, dict):
         return []
     if kind.group == kueue_checks.GROUP:
-        return [*request.get("duplicates", []), *kueue_checks.errors(kind, body)[0]]
-    unknown = [
-        each
-        for each in schema.errors(kind.api, kind.name, body)
-        if each.startswith("unknown field")
-    ]
-    return [*request.get("duplicates", []), *unknown]
+        return kueue_checks.errors(kind, body)[0]
+    found = schema.errors(kind.api, kind.name, body)
+    return [each for each in found if each.startswith("unknown field")]

@@ -22,7 +22,6 @@ class Running:
     process: subprocess.Popen | None  # None: it outlived an earlier server
     started: str
     image: str = ""  # that it was started from
-    is_old: bool = False  # its pod has another image by now
     reason: str = ""  # why it will have ended, if not by itself
     # (end of the log, when), for times in logs
     lines: list[tuple[int, float]] = field(default_factory=list)

@@ -54,8 +54,6 @@ def place(plane: Plane, pod: dict) -> tuple[str, str]:
     nodes = plane.store.all("nodes")
     if not nodes:
         return "", "no nodes available to schedule pods"
-    if why := without_disk(plane, pod):
-        return "", without_room(len(nodes), why)
     reasons: dict[str, int] = {}
     room = []
     for node in nodes:
@@ -76,17 +74,6 @@ def without_room(count: int, why: str) -> str:
         f"0/{count} nodes are available: {why}. preemption: 0/{count} nodes are available: "
         f"{count} Preemption is not helpful for scheduling."
     )
-
-
-def without_disk(plane: Plane, pod: dict) -> str:
-    """Why a pod waits for a disk that it claims, of which none is ever made here."""
-    for volume in pod["spec"].get("volumes") or []:
-        if claim := volume.get("persistentVolumeClaim"):
-            where, name = pod["metadata"]["namespace"], claim["claimName"]
-            if plane.store.get("persistentvolumeclaims", where, name) is None:
-                return f'persistentvolumeclaim "{name}" not found'
-            return "pod has unbound immediate PersistentVolumeClaims"
-    return ""
 
 
 def on_node(plane: Plane, name: str) -> Iterable[dict]:

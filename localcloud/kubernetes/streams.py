@@ -50,7 +50,7 @@ def connection(plane: Plane, kind: str, request: web.Request) -> Iterator[None]:
 def container_of(pod: dict, request: web.Request) -> dict:
     """The container that a request means: the first, unless it names one."""
     meta, spec = pod["metadata"], pod["spec"]
-    kinds = ("containers", "initContainers", "ephemeralContainers")
+    kinds = ("containers", "initContainers")
     rows = [each for kind in kinds for each in spec.get(kind) or []]
     name = request.query.get("container") or rows[0]["name"]
     if not request.query.get("container") and len(spec["containers"]) > 1:
@@ -134,7 +134,6 @@ def state_of(pod: dict, container: str) -> dict:
     rows = [
         *(pod["status"].get("containerStatuses") or []),
         *(pod["status"].get("initContainerStatuses") or []),
-        *(pod["status"].get("ephemeralContainerStatuses") or []),
     ]
     return next((row["state"] for row in rows if row["name"] == container), {})
 

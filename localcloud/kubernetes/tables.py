@@ -159,16 +159,6 @@ def workload_cells(workload: dict) -> list:
     return [workload["spec"].get("queueName", ""), where, *said, born(workload)]
 
 
-def claim_cells(claim: dict) -> list:
-    spec, status = claim["spec"], claim["status"]
-    short = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX"}
-    modes = [short.get(each, "RWOP") for each in status.get("accessModes") or []]
-    size = (status.get("capacity") or {}).get("storage", "")
-    names = [spec.get("storageClassName", ""), spec.get("volumeAttributesClassName", "<unset>")]
-    about = [status["phase"], spec.get("volumeName", ""), size, ",".join(modes)]
-    return [*about, *names, born(claim)]
-
-
 def quota_cells(quota: dict) -> list:
     """What is used of what, requests and limits apart."""
     status = quota.get("status") or {}
@@ -179,11 +169,6 @@ def quota_cells(quota: dict) -> list:
     limits = [text for name, text in rows.items() if name.startswith("limits")]
     others = [text for name, text in rows.items() if not name.startswith("limits")]
     return [", ".join(others), ", ".join(limits), born(quota)]
-
-
-def class_cells(thing: dict) -> list:
-    own = [thing.get("value", 0), bool(thing.get("globalDefault"))]
-    return [*own, born(thing), thing.get("preemptionPolicy", "PreemptLowerPriority")]
 
 
 def budget_cells(budget: dict) -> list:
@@ -213,19 +198,13 @@ COLUMNS: dict[str, tuple[str, Callable[[dict], list]]] = {
     "secrets": ("Name|Type|Data|Age", lambda o: [o.get("type"), len(o.get("data") or {}), born(o)]),
     "localqueues": ("Name|ClusterQueue|Pending Workloads|Admitted Workloads", queue_cells),
     "workloads": ("Name|Queue|Reserved in|Admitted|Finished|Age", workload_cells),
-    "persistentvolumeclaims": (
-        "Name|Status|Volume|Capacity|Access Modes|StorageClass|VolumeAttributesClass|Age",
-        claim_cells,
-    ),
     "resourcequotas": ("Name|Request|Limit|Age", quota_cells),
-    "priorityclasses": ("Name|Value|Global-Default|Age|PreemptionPolicy", class_cells),
     "poddisruptionbudgets": (
         "Name|Min Available|Max Unavailable|Allowed Disruptions|Age",
         budget_cells,
     ),
-    "leases": ("Name|Holder|Age", lambda o: [o["spec"].get("holderIdentity", ""), born(o)]),
     "serviceaccounts": ("Name|Secrets|Age", lambda o: [len(o.get("secrets") or []), born(o)]),
-    **dict.fromkeys(("roles", "clusterroles", "limitranges"), ("Name|Created At", created)),
+    **dict.fromkeys(("roles", "clusterroles"), ("Name|Created At", created)),
     **dict.fromkeys(("rolebindings", "clusterrolebindings"), ("Name|Role|Age", binding_cells)),
     "namespaces": ("Name|Status|Age", lambda o: [o["status"]["phase"], born(o)]),
 }

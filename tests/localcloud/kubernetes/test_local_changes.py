@@ -10,7 +10,6 @@ from local_kube import job
 from local_machines import until
 
 CHANGES = json.loads(Path(__file__).with_name("changes.json").read_text())
-WARNINGS = json.loads(Path(__file__).with_name("warnings.json").read_text())
 CORE = "/api/v1/namespaces/default"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ROLES = f"{RBAC}/namespaces/default/roles"
@@ -66,16 +65,6 @@ def test_a_change_is_answered_in_kubernetes_words(there, name, path, content, bo
     assert (found.status_code, told) == (code, message)
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "body", "told"), WARNINGS, ids=[row[0] for row in WARNINGS]
-)
-def test_what_is_hardly_meant_so_is_warned_of(kube, name, path, body, told):
-    found = kube.raw("POST", path, body, dryRun="All")
-    given = found.raw.headers.getlist("Warning")
-    assert found.status_code == 201
-    assert [json.loads(each.removeprefix("299 - ")) for each in given] == told
-
-
 def test_a_gated_pod_waits_and_says_so(there):
     accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
     path = f"{CORE}/pods/gated"
@@ -94,46 +83,6 @@ def test_a_size_that_is_only_tried_stays_and_one_of_another_version_is_refused(t
     now["metadata"]["resourceVersion"] = "1"
     found = there.raw("PUT", path, now)
     assert found.status_code == 409 and "the object has been modified" in found.json()["message"]
-
-
-def test_a_strategic_patch_orders_a_list(there):
-    containers = [{"name": "side", "image": "y"}]
-    order = [{"name": "side"}, {"name": "main"}]
-    inner = {"$setElementOrder/containers": order, "containers": containers}
-    patch = {"spec": {"template": {"spec": inner}}}
-    path = "/apis/apps/v1/namespaces/default/deployments/lasting"
-    found = there.raw("PATCH", path, patch, headers=STRATEGIC, dryRun="All").json()
-    rows = found["spec"]["template"]["spec"]["containers"]
-    assert [each["name"] for each in rows] == ["side", "main"]
-
-
-def test_ephemeral_containers_stay_as_they_are(there):
-    path = f"{CORE}/pods/lasting/ephemeralcontainers"
-    visitor = lambda **more: {"name": "visitor", "image": "x", **more}
-    patch = lambda rows, kind=STRATEGIC: there.raw(
-        "PATCH", path, {"spec": {"ephemeralContainers": rows}}, headers=kind
-    )
-    assert patch([visitor()]).ok
-    told = 'Pod "lasting" is invalid: spec.ephemeralContainers: Forbidden: existing ephemeral '
-    changed = patch([visitor(command=["x"])]).json()["message"]
-    assert changed.startswith(f'{told}containers "visitor" may not be changed\n')
-    removed = patch(None, MERGE).json()["message"]
-    assert removed == f'{told}containers "visitor" may not be removed\n'
-
-
-def test_a_pod_begins_anew_with_another_image(kube):
-    path = f"{CORE}/pods/renewed"
-    kube.create(pod("renewed", restartPolicy="Never"))
-    row = lambda: (kube.call("GET", path)["status"].get("containerStatuses") or [{}])[0]
-    until(lambda: "running" in row().get("state", {}), "the first image", 30)
-    images = {"spec": {"containers": [{"name": "main", "image": "debian:13"}]}}
-    assert kube.raw("PATCH", path, images, headers=STRATEGIC).ok
-    until(lambda: row()["restartCount"] == 1 and "running" in row()["state"], "the second", 30)
-    assert row()["image"] == "debian:13" and row()["lastState"]["terminated"]["exitCode"]
-    events = kube.call("GET", f"{CORE}/events", fieldSelector="involvedObject.name=renewed")
-    told = [each["message"] for each in events["items"]]
-    assert "Container main definition changed, will be restarted" in told
-    kube.call("DELETE", path)
 
 
 def test_nobody_gives_a_right_that_he_lacks(kube):
@@ -181,16 +130,6 @@ def test_nobody_gives_a_right_that_he_lacks(kube):
     assert ask(BINDINGS, gone).status_code == 404
     for where in (f"{BINDINGS}/writer", f"{ROLES}/writer", f"{CORE}/serviceaccounts/writer"):
         kube.call("DELETE", where)
-
-
-def test_who_owns_something_is_named_once(kube):
-    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "u1"}
-    meta = {"name": "owned", "ownerReferences": [owner, owner]}
-    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
-    found = kube.raw("POST", f"{CORE}/configmaps", body, dryRun="All")
-    assert found.json()["metadata"]["ownerReferences"] == [owner]
-    told = "1.24; please fix your requests; duplicate UID(s) observed: u1"
-    assert told in found.headers["Warning"]
 
 
 def test_a_generated_name_has_room_for_its_end(kube):

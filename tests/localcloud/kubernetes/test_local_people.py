@@ -111,29 +111,6 @@ def test_a_deletion_that_leaves_pods_is_warned_of(kube):
 
 
 @needs_kubectl
-def test_kubectl_debug_puts_a_container_into_a_pod(kube):
-    kube.kubectl("run", "looked-at", "--image", "debian:12", "--", "sleep", "600")
-    until(lambda: kube.get("pods", "looked-at")["status"]["phase"] == "Running", "it runs")
-    words = ["--image", "debian:12", "-c", "eye", "--", "sh", "-c", "echo seen"]
-    kube.kubectl("debug", "looked-at", *words)
-
-    def state() -> dict:
-        rows = kube.get("pods", "looked-at")["status"].get("ephemeralContainerStatuses")
-        return rows[0]["state"] if rows else {}
-
-    until(lambda: "terminated" in state(), "it has ended")
-    assert kube.kubectl("logs", "looked-at", "-c", "eye") == "seen\n"
-    assert kube.get("pods", "looked-at")["status"]["phase"] == "Running"
-    path = "/api/v1/namespaces/default/pods/looked-at/ephemeralcontainers"
-    patch = {"spec": {"ephemeralContainers": [{"name": "eye", "image": "other"}]}}
-    headers = {"Content-Type": "application/merge-patch+json"}
-    answer = kube.raw("PATCH", path, json.dumps(patch), headers=headers)
-    assert answer.status_code == 422 and "may not be changed" in answer.json()["message"]
-    kube.kubectl("debug", "looked-at", "--image", "debian:12", "-c", "long", "--", "sleep", "600")
-    kube.kubectl("delete", "pod", "looked-at", "--now")
-
-
-@needs_kubectl
 def test_kubectl_top_shows_what_pods_and_nodes_use(kube):
     kube.create(job("busy", "while :; do :; done"))
     pod = kube.pod("busy")["metadata"]["name"]
