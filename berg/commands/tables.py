@@ -82,8 +82,18 @@ def command_rows(this: job.Job) -> list[tuple[str, str]]:
     if this.num_machines > 1:
         where = {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on]
     folder = f"{this.cwd} of the repo (--cwd)" if this.cwd else ""
-    ran = [("Command", this.cmd + where), *below("Container", filter(None, [this.docker]))]
+    ran = [("Command", this.cmd + where), *below("Container", container(this))]
     return [("Job", this.job_name), *ran, *below("Folder", [folder])]
+
+
+def container(this: job.Job) -> list[str]:
+    """Return the image that the command runs in, and what the machine installs for that."""
+    if not this.docker or this.place == "gke":
+        return [this.docker]
+    toolkit = " and NVIDIA's container toolkit" if this.gpus_per_machine else ""
+    if this.tpu:
+        return [this.docker, "Google's image for TPUs has no docker: apt-get installs docker.io"]
+    return [this.docker, f"docker{toolkit}: installed with apt-get where the machine has none"]
 
 
 def code_rows(plan: Plan) -> list[tuple[str, str]]:

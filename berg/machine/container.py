@@ -30,6 +30,20 @@ NAME = "berg-command"  # of the container
 # What the machine says of its own programs: not for those of the image.
 OF_THE_MACHINE = {"HOME", "PATH", *INSTALLING}
 REGISTRIES = (".pkg.dev", "gcr.io")  # ends of the names of Google's, which know the machine
+LACKS = {  # what a machine's image has not, by program
+    "docker": "this machine has no docker, and apt-get could not install it",
+    "nvidia-ctk": (
+        "this machine has no NVIDIA Container Toolkit, without which containers see no GPU, and "
+        "apt-get could not install it"
+    ),
+}
+OTHERS = {  # what to do then
+    "docker": "Give an image that has it (--image), or install it (--install-script)",
+    "nvidia-ctk": (
+        "Give an image that has it (--image), or let --install-script add NVIDIA's package "
+        "repository: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/"
+    ),
+}
 USER = "oauth2accesstoken"  # with which they take a token as a password
 # bash would end at SIGTERM before the program that it runs; so it waits for that, then ends.
 LAST = "trap 'exit 143' TERM\n"
@@ -40,15 +54,11 @@ REPORT = f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{shlex.quote(str(PRO
 def pull(attempt: Attempt) -> None:
     """Bring the image to this machine.
 
-    Raise InstallationFailed if docker cannot, BergError if there is no docker.
+    Raise InstallationFailed if docker cannot, BergError if docker cannot be installed.
     """
     image = attempt.job.docker
-    if not shutil.which("docker"):
-        raise BergError(
-            "this machine has no docker, which --docker takes. Give an image that has it "
-            "(--image), or install it (--install-script)"
-        )
     attempt.states.write(state="INSTALLING")
+    provide_docker(attempt)
     attempt.say(f"Pulling {image}")
     with tempfile.TemporaryDirectory(prefix="berg-docker-") as folder:
         login(image, folder)
@@ -58,6 +68,25 @@ def pull(attempt: Attempt) -> None:
         raise Stopped
     if code:
         raise InstallationFailed(code, ["docker", "pull", image])
+
+
+def provide_docker(attempt: Attempt) -> None:
+    """Install docker, and NVIDIA's toolkit for it, where the machine's image has none.
+
+    Raise BergError if that fails.
+    """
+    needed = {"docker": "docker.io"}
+    if attempt.job.gpus_per_machine:
+        needed["nvidia-ctk"] = "nvidia-container-toolkit"
+    lacking = [program for program in needed if not shutil.which(program)]
+    for program in lacking:
+        try:
+            boot.apt_install(attempt.machine, needed[program])
+        except OSError as error:
+            raise BergError(f"{LACKS[program]}: {error}. {OTHERS[program]}") from None
+    if lacking and attempt.job.gpus_per_machine:
+        boot.execute("nvidia-ctk", "runtime", "configure", "--runtime=docker")
+        boot.execute("systemctl", "restart", "docker")
 
 
 def login(image: str, folder: str) -> None:

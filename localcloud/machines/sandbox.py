@@ -27,9 +27,11 @@ shutdown-script and startup-script-url are not run.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -189,6 +191,8 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
     if first and machine.busy and sandbox.files == OVERLAY:
         (root / "run/apt-daily").write_text(APT_DAILY.format(seconds=machine.busy))
         (root / "run/apt-daily").chmod(0o755)
+    if first and sandbox.files == OVERLAY:
+        hide_docker(folder / "upper")
     (folder / "empty").mkdir(exist_ok=True)
     (folder / "disks").mkdir(exist_ok=True)
     (folder / "upper/root").mkdir(exist_ok=True)
@@ -213,6 +217,16 @@ def prepare_folder(machine: Machine, sandbox: Sandbox) -> None:
         script.parent.mkdir(mode=0o700)
         script.touch(mode=0o700)
         script.write_text(machine.startup_script)
+
+
+def hide_docker(upper: Path) -> None:
+    """Let a new machine have no docker, as Google's images have none, whatever the host has."""
+    for folder in PATH.split(":"):
+        shown = upper / folder.removeprefix("/") / "docker"
+        if Path(folder, "docker").exists() and not os.path.lexists(shown):
+            make_public(shown.parent)
+            with contextlib.suppress(PermissionError):  # some kernels give users no whiteouts
+                os.mknod(shown, stat.S_IFCHR, os.makedev(0, 0))
 
 
 def make_public(folder: Path) -> None:

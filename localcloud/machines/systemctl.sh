@@ -6,7 +6,7 @@
 # stands for the unit's cgroup), KillMode, TimeoutStopSec, and whether it comes after the network.
 #
 # As needrestart does after an upgrade of packages, google-startup-scripts can be restarted, which runs the startup
-# script once more, and a unit that says RefuseManualStop cannot.
+# script once more, and a unit that says RefuseManualStop cannot. Restarting docker, where it is installed, does nothing.
 #
 # A setting that would do nothing here, or that systemd does not know in its section, is refused. Not covered: what a
 # unit wants, stopping and restarting other units, cgroups, other types than exec.
@@ -79,6 +79,10 @@ restart() { # NAME
         mapfile -d '' -t inherited </proc/1/environ
         env -i "${inherited[@]}" setsid "$script" </dev/null >>/proc/1/fd/1 2>&1
         return
+    fi
+    if [[ $1 == docker.service ]]; then
+        command -v docker >/dev/null || refuse "Unit $1 not found."
+        return # the package has a client here, and no daemon
     fi
     grep -qsx RefuseManualStop=yes "$folder/$1" || refuse "restart of $1 is not part of it"
     echo "Failed to restart $1: Operation refused, unit $1 may be requested by dependency only" \

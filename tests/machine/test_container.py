@@ -169,7 +169,87 @@ def test_an_image_that_is_not_there_and_a_machine_without_docker_are_named(berg)
     why = "the installation failed with exit code 1: docker pull localhost/other:1"
     assert berg.state("missing")["reason"].startswith(why)
     assert "manifest for localhost/other:1 not found" in berg.log("missing")
-    (berg.repo / "install.sh").write_text("rm -f $(which -a docker)\n")
+
+
+PACKAGES = {
+    "docker.io": ("docker", '#!/bin/sh\nexec python3 -I /root/code/proj/docker.py "$@"\n'),
+    "nvidia-container-toolkit": ("nvidia-ctk", '#!/bin/sh\necho nvidia-ctk "$@" >>/root/asked\n'),
+}
+
+
+def serve_packages(berg, *names: str) -> None:
+    """Let the machines of a repo's jobs install packages with apt-get from a folder of the repo."""
+    shutil.copy(docker_shim.__file__, berg.repo / "docker.py")
+    (berg.repo / "debs").mkdir()
+    for name in names:
+        program, text = PACKAGES[name]
+        tree = berg.home / name
+        (tree / "DEBIAN").mkdir(parents=True)
+        fields = f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: a <a@b.c>\n"
+        (tree / "DEBIAN/control").write_text(f"{fields}Description: stands for {name}\n")
+        (tree / "usr/bin").mkdir(parents=True)
+        (tree / "usr/bin" / program).write_text(text)
+        (tree / "usr/bin" / program).chmod(0o755)
+        built = berg.repo / f"debs/{name}.deb"
+        subprocess.run(["dpkg-deb", "--build", "--root-owner-group", tree, built], check=True)
+    scan = ["dpkg-scanpackages", "."]
+    packages = subprocess.run(scan, cwd=berg.repo / "debs", check=True, capture_output=True).stdout
+    (berg.repo / "debs/Packages").write_bytes(packages)
+    script = (
+        "rm -f /etc/apt/sources.list /etc/apt/sources.list.d/*\n"
+        "cp -r debs /srv/debs\n"
+        "echo 'deb [trusted=yes] file:/srv/debs ./' >/etc/apt/sources.list\n"
+    )
+    (berg.repo / "install.sh").write_text(script)
     commit(berg.repo)
+
+
+needs_dpkg = pytest.mark.skipif(
+    not shutil.which("dpkg-scanpackages"), reason="packages are made with dpkg-dev"
+)
+
+
+@pytest.mark.slow
+@needs_dpkg
+def test_docker_is_installed_on_a_machine_with_tpus_whose_image_has_none(berg):
+    serve_packages(berg, "docker.io")
+    words = ["--docker", IMAGE, "--install-script", "install.sh", "--wait"]
+    ran = berg("run", "--tpu", "v6e-1", "--spot", *words, "-n", "chip", "echo $FROM_IMAGE")
+    assert ran.returncode == 0, ran.stderr
+    assert "Google's image for TPUs has no docker: apt-get installs docker.io" in ran.stderr
+    assert "Installing with apt-get: docker.io" in ran.stderr + berg.log("chip")
+    assert "yes\n" in berg.log("chip")
+
+
+@pytest.mark.slow
+@needs_dpkg
+def test_with_gpus_nvidia_s_toolkit_is_installed_and_docker_knows_it(berg):
+    serve_packages(berg, "docker.io", "nvidia-container-toolkit")
+    words = ["--docker", IMAGE, "--install-script", "install.sh", "--wait"]
+    ran = berg("run", *words, "-n", "cards", "cat /root/asked")
+    assert ran.returncode == 0, ran.stderr
+    assert "nvidia-ctk runtime configure --runtime=docker\n" in berg.log("cards")
+    assert "docker and NVIDIA's container toolkit: installed with apt-get" in ran.stderr
+
+
+@pytest.mark.slow
+@needs_dpkg
+def test_without_nvidia_s_toolkit_the_error_says_where_it_is(berg):
+    serve_packages(berg, "docker.io")
+    words = ["--docker", IMAGE, "--install-script", "install.sh", "--wait"]
+    assert berg("run", *words, "-n", "none", "true").returncode == 1
+    reason = berg.state("none")["reason"]
+    assert "this machine has no NVIDIA Container Toolkit" in reason
+    assert "Unable to locate package nvidia-container-toolkit" in reason
+    assert "let --install-script add NVIDIA's package repository" in reason
+
+
+@pytest.mark.slow
+@needs_dpkg
+def test_a_machine_on_which_docker_cannot_be_installed_says_what_to_do(berg):
+    serve_packages(berg, "nvidia-container-toolkit")
+    words = ["-g", "0", "--docker", IMAGE, "--install-script", "install.sh", "--wait"]
     assert berg("run", *words, "-n", "bare", "true").returncode == 1
-    assert "this machine has no docker" in berg.state("bare")["reason"]
+    reason = berg.state("bare")["reason"]
+    assert "this machine has no docker, and apt-get could not install it" in reason
+    assert "Give an image that has it (--image), or install it (--install-script)" in reason
