@@ -354,7 +354,7 @@ class Berg:
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
         bucket = self.bucket
-        return {blob.name: bucket.read(blob.name) for blob in bucket.list(prefix)}
+        return {blob.name: bucket.read(blob.name, blob.size) for blob in bucket.list(prefix)}
 
     def log(self, job: str) -> str:
         logs = self.objects(f".berg/logs/{job}/").items()

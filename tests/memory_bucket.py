@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import google_crc32c
 
+from berg import gate
 from berg.google import storage
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -50,6 +51,7 @@ class Memory:
         for name, value in {"client": client, "bucket": None}.items():
             patch.setattr(storage.Bucket, name, value)
         names = (
+            "read",
             "read_from",
             "exists",
             "get",
@@ -74,7 +76,10 @@ class Memory:
     def exists(self, name: str) -> bool:
         return name in self.blobs
 
-    def read_from(self, name: str, start: int, end: int | None = None) -> bytes | None:
+    def read(self, name: str, most: int = gate.MOST_BYTES) -> bytes | None:
+        return self.read_from(name, 0, most + 1)
+
+    def read_from(self, name: str, start: int, end: int) -> bytes | None:
         blob = self.blobs.get(name)
         return None if blob is None else blob.content[start:end]
 

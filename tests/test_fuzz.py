@@ -317,7 +317,7 @@ def site(world):
 
 def look(site: Any, address: str) -> None:
     line = http.client.HTTPConnection("127.0.0.1", site.server_port, timeout=20)
-    line.request("GET", address, headers={"Cookie": f"berg-{site.server_port}={site.cookie}"})
+    line.request("GET", site.root + address.removeprefix("/"))
     answer = line.getresponse()
     text = answer.read().decode()
     line.close()

@@ -4,11 +4,13 @@ Each test is a row of the table in docs/security.md, which `make hostile` writes
 what became of it.
 """
 
+import gzip
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import urllib.parse
 import uuid
@@ -35,6 +37,7 @@ VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another pers
 
 # What other files of tests try: packs in tests/code/, the port of a tunnel in tests/test_notebook.py,
 # a person's own ssh configuration in tests/test_ssh.py.
+# a browser in tests/watch/test_chromium.py.
 ELSEWHERE = [
     (
         "a machine that you log in to, to have what `Host *` of your `~/.ssh/config` gives: the ssh "
@@ -46,6 +49,11 @@ ELSEWHERE = [
         "another user of this computer, to listen at the port of the tunnel to Jupyter before ssh "
         "does",
         "no browser goes there, and nobody gets the token",
+    ),
+    (
+        "another user of this computer, to get the secret of `berg page` from a browser that is led "
+        "to a port of that user",
+        "it gets neither a cookie nor the address",
     ),
     (
         "a pack with `.git`, `..`, a slash in a name, or a submodule that leaves or has an option "
@@ -1037,3 +1045,42 @@ def test_a_sweeps_record_that_was_replaced_makes_no_request(berg, rows):
     assert refused.returncode == 1 and "lr-0_metadata.json is not what was sub" in refused.stderr
     rows.append(("whoever may write it, to put a request into a sweep's record", "ignored"))
     rows.append(("whoever may write it, to change a job of a sweep, `--resume`", "refused"))
+
+
+BOMBS = {
+    "a result": "berg_results/done/bomb",
+    "metrics": "berg_results/done/metrics.jsonl",
+    "a log": ".berg/logs/done/done.20260101.log",
+    "a record of how busy a machine was": ".berg/logs/done/done.20260101.usage.jsonl",
+    "a record of the software that it ran with": f".berg/logs/done/done.20260101{job.SOFTWARE}",
+    "a job's description": job.metadata_path("done"),
+}
+
+
+@pytest.mark.slow
+def test_what_decompresses_to_gigabytes_stays_as_small_as_it_is(berg, rows, tmp_path):
+    """Google decompresses it for clients that do not accept gzip."""
+    bomb = gzip.compress(bytes(500 << 20))
+    record(berg, "done")
+    for name in BOMBS.values():
+        blob = berg.bucket.bucket.blob(name)
+        blob.content_encoding = "gzip"
+        blob.upload_from_string(bomb)
+    for words in (
+        ("fetch", "done", "here"),
+        ("log", "done"),
+        ("show", "done"),
+        ("top", "done", "--once"),
+    ):
+        with (tmp_path / "said").open("w+b") as said:
+            command = [sys.executable, "-m", "berg", *words]
+            environment = berg.environment()
+            process = subprocess.Popen(command, cwd=berg.repo, env=environment, stdout=said)
+            _, _, used = os.wait4(process.pid, 0)
+            said.seek(0)
+            assert said.seek(0, os.SEEK_END) < 4 * len(bomb) and used.ru_maxrss < 400_000, words
+    assert (berg.repo / "here/bomb").read_bytes() == bomb
+    rows += [
+        (f"{what} with `contentEncoding: gzip` that decompresses to gigabytes", "read as stored")
+        for what in BOMBS
+    ]

@@ -41,9 +41,8 @@ def bring(connection: http.client.HTTPConnection, task: dict[str, Any]) -> bool:
     """
     connection.request("GET", task["target"], headers=task["headers"])
     answer = connection.getresponse()
-    encodings = {answer.getheader("Content-Encoding", "identity")}
-    encodings.add(answer.getheader("X-Goog-Stored-Content-Encoding", "identity"))
-    if answer.status != 200 or encodings != {"identity"}:
+    sent = answer.getheader("Content-Encoding", "identity")
+    if answer.status != 200 or sent != answer.getheader("X-Goog-Stored-Content-Encoding", sent):
         connection.close()
         return False
     crc = 0

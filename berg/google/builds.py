@@ -21,6 +21,7 @@ TIMEOUT, QUEUE = 7200, 1800  # seconds that a build may run, and wait before
 INTERVAL = 2.0  # seconds between two looks at a build
 UNDER_WAY = ("STATUS_UNKNOWN", "PENDING", "QUEUED", "WORKING")
 LOGS = ".berg/builds"
+PIECE = 1 << 20  # bytes of the log that are read at a time
 LAST = 5  # lines of the log that an error repeats
 ROLE = "roles/cloudbuild.builds.editor"
 # of the bucket of the log, at which Cloud Build looks as the account
@@ -112,9 +113,9 @@ def follow(
     end = time.monotonic() + TIMEOUT + QUEUE + 300
     while True:
         build = api.call(config, "GET", url)
-        over = build["status"] not in UNDER_WAY
-        data = bucket.read_from(log, at) or b""
+        data = bucket.read_from(log, at, at + PIECE) or b""
         at += len(data)
+        over = build["status"] not in UNDER_WAY and len(data) < PIECE
         *lines, rest = (rest + data).split(b"\n")
         for line in lines + [rest] * over:
             text = line.decode(errors="replace").rstrip()
@@ -124,7 +125,8 @@ def follow(
             return build, "\n".join(kept)
         if time.monotonic() > end:
             raise BergError(f"the build does not end. See: {build.get('logUrl', url)}")
-        time.sleep(INTERVAL)
+        if len(data) < PIECE:
+            time.sleep(INTERVAL)
 
 
 def cancel(config: Config, url: str) -> None:

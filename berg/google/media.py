@@ -4,8 +4,8 @@ Google's library takes three times the CPU for each, and half a second to be imp
 are kept, and any number of threads may ask at a time. Errors are those of Google's library, so that
 the same rule says what is tried again (retry.py).
 
-Not covered: what is too large for one piece, and content that lies packed (`contentEncoding`):
-whoever asks here is told with `Packed`, and takes the library.
+Content is read as it is stored, whatever its `contentEncoding` says: a few bytes that decompress to
+gigabytes stay a few bytes. Every read has a limit.
 """
 
 import base64
@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import threading
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +29,6 @@ CONNECTIONS = 64  # that are kept
 PARTIAL, ABSENT = 206, 404  # statuses
 LOCK = threading.Lock()  # of who makes them
 BOUNDARY = "berg-0f6b4e6f5c7d4d4c8a3e2b1a90817263"
-
-
-class Packed(Exception):
-    """Content that has to be unpacked."""
 
 
 class Corrupt(Exception):
@@ -170,31 +167,30 @@ class Media:
         about: dict[str, Any] = json.loads(content(answer))
         return about
 
-    def read(self, name: str, start: int, end: int | None) -> bytes:
-        """Return an object's bytes from `start` on, before `end`; the whole has its checksum."""
-        headers = {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
-        is_whole = not start and end is None
-        answer = self.ask(
-            "GET", self.address("/download", name, alt="media"), {} if is_whole else headers
-        )
-        if is_packed(answer):
-            raise Packed(name)
-        data = content(answer)
-        if is_whole:
-            check(name, crc32c_of([data]), checksum_in(answer))
+    def read(self, name: str, start: int, end: int, is_whole: bool = False) -> bytes:
+        """Return an object's bytes from `start` on, before `end`. With `is_whole` no range is asked
+        for, and an object that is no longer than that must have its checksum.
+        """
+        headers = {} if is_whole else {"Range": f"bytes={start}-{end - 1}"}
+        answer = self.ask("GET", self.address("/download", name, alt="media"), headers)
+        if start and answer.status != PARTIAL:
+            answer.close()
+            raise Corrupt(f"{name} came from its beginning, and was asked for from {start} on")
+        expected = checksum_in(answer)
+        data = b"".join(stored_blocks(answer, end - start))
+        if is_whole and len(data) < end:
+            check(name, crc32c_of([data]), expected)
         return data
 
-    def download(self, name: str, generation: int | None, file: IO[bytes]) -> None:
-        """Write an object's bytes to a file and compare their checksum."""
+    def download(self, name: str, generation: int | None, size: int, file: IO[bytes]) -> None:
+        """Write an object of `size` bytes to a file and compare its checksum."""
         file.seek(0)
         file.truncate()
         url = self.address("/download", name, alt="media", generation=generation)
         answer = self.ask("GET", url, {})
-        if is_packed(answer):
-            raise Packed(name)
 
         def written() -> Iterator[bytes]:
-            for block in blocks_of(answer):
+            for block in stored_blocks(answer, size):
                 file.write(block)
                 yield block
 
@@ -209,11 +205,11 @@ class Media:
 
         url = self.address("/download", name, alt="media", generation=generation)
         answer = self.ask("GET", url, {"Range": f"bytes={start}-{start + size - 1}"})
-        if is_packed(answer) or answer.status != PARTIAL:
+        if answer.status != PARTIAL:
             answer.close()
-            raise Packed(name)
+            raise Corrupt(f"{name} came whole, and a part of it was asked for")
         crc, at = 0, start
-        for block in blocks_of(answer):
+        for block in stored_blocks(answer, size):
             crc = google_crc32c.extend(crc, block)
             write_at(descriptor, block, at)
             at += len(block)
@@ -256,16 +252,6 @@ def write_at(descriptor: int, data: bytes, at: int) -> None:
         rest, at = rest[written:], at + written
 
 
-def is_packed(answer: Any) -> bool:
-    """Return whether content is not what it would be once it is unpacked; its rest is dropped."""
-    stored = answer.headers.get("X-Goog-Stored-Content-Encoding", "identity")
-    sent = answer.headers.get("Content-Encoding", "identity")
-    if {stored, sent} <= {"identity", ""}:
-        return False
-    answer.close()
-    return True
-
-
 def read_from(answer: Any) -> bytes:
     """Return the next bytes of an answer; raise requests.ConnectionError if it breaks off."""
     import requests
@@ -295,8 +281,25 @@ def blocks_of(answer: Any) -> Iterator[bytes]:
         raise requests.ConnectionError(f"{read} of {expected} bytes came")
 
 
+def stored_blocks(answer: Any, most: int) -> Iterator[bytes]:
+    """Yield the first `most` bytes of an object as they are stored.
+
+    Google may compress an object on its way that is stored without an encoding: that is undone.
+    """
+    stored = answer.headers.get("X-Goog-Stored-Content-Encoding", "")
+    is_compressed = stored == "identity" and answer.headers.get("Content-Encoding") == "gzip"
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)  # of gzip
+    left = most
+    for block in blocks_of(answer):
+        data = unpacker.decompress(block, left + 1) if is_compressed else block
+        yield data[:left]
+        left -= len(data)
+        if left < 0:
+            return
+
+
 def content(answer: Any) -> bytes:
-    """Return all bytes of an answer, unpacked if they come packed."""
+    """Return all bytes of an answer of Google's own, which may come compressed."""
     import gzip
 
     data = b"".join(blocks_of(answer))

@@ -6,7 +6,6 @@ makes a retry, a second laptop or a second worker unable to do a thing twice.
 
 import contextlib
 import functools
-import importlib
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,11 +16,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from berg import BergError
+from berg import BergError, gate
 from berg.config import Config
 from berg.google import api, batch, owner
 from berg.google.checksum import combined, encoded
-from berg.google.media import Media, Packed, check
+from berg.google.media import Media, check
 from berg.google.retry import is_transient, status_of
 
 Item = TypeVar("Item")
@@ -129,14 +128,6 @@ class Bucket:
         import google.cloud.storage as storage
         from requests.adapters import HTTPAdapter
 
-        # The library reads downloads by 8 KB, whatever it is told: by 1 MB a large file takes a
-        # third of the time.
-        with contextlib.suppress(ImportError):
-            reader: Any = importlib.import_module(
-                "google.cloud.storage._media.requests._request_helpers"
-            )
-            reader._SINGLE_GET_CHUNK_SIZE = 1 << 20  # bytes
-
         options = {"api_endpoint": self.config.endpoint} if self.config.endpoint else {}
         client = storage.Client(
             project=self.config.project, credentials=self.config.credentials, client_options=options
@@ -178,19 +169,22 @@ class Bucket:
         pauses = {"maximum": LONGEST_PAUSE}
         return api.patient(is_transient, 120, f"gs://{self.name}", forbidden=False, **pauses)
 
-    def read(self, name: str) -> bytes | None:
-        """Content of an object; None if there is no such object."""
-        return self.read_from(name, 0)
-
-    def read_from(self, name: str, start: int, end: int | None = None) -> bytes | None:
-        """Bytes of an object from `start` on (before `end`); b"" where it ends, None without the
+    def read(self, name: str, most: int = gate.MOST_BYTES) -> bytes | None:
+        """Content of an object, of a longer one a byte more than `most`; None if there is no such
         object.
         """
+        return self._read(name, 0, most + 1, is_whole=True)
+
+    def read_from(self, name: str, start: int, end: int) -> bytes | None:
+        """Bytes of an object from `start` on, before `end`; b"" where it ends, None without the
+        object.
+        """
+        return self._read(name, start, end)
+
+    def _read(self, name: str, start: int, end: int, is_whole: bool = False) -> bytes | None:
         try:
-            content: bytes = self.retry(self.media.read)(name, start, end)
+            content: bytes = self.retry(self.media.read)(name, start, end, is_whole)
             return content
-        except Packed:
-            return self.unpacked(name, start, end)
         except Exception as error:
             status, said = status_of(error), str(error).lower()
             if status == BEYOND:
@@ -198,17 +192,6 @@ class Bucket:
             if status != ABSENT or ("bucket" in said and "object" not in said):
                 raise
             return None
-
-    def unpacked(self, name: str, start: int, end: int | None) -> bytes:
-        """Content that lies packed in the bucket, as Google's library unpacks it."""
-        data: bytes = self.bucket.blob(name).download_as_bytes(
-            start=start or None,
-            end=end and end - 1,
-            timeout=self.timeout,
-            retry=self.retry,
-            checksum=None if start else "auto",
-        )
-        return data
 
     def exists(self, name: str) -> bool:
         return self.get(name) is not None
@@ -247,7 +230,9 @@ class Bucket:
             # A write whose answer was lost is refused when it is repeated: then what is there is
             # ours.
             there = self.get(name)
-            if there is None or self.read(name) != data or there.metadata != (metadata or {}):
+            if there is None or there.metadata != (metadata or {}):
+                raise
+            if self.read(name, len(data)) != data:
                 raise
             generation_now: int = there.generation
             return generation_now
@@ -410,23 +395,24 @@ class Bucket:
     def download_to(
         self, path: Path, name: str, generation: int | None, listed: "Listed | None"
     ) -> None:
-        """Download an object by its size; by Google's library what has none, or is packed."""
-        with contextlib.suppress(Packed):
-            if listed and listed.size > PIECE:
-                return self.download_pieces(listed, path)
-            if listed:
-                return self.download_small(name, path, generation)
-        return self.download_by_library(name, path, generation)
+        """Download an object as it is stored, in one piece or in several by its size."""
+        from google.api_core import exceptions
 
-    def download_small(self, name: str, path: Path, generation: int | None) -> None:
-        """Download an object in one piece; raise Packed if it has to be unpacked."""
+        found = listed or self.get(name)
+        if found is None:
+            missing: Any = exceptions.NotFound  # it has no types
+            raise missing(f"there is no gs://{self.name}/{name}")
+        if found.size > PIECE:
+            self.download_pieces(found, path)
+            return
         with path.open("wb") as file:
-            self.retry_of_files(self.media.download)(name, generation, file)
+            at = generation or found.generation
+            self.retry_of_files(self.media.download)(name, at, found.size, file)
 
     def download_pieces(self, listed: "Listed", path: Path) -> None:
         """Download an object of a known size in ranges side by side, each written to its place.
 
-        The crc32c of the whole is made of theirs; raise Packed if it has to be unpacked.
+        The crc32c of the whole is made of theirs.
         """
         get = self.retry_of_files(self.media.download_range)
         sizes = [min(PIECE, listed.size - at) for at in range(0, listed.size, PIECE)]
@@ -441,12 +427,6 @@ class Bucket:
             for crc, size in zip(pool.map(bring, range(len(sizes))), sizes, strict=True):
                 whole = combined(whole, crc, size)
         check(listed.name, encoded(whole), listed.crc32c)
-
-    def download_by_library(self, name: str, path: Path, generation: int | None) -> None:
-        """Download an object in one stream that goes on where it broke off, and unpack it."""
-        blob = self.bucket.blob(name, generation=generation)
-        options = {"timeout": self.timeout, "retry": self.retry_of_files}
-        blob.download_to_filename(str(path), checksum="crc32c", **options)
 
     def delete(self, *object_names: str) -> None:
         """Delete objects; those that do not exist are passed over."""

@@ -127,7 +127,7 @@ def last_metrics(bucket: Bucket, record: Record) -> dict[str, str]:
     if not size:
         return {}
     start = max(0, size - METRICS)
-    text = (bucket.read_from(name, start) or b"").decode(errors="replace")
+    text = (bucket.read_from(name, start, size) or b"").decode(errors="replace")
     if start:  # in the middle of a line
         text = text.partition("\n")[2]
     return {key: str(value) for key, value in sweep.last_values(text).items()}

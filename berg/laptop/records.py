@@ -99,7 +99,8 @@ def last_lines(bucket: Bucket, name: str, count: int) -> list[str]:
     )
     if not logs or not count:
         return []
-    text = bucket.read_from(logs[-1].name, max(0, logs[-1].size - TAIL)) or b""
+    name_of_last, size = logs[-1].name, logs[-1].size
+    text = bucket.read_from(name_of_last, max(0, size - TAIL), size) or b""
     return text.decode(errors="replace").splitlines()[-count:]
 
 

@@ -74,6 +74,7 @@ StandardOutput=tty
 GOING = 60  # seconds in which a machine that shuts down is gone
 # When this script got SIGTERM, as it does when the machine stops; seconds since 1970.
 SIGTERM_TIMES: list[float] = []
+LARGEST = 1 << 30  # bytes of an answer that are read
 CRASHES = 3  # of its worker, that a machine of a sweep survives
 POD = os.environ.get("BERG_POD")  # the pod's uid, where this machine is one
 ANNOTATIONS = Path("/etc/berg/pod/annotations")  # a line KEY="VALUE" each
@@ -149,7 +150,10 @@ def request(
         try:
             call = urllib.request.Request(url, data=data, method=method, headers=headers or {})
             with urllib.request.urlopen(call, timeout=60) as answer:
-                return answer.read(), answer.headers
+                content = answer.read(LARGEST)
+                if len(content) < min(LARGEST, int(answer.headers.get("Content-Length", 0))):
+                    raise http.client.IncompleteRead(content)
+                return content, answer.headers
         except urllib.error.HTTPError as error:
             if error.code == 403 and time.monotonic() < until:
                 console(
@@ -282,12 +286,14 @@ class Machine:
         method: str = "GET",
         data: bytes | None = None,
         kind: str = "application/json",
+        accepts: str = "identity",
     ) -> tuple[bytes, Message]:
         """Send a request as this machine's account; return content and headers of the answer."""
         # A pod's account may have been let act as one of Google's just now.
         asked = METADATA + "instance/service-accounts/default/token"
         token = json.loads(request(asked, headers=FLAVOR, patience=FORBIDDEN_SECONDS)[0])
         headers = {"Authorization": "Bearer " + token["access_token"], "Content-Type": kind}
+        headers["Accept-Encoding"] = accepts
         return request(url, method, data, headers, patience=FORBIDDEN_SECONDS)
 
     def object_url(self, name: str) -> str:
@@ -299,8 +305,10 @@ class Machine:
         return f"{base}/upload/storage/v1/b/{self.bucket}/o?{query}"
 
     def read(self, name: str) -> tuple[bytes, str]:
-        """Return an object's content and generation."""
-        content, headers = self.call(self.object_url(name) + "?alt=media")
+        """Return an object's content and generation. With "gzip" Google sends it as it is stored:
+        else it would decompress what another job stored with that encoding.
+        """
+        content, headers = self.call(self.object_url(name) + "?alt=media", accepts="gzip")
         return content, headers.get("x-goog-generation", "0")
 
     def delete(self, alone: bool = False) -> None:

@@ -125,10 +125,10 @@ def numbers(bucket: Bucket, name: str, generation: int, size: int) -> Lines:
     """The numbers in a metrics.jsonl or an event file by their names: step and value."""
     if name.endswith("metrics.jsonl"):
         start = max(0, size - LARGEST)
-        data = bucket.read_from(name, start) or b""
+        data = bucket.read_from(name, start, size) or b""
         found = events.metrics(data.partition(b"\n")[2] if start else data)
     else:
-        found = events.scalars(bucket.read_from(name, 0, min(size, LARGEST) or None) or b"")
+        found = events.scalars(bucket.read_from(name, 0, min(size, LARGEST)) or b"")
     unseen = (*events.STEPS, *events.TIMES)
     return {
         key: thinned((step, value) for step, value, _ in points)
@@ -164,7 +164,7 @@ def samples(bucket: Bucket, name: str, size: int) -> Lines:
     grows.
     """
     found: Lines = {}
-    for sample in usage.parse(bucket.read_from(name, max(0, size - LARGEST)) or b""):
+    for sample in usage.parse(bucket.read_from(name, max(0, size - LARGEST), size) or b""):
         for key, value in usage.scalars(sample).items():
             found.setdefault(key, []).append((sample["time"], float(value)))
     return {key: thinned(points) for key, points in found.items()}
@@ -352,7 +352,7 @@ def common(entries: list[jobs.Entry]) -> str:
 def last_values(bucket: Bucket, name: str, generation: int, size: int) -> str:
     """The last value of each number near the end of a metrics.jsonl, as one line of JSON."""
     start = max(0, size - LAST)
-    data = (bucket.read_from(name, start) or b"").decode(errors="replace")
+    data = (bucket.read_from(name, start, size) or b"").decode(errors="replace")
     values: dict[str, Any] = {}
     for line in (data.partition("\n")[2] if start else data).splitlines():
         try:

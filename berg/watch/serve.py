@@ -1,10 +1,11 @@
-"""The server of `berg page`: on loopback, for who has its address, and for no other page of the
-same browser.
+"""The server of `berg page`: on loopback, for callers that have its address, and for no other page
+of the same browser.
 
-A random token stands in the address that berg prints; who comes with it gets a cookie. Each request
-must name this very server as its Host (or another site's name could lead here), and one that
-changes something must come from its own pages (Origin). Nothing can be changed but that a job is
-ended. Files of jobs are shown without scripts.
+Every address begins with a random token, which is new with each start. There are no cookies:
+browsers send those of 127.0.0.1 to every port, also to a port of another user of this computer.
+Each request must name this very server as its Host (or another site's name could lead here), and
+one that changes something must come from its own pages (Origin). Nothing can be changed but that a
+job is ended. Files of jobs are shown without scripts.
 """
 
 import hmac
@@ -64,7 +65,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, config: Config, port: int, user: str | None):
         super().__init__(("127.0.0.1", port), Handler)
         self.config, self.bucket, self.user = config, Bucket(config), user
-        self.token, self.cookie = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self.token = secrets.token_urlsafe(32)
         self.ending: dict[str, str] = {}  # job that is being ended from here -> how that goes
         _ = config.session  # before threads want it
 
@@ -73,8 +74,13 @@ class Server(ThreadingHTTPServer):
         return [f"http://{host}:{self.server_port}" for host in ("127.0.0.1", "localhost")]
 
     @property
+    def root(self) -> str:
+        """What the path of every address begins with."""
+        return f"/{self.token}/"
+
+    @property
     def address(self) -> str:
-        return f"{self.origins[0]}/?token={self.token}"
+        return self.origins[0] + self.root
 
     def frame(self, root: str = "") -> Frame:
         return Frame(self.config.project, self.config.bucket, root=root)
@@ -125,9 +131,9 @@ class Handler(BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         query = parse_qs(address.query)
         try:
-            if not self.may(query):
-                return
-            work([unquote(part) for part in address.path.split("/")[1:]], query)
+            token, *path = f"{address.path}/".removeprefix("/").split("/")[:-1]
+            if self.may(token):
+                work([unquote(part) for part in path], query)
         except BrokenPipeError:
             self.close_connection = True
         except BergError as error:
@@ -135,9 +141,9 @@ class Handler(BaseHTTPRequestHandler):
         except Exception as error:
             self.trouble(502, "That did not work", sentence(error, self.server.config))
 
-    def may(self, query: dict[str, list[str]]) -> bool:
-        """Whether a request is one of this server's own pages, for who has its address; answers it
-        if not.
+    def may(self, token: str) -> bool:
+        """Return whether a request comes from this server's own pages or from a caller that has its
+        address; answer it if not.
         """
         site = self.server
         hosts = [origin.removeprefix("http://") for origin in site.origins]
@@ -146,24 +152,11 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse("This server is known by its own address alone.")
         elif (origin or self.command == "POST") and origin not in site.origins:
             self.refuse("A page of another site has asked.")
-        elif self.path.startswith("/?") and hmac.compare_digest(
-            query.get("token", [""])[0].encode(), site.token.encode()
-        ):
-            cookie = f"berg-{site.server_port}={site.cookie}; HttpOnly; SameSite=Strict; Path=/"
-            self.send(303, "text/plain", b"", {"Location": "/", "Set-Cookie": cookie})
-        elif not hmac.compare_digest(self.given_cookie().encode(), site.cookie.encode()):
+        elif not hmac.compare_digest(token.encode(), site.token.encode()):
             self.refuse("Open the whole address that berg page printed: it has a token in it.")
         else:
             return True
         return False
-
-    def given_cookie(self) -> str:
-        """This server's cookie. Browsers send those of all programs on this computer, whatever
-        these hold.
-        """
-        begins = f"berg-{self.server.server_port}="
-        cookies = [each.strip() for each in self.headers.get("Cookie", "").split(";")]
-        return next((each.removeprefix(begins) for each in cookies if each.startswith(begins)), "")
 
     def refuse(self, why: str) -> None:
         self.close_connection = True  # a body that may follow is not read
@@ -272,7 +265,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def trouble(self, status: int, title: str, why: str) -> None:
         try:
-            content = page.trouble(self.server.frame("/"), title, f"{why[:1].upper()}{why[1:]}")
+            frame = self.server.frame(self.server.root)
+            content = page.trouble(frame, title, f"{why[:1].upper()}{why[1:]}")
             self.send(status, "text/html; charset=utf-8", content.encode())
         except OSError:
             self.close_connection = True

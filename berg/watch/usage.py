@@ -19,6 +19,7 @@ from berg.laptop import jobs
 
 # bytes that are read first of the end of an object: half an hour of samples without accelerators
 END = 24 << 10
+LARGEST = 64 << 20  # bytes of it that are read at most: weeks of samples of eight GPUs
 SUFFIX = ".usage.jsonl"
 KINDS = {"gpus": "gpu", "tpus": "tpu"}
 
@@ -60,13 +61,15 @@ def objects(bucket: Bucket, name: str) -> dict[str, list[Listed]]:
 
 
 def samples_since(bucket: Bucket, blob: Listed, since: float) -> list[dict[str, Any]]:
-    """The samples of an object from a time on; only its end is read where that will do."""
-    size = END if since else blob.size
+    """The samples of an object from a time on; only its end is read where that will do, and never
+    more than LARGEST.
+    """
+    size = END if since else LARGEST
     while True:
         start = max(0, blob.size - size)
-        data = bucket.read_from(blob.name, start) or b""
+        data = bucket.read_from(blob.name, start, blob.size) or b""
         samples = list(parse(data.partition(b"\n")[2] if start else data))
-        if not start or (samples and samples[0]["time"] < since):
+        if not start or size >= LARGEST or (samples and samples[0]["time"] < since):
             return [sample for sample in samples if sample["time"] >= since]
         size *= 4
 

@@ -102,10 +102,11 @@ def test_content_that_is_not_what_its_checksum_says_is_not_brought(
     assert not list((tmp_path / "here").iterdir())
 
 
-def test_packed_content_is_left_to_berg(bucket, tmp_path, answers):
+def test_content_with_an_encoding_is_brought_as_it_is_stored(bucket, tmp_path, answers):
     blob = bucket.bucket.blob("job/packed")
     blob.content_encoding = "gzip"
-    blob.upload_from_string(gzip.compress(b"words" * 100))
+    packed = gzip.compress(b"words" * 100)
+    blob.upload_from_string(packed)
     _, _, left = fetch(bucket, "job/", tmp_path / "here")
-    assert not left and (tmp_path / "here/packed").read_bytes() == b"words" * 100
-    assert answers["job/packed"] is False
+    assert not left and (tmp_path / "here/packed").read_bytes() == packed
+    assert answers["job/packed"] is True

@@ -27,7 +27,7 @@ def mirror(bucket, cloud, tmp_path):
 def content(mirror) -> dict[str, bytes]:
     bucket = mirror.bucket
     return {
-        blob.name.removeprefix(mirror.prefix): bucket.read(blob.name)
+        blob.name.removeprefix(mirror.prefix): bucket.read(blob.name, blob.size)
         for blob in bucket.list(mirror.prefix)
     }
 

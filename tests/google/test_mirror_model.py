@@ -192,7 +192,10 @@ class AnyWriter(RuleBasedStateMachine):
 
     def objects(self) -> dict[str, bytes]:
         listed = self.bucket.list(self.prefix)
-        return {blob.name.removeprefix(self.prefix): self.bucket.read(blob.name) for blob in listed}
+        return {
+            blob.name.removeprefix(self.prefix): self.bucket.read(blob.name, blob.size)
+            for blob in listed
+        }
 
     def teardown(self):
         if not hasattr(self, "mirror"):

@@ -4,8 +4,9 @@ import gzip
 import io
 
 import pytest
+import urllib3
 
-from berg.google import storage
+from berg.google import media, storage
 
 
 def test_a_write_whose_answer_was_lost_counts_once(bucket, cloud):
@@ -42,9 +43,9 @@ def test_trouble_that_passes_is_retried_and_a_refusal_is_not(bucket, cloud):
 
 def test_ranges_and_missing_objects(bucket):
     bucket.write("x", b"0123456789")
-    assert bucket.read_from("x", 4) == b"456789"
+    assert bucket.read_from("x", 4, 99) == b"456789"
     assert bucket.read_from("x", 4, 6) == b"45"
-    assert bucket.read_from("x", 10) == b""
+    assert bucket.read_from("x", 10, 99) == b""
     bucket.write("empty", b"")
     assert bucket.read("empty") == b""
     assert bucket.read("missing") is None
@@ -73,11 +74,37 @@ def test_content_that_breaks_off_is_asked_for_again(bucket, cloud):
     assert bucket.read("x") == b"data"
 
 
-def test_packed_content_is_unpacked_by_every_read(bucket):
-    blob = bucket.bucket.blob("packed")
-    blob.content_encoding = "gzip"
-    blob.upload_from_string(gzip.compress(b"words"))
-    assert bucket.read("packed") == b"words"
+def test_content_is_read_as_it_is_stored_whatever_its_encoding(bucket, tmp_path):
+    """Google would decompress it for a client that does not accept gzip."""
+    packed = gzip.compress(bytes(10_000_000))
+    for encoding in ("gzip", "GZIP", "br", "gzip, gzip"):
+        blob = bucket.bucket.blob(encoding)
+        blob.content_encoding = encoding
+        blob.upload_from_string(packed)
+        assert bucket.read(encoding) == packed
+        assert bucket.read_from(encoding, 4, 10) == packed[4:10]
+        for listed in (None, bucket.get(encoding)):
+            bucket.download(encoding, tmp_path / "here", listed=listed)
+            assert (tmp_path / "here").read_bytes() == packed
+
+
+def test_a_record_that_is_too_long_is_read_no_further(bucket):
+    bucket.write("x", b"0123456789")
+    assert bucket.read("x", 4) == b"01234" and bucket.read("x", 10) == b"0123456789"
+
+
+def test_what_google_compresses_on_its_way_is_decompressed_up_to_the_size_that_it_has():
+    """An answer as urllib3 has it: the embedded cloud compresses nothing on its way."""
+    body = gzip.compress(b"words" * 1000)
+    headers = {"Content-Encoding": "gzip", "X-Goog-Stored-Content-Encoding": "identity"}
+
+    def answer() -> urllib3.HTTPResponse:
+        return urllib3.HTTPResponse(
+            io.BytesIO(body), headers, status=200, preload_content=False, decode_content=False
+        )
+
+    assert b"".join(media.stored_blocks(answer(), 5000)) == b"words" * 1000
+    assert b"".join(media.stored_blocks(answer(), 7)) == b"wordswo"
 
 
 def test_an_answer_may_take_longer_than_a_connection(bucket, cloud):

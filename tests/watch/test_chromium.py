@@ -1,6 +1,8 @@
 """The page in a real browser: opened, clicked, its log followed, its charts seen, from disk too."""
 
 import json
+import os
+import subprocess
 
 import chromium
 import pytest
@@ -73,8 +75,7 @@ def full(berg) -> None:
 
 def test_opened_and_clicked_through(berg, site, browser):
     full(berg)
-    browser.open(site.address)
-    assert browser.eval("location.href") == site.root, "the token is not in the address any more"
+    browser.open(site.root)
     assert browser.eval(
         "[...document.querySelectorAll('#list tbody a')].map(a => a.textContent).sort()"
     ) == [
@@ -123,7 +124,6 @@ def test_charts_show_values_zoom_smooth_and_turn_logarithmic(berg, site, browser
     full(berg)
     over(berg, "dot")
     berg.bucket.write("berg_results/dot/metrics.jsonl", '{"step": 7, "loss": 2}\n')
-    browser.open(site.address)
     browser.open(f"{site.root}job/one/")
     browser.wait(f"{DRAWN} >= 2")
     loss = "document.querySelector('figure[data-name=loss]')"
@@ -155,7 +155,7 @@ def test_charts_show_values_zoom_smooth_and_turn_logarithmic(berg, site, browser
 @pytest.mark.slow
 def test_jobs_that_are_ticked_are_compared(berg, site, browser):
     full(berg)
-    browser.open(site.address)
+    browser.open(site.root)
     for name in ("one", "grid"):
         browser.click(f"input[value={name}]")
     browser.eval("before.clear(); renew()")
@@ -187,7 +187,6 @@ def test_what_jobs_wrote_is_no_markup_in_charts(berg, site, browser):
     for folder in ("<b>one", "<a href=javascript:alert(1)>two"):
         lines = "".join(json.dumps({"step": n, name: n}) + "\n" for n in range(3))
         berg.bucket.write(f"berg_results/evil/{folder}/metrics.jsonl", lines)
-    browser.open(site.address)
     browser.open(f"{site.root}job/evil/")
     browser.wait(f"{DRAWN} >= 1")
     browser.hover("figure.lines .nsewdrag")
@@ -201,7 +200,6 @@ def test_what_jobs_wrote_is_no_markup_in_charts(berg, site, browser):
 def test_without_the_library_a_chart_shows_values_and_zooms(berg, site_without_library, browser):
     full(berg)
     site = site_without_library
-    browser.open(site.address)
     browser.open(f"{site.root}job/one/")
     browser.wait("document.querySelectorAll('.tip').length === 2")
     box = browser.eval(
@@ -229,7 +227,6 @@ def test_without_the_library_an_axis_becomes_logarithmic_by_a_key(
 ):
     full(berg)
     site = site_without_library
-    browser.open(site.address)
     browser.open(f"{site.root}job/one/")
     browser.wait("document.querySelectorAll('.tip').length === 2")
     loss = "document.querySelectorAll('figure.lines')[1]"
@@ -268,7 +265,6 @@ def test_a_living_log_is_followed_without_jumping_and_the_job_ended(berg, site, 
     command = "seq 300; for n in $(seq 1000); do echo tick-$n; sleep 0.3; done"
     assert berg("run", "-g", "0", "-n", "lives", command).returncode == 0
     wait_for(lambda: "tick-1\n" in berg.log("lives"), 60)
-    browser.open(site.address)
     browser.open(f"{site.root}job/lives/")
     log = "document.querySelector('.log')"
     shown = f"Number({log}.innerText.trim().split('tick-').pop())"
@@ -301,10 +297,46 @@ def test_a_living_log_is_followed_without_jumping_and_the_job_ended(berg, site, 
     browser.wait("document.querySelector('.state').textContent.startsWith('KILLED')", 40)
 
 
+LISTEN = """
+import http.server, json, sys
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        print(json.dumps([self.path, *self.headers.values()]), flush=True)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<title>evil</title>")
+
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can listen as another user")
+def test_a_port_of_another_user_gets_nothing_of_the_page(berg, site, browser):
+    """Whether a link leads there, a picture is loaded from there or the page itself asks."""
+    full(berg)
+    command = ["/usr/bin/python3", "-c", LISTEN]
+    as_other = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **as_other) as other:
+        port = int(other.stdout.readline())
+        browser.open(f"{site.root}job/one/")
+        browser.eval(f"location.href = 'http://127.0.0.1:{port}/link'")
+        browser.wait("document.title === 'evil'")
+        browser.eval("document.body.append(Object.assign(new Image(), {src: '/picture'}))")
+        heard = [other.stdout.readline(), other.stdout.readline()]
+        other.terminate()
+    assert "/link" in heard[0] and "Mozilla" in heard[0], heard
+    token = site.root.rstrip("/").rpartition("/")[2]
+    assert not [line for line in heard if token in line or str(site.port) in line], heard
+
+
 @pytest.mark.slow
 def test_on_a_phone_in_the_dark_and_by_keys(berg, site, browser):
     full(berg)
-    browser.open(site.address)
+    browser.open(site.root)
     browser.size(390, 800)
     dark = [{"name": "prefers-color-scheme", "value": "dark"}]
     browser.call("Emulation.setEmulatedMedia", features=dark)
@@ -332,7 +364,7 @@ def test_on_a_phone_in_the_dark_and_by_keys(berg, site, browser):
 def test_it_can_be_read_without_javascript(berg, browser, request, served):
     full(berg)
     site = request.getfixturevalue(served)
-    browser.open(site.address)
+    browser.open(site.root)
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     for path, words in (("", "grid"), ("job/one/", "line 499"), ("sweep/grid/", "0.01")):
         browser.open(site.root + path)
