@@ -417,7 +417,11 @@ def create(
             # Machines of the try before may have begun the job before they went.
             if next(tries):
                 still_trying()
-            instances.insert(config, zone, request[zone], names)
+            try:
+                instances.insert(config, zone, request[zone], names)
+            except api.OperationFailed as error:
+                is_tpu = api.last_part(request[zone]["machineType"]) in tpus.MACHINE_TYPES
+                raise (tpus.meaning(error) if is_tpu else error) from None
 
         grants.once_known(config, insert)
 

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from conftest import wait_for
 
 from berg import cli
+from berg.google import groups as groups_of_google
 
 FLEX = ("run", "-t", "l4", "--flex")
 ZONE = "us-central1-a"
@@ -130,6 +131,10 @@ def test_several_machines_are_asked_for_by_one_resize_request(berg):
     assert properties["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
     assert "params" not in properties
     assert (group["name"], group["targetSize"]) == ("pair", 0)
+    # What a group sets for all is not applied to the machines of a resize request.
+    assert "allInstancesConfig" not in group and properties["labels"]["berg-job"] == "pair"
+    told = {each["key"]: each["value"] for each in properties["metadata"]["items"]}
+    assert told["berg-job"] == "pair" and len(told["berg-job-sha256"]) == 64
     assert group["instanceLifecyclePolicy"] == {"defaultActionOnFailure": "DO_NOTHING"}
     assert group["distributionPolicy"]["targetShape"] == "ANY_SINGLE_ZONE"
     assert made["request"] == {
@@ -276,14 +281,8 @@ def test_a_slice_is_asked_for_by_flex_start_in_bulk(berg):
 
 @pytest.mark.slow
 def test_a_slice_comes_out_of_the_queue_without_the_laptop(berg, cloud, full):
-    cloud.call("POST", "/_berg/settings", {"strict_bulk": 1})
-    try:
-        submitted = berg(
-            *SLICE, "-n", "chips", "echo $BERG_NODE_RANK > $BERG_RESULTS_DIR/$BERG_NODE_RANK"
-        )
-        assert submitted.returncode == 0, submitted.stderr
-    finally:
-        cloud.call("POST", "/_berg/settings", {"strict_bulk": 0})
+    submitted = berg(*SLICE, "-n", "chips", EACH)
+    assert submitted.returncode == 0, submitted.stderr
     assert f"chips is in Google's queue for {ZONE} since" in submitted.stderr
     row = listed(berg)
     assert (row["state"], row["zone"]) == ("SUBMITTED", ZONE) and not berg.machines()
@@ -326,3 +325,26 @@ def test_what_no_waiting_mends_leaves_no_slice(berg, cloud):
     refused = berg(*SLICE, "-n", "never", "true")
     assert refused.returncode == 1 and "Not this one." in refused.stderr
     assert not groups(cloud) and not berg.machines()
+
+
+def test_the_templates_of_requests_that_are_over_go_with_the_next_one(berg, cloud, monkeypatch):
+    """A job by resize request has a template of its own, which the machines may not delete."""
+
+    def templates() -> list[str]:
+        path = "/compute/v1/projects/berg-local/global/instanceTemplates"
+        mine = f"for berg's jobs in gs://{berg.bucket_name}"
+        listed = cloud.call("GET", path).get("items", [])
+        return [each["name"] for each in listed if each.get("description") == mine]
+
+    cloud.call("POST", "/_berg/stockout", {})
+    assert berg(*TWO, "-n", "first-two", "true").returncode == 0
+    (first,) = templates()
+    assert berg("kill", "first-two").returncode == 0
+    monkeypatch.setattr(groups_of_google, "YOUNG", -2)  # clocks have seconds
+    settings = cloud.settings(berg.bucket_name)
+    assert berg(*TWO, "-n", "next-two", "true").returncode == 0
+    assert first in templates(), "the command line has its own clock"
+    groups_of_google.delete_old_templates(settings)
+    (left,) = templates()
+    assert left != first, "that of a request in the queue stays"
+    assert berg("kill", "next-two").returncode == 0

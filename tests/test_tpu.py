@@ -179,22 +179,14 @@ def test_tpus_lists_what_there_is(berg):
     assert len(table.splitlines()) == len(rows) + 1 and "v5p-4x4x4" in table
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("spot", [[], ["--spot"]])
-def test_where_bulk_groups_are_refused_the_machines_are_made_one_by_one(berg, cloud, spot):
-    """As Google's newest page has it, which allows that mode for other provisioning models."""
-    cloud.call("POST", "/_berg/settings", {"strict_bulk": 1})
-    berg.allowed.append(400)
-    fault = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "there is no room"}
-    cloud.fault("compute.instances.insert", zone="us-east5-a", operation_error=fault, times=None)
+def test_one_machine_with_tpus_without_room_in_a_zone_goes_to_the_next(berg, cloud):
+    """Google says INTERNAL_ERROR where it has no room for a machine with TPUs."""
+    cloud.call("POST", "/_berg/stockout", {"zone": "us-east5-a"})
     zones = ["--zone", "us-east5-a", "--zone", ZONE]
-    done = berg("run", "-n", "pod", "--tpu", "v5p-2x2x2", *spot, *zones, "--wait", "true")
+    done = berg("run", "-n", "one", "--tpu", "v6e-1", *zones, "--wait", "true")
     assert done.returncode == 0, done.stderr
-    assert "us-east5-a: out of stock" in done.stderr and berg.state("pod")["zone"] == ZONE
-    asked = cloud.call("GET", "/_berg/requests")["requests"]
-    made = [each["status"] for each in asked if each["method"].endswith("Managers.insert")]
-    assert made[-4:] == [400, 200, 400, 200]
-    cloud.call("POST", "/_berg/settings", {"strict_bulk": 0})
+    assert "us-east5-a: out of stock (INTERNAL_ERROR: Internal error." in done.stderr
+    assert berg.state("one")["zone"] == ZONE
 
 
 @pytest.mark.slow

@@ -89,7 +89,9 @@ class OperationFailed(BergError):
             self.code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
             or self.code == "insufficientCapacity"
         ):
-            return "out of stock"
+            # Of machines with TPUs, see tpus.meaning: it may be an internal error after all.
+            is_guess = self.message.startswith("INTERNAL_ERROR")
+            return f"out of stock ({self.message})" if is_guess else "out of stock"
         if self.code == "alreadyExists":
             return f"{self.message}. Choose another name: -n NAME"
         if advice := advise(self.message):

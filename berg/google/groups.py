@@ -3,9 +3,10 @@ for it.
 
 A job's group is a regional managed instance group of one machine. The group is named like the job,
 the machine as Google likes; it knows its job from what the group sets for all its machines. When
-the machine is preempted or crashes, Google makes it anew; not when its time is over. The machine's
-worker deletes the group when the job is over. What the machine is to be lies in an instance
-template that is named after its content, so that jobs of the same kind share it.
+the machine is preempted or crashes, Google re-creates it; not when its time is over. The machine's
+worker deletes the group when the job is over. What the machine is to be is in an instance template
+that is named after its content, so that jobs of the same kind share it. Where Google does not apply
+what a group sets for all (resize_requests.py), the template names the job, and is its own.
 """
 
 import hashlib
@@ -16,11 +17,12 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, grants
+from berg.google import api, grants, tpus
 from berg.google.instances import without_zones
 from berg.words import plural
 
 PATIENCE = 60  # seconds to wait for the first word on whether there is room
+YOUNG = 3600  # seconds for which a template without a group stays
 MOST = 58  # characters of the name that members' names begin with
 # key of the label and of the metadata; all else is the same for jobs of the same kind
 OF_THE_JOB = "berg-job"
@@ -33,15 +35,19 @@ def description(config: Config) -> str:
 
 
 def requests(
-    config: Config, zones: list[str], body: dict[str, Any], names: list[str]
+    config: Config,
+    zones: list[str],
+    body: dict[str, Any],
+    names: list[str],
+    has_own_template: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Return the bodies of the requests that make a group, from the body of an insert.
 
     Several machines keep their names, and are in one zone, where each waits for room when it is
-    lost.
+    lost. With a template of its own the group sets nothing for all of its machines.
     """
-    made_from = template(config, body)
     name = job_of(names)
+    made_from = named_template(config, body) if has_own_template else template(config, body)
     group: dict[str, Any] = {
         "name": name,
         "description": description(config),
@@ -60,8 +66,9 @@ def requests(
             "forceUpdateOnRepair": "YES",
             "onRepair": {"allowChangingZone": "YES"},
         },
-        "allInstancesConfig": all_instances(body, name),
     }
+    if not has_own_template:
+        group["allInstancesConfig"] = all_instances(body, name)
     found = {"template": made_from, "group": group}
     if len(names) > 1:
         group["targetSize"] = 0
@@ -87,14 +94,18 @@ def all_instances(body: dict[str, Any], name: str) -> dict[str, Any]:
 
 def template(config: Config, body: dict[str, Any]) -> dict[str, Any]:
     """The instance template for machines with the body of an insert, whichever job's they are."""
+    shared: dict[str, Any] = json.loads(json.dumps(body))
+    for labels in (shared["labels"], shared["disks"][0]["initializeParams"]["labels"]):
+        labels.pop(OF_THE_JOB)
+    items = shared["metadata"]["items"]
+    shared["metadata"]["items"] = [item for item in items if item["key"] not in METADATA_OF_THE_JOB]
+    return named_template(config, shared)
+
+
+def named_template(config: Config, body: dict[str, Any]) -> dict[str, Any]:
+    """The instance template for machines with the body of an insert, named after its content."""
     properties = without_zones(json.loads(json.dumps(body)))
     properties.pop("params", None)  # how long an insert waits
-    for labels in (properties["labels"], properties["disks"][0]["initializeParams"]["labels"]):
-        labels.pop(OF_THE_JOB)
-    items = properties["metadata"]["items"]
-    properties["metadata"]["items"] = [
-        item for item in items if item["key"] not in METADATA_OF_THE_JOB
-    ]
     digest = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[:20]
     return {"name": f"berg-{digest}", "description": description(config), "properties": properties}
 
@@ -112,7 +123,7 @@ def create(
 ) -> str:
     """Make a job's group; returns the zone of its machines, or "" while there is no room for one.
 
-    Raises BergError for what waiting does not mend; then nothing is left behind but the template.
+    Raises BergError for what waiting does not fix; then nothing is left behind but the template.
     """
     region = zones[0].rpartition("-")[0]
     bodies = requests(config, zones, body, names)
@@ -178,28 +189,21 @@ def member(config: Config, region: str, name: str) -> tuple[str, list[dict[str, 
     for instance in listed:
         if instance.get("instanceStatus"):
             return instance["instance"].split("/")[-3], []
-    return "", errors_in(listed)
-
-
-def errors_in(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return why the last attempts to make members of a group failed."""
-    return [
+    return "", [
         error
-        for each in members
+        for each in listed
         for error in each.get("lastAttempt", {}).get("errors", {}).get("errors", [])
     ]
 
 
-def errors_of_bulk(config: Config, path: str, status: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what stands in the way of machines in BULK mode: of all together, or where Google
-    refused that mode of each. `path` is the group's, `status` what it says of itself.
-    """
-    if "bulkInstanceOperation" in status:
-        progress = status["bulkInstanceOperation"].get("lastProgressCheck", {})
-        found: list[dict[str, Any]] = progress.get("error", {}).get("errors", [])
-        return found
-    listed = api.call(config, "POST", f"{path}/listManagedInstances")
-    return errors_in(listed.get("managedInstances", []))
+def bulk_errors(status: dict[str, Any]) -> list[api.OperationFailed]:
+    """Return why the machines of a group of TPUs in BULK mode are not there, from its status."""
+    progress = status.get("bulkInstanceOperation", {}).get("lastProgressCheck", {})
+    errors = progress.get("error", {}).get("errors", [])
+    return [
+        tpus.meaning(api.OperationFailed(each.get("code", ""), each.get("message", "")))
+        for each in errors
+    ]
 
 
 def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
@@ -237,6 +241,17 @@ def waiting(config: Config, name: str | None = None) -> set[str]:
 def regions(config: Config, name: str) -> set[str]:
     """Return the regions in which a job has a group."""
     return {group["region"] for group in find(config, name) if "region" in group}
+
+
+def delete_old_templates(config: Config) -> None:
+    """Delete the templates of single jobs that no group has any more; those that jobs share stay.
+
+    A young one may be that of a group which is about to be made.
+    """
+    for each in unused_templates(config, find(config)):
+        is_of_one_job = OF_THE_JOB in each["properties"].get("labels", {})
+        if is_of_one_job and api.age_seconds(config, each["creationTimestamp"]) > YOUNG:
+            api.delete(config, f"/global/instanceTemplates/{each['name']}", wait_for_it=True)
 
 
 def unused_templates(config: Config, used: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ machine that need not wait longer than two hours does so by itself (instances.py
 of TPUs are groups of their own (places/tpu.py).
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,13 +27,15 @@ def requests(
     config: Config, zones: list[str], body: dict[str, Any], names: list[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the bodies of the requests for machines of these names, from the body of an insert."""
-    found = groups.requests(config, zones, body, names)
+    # Google does not apply what a group sets for all to the machines of a resize request.
+    is_bulk = api.last_part(body["machineType"]) in tpus.MACHINE_TYPES
+    found = groups.requests(config, zones, body, names, has_own_template=not is_bulk)
     members = [{"name": each} for each in names]
     found.pop("members", None)
     found["group"]["targetSize"] = 0
     found["group"]["instanceLifecyclePolicy"] = NOT_REPAIRED
     found["group"]["distributionPolicy"]["targetShape"] = "ANY_SINGLE_ZONE"
-    if api.last_part(body["machineType"]) in tpus.MACHINE_TYPES:
+    if is_bulk:
         found["group"]["targetSizePolicy"] = {"mode": "BULK"}
         found["members"] = {"instances": members}
         return found
@@ -54,8 +57,10 @@ def create(
 ) -> str:
     """Ask for a job's machines; return their zone, or "" while the request is in Google's queue.
 
-    Raises BergError for what waiting does not mend.
+    Raises BergError for what waiting does not fix.
     """
+    from google.api_core import exceptions
+
     region, job = zones[0].rpartition("-")[0], groups.job_of(names)
     bodies = requests(config, zones, body, names)
     say(f"Asking Google for {plural(len(names), 'machine')} together in {', '.join(zones)}")
@@ -63,6 +68,8 @@ def create(
         groups.make(config, region, bodies, "createInstances", bodies["members"])
         answer = answer_of_bulk
     else:
+        with contextlib.suppress(exceptions.GoogleAPICallError, BergError):
+            groups.delete_old_templates(config)
         groups.make(config, region, bodies, "resizeRequests", bodies["request"])
         answer = answer_of_request
     end = time.monotonic() + groups.PATIENCE
@@ -88,15 +95,14 @@ def answer_of_request(config: Config, region: str, job: str) -> str | None:
 
 def answer_of_bulk(config: Config, region: str, job: str) -> str | None:
     """Return the same of a group in BULK mode, which goes on whatever Google says: raise BergError
-    for what no waiting mends.
+    for what no waiting fixes.
     """
     zone, _ = groups.member(config, region, job)
     if zone:
         return zone
     path = groups.path_of(region, job)
     status = api.call(config, "GET", path, fields="status").get("status", {})
-    for error in groups.errors_of_bulk(config, path, status):
-        failed = api.OperationFailed(error.get("code", ""), error.get("message", ""))
+    for failed in groups.bulk_errors(status):
         if failed.blocks:
             return ""
         if not grants.is_settling(config, failed):

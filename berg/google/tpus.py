@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from berg import BergError
+from berg.google import api
 from berg.google.accelerators import Shape
 
 HOST_CHIPS = 4  # of each machine of a slice
@@ -188,6 +189,15 @@ def everything() -> list[Tpu]:
             parse(f"{family.name}-{topology}") for topology in (*family.alone, *family.slices)
         ]
     return found
+
+
+def meaning(failed: api.OperationFailed) -> api.OperationFailed:
+    """Return what Google means by an error about machines with TPUs: by INTERNAL_ERROR, which comes
+    after minutes of STAGING, that there is no room.
+    """
+    if failed.code == "INTERNAL_ERROR":
+        return api.OperationFailed("insufficientCapacity", f"{failed.code}: {failed.message}")
+    return failed
 
 
 def caution(text: str) -> list[tuple[str, str]]:

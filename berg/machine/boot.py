@@ -321,13 +321,9 @@ class Machine:
         if "/instanceGroupManagers/" not in owner or alone:
             self.call(f"{project}/zones/{self.zone}/instances/{self.name}?{request_id()}", "DELETE")
             return
-        where = "regions/" + self.zone.rpartition("-")[0]
-        if "/zones/" in owner:
-            where = "zones/" + self.zone
         try:
-            self.call(
-                f"{project}/{where}/instanceGroupManagers/{self.job}?{request_id()}", "DELETE"
-            )
+            group = owner.split("/", 2)[2]  # behind "projects/NUMBER/"
+            self.call(f"{project}/{group}?{request_id()}", "DELETE")
         except urllib.error.HTTPError as error:
             if error.code != 400:
                 raise  # else another machine of the group asked for it already

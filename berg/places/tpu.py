@@ -169,7 +169,7 @@ def ask(config: Config, zone: str, bodies: dict[str, Any]) -> None:
                 api.write(config, path, body)
             except exceptions.Conflict:
                 pass  # of an earlier job of this kind
-        make_group(config, group, bodies["group"])
+        api.write(config, group, bodies["group"])
         api.write(config, f"{group}/{bodies['group']['name']}/createInstances", bodies["members"])
     except exceptions.Conflict:
         name = bodies["group"]["name"]
@@ -178,34 +178,15 @@ def ask(config: Config, zone: str, bodies: dict[str, Any]) -> None:
         raise api.OperationFailed(api.reason(error), error.message) from None
 
 
-def make_group(config: Config, path: str, body: dict[str, Any]) -> None:
-    """Make a slice's group; where Google refuses the BULK mode, one that makes each machine as it
-    can.
-
-    A page of Google's allows that mode for flex-start and reservations alone, another wants it for
-    every slice.
-    """
-    from google.api_core import exceptions
-
-    try:
-        api.write(config, path, body)
-    except exceptions.BadRequest as error:
-        if "targetSizePolicy" not in error.message and "bulk" not in error.message.lower():
-            raise
-        others = {key: value for key, value in body.items() if key != "targetSizePolicy"}
-        api.write(config, path, others)
-
-
 def is_queued(config: Config, zone: str, names: list[str]) -> bool:
     """Return whether a slice by flex-start waits for room or quota; False once a machine is there.
 
-    Raise OperationFailed for what no waiting mends.
+    Raise OperationFailed for what no waiting fixes.
     """
     job, end = names[0].rpartition("-")[0], time.monotonic() + QUEUED
     while time.monotonic() < end:
         status = api.call(config, "GET", path_of(zone, job), fields="status").get("status", {})
-        for error in groups.errors_of_bulk(config, path_of(zone, job), status):
-            failed = api.OperationFailed(error.get("code", ""), error.get("message", ""))
+        for failed in groups.bulk_errors(status):
             if not failed.blocks:
                 raise failed
             return True
@@ -231,7 +212,8 @@ def wait(
         running = status.get("currentInstanceStatuses", {}).get("running", 0)
         if running == len(names):
             return
-        check_progress(groups.errors_of_bulk(config, path, status), zone, say)
+        for failed in groups.bulk_errors(status):
+            raise failed
         waited = time.monotonic() - began
         if waited > PATIENCE:
             raise not_there(config, zone, names)
@@ -240,21 +222,6 @@ def wait(
             say(f"{running} of {len(names)} machines run after {waited:.0f} s")
             still_trying()
         time.sleep(min(0.5 + waited / 30, 5))
-
-
-def check_progress(errors: list[dict[str, Any]], zone: str, say: Callable[[str], None]) -> None:
-    """Raise OperationFailed with the first error that Google names for a slice in the making."""
-    if not errors:
-        return
-    code, message = errors[0].get("code", ""), errors[0].get("message", "")
-    # after minutes of STAGING; what it says is none of the user's business
-    if code == "INTERNAL_ERROR":
-        say(
-            f"{zone}: INTERNAL_ERROR, by which Google means for TPUs that there is no room: "
-            f"{message}"
-        )
-        code = "insufficientCapacity"
-    raise api.OperationFailed(code, message)
 
 
 def not_there(config: Config, zone: str, names: list[str]) -> api.OperationFailed:
@@ -272,13 +239,11 @@ def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
 
 def waiting(config: Config, job: str | None = None) -> set[str]:
     """Names of the jobs whose slices are being made; one that lost a machine never gets another."""
-    return {group["name"] for group in find(config, job) if is_coming(group.get("status", {}))}
-
-
-def is_coming(status: dict[str, Any]) -> bool:
-    """Return whether a slice's machines are being made; without BULK, whether one is missing."""
-    is_unstable = not status.get("isStable", True)
-    return bool(status.get("bulkInstanceOperation", {}).get("inProgress", is_unstable))
+    return {
+        group["name"]
+        for group in find(config, job)
+        if group.get("status", {}).get("bulkInstanceOperation", {}).get("inProgress")
+    }
 
 
 def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_GROUP) -> None:

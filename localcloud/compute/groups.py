@@ -176,11 +176,13 @@ def create(compute: Compute, group: Group, name: str) -> None:
 
 def body_of(compute: Compute, group: Group, name: str) -> dict:
     """What an insert of a member would say: its template, what the group sets for all, and where it
-    comes from.
+    comes from. What the group sets for all does not apply to machines of a resize request.
     """
     link = group.resource["instanceTemplate"]
     properties = compute.templates[template_key(link)]["properties"]
-    patch = group.resource.get("allInstancesConfig", {}).get("properties", {})
+    patch = {}
+    if not group.members[name].get("request"):
+        patch = group.resource.get("allInstancesConfig", {}).get("properties", {})
     owner = f"projects/{compute.projects[group.project]['number']}"
     metadata = {
         **{

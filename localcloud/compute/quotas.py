@@ -6,7 +6,7 @@ Not covered: stock that runs out by itself. A stockout is what /_berg/stockout s
 
 from collections.abc import Iterable
 
-from localcloud.compute import catalog
+from localcloud.compute import catalog, tpus
 from localcloud.compute.checks import last
 from localcloud.compute.state import Compute, Instance
 
@@ -130,6 +130,10 @@ def shortage(compute: Compute, instance: Instance) -> dict | None:
     error = quota_error(compute, instance.project, catalog.ZONES[instance.zone], needs)
     if not error and compute.stockouts.get(instance.zone, 1) <= 0:
         error = stockout_error(compute, instance.project, instance.zone, instance.resource)
+        is_tpu = last(instance.resource["machineType"]) in tpus.MACHINE_TYPES
+        if is_tpu and not instance.valid_seconds:  # after minutes of STAGING, seen in 2026-07
+            message = "Internal error. Please try again or contact Google Support."
+            error = {"code": "INTERNAL_ERROR", "message": message}
     return error
 
 

@@ -2,8 +2,6 @@
 none.
 
 Google tries until there is room; what stands in the way is in `status.bulkInstanceOperation`.
-In the other mode, which `strict_bulk` wants for some, they are made all or none here, too, where
-Google would make one after the other; what stands in the way is in each member's `lastAttempt`.
 A host that fails, or is maintained, takes the whole slice along: where `automaticRestart` is on, all
 machines go down together and come back together, with their disks. A machine that is preempted or
 deleted leaves a slice without one. The order of the workers is not that of the names.
@@ -63,12 +61,7 @@ def check(
     if found[2] != region:
         raise invalid(POLICY, link, f"The policy must be in the region of the group, {region}.")
     policy = policies.find(compute, found[1], region, found[3])
-    model = template["properties"].get("scheduling", {}).get("provisioningModel", "STANDARD")
-    is_single = compute.settings.strict_bulk and model not in ("FLEX_START", "RESERVATION_BOUND")
-    if mode == "BULK" and is_single:  # the rule is Google's, the words are ours
-        why = f"It needs the provisioning model RESERVATION_BOUND or FLEX_START, not {model}."
-        raise invalid("resource.targetSizePolicy.mode", mode, why)
-    if mode != "BULK" and not is_single:  # the words are Google's
+    if mode != "BULK":  # the words are Google's
         message = "MIGs with TPU accelerator topology require BULK mode in target size policy"
         raise ApiError(400, "invalid", message)
     topology, kind = (
@@ -83,7 +76,7 @@ def check(
             "repair of a group in BULK mode; instanceLifecyclePolicy.defaultActionOnFailure"
         )
     return {
-        "targetSizePolicy": {"mode": mode or "INDIVIDUAL"},
+        "targetSizePolicy": {"mode": mode},
         "resourcePolicies": {"workloadPolicy": policy["selfLink"]},
     }
 
@@ -112,8 +105,6 @@ def create(compute: Compute, group: Group, bodies: dict[str, dict]) -> None:
         "timestamp": compute.timestamp(),
         **({"error": {"errors": [failure]}} if failure else {}),
     }
-    for member in group.members.values():
-        member["errors"] = [failure] if failure else []
     compute.save_group(group)
     if not failure:
         form(compute, group, made)
@@ -191,9 +182,8 @@ def status(compute: Compute, group: Group) -> dict:
         for name in ("PROVISIONING", "STAGING", "RUNNING", "STOPPING", "REPAIRING")
     }
     operation = {"inProgress": coming, "lastProgressCheck": group.progress}
-    is_bulk = group.resource["targetSizePolicy"]["mode"] == "BULK"
     return {
-        **({"bulkInstanceOperation": operation} if is_bulk else {}),
+        "bulkInstanceOperation": operation,
         "currentInstanceStatuses": {**counts, "nonExistent": total - len(machines)},
         "appliedAcceleratorTopologies": topologies,
     }
