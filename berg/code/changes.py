@@ -1,6 +1,6 @@
-"""What changed between the code of two jobs, as git says it.
+"""What changed between the code of two jobs, as git says it, and what files one has.
 
-The packs of both are put into an empty repo that has no working tree, so that nothing of what a
+The packs are put into an empty repo that has no working tree, so that nothing of what a
 job's code holds is written as a file of this computer.
 """
 
@@ -10,6 +10,7 @@ from typing import IO, Any
 
 from berg import BergError
 from berg.code import snapshot
+from berg.code.files import Files, of_commit
 
 PREFIX = ".berg/repos/"  # where packs are in the bucket
 
@@ -30,16 +31,39 @@ def between(
     if before["commit"] == after["commit"]:
         return ""
     try:
-        snapshot.init(folder, commit(before))
-        snapshot.write_shallow(folder, [*cuts(before), *cuts(after)])
-        for name in dict.fromkeys([*packs(before), *packs(after)]):
-            with open_pack(name) as stream:
-                snapshot.git(folder, "index-pack", "--fix-thin", "--stdin", stdin=stream)
+        bring(folder, [before, after], open_pack)
         options = ["--no-color", "--no-ext-diff", "--no-textconv", "--stat", "--patch"]
         commits = [commit(before), commit(after)]
         return snapshot.text(folder, "diff", *options, *commits, "--")
     except gitpython.GitCommandError as error:
         raise BergError(f"the code cannot be compared: {snapshot.last_line(error)}") from None
+
+
+def bring(
+    folder: Path, descriptions: list[dict[str, Any]], open_pack: Callable[[str], IO[bytes]]
+) -> None:
+    """Make a repo without a working tree, of the packs of snapshots."""
+    snapshot.init(folder, commit(descriptions[0]))
+    snapshot.write_shallow(folder, [cut for each in descriptions for cut in cuts(each)])
+    for name in dict.fromkeys(pack for each in descriptions for pack in packs(each)):
+        with open_pack(name) as stream:
+            snapshot.git(folder, "index-pack", "--fix-thin", "--stdin", stdin=stream)
+
+
+def files_of(
+    description: dict[str, Any], folder: Path, open_pack: Callable[[str], IO[bytes]]
+) -> Files:
+    """Return the files of a snapshot whose packs are put into a folder, which is empty.
+
+    Raise BergError as `between` does.
+    """
+    import git as gitpython
+
+    try:
+        bring(folder, [description], open_pack)
+    except gitpython.GitCommandError as error:
+        raise BergError(f"the code cannot be read: {snapshot.last_line(error)}") from None
+    return of_commit(folder, commit(description))
 
 
 def commit(description: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from berg import BergError, computer, config, words
+from berg import BergError, computer, config, job, words
 from berg.code import trees
 from berg.code.trees import Entry
 
@@ -93,9 +93,8 @@ class Snapshot:
     # the same of untracked files that travel, and perhaps should not
     doubtful: list[str] = field(default_factory=list)
     submodules: dict[str, "Snapshot"] = field(default_factory=dict)
-    sent: dict[str, Any] | None = (
-        None  # what `send` returned when it was sent, of one that lies only in the bucket
-    )
+    # the job that ran it, of one that is only in the bucket
+    ran: job.Job | None = None
 
     @property
     def dirty(self) -> bool:
@@ -479,7 +478,7 @@ def bytes_to_send(snapshot: Snapshot, bucket_name: str) -> int:
     """Return about how many bytes `send` would upload: as much as git has on disk of what was not
     sent before. Nobody is asked; 0 of a snapshot that lies only in the bucket.
     """
-    if snapshot.sent:
+    if snapshot.ran:
         return 0
     base = bases_of(snapshot.objects).get(bucket_name)
     revisions = [f"{snapshot.commit}^{{tree}}"]
@@ -588,8 +587,8 @@ def send(
     there, unless it is `known` to be, and so is the repo, whose history may have been rewritten
     since.
     """
-    if snapshot.sent:
-        return snapshot.sent
+    if snapshot.ran:
+        return snapshot.ran.snapshot
     prefix = f".berg/repos/{snapshot.repo_name}/"
     bases = bases_of(snapshot.objects)
     base = bases.get(bucket.name)

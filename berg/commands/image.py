@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from berg import config, plain
-from berg.commands.terminal import json_option, say, table, yes_option
+from berg.commands.terminal import install_options, json_option, say, table, yes_option
 
 
 @click.group()
@@ -31,7 +31,7 @@ def image() -> None:
 @click.option("--family", default="", help="Family of the image.  [default: berg-REPO]")
 @click.option(
     "--with",
-    "extras",
+    "additions",
     multiple=True,
     metavar="LIST",
     help="Have these as well: horovod, openmpi, tmux.",
@@ -39,16 +39,17 @@ def image() -> None:
 @click.option(
     "--install-script", default="", metavar="FILE", help="Script of the repo that installs more."
 )
+@install_options
 @click.option("--zone", "zones", multiple=True, help="Zone of the machine; repeatable.")
 @click.option("--disk-gb", type=int, default=0, help="Size.  [default: that of the other image]")
 @click.option("--default", "as_default", is_flag=True, help="Let jobs boot it from now on.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and the request, do nothing.")
-def create(as_default: bool, dry_run: bool, extras: tuple[str, ...], **options: Any) -> None:
+def create(as_default: bool, dry_run: bool, additions: tuple[str, ...], **options: Any) -> None:
     """Make an image for machines, with what the repo around you needs; print its name.
 
-    A machine boots from the default image, or another one (--from), installs what
-    requirements.txt or pyproject.toml name and what berg itself needs, and loses the code, keys
-    and logs again. It is stopped, its disk becomes the image, and it is deleted, also if that
+    A machine boots from the default image, or another one (--from), installs what the repo's files
+    name for machines with GPUs (--extra for others) and what berg itself needs, and loses the code,
+    keys and logs again. It is stopped, its disk becomes the image, and it is deleted, also if that
     fails or is interrupted. The newest image of a family is the one that jobs boot.
 
     \b
@@ -62,7 +63,8 @@ def create(as_default: bool, dry_run: bool, extras: tuple[str, ...], **options: 
     from berg.commands import tables
     from berg.laptop import golden
 
-    wanted = golden.Wanted(extras=tuple(filter(None, ",".join(extras).split(","))), **options)
+    names = tuple(filter(None, ",".join(additions).split(",")))
+    wanted = golden.Wanted(additions=names, **options)
     plan = golden.plan(settings, wanted, Path.cwd())
     say(tables.plan(plan))
     if dry_run:

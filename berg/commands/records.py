@@ -293,8 +293,9 @@ def rerun(
     """Run a job again, as a new one with a name of its own.
 
     The command, the code and the options are those of the job NAME; options that are given here
-    replace them, and --env adds to the job's. Secrets, --notify and --pod-patch are to be given
-    again. A job of a sweep runs on its own. Defaults of a repo are not looked at again.
+    replace them, and --env adds to the job's. --secret, --install-secret, --notify and --pod-patch
+    are to be given again. A job of a sweep runs on its own. Defaults of a repo are not looked at
+    again.
 
     \b
     berg rerun @
@@ -318,7 +319,7 @@ def rerun(
     spec = replace(spec, **asked)
     if before.notify and spec.notify is None:
         say(f"Nobody is told of its end, as of that of {old}: give --notify again\n")
-    launched = start.start_machines(spec, dry_run, quiet=as_json or tail, code_of=code_of)
+    launched = start.start_machines(spec, dry_run, as_json or tail, as_json, code_of)
     if launched is None:
         return
     if launched[1].results_dir == before.results_dir:

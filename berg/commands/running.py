@@ -80,7 +80,7 @@ def run(
         raise click.UsageError("--stop-worst is for sweeps: give --grid, --tasks or --samples")
     if parallel:
         raise click.UsageError("--parallel is for sweeps: give --grid, --tasks or --samples")
-    launched = start.start_machines(spec, dry_run, quiet=as_json or tail)
+    launched = start.start_machines(spec, dry_run, as_json or tail, as_json)
     if launched is None:
         return
     sys.exit(start.follow(launched, wait, tail, as_json))
@@ -117,15 +117,13 @@ def devbox(as_json: bool, dry_run: bool, **options: Any) -> None:
     spec = start.wish(options)
     if spec.idle_hours == 0:
         say("With --idle-hours 0 a forgotten devbox costs money until --max-hours deletes it.")
-    launched = start.start_machines(spec, dry_run, quiet=as_json)
+    launched = start.start_machines(spec, dry_run, as_json, as_json)
     if launched is None:
         return
     _, this, zone = launched
     say(how_to_live_with(this, spec.model))
     if as_json:
-        plain.echo(
-            json.dumps({"name": this.job_name, "zone": zone, "results": this.gcs_results_dir})
-        )
+        plain.echo(json.dumps(start.about_job(this, zone)))
 
 
 def how_to_live_with(this: "Job", model: str) -> str:

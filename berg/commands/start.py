@@ -59,7 +59,11 @@ def check_resume(name: str | None, options: dict[str, Any]) -> None:
 
 
 def start_machines(
-    spec: JobSpec, dry_run: bool, quiet: bool, code_of: CodeOf | None = None
+    spec: JobSpec,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool = False,
+    code_of: CodeOf | None = None,
 ) -> Launched | None:
     """Show the plan and launch it; returns settings, job and zone, or None after a dry run.
 
@@ -75,7 +79,7 @@ def start_machines(
         remember_zones(sorted({*remembered("zones"), *plan.offer.zones}))
         say(tables.plan(plan))
         if dry_run:
-            plain.echo(json.dumps(launch.preview(plan), indent=2))
+            show_request(plan, launch.preview(plan), as_json)
             return None
         ask(plan)
         began = time.monotonic()
@@ -95,6 +99,19 @@ def start_machines(
     return fits.first(settings, spec, Path.cwd(), code, carry_out, say)
 
 
+def show_request(plan: Plan, request: Any, as_json: bool) -> None:
+    """Print the request of a dry run; with --json in an object that has what is installed, too."""
+    if as_json:
+        request = {"install": installed(plan.job), "request": request}
+    plain.echo(json.dumps(request, indent=2))
+
+
+def installed(this: Job) -> dict[str, Any]:
+    """Return what a job's machines install, as JSON has it."""
+    made = this.installation
+    return {"what": made.words, "notes": made.notes, "folder": made.folder, "steps": made.steps}
+
+
 def ask(plan: Plan, num_jobs: int = 0) -> None:
     """Ask before a plan is carried out that may cost much, or nobody knows how much, unless it is
     agreed to.
@@ -110,10 +127,7 @@ def ask(plan: Plan, num_jobs: int = 0) -> None:
 def follow(launched: Launched, wait: bool, tail: bool, as_json: bool) -> int:
     """Say how to go on with a launched job, or see it to its end; return the exit code."""
     settings, this, zone = launched
-    name, about = (
-        this.job_name,
-        {"name": this.job_name, "zone": zone, "results": this.gcs_results_dir},
-    )
+    name, about = this.job_name, about_job(this, zone)
     if not (tail or wait):
         say(
             f"Follow it:  berg tail {name}\nEnd it:     berg kill {name}\nResults:    berg fetch "
@@ -129,6 +143,12 @@ def follow(launched: Launched, wait: bool, tail: bool, as_json: bool) -> int:
         ended = jobs.Entry(name, state, []).to_dict()
         plain.echo(json.dumps({**ended, "zone": state.zone, **about}))
     return exit_code(state)
+
+
+def about_job(this: Job, zone: str) -> dict[str, Any]:
+    """Return what --json says of a job that was launched."""
+    about = {"name": this.job_name, "zone": zone, "results": this.gcs_results_dir}
+    return {**about, "install": installed(this)}
 
 
 def resume(
@@ -153,7 +173,7 @@ def resume(
     say(tables.plan(plan))
     say_differences(this, plan)
     if dry_run:
-        plain.echo(json.dumps(launch.preview(plan), indent=2))
+        show_request(plan, launch.preview(plan), as_json)
         return 0
     ask(plan)
     zone = going_on.submit(found, plan, say)

@@ -129,7 +129,8 @@ def resume(settings: config.Config, name: str, given: JobSpec, asked: Asked) -> 
         commands_start.say_differences(found.first, plan)
     if asked.dry_run:
         if machines:
-            plain.echo(json.dumps(sweep.preview(plan, machines), indent=2))
+            request = sweep.preview(plan, machines)
+            commands_start.show_request(plan, request, asked.as_json)
         return None
     sweep.resume(found, plan, machines, say, tables.sending)
     count = len(found.jobs)
@@ -191,7 +192,7 @@ def start(spec: JobSpec, asked: Asked) -> Launched | None:
         "machine-hours at most\n"
     )
     if asked.dry_run:
-        plain.echo(json.dumps(launch.preview(plan), indent=2))
+        commands_start.show_request(plan, launch.preview(plan), asked.as_json)
         return None
     commands_start.ask(plan, len(jobs))
     began = time.monotonic()

@@ -43,6 +43,7 @@ def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
     rows = [
         *command_rows(this),
         *code_rows(plan),
+        *below("Install", [this.installation.words, *this.installation.notes]),
         *tpu_rows(this),
         *plan.offer.rows,
         *below("", far_zones(plan)),

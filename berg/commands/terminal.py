@@ -217,6 +217,36 @@ def agree(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     ctx.meta[AGREED] = value
 
 
+INSTALL_OPTIONS = [
+    click.option(
+        "--extra",
+        "extras",
+        multiple=True,
+        metavar="NAME",
+        help="Install this extra of the repo's pyproject.toml as well; repeatable.",
+    ),
+    click.option(
+        "--group",
+        "groups",
+        multiple=True,
+        metavar="NAME",
+        help="Install this dependency group as well; repeatable.",
+    ),
+    click.option(
+        "--install",
+        metavar="HOW",
+        help="uv, pip, none, or a command that installs.  [default: as the repo's files say]",
+    ),
+]
+
+
+def install_options(command: AnyFunction) -> AnyFunction:
+    """What one may say of what is installed."""
+    for each in reversed(INSTALL_OPTIONS):
+        command = each(command)
+    return command
+
+
 def machine_options(command: AnyFunction) -> AnyFunction:
     """What `run` and `devbox` let one say of the machines."""
     options = [
@@ -340,6 +370,7 @@ def machine_options(command: AnyFunction) -> AnyFunction:
             metavar="PATH",
             help="Script in the repo to run before anything else.",
         ),
+        *INSTALL_OPTIONS,
         click.option(
             "--install-secret",
             "install_secrets",

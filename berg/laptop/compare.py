@@ -4,13 +4,13 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from berg import BergError, job
 from berg.code import changes
 from berg.config import Config
 from berg.google.storage import Bucket
-from berg.laptop import records, software, sweep
+from berg.laptop import installing, records, software, sweep
 from berg.laptop.records import Record
 
 METRICS = 64 << 10  # bytes at the end of a metrics.jsonl that are read
@@ -67,19 +67,10 @@ def described(record: Record) -> job.Job:
 
 def code_between(bucket: Bucket, before: job.Job, after: job.Job) -> str:
     """Return git's diff of what two jobs ran."""
-    from google.api_core import exceptions
-
     with tempfile.TemporaryDirectory(prefix="berg-diff-") as temporary:
-        repo, pack = Path(temporary, "repo"), Path(temporary, "pack")
+        repo = Path(temporary, "repo")
         repo.mkdir()
-
-        def open_pack(name: str) -> IO[bytes]:
-            try:
-                bucket.download(name, pack)
-            except exceptions.NotFound:
-                raise BergError(f"the code is not in the bucket any more: no {name}") from None
-            return pack.open("rb")
-
+        open_pack = installing.packs_of(bucket, Path(temporary))
         return changes.between(before.snapshot, after.snapshot, repo, open_pack)
 
 

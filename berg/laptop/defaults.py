@@ -38,6 +38,10 @@ KEYS = {
     "max-cost": ("max_cost", NUMBER),
     "sample-seconds": ("sample_seconds", NUMBER),
     "install-script": ("install_script", TEXT),
+    "install": ("install", TEXT),
+    "extras": ("extras", LIST),
+    "groups": ("groups", LIST),
+    "install-secrets": ("install_secrets", LIST),
     "env": ("env", TABLE),
     "data": ("data", LIST),
     "mount": ("mount", LIST),
@@ -129,7 +133,8 @@ def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, An
     The option `defaults` says what came from where, in lines for people.
     """
     values, file = find(folder)
-    dropped = dropped_keys(given)
+    check_secrets(values.pop("install-secrets", []), options.get("install_secrets", ()), file)
+    dropped = dropped_keys(given, options.get("install"))
     settings = of_settings(dropped | keys_of_others(options, given, values, dropped), values)
     dropped |= {key for key, variable in VARIABLES.items() if os.environ.get(variable)}
     if "image" in dropped:
@@ -148,9 +153,23 @@ def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, An
     return {**filled, "defaults": sources(values, used, file, settings)}
 
 
-def dropped_keys(given: set[str]) -> set[str]:
-    """Return the repo's keys that do not count beside the options that were given."""
-    dropped = {key for option in given for key in REPLACES.get(option, ())}
+def check_secrets(names: list[str], given: tuple[str, ...], file: str) -> None:
+    """Raise BergError for a secret that the repo says its installation needs and that is not given:
+    no repo takes a variable of this computer by itself.
+    """
+    missing = {*names} - {text.partition("=")[0] for text in given}
+    if missing:
+        options = " ".join(f"--install-secret {name}" for name in sorted(missing))
+        raise BergError(f"{file} says that the installation needs {options} (or NAME=FILE)")
+
+
+def dropped_keys(given: set[str], install: str | None) -> set[str]:
+    """Return the repo's keys that do not count beside the options that were given: one that says
+    all that is installed has no extras and groups.
+    """
+    says_all = install not in (None, "uv", "pip")
+    dropped = {"extras", "groups"} if says_all else set()
+    dropped |= {key for option in given for key in REPLACES.get(option, ())}
     own = {key for key, (field, _) in KEYS.items() if field in given}
     return dropped | own - {"env"}
 

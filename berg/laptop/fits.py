@@ -104,9 +104,11 @@ def first(
         say(f"GPU types to try, in this order: {', '.join(str(each.gpu_type) for each in found)}\n")
     for each, following in pairwise(found):
         # One name for all: what could not be taken back keeps the next one from beginning.
-        plan = launch.prepare(config, replace(each, name=last.name), folder, code=code)
+        plan = launch.prepare(
+            config, replace(each, name=last.name, cwd=last.cwd), folder, code=code
+        )
         code = plan.snapshot
-        last = replace(last, name=plan.job.job_name)
+        last = replace(last, name=plan.job.job_name, cwd=plan.job.cwd)
         try:
             return carry_out(replace(plan, must_have_room=True))
         except api.NoRoom as error:

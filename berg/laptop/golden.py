@@ -14,7 +14,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from berg.plan import JobSpec, Plan
 
 MPI = ["openmpi-bin", "libopenmpi-dev"]
 # What an image may have as well -> packages of Debian's.
-EXTRAS = {
+ADDITIONS = {
     "horovod": [*MPI, "cmake", "g++", "make", "python3-dev"],
     "openmpi": MPI,
     "tmux": ["tmux"],
@@ -51,18 +51,21 @@ class Wanted:
     source: str = ""
     source_project: str = ""
     family: str = ""
-    extras: tuple[str, ...] = ()
+    additions: tuple[str, ...] = ()
     install_script: str = ""
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    install: str | None = None
     zones: tuple[str, ...] = ()
     disk_gb: int = 0
 
 
 def plan(config: Config, wanted: Wanted, folder: Path) -> Plan:
     """Return what is to be done; raise BergError for what is not possible."""
-    for extra in wanted.extras:
-        if extra not in EXTRAS:
+    for extra in wanted.additions:
+        if extra not in ADDITIONS:
             raise BergError(
-                f"--with {extra!r}: there are {', '.join(EXTRAS)}, or several with commas"
+                f"--with {extra!r}: there are {', '.join(ADDITIONS)}, or several with commas"
             )
     family = wanted.family or f"berg-{label(snapshot.find_root(folder).name)[:35].strip('-')}"
     if not FAMILY.fullmatch(family):
@@ -84,20 +87,24 @@ def plan(config: Config, wanted: Wanted, folder: Path) -> Plan:
         disk_gb=wanted.disk_gb or offers.image_gb(config, found),
         max_hours=HOURS,
         install_script=wanted.install_script or None,
+        extras=wanted.extras,
+        groups=wanted.groups,
+        install=wanted.install,
     )
-    made = launch.prepare(config, spec, folder)
+    made = launch.prepare(config, spec, folder, image_for="gpu")
     return replace(made, job=replace(made.job, kind="image", stops_when_idle=False))
 
 
 def request(plan: Plan, wanted: Wanted) -> dict[str, Any]:
     """Return what the machine is to be, by zone: one that prepares its disk."""
-    packages = [package for extra in wanted.extras for package in EXTRAS[extra]]
+    packages = [package for extra in wanted.additions for package in ADDITIONS[extra]]
     recipe = {
         "packages": list(dict.fromkeys(packages)),
-        "horovod": "horovod" in wanted.extras,
+        "horovod": "horovod" in wanted.additions,
         "repo": plan.job.repo_name,
         "snapshot": plan.job.snapshot,
         "install_script": plan.job.install_script,
+        "installation": asdict(plan.job.installation),
     }
     made = gce.request(plan)
     for body in made.values():
@@ -133,7 +140,7 @@ def create(
 def image_body(plan: Plan, wanted: Wanted) -> dict[str, Any]:
     """Return what the image says of itself."""
     this = plan.job
-    extras = f", with {', '.join(wanted.extras)}" if wanted.extras else ""
+    extras = f", with {', '.join(wanted.additions)}" if wanted.additions else ""
     source = api.last_part(plan.offer.image)
     return {
         "family": this.job_name.rsplit("-", 2)[0],

@@ -26,7 +26,7 @@ from berg.config import Config
 from berg.google import api, data, grants, mounts, offers, owner, prices, secret
 from berg.google.storage import Bucket, Changed, Listed
 from berg.inventory import Machine
-from berg.laptop import index, jobs, limits, power, spending, ssh
+from berg.laptop import index, installing, jobs, limits, power, spending, ssh
 from berg.plan import Choice, JobSpec, Offer, Plan, check_variable
 
 LITTLE = 1 << 20  # bytes of code that are there soon after its job is
@@ -39,11 +39,13 @@ def prepare(
     sweep: int = 0,
     code: snapshot.Snapshot | None = None,
     again: bool = False,
+    image_for: str | None = None,
 ) -> Plan:
     """Check a spec and take the snapshot, unless there is one; raise BergError for what is wrong.
 
     Nothing is left behind then. `sweep` is the number of a sweep's machines, 0 for a job on its
-    own; `again` says that the name's job goes on.
+    own; `again` says that the name's job goes on. `image_for` says for which accelerators, gpu or
+    tpu, a disk image is made.
     """
     spec.check()
     place_name = places.name_for(spec)
@@ -68,6 +70,7 @@ def prepare(
         left = pool.submit(machines_left, place, config, [] if sweep or again else [name])
         taken = code or snapshot.take(root)
         code_bytes = snapshot.bytes_to_send(taken, config.bucket)
+        installation = installing.decide(config, spec, choice, taken, folder, image_for)
         bucket_region, _, _ = region.result(), free.result(), within.result()
         (offer, rates), (data_sets, folders) = offered.result(), measured.result()
         wheel, needed, there = ahead.result()
@@ -75,8 +78,7 @@ def prepare(
     gcsfuse = program_for(place_name, folders)
     this = replace(
         job_of(spec, config, name, taken),
-        secrets=sorted(text.partition("=")[0] for text in spec.secrets),
-        install_secrets=sorted(text.partition("=")[0] for text in spec.install_secrets),
+        installation=installation,
         data=data_sets,
         mounts=folders,
         gcsfuse=gcsfuse[0],
@@ -193,6 +195,8 @@ def job_of(spec: JobSpec, config: Config, name: str, taken: snapshot.Snapshot) -
         repo_name=repo_name(taken.root.name),
         **code_fields(taken),
         install_script=spec.install_script or "",
+        install_secrets=sorted(text.partition("=")[0] for text in spec.install_secrets),
+        secrets=sorted(text.partition("=")[0] for text in spec.secrets),
         env=spec.variables(),
         notify=bool(spec.notify),
         note=spec.note,

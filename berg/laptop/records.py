@@ -72,9 +72,7 @@ def code_of(config: Config, this: job.Job) -> snapshot.Snapshot:
             )
     branch, root = this.snapshot.get("branch", ""), Path(this.repo_name)
     commits, changed = (this.git_commit, this.git_snapshot), this.git_changed_files
-    return snapshot.Snapshot(
-        root, this.repo_name, branch, *commits, Path(), changed, sent=this.snapshot
-    )
+    return snapshot.Snapshot(root, this.repo_name, branch, *commits, Path(), changed, ran=this)
 
 
 def members(config: Config, name: str) -> list[str]:

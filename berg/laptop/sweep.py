@@ -413,6 +413,7 @@ def resume(
     code: dict[str, Any] = {}
     if found.code:
         code = launch.code_fields(found.code) | {"snapshot": plan.job.snapshot}
+        code["installation"] = plan.job.installation
     with ThreadPoolExecutor(THREADS) as pool:
         written = pool.map(lambda each: write_again(bucket, found.record, each, code), found.jobs)
         changed = {this.job_name: this for this in written if this}

@@ -5,6 +5,7 @@ import random
 import subprocess
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import commit, git
@@ -555,7 +556,7 @@ def test_the_bytes_that_go_up_are_known_before(repo, bucket, trip):
     (repo / "more").write_bytes(random.Random(2).randbytes(50_000))
     changed = snapshot.take(repo)
     assert 50_000 < snapshot.bytes_to_send(changed, bucket.name) < 55_000
-    changed.sent = {"packs": []}
+    changed.ran = SimpleNamespace(snapshot={"packs": []})
     assert snapshot.bytes_to_send(changed, bucket.name) == 0
 
 

@@ -1,0 +1,279 @@
+"""What a uv.lock holds for a machine: which packages, of which size, and whether it is up to date.
+
+Read without uv, which a laptop may not have. Not covered when a lock is compared: the contents of
+sources, dependencies that are dynamic.
+"""
+
+import ast
+import functools
+import itertools
+import posixpath
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from berg.code.requirement import Requirement, normal, number, parse, with_extras
+
+OWN = {"virtual", "editable", "directory"}  # kinds of sources that are folders
+MACHINE = {
+    "sys_platform": "linux",
+    "platform_machine": "x86_64",
+    "platform_system": "Linux",
+    "os_name": "posix",
+    "implementation_name": "cpython",
+    "platform_python_implementation": "CPython",
+}
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is installed of a package of the repo besides its dependencies."""
+
+    extras: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+
+    def words(self, name: str) -> set[str]:
+        """Return the names by which markers of the lock know them."""
+        found = {f"extra-{len(name)}-{name}-{each}" for each in self.extras}
+        return found | {f"group-{len(name)}-{name}-{each}" for each in self.groups}
+
+
+@dataclass(frozen=True)
+class Locked:
+    """The packages that a machine gets from a lock."""
+
+    packages: list[Table]
+    bytes: int  # of their files, as far as the lock has sizes
+    unsized: list[str]  # names of those without
+
+    def version(self, name: str) -> str:
+        """Return the version of a package, "" if it is not among them."""
+        found = [str(each.get("version")) for each in self.packages if each["name"] == name]
+        return found[0] if found else ""
+
+
+def own(lock: Table, folder: str) -> Table | None:
+    """Return the package in a folder of the repo, as seen from the lock; None without one."""
+    for each in lock["package"]:
+        kinds = OWN & {*each["source"]}
+        if kinds and posixpath.normpath(each["source"][kinds.pop()]) == (folder or "."):
+            found: Table = each
+            return found
+    return None
+
+
+def locked(lock: Table, roots: list[Table], chosen: Chosen, python: str) -> Locked:
+    """Return what `uv sync` installs for packages of the repo on Linux, besides those."""
+    by_name: dict[str, list[Table]] = {}
+    for each in lock["package"]:
+        by_name.setdefault(each["name"], []).append(each)
+    words: set[str] = set().union(*(chosen.words(each["name"]) for each in roots))
+    needs = [need for root in roots for need in wanted_by(root, chosen)]
+    found = reached(by_name, needs, Context(python, frozenset(words)))
+    packages = [each for each in found if each not in roots]
+    from_indexes = [each for each in packages if not {"git", *OWN} & {*each["source"]}]
+    sizes = {each["name"]: download(each, python) for each in from_indexes}
+    return Locked(packages, sum(sizes.values()), [name for name in sizes if not sizes[name]])
+
+
+def reached(by_name: dict[str, list[Table]], needs: list[Table], context: "Context") -> list[Table]:
+    """Return the packages to which dependencies lead, from one to the next."""
+    seen: set[tuple[tuple[str, ...], str]] = set()
+    found: dict[tuple[str, ...], Table] = {}
+    ahead = [*needs]
+    while ahead:
+        need = ahead.pop()
+        if not context.holds(need.get("marker", "")):
+            continue
+        for package in candidates(by_name.get(need["name"], []), need, context):
+            key = (package["name"], package.get("version", ""), str(package["source"]))
+            found[key] = package
+            new = {(key, extra) for extra in ("", *need.get("extra", []))} - seen
+            seen |= new
+            ahead += [each for _, extra in new for each in needs_of(package, extra)]
+    return [*found.values()]
+
+
+def wanted_by(root: Table, chosen: Chosen) -> list[Table]:
+    """Return what a package of the repo needs, with the extras and groups that are chosen."""
+    found = list(needs_of(root))
+    for extra in chosen.extras:
+        found += needs_of(root, extra)
+    for group in chosen.groups:
+        found += root.get("dev-dependencies", {}).get(group, [])
+    return found
+
+
+def needs_of(package: Table, extra: str = "") -> list[Table]:
+    """Return what a package needs, or one of its extras does."""
+    optional = package.get("optional-dependencies", {})
+    found: list[Table] = optional.get(extra, []) if extra else package.get("dependencies", [])
+    return found
+
+
+def candidates(packages: list[Table], need: Table, context: "Context") -> list[Table]:
+    """Return those of the versions of a package that a dependency means on the machine."""
+    keys = ("version", "source")
+    fitting = [
+        each for each in packages if all(each.get(k) == need.get(k, each.get(k)) for k in keys)
+    ]
+    if len(fitting) < 2:
+        return fitting
+    return [
+        each for each in fitting if any(map(context.holds, each.get("resolution-markers", [""])))
+    ][:1]
+
+
+def download(package: Table, python: str) -> int:
+    """Return the bytes of the file that uv takes of a package; 0 if the lock has no size."""
+    for wheel in package.get("wheels", []):
+        name = posixpath.basename(
+            wheel.get("url") or wheel.get("path") or wheel.get("filename", "")
+        )
+        if fits_machine(name, python):
+            return int(wheel.get("size", 0))
+    if package.get("wheels"):
+        return 0
+    return int(package.get("sdist", {}).get("size", 0))
+
+
+def fits_machine(name: str, python: str) -> bool:
+    """Return whether a wheel of this name is for Linux on x86_64 and a python such as 3.12."""
+    pythons, abi, platform = name.removesuffix(".whl").split("-")[-3:]
+    is_here = platform == "any" or ("linux" in platform and platform.endswith("x86_64"))
+    if "musllinux" in platform or not is_here:
+        return False
+    tag = f"cp{python.replace('.', '')}"
+    tags = pythons.split(".")
+    if tag in tags or "py3" in tags:
+        return not abi.endswith("t")
+    bounds = [re.fullmatch(r"cp3(\d+)", each) for each in tags]
+    newest = number(python)[1:]
+    return abi == "abi3" and any(each and (int(each[1]),) <= newest for each in bounds)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where markers are evaluated: a machine with a python, and the extras that are chosen."""
+
+    python: str
+    extras: frozenset[str] = frozenset()
+
+    def holds(self, marker: str) -> bool:
+        """Return whether a marker holds; one that is not understood does."""
+        if not marker:
+            return True
+        try:
+            return self.value(tree_of(marker))
+        except (ValueError, SyntaxError, RecursionError):
+            return True
+
+    def value(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.BoolOp):
+            values = (self.value(each) for each in node.values)
+            return all(values) if isinstance(node.op, ast.And) else any(values)
+        if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+            raise ValueError("no marker")
+        left, right = word_of(node.left), word_of(node.comparators[0])
+        return self.compare(left, type(node.ops[0]).__name__, right)
+
+    def compare(self, left: tuple[str, bool], sign: str, right: tuple[str, bool]) -> bool:
+        """Compare a name and a text, in either order."""
+        (name, is_name), (text, _) = (left, right) if left[1] else (right, left)
+        if not is_name:
+            raise ValueError("no name")
+        if name == "extra":
+            return (text in self.extras) == (sign == "Eq")
+        if name in ("python_version", "python_full_version"):
+            if not left[1]:
+                sign = {"Lt": "Gt", "LtE": "GtE", "Gt": "Lt", "GtE": "LtE"}.get(sign, sign)
+            here, bound = number(self.python), number(text.removesuffix(".*"))[:2]
+            return {
+                "Eq": here == bound,
+                "NotEq": here != bound,
+                "Lt": here < bound,
+                "LtE": here <= bound,
+                "Gt": here > bound,
+                "GtE": here >= bound,
+            }[sign]
+        value = MACHINE.get(name)
+        if value is None:
+            raise ValueError(f"{name} is not known")
+        return {
+            "Eq": value == text,
+            "NotEq": value != text,
+            "In": value in text,
+            "NotIn": value not in text,
+        }.get(sign, True)
+
+
+@functools.cache
+def tree_of(marker: str) -> ast.AST:
+    return ast.parse(marker.strip(), mode="eval").body
+
+
+def word_of(node: ast.AST) -> tuple[str, bool]:
+    """Return a part of a comparison, and whether it is a name."""
+    if isinstance(node, ast.Name):
+        return node.id, True
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value, False
+    raise ValueError("neither a name nor a text")
+
+
+# --- whether it is up to date
+
+
+def outdated(package: Table, project: Table, sources: Iterable[str]) -> list[str]:
+    """Return what differs between pyproject.toml and the package of a lock that it made, in words.
+
+    Of what comes from elsewhere than an index (`sources`), the lock has the place and no version:
+    the name alone counts.
+    """
+    about, name = project["project"], package["name"]
+    if {"dependencies", "optional-dependencies"} & {*about.get("dynamic", [])}:
+        return []
+    optional = about.get("optional-dependencies", {})
+    mine = parse([*about.get("dependencies", []), *itertools.chain(*optional.values())])
+    metadata = package.get("metadata", {})
+    places = {normal(each) for each in sources} | {each.name for each in mine if each.has_place}
+    known = [recorded(each) for each in metadata.get("requires-dist", [])]
+    found = differences(mine, known, places) - {name}
+    extras = {normal(each) for each in optional} ^ {*metadata.get("provides-extras", [])}
+    groups = outdated_groups(metadata.get("requires-dev", {}), project, places)
+    return sorted(found | {f"extra {each}" for each in extras} | groups)
+
+
+def outdated_groups(known: Table, project: Table, places: set[str]) -> set[str]:
+    """Return the same of the groups of dependencies."""
+    groups = project.get("dependency-groups", {})
+    found = set()
+    for group, listed in groups.items():
+        if any(not isinstance(each, str) for each in listed):  # it includes other groups
+            continue
+        mine = parse(listed)
+        theirs = [recorded(each) for each in known.get(normal(group), [])]
+        local = places | {each.name for each in mine if each.has_place}
+        if normal(group) in known:
+            found |= differences(mine, theirs, local)
+        elif mine:
+            found.add(f"group {group}")
+    return found
+
+
+def differences(
+    mine: Iterable[Requirement], known: Iterable[Requirement], places: set[str]
+) -> set[str]:
+    """Return the names of requirements that only one side has."""
+    sides = []
+    for side in (mine, known):
+        sides.append({(each.name,) if each.name in places else each.key for each in side})
+    return {str(each[0]) for each in sides[0] ^ sides[1]}
+
+
+def recorded(entry: Table) -> Requirement:
+    """Return a requirement as a lock records it."""
+    specifier = entry.get("specifier", "")
+    return with_extras(entry["name"], entry.get("extras", []), specifier)

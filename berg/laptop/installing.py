@@ -1,0 +1,125 @@
+"""What a job's machines install, of its code, its options and its image together."""
+
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from berg import BergError, job
+from berg.code import changes, files, installation
+from berg.code.snapshot import Snapshot
+from berg.config import Config
+from berg.google.storage import Bucket
+from berg.job import Installation
+from berg.plan import Choice, JobSpec
+
+# Parts of the names of Google's images, and of containers -> the python that they have.
+PYTHONS = {
+    r"\bpy3(\d+)\b": "",
+    r"\bpython:3\.(\d+)": "",
+    r"ubuntu(-accel)?-2404": "3.12",
+    r"ubuntu(-accel)?-2204": "3.10",
+    r"debian-13": "3.13",
+    r"debian-12": "3.11",
+    r"debian-11": "3.9",
+}
+TORCH = re.compile(r"pytorch-(\d+)-(\d+)-|pytorch/pytorch:(\d+)\.(\d+)")
+
+
+def decide(
+    config: Config,
+    spec: JobSpec,
+    choice: Choice,
+    taken: Snapshot,
+    folder: Path,
+    image_for: str | None = None,
+) -> Installation:
+    """Return what the machines of a job install for its code; raise BergError if that cannot work.
+
+    Code that is only in the bucket is read there, unless its job was to be installed the same way.
+    `image_for` says for which accelerators a disk image is made, gpu or tpu.
+    """
+    accelerator = "tpu" if spec.tpu is not None else "gpu" * bool(choice.shape.num_gpus)
+    wanted = installation.Wanted(
+        folder=folder_in(spec, taken, folder),
+        command=spec.cmd or "",
+        script=spec.install_script or "",
+        install=spec.install or "",
+        extras=spec.extras,
+        groups=spec.groups,
+        container=spec.container,
+        accelerator=image_for or accelerator,
+        image=choice.image,
+        is_own_image=choice.image_project == config.project or image_for is not None,
+        **software(config, choice.image, choice.image_project),
+    )
+    ran = taken.ran
+    if ran is None:
+        return installation.decide(files.of_snapshot(taken), wanted)
+    if is_asked_alike(config, ran, wanted):
+        return ran.installation
+    bucket = Bucket(config)
+    with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
+        folder = Path(temporary, "repo")
+        folder.mkdir()
+        found = changes.files_of(ran.snapshot, folder, packs_of(bucket, Path(temporary)))
+        return installation.decide(found, wanted)
+
+
+def packs_of(bucket: Bucket, folder: Path) -> Callable[[str], IO[bytes]]:
+    """Return what opens a pack of the bucket, through a file in a folder."""
+    from google.api_core import exceptions
+
+    def open_pack(name: str) -> IO[bytes]:
+        path = folder / "pack"
+        try:
+            bucket.download(name, path)
+        except exceptions.NotFound:
+            raise BergError(f"the code is not in the bucket any more: no {name}") from None
+        return path.open("rb")
+
+    return open_pack
+
+
+def folder_in(spec: JobSpec, taken: Snapshot, folder: Path) -> str:
+    """Return the folder of the repo whose files count first: that of the command, for a devbox the
+    one around.
+    """
+    root = taken.root.resolve()
+    if spec.cmd is not None or taken.ran or not folder.resolve().is_relative_to(root):
+        return spec.cwd or ""
+    path = folder.resolve().relative_to(root)
+    return "" if path == Path() else str(path)
+
+
+def software(config: Config, image: str, project: str) -> dict[str, Any]:
+    """Return the versions of python and torch that an image has; nothing of a person's own images,
+    and of containers that are not called after theirs.
+    """
+    if project == config.project:
+        return {"python": "", "torch": ""}
+    python = ""
+    for pattern, version in PYTHONS.items():
+        if not python and (found := re.search(pattern, image)):
+            python = version or f"3.{found[1]}"
+    torch = TORCH.search(image)
+    return {"python": python, "torch": ".".join(filter(None, torch.groups())) if torch else ""}
+
+
+def is_asked_alike(config: Config, ran: job.Job, wanted: installation.Wanted) -> bool:
+    """Return whether a job was to be installed like this one, on such machines."""
+    project = ran.image.split("/")[1] if ran.image.startswith("projects/") else ""
+    before = replace(
+        wanted,
+        folder=ran.cwd,
+        script=ran.install_script,
+        install=ran.spec.get("install") or "",
+        extras=tuple(ran.spec.get("extras") or ()),
+        groups=tuple(ran.spec.get("groups") or ()),
+        container=ran.docker,
+        accelerator="tpu" if ran.tpu else "gpu" * bool(ran.gpus_per_machine),
+        **software(config, ran.image, project),
+    )
+    return before == wanted
