@@ -37,8 +37,8 @@ setup(
     ],
     extras_require={
         "page": ["plotly>=6"],  # the charts of berg page: its script is in its wheel
-        "tensorboard": ["tensorboard>=2.17"],  # for berg tensorboard
-        "profile": ["tensorboard>=2.17", "xprof>=2.20"],  # the same with the tab Profile
+        "tensorboard": ["tensorboard>=2.21"],  # for berg tensorboard
+        "profile": ["tensorboard>=2.21", "xprof>=2.20"],  # the same with the tab Profile
         # The embedded cloud: a web server, Google's discovery documents to check requests against,
         # and for its TLS.
         "local": [
@@ -58,7 +58,7 @@ setup(
             "numpy>=1.24",
             "scikit-learn>=1.3",
             "torch==2.13.0",
-            "tensorboard>=2.17",
+            "tensorboard>=2.21",
             "wandb>=0.19",
             "webdataset>=1.0",
             "xprof>=2.20",

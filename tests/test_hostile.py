@@ -37,7 +37,7 @@ VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another pers
 
 # What other files of tests try: packs in tests/code/, the port of a tunnel in tests/test_notebook.py,
 # a person's own ssh configuration in tests/test_ssh.py.
-# a browser in tests/watch/test_chromium.py.
+# browsers and TensorBoard in tests/watch/.
 ELSEWHERE = [
     (
         "a machine that you log in to, to have what `Host *` of your `~/.ssh/config` gives: the ssh "
@@ -54,6 +54,18 @@ ELSEWHERE = [
         "another user of this computer, to get the secret of `berg page` from a browser that is led "
         "to a port of that user",
         "it gets neither a cookie nor the address",
+    ),
+    (
+        "another user of this computer, to get the cookie of a box's Jupyter in the same way",
+        "it gets none where the computer has all of 127.0.0.0/8, as Linux does",
+    ),
+    (
+        "another user of this computer, to take TensorBoard's port before TensorBoard does",
+        "TensorBoard chooses its port; at one of `--port` it does not start",
+    ),
+    (
+        "a job, to have TensorBoard open files of this computer by its projector's configuration",
+        "berg writes what it understood of it; TensorBoard before 2.21 is not used",
     ),
     (
         "a pack with `.git`, `..`, a slash in a name, or a submodule that leaves or has an option "

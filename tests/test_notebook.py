@@ -1,5 +1,6 @@
 """`berg open`: Jupyter of a machine in the browser here, and the command for an editor there."""
 
+import http.cookiejar
 import json
 import os
 import signal
@@ -59,9 +60,45 @@ def test_a_machine_that_says_something_odd_of_its_server_is_not_believed(said, w
 
 
 def test_the_page_for_the_browser_is_its_owners_alone(tmp_path):
-    page = notebook.write_page(tmp_path, notebook.Server(8888, "abc", "/lab"), 4711)
+    page = notebook.write_page(tmp_path, notebook.Server(8888, "abc", "/lab"), "127.9.8.7:4711")
     assert page.stat().st_mode & 0o777 == 0o600
-    assert 'url=http://127.0.0.1:4711/lab?token=abc"' in page.read_text()
+    assert 'url=http://127.9.8.7:4711/lab?token=abc"' in page.read_text()
+
+
+LISTEN = """
+import http.server, socketserver, sys
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        print(self.headers.get("Cookie", "no cookie"), flush=True)
+        self.send_response(200)
+        self.send_header("Set-Cookie", "login=secret; Path=/")
+        self.end_headers()
+server = socketserver.TCPServer((sys.argv[1], int(sys.argv[2])), Page)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can listen as another user")
+def test_a_port_of_another_user_gets_no_cookie_of_jupyters(monkeypatch):
+    """A browser sends cookies to all ports of the host that set them; so does python's jar."""
+    host, port = notebook.free_address()
+    listen, pipe = ["/usr/bin/python3", "-c", LISTEN], subprocess.PIPE
+    as_other = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
+    jar = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
+    browser = urllib.request.build_opener(urllib.request.ProxyHandler({}), jar)
+    with (
+        subprocess.Popen([*listen, host, str(port)], stdout=pipe, text=True) as jupyter,
+        subprocess.Popen([*listen, "127.0.0.1", "0"], stdout=pipe, text=True, **as_other) as other,
+    ):
+        assert int(jupyter.stdout.readline()) == port
+        theirs = f"http://127.0.0.1:{int(other.stdout.readline())}/"
+        for address in (f"http://{host}:{port}/", f"http://{host}:{port}/", theirs):
+            browser.open(address, timeout=10).close()
+        heard = [each.stdout.readline().strip() for each in (jupyter, jupyter, other)]
+        jupyter.terminate()
+        other.terminate()
+    assert heard == ["no cookie", "login=secret", "no cookie"]
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -92,7 +129,7 @@ def test_who_listens_in_place_of_a_tunnel_gets_no_token(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
         ssh = "import time; time.sleep(1); raise SystemExit(255)  # it cannot have the port"
-        monkeypatch.setattr(notebook, "free_port", lambda: port)
+        monkeypatch.setattr(notebook, "free_address", lambda: ("127.0.0.1", port))
         monkeypatch.setattr(notebook, "find_server", lambda *_: notebook.Server(1, "token", "/lab"))
         monkeypatch.setattr(notebook.ssh, "find_target", lambda *_: SimpleNamespace(machine="box"))
         monkeypatch.setattr(notebook.ssh, "require", lambda _: sys.executable)
@@ -123,6 +160,8 @@ def token_of_open(berg, log: Path) -> str:
         line = next(each for each in log.read_text().splitlines() if "file://" in each)
         page = Path(urllib.parse.urlparse(line.rpartition(" ")[2]).path)
         url = page.read_text().partition("url=")[2].partition('"')[0]
+        host = urllib.parse.urlparse(url).hostname
+        assert host.startswith("127.") and host != "127.0.0.1"
         assert urllib.request.urlopen(url, timeout=10).read() == b"welcome"
         token = url.partition("token=")[2]
         shown = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True)

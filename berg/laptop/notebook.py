@@ -1,13 +1,18 @@
 """Jupyter on a machine, in the browser of this computer: behind ssh's tunnel, with its token.
 
-The token stands in no command line and in no log: the browser gets a file that only its owner may
-read, which leads to the server, and goes with the tunnel.
+The token is in no command line and in no log: the browser gets a file that only its owner may read,
+which leads to the server, and goes with the tunnel.
+
+A browser sends the cookies of a host to all of its ports. So each tunnel has an address of its own
+in 127.0.0.0/8: what listens at 127.0.0.1, perhaps another user of this computer, gets no cookie of
+Jupyter's. macOS has 127.0.0.1 alone.
 """
 
 import contextlib
 import functools
 import html
 import re
+import secrets
 import socket
 import subprocess
 import tempfile
@@ -50,8 +55,8 @@ def opened(config: Config, name: str, say: Say) -> Iterator[tuple[Path, "subproc
     target = ssh.find_target(config, name, say)
     say(f"Looking for Jupyter on {target.machine}")
     server = find_server(config, target)
-    port = free_port()
-    forward = ["-L", f"127.0.0.1:{port}:127.0.0.1:{server.port}"]
+    host, port = free_address()
+    forward = ["-L", f"{host}:{port}:127.0.0.1:{server.port}"]
     forward += ["-o", "ExitOnForwardFailure=yes"]
     words = ssh.command(config, target, forward, OPEN)
     program, pipe = [ssh.require("ssh"), *words[1:]], subprocess.PIPE
@@ -61,7 +66,7 @@ def opened(config: Config, name: str, say: Say) -> Iterator[tuple[Path, "subproc
     ):
         try:
             wait_for_tunnel(tunnel, target)
-            yield write_page(Path(folder), server, port), tunnel
+            yield write_page(Path(folder), server, f"{host}:{port}"), tunnel
         finally:
             tunnel.terminate()
 
@@ -122,11 +127,16 @@ def server_from(data: bytes) -> Server:
     return server
 
 
-def free_port() -> int:
-    """Return a port of this computer that nobody has at the moment."""
+def free_address() -> tuple[str, int]:
+    """Return a random address of this computer's loopback, and a port that is free there now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        host = ".".join(["127", *(str(1 + secrets.randbelow(254)) for _ in range(3))])
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            host = "127.0.0.1"
+            probe.bind((host, 0))
+        return host, int(probe.getsockname()[1])
 
 
 def wait_for_tunnel(tunnel: "subprocess.Popen[str]", target: Target) -> None:
@@ -148,9 +158,9 @@ def wait_for_tunnel(tunnel: "subprocess.Popen[str]", target: Target) -> None:
         raise BergError(f"no tunnel to {target.machine} opened. See: berg ssh {target.machine}")
 
 
-def write_page(folder: Path, server: Server, port: int) -> Path:
+def write_page(folder: Path, server: Server, host: str) -> Path:
     """Write the file that leads a browser to a server, for its owner alone."""
-    address = f"http://127.0.0.1:{port}{server.path}?token={server.token}"
+    address = f"http://{host}{server.path}?token={server.token}"
     page = folder / "jupyter.html"
     page.touch(mode=0o600)
     link = html.escape(address)

@@ -38,6 +38,12 @@ from berg.watch import projector, usage
 SHOWN = re.compile(rf"tfevents|(^|/)plugins/profile/|(^|/)metrics\.jsonl$|{projector.FILES}")
 MADE = "events.out.tfevents.{}.made-by-berg"
 BLOCK = 8 << 20
+# What TensorBoard says once it has its port.
+UP = re.compile(
+    r"^TensorBoard (?P<version>[\w.+-]+) at (?P<address>http://127\.0\.0\.1:\d+/) \(Press", re.M
+)
+# The first version whose projector opens no file outside of the folder of its configuration.
+CONFINED = (2, 21)
 START = 60  # seconds for TensorBoard to come up
 THERE = "/root/berg/berg"  # berg on a machine, with its settings
 
@@ -52,7 +58,7 @@ def follow(config: Config, name: str, folder: Path, made: Made) -> int:
     bucket = Bucket(config)
     prefix, stored = results.find(config, name)
     target = folder / (name if stored else prefix.removeprefix("berg_results/").strip("/"))
-    wanted = (blob for blob in bucket.list(prefix) if SHOWN.search(blob.name[len(prefix) :]))
+    wanted = (blob for blob in bucket.list(prefix) if is_shown(blob.name[len(prefix) :]))
     brought = side_by_side(lambda blob: bring(bucket, blob, prefix, target), wanted)
     changed = [path for path in brought if path]
     for path in sorted(target.rglob("metrics.jsonl")):
@@ -62,6 +68,13 @@ def follow(config: Config, name: str, folder: Path, made: Made) -> int:
     if stored:
         changed += follow_usage(bucket, name, target / "usage", made)
     return len(changed)
+
+
+def is_shown(name: str) -> bool:
+    """Return whether TensorBoard shows an object. Its log has the names of files: none of those may
+    look like a line of it.
+    """
+    return bool(SHOWN.search(name)) and name.isprintable()
 
 
 def with_times(series: Series, when: float) -> Series:
@@ -115,8 +128,8 @@ def tell_left_out(name: str, why: str) -> None:
 
 def bring_to(bucket: Bucket, blob: Listed, path: Path) -> Path | None:
     """Bring an object to a file, as `bring` does."""
-    if path.name == projector.CONFIG and not is_to_be_believed(bucket, blob):
-        return None
+    if path.name == projector.CONFIG:
+        return bring_projector(bucket, blob, path)
     updated = 0.0
     if blob.updated:
         updated = blob.updated.timestamp()
@@ -136,12 +149,22 @@ def bring_to(bucket: Bucket, blob: Listed, path: Path) -> Path | None:
     return path
 
 
-def is_to_be_believed(bucket: Bucket, blob: Listed) -> bool:
-    """Return whether TensorBoard may have a configuration of its projector; say it where not."""
-    if projector.is_plain(bucket.read_from(blob.name, 0, projector.LARGEST + 1) or b""):
-        return True
-    api.notify(f"{gate.clean(blob.name)} is left out: it may name files of this computer")
-    return False
+def bring_projector(bucket: Bucket, blob: Listed, path: Path) -> Path | None:
+    """Write a configuration of TensorBoard's projector as berg understands it, or remove it where
+    it names other files than those of its own folder. It is read once.
+    """
+    updated = blob.updated.timestamp() if blob.updated else 0.0
+    if path.exists() and abs(path.stat().st_mtime - updated) < 1e-3:
+        return None
+    found = projector.checked(bucket.read(blob.name, projector.LARGEST) or b"")
+    if found is None:
+        path.unlink(missing_ok=True)
+        tell_left_out(blob.name, "it may name files of this computer")
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(found)
+    os.utime(path, (updated, updated))
+    return path
 
 
 def read_end(bucket: Bucket, blob: Listed, path: Path, start: int) -> None:
@@ -176,24 +199,38 @@ def convert(source: Path, series: Series, made: Made) -> None:
 def start(folder: Path, port: int) -> tuple[subprocess.Popen[bytes], str]:
     """Start TensorBoard over a folder, on loopback; return its process and address.
 
-    Raises BergError where it is not installed, or does not come up.
+    TensorBoard chooses the port if it is 0, and says in its log which one it has: whoever answers
+    at a port may be another user of this computer. Raises BergError where it is not installed, does
+    not come up, or is too old.
     """
     program = find_program(folder)
-    port = free_port(port)
+    if port:
+        check_port(port)
     log = folder.with_name(f"{folder.name}.log")
     words = [*program, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(words, stdout=output, stderr=output)
     end = time.monotonic() + START
-    while process.poll() is None and time.monotonic() < end:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return process, f"http://127.0.0.1:{port}/"
-        except OSError:
-            time.sleep(0.2)
+    while not (up := UP.search(log.read_text(errors="replace"))):
+        if process.poll() is not None or time.monotonic() > end:
+            break
+        time.sleep(0.2)
+    if up and version_of(up["version"]) >= CONFINED:
+        return process, up["address"]
     process.kill()
     process.wait()
+    if up:
+        least = ".".join(map(str, CONFINED))
+        raise BergError(
+            f"TensorBoard {up['version']} may show other users any file that results name. Update "
+            f"it: pip install 'tensorboard>={least}'"
+        )
     raise BergError(f"TensorBoard did not start: {last_line(folder)}")
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Return the numbers that a version begins with."""
+    return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
 
 def find_program(folder: Path) -> list[str]:
@@ -236,7 +273,18 @@ def last_line(folder: Path) -> str:
 
 
 def free_port(port: int = 0) -> int:
-    """That port, or any; raises BergError if another program has it."""
+    """That port, or any; raises BergError if another program has it. Only ssh takes it then, which
+    ends where another program was quicker.
+    """
+    if port:
+        check_port(port)
+        return port
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def check_port(port: int) -> None:
+    """Raise BergError if another program has a port."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -246,7 +294,6 @@ def free_port(port: int = 0) -> int:
             raise BergError(
                 f"port {port} cannot be had: {error.strerror}. Take a free one: leave --port out"
             ) from None
-        return int(listener.getsockname()[1])
 
 
 def key(names: tuple[str, ...]) -> str:

@@ -21,9 +21,13 @@ LINES = re.compile(
 )
 
 
-def is_plain(config: bytes) -> bool:
-    """Return whether a configuration names nothing but files below its own folder."""
+def checked(config: bytes) -> str | None:
+    """Return a configuration line by line as it was understood; None if it names anything but files
+    below its own folder.
+    """
     if len(config) > LARGEST:
-        return False
-    lines = config.decode(errors="replace").splitlines()
-    return all(LINES.fullmatch(line.strip()) for line in lines)
+        return None
+    lines = [line.strip() for line in config.decode(errors="replace").splitlines()]
+    if not all(map(LINES.fullmatch, lines)):
+        return None
+    return "".join(f"{line}\n" for line in lines)

@@ -1,10 +1,12 @@
 """What TensorBoard shows, asked over its own HTTP API, while the bucket changes."""
 
 import json
+import os
 import shlex
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -214,6 +216,53 @@ def test_without_tensorboard_the_folder_is_told(berg, file, tmp_path, monkeypatc
     monkeypatch.setenv("PATH", str(broken.parent))
     with pytest.raises(board.BergError, match="did not start: it said nothing"):
         board.start(folder, 0)
+
+
+LISTEN = """
+import http.server
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"evil")
+server = http.server.HTTPServer(("127.0.0.1", 0), Page)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can listen as another user")
+def test_another_user_who_is_quicker_at_the_port_is_not_shown(tmp_path, monkeypatch):
+    """That user takes the port after berg looked and before TensorBoard has it."""
+    pytest.importorskip("tensorboard")
+    monkeypatch.setattr(board, "check_port", lambda port: None)
+    command = ["/usr/bin/python3", "-c", LISTEN]
+    as_other = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **as_other) as other:
+        port = int(other.stdout.readline())
+        try:
+            assert requests.get(f"http://127.0.0.1:{port}/", timeout=5).text == "evil"
+            with pytest.raises(board.BergError, match="did not start: .* already in use"):
+                board.start(tmp_path / "shown", port)
+        finally:
+            other.terminate()
+
+
+@pytest.mark.parametrize(("version", "is_shown"), [("2.18.0", False), ("2.21.0a1", True)])
+def test_a_tensorboard_that_opens_any_file_is_not_used(tmp_path, monkeypatch, version, is_shown):
+    program = tmp_path / "tensorboard"
+    line = f"TensorBoard {version} at http://127.0.0.1:4711/ (Press CTRL+C to quit)"
+    program.write_text(f"#!/bin/sh\necho loading\necho '{line}'\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(board, "find_program", lambda folder: [str(program)])
+    if is_shown:
+        process, address = board.start(tmp_path / "shown", 0)
+        assert address == "http://127.0.0.1:4711/" and process.poll() is None
+        process.kill()
+        process.wait()
+        return
+    with pytest.raises(board.BergError, match="2.18.0 may show .* 'tensorboard>=2.21'"):
+        board.start(tmp_path / "shown", 0)
 
 
 @pytest.mark.slow

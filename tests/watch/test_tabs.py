@@ -40,7 +40,7 @@ TABS = {
 )
 def test_a_configuration_names_files_of_its_own_folder_alone(line, is_plain):
     config = f'embeddings {{\n  tensor_name: "hidden:00002"\n  {line}\n}}\n'
-    assert projector.is_plain(config.encode()) == is_plain
+    assert (projector.checked(config.encode()) is not None) == is_plain
 
 
 def test_a_configuration_that_names_others_is_left_out(berg, tmp_path):
@@ -50,6 +50,24 @@ def test_a_configuration_that_names_others_is_left_out(berg, tmp_path):
     assert done.returncode == 0 and "projector_config.pbtxt is left out" in done.stderr
     assert not list(Path(done.stdout.strip()).rglob(projector.CONFIG))
     assert list(Path(done.stdout.strip()).rglob("tensors.tsv"))
+
+
+def test_what_is_written_of_a_configuration_is_what_was_understood(berg):
+    """Each character that some reader takes for the end of a line is one then, for all of them."""
+    line = 'embeddings {\x0btensor_name: "a"\u2028metadata_path: "1/metadata.tsv"\x85}'
+    path = "berg_results/odd/projector_config.pbtxt"
+    berg.bucket.write(path, line)
+    folder = Path(berg("tensorboard", "odd", "--once").stdout.strip())
+    written = folder / "odd/projector_config.pbtxt"
+    assert written.read_text().splitlines() == [
+        "embeddings {",
+        'tensor_name: "a"',
+        'metadata_path: "1/metadata.tsv"',
+        "}",
+    ]
+    berg.bucket.write(path, 'embeddings { metadata_path: "/etc/passwd" }')
+    left = berg("tensorboard", "odd", "--once")
+    assert "projector_config.pbtxt is left out" in left.stderr and not written.exists()
 
 
 def profile(folder: Path) -> bytes:
