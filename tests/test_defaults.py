@@ -71,7 +71,7 @@ def test_a_repo_says_what_its_jobs_are(berg, file):
 def test_what_is_given_comes_first(berg):
     (berg.repo / "berg.toml").write_text(REPO.replace("[tool.berg]", 'image = "no-such-image"'))
     (berg.repo / "setup.sh").write_text("true\n")
-    image = ("--image", "common-cu124-debian-11-py310")
+    image = ("--image", "common-cu124-v20250325-debian-11-py310")
     refused(berg, "run", "--dry-run", "true", says=("'no-such-image'",))
     plan, body = planned(
         berg, *image, "-t", "v100", "--zone", "us-central1-a", "--disk-gb", "80", "true"

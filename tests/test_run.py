@@ -284,13 +284,13 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
         ([], "g2-standard-12", ""),
         (["-t", "t4", "-g", "4"], "n1-standard-32", "nvidia-tesla-t4:4"),
         (
-            ["-t", "p100", "--image", "common-cu124-debian-11-py310"],
+            ["-t", "p100", "--image", "common-cu124-v20250325-debian-11-py310"],
             "n1-standard-8",
             "nvidia-tesla-p100:1",
         ),
         (["-t", "a100", "-g", "8"], "a2-highgpu-8g", ""),
         (["-t", "h100", "-g", "8"], "a3-highgpu-8g", ""),
-        (["-t", "rtx-pro-6000", "-c", "12"], "g4-standard-12", ""),
+        (["-t", "rtx-pro-6000"], "g4-standard-48", ""),
         (["--machine-type", "c4-standard-8"], "c4-standard-8", ""),
         (["--machine-type", "n4-standard-16"], "n4-standard-16", ""),
         (

@@ -132,13 +132,27 @@ def test_names_that_are_not_clear_are_not_guessed(berg, name, said):
     assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["v6e-8", "v6e-2x4", "ct6e-standard-8t"])
-def test_eight_chips_of_v6e_are_one_machine(berg, name):
-    """Two machines with four each are a slice of Kubernetes' alone."""
+@pytest.mark.parametrize("name", ["v6e-8", "v6e-2x4"])
+def test_eight_chips_of_v6e_are_a_slice_of_two_machines(berg, name):
     done = berg("run", "--tpu", name, "--dry-run", "-n", "eight", "true")
+    assert done.returncode == 0 and "2 machines, each ct6e-standard-4t" in done.stderr, done.stderr
+    assert '"acceleratorTopology": "2x4"' in done.stdout and "8 chips" in done.stderr
+
+
+def test_one_machine_with_eight_chips_is_had_by_its_type_alone(berg, cloud):
+    done = berg("run", "--tpu", "ct6e-standard-8t", "--dry-run", "-n", "eight", "true")
     body = json.loads(done.stdout)
     assert body["machineType"].endswith("/ct6e-standard-8t") and "8 chips" in done.stderr
     assert body["advancedMachineFeatures"] == {"threadsPerCore": 1}
+
+
+@pytest.mark.slow
+def test_a_slice_of_eight_chips_runs(berg, cloud):
+    """The machine with eight, which is never there, would not."""
+    done = berg("run", "-n", "eight", "--tpu", "v6e-8", "--wait", "echo $TPU_WORKER_ID of two")
+    assert done.returncode == 0, done.stderr
+    logs = b"".join(berg.objects(".berg/logs/eight/").values())
+    assert b"0 of two" in logs and b"1 of two" in logs
 
 
 def test_a_cube_that_google_does_not_list_is_asked_for_with_a_word_of_caution(berg):
@@ -173,7 +187,7 @@ def test_tpus_lists_what_there_is(berg):
     assert (
         rows["v6e-4x4"]["machine_type"] == "ct6e-standard-4t" and ZONE in rows["v6e-4x4"]["zones"]
     )
-    assert rows["v6e-2x4"]["hosts"] == 1 and rows["tpu7x-2x2x1"]["zones"] == ["us-central1-c"]
+    assert rows["v6e-2x4"]["hosts"] == 2 and rows["tpu7x-2x2x1"]["zones"] == ["us-central1-c"]
     table = berg("gpus", "--tpu").stdout
     assert table == berg("tpus").stdout, "its name of before"
     assert len(table.splitlines()) == len(rows) + 1 and "v5p-4x4x4" in table

@@ -136,7 +136,8 @@ OLD_TORCH = "https://download.pytorch.org/whl/cu126"
 OPEN_MODULES = re.compile(r".*nvidia-(5[5-9]|[6-9]\d)\d\b.*")
 OPEN_DRIVEN = 7.5
 # An image of Google's for the others: at its first boot it installs a driver of before, if told to.
-OLD_IMAGE = "common-cu124-debian-11-py310"
+# By its name: a family whose images are all deprecated is not found.
+OLD_IMAGE = "common-cu124-v20250325-debian-11-py310"
 # families beside those in CPUS
 CPU_QUOTAS = {
     "n2": "N2_CPUS",
@@ -367,6 +368,11 @@ def check(shape: Shape, image: str, spot: bool) -> None:
             f"{kind} cannot be had on demand: Google offers it as a Spot machine, with flex-start "
             "or from a "
             f"reservation. Add --spot or --flex{others}"
+        )
+    if kind in FRACTIONS:
+        raise BergError(
+            f"{kind} has {FRACTIONS[kind]} of a GPU, which only NVIDIA's driver for virtual GPUs "
+            "finds, and berg knows no image of Google's that has it. Take a whole GPU: leave out -c"
         )
     if shape.num_gpus:
         check_image(shape.gpu_type, image)

@@ -51,7 +51,7 @@ def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     if is_sweep:
         raise BergError(
             f"--tpu {spec.tpu} is a slice of {choice.hosts} machines: each job of a sweep runs on "
-            "one machine"
+            "one machine. See: berg gpus --tpu"
         )
     return replace(choice, is_slice=True)
 

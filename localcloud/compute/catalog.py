@@ -166,6 +166,8 @@ BUILT_IN = {
     "g4-standard-192": (192, 737280, "nvidia-rtx-pro-6000", 4),
     "g4-standard-384": (384, 1474560, "nvidia-rtx-pro-6000", 8),
 }
+# Parts of one GPU are in one zone alone.
+FRACTIONS = {f"g4-standard-{cpus}": "us-central1-b" for cpus in (6, 12, 24)}
 # Machine types by how their names begin -> the provisioning models that they can be had with;
 # others with all.
 MODELS = {
@@ -308,6 +310,7 @@ class Image:
     disk_gb: int
     created: str
     plain: bool = False  # without the machine learning python that machines.py prepares
+    deprecated: bool = False  # had by its name alone
 
 
 DEEP_LEARNING = "deeplearning-platform-release"
@@ -329,11 +332,12 @@ IMAGES = {
     ]
     + [  # without a driver until its first boot
         Image(
-            "common-cu124-v20241224-debian-11-py310",
+            "common-cu124-v20250325-debian-11-py310",
             "common-cu124-debian-11-py310",
             "Common, CUDA 12.4, Debian 11, Python 3.10",
             50,
-            "2024-12-24T08:00:00.000-07:00",
+            "2025-03-25T08:00:00.000-07:00",
+            deprecated=True,
         )
     ],
     # One that somebody made of a machine, with conda and an environment for berg.
@@ -485,7 +489,7 @@ def machine_types_in(zone: str) -> list[MachineType]:
     types += [
         MachineType(name, *row)
         for name, row in BUILT_IN.items()
-        if zone in accelerator_zones(row[2])
+        if zone in accelerator_zones(row[2]) and FRACTIONS.get(name, zone) == zone
     ]
     return types + [
         MachineType(name, cpus, memory)

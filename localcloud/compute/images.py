@@ -80,6 +80,7 @@ def image_resource(project: str, image: catalog.Image) -> dict:
         "selfLink": LINK + path,
         "labelFingerprint": "42WmSpB8rSM=",
         "storageLocations": ["us"],
+        **({"deprecated": {"state": "DEPRECATED"}} if image.deprecated else {}),
     }
 
 

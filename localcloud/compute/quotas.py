@@ -128,7 +128,9 @@ def shortage(compute: Compute, instance: Instance) -> dict | None:
     if compute.is_there(instance):  # its disks count already
         needs = {key: value for key, value in needs.items() if key not in DISK_METRICS}
     error = quota_error(compute, instance.project, catalog.ZONES[instance.zone], needs)
-    if not error and compute.stockouts.get(instance.zone, 1) <= 0:
+    is_scarce = last(instance.resource["machineType"]) in tpus.SCARCE
+    is_scarce = is_scarce and not compute.settings.eight_chips
+    if not error and (is_scarce or compute.stockouts.get(instance.zone, 1) <= 0):
         error = stockout_error(compute, instance.project, instance.zone, instance.resource)
         is_tpu = last(instance.resource["machineType"]) in tpus.MACHINE_TYPES
         if is_tpu and not instance.valid_seconds:  # after minutes of STAGING, seen in 2026-07

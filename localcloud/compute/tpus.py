@@ -47,7 +47,7 @@ ALL = (
     Generation(
         *("v6e", "CT6E", "PREEMPTIBLE_TPU_V6E", "0x006f"),
         *("us-central1-a us-east5-ab europe-west4-a southamerica-west1-a", 1),
-        *("ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", FLAT[1:]),
+        *("ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", FLAT),
         "tpu-v6e-slice",
     ),
     Generation(
@@ -87,6 +87,8 @@ MACHINE_TYPES = {
 NODES_ALONE = ("v4", "v5e")  # generations whose machines are nodes of Kubernetes alone
 IN_SLICES = 4  # chips of a machine of a slice
 QUOTAS = {each.quota: 256 for each in ALL} | {each.preemptible: 1536 for each in ALL}
+# of which no zone has any, unless the setting `eight_chips` says so
+SCARCE = ("ct6e-standard-8t",)
 SINGLE_THREADED = ("ct6e-standard-8t",)  # had with advancedMachineFeatures.threadsPerCore 1 alone
 
 
@@ -112,8 +114,7 @@ def is_topology_of_nodes(machine_type: str, topology: str) -> bool:
     generation = generation_of(machine_type)
     if generation is None or chips_of(machine_type) != IN_SLICES:
         return False
-    flat = FLAT if generation.name == "v6e" else ()
-    return topology in (*generation.topologies, *flat)
+    return topology in generation.topologies
 
 
 def is_placed_by_workload(machine_type: str) -> bool:

@@ -125,7 +125,13 @@ def test_a_conflict(berg):
         (["-g", "1", "-t", "p100", "-c", "64"], ("1 to 16 vCPUs", "choose -c")),
         (
             ["-g", "1", "-t", "p100"],
-            ("6.0", "7.5 and up", "--image common-cu124-debian-11-py310", "cu126", "-t l4"),
+            (
+                "6.0",
+                "7.5 and up",
+                "--image common-cu124-v20250325-debian-11-py310",
+                "cu126",
+                "-t l4",
+            ),
         ),
         (["-g", "1", "-t", "h100"], ("a3-highgpu-1g cannot be had on demand", "--spot", "-g 8")),
         (
@@ -311,7 +317,7 @@ def test_stockout_and_quota_name_every_zone(berg, cloud):
     }
     cloud.fault("compute.instances.insert", operation_error=stockout, times=2)
     says = (*(f"{zone}: out of stock" for zone in zones), "--zone")
-    p100 = ("run", "-t", "p100", "--image", "common-cu124-debian-11-py310", "true")
+    p100 = ("run", "-t", "p100", "--image", "common-cu124-v20250325-debian-11-py310", "true")
     refused(berg, *p100, says=says)
     quota = {
         "code": "QUOTA_EXCEEDED",

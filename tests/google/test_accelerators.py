@@ -134,7 +134,7 @@ IMAGE = Config.default_image
             (1, "v100", None, None),
             IMAGE,
             False,
-            "v100 has 7.0. Give --image common-cu124-debian-11",
+            "v100 has 7.0. Give --image common-cu124-v20250325-debian-11",
         ),
         ((1, "p100", None, None), "common-cu128-ubuntu-2204-nvidia-570", False, "7.5 and up"),
         ((1, "p100", None, None), "pytorch-2-9-cu128-debian-12", False, "7.0 to 12.0"),
@@ -142,6 +142,12 @@ IMAGE = Config.default_image
         ((2, "h100", None, None), IMAGE, False, "a3-highgpu-2g cannot be had on demand"),
         ((8, "h200", None, None), IMAGE, False, "Add --spot"),
         ((4, "gb200", None, None), IMAGE, True, "reservations only"),
+        (
+            (1, "rtx-pro-6000", 12, None),
+            IMAGE,
+            True,
+            "has 1/4 of a GPU, which only NVIDIA's driver",
+        ),
     ],
 )
 def test_what_cannot_be_had_like_this_is_refused(wishes, image, spot, words):

@@ -222,11 +222,10 @@ def test_one_machine_with_tpus_is_checked_like_one_with_gpus(client):
     client.delete("one", ZONE)
 
 
-def test_two_machines_of_four_v6e_chips_are_no_slice(client):
-    """That shape is Kubernetes' alone; on Compute Engine 2x4 is one machine with eight chips."""
+def test_two_machines_of_four_v6e_chips_are_a_slice(client):
     template(client, machine_type="ct6e-standard-4t")
-    refused = error(client.call("POST", GROUPS, group_body("s", policy(client, "2x4"))))
-    assert "ct6e-standard-4t does not support accelerator topology 2x4." in refused[2]
+    made = client.call("POST", GROUPS, group_body("s", policy(client, "2x4")))
+    assert "error" not in client.wait(made)
 
 
 def test_eight_chips_take_one_thread_on_each_core(client):
@@ -238,9 +237,13 @@ def test_eight_chips_take_one_thread_on_each_core(client):
         refused = error(client.call("POST", insert, {**body, "advancedMachineFeatures": features}))
         assert refused[0] == 400 and "threadsPerCore" in refused[2], refused
     once = {"threadsPerCore": 1}
+    full = client.wait(client.call("POST", insert, {**body, "advancedMachineFeatures": once}))
+    assert "error" in full, "no zone has room for it"
+    client.control("settings", {"eight_chips": 1})
     client.wait(client.call("POST", insert, {**body, "advancedMachineFeatures": once}))
     assert client.get("eight", ZONE)["advancedMachineFeatures"] == once
     client.delete("eight", ZONE)
+    client.control("settings", {"eight_chips": 0})
 
 
 def test_all_or_none_until_there_is_room(client):
