@@ -18,7 +18,7 @@ from typing import Any
 from berg import BergError, config
 from berg.config import Config
 from berg.google.explain import explain
-from berg.google.fetch import fetch
+from berg.google.fetch import RepoFile, fetch
 from berg.google.storage import Bucket
 from berg.job import State
 from berg.laptop import defaults, ending, fits, jobs, latest, launch, logs, results
@@ -117,7 +117,10 @@ class Job:
         with explained(self.config):
             prefix, _ = results.find(self.config, self.name)
             target = Path(folder).expanduser() if folder else Path.home() / prefix
-            _, files, left = fetch(Bucket(self.config), prefix, target)
+            _, files, found = fetch(Bucket(self.config), prefix, target)
+        left = {name: error for name, error in found.items() if not isinstance(error, RepoFile)}
+        for name in found.keys() - left.keys():
+            log.warning("%s was left out: it could configure programs on this computer", name)
         if left or not files:
             why = (
                 "; ".join(f"{name}: {error}" for name, error in left.items())

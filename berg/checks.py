@@ -7,6 +7,7 @@ import functools
 import json
 import re
 import shlex
+import unicodedata
 from dataclasses import fields
 from typing import Any, get_args, get_origin
 
@@ -24,6 +25,7 @@ FILE_NAME = re.compile(
     r"(model|weights|checkpoint|ckpt|best|last|final|log|out(put)?|predictions|metrics|report)",
     re.I,
 )
+REPOS = {".git", ".hg", ".svn"}
 COMMIT = re.compile(r"[0-9a-f]{1,64}")  # or its beginning; git would take others for options
 FILE = re.compile(
     r"\.(txt|log|out|jsonl?|[ct]sv|ya?ml|parquet|np[yz]|pth?|pkl|ckpt|h5|safetensors|png|jpg|t?gz)$"
@@ -107,9 +109,24 @@ def check_bounds(job: Any) -> None:
 
 
 def check_results_dir(results_dir: str) -> str:
-    """A results dir is a relative path of plain parts; it becomes a folder here, there and in the
-    bucket.
+    """Return a results dir, which becomes a folder here, there and in the bucket; raise BergError
+    for one that cannot.
     """
+    if names_repo(results_dir):
+        raise BergError(f"{results_dir!r} cannot be a results dir: a version control reads it")
+    return check_folder(results_dir)
+
+
+def names_repo(path: str) -> bool:
+    """Whether a part of a path is one where git, Mercurial or Subversion has its settings, which
+    can name programs. Disks of macOS fold case, and one kind ignores marks of format.
+    """
+    plain = "".join(each for each in path if unicodedata.category(each) != "Cf")
+    return not REPOS.isdisjoint(plain.casefold().split("/"))
+
+
+def check_folder(results_dir: str) -> str:
+    """Return a relative path of plain parts below berg_results; raise BergError for another one."""
     parts = results_dir.split("/")
     if any(part in ("", ".", "..") for part in parts) or re.search(
         r"[\x00-\x1f\\*?\[\]#]", results_dir

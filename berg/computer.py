@@ -41,6 +41,14 @@ def program(name: str) -> str:
     return shutil.which(name) or name
 
 
+def python(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of Berg's python. It does not look for modules in the
+    folder that it is started in, as `python -m` does.
+    """
+    launcher = Path(__file__).resolve().with_name("launcher.py")
+    return [sys.executable, "-I", str(launcher), module, *arguments]
+
+
 def check_free(port: int) -> None:
     """Raise OSError if somebody listens at a port of this computer.
 

@@ -111,8 +111,11 @@ def end_orphans(folder: Path) -> bool:
     if not any(processes.first_process(path) for path in left):
         return False
     command = [sys.executable, "-m", "localcloud", str(folder), "--end-machines"]
+    home = Path(__file__).parent.parent  # as in `start`
     with (folder / "server.log").open("ab") as log:
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
+        subprocess.run(
+            command, cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
+        )
     return True
 
 

@@ -20,9 +20,11 @@ from pathlib import Path
 import pytest
 from conftest import Berg, settle, wait_for
 from pods import cluster
+from traps import Traps
 
 from berg import job, plan
 from berg.google import grants, secret
+from berg.google.sending import WRITER
 from berg.places import manifest
 from localcloud.identity.tokens import Tokens
 from localcloud.machines import sshd
@@ -38,7 +40,31 @@ VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another pers
 # What other files of tests try: packs in tests/code/, the port of a tunnel in tests/test_notebook.py,
 # a person's own ssh configuration in tests/test_ssh.py.
 # browsers and TensorBoard in tests/watch/.
+# The traps of a clone and of an archive are in tests/test_traps.py.
 ELSEWHERE = [
+    (
+        "a cloned repo with `berg/`, `git/`, `google/`, `tensorboard/` or `sitecustomize.py`, in "
+        "which any command of Berg is started",
+        "none of them is imported",
+    ),
+    (
+        "a cloned repo with a bare repo among its files, whose `core.fsmonitor` or hooks name a "
+        "program",
+        "the program is not started",
+    ),
+    (
+        "an unpacked archive with a repo in it, whose `core.fsmonitor`, hooks or filters name a "
+        "program",
+        "the program is not started",
+    ),
+    (
+        "an unpacked archive with a repo in it, whose `core.worktree` or `.git` leads elsewhere",
+        "nothing from there goes along as code",
+    ),
+    (
+        "an unpacked archive with a link to a private key, `berg data push`",
+        "refused, with the name of the link",
+    ),
     (
         "a machine that you log in to, to have what `Host *` of your `~/.ssh/config` gives: the ssh "
         "agent, X11, forwarded ports, variables",
@@ -1096,3 +1122,146 @@ def test_what_decompresses_to_gigabytes_stays_as_small_as_it_is(berg, rows, tmp_
         (f"{what} with `contentEncoding: gzip` that decompresses to gigabytes", "read as stored")
         for what in BOMBS
     ]
+
+
+# --- programs of the laptop, and files that others wrote
+
+
+@pytest.mark.parametrize("by", ["the job itself", "another job's token"])
+def test_fetch_brings_no_repo_and_starts_git_in_nothing_that_it_brought(berg, rows, tmp_path, by):
+    traps = Traps(tmp_path / "notes")
+    traps.lay_repo(tmp_path / "made")
+    record(berg, "victim", results_dir="run7/a", created_by="tester")
+    top = "run7/" if by == "the job itself" else ""
+    for number, path in enumerate(sorted((tmp_path / "made").rglob("*"))):
+        if path.is_file():
+            name = f"berg_results/{top}{path.relative_to(tmp_path / 'made')}"
+            berg.bucket.write(name, path.read_bytes(), metadata={WRITER: "victim/x"})
+            folder = name.rpartition("/")[0].removeprefix("berg_results").strip("/")
+            where = f".berg/folders/victim/{number}"
+            berg.bucket.write(where, b"", metadata={"folder": folder})
+    berg.bucket.write("berg_results/run7/a/loss", b"0.1", metadata={WRITER: "victim/x"})
+    berg.bucket.write("berg_results/run7/a/.GIT/config", b"evil", metadata={WRITER: "victim/x"})
+    fetched = berg("fetch", "victim", HOME=str(berg.home))
+    here = berg.home / "berg_results"
+    assert fetched.returncode == 0 and (here / "run7/a/loss").exists(), fetched.stderr
+    assert traps.sprung() == [] and not list(here.rglob(".[gG][iI][tT]")), fetched.stderr
+    assert re.search(r"Left out: \d+ files below .git, .hg or .svn, such as ", fetched.stderr)
+    rows.append(
+        (
+            f"{by}, to bring a `.git` with `core.fsmonitor` above results, `berg fetch`",
+            "left out, and said; git does not start there",
+        )
+    )
+
+
+def test_fetch_brings_nothing_to_the_top_and_nothing_of_another_user(berg, rows):
+    for name, user in (("victim", "tester"), ("theirs", "ann"), ("mine", "tester")):
+        record(berg, name, created_by=user)
+        berg.bucket.write(f"berg_results/{name}/loss", b"0.1", metadata={WRITER: f"{name}/x"})
+    for number, folder in enumerate(("", "theirs/deep", "mine/deep", "free")):
+        where = f".berg/folders/victim/{number}"
+        berg.bucket.write(where, b"", metadata={"folder": folder})
+        name = f"berg_results/{folder}/planted".replace("//", "/")
+        berg.bucket.write(name, b"x", metadata={WRITER: "victim/x"})
+    fetched = berg("fetch", "victim", HOME=str(berg.home))
+    here = berg.home / "berg_results"
+    assert fetched.returncode == 0, fetched.stderr
+    found = {str(path.relative_to(here)) for path in here.rglob("*") if path.is_file()}
+    assert found == {"victim/loss", "mine/deep/planted", "free/planted"}
+    where = f"gs://{berg.bucket_name}/berg_results"
+    assert f"Left out: 1 file in {where}, which is above all results" in fetched.stderr
+    assert f"Left out: 1 file in {where}/theirs/deep, which is another user's" in fetched.stderr
+    rows.append(
+        (
+            "another job's token, to claim files at the top of the results for a job",
+            "left out, and said",
+        )
+    )
+    rows.append(
+        ("another job's token, to claim files in another user's results", "left out, and said")
+    )
+
+
+def test_a_state_whose_results_folder_is_a_repo_s_is_damaged(berg, rows):
+    record(berg, "sly", results_dir=".git/hooks")
+    berg.bucket.write("berg_results/.git/hooks/pre-commit", b"evil")
+    refused = berg("fetch", "sly", HOME=str(berg.home))
+    assert refused.returncode == 1 and "damaged" in refused.stderr, refused.stderr
+    assert not (berg.home / "berg_results").exists()
+    rows.append(("a state with `.git/hooks` as results folder, `berg fetch`", "damaged"))
+
+
+BUILDER = """#!/bin/sh
+case "$1 $2" in
+"build --platform") for last; do :; done; cp -a "$last" "$KEPT"; cp "$(dirname "$last")/Dockerfile" "$KEPT-file" ;;
+"manifest inspect") echo '{"manifests": [{"platform": {"os": "linux", "architecture": "amd64"}}]}' ;;
+esac
+"""
+
+
+@pytest.fixture
+def build(berg, tmp_path):
+    """Builds an image of the repo with a builder that keeps the context."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/podman").write_text(BUILDER)
+    (tmp_path / "bin/podman").chmod(0o755)
+    (berg.repo / "Dockerfile").write_text("FROM scratch\nCOPY . .\n")
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+
+    def run(*options: str):
+        kept = {"PATH": path, "KEPT": str(tmp_path / "context")}
+        return berg("image", "build", "--builder", "podman", *options, **kept), tmp_path / "context"
+
+    return run
+
+
+@pytest.mark.parametrize("name", [".dockerignore", ".containerignore"])
+def test_an_image_writes_through_no_link_of_a_clone(berg, rows, build, tmp_path, name):
+    (tmp_path / "hook").write_text("mine")
+    (berg.repo / name).symlink_to(tmp_path / "hook")
+    (berg.repo / "Dockerfile.dockerignore").write_text("evil")
+    refused, context = build()
+    assert (tmp_path / "hook").read_text() == "mine" and not context.exists()
+    assert f"{name} is a link to {tmp_path / 'hook'}, which is not among" in refused.stderr
+    rows.append(
+        (
+            f"a cloned repo whose `{name}` is a link to a file of the laptop, `berg image build`",
+            "nothing is written there",
+        )
+    )
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.dockerignore", ".dockerignore"])
+def test_an_image_has_no_file_that_a_link_of_a_clone_leads_to(berg, rows, build, tmp_path, name):
+    (tmp_path / "key").write_text("private")
+    (berg.repo / ".gitignore").write_text(".env\n")
+    (berg.repo / ".env").write_text("private")
+    for target in (tmp_path / "key", ".env"):
+        (berg.repo / name).unlink(missing_ok=True)
+        (berg.repo / name).symlink_to(target)
+        refused, context = build()
+        assert refused.returncode == 1 and "which is not among the files that" in refused.stderr
+        assert not context.exists() and "private" not in refused.stderr
+    rows.append(
+        (
+            f"a cloned repo whose `{name}` is a link to a private key, `berg image build`",
+            "refused; it is not read",
+        )
+    )
+
+
+def test_an_image_is_made_of_links_that_stay_in_the_repo(berg, build):
+    (berg.repo / "docker").mkdir()
+    (berg.repo / "docker/gpu").write_text("FROM gpu\n")
+    (berg.repo / "Dockerfile").unlink()
+    (berg.repo / "Dockerfile").symlink_to("docker/gpu")
+    (berg.repo / "Dockerfile.dockerignore").symlink_to("docker/ignored")
+    (berg.repo / "docker/ignored").write_text("*.log\n")
+    (berg.repo / "etc").symlink_to("/etc")
+    built, context = build()
+    assert built.returncode == 0, built.stderr
+    assert context.with_name("context-file").read_text() == "FROM gpu\n"
+    links = {name: str((context / name).readlink()) for name in ("Dockerfile", "etc")}
+    assert links == {"Dockerfile": "docker/gpu", "etc": "/etc"}
+    assert (context / ".dockerignore").read_text() == "*.log\n"

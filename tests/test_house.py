@@ -1,6 +1,7 @@
 """The house: which folder may import from which, and that no modules import each other in a circle."""
 
 import ast
+import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -21,6 +22,7 @@ ROOMS = {
         "words",
         "gate",
         "computer",
+        "launcher",
     },
     "states": {"states"},
     "plan": {"plan"},
@@ -162,3 +164,15 @@ def test_what_is_printed_goes_through_one_door(name):
         return
     text = MODULES[name].read_text()
     assert "click.echo" not in text and "click.secho" not in text and "sys.stdout.write" not in text
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_git_and_python_start_by_one_door(name):
+    """Else they would obey the folder that a person is in; machines are the job's own."""
+    if room_of(name) in ("machine", "worker"):
+        return
+    text = MODULES[name].read_text()
+    assert name == "berg.code.git" or not re.search(r"gitpython\.(Git|Repo)\b", text)
+    assert not re.search(r"sys\.executable,\s*\"-[mc]\"", text), "see computer.python"
+    starts = re.findall(r"(?:run|Popen|call)\(\s*\[\s*\"git\"", text)
+    assert not starts, "see berg/code/git.py"

@@ -411,7 +411,7 @@ def test_a_default_dockerfile_whose_image_pods_run(berg, cluster, image, podman,
     fill(berg.repo, **PROJECT_FILES)
     built = image("--push", "--python", version, "--platform", HERE)
     assert built.returncode == 0, built.stderr
-    assert "has no Dockerfile; this one is taken" in built.stderr
+    assert "has no Dockerfile; this one is used" in built.stderr
     assert f"FROM python:{version}-slim\nRUN command -v git" in built.stderr
     assert (
         "COPY requirements.txt ./\nRUN pip install --no-cache-dir -r requirements.txt\nCOPY . .\n"

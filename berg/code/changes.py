@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from berg import BergError
-from berg.code import snapshot
+from berg.code import git, snapshot
 from berg.code.files import Files, of_commit
 
 PREFIX = ".berg/repos/"  # where packs are in the bucket
@@ -34,20 +34,21 @@ def between(
         bring(folder, [before, after], open_pack)
         options = ["--no-color", "--no-ext-diff", "--no-textconv", "--stat", "--patch"]
         commits = [commit(before), commit(after)]
-        return snapshot.text(folder, "diff", *options, *commits, "--")
+        return git.text(folder, "diff", *options, *commits, "--")
     except gitpython.GitCommandError as error:
-        raise BergError(f"the code cannot be compared: {snapshot.last_line(error)}") from None
+        raise BergError(f"the code cannot be compared: {git.last_line(error)}") from None
 
 
 def bring(
     folder: Path, descriptions: list[dict[str, Any]], open_pack: Callable[[str], IO[bytes]]
 ) -> None:
     """Make a repo without a working tree, of the packs of snapshots."""
+    git.isolate(folder)
     snapshot.init(folder, commit(descriptions[0]))
     snapshot.write_shallow(folder, [cut for each in descriptions for cut in cuts(each)])
     for name in dict.fromkeys(pack for each in descriptions for pack in packs(each)):
         with open_pack(name) as stream:
-            snapshot.git(folder, "index-pack", "--fix-thin", "--stdin", stdin=stream)
+            git.run(folder, "index-pack", "--fix-thin", "--stdin", stdin=stream)
 
 
 def files_of(
@@ -62,7 +63,7 @@ def files_of(
     try:
         bring(folder, [description], open_pack)
     except gitpython.GitCommandError as error:
-        raise BergError(f"the code cannot be read: {snapshot.last_line(error)}") from None
+        raise BergError(f"the code cannot be read: {git.last_line(error)}") from None
     return of_commit(folder, commit(description))
 
 

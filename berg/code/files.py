@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from berg import BergError
-from berg.code.snapshot import Snapshot, git, names, objects_of
+from berg.code.git import names
+from berg.code.git import run as git
+from berg.code.snapshot import Snapshot, objects_of
 
 LINK = "120000"  # the mode of a symbolic link
 MOST_LINKS = 8  # that are followed, one after the other

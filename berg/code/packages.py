@@ -22,6 +22,8 @@ import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path, PurePosixPath
 
+import berg
+from berg import computer
 from berg.code.dist import UNCHECKED, keep
 from berg.config import home
 
@@ -45,8 +47,8 @@ DOWNLOAD = (
     "manylinux2014_x86_64",
 )
 MODULES = (
-    "import sys, berg.worker, google.cloud.storage; print(*(getattr(each, '__file__', None) "
-    "for each in [*sys.modules.values()]), sep='\\n')"
+    "import sys; sys.path += sys.argv[1:]; import berg.worker, google.cloud.storage; "
+    "print(*(getattr(each, '__file__', None) for each in [*sys.modules.values()]), sep='\\n')"
 )
 ANY_PYTHON = '''\
 """What the compiled module of this name does, for a python that it was not compiled for."""
@@ -155,8 +157,11 @@ def bytecode(sources: dict[str, Path]) -> dict[str, bytes]:
     """What this python compiled the worker's modules to, as far as it did, in a form that holds
     wherever they lie.
     """
+    folders = {str(source).removesuffix(name) for name, source in sources.items()}
+    folders.add(str(Path(berg.__file__).parent.parent))
+    # -I: else python would import what the caller's folder has of these names
     imported = subprocess.run(
-        [sys.executable, "-c", MODULES], capture_output=True, text=True
+        [sys.executable, "-I", "-c", MODULES, *sorted(folders)], capture_output=True, text=True
     ).stdout.splitlines()
     found = {}
     for name, source in sources.items():
@@ -178,7 +183,7 @@ def pip() -> list[str]:
     """Return the command that is pip: an environment that uv made has none of its own."""
     if importlib.util.find_spec("pip") is None and shutil.which("uv"):
         return ["uv", "tool", "run", "pip"]
-    return [sys.executable, "-m", "pip"]
+    return computer.python("pip")
 
 
 def download_library(version: str) -> dict[str, bytes]:

@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError
-from berg.code import snapshot, worktree
+from berg.code import worktree
+from berg.code.git import names
 from berg.code.worktree import Stamp
 from berg.words import plural
 
@@ -172,7 +173,7 @@ def read_checkout(checkout: Checkout) -> None:
     tracked, untracked = worktree.list_files(checkout.git)
     checkout.started = worktree.list_start(checkout.git)
     listed = checkout.remote(["cat", f"{checkout.folder}/.git/berg-pushed"])
-    checkout.pushed = set(snapshot.names(listed.stdout))
+    checkout.pushed = set(names(listed.stdout))
     checkout.has = dict.fromkeys((tracked | untracked) & (checkout.started | checkout.pushed))
 
 

@@ -7,7 +7,10 @@ import tempfile
 from pathlib import Path
 
 from berg import BergError
-from berg.code.snapshot import Snapshot, git, names, objects_folder, text
+from berg.code import git as program
+from berg.code.git import names, text
+from berg.code.git import run as git
+from berg.code.snapshot import Snapshot, objects_folder
 
 
 def take(root: Path, branch: str | None, commit: str | None) -> Snapshot:
@@ -51,7 +54,8 @@ def of_commit(root: Path, repo_name: str, branch: str, commit: str) -> Snapshot:
     snapshot.left_out = [f"{path} (content of Git LFS)" for path in lfs_files(root, commit)]
     for path, inner in submodules(root, commit).items():
         folder = root / path
-        if (folder / ".git").exists() and resolve(folder, inner):
+        is_there = (folder / ".git").exists() and not program.enter(root, folder)
+        if is_there and resolve(folder, inner):
             name = f"{repo_name}.{Path(path).name}"
             snapshot.submodules[path] = of_commit(folder, name, "berg", inner)
         else:

@@ -17,7 +17,6 @@ import json
 import math
 import os
 import re
-import shlex
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from berg import BergError, computer, config, job, words
+from berg.code import git as program
 from berg.code import trees
+from berg.code.git import common_folder, last_line, names, text
+from berg.code.git import run as git
 from berg.code.trees import Entry
 
 MAX_UNTRACKED_BYTES = 1 << 30
@@ -112,53 +114,6 @@ class Snapshot:
 OnProgress = Callable[[int, int], None]  # bytes that were sent, of how many
 
 
-def git(
-    folder: Path,
-    *arguments: str,
-    env: dict[str, str] | None = None,
-    stdin: bytes | IO[bytes] | None = None,
-    stdout: Any = None,
-) -> bytes:
-    """Run git in `folder` and return what it printed, or write that to `stdout`; raises
-    git.GitCommandError.
-
-    Raises BergError for a repo of another user, in which git does nothing.
-    """
-    import git as gitpython
-
-    if isinstance(stdin, bytes):
-        with tempfile.TemporaryFile() as file:
-            file.write(stdin)
-            file.seek(0)
-            return git(folder, *arguments, env=env, stdin=file, stdout=stdout)
-    try:
-        output: Any = gitpython.Git(str(folder)).execute(
-            ["git", *arguments],
-            env=env,
-            istream=stdin,  # type: ignore[arg-type]
-            output_stream=stdout,
-            stdout_as_string=False,
-            strip_newline_in_stdout=False,
-        )
-    except gitpython.GitCommandError as error:
-        if not (found := re.search(r"dubious ownership in repository at '(.*)'", str(error))):
-            raise
-        trust = shlex.join(["git", "config", "--global", "--add", "safe.directory", found[1]])
-        raise BergError(
-            f"git does not trust {found[1]}, which belongs to another user. Run: {trust}"
-        ) from None
-    output_of_git: bytes = output
-    return output_of_git
-
-
-def text(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> str:
-    return git(folder, *arguments, env=env).decode(errors="replace").strip()
-
-
-def names(output: bytes) -> list[str]:
-    return [name.decode(errors="surrogateescape") for name in output.split(b"\0") if name]
-
-
 def find_root(folder: Path) -> Path:
     """Root of the git working tree around `folder`; raises BergError where there is none to run."""
     try:
@@ -167,18 +122,24 @@ def find_root(folder: Path) -> Path:
         raise BergError(
             f"git is not installed. Install it, for example: {computer.install_command('git')}"
         ) from None
+    bare = BergError(
+        f"{folder} is a bare git repo, or in one. Run berg outside of it, in a working tree: git "
+        "worktree add PATH"
+    )
     try:
-        repo = gitpython.Repo(folder, search_parent_directories=True)
-    except gitpython.InvalidGitRepositoryError:
+        found = git(folder, "rev-parse", "--show-toplevel")
+    except gitpython.GitCommandError as error:
+        if re.search("bare repository|must be run in a work tree", str(error)):
+            raise bare from None
         raise BergError(
             f"{folder} is not in a git repo, so the code that ran could not be known. "
             "Run: git init && git add -A && git commit -m start"
         ) from None
-    if repo.working_tree_dir is None:
-        raise BergError(
-            f"{folder} is a bare git repo. Run berg in a working tree of it: git worktree add PATH"
-        )
-    return Path(repo.working_tree_dir)
+    root = Path(os.fsdecode(found.removesuffix(b"\n")))
+    # git before 2.38 takes a bare repo whose configuration names a working tree
+    if not (root / ".git").exists() and "GIT_DIR" not in os.environ:
+        raise bare
+    return root
 
 
 def take(folder: Path) -> Snapshot:
@@ -389,11 +350,6 @@ def update_index(root: Path, env: dict[str, str], paths: list[str], *options: st
         git(root, "update-index", *options, "-z", "--stdin", env=env, stdin=listed)
 
 
-def common_folder(root: Path) -> Path:
-    """Return the folder of git's that all working trees of a repo share."""
-    return Path(text(root, "rev-parse", "--path-format=absolute", "--git-common-dir"))
-
-
 def objects_folder(root: Path) -> Path:
     """Return berg's own folder for new objects of a repo, made for this user alone."""
     key = hashlib.sha256(str(common_folder(root)).encode()).hexdigest()[:16]
@@ -427,17 +383,21 @@ def leave_out(snapshot: Snapshot, found: Found) -> list[str]:
     return found.changed + travelling
 
 
-def repo_that_takes(folder: Path) -> Path | None:
-    """Return the root of the repo around a folder if it would send untracked files of it along."""
+def repo_that_takes(folder: Path, fetched: Path) -> Path | None:
+    """Return the root of the repo around what was fetched if it would send untracked files of a
+    folder of that along. Git starts in that root, never in what was fetched.
+    """
+    import git as gitpython
+
+    root = next((each for each in fetched.resolve().parents if (each / ".git").exists()), None)
+    if root is None:
+        return None
+    listing = ["ls-files", "--others", "--exclude-standard", "-z", "--", str(folder.resolve())]
     try:
-        root = find_root(folder)
-    except BergError:
+        below = names(git(root, "--git-dir=.git", *listing))
+    except gitpython.GitCommandError:  # something else has that name
         return None
-    inside = str(folder.resolve())
-    below = git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", inside)
-    if set(names(below)) <= set(left_to_berg(root)):
-        return None
-    return root
+    return None if set(below) <= set(left_to_berg(root)) else root
 
 
 def beyond(outside: set[str], paths: list[str]) -> list[str]:
@@ -523,8 +483,12 @@ def add_submodules(snapshot: Snapshot, listed: dict[str, Entry | None]) -> dict[
             snapshot.left_out.append(
                 f"{path}/ (a submodule that is not checked out: git submodule update --init)"
             )
+        elif why := program.enter(snapshot.root, inner):
+            snapshot.left_out.append(f"{path}/ ({why})")
         else:
             sub = commit_tree(inner, f"{snapshot.repo_name}.{Path(path).name}", "berg")
+            for name in program.unused_filters(inner):
+                snapshot.doubtful.append(f"{path}/ (git's filter {name} was not run there)")
             snapshot.submodules[path] = sub
             entries[path] = (LINK, sub.commit)
     return entries
@@ -540,22 +504,12 @@ def lfs_content(root: Path, env: dict[str, str], paths: list[str]) -> dict[str, 
     return {**entries_in(git(root, *STAGED, env=inner))}
 
 
-def last_line(error: Any) -> str:
-    output = (
-        error.stderr
-        if isinstance(error.stderr, str)
-        else (error.stderr or b"").decode(errors="replace")
-    )
-    lines = [
-        line for line in output.replace("stderr:", "").strip(" \n'").splitlines() if line.strip()
-    ]
-    # which file; the last line only sums up
-    named = [line for line in lines if line.startswith("error: ")][:1]
-    return [*lines[-1:], *named][-1].strip() if lines else str(error)
-
-
 def write_out(snapshot: Snapshot, folder: Path) -> None:
-    """Write a snapshot's files, and nothing of git's, to a folder."""
+    """Write a snapshot's files, and nothing of git's, to a folder; links as links.
+
+    Raises BergError for a submodule that would land outside: a file system that folds case may
+    take a link for a folder on its path.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         env = {**objects_of(snapshot), "GIT_INDEX_FILE": str(Path(temporary, "index"))}
@@ -570,6 +524,8 @@ def write_out(snapshot: Snapshot, folder: Path) -> None:
             env=env,
         )
     for path, sub in snapshot.submodules.items():
+        if (folder / path).resolve() != folder.resolve() / path:
+            raise BergError(f"the submodule {path} would land at a link's place. Move the link")
         write_out(sub, folder / path)
 
 

@@ -8,12 +8,13 @@ followed.
 
 import os
 import stat
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from berg import BergError
-from berg.code.snapshot import IGNORE_FILE, left_to_berg, names
+from berg.code import git as program
+from berg.code.git import last_line, names
+from berg.code.snapshot import IGNORE_FILE, left_to_berg
 
 # Mode, size in bytes, times of content and of inode in ns: what differs after a save, also where
 # one of them does not.
@@ -24,6 +25,7 @@ RULES = (".gitignore", IGNORE_FILE)
 # there.
 Git = Callable[[str, list[str]], bytes]
 
+HERE = "--git-dir=.git"
 LIST = ["ls-files", "-z", "-t", "--stage", "--cached", "--others", "--exclude-standard"]
 # which snapshot.restore leaves on a machine
 START = [
@@ -39,8 +41,8 @@ DELETED = ["diff-files", "-z", "--name-only", "--diff-filter=D", "--ignore-submo
 
 
 def command(folder: str, arguments: list[str]) -> list[str]:
-    """Git for a repo whose root is `folder`: never for one around it."""
-    return ["git", "-C", folder, "--git-dir=.git", *arguments]
+    """Git of a machine for a repo whose root is `folder`: never for one around it."""
+    return ["git", "-C", folder, HERE, *arguments]
 
 
 def list_files(git: Git, folder: str = "", nested: bool = False) -> tuple[set[str], set[str]]:
@@ -86,14 +88,17 @@ def scan(root: Path) -> dict[str, Stamp | None]:
     lacks it.
     """
 
+    import git as gitpython
+
     def git(folder: str, arguments: list[str]) -> bytes:
-        done = subprocess.run(command(str(root / folder), arguments), capture_output=True)
-        if done.returncode and not folder:
-            raise BergError(
-                f"git cannot list the files of {root}: "
-                f"{done.stderr.decode(errors='replace').strip()}"
-            )
-        return done.stdout
+        if folder and program.enter(root, root / folder):
+            return b""
+        try:
+            return program.run(root / folder, HERE, *arguments)
+        except gitpython.GitCommandError as error:
+            if folder:
+                return b""
+            raise BergError(f"git cannot list the files of {root}: {last_line(error)}") from None
 
     tracked, untracked = list_files(git, nested=True)
     environments = {
@@ -154,12 +159,15 @@ def matters(root: Path, paths: set[str]) -> bool:
     """Whether a change of these paths can be a change of the working tree: not in .git, not
     ignored.
     """
+    import git as gitpython
+
     relative = [os.path.relpath(path, root) for path in paths]
     relative = [path for path in relative if ".git" not in Path(path).parts]
     if not relative or len(relative) > 100:  # asking about many takes longer than a scan
         return bool(relative)
     asked = b"".join(os.fsencode(path) + b"\0" for path in relative)
-    done = subprocess.run(
-        command(str(root), ["check-ignore", "-z", "--stdin"]), input=asked, capture_output=True
-    )
-    return done.returncode != 0 or done.stdout.count(b"\0") < len(relative)
+    try:
+        ignored = program.run(root, HERE, "check-ignore", "-z", "--stdin", stdin=asked)
+    except gitpython.GitCommandError:  # none is
+        return True
+    return ignored.count(b"\0") < len(relative)

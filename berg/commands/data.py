@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -39,14 +39,17 @@ def data() -> None:
 @click.option(
     "--delete", is_flag=True, help="Delete what the bucket has and FOLDER has not, after asking."
 )
+@click.option("--follow-links", is_flag=True, help="Send files outside of FOLDER that links name.")
 @yes_option
 @json_option
-def push(path: Path, where: str, delete: bool, yes: bool, as_json: bool) -> None:
+def push(
+    path: Path, where: str, delete: bool, follow_links: bool, yes: bool, as_json: bool
+) -> None:
     """Send a folder or a file to the bucket; only what changed.
 
     Files are compared by size and crc32c. Interrupted, it goes on where it was when it is called
-    again. Files that are links are sent as what they lead to; links to folders are left out, and
-    named.
+    again. Links to files in FOLDER are sent as those files. Links to files elsewhere are refused
+    without --follow-links. Links to folders are left out, and named.
 
     \b
     berg data push ~/mnist mnist
@@ -62,7 +65,9 @@ def push(path: Path, where: str, delete: bool, yes: bool, as_json: bool) -> None
         raise BergError(f"{path} does not exist: give a folder or a file to send")
     bucket, prefix = data.find(settings, where)
     plan = data.plan_push(bucket, prefix, path)
-    say_left_out(plan)
+    if plan.leading_out and not follow_links:
+        refuse_links(path, plan)
+    say_not_sent(plan)
     if not plan.files:
         raise BergError(f"{path} has no files to send")
     size, began = plan.bytes, time.monotonic()
@@ -90,7 +95,22 @@ def push(path: Path, where: str, delete: bool, yes: bool, as_json: bool) -> None
         plain.echo(f"gs://{bucket.name}/{prefix}")
 
 
-def say_left_out(plan: "Push") -> None:
+def refuse_links(path: Path, plan: "Push") -> NoReturn:
+    """Raise BergError with the links that lead out of the folder, the first ones of them."""
+    from berg import words
+
+    links = [f"{name} leads to {target}" for name, target in plan.leading_out.items()]
+    for line in links[:SHOWN]:
+        say(line)
+    if len(links) > SHOWN:
+        say(f"… and {len(links) - SHOWN:,} more")
+    raise BergError(
+        f"{path} has {words.plural(len(links), 'link')} to files elsewhere, and nothing was sent. "
+        "Delete them, or send those files: --follow-links"
+    )
+
+
+def say_not_sent(plan: "Push") -> None:
     """Name the files that are not sent, the first ones of them."""
     for left, why in list(plan.left_out.items())[:SHOWN]:
         say(f"Left out: {left} ({why})")
@@ -110,8 +130,9 @@ def pull(where: str, folder: Path, as_json: bool) -> None:
     """
     settings = config.load_ready()
     from berg import words
+    from berg.commands.results import say_left_out
     from berg.google import data
-    from berg.google.fetch import fetch
+    from berg.google.fetch import RepoFile, fetch
 
     bucket, prefix = data.find(settings, where)
     listed = existing(bucket, prefix)
@@ -123,6 +144,8 @@ def pull(where: str, folder: Path, as_json: bool) -> None:
         on_progress(done[0])
 
     fetched, files, left = fetch(bucket, prefix, folder, done=note, listed=listed)
+    say_left_out(left)
+    left = {name: error for name, error in left.items() if not isinstance(error, RepoFile)}
     for name, error in left.items():
         say(f"Not brought: {name}: {error}")
     if as_json:

@@ -195,29 +195,30 @@ def fetch_job(
     from berg.google.storage import Bucket
     from berg.laptop import results
 
-    prefix, job_name = asked.prefix, asked.name if asked.stored else None
+    prefix, name, stored = asked.prefix, asked.name, asked.stored
     bucket, target = Bucket(settings), folder or Path.home() / prefix
     said: set[str] = set()
     for _ in passes():
-        state = results.state_of(settings, asked.stored) if asked.stored else None
+        state = results.state_of(settings, stored) if stored else None
         with FileList() as listed:
             found = Fetched()
             found.add(fetch(bucket, prefix, target, listed.add, listed=asked.begun))
-            if job_name:
-                found.add(fetch_beside(bucket, job_name, prefix, folder, listed.add))
+            if stored:
+                whose = (name, stored.state.job.user)
+                found.add(fetch_beside(bucket, whose, prefix, folder, listed.add))
         if not keep or state is None or state.final:
             break
         say_trouble(found.missing, said)
-    if job_name:
-        check_not_removed(bucket, [job_name])
+    if stored:
+        check_not_removed(bucket, [name])
     check_found(found, f"gs://{bucket.name}/{prefix}")
-    print_fetched(found, target, as_json)
-    if state and job_name:
-        say_why(job_name, state)
+    print_fetched(found, target, folder or Path.home() / "berg_results", as_json)
+    if state:
+        say_why(name, state)
     raise_missing(found.missing)
 
 
-def print_fetched(found: Fetched, target: Path, as_json: bool) -> None:
+def print_fetched(found: Fetched, target: Path, fetched: Path, as_json: bool) -> None:
     """Print how many files were brought, and where to."""
     from berg.words import plural
 
@@ -226,22 +227,20 @@ def print_fetched(found: Fetched, target: Path, as_json: bool) -> None:
         plain.echo(json.dumps(about))
         return
     say(f"{found.new} of {plural(found.files, 'file')} new or changed")
-    say_if_code(target)
+    say_if_code(target, fetched)
     plain.echo(target)
 
 
-def say_if_code(folder: Path) -> None:
-    """Say that what was brought is code of a repo from now on, if it lies in one that does not
-    ignore it.
+def say_if_code(folder: Path, fetched: Path) -> None:
+    """Say that what was brought to a folder is code of a repo from now on, if a repo around all
+    that was fetched does not ignore it.
     """
-    if not any((above / ".git").exists() for above in folder.resolve().parents):
-        return
     from berg.code import snapshot
 
-    root = snapshot.repo_that_takes(folder)
+    root = snapshot.repo_that_takes(folder, fetched)
     if root is None:
         return
-    path = folder.resolve().relative_to(root.resolve())
+    path = folder.resolve().relative_to(root)
     ignore = shlex.join(["echo", f"/{path}/"])
     say(
         f"This is in the repo {root}, and goes with its next job as code. Leave it here:\n"
@@ -276,22 +275,37 @@ def passes() -> Iterator[None]:
 
 def fetch_beside(
     bucket: "Bucket",
-    name: str,
+    whose: tuple[str, str],
     prefix: str,
     folder: Path | None,
     on_file: Callable[[str, int], None] = lambda path, size: None,
 ) -> tuple[int, int, dict[str, Exception]]:
     """Bring what a job wrote to other folders than its own; FOLDER then stands for berg_results.
 
-    Returns what fetch() returns.
+    `whose`: the names of the job and of its user. Any job can claim to be this one: nothing is
+    brought to the top of berg_results, or from another user's results.
+
+    Return what fetch() returns.
     """
     from berg import job
     from berg.google import fetch, mirror
+    from berg.laptop import results
+    from berg.words import plural
 
+    name, user = whose
     root, _, own = prefix.partition("/")
-    found = mirror.beside(bucket, f"{root}/", own.rstrip("/"), job.folders_prefix(name), name)
+    found = list(mirror.beside(bucket, f"{root}/", own.rstrip("/"), job.folders_prefix(name), name))
+    by_folder: dict[str, list[Any]] = {}
+    for blob in found:
+        by_folder.setdefault(blob.name.removeprefix(f"{root}/").rpartition("/")[0], []).append(blob)
+    others = results.of_others(bucket, set(by_folder) - {""}, user)
+    for each in sorted({"", *others} & by_folder.keys()):
+        why = "another user's" if each else "above all results"
+        where = shlex.quote(f"gs://{bucket.name}/{root}/{each}".rstrip("/"))
+        say(f"Left out: {plural(len(by_folder.pop(each)), 'file')} in {where}, which is {why}")
+    listed = [blob for each in by_folder.values() for blob in each]
     target = folder or Path.home() / root
-    counts = fetch.fetch(bucket, f"{root}/", target, on_file, listed=found)
+    counts = fetch.fetch(bucket, f"{root}/", target, on_file, listed=listed)
     _, files, _ = counts
     if files == 1:
         say(f"1 of its files is in other folders of {target}")
@@ -324,8 +338,11 @@ class FileList:
 def say_trouble(left: dict[str, Exception], said: set[str]) -> None:
     """Say at once what keeps files from coming, such as a full disk; each reason once."""
     from berg.google.explain import explain
+    from berg.google.fetch import RepoFile
 
     for path, error in left.items():
+        if isinstance(error, RepoFile):
+            continue
         why = explain(error) or getattr(error, "strerror", None) or str(error)
         if why not in said:
             said.add(why)
@@ -347,11 +364,27 @@ def say_why(name: str, state: "State") -> None:
         say(f"{name} {state.state}: {state.reason}")
 
 
+def say_left_out(left: dict[str, Exception]) -> None:
+    """Say which files of repos were left out, the first of them by name."""
+    from berg.google.fetch import RepoFile
+    from berg.words import plural
+
+    names = [path for path, why in left.items() if isinstance(why, RepoFile)]
+    if names:
+        say(
+            f"Left out: {plural(len(names), 'file')} below .git, .hg or .svn, such as "
+            f"{gate.clean(names[0])}: programs on this computer would obey them"
+        )
+
+
 def raise_missing(left: dict[str, Exception]) -> None:
     """Name the files that could not be brought, and raise BergError if there are any."""
     from berg.google.explain import explain
+    from berg.google.fetch import RepoFile
     from berg.words import plural
 
+    say_left_out(left)
+    left = {path: why for path, why in left.items() if not isinstance(why, RepoFile)}
     for path, why in left.items():
         say(f"{path} was not fetched: {explain(why) or why}")
     if left:
@@ -394,7 +427,7 @@ def print_sweep(about: dict[str, Any], num_jobs: int, as_json: bool) -> None:
         return
     files, jobs = plural(about["files"], "file"), plural(num_jobs, "job")
     say(f"{about['fetched']} of {files} of {jobs} new or changed")
-    say_if_code(Path(about["folder"]))
+    say_if_code(Path(about["folder"]), Path(about["folder"]))
     plain.echo(about["table"])
 
 
@@ -413,7 +446,7 @@ def fetch_member(bucket: "Bucket", entry: "Entry", target: Path, found: Fetched)
     found.jobs.append(entry.name)
     new = found.add(fetch(bucket, prefix, target / results))
     if state.elsewhere or state.state != "SUCCEEDED":
-        new += found.add(fetch_beside(bucket, entry.name, prefix, target))
+        new += found.add(fetch_beside(bucket, (entry.name, state.job.user), prefix, target))
     if new:
         say(f"{new:>6} new  {results}")
 

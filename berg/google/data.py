@@ -158,6 +158,7 @@ class Push:
     files: dict[str, Path]  # name in the bucket -> file
     changed: dict[str, int] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)  # path -> why
+    leading_out: dict[str, Path] = field(default_factory=dict)  # path of a link -> where it leads
     extra: list[str] = field(default_factory=list)  # objects without a file
 
     @property
@@ -203,14 +204,23 @@ def is_same(blob: Listed | None, file: Path) -> bool:
 
 
 def add_folder(plan: Push, prefix: str, path: Path) -> None:
-    """Add the files below a folder to a plan; links to folders are left out."""
+    """Add the files below a folder to a plan; links to folders are left out.
+
+    Links to files outside of the folder are noted: their author may be another than the user.
+    """
+    root = path.resolve()
     for folder, folders, files in os.walk(path, onerror=lambda error: left_out(plan, path, error)):
         for each in folders:
             if Path(folder, each).is_symlink():
                 plan.left_out[str(Path(folder, each).relative_to(path))] = "a link to a folder"
         for each in files:
             file = Path(folder, each)
-            add(plan, prefix, file, str(file.relative_to(path)))
+            name = str(file.relative_to(path))
+            if file.is_symlink() and file.is_file():
+                target = file.resolve()
+                if not target.is_relative_to(root):
+                    plan.leading_out[name] = target
+            add(plan, prefix, file, name)
 
 
 def left_out(plan: Push, root: Path, error: OSError) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from berg import BergError, computer
+from berg.checks import names_repo
 from berg.google.checksum import blocks, crc32c_of
 from berg.google.helpers import Helpers
 from berg.google.retry import status_of
@@ -39,6 +40,10 @@ NO_PLACE |= {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY}
 
 class NoPlace(Exception):
     """An object that can have no file in the folder."""
+
+
+class RepoFile(NoPlace):
+    """An object whose file would be a part of a repo's settings; see checks.names_repo."""
 
 
 class Gone(BergError):
@@ -61,20 +66,23 @@ def fetch(
     progress: Callable[[str, int], None] = lambda name, n: None,
     done: Callable[[Any], None] = lambda blob: None,
     listed: Iterable[Any] | None = None,
+    with_repos: bool = False,
 ) -> tuple[int, int, dict[str, Exception]]:
     """Bring the objects under `prefix`, or those `listed`, to `folder`, each below it as below the
     prefix.
 
     Returns how many were new or changed, how many there are, and by their names those that could
-    not be brought, with why: NoPlace, Gone, or trouble that may pass. Files keep the object's time,
-    so that a later fetch recognises them without reading them. `done` hears of the Blob of each,
-    one at a time.
+    not be brought, with why: NoPlace, Gone, or trouble that may pass. Files in folders such as
+    `.git` come only `with_repos`, to a job's machine; elsewhere they are a RepoFile. Files keep the
+    object's time, so that a later fetch recognises them without reading them. `done` hears of the
+    Blob of each, one at a time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     parts, lock = make_parts(folder)
     one = Fetch(bucket, prefix, folder, parts, progress, done)
+    blobs = bucket.list(prefix) if listed is None else listed
     try:
-        one.run(bucket.list(prefix) if listed is None else listed)
+        one.run(blobs if with_repos else without_repos(blobs, one.left))
     finally:
         shutil.rmtree(parts, ignore_errors=True)
         os.close(lock)
@@ -200,6 +208,15 @@ def note_hidden(blobs: Iterable[Any], hidden: set[str]) -> Iterator[Any]:
             hidden.add(blob.name)
         begins.append(blob.name)
         yield blob
+
+
+def without_repos(blobs: Iterable[Any], left: dict[str, Exception]) -> Iterator[Any]:
+    """Yield objects but for those in a repo's own folder; note why those are left."""
+    for blob in blobs:
+        if names_repo(blob.name):
+            left[blob.name] = RepoFile("it could configure programs on this computer")
+        else:
+            yield blob
 
 
 def note_folded(blobs: Iterable[Any], left: dict[str, Exception]) -> Iterator[Any]:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, job
-from berg.checks import check_results_dir
+from berg.checks import check_folder
 from berg.google import fetch
 from berg.google.manifest import Entry, Manifest, block_before, marks
 from berg.google.paths import name_left, shorten
@@ -369,7 +369,12 @@ class Mirror:
     def bring(self, listed: Iterator[Any]) -> tuple[int, dict[str, Exception]]:
         """Bring files once; return how many are new, and what was not brought."""
         new, _, left = fetch.fetch(
-            self.bucket, self.prefix, self.folder, done=self.note_restored, listed=listed
+            self.bucket,
+            self.prefix,
+            self.folder,
+            done=self.note_restored,
+            listed=listed,
+            with_repos=True,
         )
         return new, left
 
@@ -527,7 +532,7 @@ def folder_of(record: Any) -> str | None:
     """Return the folder that a record names, "" for the uppermost; None for what is no folder."""
     folder = (record.metadata or {}).get("folder")
     try:
-        return folder and check_results_dir(folder)
+        return folder and check_folder(folder)
     except BergError:
         return None
 

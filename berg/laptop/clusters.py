@@ -13,14 +13,13 @@ import json
 import shlex
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from berg import BergError, gce
+from berg import BergError, computer, gce
 from berg.config import Config
 from berg.google import (
     accelerators,
@@ -640,7 +639,7 @@ def credentials(config: Config, name: str) -> str:
     """
     cluster = container.find(config, name)
     server, there = k8s.server_of(config, cluster), context(config, container.where(cluster))
-    program = [sys.executable, "-m", "berg", "cluster", "token"]
+    program = computer.python("berg", "cluster", "token")
     if berg := shutil.which("berg"):
         program = [berg, "cluster", "token"]
     arguments = [f"--exec-arg={argument}" for argument in program[1:]]

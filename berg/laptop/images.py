@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, computer, plain, words
-from berg.code import requirements, snapshot
+from berg.code import git, requirements, snapshot
 from berg.config import Config, label
 from berg.google import api, artifacts, builds
 from berg.places import gke
@@ -39,6 +39,8 @@ USER = "oauth2accesstoken"
 LATE = 900  # seconds until what was granted counts everywhere
 # Lines of a requirements.txt that need more of the repo than this file.
 NEEDS_REPO = re.compile(r"^\s*(-[erc]\b|--(editable|requirement|constraint)\b|\.|file:)", re.M)
+# docker asks git about the context, whose files may look like a repo with settings of its own.
+NO_FOREIGN_GIT = {**git.ENVIRONMENT, "BUILDX_GIT_INFO": "0"}
 
 Say = Callable[[str], None]
 
@@ -103,17 +105,18 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
     wanted.check()
     taken = snapshot.take(folder)
     file = wanted.file or taken.root / "Dockerfile"
-    content = file.read_bytes() if file.is_file() else dockerfile(taken, wanted, say).encode()
-    name, tag = wanted.name or label(taken.repo_name) or "image", taken.commit
-    builder = choose(wanted)
-    image = artifacts.full_name(config, name, tag)
-    if wanted.push:
-        prepare_push(config, wanted, name, tag, say)
     with tempfile.TemporaryDirectory(prefix="berg-image-") as temporary:
         context, written = Path(temporary, "context"), Path(temporary, "Dockerfile")
         snapshot.write_out(taken, context)
+        own = file_in(context, taken.root, file)
+        content = own.read_bytes() if own else dockerfile(context, taken.root, wanted, say).encode()
         written.write_bytes(content)
-        leave_out(context, file, taken.root)
+        write_ignore_files(context, taken.root, file)
+        name, tag = wanted.name or label(taken.repo_name) or "image", taken.commit
+        builder = choose(wanted)
+        image = artifacts.full_name(config, name, tag)
+        if wanted.push:
+            prepare_push(config, wanted, name, tag, say)
         given = ["--build-arg", f"PYTHON_VERSION={wanted.python}"] if wanted.python else []
         this = Build(image, context, written, wanted.all_platforms, given)
         say(
@@ -140,14 +143,38 @@ def admit_readers(config: Config, builder: str, say: Say) -> None:
 # --- what goes into it
 
 
-def dockerfile(taken: snapshot.Snapshot, wanted: Wanted, say: Say) -> str:
+def file_in(context: Path, root: Path, file: Path) -> Path | None:
+    """Return where a file of the repo is in the context, through links that stay in it, or None.
+
+    A file that the user named outside of the repo, or that git ignores, is where it is. Raise
+    BergError for a link to what is not in the context: its author may be another than the user.
+    """
+    named = Path(os.path.normpath(Path.cwd() / file))
+    if not named.is_relative_to(root):
+        named = file.parent.resolve() / file.name
+    if not named.is_relative_to(root):
+        return file if file.is_file() else None
+    found = (context / named.relative_to(root)).resolve()
+    if found.is_file() and found.is_relative_to(context.resolve()):
+        return found
+    if not named.is_file():
+        return None
+    if named.resolve() != named:
+        raise BergError(
+            f"{named} is a link to {named.resolve()}, which is not among the files that go into "
+            "the image. Put that file in its place"
+        )
+    return named
+
+
+def dockerfile(context: Path, root: Path, wanted: Wanted, say: Say) -> str:
     """A Dockerfile for a repo without one: the python packages that it names, then its files. `say`
     hears it.
     """
-    named = requirements.arguments(taken.root)
+    named = requirements.arguments(context)
     if not named:
         raise BergError(
-            f"{taken.root} has no Dockerfile, and no requirements.txt, pyproject.toml or setup.py "
+            f"{root} has no Dockerfile, and no requirements.txt, pyproject.toml or setup.py "
             "to make one from. "
             "Write one of these, or name a Dockerfile: -f PATH"
         )
@@ -159,30 +186,33 @@ def dockerfile(taken: snapshot.Snapshot, wanted: Wanted, say: Say) -> str:
     )
     lines.append("WORKDIR /app")
     install = "RUN pip install --no-cache-dir"
-    alone = requirements.FILE in named and not NEEDS_REPO.search(
-        (taken.root / requirements.FILE).read_text(errors="replace")
-    )
-    if alone:  # so that a change of the code alone installs nothing anew
+    listed = file_in(context, root, root / requirements.FILE)
+    if listed and not NEEDS_REPO.search(listed.read_text(errors="replace")):
+        # so that a change of the code alone installs nothing again
         lines += [f"COPY {requirements.FILE} ./", f"{install} -r {requirements.FILE}"]
         named = named[2:]
     lines.append("COPY . .")
     lines += [f"{install} {' '.join(named)}"] if named else []
     text = "\n".join(lines) + "\n"
     say(
-        f"{taken.root} has no Dockerfile; this one is taken. Save it as Dockerfile to change "
-        f"it:\n\n{text}"
+        f"{root} has no Dockerfile; this one is used. Save it as Dockerfile to change it:\n\n{text}"
     )
     return text
 
 
-def leave_out(context: Path, file: Path, root: Path) -> None:
+def write_ignore_files(context: Path, root: Path, file: Path) -> None:
     """Let the builders see what is to be left out: what is written for this Dockerfile alone, or
-    for all.
+    for all. They would follow a link out of the context.
     """
-    for each in (file.with_name(f"{file.name}.dockerignore"), root / ".dockerignore"):
-        if each.is_file():
-            shutil.copy(each, context / ".dockerignore")
-            return
+    own = file.with_name(f"{file.name}.dockerignore")
+    sources = {".dockerignore": [own, root / ".dockerignore"]}
+    sources[".containerignore"] = [root / ".containerignore"]  # podman's name for it
+    for name, candidates in sources.items():
+        found = [place for each in candidates if (place := file_in(context, root, each))]
+        if found:
+            content = found[0].read_bytes()
+            (context / name).unlink(missing_ok=True)
+            (context / name).write_bytes(content)
 
 
 def prepare_push(config: Config, wanted: Wanted, name: str, tag: str, say: Say) -> None:
@@ -245,7 +275,7 @@ def podman_obstacle() -> str:
 
 def quietly(*command: str, env: dict[str, str] | None = None) -> int:
     """The exit code of a command that nobody sees."""
-    variables = {**os.environ, **(env or {})}
+    variables = {**os.environ, **NO_FOREIGN_GIT, **(env or {})}
     return subprocess.run(
         command, env=variables, stdin=subprocess.DEVNULL, capture_output=True
     ).returncode
@@ -333,7 +363,7 @@ def run(command: list[str], variables: dict[str, str], say: Say, done: str = "bu
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command,
-        env={**os.environ, **variables},
+        env={**os.environ, **NO_FOREIGN_GIT, **variables},
         stdin=subprocess.DEVNULL,
         stdout=pipe,
         stderr=subprocess.STDOUT,

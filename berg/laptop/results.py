@@ -85,3 +85,14 @@ def state_of(config: Config, stored: Stored) -> State | None:
     from berg.laptop import jobs
 
     return jobs.find(config, stored.name).state
+
+
+def of_others(bucket: Bucket, folders: set[str], user: str) -> set[str]:
+    """Return those of some folders of results that are in the results folder of another user's job.
+
+    It mostly has the job's name: the jobs are looked up whose names are parts of the paths.
+    """
+    parts = {part for folder in folders for part in folder.split("/")}
+    jobs = [stored.state.job for stored in states.several(bucket, sorted(parts))]
+    theirs = tuple(f"{each.results_dir}/" for each in jobs if each.user not in ("", user))
+    return {folder for folder in folders if f"{folder}/".startswith(theirs)}

@@ -34,7 +34,7 @@ def bring(attempt: Attempt) -> None:
             f"{wish['bytes'] / 1e6:,.1f} MB, to {folder}"
         )
         try:
-            new, _, left = fetch(bucket, prefix, folder, done=note)
+            new, _, left = fetch(bucket, prefix, folder, done=note, with_repos=True)
         except exceptions.Forbidden as error:
             raise refused(bucket, name, error) from None
         except OSError as error:

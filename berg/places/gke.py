@@ -12,14 +12,13 @@ Not covered: several clusters for one job, Autopilot.
 import contextlib
 import itertools
 import os
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from berg import BergError
+from berg import BergError, computer
 from berg.config import Config
 from berg.google import api, container, podexec, tpu_nodes
 from berg.google import kubernetes as k8s
@@ -522,7 +521,7 @@ def login(config: Config, machine: Machine) -> Login | None:
 
 def shell(machine: Machine) -> list[str]:
     """The command that runs others in the pod."""
-    return [sys.executable, "-m", "berg", "cluster", "exec", machine.zone, machine.pod]
+    return computer.python("berg", "cluster", "exec", machine.zone, machine.pod)
 
 
 def console(config: Config, machine: Machine) -> str:

@@ -19,12 +19,12 @@ import shlex
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
 
 from berg import BergError, computer, gate
+from berg.checks import names_repo
 from berg.config import Config
 from berg.google import api, events
 from berg.google.checksum import file_crc32c
@@ -109,6 +109,8 @@ def bring(bucket: Bucket, blob: Listed, prefix: str, folder: Path) -> Path | Non
     """Bring an object to a folder, of a file that grew only the end; return its path, or None if it
     is there already, or this disk has no place for its name.
     """
+    if names_repo(blob.name):
+        return None
     try:
         return bring_to(bucket, blob, folder / below(blob.name, prefix))
     except NoPlace:
@@ -236,7 +238,7 @@ def version_of(text: str) -> tuple[int, ...]:
 def find_program(folder: Path) -> list[str]:
     """Return the command that starts TensorBoard; raises BergError where it is not installed."""
     if find_spec("tensorboard"):
-        return [sys.executable, "-m", "tensorboard.main"]
+        return computer.python("tensorboard.main")
     if program := shutil.which("tensorboard"):
         return [program]
     raise BergError(

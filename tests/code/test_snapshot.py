@@ -564,13 +564,13 @@ def test_results_that_lie_in_a_repo_are_code_unless_it_ignores_them(repo, tmp_pa
     (repo / "my results").mkdir()
     (repo / "my results/loss.txt").write_text("0.1")
     (tmp_path / "outside").mkdir()
-    results.say_if_code(tmp_path / "outside")
+    results.say_if_code(tmp_path / "outside", tmp_path / "outside")
     assert capsys.readouterr().err == ""
-    results.say_if_code(repo / "my results")
+    results.say_if_code(repo / "my results", repo / "my results")
     command = capsys.readouterr().err.partition("$ ")[2]
     assert command.startswith("echo '/my results/' >>"), command
     subprocess.run(["sh", "-c", command], check=True)
-    results.say_if_code(repo / "my results")
+    results.say_if_code(repo / "my results", repo / "my results")
     assert capsys.readouterr().err == ""
     assert "my results/ (.bergignore)" in snapshot.take(repo).left_out
 
@@ -585,6 +585,6 @@ def test_a_repo_takes_what_lies_in_it_and_is_not_ignored(repo, tmp_path, monkeyp
     (repo / "deep/below").mkdir(parents=True)
     monkeypatch.chdir(repo / "deep")
     for folder in (repo / "results", Path("../results"), tmp_path / "link/results"):
-        assert snapshot.repo_that_takes(folder).resolve() == repo.resolve(), folder
+        assert snapshot.repo_that_takes(folder, folder).resolve() == repo.resolve(), folder
     for folder in (repo / "ignored/results", Path("../ignored/results"), tmp_path / "elsewhere"):
-        assert snapshot.repo_that_takes(folder) is None, folder
+        assert snapshot.repo_that_takes(folder, folder) is None, folder

@@ -100,11 +100,25 @@ def test_a_file_and_an_address_and_the_lists(berg, folder):
     assert there(berg, "raw") == {} and there(berg, "weights") != {}
 
 
+def test_links_that_lead_out_are_refused_by_name_unless_they_are_wanted(berg, folder, tmp_path):
+    (tmp_path / "key").write_text("private")
+    (folder / "deep").mkdir()
+    (folder / "deep/out").symlink_to(tmp_path / "key")
+    (folder / "hop").symlink_to("deep/out")
+    refused(berg, "data", "push", str(folder), "odd", says=f"deep/out leads to {tmp_path / 'key'}")
+    refused(berg, "data", "push", str(folder), "odd", says=f"{folder} has 2 links to files")
+    assert there(berg, "odd") == {}
+    assert sent(berg, str(folder), "odd", "--follow-links")["files"] == 5
+    assert there(berg, "odd")["hop"] == b"private"
+    (tmp_path / "link").symlink_to(folder)
+    (folder / "deep/out").unlink(), (folder / "hop").unlink()
+    assert sent(berg, str(tmp_path / "link"), "same")["files"] == 3, "the user named this link"
+
+
 def test_what_cannot_be_sent_is_named(berg, folder, tmp_path):
     (folder / "loop").symlink_to(".")
     (folder / "dead").symlink_to("/no/such/file")
-    (folder / "outside").symlink_to(tmp_path / "other")
-    (tmp_path / "other").write_text("a link to a file is sent as that file")
+    (folder / "inside").symlink_to("train set/ü.txt")
     (folder / "line\nbreak").write_text("x")
     os.mkfifo(folder / "pipe")
     report = sent(berg, str(folder), "odd")
@@ -114,7 +128,7 @@ def test_what_cannot_be_sent_is_named(berg, folder, tmp_path):
         "line\nbreak": "its name has a line break",
         "pipe": "no regular file",
     }
-    assert there(berg, "odd")["outside"] == b"a link to a file is sent as that file"
+    assert there(berg, "odd")["inside"] == "grüße".encode()
     (tmp_path / "void").mkdir()
     refused(berg, "data", "push", str(tmp_path / "void"), "odd", says="void has no files to send")
     refused(berg, "data", "push", str(tmp_path / "missing"), "odd", says="missing does not exist")
