@@ -59,6 +59,7 @@ setup(
             "scikit-learn>=1.3",
             "torch==2.13.0",
             "tensorboard>=2.21",
+            "uv==0.13.9",  # the version that machines get
             "wandb>=0.19",
             "webdataset>=1.0",
             "xprof>=2.20",

@@ -159,7 +159,14 @@ def tool(project: Table, name: str) -> Table:
 
 def decide(files: Files, wanted: Wanted) -> Installation:
     """Return what a machine installs; raise BergError where that cannot work."""
-    made = decided(files, wanted)
+    try:
+        made = decided(files, wanted)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        where = posixpath.join(wanted.folder, PROJECT)
+        raise BergError(
+            f"{where}, or another file that says what to install, is not in its form: {error!r}. "
+            "Fix it, or leave it out: --install none"
+        ) from error
     if wanted.script:
         made = replace(made, words=f"{wanted.script}, then {made.words}")
         if not made.steps and not made.venv:

@@ -277,7 +277,8 @@ def read_secrets(spec: JobSpec) -> dict[str, str]:
     variables = spec.variables()
     values: dict[str, str] = {}
     for option, texts in (("--secret", spec.secrets), ("--install-secret", spec.install_secrets)):
-        for key, value in map(secret.read, texts):
+        for text in texts:
+            key, value = secret.read(text, option)
             check_variable(option, key)
             if key in variables:
                 raise BergError(
