@@ -69,6 +69,8 @@ class JobSpec:
     no_external_ip: bool = False
     max_hours: float = 168
     max_cost: float | None = None  # USD in all; 0: no limit; None: the config's
+    # USD in all that a repo or the record of an earlier run says; it only lowers the config's
+    lower_cost: float = 0
     idle_hours: float = 0  # 0: never
     idle: str | None = None  # stop or delete; None: what suits the machine
     install_script: str | None = None
@@ -307,6 +309,7 @@ BOUNDS = [
     Bounds("--machines", "num_machines", 1, 1000, "give 1 to 1000"),
     Bounds("--max-hours", "max_hours", HOURS[0], HOURS[1], "Google takes 30 seconds to 120 days"),
     Bounds("--max-cost", "max_cost", 0, 1e7, "give dollars, or 0 for no limit"),
+    Bounds("max-cost", "lower_cost", 0, 1e7, "give dollars, or 0 for no limit"),
     Bounds("--idle-hours", "idle_hours", 0, 1e6, "give hours, or 0 for never"),
     Bounds("--disk-gb", "disk_gb", 10, 65536, "a boot disk has 10 to 65536 GB"),
     Bounds("--sample-seconds", "sample_seconds", 0, 3600, "give 1 to 3600, or 0 for none"),
@@ -464,6 +467,7 @@ class Plan:
     there: dict[str, Listed] = field(repr=False, default_factory=dict)
     code_bytes: int = 0  # about, that are to be sent of the code
     left: list[Machine] = field(default_factory=list)  # that an earlier job of the name still has
+    limit: str = "--max-hours"  # what says when its machines end
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property

@@ -39,7 +39,7 @@ VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another pers
 
 # What other files of tests try: packs in tests/code/, the port of a tunnel in tests/test_notebook.py,
 # a person's own ssh configuration in tests/test_ssh.py.
-# browsers and TensorBoard in tests/watch/.
+# browsers and TensorBoard in tests/watch/, limits of a repo in tests/test_limits.py.
 # The traps of a clone and of an archive are in tests/test_traps.py.
 ELSEWHERE = [
     (
@@ -92,6 +92,10 @@ ELSEWHERE = [
     (
         "a job, to have TensorBoard open files of this computer by its projector's configuration",
         "berg writes what it understood of it; TensorBoard before 2.21 is not used",
+    ),
+    (
+        "a cloned repo's `[tool.berg]`, or a colleague's record of a job, to raise or lift `max_cost`",
+        "the lower limit holds, and the plan says which",
     ),
     (
         "a pack with `.git`, `..`, a slash in a name, or a submodule that leaves or has an option "

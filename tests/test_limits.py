@@ -55,6 +55,56 @@ def test_a_default_ceiling_is_for_each_job_and_0_takes_it_away(berg):
     assert seconds(berg(*T4, "--max-cost", "0", "true", **ceiling)) == 168 * 3600
 
 
+@pytest.mark.parametrize(
+    ("own", "theirs", "options", "usd", "source"),
+    [
+        ("2", "500", (), 2, "max_cost = 2 of your settings"),
+        ("2", "0", (), 2, "max_cost = 2 of your settings"),
+        ("2", "1.5", (), 1.5, "max-cost = 1.5 of the repo"),
+        ("0", "1.5", (), 1.5, "max-cost = 1.5 of the repo"),
+        ("2", "500", ("--max-cost", "3"), 3, "--max-cost"),
+        ("2", "1.5", ("--max-cost", "0"), 0, "--max-hours"),
+    ],
+)
+def test_a_repo_lowers_a_limit_and_never_raises_or_lifts_it(
+    berg, own, theirs, options, usd, source
+):
+    (berg.repo / "berg.toml").write_text(f"max-cost = {theirs}\nmax-hours = 100\n")
+    shown = berg(*T4, *options, "true", BERG_MAX_COST=own)
+    assert seconds(shown) == (int(3600 * usd / HOURLY) or 100 * 3600)
+    assert f"then Google deletes the machine ({source})" in shown.stderr
+
+
+@pytest.mark.parametrize("key", ["max_cost", "budget", "ask_above", "max_stopped_days"])
+def test_a_repo_has_no_other_limits_of_the_users(berg, key):
+    for name in (key, key.replace("_", "-")):
+        if name != "max-cost":
+            (berg.repo / "berg.toml").write_text(f"{name} = 0\n")
+            refused = berg(*T4, "true")
+            assert refused.returncode == 1 and f"there is no key '{name}'" in refused.stderr
+
+
+def test_a_repo_does_not_give_machines_the_address_that_the_user_forbids(berg):
+    (berg.repo / "berg.toml").write_text("no-external-ip = false\n")
+    refused = berg(*T4, "true", BERG_NO_EXTERNAL_IP="true")
+    assert refused.returncode == 1
+    assert "a machine without an external address reaches nothing of Google's" in refused.stderr
+
+
+@pytest.mark.slow
+def test_what_an_earlier_run_might_cost_lifts_no_limit(berg):
+    """Its record may be a colleague's."""
+    assert berg("run", "-t", "t4", "-n", "old", "--wait", "exit 3").returncode == 3
+    record = json.loads(berg.bucket.read(job.metadata_path("old")))
+    for cost, usd in ((0, 2), (500, 2), (1, 1)):
+        record["spec"]["max_cost"] = float(cost)
+        berg.bucket.write(job.metadata_path("old"), json.dumps(record))
+        for words in (("rerun", "old"), ("run", "--resume", "old")):
+            shown = berg(*words, "--dry-run", BERG_MAX_COST="2")
+            assert seconds(shown) == int(3600 * usd / HOURLY), words
+    assert seconds(berg("rerun", "old", "--dry-run", "--max-cost", "0", BERG_MAX_COST="2")) > 1e5
+
+
 def test_nothing_can_be_kept_below_a_ceiling_that_has_no_price(berg, cloud):
     refused = berg("run", "-t", "h100", "-g", "8", "--max-cost", "5", "true")
     assert refused.returncode == 1 and "is unknown" in refused.stderr

@@ -166,13 +166,10 @@ def end_rows(plan: Plan) -> list[tuple[str, str]]:
     is_given = this.spec.get("results_dir") or this.results_dir.endswith(this.job_name)
     if not is_given:
         results += " (read off the command; another: -r)"
-    option = "--max-hours"
-    if this.max_run_seconds < round(plan.spec.max_hours * 3600):
-        option = "--max-cost"
     ender = plan.offer.ender
     if this.stops_when_idle:
         ender = "Google stops the machine, whose disk stays"
-    limit = f"{span(this.max_run_seconds)}, then {ender} ({option})"
+    limit = f"{span(this.max_run_seconds)}, then {ender} ({plan.limit})"
     rows = [("Results", results)] * (this.kind != "image") + [("Limit", limit)]
     if this.idle_seconds:
         ends = "stops itself, and keeps its disk," if this.stops_when_idle else "deletes itself"

@@ -1,8 +1,9 @@
 """Defaults of a repo: `[tool.berg]` in its pyproject.toml, or berg.toml beside it.
 
-They stand between the BERG_ variables and the user's settings. What is given on the command line
-comes before them, and takes what would contradict it out: a repo's CPUs do not stay where other
-GPUs are asked for. The plan says what came from where.
+They come after the BERG_ variables and before the user's settings, but for `max-cost`: a repo,
+which may be another person's, lowers the user's own limit and never raises it. What is given on the
+command line comes before them, and takes what would contradict it out: a repo's CPUs do not stay
+where other GPUs are asked for. The plan says what came from where.
 """
 
 import os
@@ -35,7 +36,7 @@ KEYS = {
     "reservation": ("reservation", TEXT),
     "no-external-ip": ("no_external_ip", "true or false"),
     "max-hours": ("max_hours", NUMBER),
-    "max-cost": ("max_cost", NUMBER),
+    "max-cost": ("lower_cost", NUMBER),
     "sample-seconds": ("sample_seconds", NUMBER),
     "install-script": ("install_script", TEXT),
     "install": ("install", TEXT),
@@ -47,6 +48,8 @@ KEYS = {
     "mount": ("mount", LIST),
     "results-dir": ("results_parent", TEXT),
 }
+# Key -> option that takes its place, where that is no option of the same field.
+INSTEAD = {"max-cost": "max_cost"}
 FRACTIONAL = ("max-hours", "max-cost")  # need not be whole
 VARIABLES = {
     "gpu-type": "BERG_GPU_TYPE",
@@ -170,7 +173,7 @@ def dropped_keys(given: set[str], install: str | None) -> set[str]:
     says_all = install not in (None, "uv", "pip")
     dropped = {"extras", "groups"} if says_all else set()
     dropped |= {key for option in given for key in REPLACES.get(option, ())}
-    own = {key for key, (field, _) in KEYS.items() if field in given}
+    own = {key for key, (field, _) in KEYS.items() if INSTEAD.get(key, field) in given}
     return dropped | own - {"env"}
 
 

@@ -19,12 +19,19 @@ from berg.plan import Plan
 LEAST = 300  # seconds; below that a machine would be paid for that hardly boots
 
 
-def ceiling(plan: Plan, num_jobs: int) -> float:
-    """Return USD that a job may cost, or each of a sweep; 0 for no limit."""
-    asked = plan.spec.max_cost
-    if asked is None:
-        return plan.config.max_cost
-    return asked / max(num_jobs, 1)
+def ceiling(plan: Plan, num_jobs: int) -> tuple[float, str]:
+    """Return USD that a job may cost, or each of a sweep, and what says so; 0 for no limit.
+
+    Only --max-cost raises or lifts the limit of the user's settings.
+    """
+    spec, of_all = plan.spec, max(num_jobs, 1)
+    if spec.max_cost is not None:
+        return spec.max_cost / of_all, "--max-cost"
+    own, lower = plan.config.max_cost, spec.lower_cost / of_all
+    if lower and not 0 < own <= lower:
+        whose = "the repo" if plan.job.spec.get("defaults") else "its first run"
+        return lower, f"max-cost = {spec.lower_cost:g} of {whose}"
+    return own, f"max_cost = {own} of your settings"
 
 
 def limited(plan: Plan, num_jobs: int = 0) -> Plan:
@@ -33,7 +40,7 @@ def limited(plan: Plan, num_jobs: int = 0) -> Plan:
 
     Raise BergError where a price is unknown, or hardly any time is left.
     """
-    usd = ceiling(plan, num_jobs)
+    usd, source = ceiling(plan, num_jobs)
     if not usd:
         return plan
     hourly = spending.dearest(plan.job.rates, plan.offer.zones)
@@ -53,8 +60,9 @@ def limited(plan: Plan, num_jobs: int = 0) -> Plan:
             f"${usd:g} for a job is spent after {seconds} seconds, at ${hourly:,.2f} an hour "
             "for each machine: give more (--max-cost), or cheaper machines (berg prices)"
         )
-    seconds = min(seconds, plan.job.max_run_seconds)
-    return replace(plan, job=replace(plan.job, max_run_seconds=seconds))
+    if seconds >= plan.job.max_run_seconds:
+        return plan
+    return replace(plan, job=replace(plan.job, max_run_seconds=seconds), limit=source)
 
 
 def worst(plan: Plan, num_jobs: int = 0) -> float | None:

@@ -78,7 +78,8 @@ def asked_anew(this: job.Job, given: dict[str, Any]) -> JobSpec:
 
 
 def with_patch(this: job.Job, patch: dict[str, Any] | None) -> JobSpec:
-    """Return what a job was asked for with, and the patch for its pods that is given now.
+    """Return what a job was asked for with, and the patch for its pods that is given now. What it
+    was allowed to cost only lowers the user's own limit.
 
     Raise BergError where it had one and none is given: what its record says may be another's, and
     would be sent to the cluster with the rights of who lets it run again.
@@ -88,7 +89,9 @@ def with_patch(this: job.Job, patch: dict[str, Any] | None) -> JobSpec:
             f"{this.sweep or this.job_name} had a patch for its pods, which berg asks for anew: "
             "--pod-patch FILE"
         )
-    return replace(spec_of(this), pod_patch=patch)
+    spec = spec_of(this)
+    lower = min(filter(None, (spec.max_cost, spec.lower_cost)), default=0)
+    return replace(spec, max_cost=None, lower_cost=lower, pod_patch=patch)
 
 
 def check_secrets(this: job.Job, option: str, names: list[str], secrets: tuple[str, ...]) -> None:
