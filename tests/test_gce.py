@@ -27,3 +27,17 @@ def test_filters_are_bracketed_and_quoted():
     """As Google's reference writes them where there are several."""
     asked = instances.ours(Config(bucket="my.bucket"))
     assert asked == '(labels.berg="1") AND (labels.berg-bucket="my-bucket")'
+
+
+@pytest.mark.parametrize("options", [(), ("--spot",), ("-m", "2")], ids=["one", "group", "bulk"])
+def test_a_free_trial_is_named_and_no_other_zone_is_tried(berg, cloud, options):
+    cloud.call("POST", "/_berg/settings", {"free_trial": 1})
+    done = berg("run", "-t", "l4", "-n", "trial", *options, "true")
+    assert done.returncode == 1 and berg.machines() == {}
+    said = " ".join(done.stderr.split())
+    assert "currently in the free tier where non-TPU accelerators are not available" in said
+    assert "Upgrade it to a paid account, which keeps its credit" in said, said
+    assert "Try other zones" not in said and "Creating the machine in us-central1-b" not in said
+    started = berg("run", "-g", "0", "-n", "plain", "sleep 600")
+    assert started.returncode == 0, started.stderr
+    assert berg("kill", "--now", "plain").returncode == 0

@@ -19,7 +19,8 @@ def reserve(cloud):
         properties = {"machineType": machine_type}
         specific = {"count": str(count), "instanceProperties": properties}
         body = {"name": name, "specificReservation": specific, **more}
-        cloud.call("POST", HELD, {**body, "specificReservationRequired": True})
+        named = {"specificReservationRequired": True, **more}
+        cloud.call("POST", HELD, {**body, **named})
         made.append(name)
 
     yield make
@@ -62,11 +63,91 @@ def test_a_job_uses_what_is_reserved_and_gives_it_back(berg, cloud, reserve):
     assert cloud.call("GET", f"{HELD}/mine")["specificReservation"]["inUseCount"] == "0"
 
 
-def test_what_ends_with_its_reservation_is_bound_to_it(berg, reserve):
-    reserve("block", "a3-highgpu-8g", 2, deleteAtTime="2026-12-24T00:00:00Z")
-    shown = berg("run", "-t", "h100", "-g", "8", "--reservation", "block", "--dry-run", "true")
-    assert body_of(shown)["scheduling"]["provisioningModel"] == "RESERVATION_BOUND"
-    assert body_of(shown)["scheduling"]["instanceTerminationAction"] == "DELETE"
+@pytest.fixture
+def book(cloud):
+    """A block of a calendar, which is a reservation that ends with it."""
+    block = {
+        "name": "block",
+        "reservationMode": "CALENDAR",
+        "reservationName": "block",
+        "specificSkuProperties": {
+            "totalCount": "2",
+            "instanceProperties": {"machineType": "a3-highgpu-8g"},
+        },
+        "timeWindow": {"startTime": "2026-11-24T00:00:00Z", "endTime": "2026-12-24T00:00:00Z"},
+    }
+    cloud.call("POST", f"{BASE}/zones/{ZONE}/futureReservations", block)
+    yield
+    cloud.call("DELETE", f"{HELD}/block")
+
+
+H100 = ("-t", "h100", "-g", "8")
+
+
+def test_what_ends_with_its_reservation_is_bound_to_it(berg, cloud, book):
+    shown = berg("run", *H100, "--reservation", "block", "--dry-run", "true")
+    scheduling = body_of(shown)["scheduling"]
+    assert scheduling["provisioningModel"] == "RESERVATION_BOUND"
+    assert scheduling["instanceTerminationAction"] == "DELETE"
+    ran = berg("run", *H100, "--reservation", "block", "-n", "booked", "sleep 600")
+    assert ran.returncode == 0, ran.stderr
+    assert berg("kill", "--now", "booked").returncode == 0
+
+
+def test_a_reservation_that_deletes_itself_binds_no_machine(berg, cloud, reserve):
+    reserve("soon", "n1-standard-8", deleteAtTime="2026-12-24T00:00:00Z")
+    ran = berg("run", "-g", "0", "--reservation", "soon", "-n", "free", "sleep 600")
+    assert ran.returncode == 0, ran.stderr
+    assert cloud.instances()["free"]["scheduling"]["provisioningModel"] == "STANDARD"
+    assert berg("kill", "--now", "free").returncode == 0
+
+
+def test_without_a_look_at_calendars_the_machine_type_tells(berg, cloud, reserve):
+    reserve("soon", "n1-standard-8", deleteAtTime="2026-12-24T00:00:00Z")
+    reserve("late", "a3-ultragpu-8g", deleteAtTime="2026-12-24T00:00:00Z")
+    for wish, model in ((("-g", "0", "--reservation", "soon"), None), (LATE, "RESERVATION_BOUND")):
+        cloud.fault("compute.futureReservations.aggregatedList", status=403)
+        shown = berg("run", *wish, "--dry-run", "true")
+        assert body_of(shown)["scheduling"].get("provisioningModel") == model
+
+
+LATE = ("-t", "h200", "--reservation", "late")
+
+
+def test_a_reservation_for_any_machine_is_used_without_its_name(berg, reserve):
+    reserve("open", "n1-standard-8", specificReservationRequired=False)
+    refused = berg("run", "-g", "0", "--reservation", "open", "true")
+    assert refused.returncode == 1 and not berg.machines()
+    assert (
+        "open is for any machine that fits, which uses it without its name: leave out "
+        "--reservation open"
+    ) in " ".join(refused.stderr.split())
+    assert "open in us-central1-b: 1 of 1 x n1-standard-8 free, without --reservation" in " ".join(
+        berg("doctor").stdout.split()
+    )
+
+
+def test_a_reservation_of_a_project_that_one_may_not_look_into(berg, cloud):
+    cloud.call("POST", "/_berg/projects", {"project": "owner"})
+    held = f"/compute/v1/projects/owner/zones/{ZONE}/reservations"
+    specific = {"count": "1", "instanceProperties": {"machineType": "n1-standard-8"}}
+    share = {"shareType": "SPECIFIC_PROJECTS"}
+    share["projectMap"] = {"berg-local": {"projectId": "berg-local"}}
+    body = {"name": "lent", "specificReservation": specific, "shareSettings": share}
+    cloud.call("POST", held, {**body, "specificReservationRequired": True})
+    cloud.call("POST", "/_berg/projects", {"project": "owner", "access": False})
+    lent = ("-g", "0", "--reservation", "projects/owner/reservations/lent", "-n", "guest")
+    try:
+        nowhere = berg("run", *lent, "true")
+        assert nowhere.returncode == 1
+        assert "you may not list the reservations of owner: name the zone" in nowhere.stderr
+        ran = berg("run", *lent, "--zone", ZONE, "sleep 600")
+        assert ran.returncode == 0, ran.stderr
+        assert f"lent of owner in {ZONE}: what is free you may not see" in ran.stderr
+        assert berg("kill", "--now", "guest").returncode == 0
+    finally:
+        cloud.call("POST", "/_berg/projects", {"project": "owner"})
+        cloud.call("DELETE", f"{held}/lent")
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ SUMMARY = (
     "VM_MIN_COUNT_NOT_REACHED"  # the first error of a bulk insert; the cause is the one after it
 )
 EXTERNAL, OS_LOGIN = "constraints/compute.vmExternalIpAccess", "constraints/compute.requireOsLogin"
+FREE_TRIAL = "free tier where non-TPU accelerators are not available"
 ADVICE = {  # what Google says, policies of organisations among it, and what to do then
     r"/networks/\S+'\.? (The referenced network resource cannot be found|was not found)": (
         "Name another network: berg config set network NAME, or make it: gcloud compute networks "
@@ -40,6 +41,8 @@ ADVICE = {  # what Google says, policies of organisations among it, and what to 
     ),
     EXTERNAL: "Give --no-external-ip, or for all machines: berg config set no_external_ip true",
     OS_LOGIN: "Log in as root, whose keys berg brings itself: berg config set ssh_user root",
+    FREE_TRIAL: "Google gives a free trial no GPUs. Upgrade it to a paid account, which keeps its "
+    "credit: https://console.cloud.google.com/billing. Until then: -g 0",
 }
 # What an API says to credentials of gcloud's that name no quota project: one is needed, or gcloud's
 # own has it off.
@@ -75,6 +78,8 @@ class OperationFailed(BergError):
         """
         if self.code in BLOCKS_REGION:
             return "all" if any(metric in self.message for metric in BLOCKS_ALL) else "region"
+        if FREE_TRIAL in self.message:
+            return ""
         return "zone" if self.code in BLOCKS_ZONE | {SUMMARY} else ""
 
     def explain(self, region: str) -> str:

@@ -10,6 +10,12 @@ from localcloud.compute import catalog, tpus
 from localcloud.compute.checks import last
 from localcloud.compute.state import Compute, Instance
 
+FREE_TRIAL = (
+    "Your billing account is currently in the free tier where non-TPU accelerators are not "
+    "available. Please upgrade to a paid billing account as described here: "
+    "https://cloud.google.com/free/docs/gcp-free-tier#how-to-upgrade"
+)
+
 WEEK = 7 * 24 * 3600  # seconds
 
 
@@ -118,12 +124,19 @@ def quota_error(compute: Compute, project: str, region: str, needs: dict[str, in
     return None
 
 
+def has_gpus(resource: dict) -> bool:
+    is_built_in = last(resource["machineType"]) in catalog.BUILT_IN
+    return is_built_in or bool(resource.get("guestAccelerators"))
+
+
 def shortage(compute: Compute, instance: Instance) -> dict | None:
-    """Why an instance cannot be turned on now: a new account, then quota, then stock."""
+    """Why an instance cannot be turned on now: a new account, a free trial, quota, then stock."""
     for account in instance.resource.get("serviceAccounts", []):
         if not compute.account_is_known(account["email"]):
             message = f"The resource '{account['email']}' of type 'serviceAccount' was not found."
             return {"code": "EXTERNAL_RESOURCE_NOT_FOUND", "message": message}
+    if compute.settings.free_trial and has_gpus(instance.resource):
+        return {"code": "UNSUPPORTED_OPERATION", "message": FREE_TRIAL}
     needs = instance.needs
     if compute.is_there(instance):  # its disks count already
         needs = {key: value for key, value in needs.items() if key not in DISK_METRICS}

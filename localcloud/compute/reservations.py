@@ -106,11 +106,26 @@ def check(compute: Compute, project: str, zone: str, body: dict, kind: catalog.M
     if row["specificReservation"]["instanceProperties"]["machineType"] != kind.name:
         why = f"Specified reservations [{names}] are not compatible with machine type {kind.name}."
         raise invalid(FIELD, "", why)
-    is_bound = "deleteAtTime" in row or row.get("deploymentType") == "DENSE"
+    is_bound = is_of_calendar(compute, row) or row.get("deploymentType") == "DENSE"
     if is_bound != (model == "RESERVATION_BOUND"):
         wanted = "RESERVATION_BOUND" if is_bound else "STANDARD"
         why = f"Reservation {names} is for instances with {wanted}."
         raise invalid("resource.scheduling.provisioningModel", model or "", why)
+
+
+def future(compute: Compute, project: str) -> list[dict]:
+    """The future reservations of a project; changes are kept once the project is saved."""
+    found: list[dict] = compute.project_row(project).setdefault("future_reservations", [])
+    return found
+
+
+def is_of_calendar(compute: Compute, row: dict) -> bool:
+    """Whether a future reservation in calendar mode made a reservation: its machines end with it."""
+    owner = row["selfLink"].removeprefix(LINK).split("/")[1]
+    return any(
+        row["selfLink"] in each["status"]["autoCreatedReservations"]
+        for each in future(compute, owner)
+    )
 
 
 def shortage(compute: Compute, instance: Instance, count: int = 1) -> dict | None:

@@ -1,12 +1,15 @@
 """The methods of reservations: made, read, changed, deleted. How machines use them: reservations.py.
 
-Not covered: commitments, future reservations and calendars themselves, other updates than of the
-count and of the sharing, sharing with whole organisations, quota for what is reserved.
+A future reservation in calendar mode is there at once, with the reservation that it makes.
+
+Not covered: commitments, other future reservations, other updates than of the count and of the
+sharing, sharing with whole organisations, quota for what is reserved.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 from typing import Any
 
@@ -26,7 +29,7 @@ from localcloud.compute.checks import (
 )
 from localcloud.compute.fields import honoured
 from localcloud.compute.listing import listed
-from localcloud.compute.reservations import shown, used
+from localcloud.compute.reservations import future, shown, used
 from localcloud.compute.state import Compute
 from localcloud.compute.templates import change
 from localcloud.errors import ApiError
@@ -76,6 +79,51 @@ async def insert_reservation(compute: Compute, call: Call) -> dict:
         compute.write("reservations", row["id"], row)
 
     return change(compute, call, "insert", path, row["id"], keep)
+
+
+async def insert_future(compute: Compute, call: Call) -> dict:
+    """Make a future reservation of a calendar, and its reservation, whose time begins at once."""
+    project, zone = call.params["project"], call.params["zone"]
+    body = written({"$ref": "FutureReservation"}, call.body)
+    if body.get("reservationMode") != "CALENDAR":
+        raise missing(f"resource.reservationMode: {body.get('reservationMode', '')}")
+    sku, name = body["specificSkuProperties"], body.get("reservationName") or body["name"]
+    made = {
+        "name": name,
+        "specificReservation": {
+            "count": sku["totalCount"],
+            "instanceProperties": sku["instanceProperties"],
+        },
+        "specificReservationRequired": True,
+        "deleteAtTime": body["timeWindow"]["endTime"],
+    }
+    method = "compute.reservations.insert"
+    await insert_reservation(compute, dataclasses.replace(call, method=method, body=made))
+    path = f"projects/{project}/zones/{zone}/futureReservations/{body['name']}"
+    row = {
+        **body,
+        "kind": "compute#futureReservation",
+        "id": compute.new_id(),
+        "creationTimestamp": compute.timestamp(),
+        "zone": f"{LINK}projects/{project}/zones/{zone}",
+        "selfLink": LINK + path,
+        "status": {
+            "autoCreatedReservations": [
+                f"{LINK}projects/{project}/zones/{zone}/reservations/{name}"
+            ]
+        },
+    }
+
+    def keep() -> None:
+        future(compute, project).append(row)
+        compute.save_project(project)
+
+    return change(compute, call, "insert", path, row["id"], keep)
+
+
+async def list_future(compute: Compute, call: Call) -> dict:
+    rows = [(last(row["zone"]), row) for row in future(compute, call.params["project"])]
+    return listed(call, "futureReservation", "zones", rows)
 
 
 def of_template(compute: Compute, project: str, zone: str, link: str) -> dict[str, Any]:
@@ -256,4 +304,7 @@ HANDLERS = {
     "reservations.delete": delete_reservation,
     "reservations.resize": resize_reservation,
     "reservations.update": update_reservation,
+    "futureReservations.insert": insert_future,
+    "futureReservations.list": list_future,
+    "futureReservations.aggregatedList": list_future,
 }

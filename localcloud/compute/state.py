@@ -157,6 +157,7 @@ class Settings:
     )
     prepared: float = 0.0  # 1: Google's images have /root/berg/venv, as a golden one
     refill: float = 1.0  # seconds between two attempts of a group to make a member
+    free_trial: float = 0.0  # 1: the billing account is in a free trial, which has no GPUs
     eight_chips: float = 0.0  # 1: there is room for ct6e-standard-8t, which others found nowhere
     slice_repair: float = 5.0  # seconds from a host's failure until its whole slice is reset
     heavy_reads: float = 750  # a minute, for a project and for each of its regions: see rates.py
