@@ -36,6 +36,7 @@ from berg.machine import (
     halving,
     idle,
     kineto,
+    lacking,
     logins,
     mounts,
     notify,
@@ -420,6 +421,9 @@ def finish(attempt: Attempt, ending: Ending) -> None:
     ending = replace(ending, exit_code=shell_exit_code(ending.exit_code))
     if ending.state == "FAILED":
         ending = replace(ending, reason=ending.reason + full_disk())
+        if ending.exit_code is not None:  # the command's
+            why = lacking.words(attempt.machine.log, attempt.job.installation)
+            ending = replace(ending, reason=ending.reason + why)
     saving.stop_mirrors(attempt)
     try:
         begin_upload(attempt, ending)

@@ -50,7 +50,8 @@ FITTING = {
     "tpu": re.compile(r"tpu"),
     "": re.compile(r"cpu"),
 }
-SCRIPT = re.compile(r"^# /// script\s*$", re.MULTILINE)
+SCRIPT = re.compile(r"^# /// script\s*$((?:\n#.*)*)", re.MULTILINE)
+RUN_BY_UV = "run it with `uv run"
 SETUP = re.compile(r"^\[(metadata|options)\]", re.MULTILINE)
 CALLS_UV = re.compile(r"\buvx?\b")
 Table = dict[str, Any]
@@ -706,12 +707,23 @@ def unread(files: Files, folder: str) -> list[str]:
 
 def script_notes(files: Files, wanted: Wanted) -> list[str]:
     """Say which script of the command names its packages itself, and is not run by uv."""
+    return [
+        f"{name} names its packages itself: {RUN_BY_UV} {name}`" for name in scripts(files, wanted)
+    ]
+
+
+def scripts(files: Files, wanted: Wanted) -> dict[str, str]:
+    """Return the scripts of a command that name their packages themselves and are not run by uv,
+    with what they say.
+    """
+    found = {}
     for word in re.findall(r"[\w./-]+\.py\b", wanted.command):
         path = posixpath.normpath(posixpath.join(wanted.folder, word))
         is_by_uv = re.search(rf"\buv run (--?[\w-]+ )*{re.escape(word)}", wanted.command)
-        if path in files.paths and not is_by_uv and SCRIPT.search(files.read(path)):
-            return [f"{word} names its packages itself: run it with `uv run {word}`"]
-    return []
+        block = SCRIPT.search(files.read(path)) if path in files.paths else None
+        if block and not is_by_uv:
+            found[word] = block[1]
+    return found
 
 
 # --- python

@@ -6,6 +6,23 @@ from dataclasses import dataclass
 
 REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[([^\]]*)\])?\s*([^;@#]*)(@?)")
 BOUND = re.compile(r"(>=|<=|<|>|===?|~=)(\d+)(?:\.(\d+))?(.*)")
+# Modules whose packages have other names.
+PACKAGES = {
+    "attr": ["attrs"],
+    "bs4": ["beautifulsoup4"],
+    "cv2": ["opencv-python", "opencv-python-headless", "opencv-contrib-python"],
+    "dateutil": ["python-dateutil"],
+    "dotenv": ["python-dotenv"],
+    "faiss": ["faiss-cpu", "faiss-gpu"],
+    "git": ["gitpython"],
+    "hydra": ["hydra-core"],
+    "OpenSSL": ["pyopenssl"],
+    "PIL": ["pillow"],
+    "skimage": ["scikit-image"],
+    "sklearn": ["scikit-learn"],
+    "umap": ["umap-learn"],
+    "yaml": ["pyyaml"],
+}
 
 
 @dataclass(frozen=True)
@@ -23,6 +40,12 @@ class Requirement:
 def normal(name: str) -> str:
     """Return a package's name as indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def packages_of(module: str) -> list[str]:
+    """Return the names that the package of a module may have."""
+    top = module.partition(".")[0]
+    return [*PACKAGES.get(top, []), normal(top)]
 
 
 def parse(texts: Iterable[str]) -> list[Requirement]:

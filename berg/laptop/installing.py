@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from berg import BergError, job
-from berg.code import changes, files, installation
+from berg.code import changes, files, installation, missing
+from berg.code.files import Files
 from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google.storage import Bucket
@@ -57,7 +58,7 @@ def decide(
     )
     ran = taken.ran
     if ran is None:
-        return installation.decide(files.of_snapshot(taken), wanted)
+        return decided(files.of_snapshot(taken), wanted)
     if is_asked_alike(config, ran, wanted):
         return ran.installation
     bucket = Bucket(config)
@@ -65,7 +66,12 @@ def decide(
         folder = Path(temporary, "repo")
         folder.mkdir()
         found = changes.files_of(ran.snapshot, folder, packs_of(bucket, Path(temporary)))
-        return installation.decide(found, wanted)
+        return decided(found, wanted)
+
+
+def decided(found: Files, wanted: installation.Wanted) -> Installation:
+    made = installation.decide(found, wanted)
+    return replace(made, others=missing.named(found, wanted, made))
 
 
 def packs_of(bucket: Bucket, folder: Path) -> Callable[[str], IO[bytes]]:

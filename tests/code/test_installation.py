@@ -7,7 +7,7 @@ import repositories
 from repositories import BUILT, EXCLUSIVE, SHAPES, STUB, files_of, lock, make_index, project, write
 
 from berg import BergError
-from berg.code import installation
+from berg.code import installation, missing
 from berg.code.files import Files
 from berg.code.installation import Wanted
 from berg.code.requirement import meets
@@ -498,3 +498,6 @@ def test_no_file_makes_a_traceback():
             decide({"pyproject.toml": text, "train.py": ""})
         except BergError as error:
             assert "pyproject.toml" in error.message
+        files = Files(frozenset(["pyproject.toml"]), {"pyproject.toml": text}.__getitem__)
+        without = replace(CPU, install="none")
+        missing.named(files, without, installation.decide(files, without))
