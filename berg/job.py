@@ -43,6 +43,8 @@ YOUNG = (
     "rates",
     "max_run_seconds",
 )  # fields of a Summary that the first versions had not
+# what no job has more of: USD for an hour of one machine, and machines
+MOST_RATE, MOST_MACHINES = 10_000, 100_000
 ATTEMPTS = 10  # attempts that a state remembers, with so many characters of why each began
 WHY = 150
 HISTORY = 30  # changes that a state remembers: it must fit an object's custom metadata
@@ -453,6 +455,8 @@ def check_summary(summary: Summary) -> None:
     numbers = (summary.machines, summary.secrets, summary.max_run_seconds)
     if min(*numbers, *summary.rates.values()) < 0:
         raise ValueError("a number is below zero")
+    if summary.machines > MOST_MACHINES or max(summary.rates.values(), default=0) > MOST_RATE:
+        raise ValueError("its cost is beyond any machine's")
 
 
 def check_state(state: State) -> None:

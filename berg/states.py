@@ -107,6 +107,8 @@ def stored_in(blob: Any) -> Stored:
     written_at = blob.updated.timestamp() if blob.updated else 0.0
     try:
         state = job.state_from_json((blob.metadata or {})["state"])
+        if state.job.sweep and not name.startswith(f"{state.job.sweep}-"):
+            raise ValueError("it is of another sweep")
     except (KeyError, ValueError, TypeError):
         lost = State(state="LOST", reason=f"{gate.clean(blob.name)} is damaged")
         return Stored(name, lost, blob.generation, written_at, is_damaged=True)

@@ -39,7 +39,8 @@ VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another pers
 
 # What other files of tests try: packs in tests/code/, the port of a tunnel in tests/test_notebook.py,
 # a person's own ssh configuration in tests/test_ssh.py.
-# browsers and TensorBoard in tests/watch/, limits of a repo in tests/test_limits.py.
+# browsers and TensorBoard in tests/watch/, limits of a repo in tests/test_limits.py,
+# lies in states in tests/test_index.py.
 # The traps of a clone and of an archive are in tests/test_traps.py.
 ELSEWHERE = [
     (
@@ -92,6 +93,14 @@ ELSEWHERE = [
     (
         "a job, to have TensorBoard open files of this computer by its projector's configuration",
         "berg writes what it understood of it; TensorBoard before 2.21 is not used",
+    ),
+    (
+        "a job, to take another one off `berg list` by a lie in its state while somebody lists",
+        "its entry in the index stays",
+    ),
+    (
+        "a job, to stop a person's budget by prices, machines and times in states",
+        "the sums come from the jobs' metadata",
     ),
     (
         "a cloned repo's `[tool.berg]`, or a colleague's record of a job, to raise or lift `max_cost`",
@@ -769,6 +778,8 @@ STATES: dict[str, str | dict] = {
     "a text as number": {**SOUND, "attempt": "1; rm -rf ~"},
     "a number as text": {**SOUND, "reason": 7},
     "an unknown state": {**SOUND, "state": "OWNED"},
+    "a price of 1e308 USD an hour": {**SOUND, "job": {"rates": {"us-central1": 1e308}}},
+    "a sweep that its name is not of": {**SOUND, "job": {"sweep": "evil"}},
     "another job's machine, as a path": {**SOUND, "machine": "../../zones/x/instances/y"},
     "a place that is none": {**SOUND, "job": {"place": "evil"}},
     "a zone with an escape sequence": {**SOUND, "zone": "\x1b]0;evil\x07"},

@@ -1,11 +1,13 @@
 """The index of jobs: what a list reads, what it writes, and what it does where the index is wrong."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from berg import cli, job, places, states
+from berg.google.storage import Bucket
 from berg.inventory import Machine
 from berg.job import State, Summary
 from berg.laptop import index, readiness, recent
@@ -174,6 +176,76 @@ def test_all_jobs_makes_a_wrong_index_right(bucket, settings, monkeypatch):
     assert set(listed(settings)) == {"unseen", "past", "over"}
 
 
+def describe(bucket, name: str, **fields) -> states.Stored:
+    """Submit a job as berg does: its metadata and its state."""
+    this = job.Job(name, "true", name, f"gs://b/{name}", "proj", "c0ffee", "c0ffee", **fields)
+    this.snapshot, this.created_by = {"commit": "c0ffee"}, ME
+    this.created_at = "2026-01-01T00:00:00Z"
+    states.write_job(bucket, this)
+    return submit(bucket, name, "SUBMITTED", group=this.group, sweep=this.sweep)
+
+
+LIES = {
+    "to say that it is of a sweep": {"job": Summary(user=ME, sweep="run")},
+    "to say that it is of a sweep with another name": {"job": Summary(user=ME, sweep="x")},
+    "to say that it is over": {"state": "KILLED"},
+    "to say that another person submitted it": {"job": Summary(user="ann")},
+    "to damage its state": {"state": "OWNED"},
+    "to delete its state": {},
+}
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_a_job_stays_listed_whatever_another_job_writes_into_its_state_for_a_while(
+    bucket, settings, monkeypatch, what
+):
+    """Between the lie and the truth somebody lists jobs, with the index or all."""
+    waiting = lambda *_: {"run-1", "run"}
+    monkeypatch.setattr(places.of("gce"), "waiting", waiting)
+    listed(settings)
+    truth = describe(bucket, "run-1", group=job.Group(region="us-central1"))
+    before, path = entries(bucket), job.state_path("run-1")
+    if lie := LIES[what]:
+        text = replace(truth.state, **lie).to_json()
+        bucket.write(path, text, metadata={"state": text})
+    else:
+        bucket.delete(path)
+    listed(settings)
+    recent.look_at_all(settings, None).tidy()
+    text = truth.state.to_json()
+    bucket.write(path, text, metadata={"state": text})
+    assert before <= entries(bucket)
+    for number in range(30):
+        submit(bucket, f"new-{number}", user="ann", created_at="2026-02-01T00:00:00Z")
+    assert "run-1" in listed(settings, 1, user=None)
+
+
+def test_a_sweep_stays_listed_whatever_a_job_writes_into_the_states_of_its_jobs(bucket, settings):
+    listed(settings)
+    states.claim_sweep(bucket, "lr", states.Sweep(["lr-0", "lr-1"]))
+    for name in ("lr-0", "lr-1"):
+        describe(bucket, name, sweep="lr")
+    before = entries(bucket)
+    ended = states.read(bucket, "lr-0")
+    states.replaced(bucket, ended, replace(ended.state, state="SUCCEEDED"))
+    truth = states.read(bucket, "lr-1")
+    bucket.delete(job.state_path("lr-1"))
+    listed(settings)
+    assert entries(bucket) == before
+    states.claim(bucket, "lr-1", replace(truth.state, state="FAILED"))
+    listed(settings)
+    assert entries(bucket) == before - {"living/lr.sweep"}
+
+
+def test_the_machine_of_a_job_that_is_said_to_be_of_a_sweep_is_its_own(settings, monkeypatch):
+    bucket = Bucket(settings)
+    there = Machine("run-1", "z", "RUNNING", labels={"berg-job": "run-1", "berg-user": ME})
+    monkeypatch.setattr(places, "machines", lambda *_, **__: [there])
+    write(bucket, "run-1", "KILLED", sweep="run", created_at=job.now())
+    (entry,) = recent.look(settings, ME, 20).entries
+    assert entry.machines == [there] and "machine RUNNING" in entry.status
+
+
 def test_the_shell_completes_jobs_that_a_list_does_not_read_any_more(bucket, settings, tmp_path):
     for number in range(60):
         write(bucket, f"old-{number:02}", created_at=f"2026-01-01T00:00:{number:02}Z")
@@ -192,8 +264,6 @@ def test_who_may_not_write_lists_as_well(bucket, settings, cloud):
 
 
 def test_without_a_bucket_there_is_the_error_that_names_it(settings):
-    from dataclasses import replace
-
     from google.api_core import exceptions
 
     with pytest.raises(exceptions.NotFound):
@@ -223,16 +293,16 @@ def test_doctor_names_an_index_that_is_missing_or_wrong_and_what_mends_it(
     assert found() == ("warning", "none yet, so that a list looks at all jobs")
     listed(settings)
     assert found() == ("ok", "has 1 job")
-    write(bucket, "unseen", "SUBMITTED", sweep="grid")
+    write(bucket, "grid-0", "SUBMITTED", sweep="grid")
     write(bucket, "over")
-    assert found() == ("warning", "lacks 2 of the jobs, over among them")
+    assert found() == ("warning", "lacks 2 of the jobs, grid-0 among them")
     submit(bucket, "over2")
     monkeypatch.setattr("berg.config.load_ready", lambda: settings)
     shown = CliRunner().invoke(cli.cli, ["list", "--all-jobs", "-a", "--json"])
     assert shown.exit_code == 0, shown.output
     assert found() == ("ok", "has 4 jobs")
     bucket.delete(f"{index.LIVING}grid.sweep")
-    assert found() == ("warning", "lacks 1 of the jobs, unseen among them")
+    assert found() == ("warning", "lacks 1 of the jobs, grid-0 among them")
 
 
 def test_doctor_looks_at_no_more_jobs_than_it_has_time_for(bucket, settings, monkeypatch):

@@ -132,9 +132,8 @@ def test_a_budget_refuses_the_next_job_with_the_sum(berg):
     name = "dear"
     lasting = "sleep 1.1"  # times are whole seconds: what begins and ends in one costs nothing
     assert berg("run", "-g", "0", "-n", name, "--wait", lasting).returncode == 0
-    stored = states.read(berg.bucket, name)
-    dear = replace(stored.state.job, rates={"us-central1": 1e5})
-    states.replaced(berg.bucket, stored, replace(stored.state, job=dear))
+    dear = replace(states.read_job(berg.bucket, name), rates={"us-central1": 1e4})
+    states.write_job(berg.bucket, dear)
     refused = berg(*T4, "true")
     assert refused.returncode == 1
     assert re.search(r"your jobs have cost \$[\d,.]+ today .*; your budget for a", refused.stderr)
@@ -142,12 +141,42 @@ def test_a_budget_refuses_the_next_job_with_the_sum(berg):
 
 def test_a_budget_counts_what_runs_until_midnight(berg):
     berg.write_config(**{**json.loads((berg.home / "berg.json").read_text()), "budget": 1})
-    summary = job.Summary("tester", job.now(), rates={"us-central1": 1e6}, max_run_seconds=7200)
-    text = job.State("SUBMITTED", zone="us-central1-a", job=summary).to_json()
-    berg.bucket.write(job.state_path("queued"), text, metadata={"state": text})
+    this = job.Job("queued", "true", "queued", "gs://b/queued", "proj", "c0ffee", "c0ffee")
+    this.snapshot, this.rates = {"commit": "c0ffee"}, {"us-central1": 1e4}
+    this.created_by, this.created_at, this.max_run_seconds = "tester", job.now(), 7200
+    states.write_job(berg.bucket, this)
+    states.claim(berg.bucket, "queued", job.State(zone="us-central1-a", job=this.summary()))
     refused = berg(*T4, "true")
     assert refused.returncode == 1
     assert "today" in refused.stderr and " more by midnight; your budget" in refused.stderr
+
+
+@pytest.mark.parametrize("has_metadata", [False, True])
+def test_a_state_that_another_job_wrote_stops_no_budget(berg, has_metadata):
+    """Machines may write any state, and no metadata."""
+    berg.write_config(**{**json.loads((berg.home / "berg.json").read_text()), "budget": 100})
+    this = job.Job("cheap", "true", "cheap", "gs://b/cheap", "proj", "c0ffee", "c0ffee")
+    this.snapshot, this.rates = {"commit": "c0ffee"}, {"us-central1": 0.5}
+    this.created_by, this.created_at, this.max_run_seconds = "tester", job.now(), 7200
+    if has_metadata:
+        states.write_job(berg.bucket, this)
+    dear = replace(this.summary(), rates={"us-central1": 9999.0}, machines=50_000)
+    lie = job.State("RUNNING", zone="us-central1-a", job=dear)
+    lie.history = [["RUNNING", "2000-01-01T00:00:00Z"]]
+    lie.synced_until = "9999-01-01T00:00:00Z"
+    states.claim(berg.bucket, "cheap", lie)
+    allowed = berg(*T4, "true")
+    assert allowed.returncode == 0, allowed.stderr
+
+
+@pytest.mark.parametrize("rate", [1e6, 1e308])
+def test_a_state_with_a_rate_of_no_machine_is_damaged(berg, rate):
+    summary = job.Summary("tester", job.now(), rates={"us-central1": rate}, machines=100)
+    text = job.State("RUNNING", zone="us-central1-a", job=summary).to_json()
+    berg.bucket.write(job.state_path("odd"), text, metadata={"state": text})
+    listed = berg("list", "-a", "--json")
+    (row,) = json.loads(listed.stdout, parse_constant=pytest.fail)
+    assert row["state"] == "LOST" and "is damaged" in row["reason"] and not row["usd"]
 
 
 def test_much_money_is_asked_for_first(berg):

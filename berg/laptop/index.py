@@ -11,14 +11,16 @@
 
 The objects are empty, and only laptops may write them. The state alone says what a job is: an entry
 without one counts for nothing. An entry is written after the state that it leads to, and deleted
-only as it was before that state was read, so that a job which begins meanwhile keeps its own.
+only as it was before that state was read, so that a job which begins meanwhile keeps its own. A
+state may be another job's lie of the moment: an entry goes only if records that machines cannot
+write agree (recent.py).
 
 Not covered: jobs that an older berg submits, until a list sees their machines or looks at all.
 """
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -37,6 +39,10 @@ LATEST = 9_999_999_999  # seconds since 1970 from which entries count backwards
 USER = re.compile("[-a-z0-9_]{1,63}")
 SPARE = 20  # entries that are looked at beside those asked for: of some the job may be gone
 THREADS = 16
+
+
+# Returns those of some entries that go: see recent.py.
+MayGo = Callable[[list[Listed]], list[Listed]]
 
 
 @dataclass
@@ -169,7 +175,11 @@ def has(names: set[str], name: str, state: job.State) -> bool:
 
 
 def build(
-    bucket: Bucket, there: list[Listed], jobs: list[tuple[str, job.Summary]], living: set[str]
+    bucket: Bucket,
+    there: list[Listed],
+    jobs: list[tuple[str, job.Summary]],
+    living: set[str],
+    may_go: MayGo,
 ) -> None:
     """Make the index what all jobs say, whose names, summaries and entries that live are given.
 
@@ -186,7 +196,7 @@ def build(
     ]
     write(bucket, sorted(wanted - names))
     write(bucket, {COMPLETE} - names)
-    delete(bucket, wrong)
+    delete(bucket, may_go(wrong))
 
 
 def recent_of(jobs: list[tuple[str, job.Summary]]) -> Iterator[str]:
@@ -220,13 +230,13 @@ def entries_of(bucket: Bucket, jobs: list[tuple[str, job.Summary]]) -> list[List
     return [listed for listed in bucket.gets(sorted(paths), FIELDS) if listed]
 
 
-def tidy(bucket: Bucket, found: Index, known: set[str], living: set[str]) -> None:
+def tidy(bucket: Bucket, found: Index, known: set[str], living: set[str], may_go: MayGo) -> None:
     """Delete what the states of a list showed to be over or gone.
 
     `known` are the entries that have a state, `living` those that are not over.
     """
     over = [listed for entry, listed in found.living.items() if entry not in living]
-    delete(bucket, over + gone(found, known))
+    delete(bucket, may_go(over + gone(found, known)))
 
 
 def gone(found: Index, known: set[str]) -> list[Listed]:

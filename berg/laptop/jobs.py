@@ -430,7 +430,7 @@ def entry(
     state, summary = stored.state, stored.state.job
     machines, workers = owned.get(stored.name, []), []
     needed = machines
-    if summary.sweep:
+    if summary.sweep and not machines:  # whose machines are the sweep's
         workers = owned.get(f"{summary.sweep}/", [])
         needed = machines = machine_in_sweep(state, workers)
         if state.state == "SUBMITTED":

@@ -8,14 +8,18 @@ Not covered: traffic, the bucket, and what others spend in the project; Google's
 (`berg costs --spend-cap`).
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from berg import BergError, job
+from berg import BergError, job, states
 from berg.config import Config
+from berg.google.storage import Bucket
 from berg.laptop import jobs, spending
+from berg.laptop.jobs import Entry
 from berg.plan import Plan
 
+THREADS = 16
 LEAST = 300  # seconds; below that a machine would be paid for that hardly boots
 
 
@@ -90,13 +94,49 @@ def question(plan: Plan, num_jobs: int = 0) -> str:
     return f"This may cost ${usd:,.0f}. Start it?"
 
 
+def vouched(config: Config, entries: list[Entry], today: str) -> list[tuple[job.State, bool]]:
+    """Return the states of my jobs that cost something on a day or may yet, and whether they have
+    machines.
+
+    Any job may write another one's state. So what an hour costs, of how many machines and of whose
+    comes from the job's metadata, which no machine can write, and no time is before the job was
+    submitted or after now.
+    """
+    midnight, now, bucket = f"{today}T00:00:00Z", job.now(), Bucket(config)
+
+    def check(each: Entry) -> tuple[job.State, bool] | None:
+        assert each.state
+        try:
+            this = states.read_job(bucket, each.name)
+        except BergError:  # it is damaged, and no machine runs it
+            return None
+        if this is None or this.created_by != config.user:
+            return None
+        history = [[name, min(max(at, this.created_at), now)] for name, at in each.state.history]
+        synced = min(each.state.synced_until, now)
+        state = replace(each.state, job=this.summary(), history=history, synced_until=synced)
+        return state, bool(each.machines)
+
+    counting = [
+        each
+        for each in entries
+        if each.state
+        and (
+            not each.state.final
+            or each.machines
+            or spending.machine_hours(each.state, False, midnight) > 0
+        )
+    ]
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [told for told in pool.map(check, counting) if told]
+
+
 def check_budget(config: Config) -> None:
     """Raise BergError if my jobs have cost as much today as they may, or those that run may yet."""
     if not config.budget:
         return
     today = job.now()[:10]
-    entries = jobs.overview(config, config.user)
-    told = [(each.state, bool(each.machines)) for each in entries if each.state]
+    told = vouched(config, jobs.overview(config, config.user), today)
     found = spending.on_day(told, today)
     coming = spending.until_midnight(told, datetime.now(timezone.utc))
     if found.usd + coming < config.budget:

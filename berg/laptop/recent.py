@@ -5,14 +5,16 @@ is no index, or it has too little, the look is at all jobs, and makes the index 
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
-from berg import places, states
+from berg import BergError, job, places, states
 from berg.config import Config
-from berg.google.storage import Bucket
+from berg.google.storage import Bucket, Listed
 from berg.laptop import index, names
 from berg.laptop.index import Index
 from berg.laptop.jobs import (
@@ -56,7 +58,7 @@ def look(config: Config, user: str | None, limit: int, say: Say = silent) -> Loo
         stored = read(bucket, [*found.living, *found.recent])
         owned = by_owner(listed.result())
     stored |= read(bucket, set(owned) - set(found.living) - set(found.recent))
-    known = {index.of_state(each.name, each.state.job) for each in stored.values()}
+    known = {index.of_state(each.name, each.state.job) for each in stored.values()} | set(stored)
     if len(index.gone(found, known)) > index.SPARE:
         return look_at_all(config, user, say)
     entries = entries_of(config, list(stored.values()), owned, others=True)
@@ -66,7 +68,8 @@ def look(config: Config, user: str | None, limit: int, say: Say = silent) -> Loo
 
     def tidy() -> None:
         alive = entered(entries)
-        index.tidy(bucket, found, known, set(alive))
+        may_go = partial(over, config, bucket, entries)
+        index.tidy(bucket, found, known, set(alive), may_go)
         for entry in set(alive) - set(found.living):
             index.note(bucket, alive[entry].name, alive[entry].summary)
 
@@ -86,7 +89,8 @@ def look_at_all(config: Config, user: str | None, say: Say = silent) -> Look:
 
     def tidy() -> None:
         jobs = [(each.name, each.summary) for each in entries if each.stored]
-        index.build(bucket, there, jobs, set(entered(entries)))
+        may_go = partial(over, config, bucket, entries)
+        index.build(bucket, there, jobs, set(entered(entries)), may_go)
 
     return Look(sorted_of(entries, user), quietly(tidy))
 
@@ -111,6 +115,61 @@ def entered(entries: list[Entry]) -> dict[str, Entry]:
         for each in entries
         if each.stored and (each.machines or each.workers or not each.stored.state.final)
     }
+
+
+def over(
+    config: Config, bucket: Bucket, entries: list[Entry], candidates: list[Listed]
+) -> list[Listed]:
+    """Return those of some entries of the index whose jobs are over or gone, also by what machines
+    cannot write: the jobs' metadata, the sweeps' records, the lists of machines and of what waits
+    for some.
+
+    A job may write another one's state for a moment. What the state says of a job's end is believed
+    then only if it has no machine and none is to come.
+    """
+    waiting = functools.cache(lambda place: places.of(place).waiting(config))
+    stored = {each.name: each.stored for each in entries if each.stored}
+    owners = {each.name for each in entries if each.machines}
+    owners |= {f"{each.sweep}/" for each in entries if each.workers}
+
+    def is_over(listed: Listed) -> bool:
+        entry = index.entry_of(listed.name)
+        try:
+            names = recorded(bucket, entry)
+            if not names:
+                return True
+            if entry in owners or not listed.name.startswith(index.LIVING):
+                return False
+            said = {name: stored[name] for name in names if name in stored}
+            for each in states.several(bucket, set(names) - set(said)):
+                said[each.name] = each
+            ended = [each for each in said.values() if each.state.final and not each.is_damaged]
+            this = states.read_job(bucket, names[0])
+            return len(ended) == len(names) and not (this and is_to_come(this, waiting))
+        except BergError:  # a record is damaged, or nobody may look
+            return False
+
+    with ThreadPoolExecutor(index.THREADS) as pool:
+        each_over = pool.map(is_over, candidates)
+        return [listed for listed, goes in zip(candidates, each_over, strict=True) if goes]
+
+
+def recorded(bucket: Bucket, entry: str) -> list[str]:
+    """Return the names of the jobs that an entry is for; [] for none, and for a job whose sweep has
+    the entry.
+    """
+    if entry.endswith("/"):
+        sweep = states.read_sweep(bucket, entry.rstrip("/"))
+        return sweep.jobs if sweep else []
+    this = states.read_job(bucket, entry)
+    return [] if this is None or this.sweep else [entry]
+
+
+def is_to_come(this: job.Job, waiting: Callable[[str], set[str]]) -> bool:
+    """Return whether a place makes machines for a job."""
+    if this.place == "gce" and not this.group:
+        return False
+    return not waiting(this.place).isdisjoint((this.job_name, this.sweep, str(this.group)))
 
 
 def quietly(tidy: Callable[[], None]) -> Callable[[], None]:
