@@ -78,7 +78,7 @@ def test_without_room_for_any_the_last_one_s_reason_counts_and_nothing_is_left(b
         ((), "n1-standard-8"),  # one T4
         (("--gpu-memory", "24"), "g2-standard-12"),
         (("--gpu-memory", "40"), "a2-highgpu-1g"),
-        (("--gpu-memory", "80"), "a2-ultragpu-1g"),
+        (("--gpu-memory", "80"), "g4-standard-48"),
         (("--gpu-memory", "80", "--spot", "-g", "8"), "a4-highgpu-8g"),  # A100s have no price
         (("--gpu-memory", "20", "--flex"), "g2-standard-12"),
     ],

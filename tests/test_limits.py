@@ -106,7 +106,7 @@ def test_what_an_earlier_run_might_cost_lifts_no_limit(berg):
 
 
 def test_nothing_can_be_kept_below_a_ceiling_that_has_no_price(berg, cloud):
-    refused = berg("run", "-t", "h100", "-g", "8", "--max-cost", "5", "true")
+    refused = berg("run", "-t", "h100-mega", "--max-cost", "5", "true")
     assert refused.returncode == 1 and "is unknown" in refused.stderr
     assert "--max-cost 0" in refused.stderr
     little = berg("run", "-t", "t4", "--max-cost", "0.01", "true")

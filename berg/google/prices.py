@@ -138,7 +138,7 @@ class Prices:
             found += self.of_cpus(shape, series, model)
         if series in LOCAL_SSD:
             gigabytes = LOCAL_SSD[series] * shape.num_gpus
-            found.append((self.attached((LOCAL_DISK,), model), gigabytes))
+            found.append((self.of_local_disk(model), gigabytes))
         return found
 
     def of_cpus(self, shape: Shape, series: str, model: str) -> list[tuple[float | None, float]]:
@@ -155,6 +155,12 @@ class Prices:
         core = self.find(f"{BEFORE[model]}{what} Core")
         ram = self.find(f"{BEFORE[model]}{what} Ram")
         return [(core, cpus), (ram, cpus * memory)]
+
+    def of_local_disk(self, model: str) -> float | None:
+        """The price of a GiB of local disk, which flex-start names as it names CPUs."""
+        if model == FLEX:
+            return self.find(f"{BEFORE[FLEX]}{LOCAL_DISK}")
+        return self.attached((LOCAL_DISK,), model)
 
     def of_chip(self, name: str, model: str) -> float | None:
         """The price of a TPU chip, whose name flex-start shortens."""

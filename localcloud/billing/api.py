@@ -23,7 +23,7 @@ SERVICES = {
 }
 MOST = 5000  # SKUs in a page
 CENTRAL, AMERICAS, EAST5 = ("us-central1",), ("us-central1", "us-east1", "us-west1"), ("us-east5",)
-FRANKFURT = ("europe-west3",)
+FRANKFURT, WEST4 = ("europe-west3",), ("europe-west4",)
 SPOT = "attached to Spot Preemptible VMs"
 FLEX = "attached to DWS Defined Duration VMs"
 # Description, resource group, usage type, USD for each unit, unit, regions. A usage type is no help:
@@ -65,6 +65,22 @@ ROWS = (
     ("DWS Defined Duration A2 Core running in Americas", "CPU", "OnDemand", 0.01739, "h", AMERICAS),
     ("DWS Defined Duration A2 Ram running in Americas", "RAM", "OnDemand", 0.00233, "GiBy.h", AMERICAS),
     (f"Nvidia Tesla A100 GPU {FLEX} running in Americas", "GPU", "OnDemand", 1.61365, "h", AMERICAS),
+    # On demand, GPUs as of 2026-07-07. Core and memory: what Vertex AI billed in 2025-08, less its 15 %.
+    ("Nvidia H100 80GB GPU running in Americas", "GPU", "OnDemand", 9.796550569, "h", AMERICAS),
+    ("A3 Instance Core running in Americas", "CPU", "OnDemand", 0.025498, "h", AMERICAS),
+    ("A3 Instance Ram running in Americas", "RAM", "OnDemand", 0.00222, "GiBy.h", AMERICAS),
+    # By flex-start, of a bill of 2025-08.
+    (f"Nvidia H100 80GB GPU {FLEX} running in Americas", "GPU", "OnDemand", 4.200761, "h", AMERICAS),
+    ("DWS Defined Duration A3 Core running in Americas", "CPU", "OnDemand", 0.010934, "h", AMERICAS),
+    ("DWS Defined Duration A3 Ram running in Americas", "RAM", "OnDemand", 0.000952, "GiBy.h", AMERICAS),
+    ("DWS Defined Duration SSD backed Local Storage running in Americas", "LocalSSD", "OnDemand", 0.08, "GiBy.mo", AMERICAS),
+    # As of 2026-07-07; what their machines' cores and memory cost is not known here.
+    ("Nvidia H100 80GB Plus GPU running in Americas", "GPU", "OnDemand", 10.344275712, "h", AMERICAS),
+    ("H200 141GB GPU running in Americas", "GPU", "OnDemand", 9.31174, "h", AMERICAS),
+    # As of 2026-07, from the page of the SKU group "G4 on demand".
+    ("G4 Instance Core running in Iowa", "CPU", "OnDemand", 0.04891, "h", CENTRAL),
+    ("G4 Instance Ram running in Iowa", "RAM", "OnDemand", 0.00587, "GiBy.h", CENTRAL),
+    ("RTX 6000 96GB running in Iowa", "GPU", "OnDemand", 1.09565, "h", CENTRAL),
     ("A4 Nvidia B200 (1 gpu slice) running in Americas", "GPU", "OnDemand", 16.11, "h", CENTRAL),
     (f"A4 Nvidia B200 (1 gpu slice) {SPOT} running in Americas", "GPU", "Preemptible", 4.95, "h", CENTRAL),
     (f"A4 Nvidia B200 (1 gpu slice) {FLEX} running in Americas", "GPU", "OnDemand", 8.06, "h", CENTRAL),
@@ -72,6 +88,13 @@ ROWS = (
     ("TpuV6e running in Columbus", "TPU", "OnDemand", 2.70, "h", EAST5),
     (f"TpuV6e {SPOT} running in Columbus", "TPU", "OnDemand", 1.4033, "h", EAST5),
     ("DWS Defined Duration V6e running in Columbus", "TPU", "OnDemand", 1.35, "h", EAST5),
+    # As of 2026-06-14, and of 2026-07 and 2026-08.
+    ("TPU7x running in Americas", "TPU", "OnDemand", 12.0, "h", AMERICAS),
+    ("TpuV5p running in Iowa", "TPU", "OnDemand", 4.20, "h", CENTRAL),
+    (f"TpuV5p {SPOT} running in Iowa", "TPU", "Preemptible", 0.836, "h", CENTRAL),
+    ("TpuV6e running in Netherlands", "TPU", "OnDemand", 2.97, "h", WEST4),
+    (f"TpuV6e {SPOT} running in Netherlands", "TPU", "Preemptible", 1.782, "h", WEST4),
+    ("DWS Defined Duration V6e running in Netherlands", "TPU", "OnDemand", 1.35, "h", WEST4),
     ("Regional Balanced PD Capacity", "SSD", "OnDemand", 0.2, "GiBy.mo", AMERICAS),
     ("Balanced PD Capacity", "SSD", "OnDemand", 0.1, "GiBy.mo", AMERICAS),
     ("SSD backed PD Capacity", "SSD", "OnDemand", 0.17, "GiBy.mo", AMERICAS),

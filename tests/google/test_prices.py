@@ -66,6 +66,16 @@ def test_a_machine_costs_what_google_s_published_bill_says(look):
     bills = {prices.STANDARD: 16.11, prices.SPOT: 4.95, prices.FLEX: 8.06}
     for model, bill in bills.items():
         assert listed.per_hour(b200, model) == pytest.approx(8 * bill)
+    h100 = accelerators.choose(8, "h100", None, None)
+    assert listed.per_hour(h100, prices.STANDARD) == pytest.approx(88.49, abs=0.01)
+    flex = 33.606088 + 2.274272 + 1.782144 + 0.65753425  # the bill of somebody's training
+    assert listed.per_hour(h100, prices.FLEX) == pytest.approx(flex, abs=0.0001)
+    assert listed.per_hour(h100, prices.SPOT) is None
+    g4 = accelerators.choose(1, "rtx-pro-6000", None, None)
+    assert listed.per_hour(g4, prices.STANDARD) == pytest.approx(4.50, abs=0.001)
+    v5p = tpus.parse("v5p-2x2x1").shape
+    assert listed.per_hour(v5p, prices.STANDARD) == pytest.approx(4 * 4.20)
+    assert listed.per_hour(v5p, prices.SPOT) == pytest.approx(4 * 0.836)
     v6e = look("us-east5")[0]
     bills = {prices.STANDARD: 2.70, prices.SPOT: 1.4033, prices.FLEX: 1.35}
     for model, bill in bills.items():
@@ -86,7 +96,8 @@ def test_local_disks_that_come_with_gpus_are_paid_for(look):
         (0, None, 6, None),  # a custom machine type
         (1, "p4", None, None),  # its GPU is not in the list
         (1, "rtx-pro-6000", 6, None),  # a part of a GPU
-        (8, "h100", None, None),  # nothing of it is in the list
+        (8, "h200", None, None),  # the list has its GPUs alone
+        (8, "h100-mega", None, None),  # likewise
     ],
 )
 def test_half_a_sum_is_no_price(look, options):
@@ -183,7 +194,7 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     shown = berg("run", "--dry-run", "--max-hours", "10", "-t", "a100", *sweep).stderr
     assert f"{each[0]} an hour on demand" in shown
     assert f"; at most ${30 * (3.67388 + disks / 2):,.0f} in 30 machine-hours" in shown
-    unknown = berg("run", "--dry-run", "-t", "h100", "-g", "8", *options[2:4], "true").stderr
+    unknown = berg("run", "--dry-run", "-t", "p4", "--image", accelerators.OLD_IMAGE, "true").stderr
     assert "Price     unknown in us-central1\n" in unknown
     chips = berg("tpus", BERG_REGION="us-east5").stderr
     assert "$/h a chip, on demand and Spot: v6e 2.70, 1.40; v5p ?, ?; tpu7x ?, ?." in chips
