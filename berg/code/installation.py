@@ -11,7 +11,7 @@ import json
 import posixpath
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -384,10 +384,11 @@ def choose(repo: Repo, wanted: Wanted, lock: Table, roots: list[Table]) -> tuple
     check_names(repo, wanted)
     choice, notes = Choice(tuple(map(normal, wanted.extras)), wanted.groups), []
     rules = [keys_of(rule, repo.name) for rule in repo.uv.get("conflicts", [])]
+    asked = {*pairs(choice), *pairs(Choice((), tuple(defaults(repo))))}
+    left: dict[str, str] = {}  # name -> kind of what is neither chosen nor excluded
     for keys in rules:
-        there = {*pairs(choice), *pairs(Choice((), tuple(defaults(repo))))} & {*keys}
-        check_conflict(repo, sorted(there))
-        if there or len(keys) < 2:
+        check_conflict(repo, sorted(asked & {*keys}))
+        if {*asked, *pairs(choice)} & {*keys} or len(keys) < 2:
             continue
         names = ", ".join(name for _, name in keys)
         if found := fitting([name for kind, name in keys if kind == "extra"], wanted):
@@ -396,9 +397,8 @@ def choose(repo: Repo, wanted: Wanted, lock: Table, roots: list[Table]) -> tuple
             notes.append(f"extra {found}, as the machine has {has}; one of {names}: --extra")
         else:
             check_frameworks(repo, keys, lock, roots)
-            notes.append(f"none of {names} is chosen (--{keys[0][0]})")
-    settled = {*choice.extras}.union(*({name for _, name in keys} for keys in rules))
-    return choice, notes + unchosen(repo, wanted, settled)
+            left |= {name: kind for kind, name in keys}
+    return choice, [*notes, *unchosen(repo, wanted, choice, rules, left)]
 
 
 def check_conflict(repo: Repo, keys: list[tuple[str, str]]) -> None:
@@ -408,11 +408,21 @@ def check_conflict(repo: Repo, keys: list[tuple[str, str]]) -> None:
         raise BergError(f"{names} exclude each other ({repo.path(PROJECT)}): choose one")
 
 
-def unchosen(repo: Repo, wanted: Wanted, settled: Collection[str]) -> list[str]:
-    """Name the extra for accelerators like the machine's that is not chosen."""
-    free = sorted({*repo.optional} - {*settled})
-    found = fitting(free, wanted) if wanted.accelerator else ""
-    return [f"extra {found} is not chosen (--extra {found})"] if found else []
+def unchosen(
+    repo: Repo,
+    wanted: Wanted,
+    choice: Choice,
+    rules: list[list[tuple[str, str]]],
+    left: dict[str, str],
+) -> list[str]:
+    """Name what could be chosen: extras and groups that exclude each other, and the extra for
+    accelerators like the machine's.
+    """
+    notes = [f"none of {', '.join(left)} is chosen (--{min(left.values())})"] if left else []
+    free = {*repo.optional} - {*choice.extras} - {name for keys in rules for _, name in keys}
+    if wanted.accelerator and (found := fitting(sorted(free), wanted)):
+        notes.append(f"extra {found} is not chosen (--extra {found})")
+    return notes
 
 
 def fitting(extras: list[str], wanted: Wanted) -> str:
@@ -646,7 +656,7 @@ def pip_notes(repo: Repo, wanted: Wanted) -> list[str]:
         has_others = is_dynamic or repo.about.get("dependencies")
         names = ", ".join(repo.optional) * (not has_others and not repo.has(REQUIREMENTS))
         alone = f"{repo.path(PROJECT)} names packages in extras alone: {names} (--extra)"
-        notes += [alone] if names else unchosen(repo, wanted, ())
+        notes += [alone] if names else unchosen(repo, wanted, Choice(), [], {})
     pinned = pinned_python(repo)
     if pinned and wanted.python not in ("", pinned) and wanted.install != "uv":
         notes.append(
@@ -660,6 +670,12 @@ def torch_notes(repo: Repo, wanted: Wanted) -> list[str]:
     """Say that pip replaces the image's torch, where what is named does not take it."""
     if wanted.install == "uv":
         return []
+    built_with = parse(repo.project.get("build-system", {}).get("requires", []))
+    if repo.is_package and "torch" in {each.name for each in built_with}:
+        return [
+            "building it downloads another torch; with the one that is there: --install "
+            '"pip install --no-build-isolation -e ."'
+        ]
     texts = [*repo.about.get("dependencies", [])]
     texts += repo.files.text(repo.folder, REQUIREMENTS).splitlines()
     for each in parse(texts):

@@ -257,6 +257,14 @@ def test_extras_that_bring_nothing_needed_alone_are_only_named(locked):
     assert made.steps == [["uv", "sync", "--frozen"]]
 
 
+def test_all_that_could_be_chosen_is_named_once(locked):
+    pairs = "[project.optional-dependencies]\na = []\nb = []\nc = []\n[tool.uv]\nconflicts = ["
+    for one, other in ("ab", "bc", "ac"):
+        pairs += f'[{{ extra = "{one}" }}, {{ extra = "{other}" }}],'
+    found = locked({"pyproject.toml": project("pairs", more=f"{pairs}]\n")})
+    assert decide(found).notes == ["none of a, b, c is chosen (--extra)"]
+
+
 def test_a_choice_of_tpus_is_taken_for_tpus(locked):
     pair = EXCLUSIVE.format(first="gpu", second="tpu")
     found = locked({"pyproject.toml": project("pair", '"pluggy"', pair), **STUB})
@@ -389,6 +397,12 @@ def test_a_torch_that_replaces_the_images_is_said():
     made = decide({"requirements.txt": "torch==2.10.0  # newer\n"})
     assert made.notes == ["torch ==2.10.0 is downloaded; the image has 2.9"]
     assert decide({"requirements.txt": "torch>=2.5\n"}).notes == []
+
+
+def test_a_build_that_brings_its_own_torch_is_said():
+    needs = BUILT.replace('"setuptools"]', '"setuptools", "torch>=2.5.1"]')
+    (note,) = decide({"pyproject.toml": project("sam", more=needs)}).notes
+    assert note.endswith('--install "pip install --no-build-isolation -e ."')
 
 
 # --- python
