@@ -52,7 +52,7 @@ login = instances.login
 def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     """Return the machines that a spec means; raise BergError where Google has no such ones."""
     if spec.tpu is not None:
-        return choose_tpus(config, tpus.choose(spec.tpu, spec.spot), spec)
+        return choose_tpus(config, tpus.parse(spec.tpu.lower()), spec)
     shape = accelerators.choose(spec.num_gpus, spec.gpu_type, spec.num_cpus, spec.machine_type)
     is_never_reserved = shape.machine_type.startswith(accelerators.NOT_RESERVED)
     from_elsewhere = spec.elsewhere and not (spec.reservation and is_never_reserved)

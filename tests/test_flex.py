@@ -43,6 +43,14 @@ def test_the_request_says_that_google_waits(berg):
     assert "Price     $0.58 an hour by flex-start, $1.03 an hour on demand" in shown.stderr
 
 
+def test_a_g4_can_be_had_by_flex_start(berg, cloud):
+    ran = berg("run", "-t", "rtx-pro-6000", "--flex", "--max-hours", "1", "-n", "g4", "sleep 600")
+    assert ran.returncode == 0, ran.stderr
+    wait_for(lambda: "g4" in cloud.instances(), what="the machine")
+    assert cloud.instances()["g4"]["scheduling"]["provisioningModel"] == "FLEX_START"
+    assert berg("kill", "--now", "g4").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -51,7 +59,6 @@ def test_the_request_says_that_google_waits(berg):
         (("--max-hours", "169"), "168 hours at most"),
         (("-t", "t4"), "not for n1-standard-8 with 1 x t4"),
         (("-g", "0"), "not for n1-standard-8"),
-        (("-t", "rtx-pro-6000"), "not for g4-standard-48 with 1 x rtx-pro-6000"),
         (("--tpu", "v6e-1", "--wait-hours", "1000"), "give up to 720"),
         (("-g", "1", "--queue", "team"), "--queue is for pods"),
         (("--grid", "x=1,2"), "--flex is not for sweeps"),

@@ -163,6 +163,17 @@ def test_a_cube_that_google_does_not_list_is_asked_for_with_a_word_of_caution(be
 
 
 @pytest.mark.parametrize(
+    ("options", "how"), [(["--spot"], "as Spot"), (["--flex"], "by flex-start"), ([], "")]
+)
+def test_a_plan_says_for_whom_tpu7x_is(berg, options, how):
+    zone = ("--zone", "us-central1-c")
+    done = berg("run", "--tpu", "tpu7x-2x2x1", *options, *zone, "--dry-run", "true")
+    assert done.returncode == 0, done.stderr
+    said = f"Google gives tpu7x {how} only to projects that it let in"
+    assert (said in done.stderr) == bool(how), done.stderr
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         (["-g", "1"], "leave out -g"),

@@ -44,7 +44,7 @@ def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
         *command_rows(this),
         *code_rows(plan),
         *below("Install", [this.installation.words, *this.installation.notes]),
-        *tpu_rows(this),
+        *tpu_rows(plan),
         *plan.offer.rows,
         *below("", far_zones(plan)),
         *below("Network", network(plan)),
@@ -113,14 +113,15 @@ def code_rows(plan: Plan) -> list[tuple[str, str]]:
     return [*rows, *below("Careful", shorten(snapshot.doubtful))]
 
 
-def tpu_rows(this: job.Job) -> list[tuple[str, str]]:
+def tpu_rows(plan: Plan) -> list[tuple[str, str]]:
+    this = plan.job
     if not this.tpu:
         return []
     if this.place == "gke":
         chips = plural(tpu_nodes.parse(this.tpu).chips, "chip")
         return [("TPUs", f"{this.tpu}, {chips}")]
     chips = plural(tpu_types.parse(this.tpu).chips, "chip")
-    return [("TPUs", f"{this.tpu}, {chips}"), *tpu_types.caution(this.tpu)]
+    return [("TPUs", f"{this.tpu}, {chips}"), *tpu_types.caution(this.tpu, plan.model)]
 
 
 def account_warning(plan: Plan) -> list[str]:

@@ -104,7 +104,7 @@ TPU_FAMILIES = ("ct5p", "ct6e", "tpu7x")
 # of which there are no reservations either
 NOT_RESERVED = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")
 # https://cloud.google.com/compute/docs/instances/about-flex-start-vms
-NOT_FLEX = ("a4x-", "g4-")
+NOT_FLEX = ("a4x-",)
 NOT_ON_DEMAND = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g", "a3-ultragpu", "a4-")
 # https://developer.nvidia.com/cuda-gpus
 CAPABILITY = {

@@ -10,6 +10,7 @@ Not covered: resource tags or conditions that would limit deletion.
 """
 
 import functools
+import hashlib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -62,7 +63,10 @@ def shared_account(config: Config) -> str:
 def account_of_user(config: Config) -> str:
     """The account of one person, whose secrets no other person's jobs may read."""
     name = f"{NAME}-{config.user.replace('_', '-')}"
-    return address(config, name[:LONGEST_NAME].rstrip("-"))
+    if len(name) > LONGEST_NAME:  # others may share what is left of the name
+        digest = hashlib.sha256(config.user.encode()).hexdigest()[:6]
+        name = f"{name[: LONGEST_NAME - 7].rstrip('-')}-{digest}"
+    return address(config, name)
 
 
 def address(config: Config, name: str) -> str:

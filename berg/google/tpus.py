@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from berg import BergError
-from berg.google import api
+from berg.google import api, prices
 from berg.google.accelerators import Shape
 
 HOST_CHIPS = 4  # of each machine of a slice
@@ -30,7 +30,7 @@ class Family:
     alone: dict[str, str]  # topology of one machine -> machine type
     slices: tuple[str, ...]
     more: bool = False  # some AxBxC of multiples of 4, A <= B <= C, are, too: Google lists not all
-    spot: bool = True
+    is_open: bool = True  # as Spot and by flex-start, to every project
 
 
 # https://docs.cloud.google.com/tpu/docs/v5p
@@ -59,7 +59,7 @@ FAMILIES = {
         {"2x2x1": "tpu7x-standard-4t"},
         CUBES,
         more=True,
-        spot=False,
+        is_open=False,
     ),
 }
 # Chips -> the topology of v6e, whose small ones are usually called by their number of chips.
@@ -109,17 +109,6 @@ class Tpu:
 
     def __str__(self) -> str:
         return f"{self.family}-{self.topology}"
-
-
-def choose(text: str, spot: bool) -> Tpu:
-    """Return the TPUs that FAMILY-TOPOLOGY names; raise BergError for any other name."""
-    found = parse(text.lower())
-    if spot and not FAMILIES[found.family].spot:
-        raise BergError(
-            f"{found.family} cannot be had as a Spot machine unless Google let your project in: no "
-            "--spot"
-        )
-    return found
 
 
 def parse(text: str) -> Tpu:
@@ -202,10 +191,17 @@ def meaning(failed: api.OperationFailed) -> api.OperationFailed:
     return failed
 
 
-def caution(text: str) -> list[tuple[str, str]]:
-    """Return what a plan says of a topology that Google's table of slices does not have."""
+def caution(text: str, model: str) -> list[tuple[str, str]]:
+    """Return what a plan says of a topology that Google's table of slices does not have, and of a
+    way to pay that is not open to every project.
+    """
     found = parse(text)
-    family = FAMILIES[found.family]
-    if found.topology in (*family.alone, *family.slices):
-        return []
-    return [("", f"Google's table has no {found.topology}: it takes some such cubes, not all")]
+    family, rows = FAMILIES[found.family], []
+    if found.topology not in (*family.alone, *family.slices):
+        rows.append(
+            ("", f"Google's table has no {found.topology}: it takes some such cubes, not all")
+        )
+    if not family.is_open and model != prices.STANDARD:
+        how = prices.MODELS[model]
+        rows.append(("", f"Google gives {family.name} {how} only to projects that it let in"))
+    return rows

@@ -5,6 +5,7 @@ nothing but the standard library, has those of before the worker runs.
 """
 
 import json
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -166,7 +167,10 @@ def worker_number(instance: dict[str, Any]) -> int | None:
     None until Google has said it.
     """
     attributes = instance.get("attributes", {})
+    in_lines = re.search(r"^TPU_WORKER_ID: '?(\d+)", attributes.get("tpu-env", ""), re.M)
     number = attributes.get("worker-id", attributes.get("agent-worker-number", ""))
+    if not number and in_lines:
+        number = in_lines[1]
     if not number.isdigit():
         return None
     return int(number)

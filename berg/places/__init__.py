@@ -144,7 +144,7 @@ def name_for(spec: JobSpec) -> str:
     """Return the name of the place that a spec asks for."""
     if spec.cluster:
         return "gke"
-    if spec.tpu is not None and tpus.choose(spec.tpu, spec.spot).hosts > 1:
+    if spec.tpu is not None and tpus.parse(spec.tpu.lower()).hosts > 1:
         return "tpu"
     return "gce"
 

@@ -16,6 +16,7 @@ from google.api_core import exceptions
 from local_gcloud import Gcloud
 
 from berg import BergError
+from berg.config import Config
 from berg.google import grants, rights, secret
 from localcloud.identity.tokens import Tokens
 
@@ -413,6 +414,14 @@ def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init,
     assert saved(berg)["service_account"] == EMAIL
     ran = berg("run", "-g", "0", "--wait", "--secret", "KEY", "true", KEY="hush")
     assert ran.returncode == 0, ran.stderr
+
+
+def test_people_whose_names_begin_alike_have_accounts_of_their_own():
+    names = ("maria-magdalena-de-la-cruz", "maria-magdalena-de-la-torre", "ana_b")
+    accounts = [grants.account_of_user(Config(project="p", user=name)) for name in names]
+    assert len(set(accounts)) == 3 and accounts[2].startswith("berg-worker-ana-b@")
+    assert all(len(each.partition("@")[0]) <= 30 for each in accounts), "as IAM wants it"
+    assert all(grants.is_ours(Config(project="p"), each) for each in accounts)
 
 
 def test_who_joins_a_bucket_gets_an_account_whose_secrets_no_other_reads(berg, cloud, init):
