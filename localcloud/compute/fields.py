@@ -316,8 +316,9 @@ def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) 
         raise invalid(field, model, "Flex-start does not consume reservations.")
     if model == "FLEX_START" and not given.get("maxRunDuration"):
         raise invalid(field, model, "A max run duration must be specified.")
-    # "all accelerator-optimized machine types (except A4X and G4)": compute/docs/instances/about-flex-start-vms
-    is_flexible = kind.is_tpu or (kind.accelerator and not kind.name.startswith(("a4x-", "g4-")))
+    # "all accelerator-optimized machine types (except A4X and G4)" in 2025: compute/docs/instances/about-flex-start-vms.
+    # G4 since 2026, as others report.
+    is_flexible = kind.is_tpu or (kind.accelerator and not kind.name.startswith("a4x-"))
     if model == "FLEX_START" and not is_flexible:
         raise invalid(field, model, f"Machine type {kind.name} does not support it.")
 
