@@ -143,6 +143,12 @@ class Config:
         found = credentials.find(self.credentials_file)
         if self.endpoint:
             found = credentials.keep_near(found)
+        if self.is_mine and self.project and credentials.lacks_quota_project(found):
+            note = (
+                "berg: your Google credentials name no project for quotas. Run: gcloud auth "
+                f"application-default set-quota-project {self.project}"
+            )
+            plain.echo(click.style(note, fg="yellow"), err=True)
         # Without a network, or with credentials that were revoked, this fails at once; calls are
         # retried for minutes.
         try:

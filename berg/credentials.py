@@ -2,8 +2,11 @@
 logged in here.
 """
 
+import contextlib
 import json
 import os
+import warnings
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     import logging
 
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"  # the file of Application Default Credentials
 LOG = "google.auth.external_account_authorized_user"
 NEAR = ("localhost", "127.0.0.1", "::1", "metadata.google.internal", "metadata", "169.254.169.254")
 
@@ -50,8 +54,24 @@ def application_default() -> tuple[Any, str | None]:
 
     if not on_google():
         os.environ.setdefault("NO_GCE_CHECK", "true")  # else it waits seconds for a metadata server
-    found, project = google.auth.default(scopes=SCOPES)
+    with without_warning():
+        found, project = google.auth.default(scopes=SCOPES)
     return found, project
+
+
+@contextlib.contextmanager
+def without_warning() -> Iterator[None]:
+    """Leave out google-auth's warning of a missing quota project: see lacks_quota_project."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*without a quota project")
+        yield
+
+
+def lacks_quota_project(found: Any) -> bool:
+    """Return whether credentials are a person's, by gcloud, that name no project for quotas."""
+    from google.oauth2.credentials import Credentials
+
+    return isinstance(found, Credentials) and not found.quota_project_id
 
 
 def read(file: Path) -> Any:
@@ -68,7 +88,8 @@ def read(file: Path) -> Any:
     load: Any = google.auth.load_credentials_from_dict  # it has no types
     try:
         row = json.loads(file.read_text())
-        found, _ = load(row, scopes=SCOPES)
+        with without_warning():
+            found, _ = load(row, scopes=SCOPES)
         return found
     except OSError as error:
         why = error.strerror or str(error)

@@ -3,12 +3,18 @@
 Not covered: errors of one request that its caller can say more about.
 """
 
+import json
 import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 
+from berg import credentials
 from berg.config import Config
 from berg.google import api
 
+PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")  # as requests reads them
+NO_FEDERATION = "the token of Workload Identity Federation"
 Explain = Callable[[BaseException, Config | None], str | None]
 
 
@@ -37,16 +43,40 @@ def explain_credentials(error: BaseException, config: Config | None) -> str | No
     from google.auth import exceptions as auth
 
     if isinstance(error, auth.DefaultCredentialsError):
+        file = os.environ.get(credentials.VARIABLE)
+        if file and not (config and config.credentials_file) and not Path(file).exists():
+            return (
+                f"there is no file {file}, which {credentials.VARIABLE} names. Correct that "
+                f"variable, or: unset {credentials.VARIABLE}"
+            )
         return f"no Google credentials found. {renewal(config)}"
     if isinstance(error, (auth.RefreshError, auth.OAuthError, exceptions.Unauthorized)):
+        if source := federation(config):
+            return f"{NO_FEDERATION} from {source} is refused: {error}. {renewal(config)}"
         return f"your Google credentials have expired or were revoked. {renewal(config)}"
     return None
+
+
+def federation(config: Config | None) -> str:
+    """Return what gives the tokens of Workload Identity Federation; "" for other credentials."""
+    file = (config and config.credentials_file) or os.environ.get(credentials.VARIABLE)
+    try:
+        row = json.loads(Path(file or "").read_text())
+        if row["type"] != "external_account":
+            return ""
+        source = row.get("credential_source", {})
+        where = (
+            source.get("url") or source.get("file") or source.get("executable", {}).get("command")
+        )
+        return f"{where or 'its source'} ({file}), exchanged at {row.get('token_url')},"
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return ""
 
 
 def renewal(config: Config | None) -> str:
     """Say how to get new credentials."""
     if not config or not config.credentials_file:
-        file = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+        file = os.environ.get(credentials.VARIABLE)
         return f"Renew {file}" if file else "Run: gcloud auth application-default login"
     if config.endpoint:
         return "Restart the embedded cloud: berg local stop && berg local start"
@@ -64,6 +94,15 @@ def explain_network(error: BaseException, config: Config | None) -> str | None:
             f"cannot reach {config.endpoint}. Check the network, or set up an embedded cloud: "
             "berg init --local"
         )
+    if name := next((name for name in PROXIES if os.environ.get(name)), ""):
+        # without its user and password
+        address = re.sub(r"//[^/@]*@", "//", os.environ[name])
+        return (
+            f"cannot reach Google Cloud through the proxy {address} ({name}). Check the proxy and "
+            "the network, and try again"
+        )
+    if isinstance(error, auth.TransportError) and (source := federation(config)):
+        return f"{NO_FEDERATION} from {source} does not come. Check that both answer"
     return "cannot reach Google Cloud. Check the network and try again"
 
 
