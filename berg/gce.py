@@ -279,7 +279,9 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         "networkInterfaces": [interface(config, shape, zone)],
         "serviceAccounts": [{"email": config.service_account or "default", "scopes": SCOPES}],
         "metadata": {"items": items},
-        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
+        "disks": [
+            {"boot": True, "autoDelete": not plan.job.stops_when_idle, "initializeParams": disk}
+        ],
         **tpus.WANTED_BY.get(shape.machine_type, {}),
     }
     if plan.model == prices.FLEX:
@@ -307,7 +309,7 @@ def scheduling(plan: Plan) -> dict[str, Any]:
     """Return when Google may stop a machine, and what becomes of it then."""
     found: dict[str, Any] = {
         "maxRunDuration": {"seconds": str(plan.machine_seconds)},
-        "instanceTerminationAction": "STOP" if plan.job.stops_when_idle else "DELETE",
+        "instanceTerminationAction": "STOP" if plan.job.keeps_disk else "DELETE",
         "automaticRestart": plan.job.is_restarted and plan.model == prices.STANDARD,
     }
     if plan.spot:
@@ -345,6 +347,8 @@ def metadata(plan: Plan) -> dict[str, str]:
     }
     if plan.packages[0]:
         found["berg-packages"] = f".berg/dist/{plan.packages[0]}"
+    if plan.job.box:
+        found["berg-box"] = plan.job.box
     for key, value in plan.checksums.items():
         found[f"berg-{key.replace('_', '-')}"] = value
     if config.endpoint:
@@ -514,7 +518,12 @@ def let_in(config: Config, machine: Machine, line: str) -> bool | None:
 
 
 def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_GROUP) -> None:
-    """Delete machines, or a job's groups with them, and wait until they are gone."""
+    """Delete machines, or a job's groups with them, and wait until they are gone.
+
+    The disks of devboxes go with them, as a person chose.
+    """
+    for machine in machines:
+        instances.let_disk_go(config, machine)
     paths = [instances.path_of(machine) for machine in machines]
     if group:
         regions = {group.region, *groups.regions(config, job)}
@@ -552,6 +561,8 @@ def unused_disk(disk: dict[str, Any]) -> Resource:
     zone, created_at = api.last_part(disk["zone"]), disk["creationTimestamp"]
     kind, size = api.last_part(disk["type"]), int(disk["sizeGb"])
     why = "no machine has it"
+    if disk.get("labels", {}).get("berg-kind") == "devbox":
+        why = "it is a devbox's, with what was put on it, and no machine has it"
     return Resource("disk", disk["name"], zone, created_at, why, user, kind, size)
 
 

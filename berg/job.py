@@ -143,8 +143,9 @@ class Job:
     place: str = "gce"  # where it runs: a module of places.py
     kind: str = "job"  # or devbox: no command, for people
     idle_seconds: int = 0  # of a devbox, after which it ends; 0: never
-    # and then, out of time, or taken by Google it stops with its disk; else it is deleted
-    stops_when_idle: bool = False
+    stops_when_idle: bool = False  # and keeps its disk; else it deletes itself then
+    # of a devbox: whatever ends it, but for a kill, `berg reap` and --idle delete, its disk stays
+    keeps_disk: bool = False
     num_machines: int = 1
     gpus_per_machine: int = 0
     gpu_type: str = ""
@@ -198,6 +199,13 @@ class Job:
     def to_json(self) -> str:
         values = {**asdict(self), "group": str(self.group)}
         return json.dumps(values, indent=2, ensure_ascii=False)
+
+    @property
+    def box(self) -> str:
+        """What a fault does to the machine of a devbox, in boot.py's words; "" of a job."""
+        if self.kind != "devbox":
+            return ""
+        return "stop" if self.keeps_disk else "stay"
 
     @property
     def is_restarted(self) -> bool:

@@ -155,8 +155,16 @@ def try_once(attempt: Attempt, meet_others: Callable[[Attempt], None]) -> Ending
 
 
 def prepare(attempt: Attempt) -> None:
-    """Install and mount what the job needs, and begin to mirror its results, once."""
-    install(attempt)
+    """Install and mount what the job needs, and begin to mirror its results, once.
+
+    What was installed on a devbox's disk is not installed again at its next boot.
+    """
+    mark, record = boot.BERG / f"installed-{attempt.name}", attempt.machine.job_sha256
+    is_installed = attempt.job.kind == "devbox" and mark.exists() and mark.read_text() == record
+    if not is_installed:
+        install(attempt)
+        with contextlib.suppress(OSError):  # a full disk
+            mark.write_text(record)
     mounts.mount(attempt)
     if attempt.job.docker:
         container.pull(attempt)
@@ -405,10 +413,10 @@ def end_when_idle(attempt: Attempt) -> None:
             cluster.announce(attempt.member, warning=f"{time.time()} {text}")
 
     this = attempt.job
-    ending = Ending("SUCCEEDED", f"idle for {this.idle_seconds / 3600:.2g} h")
+    ending = Ending("SUCCEEDED", f"idle for {this.idle_seconds / 3600:.2g} h", is_chosen=True)
     ends, kept = "deletes", f"Only {RESULTS} is kept"
     if this.stops_when_idle:
-        ending = replace(ending, state=STOPPED)
+        ending = replace(ending, state=STOPPED, is_chosen=False)
         ends, kept = "stops", "Its disk is kept"
     is_used_elsewhere = functools.partial(cluster.others_are_used, attempt.member)
     stopped = attempt.stopping.event.wait
@@ -424,6 +432,8 @@ def finish(attempt: Attempt, ending: Ending) -> None:
         if ending.exit_code is not None:  # the command's
             why = lacking.words(attempt.machine.log, attempt.job.installation)
             ending = replace(ending, reason=ending.reason + why)
+    if attempt.machine.box:
+        ending = end_of_box(attempt, ending)
     saving.stop_mirrors(attempt)
     try:
         begin_upload(attempt, ending)
@@ -437,6 +447,20 @@ def finish(attempt: Attempt, ending: Ending) -> None:
         leave(attempt, str(error))
         return
     release_machines(attempt)
+
+
+def end_of_box(attempt: Attempt, ending: Ending) -> Ending:
+    """Return how a devbox ends: whatever no person chose stops it, and its disk stays; one that
+    Google cannot stop stays on.
+    """
+    is_usual = ending.state in (STOPPED, "ENDED") or attempt.machine_goes
+    if is_usual or attempt.is_deletion_chosen:
+        return ending
+    ending = replace(ending, reason=f"{ending.reason}; {attempt.machine.way_in()}")
+    if attempt.machine.box == boot.STOPS:
+        ending = replace(ending, state=STOPPED)
+        attempt.stopping.ending = ending  # the next start goes on from it
+    return ending
 
 
 def begin_upload(attempt: Attempt, ending: Ending) -> None:
@@ -552,11 +576,20 @@ def release_machines(attempt: Attempt) -> None:
         return
     if not this.kill_instance_after_job:
         return
+    delete_machines(attempt)
+
+
+def delete_machines(attempt: Attempt) -> None:
+    """Delete the machines of a job that is over; a devbox is kept unless a person chose that."""
+    this = attempt.job
+    if attempt.machine.box and not attempt.is_deletion_chosen:
+        attempt.machine.keep()
+        return
     if attempt.leads and this.num_machines > 1 and not this.is_mended:
         attempt.insist(lambda: attempt.member.host.delete_peers(this), saving.UNREACHABLE)
     # it comes with the deletion, and ends nothing that is left to do
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    attempt.machine.insist_on_deletion()
+    attempt.machine.insist_on_deletion(is_chosen=True)
 
 
 def leave(attempt: Attempt, why: str) -> None:

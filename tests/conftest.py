@@ -374,18 +374,41 @@ class Berg:
         return found
 
     def end_machines(self) -> None:
-        """Cut the power of what is left, so that its names and quota are the next test's."""
-        for machine in self.machines().values():
-            told = {item["key"]: item["value"] for item in machine["metadata"]["items"]}
-            place = "/".join(machine["zone"].split("/")[-2:]) + f"/instances/{machine['name']}"
-            owner = told.get("created-by", "").partition("/")[2].partition("/")[2]
-            self.cloud.session.post(
-                f"{self.cloud.url}/_berg/instances/{machine['name']}/crash", json={}
-            )
-            path = f"{self.cloud.url}/compute/v1/projects/berg-local/{owner or place}"
-            self.cloud.session.delete(path)
+        """Cut the power of what is left, so that its names and quota are the next test's; delete
+        the disks of devboxes, too.
+        """
+        asked: set[str] = set()
+
+        def is_empty() -> bool:
+            left = self.machines()
+            for machine in left.values():
+                if machine["id"] not in asked:  # of two of a name, in two zones, one is listed
+                    asked.add(machine["id"])
+                    self.end_machine(machine)
+            return not left
+
         with contextlib.suppress(AssertionError):
-            wait_for(lambda: not self.machines())
+            wait_for(is_empty)
+        for disk in self.disks():
+            path = "/".join(disk["zone"].split("/")[-2:]) + f"/disks/{disk['name']}"
+            self.cloud.session.delete(f"{self.cloud.url}/compute/v1/projects/berg-local/{path}")
+
+    def end_machine(self, machine: dict) -> None:
+        """Cut the power of a machine, and delete it, or its group."""
+        told = {item["key"]: item["value"] for item in machine["metadata"]["items"]}
+        place = "/".join(machine["zone"].split("/")[-2:]) + f"/instances/{machine['name']}"
+        owner = told.get("created-by", "").partition("/")[2].partition("/")[2]
+        session, url = self.cloud.session, self.cloud.url
+        session.post(f"{url}/_berg/instances/{machine['name']}/crash", json={})
+        session.delete(f"{url}/compute/v1/projects/berg-local/{owner or place}")
+
+    def disks(self) -> list[dict]:
+        """Disks that were created for this test's bucket."""
+        path = "/compute/v1/projects/berg-local/aggregated/disks"
+        scopes = self.cloud.call("GET", path).get("items", {}).values()
+        found = [disk for scope in scopes for disk in scope.get("disks", [])]
+        bucket = {"berg-bucket": self.bucket_name}
+        return [disk for disk in found if disk.get("labels", {}).items() >= bucket.items()]
 
     def state(self, job: str) -> dict:
         return json.loads(self.bucket.read(f".berg/jobs/{job}_state.json"))

@@ -194,7 +194,8 @@ def test_the_end_of_a_box_without_a_worker_is_written(bucket, cloud, old):
     [
         ({}, True),
         ({"idle": "delete"}, False),
-        ({"spot": True}, False),
+        ({"spot": True}, True),
+        ({"spot": True, "idle": "delete"}, False),
         ({"spot": True, "idle": "stop"}, True),
         ({"cmd": "true"}, False),
     ],
@@ -410,19 +411,53 @@ def test_a_box_keeps_its_files_and_its_host_key_over_ten_rounds(berg, monkeypatc
     assert berg("kill", "often", "--now").returncode == 0
 
 
+def turn_off(berg, name: str) -> None:
+    """Let a box be off whose machine runs nothing."""
+    machine = berg.machines()[name]
+    path = machine["selfLink"].partition("/compute/")[2]
+    berg.cloud.call("POST", f"/compute/{path}/stop")
+    wait_for(lambda: berg.machines()[name]["status"] == "TERMINATED")
+    stored = states.read(berg.bucket, name)
+    off = replace(stored.state, state=STOPPED, started_at=now(), history=[[STOPPED, now()]])
+    states.replaced(berg.bucket, stored, off)
+
+
+def begin(berg, name: str, where: str = "") -> bool:
+    """Do what the worker of a box does that is on and runs nothing: write that it runs. Return
+    whether it is on.
+    """
+    on = [zone for zone, status in all_of(berg) if status == "RUNNING" and where in zone]
+    if not on:
+        return False
+    (zone,), stored = on, states.read(berg.bucket, name)
+    if stored.state.state != "RUNNING" or stored.state.zone != zone:
+        again = stored.state.next_attempt("it was started")
+        runs = replace(stored.state, state="RUNNING", machine=name, zone=zone, **again)
+        states.replaced(berg.bucket, stored, runs)
+    return True
+
+
+def forget_claim(berg, name: str) -> None:
+    """Delete the claim of a computer that died, which would be waited for until it is old."""
+    left = berg.bucket.get(f".berg/jobs/{name}_power.json")
+    berg.bucket.delete_at(left.name, left.generation)
+
+
+def started(berg, name: str, *options: str) -> SimpleNamespace:
+    """Start a box whose machine runs nothing, with a worker's word that it runs."""
+    laptop = berg.start("start", *options, name)
+    wait_for(lambda: begin(berg, name), 60)
+    out, errors = laptop.communicate()
+    return SimpleNamespace(returncode=laptop.returncode, stdout=out, stderr=errors)
+
+
 @pytest.fixture
 def stopped_box(berg):
     """A devbox that is off, whose machine runs nothing; its zone has no room. Returns the zone."""
     berg.cloud.call("POST", "/_berg/settings", {"boot": 0})
     assert berg("devbox", "-g", "0", "-n", "nomad").returncode == 0
-    machine = berg.machines()["nomad"]
-    path = machine["selfLink"].partition("/compute/")[2]
-    berg.cloud.call("POST", f"/compute/{path}/stop")
-    wait_for(lambda: berg.machines()["nomad"]["status"] == "TERMINATED")
-    stored = states.read(berg.bucket, "nomad")
-    off = replace(stored.state, state=STOPPED, started_at=now(), history=[[STOPPED, now()]])
-    states.replaced(berg.bucket, stored, off)
-    zone = machine["zone"].rpartition("/")[2]
+    turn_off(berg, "nomad")
+    zone = last(berg.machines()["nomad"]["zone"])
     berg.cloud.call("POST", "/_berg/stockout", {"zone": zone})
     return zone
 
@@ -449,7 +484,11 @@ def test_a_box_that_is_stopped_before_its_worker_begins_does_not_stop_again(berg
     assert (who, number) == ("tester", "1") and not outside.who_stops(attempt, {"attributes": told})
 
     # A worker that never comes up after a start, as on a disk that is full, keeps no box on.
-    assert berg("start", "early").returncode == 0
+    laptop = berg.start("start", "early")
+    wait_for(lambda: berg.machines()["early"]["status"] == "RUNNING")
+    laptop.kill()
+    laptop.communicate()
+    forget_claim(berg, "early")
     refused = berg("stop", "early")
     assert refused.returncode == 1 and "berg stop --now early" in refused.stderr
     assert berg("stop", "--now", "early").returncode == 0
@@ -487,12 +526,14 @@ def test_a_move_that_is_killed_is_found_and_goes_on(
 
     def is_there() -> bool:
         faults = berg.cloud.call("GET", "/_berg/faults")["faults"]
+        begin(berg, "nomad")
         is_kept = all(each["hits"] for each in faults)
         return is_kept and [each["status"] for each in snapshots(berg)] == [status]
 
     wait_for(is_there, 30, step)
     laptop.kill()
     laptop.communicate()
+    forget_claim(berg, "nomad")
     berg.cloud.call("DELETE", "/_berg/faults")
     berg.cloud.call("POST", "/_berg/settings", {"image_delay": 1})
     (left,) = snapshots(berg)
@@ -509,7 +550,7 @@ def test_a_move_that_is_killed_is_found_and_goes_on(
     elif step != "the snapshot is deleted":
         assert "its move broke off. Go on: berg start --move nomad" in listed, listed
 
-    again = berg("start", "--move", "nomad")
+    again = started(berg, "nomad", "--move")
     assert again.returncode == 0, again.stderr
     is_used = f"Going on with the snapshot {left['name']}" in again.stderr
     assert is_used == (step in ("the disk is copied", "the machine is created")), again.stderr
@@ -530,28 +571,82 @@ def test_a_snapshot_of_what_the_disk_was_is_not_taken(berg, stopped_box):
     wait_for(lambda: [each["status"] for each in snapshots(berg)] == ["READY"], 30)
     laptop.kill()
     laptop.communicate()
+    forget_claim(berg, "nomad")
     (left,) = snapshots(berg)
     berg.cloud.call("DELETE", "/_berg/faults")
     berg.cloud.call("POST", "/_berg/stockout", {"on": False})
-    assert berg("start", "nomad").returncode == 0
-    path = berg.machines()["nomad"]["selfLink"].partition("/compute/")[2]
-    berg.cloud.call("POST", f"/compute/{path}/stop")
-    wait_for(lambda: berg.machines()["nomad"]["status"] == "TERMINATED")
+    assert started(berg, "nomad").returncode == 0
+    turn_off(berg, "nomad")
     berg.cloud.call("POST", "/_berg/stockout", {"zone": stopped_box})
-    moved = berg("start", "--move", "nomad")
+    moved = started(berg, "nomad", "--move")
     assert moved.returncode == 0 and "Copying the disk" in moved.stderr, moved.stderr
     assert left["name"] not in moved.stderr and not snapshots(berg)
 
 
+def test_a_move_leaves_a_machine_that_was_started_meanwhile(berg, stopped_box):
+    """By the console: of berg's commands one waits for the other."""
+    mover = move_until_insert(berg)
+    second = berg.start("start", "nomad")
+    said = second.stderr.readline()
+    assert said.startswith("Waiting: nomad is just being moved by tester since"), said
+    path = berg.machines()["nomad"]["selfLink"].partition("/compute/")[2]
+    berg.cloud.call("POST", f"/compute/{path}/start")
+    wait_for(lambda: all_of(berg) == [(stopped_box, "RUNNING")])
+    berg.cloud.call("DELETE", "/_berg/faults")
+    wait_for(lambda: len(all_of(berg)) == 2, 60)
+    (there,) = [zone for zone, _ in all_of(berg) if zone != stopped_box]
+    wait_for(lambda: (there, "RUNNING") in all_of(berg))
+    begin(berg, "nomad", there)
+    for laptop in (mover, second):
+        _, errors = laptop.communicate()
+        assert laptop.returncode == 1, errors
+        assert f"nomad was started in {stopped_box} since its disk was copied" in errors
+    assert all_of(berg) == sorted([(stopped_box, "RUNNING"), (there, "RUNNING")])
+    assert len(berg.disks()) == 2
+
+
+def test_of_two_starts_of_a_box_one_waits_and_the_box_is_there_once(berg, stopped_box):
+    mover = move_until_insert(berg)
+    second = berg.start("start", "nomad")
+    assert "nomad is just being moved" in second.stderr.readline()
+    assert all_of(berg) == [(stopped_box, "TERMINATED")]
+    berg.cloud.call("DELETE", "/_berg/faults")
+    wait_for(lambda: begin(berg, "nomad"), 60)
+    for laptop, word in ((mover, "started in"), (second, "is RUNNING already")):
+        _, errors = laptop.communicate()
+        assert laptop.returncode == 0 and word in errors, errors
+    ((zone, status),) = all_of(berg)
+    assert zone != stopped_box and status == "RUNNING" and len(berg.disks()) == 1
+    assert not berg.bucket.exists(".berg/jobs/nomad_power.json")
+
+
+def move_until_insert(berg):
+    """Begin a move, whose machine elsewhere Google does not make until the faults are cleared."""
+    berg.cloud.fault("compute.instances.insert", status=503, times=None)
+    berg.allowed += [503]
+    mover = berg.start("start", "--move", "nomad")
+    wait_for(lambda: [each["status"] for each in snapshots(berg)] == ["READY"], 30)
+    wait_for(lambda: all(each["hits"] for each in faults(berg)), 30)
+    berg.cloud.call("POST", "/_berg/stockout", {"on": False})
+    return mover
+
+
+def faults(berg) -> list[dict]:
+    return berg.cloud.call("GET", "/_berg/faults")["faults"]
+
+
 def test_of_two_machines_of_a_box_the_one_that_comes_is_waited_for():
     here, there = (Machine("box", f"us-central1-{zone}", "TERMINATED") for zone in "ab")
-    moved = Entry("box", OFF, [replace(there, status="RUNNING"), here])
+    went = replace(OFF, zone=there.zone)
+    moved = Entry("box", went, [replace(there, status="RUNNING"), here])
     assert power.left_by_move(moved) == [here]
     for status in power.COMING:
-        assert not power.left_by_move(Entry("box", OFF, [replace(there, status=status), here]))
+        assert not power.left_by_move(Entry("box", went, [replace(there, status=status), here]))
     on = replace(here, status="RUNNING")
-    assert not power.left_by_move(Entry("box", OFF, [there, on]))
-    job = replace(OFF, job=Summary(kind="job"))
+    assert not power.left_by_move(Entry("box", went, [there, on]))
+    unbegun = replace(OFF, zone=here.zone)
+    assert not power.left_by_move(replace(moved, state=unbegun)), "its worker has not begun there"
+    job = replace(went, job=Summary(kind="job"))
     assert not power.left_by_move(Entry("box", job, [there, here]))
 
 
@@ -591,10 +686,10 @@ def test_a_machine_elsewhere_has_the_gpus_of_the_one_here():
 
 
 def test_a_box_keeps_its_disk_whoever_turns_it_off():
-    this = Job("box", "", "", "", "", "", "", kind="devbox", stops_when_idle=True)
+    this = Job("box", "", "", "", "", "", "", kind="devbox", keeps_disk=True)
     for cause in (outcome.PREEMPTED, outcome.SHUT_DOWN):
         assert restart_after(cause, this, "", 0) is WHEN_STARTED
-        assert restart_after(cause, replace(this, stops_when_idle=False), "", 0) is None
+        assert restart_after(cause, replace(this, keeps_disk=False), "", 0) is None
     assert restart_after(outcome.MAINTAINED, this, "", 0) is outcome.AFTER_MAINTENANCE
     assert restart_after(Ending("KILLED", "killed by tester"), this, "", 0) is None
 

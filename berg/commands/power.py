@@ -37,23 +37,28 @@ def stop(names: tuple[str, ...], now: bool) -> None:
 @click.option(
     "--move", is_flag=True, help="Where its zone has no room, bring its disk to another zone."
 )
-def start(names: tuple[str, ...], move: bool) -> None:
-    """Turn devboxes on again that were stopped.
+@click.option(
+    "--rescue", is_flag=True, help="Only for login: without installation, worker and checks."
+)
+def start(names: tuple[str, ...], move: bool, rescue: bool) -> None:
+    """Turn devboxes on again that were stopped, and wait until they answer.
 
-    The disk is as it was, and --max-hours counts anew. Where the zone has no room, Google says so,
-    and the box stays as it is; with --move its disk is copied, by a snapshot that is deleted then,
-    to a machine like it in another zone of the region, and the machine here is deleted.
+    The disk is as it was, what is installed is not installed again, and --max-hours starts again.
+    Where the zone has no room, Google says so, and the box stays as it is; with --move its disk is
+    copied to a machine like it in another zone of the region, by a snapshot. The machine here is
+    deleted when the other one answers.
 
     \b
     berg start box
     berg start box --move
+    berg start box --rescue
     berg ssh box
     """
     settings = config.load_ready()
     from berg.laptop import power
 
     def started(name: str) -> str:
-        return power.start(settings, name, move, say)
+        return power.start(settings, name, move, rescue, say)
 
     sys.exit(for_each(settings, names, started))
 

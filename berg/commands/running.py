@@ -98,7 +98,7 @@ def run(
 @click.option(
     "--idle",
     type=click.Choice(["stop", "delete"]),
-    help="What it does then.  [default: stop, if it can and is no spot machine]",
+    help="What it does then.  [default: stop, where Google can]",
 )
 def devbox(as_json: bool, dry_run: bool, **options: Any) -> None:
     """Start machines to live on, with the repo around you.
@@ -106,8 +106,9 @@ def devbox(as_json: bool, dry_run: bool, **options: Any) -> None:
     The repo is in /root/code, results are mirrored, and no command runs. A devbox on which nobody
     types and nothing runs that people started (a shell at its prompt or top is nothing) or that
     keeps a CPU, GPU or TPU busy uploads its results and stops, 10 minutes after a warning on its
-    terminals: its disk is kept, and costs money, until berg start or berg kill. A spot machine, and
-    what Google does not stop (pods, TPU slices, flex-start, local disks), deletes itself instead.
+    terminals: its disk is kept, and costs money, until berg start or berg kill. So it is whatever
+    else ends it. What Google does not stop (pods, TPUs, flex-start, local disks) deletes itself
+    instead; the plan says so.
 
     \b
     berg devbox
@@ -116,7 +117,7 @@ def devbox(as_json: bool, dry_run: bool, **options: Any) -> None:
     """
     spec = start.wish(options)
     if spec.idle_hours == 0:
-        say("With --idle-hours 0 a forgotten devbox costs money until --max-hours deletes it.")
+        say("With --idle-hours 0 a forgotten devbox costs money until --max-hours ends it.")
     launched = start.start_machines(spec, dry_run, as_json, as_json)
     if launched is None:
         return

@@ -168,13 +168,20 @@ def end_rows(plan: Plan) -> list[tuple[str, str]]:
     if not is_given:
         results += " (read off the command; another: -r)"
     ender = plan.offer.ender
-    if this.stops_when_idle:
+    if this.keeps_disk:
         ender = "Google stops the machine, whose disk stays"
     limit = f"{span(this.max_run_seconds)}, then {ender} ({plan.limit})"
     rows = [("Results", results)] * (this.kind != "image") + [("Limit", limit)]
     if this.idle_seconds:
         ends = "stops itself, and keeps its disk," if this.stops_when_idle else "deletes itself"
         rows.append(("Idle", f"{ends} after {this.idle_seconds / 3600:g} h"))
+    if this.box == "stay":
+        from berg.laptop import power
+
+        about = this.place, this.num_machines, this.machine_type, plan.model
+        why = power.why_never("devbox", *about)
+        lost = f"lost when the machine ends, but for /root/berg_results: {why}"
+        rows.append(("Disk", lost))
     return rows
 
 

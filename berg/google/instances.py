@@ -4,6 +4,7 @@ Inserts go through google-cloud-compute, which takes long to import and is impor
 used. Everything else is a single HTTP request.
 """
 
+import contextlib
 import importlib.util
 import json
 import re
@@ -11,6 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection
+from datetime import timedelta
 from typing import Any
 
 from berg import computer
@@ -292,8 +294,11 @@ def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) ->
                 BulkInsertInstanceResource.from_json(text)
             )
         operation = call_once(request=request, retry=api.retrying(), timeout=60)
-    except exceptions.Conflict:
-        raise OperationFailed("alreadyExists", f"a machine {names[0]!r} exists in {zone}") from None
+    except exceptions.Conflict as error:
+        what = "a machine"
+        if "/disks/" in error.message:
+            what = "a disk without a machine (berg reap) named"
+        raise OperationFailed("alreadyExists", f"{what} {names[0]!r} exists in {zone}") from None
     except exceptions.GoogleAPICallError as error:
         raise OperationFailed(api.reason(error), error.message) from None
     try:
@@ -305,7 +310,41 @@ def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) ->
     except OperationFailed:
         for name in names:
             api.delete(config, f"/zones/{zone}/instances/{name}", wait_for_it=True)
+        if not body["disks"][0]["autoDelete"]:
+            delete_new_disks(config, zone, names, operation.insert_time)
         raise
+
+
+def delete_new_disks(config: Config, zone: str, names: list[str], since: str) -> None:
+    """Delete the disks that an insert made which then failed, and none that is older."""
+    from google.api_core import exceptions
+
+    for name in names:
+        path = f"/zones/{zone}/disks/{name}"
+        with contextlib.suppress(exceptions.NotFound):
+            found = call(config, "GET", path, fields="creationTimestamp,users")
+            made, begun = api.time_of(found["creationTimestamp"]), api.time_of(since)
+            is_new = made > begun - timedelta(seconds=10)
+            if is_new and not found.get("users"):
+                api.delete(config, path, wait_for_it=True)
+
+
+def let_disk_go(config: Config, machine: Machine) -> None:
+    """Let the disk of a devbox be deleted with its machine, as a person chose: else it stays."""
+    from google.api_core import exceptions
+
+    if machine.labels.get("berg-kind") != "devbox" or machine.place != "gce":
+        return
+    path = path_of(machine)
+    try:
+        disks = call(config, "GET", path, fields="disks(boot,deviceName,autoDelete)")["disks"]
+        for disk in disks:
+            if disk.get("boot") and not disk.get("autoDelete"):
+                asked = {"deviceName": disk["deviceName"], "autoDelete": "true"}
+                asked["requestId"] = str(uuid.uuid4())
+                wait(config, call(config, "POST", f"{path}/setDiskAutoDelete", **asked))
+    except exceptions.NotFound:
+        return
 
 
 def queued(seconds: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from berg.google.api import last_part
 from berg.inventory import Machine
 
 SAME = ("labels", "scheduling", "serviceAccounts", "reservationAffinity")
+COPIED_AT = "berg-copied-at"  # in the metadata of what was made of a snapshot: when it was taken
 KIND = "move"  # the label berg-kind of its snapshots
 UNDER_WAY = ("CREATING", "UPLOADING")
 PAUSE = 1  # seconds between two looks at a snapshot
@@ -87,6 +88,16 @@ def wait_until_ready(config: Config, name: str) -> None:
         time.sleep(PAUSE)
 
 
+def copied_at(config: Config, name: str) -> str:
+    """Return when a snapshot was taken; raise BergError unless it is whole."""
+    found = api.call(config, "GET", f"/global/snapshots/{name}", fields="status,creationTimestamp")
+    if found["status"] != "READY":
+        raise BergError(
+            f"the snapshot {name} is {found['status']}. Try again: berg reap, then start"
+        )
+    return str(found["creationTimestamp"])
+
+
 def delete_snapshots(config: Config, box: str) -> list[str]:
     """Delete the snapshots of a box's moves; return those that Google still makes, which stay."""
     there = snapshots(config, box)
@@ -97,7 +108,7 @@ def delete_snapshots(config: Config, box: str) -> list[str]:
     return going
 
 
-def body(instance: dict[str, Any], zone: str, snapshot: str) -> dict[str, Any]:
+def body(instance: dict[str, Any], zone: str, snapshot: str, copied: str = "") -> dict[str, Any]:
     """Return what a machine like this one is to be in a zone, with the disk of a snapshot."""
     shape = shape_of(instance)
     disk = {
@@ -109,9 +120,11 @@ def body(instance: dict[str, Any], zone: str, snapshot: str) -> dict[str, Any]:
     made = {key: instance[key] for key in SAME if instance.get(key)}
     made["machineType"] = f"zones/{zone}/machineTypes/{shape.machine_type}"
     made["tags"] = {"items": instance.get("tags", {}).get("items", [])}
-    made["metadata"] = {"items": instance["metadata"].get("items", [])}
+    items = [each for each in instance["metadata"].get("items", []) if each["key"] != COPIED_AT]
+    made["metadata"] = {"items": [*items, *[{"key": COPIED_AT, "value": copied}] * bool(copied)]}
     made["networkInterfaces"] = [interface(each) for each in instance["networkInterfaces"]]
-    made["disks"] = [{"boot": True, "autoDelete": True, "initializeParams": disk}]
+    is_kept = not instance["disks"][0].get("autoDelete", True)
+    made["disks"] = [{"boot": True, "autoDelete": not is_kept, "initializeParams": disk}]
     if shape.accelerator:
         kind = f"zones/{zone}/acceleratorTypes/{shape.accelerator}"
         attached = {"acceleratorType": kind, "acceleratorCount": shape.num_gpus}

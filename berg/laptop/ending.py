@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 
 from berg import BergError, job, places, states
 from berg.config import Config
-from berg.google import secret
+from berg.google import api, instances, secret
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 from berg.laptop import recent
 from berg.laptop.jobs import OFF, Entry, find, is_glob, logs_of, look_again, overview
+from berg.laptop.power_claim import claimed
 
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
 SLOW = 5  # seconds after which `kill` says what it waits for
@@ -74,16 +75,37 @@ def kill(
     found = as_now(config, name, seen)
     for told in silences(found):
         say(f"{name}: {told}, and cannot save what is not in the bucket yet")
-    if has_worker(found):
-        tell_of_end(config, found, now)
-        if not now:
-            found = wait_for_end(config, found, say)
-    delete_machines(config, found, now)
+    if found.summary.kind == "devbox":
+        with claimed(config, found.name, "killed", say, is_forced=True):
+            found = end_machines(config, found, now, say)
+            delete_disks(config, found.name)
+    else:
+        found = end_machines(config, found, now, say)
     forget_secrets(config, found)
     ended = write_end(config, found)
     if found.sweep and found.state and not seen:
         forget_secrets(config, replace(found, state=replace(found.state, state=ended)))
     return ended
+
+
+def end_machines(config: Config, found: Entry, now: bool, say: Callable[[str], None]) -> Entry:
+    """End the worker of a job unless `now`, and delete its machines; return the job as it was."""
+    for machine in found.machines:
+        instances.let_disk_go(config, machine)  # also if this computer goes meanwhile
+    if has_worker(found):
+        tell_of_end(config, found, now)
+        if not now:
+            found = wait_for_end(config, found, say)
+    delete_machines(config, found, now)
+    return found
+
+
+def delete_disks(config: Config, name: str) -> None:
+    """Delete the disks that a devbox left without a machine."""
+    for disk in instances.unused_disks(config):
+        if disk.get("labels", {}).get("berg-job") == name:
+            path = f"/zones/{api.last_part(disk['zone'])}/disks/{disk['name']}"
+            api.delete(config, path, wait_for_it=True)
 
 
 def waits_for_turn(seen: Entry) -> bool:

@@ -92,7 +92,9 @@ def plan(config: Config, wanted: Wanted, folder: Path) -> Plan:
         install=wanted.install,
     )
     made = launch.prepare(config, spec, folder, image_for="gpu")
-    return replace(made, job=replace(made.job, kind="image", stops_when_idle=False))
+    return replace(
+        made, job=replace(made.job, kind="image", stops_when_idle=False, keeps_disk=False)
+    )
 
 
 def request(plan: Plan, wanted: Wanted) -> dict[str, Any]:

@@ -213,6 +213,9 @@ def conclude(
     that it waits for in its sweep, ended the startup script without a worker.
     """
     crew = machines if isinstance(machines, Crew) else Crew(machines)
+    if is_box_off(state, crew):
+        why = f"its machine went off without a last word; it was {state.state}"
+        return replace(state, state=job.STOPPED, reason=why)
     is_fresh = seconds_since_written < patience(state) and not hopeless(state, crew)
     if stands(state, machines) or is_fresh:
         return state
@@ -226,6 +229,12 @@ def conclude(
         is_lost = all(map(last_words, needed))
         return without_worker(state, needed[0], last_words) if is_lost else state
     return state if waits() else without_machine(state)
+
+
+def is_box_off(state: job.State, crew: Crew) -> bool:
+    """Return whether the machine of a devbox went off, with its disk, and no worker wrote so."""
+    has_begun = not state.final and state.state not in ("SUBMITTED", job.STOPPED)
+    return has_begun and state.job.kind == "devbox" and bool(crew) and not crew.alive
 
 
 def stands(state: job.State, machines: list[Machine]) -> bool:
@@ -273,9 +282,12 @@ def without_worker(
 ) -> job.State:
     """Return that a job is lost as its machine has no worker."""
     mend = "berg reap" if state.job.sweep else f"berg kill {machine.name}"
+    what = f"delete the machine: {mend}"
+    if state.job.kind == "devbox":
+        what = f"turn it off, its disk stays: berg stop --now {machine.name}"
     reason = (
-        f"the startup script of {machine.name} ended without a worker; "
-        f"delete the machine: {mend}. The end of its console: {last_words(machine)}"
+        f"the startup script of {machine.name} ended without a worker; {what}. "
+        f"The end of its console: {last_words(machine)}"
     )
     return replace(state, state="LOST", reason=reason)
 

@@ -89,6 +89,7 @@ def prepare(
         gpu_type=choice.shape.gpu_type,
         machine_type=choice.shape.machine_type,
         stops_when_idle=stops_when_idle(spec, place_name, choice),
+        keeps_disk=keeps_disk(spec, place_name, choice),
         image=offer.image,
         sweep=name if sweep else "",
         group=offer.group,
@@ -229,16 +230,25 @@ def stops_when_idle(spec: JobSpec, place: str, choice: Choice) -> bool:
     """Return whether an idle devbox stops, rather than deletes itself; raise BergError if it is
     asked to and cannot.
 
-    Unasked it stops where it can, since people put work into its disk. A spot machine's is
-    kept unasked by nobody: Google takes it often, and may have no room for it again.
+    Unasked it stops where it can, since people put work into its disk.
     """
     if spec.cmd is not None or spec.idle == "delete":
         return False
-    kind = choice.shape.machine_type
-    why = power.why_never("devbox", place, choice.hosts, kind, spec.model)
+    why = why_not_kept(spec, place, choice)
     if spec.idle == "stop" and why:
         raise BergError(f"--idle stop is not possible: {why}")
-    return not why and (spec.idle == "stop" or not spec.spot)
+    return not why
+
+
+def keeps_disk(spec: JobSpec, place: str, choice: Choice) -> bool:
+    """Return whether it is a devbox whose disk stays when its machine ends."""
+    return spec.cmd is None and not why_not_kept(spec, place, choice)
+
+
+def why_not_kept(spec: JobSpec, place: str, choice: Choice) -> str:
+    """Return why the disk of a devbox cannot be kept when its machine ends; "" if it can."""
+    kind = choice.shape.machine_type
+    return power.why_never("devbox", place, choice.hosts, kind, spec.model)
 
 
 def has_own_account(config: Config, place_name: str) -> bool:

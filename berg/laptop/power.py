@@ -1,8 +1,11 @@
 """Stop devboxes and start them again: the machine goes off, and its disk stays.
 
-The worker on it brings the last results to the bucket and turns the machine off itself, so that
-this computer need not stay. A machine that is off has no time limit: it costs its disk until a
-person deletes it. From each start Google counts --max-hours anew.
+The worker on it uploads the last results and turns the machine off itself, so that this computer
+need not stay. A machine that is off has no time limit: it costs its disk until a person deletes it.
+From each start Google counts --max-hours again. One verb at a time changes a box: power_claim.py.
+
+What a person lives on is deleted when they choose it, and by nothing else. A move deletes the disk
+that it copied only when the machine with the copy has answered, and the old one has not run since.
 
 Not covered: boxes of several machines, which know each other by addresses that would change.
 """
@@ -22,8 +25,11 @@ from berg.inventory import Machine
 from berg.job import STOPPED
 from berg.laptop import spending, standing
 from berg.laptop.jobs import OFF, Entry, find, look_again
+from berg.laptop.power_claim import Claim, claimed
 
 ANSWER = 60  # seconds for a worker to begin what it was asked for
+BOOTED = 600  # seconds for a box that was started to answer
+LOST_WORKER = 60  # of those in which its console may still be that of the boot before
 GOING = 60  # seconds for a machine to go off once its worker has turned it off
 DOWN = 300  # seconds for a machine that Google takes down; programs on it may have 120 of them
 SLOW = 5  # seconds after which it is said what is waited for
@@ -58,18 +64,19 @@ def stop(config: Config, name: str, now: bool, say: Say) -> str:
     With `now` the machine goes off at once, as Google does it, and its worker has seconds for the
     last results. Raise BergError for what cannot be stopped, or does not answer.
     """
-    found = find(config, name)
-    machine = check_stop(found, now)
-    if machine.status in OFF:
-        return f"is stopped already; start it: berg start {name}"
-    assert found.state
-    asked = f"{config.user} {found.state.attempt}"
-    found.place.set_metadata(config, machine, f"berg-stop-{found.name}", asked)
-    if now:
-        instances.stop(config, machine)
-    found = wait_until_off(config, found, say)
-    if now:
-        write_stopped(config, found)
+    with claimed(config, name, "stopped", say, is_forced=now):
+        found = find(config, name)
+        machine = check_stop(found, now)
+        if machine.status in OFF:
+            return f"is stopped already; start it: berg start {name}"
+        assert found.state
+        asked = f"{config.user} {found.state.attempt}"
+        found.place.set_metadata(config, machine, f"berg-stop-{found.name}", asked)
+        if now:
+            instances.stop(config, machine)
+        found = wait_until_off(config, found, say)
+        if now:
+            write_stopped(config, found)
     return f"stopped. {cost_of(config, machine)}. Start it: berg start {name}"
 
 
@@ -81,7 +88,7 @@ def check_stop(found: Entry, now: bool) -> Machine:
     state, machine = found.state, found.machine
     if state is None or machine is None:
         raise BergError(f"{found.name} is no devbox with a machine. See them: berg list")
-    if state.final:
+    if state.final and not (now and state.state == "LOST"):
         raise BergError(f"{found.name} is {found.status}: there is nothing to stop")
     summary = found.summary
     why = why_never(
@@ -157,32 +164,120 @@ def write_stopped(config: Config, found: Entry) -> None:
         return
 
 
-def start(config: Config, name: str, move: bool, say: Say) -> str:
-    """Start a devbox that is stopped; return what a person should know then.
+def start(config: Config, name: str, move: bool, rescue: bool, say: Say) -> str:
+    """Start a devbox that is stopped, and wait until it answers; return what a person should know.
 
     Where its zone has no room and `move` is given, its disk goes to another zone of the region.
-    Raise BergError where Google has no room for it, in Google's words; it stays as it is then.
+    With `rescue` it boots without installation and worker. Raise BergError where Google has no room
+    for it, in Google's words, and where it does not answer: it keeps its disk then.
     """
-    found = finish_move(config, wait_while_stopping(config, find(config, name), say), say)
+    with claimed(config, name, "moved" if move else "started", say) as claim:
+        found = wait_while_stopping(config, find(config, name), say)
+        machine = check_can_start(found)
+        if machine.status not in OFF:
+            if machine.status == "RUNNING":
+                finish_move(config, claim, found, say)
+            return f"is {machine.status} already. Log in: berg ssh {name}"
+        note_rescue(config, machine, config.user if rescue else "")
+        attempt = found.stored.state.attempt if found.stored else 0
+        if not turn_on(config, machine, move, say):
+            move_disk(config, claim, machine, say)
+            found = find(config, name)
+        found = wait_until_it_answers(config, claim, found, attempt, say)
+        if not rescue:
+            finish_move(config, claim, found, say)
+    return f"started in {found.zone}. Log in: berg ssh {name}"
+
+
+def check_can_start(found: Entry) -> Machine:
+    """Return the machine of a devbox; raise BergError for what is no devbox, or has ended."""
     state, machine = found.state, found.machine
     if state is None or machine is None or state.job.kind != "devbox":
         raise BergError(f"{found.name} is no devbox with a machine. See them: berg list")
-    if machine.status not in OFF:
-        return f"is {machine.status} already. Log in: berg ssh {name}"
-    if state.final and state.state != "LOST":
+    if machine.status in OFF and state.final and state.state != "LOST":
         raise BergError(f"{found.name} is {found.status}: it cannot go on. Another: berg devbox")
+    return machine
+
+
+def turn_on(config: Config, machine: Machine, may_move: bool, say: Say) -> bool:
+    """Turn on a machine that is off; return False if its zone has no room and it may move.
+
+    Raise BergError in Google's words if it may not, or the zone is not the reason.
+    """
     try:
         instances.start(config, machine)
     except OperationFailed as error:
-        if not (move and error.blocks == "zone"):
-            raise BergError(
-                f"{found.name} cannot be started in {machine.zone}: {error}\nIts disk stays as it "
-                f"is. Try again later: berg start {name}\nOr bring its disk to another zone: "
-                f"berg start --move {name}"
-            ) from None
-        say(f"{found.name} cannot be started in {machine.zone}: {error}")
-        return f"started in {move_disk(config, machine, say)}. Log in: berg ssh {name}"
-    return f"started in {machine.zone}. Log in: berg ssh {name}"
+        why = f"{machine.name} cannot be started in {machine.zone}: {error}"
+        if may_move and error.blocks == "zone":
+            say(why)
+            return False
+        raise BergError(
+            f"{why}\nIts disk stays as it is. Try again later: berg start {machine.name}\n"
+            f"Or bring its disk to another zone: berg start --move {machine.name}"
+        ) from None
+    return True
+
+
+def note_rescue(config: Config, machine: Machine, rescuer: str) -> None:
+    """Tell a machine that is off whether it boots without installation and worker."""
+    there = instances.metadata(config, machine) or {}
+    if there.get("berg-rescue", "") != rescuer:
+        instances.set_metadata(config, machine, "berg-rescue", rescuer)
+
+
+def wait_until_it_answers(
+    config: Config, claim: Claim, found: Entry, attempt: int, say: Say
+) -> Entry:
+    """Wait until a box that was started runs, in a later attempt than the one before; return it.
+
+    Raise BergError with what failed, and how to get in, if it goes off again or does not answer.
+    """
+    began, is_slow = time.monotonic(), False
+    while True:
+        claim.check_held()
+        found = look_again(config, found)
+        waited = time.monotonic() - began
+        if found.machine is None:
+            raise BergError(f"the machine of {found.name} is gone: {found.status}")
+        if runs_again(found, attempt, waited > BOOTED):
+            return found
+        check_start(found, waited)
+        if waited > SLOW and not is_slow:
+            is_slow = True
+            say(f"{found.name} boots in {found.zone} (Ctrl-C leaves it)")
+        time.sleep(PAUSE)
+
+
+def runs_again(found: Entry, attempt: int, installs_long: bool) -> bool:
+    """Return whether a box is in a later attempt, and runs or has been installing for long."""
+    if not (found.stored and found.machine and found.machine.status == "RUNNING"):
+        return False
+    state = found.stored.state
+    states_meant = ("RUNNING", "INSTALLING") if installs_long else ("RUNNING",)
+    return state.attempt > attempt and state.state in states_meant
+
+
+def check_start(found: Entry, waited: float) -> None:
+    """Raise BergError if a box that was started so many seconds ago will not run."""
+    assert found.machine
+    state = found.state or job.State(reason="its state is gone")
+    is_over = state.final and (state.state != "LOST" or waited > LOST_WORKER)
+    if found.machine.status in OFF or is_over:
+        why = with_way_in(found, state.reason)
+        raise BergError(f"{found.name} was started, and does not run: {why}")
+    if waited > BOOTED:
+        why = f"it does not answer after {BOOTED} s; its log: berg log {found.name}"
+        raise BergError(f"{found.name} is on, but {with_way_in(found, why)}")
+
+
+def with_way_in(found: Entry, why: str) -> str:
+    """Return why a box does not run, with the command that gets in."""
+    if "--rescue" in why:
+        return why
+    off = ""
+    if found.machine and found.machine.status not in OFF:
+        off = f"berg stop --now {found.name} && "
+    return f"{why}\nIts disk is kept. Get in without worker: {off}berg start --rescue {found.name}"
 
 
 def wait_while_stopping(config: Config, found: Entry, say: Say) -> Entry:
@@ -201,29 +296,46 @@ def wait_while_stopping(config: Config, found: Entry, say: Say) -> Entry:
     return found
 
 
-def move_disk(config: Config, machine: Machine, say: Say) -> str:
-    """Make a machine like one that is off in another zone, with its disk, and delete the one here;
-    return the zone.
+def move_disk(config: Config, claim: Claim, machine: Machine, say: Say) -> None:
+    """Make a machine like one that is off in another zone, with a copy of its disk.
 
-    Raise BergError where no zone has room: all is as before then.
+    The machine here and its disk stay (finish_move). Raise BergError where no zone has room: all is
+    as before then.
     """
     instance = moving.read(config, machine)
     zones = moving.zones(config, instance)
     if not zones:
         raise BergError(f"no other zone of the region has machines like {machine.name}")
+    is_made = False
     try:
         snapshot = copy_of(config, machine, instance, say)
+        copied_at = moving.copied_at(config, snapshot)
 
         def make(zone: str) -> None:
+            check_not_run(config, machine, copied_at)
+            claim.check()
             say(f"Creating the machine in {zone}")
-            body = moving.body(instance, zone, snapshot)
+            body = moving.body(instance, zone, snapshot, copied_at)
             grants.once_known(config, lambda: instances.insert(config, zone, body, [machine.name]))
 
-        zone = gce.in_turn(zones, make, "Its disk stays as it is", say, lambda: None)
-        api.delete(config, instances.path_of(machine), wait_for_it=True)
+        gce.in_turn(zones, make, "Its disk stays as it is", say, lambda: None)
+        is_made = True
     finally:
-        forget_snapshots(config, machine.name, say)
-    return zone
+        if not is_made:
+            forget_snapshots(config, machine.name, say)
+
+
+def check_not_run(config: Config, machine: Machine, copied_at: str) -> None:
+    """Raise BergError unless a machine is off, and was all the time since its disk was copied."""
+    instance = moving.read(config, machine)
+    on = instance.get("lastStartTimestamp") or instance["creationTimestamp"]
+    if instance["status"] in OFF and copied_at and api.time_of(on) < api.time_of(copied_at):
+        return
+    raise BergError(
+        f"{machine.name} was started in {machine.zone} since its disk was copied "
+        f"({copied_at or 'nobody knows when'}): nothing of it is deleted. See its machines: "
+        f"berg list. The one that is not wanted can be deleted in the console"
+    )
 
 
 def copy_of(config: Config, machine: Machine, instance: dict[str, Any], say: Say) -> str:
@@ -249,43 +361,37 @@ def forget_snapshots(config: Config, name: str, say: Say) -> None:
 
 
 def left_by_move(found: Entry) -> list[Machine]:
-    """Return the machines of a box whose disk was brought to another zone: they are off, and their
-    deletion did not come about.
+    """Return the machines of a box whose disk was brought to another zone: they are off, and the
+    box has begun there.
     """
-    if found.machine is None or found.summary.kind != "devbox":
-        return []
     box = found.machine
-    if box.status in COMING:  # it may still fail, and its disk with it
+    if box is None or found.state is None or found.summary.kind != "devbox":
+        return []
+    if found.state.zone != box.zone or box.status in COMING:
         return []
     here = [each for each in found.machines[1:] if each.name == box.name]
     return [each for each in here if each.status in OFF]
 
 
-def finish_move(config: Config, found: Entry, say: Say) -> Entry:
-    """Delete what an earlier `start --move` left that had made the machine elsewhere; return what
-    is there then.
+def finish_move(config: Config, claim: Claim, found: Entry, say: Say) -> None:
+    """Delete what a move left behind of a box that runs elsewhere now, with its disk.
 
     Raise BergError if the machine here was turned on since, which berg does not do.
     """
-    end = time.monotonic() + DOWN
-    while len(found.machines) > 1 and found.machine and found.machine.status in COMING:
-        if time.monotonic() > end:
-            raise BergError(f"{found.name} does not come in {found.machine.zone}. Try again later")
-        time.sleep(PAUSE)
-        found = find(config, found.name)
-    for left in left_by_move(found):
-        assert found.machine
-        on = moving.read(config, left).get("lastStartTimestamp") or left.created_at
-        if api.time_of(on) > api.time_of(found.machine.created_at):
-            raise BergError(
-                f"{found.name} has machines in {left.zone} and {found.machine.zone}, and both have "
-                "run on their own. Delete one of them in the console"
-            )
-        api.delete(config, instances.path_of(left), wait_for_it=True)
-        say(f"{found.name} has gone to {found.machine.zone}: what it had in {left.zone} is deleted")
-        forget_snapshots(config, found.name, say)
-        found = find(config, found.name)
-    return found
+    found = find(config, found.name)
+    box, state = found.machine, found.state
+    if box is None or state is None or state.zone != box.zone:
+        return
+    left = [each for each in found.machines[1:] if each.name == box.name]
+    if not left:
+        return
+    there = instances.metadata(config, box) or {}
+    for each in left:
+        check_not_run(config, each, there.get(moving.COPIED_AT, ""))
+        claim.check()
+        gce.delete(config, found.name, [each])
+        say(f"{found.name} has gone to {found.zone}: what it had in {each.zone} is deleted")
+    forget_snapshots(config, found.name, say)
 
 
 def cost_of(config: Config, machine: Machine) -> str:
@@ -306,25 +412,54 @@ def note_stopped(config: Config, entries: list[Entry]) -> None:
     of each whose move to another zone broke off how it goes on.
     """
     moved: set[str] = set()
+    orphans: list[dict[str, Any]] = []
     if any(each.is_stopped for each in entries):
         moved = {each["labels"]["berg-job"] for each in moving.snapshots(config)}
+    if any(map(is_without_machine, entries)):
+        orphans = instances.unused_disks(config)
     for each in entries:
-        if left := left_by_move(each):
+        if is_without_machine(each):
+            each.about = about_disks(config, each, orphans)
+        elif left := left_by_move(each):
             zones = ", ".join(machine.zone for machine in left)
             each.about = (
                 f"its old disk in {zones} costs money, too. Delete it: berg start {each.name}"
             )
-            continue
-        machine = each.machine
-        if not each.is_stopped or machine is None or machine.status not in OFF:
-            continue
-        hourly = standing.machine_rate(config, machine)
-        price = ""
-        if hourly is not None:
-            price = f", about ${hourly * 24:.2f} a day"
-        each.about = f"off since {since(each.state)}; its disk: {machine.disk_gb} GB{price}"
-        if each.name in moved:
-            each.about += f"; its move broke off. Go on: berg start --move {each.name}"
+        elif each.is_stopped and each.machine:
+            each.about = about_stopped(config, each, each.machine, each.name in moved)
+
+
+def about_stopped(config: Config, entry: Entry, machine: Machine, is_moved: bool) -> str:
+    """Return what is to be said of a box that is off; "" while it is just being started."""
+    if machine.status not in OFF:
+        return ""
+    hourly = standing.machine_rate(config, machine)
+    price = "" if hourly is None else f", about ${hourly * 24:.2f} a day"
+    about = f"off since {since(entry.state)}; its disk: {machine.disk_gb} GB{price}"
+    if is_moved:
+        about += f"; its move broke off. Go on: berg start --move {entry.name}"
+    return about
+
+
+def is_without_machine(entry: Entry) -> bool:
+    """Return whether a devbox lost its machine, so that its disk may be there alone."""
+    is_lost = entry.state is not None and entry.state.state == "LOST"
+    return is_lost and entry.summary.kind == "devbox" and not entry.machines
+
+
+def about_disks(config: Config, entry: Entry, unused: list[dict[str, Any]]) -> str:
+    """Return what is to be said of the disks of a box that has no machine."""
+    rows = []
+    for disk in unused:
+        if disk.get("labels", {}).get("berg-job") == entry.name:
+            row = standing.of_disk(config, gce.unused_disk(disk))
+            cost = (
+                "money" if row.usd_per_hour is None else f"about ${row.usd_per_hour * 24:.2f} a day"
+            )
+            rows.append(
+                f"its disk {row.name} ({row.about}) is still in {row.where} and costs {cost}"
+            )
+    return "; ".join([*rows, f"delete it: berg kill {entry.name}"] if rows else [])
 
 
 def since(state: job.State | None) -> str:

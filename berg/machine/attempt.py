@@ -82,8 +82,10 @@ class Attempt:
     def first_member(self) -> cluster.Member:
         """Return what this machine is among those of the job, before the job has been read."""
         is_first = self.machine.name.removeprefix(self.name).strip("-0") == ""
-        # A job that says nothing but that its machine is to be deleted.
+        # A job that says nothing but what becomes of its machine.
         unread = Job(self.name, "", "", "", "", "", "")
+        if self.machine.box:
+            unread = replace(unread, kind="devbox", keeps_disk=self.machine.box == boot.STOPS)
         node = cluster.Node(self.machine.name, 0)
         return cluster.Member(
             self.machine,
@@ -269,6 +271,12 @@ class Attempt:
         if self.job.is_mended and self.state.ending:
             return None
         return restart_after(self.stopping.ending, self.job, self.sweep, self.state.restarts)
+
+    @property
+    def is_deletion_chosen(self) -> bool:
+        """Whether a person chose that this devbox is deleted."""
+        is_chosen = self.stopping.ending is not None and self.stopping.ending.is_chosen
+        return is_chosen or self.machine.is_killed()
 
     def begin_next(self, why: str) -> None:
         """Count another attempt, which begins because of `why`."""

@@ -6,6 +6,9 @@ standard library, takes everything from the machine's metadata, and ends in one 
 worker saw the job through; the worker died, and a second one saved what was left; or neither was
 possible, and this script records that the job failed and deletes the machine itself.
 
+A devbox is not deleted by a fault: it is turned off with its disk, or, where Google cannot stop it,
+stays on for people to log in (`Machine.keep`).
+
 A startup script hears nothing when its machine goes down (its service has KillMode=process: systemd
 tells the script's runner only), and soon there is no network. So where there is systemd, the script
 makes a unit that runs this file a second time, with `work`, and ends. The unit hears SIGTERM at
@@ -39,6 +42,7 @@ from urllib.parse import quote
 
 ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
 BERG = ROOT / "berg"
+SSH = ROOT / ".ssh"
 METADATA = (
     f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}/computeMetadata/v1/"
 )
@@ -93,6 +97,10 @@ INSTALLS = ".installs"
 # What the console says at the end of what makes an image; berg/laptop/golden.py reads it.
 IMAGE_READY, NO_IMAGE = "The disk is ready to be an image", "The disk is no image: "
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
+# What a fault does to a devbox, in its metadata as berg-box: it goes off, or it stays on.
+STOPS, STAYS = "stop", "stay"
+HISTORY, ATTEMPTS, WHY = 30, 10, 150  # as in berg/job.py
+LOOKING = 2  # seconds between two looks at the metadata of a machine that is kept on
 PASSING = (408, 429, 500, 502, 503, 504)  # statuses of an answer that may be another one soon
 Headers = dict[str, str]
 
@@ -102,15 +110,8 @@ def bypass_proxies() -> None:
     elsewhere.
     """
     old = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    near = [
-        "localhost",
-        "127.0.0.1",
-        "::1",
-        "metadata.google.internal",
-        "metadata",
-        "169.254.169.254",
-    ]
-    near.append(METADATA.split("/")[2].partition(":")[0])
+    near = ["localhost", "127.0.0.1", "::1", "metadata.google.internal", "metadata"]
+    near += ["169.254.169.254", METADATA.split("/")[2].partition(":")[0]]
     if old.strip() != "*" and any(name.lower().endswith("_proxy") for name in os.environ):
         hosts = [host for host in old.split(",") if host] + near
         os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys(hosts))
@@ -197,6 +198,8 @@ def instance_facts() -> dict[str, Any]:
         "job_sha256": attributes.get("berg-job-sha256", ""),
         "cluster_key": attributes.get("berg-cluster-key", ""),
         "recipe": attributes.get("berg-image", ""),
+        "box": attributes.get("berg-box", ""),
+        "rescuer": attributes.get("berg-rescue", ""),
     }
 
 
@@ -242,6 +245,9 @@ class Machine:
         self.cluster_key = facts["cluster_key"]  # signs what the machines of a job tell each other
         # what an image is to have that is made of this machine's disk; "": none is made
         self.recipe = facts.get("recipe", "")
+        self.box = facts.get("box", "")  # of a devbox: STOPS or STAYS
+        # who started this devbox without installation and worker
+        self.rescuer = facts.get("rescuer", "")
         self.log = self.log_in(BERG / "logs")
 
     def facts(self) -> dict[str, Any]:
@@ -311,6 +317,15 @@ class Machine:
         content, headers = self.call(self.object_url(name) + "?alt=media", accepts="gzip")
         return content, headers.get("x-goog-generation", "0")
 
+    def write(self, name: str, content: bytes, about: Headers, query: str = "") -> None:
+        """Write an object with custom metadata."""
+        resource = json.dumps({"name": name, "metadata": about}).encode()
+        cut, kind = uuid.uuid4().hex, "Content-Type: application/json\r\n\r\n"
+        part = f"\r\n--{cut}\r\n{kind}".encode()
+        body = part + resource + part + content + f"\r\n--{cut}--\r\n".encode()
+        upload = self.upload_url("uploadType=multipart" + query)
+        self.call(upload, "POST", body, "multipart/related; boundary=" + cut)
+
     def delete(self, alone: bool = False) -> None:
         """Delete this machine, with the group that would replace it if it belongs to one and this
         is not `alone`.
@@ -328,12 +343,62 @@ class Machine:
             if error.code != 400:
                 raise  # else another machine of the group asked for it already
 
-    def insist_on_deletion(self) -> None:
+    def is_killed(self) -> bool:
+        """Return whether a person killed the job of this machine."""
+        try:
+            return bool(self.instance()["attributes"].get("berg-kill-" + self.job))
+        except Exception as error:
+            self.say(f"The metadata cannot be read: {error}")
+            return False
+
+    def way_in(self) -> str:
+        """Return how a person gets to a devbox that a fault ended."""
+        if self.box == STOPS:
+            return (
+                f"its disk is kept. Start it: berg start {self.job}, or without installation "
+                + (f"and worker: berg start --rescue {self.job}")
+            )
+        return f"it stays on until its time limit. Log in: berg ssh {self.job}"
+
+    def keep(self) -> None:
+        """Turn off a devbox that no person chose to delete; leave it on where Google cannot stop
+        it.
+        """
+        if self.box == STOPS and self.turn_off():
+            return
+        self.say(f"{self.job} is not deleted; {self.way_in()}")
+        self.hold()
+
+    def hold(self) -> None:
+        """Keep this machine on for logins until it is stopped, killed or out of time."""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+        stops = None
+        while True:
+            try:
+                attributes = self.instance()["attributes"]
+                install_keys(attributes.get("ssh-keys", ""))
+                stop = attributes.get("berg-stop-" + self.job, "")
+                stops = stop if stops is None else stops
+                if attributes.get("berg-kill-" + self.job):
+                    self.insist_on_deletion(is_chosen=True)
+                    return
+                if self.box == STOPS and stop != stops:
+                    record(self, "stopped by " + stop.rpartition(" ")[0], state="STOPPED")
+                    if self.turn_off():
+                        return
+            except Exception as error:
+                console(f"Trouble while this machine is kept on: {error}")
+            time.sleep(LOOKING)
+
+    def insist_on_deletion(self, is_chosen: bool = False) -> None:
         """Delete this machine whatever it takes. One that may not is turned off: then it costs its
-        disk alone.
+        disk alone. Keep a devbox, unless a person killed it or its deletion `is_chosen`.
 
         The power goes when this process has ended, as all of its unit must.
         """
+        if self.box and not (is_chosen or self.is_killed()):
+            self.keep()
+            return
         pause = 1.0
         while True:
             try:
@@ -376,6 +441,24 @@ class Pod(Machine):
 
     def delete(self, alone: bool = False) -> None:
         """Do nothing: a pod is gone when its process has ended."""
+
+
+def install_keys(text: str) -> None:
+    """Add public keys to those that may log in; `text` has Google's form, a line `user:ssh-rsa
+    AAAA… name` each.
+    """
+    keys = [line.partition(":")[2].strip() for line in text.splitlines() if ":" in line]
+    add_lines(SSH / "authorized_keys", keys)
+
+
+def add_lines(file: Path, lines: list[str]) -> None:
+    """Append the lines that a file lacks; the file and its folder are for their owner alone."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    there = file.read_text().splitlines() if file.exists() else []
+    missing = [line for line in lines if line and line not in there]
+    with file.open("a") as output:
+        output.writelines(f"{line}\n" for line in missing)
+    file.chmod(0o600)
 
 
 def this_machine() -> Machine:
@@ -530,7 +613,7 @@ def give_up(machine: Machine, reason: str) -> None:
     machine.say(reason)
     try:
         record_failure(machine, reason)
-        if stays(machine):
+        if not machine.box and stays(machine):
             return
     except Exception as error:
         machine.say(f"The state could not be written: {error}")
@@ -548,29 +631,41 @@ def stays(machine: Machine) -> bool:
 
 
 def record_failure(machine: Machine, reason: str) -> None:
-    """Upload the log and write that the job failed, unless it is over or another machine has it."""
+    """Upload the log and write that the job failed, or that its devbox is stopped."""
+    if machine.box:
+        reason = reason + "; " + machine.way_in()
+    if machine.box == STOPS:
+        record(machine, reason, state="STOPPED")
+    else:
+        finished_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        record(machine, reason, state="FAILED", finished_at=finished_at)
+
+
+def record(machine: Machine, reason: str, begins: bool = False, **changes: Any) -> None:
+    """Upload the log and write changes to the state of the job, with the reason for them, unless it
+    is over or another machine has it. With `begins` another attempt begins.
+    """
     name = state_path(machine)
     content, generation = machine.read(name)
     state = json.loads(content)
     if state["state"] in FINAL or is_elsewhere(machine, state):
         return
-    log = f".berg/logs/{machine.job}/{machine.log.name}"
-    upload = machine.upload_url("uploadType=media&name=" + quote(log, safe=""))
-    machine.call(upload, "POST", machine.log.read_bytes(), "text/plain")
-    state.update(
-        state="FAILED",
-        reason=reason,
-        finished_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        machine=machine.name,
-        zone=machine.zone,
-    )
+    log, disk = f".berg/logs/{machine.job}/{machine.log.name}", BERG / "disk"
+    writer = {}
+    if disk.exists():  # a later worker goes on with what this disk wrote
+        writer["berg-writer"] = f"{machine.job}/{disk.read_text()}"
+    machine.write(log, machine.log.read_bytes(), writer)
+    before, now = state["reason"], time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    state.update(reason=reason, machine=machine.name, zone=machine.zone, **changes)
+    state["history"] = [*state.get("history", []), [state["state"], now]][-HISTORY:]
+    if begins:
+        state["attempt"] += 1
+        begun = [str(state["attempt"]), now, before[:WHY]]
+        state["attempts"] = [*state.get("attempts", []), begun][-ATTEMPTS:]
     text = json.dumps(state)
-    resource = json.dumps({"name": name, "metadata": {"state": text}})
-    part = "--berg\r\nContent-Type: application/json\r\n\r\n"
-    body = part + resource + "\r\n" + part + text + "\r\n--berg--\r\n"
-    upload = machine.upload_url("uploadType=multipart&ifGenerationMatch=" + generation)
-    machine.call(upload, "POST", body.encode(), "multipart/related; boundary=berg")
-    if state.get("job", {}).get("secrets") and not machine.sweep:
+    machine.write(name, text.encode(), {"state": text}, "&ifGenerationMatch=" + generation)
+    is_over = state["state"] in FINAL
+    if is_over and state.get("job", {}).get("secrets") and not machine.sweep:
         delete_secrets(machine)
 
 
@@ -580,7 +675,7 @@ def state_path(machine: Machine) -> str:
 
 def is_elsewhere(machine: Machine, state: dict[str, Any]) -> bool:
     """Whether a machine of this name in another zone has the job."""
-    if state["state"] == "SUBMITTED" or state.get("machine") != machine.name:
+    if state["state"] in ("SUBMITTED", "STOPPED") or state.get("machine") != machine.name:
         return False
     return state.get("zone") not in ("", machine.zone)
 
@@ -709,10 +804,24 @@ def work() -> None:
         if machine.recipe:
             console(prepare_image(machine))
             return
+        if machine.box == STOPS and machine.rescuer:
+            rescue(machine)
+            return
         python, wheel = install(machine)
         outlive_worker(machine, python, wheel)
     except Exception as error:
         give_up(machine, f"berg could not be started on {machine.name}: {error}")
+
+
+def rescue(machine: Machine) -> None:
+    """Keep a devbox on for people to log in, without installation and worker."""
+    why = "started by " + machine.rescuer + " without installation and worker (--rescue)"
+    machine.say(why)
+    try:
+        record(machine, why, begins=True, state="RUNNING")
+    except Exception as error:
+        machine.say(f"The state could not be written: {error}")
+    machine.hold()
 
 
 def prepare_image(machine: Machine) -> str:

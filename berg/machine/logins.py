@@ -18,7 +18,7 @@ from pathlib import Path
 from berg.machine import boot, pods
 from berg.machine.cluster import CLUSTER_FILE, HOST_FILE, Member, Node, announce
 
-SSH = boot.ROOT / ".ssh"
+SSH = boot.SSH
 NODE_KEY = SSH / "berg_node_key"
 ENVIRONMENT = boot.BERG / "environment.sh"
 PROFILE = Path("/etc/profile.d/berg.sh")
@@ -55,7 +55,7 @@ def open_to_ssh(member: Member) -> None:
         node.host_keys = pods.open_to_ssh(member.job.kind == "devbox")
         return
     about = member.machine.instance()
-    install_keys(about.get("attributes", {}).get("ssh-keys", ""))
+    boot.install_keys(about.get("attributes", {}).get("ssh-keys", ""))
     if not Path("/etc/ssh/sshd_config").exists():  # no server, or none that may run here
         return
     if found := re.search(r"^Port\s+(\d+)", Path("/etc/ssh/sshd_config").read_text(), re.M):
@@ -93,24 +93,6 @@ def answers(address: str, port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def install_keys(text: str) -> None:
-    """Add public keys to those that may log in; `text` has Google's form, a line `user:ssh-rsa
-    AAAA… name` each.
-    """
-    keys = [line.partition(":")[2].strip() for line in text.splitlines() if ":" in line]
-    add_lines(SSH / "authorized_keys", keys)
-
-
-def add_lines(file: Path, lines: list[str]) -> None:
-    """Append the lines that a file lacks; the file and its folder are for their owner alone."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    there = file.read_text().splitlines() if file.exists() else []
-    missing = [line for line in lines if line and line not in there]
-    with file.open("a") as output:
-        output.writelines(f"{line}\n" for line in missing)
-    file.chmod(0o600)
 
 
 def make_node_key(node: Node) -> None:
@@ -162,19 +144,27 @@ def write_cluster_files(member: Member, variables: dict[str, str]) -> None:
     CLUSTER_FILE.write_text(json.dumps(known))
 
 
+def secrets_here(names: list[str]) -> dict[str, str]:
+    """Return those of a devbox's secrets that an earlier boot wrote to this disk."""
+    there: dict[str, str] = {}
+    with contextlib.suppress(OSError, ValueError):
+        there = json.loads(CLUSTER_FILE.read_text())["environment"]
+    return {name: there[name] for name in names if name in there}
+
+
 def let_ssh_know(nodes: list[Node]) -> None:
     """Let ssh reach the machines from the first one, and know their host keys."""
     # the first machine's, the only one that has one
-    add_lines(SSH / "authorized_keys", [n.node_key for n in nodes])
+    boot.add_lines(SSH / "authorized_keys", [n.node_key for n in nodes])
     port = nodes[0].ssh_port  # they are of one image
     form = f"[{{}}]:{port}"
     if port == 22:
         form = "{}"
     hosts = [(f"{form.format(n.name)},{form.format(n.internal_ip)}", n.host_keys) for n in nodes]
-    add_lines(SSH / "known_hosts", [f"{host} {key}" for host, keys in hosts for key in keys])
+    boot.add_lines(SSH / "known_hosts", [f"{host} {key}" for host, keys in hosts for key in keys])
     settings = [f"Host {' '.join(n.name for n in nodes)}", "  User root", f"  Port {port}"]
     settings += [f"  IdentityFile {NODE_KEY}", "  StrictHostKeyChecking yes"]
-    add_lines(SSH / "config", settings)
+    boot.add_lines(SSH / "config", settings)
 
 
 def name_in_hosts(others: list[Node]) -> None:

@@ -19,6 +19,7 @@ from berg.config import Config
 from berg.google import secret
 from berg.google.retry import is_retried
 from berg.job import State
+from berg.machine import logins
 from berg.machine.attempt import Attempt
 from berg.machine.outcome import Ending
 
@@ -36,7 +37,11 @@ def read_secrets(attempt: Attempt) -> None:
         return
     try:
         attempt.secrets = secret.fetch(attempt.bucket.config, attempt.sweep or attempt.name)
-    except BergError:
+    except BergError as error:
+        if this.kind == "devbox" and this.secrets and not attempt.begins_here:
+            attempt.say(f"{error.message}. Going on with those that are on this disk")
+            attempt.secrets = logins.secrets_here(this.secrets)
+            return
         if this.secrets or this.sealed:
             raise
         attempt.say(

@@ -19,6 +19,7 @@ class Ending:
     state: str
     reason: str
     exit_code: int | None = None
+    is_chosen: bool = False  # a person chose that the machine is deleted then
 
 
 PREEMPTED = Ending("FAILED", "Google preempted the machine")
@@ -91,7 +92,7 @@ def restart_of_one(cause: Ending | None, this: Job, sweep: str, restarts: int) -
         return None
     if cause == MAINTAINED and this.is_restarted:
         return AFTER_MAINTENANCE
-    if this.stops_when_idle:  # its disk stays, whoever turned the machine off
+    if this.keeps_disk:  # its disk stays, whoever turned the machine off
         return WHEN_STARTED
     if not is_replaced(this, sweep) or restarts >= this.max_restarts:
         return None

@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 from berg.job import STOPPED
-from berg.machine import cluster, logins, profile
+from berg.machine import boot, cluster, profile
 from berg.machine.attempt import Attempt
 from berg.machine.command import Runs
 from berg.machine.outcome import MAINTAINED, PREEMPTED, SHUT_DOWN, Ending
@@ -38,7 +38,7 @@ def watch(attempt: Attempt) -> None:
             warned = True
             warn_of_maintenance(attempt)
         with contextlib.suppress(OSError):  # a full disk
-            logins.install_keys(attributes.get("ssh-keys", ""))
+            boot.install_keys(attributes.get("ssh-keys", ""))
 
 
 def answer_requests(attempt: Attempt, asked: Requests, before: Requests | None) -> Requests:
@@ -68,7 +68,7 @@ def ending_in(attempt: Attempt, values: dict[str, Any]) -> Ending | None:
         killer, _, now = killer.partition(" ")
         if now:
             abandon(attempt, killer)
-        return Ending("KILLED", f"killed by {killer}")
+        return Ending("KILLED", f"killed by {killer}", is_chosen=True)
     if who := who_stops(attempt, values):
         return Ending(STOPPED, f"stopped by {who}")
     if values.get("preempted") == "TRUE":
@@ -141,6 +141,6 @@ def limit_time(attempt: Attempt) -> None:
     if not limit:
         return
     left = limit - min(300, limit / 5) - attempt.counted_before
-    state = STOPPED if attempt.job.stops_when_idle else "FAILED"
+    state = STOPPED if attempt.job.keeps_disk else "FAILED"
     if not attempt.mirrors.done.wait(left):
         attempt.stop(Ending(state, "it ran into its time limit (--max-hours, --max-cost)"))

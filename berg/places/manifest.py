@@ -328,6 +328,7 @@ def facts(plan: Plan) -> dict[str, Any]:
         "endpoint": config.endpoint or "",
         "packages_sha256": "",
         **plan.checksums,
+        "box": this.box,
         "cluster_key": "",  # not here: whoever lists pods reads this
     }
 
