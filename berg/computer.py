@@ -1,5 +1,6 @@
 """What differs between the computers that people sit at: Linux and macOS."""
 
+import configparser
 import contextlib
 import errno
 import os
@@ -32,6 +33,24 @@ def folder_for_sockets() -> tempfile.TemporaryDirectory[str]:
     """Return a new folder whose path leaves room for the name of a socket."""
     place = SHORT_FOLDER if os.access(SHORT_FOLDER, os.W_OK) else None
     return tempfile.TemporaryDirectory(prefix="berg-", dir=place)
+
+
+def gcloud_account() -> str:
+    """Return the account that gcloud acts as here, from its own settings; "" if they name none."""
+    if account := os.environ.get("CLOUDSDK_CORE_ACCOUNT"):
+        return account
+    folder = Path(os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config/gcloud")
+    try:
+        active = (folder / "active_config").read_text().strip()
+    except OSError:
+        active = "default"
+    active = os.environ.get("CLOUDSDK_ACTIVE_CONFIG_NAME") or active
+    settings = configparser.ConfigParser(interpolation=None)
+    try:
+        settings.read(folder / f"configurations/config_{active}")
+        return settings.get("core", "account", fallback="")
+    except (OSError, ValueError, configparser.Error):
+        return ""
 
 
 def program(name: str) -> str:

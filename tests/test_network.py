@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import uuid
+from pathlib import Path
 
 import pytest
 from conftest import POLICY_3, settle, wait_for
@@ -182,8 +183,14 @@ def test_ssh_and_sync_through_gcloud_s_own_tunnel(berg, gcloud, private_access):
     assert started.returncode == 0, started.stderr
     first = berg("ssh", "deep", "--", "hostname", **gcloud)
     assert (first.returncode, first.stdout) == (0, "deep\n"), first.stderr
+    assert "with gcloud's account: the one that `gcloud auth list` shows\n" in first.stderr
     assert "NumPy" not in first.stderr
-    shown = berg("ssh", "deep", "--dry-run", "--", "hostname", **gcloud).stdout
+    folder = Path(gcloud["CLOUDSDK_CONFIG"], "configurations")
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / "config_default").write_text("[core]\naccount = ann@example.com\n")
+    dry = berg("ssh", "deep", "--dry-run", "--", "hostname", **gcloud)
+    assert "with gcloud's account: ann@example.com\n" in dry.stderr
+    shown = dry.stdout
     assert (
         "gcloud compute start-iap-tunnel deep %p --listen-on-stdin --project berg-local" in shown
         and "ProxyCommand=" in shown

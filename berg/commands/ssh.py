@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from berg import config, plain
+from berg import computer, config, plain
 from berg.commands.terminal import name_argument, ready, say
 
 if TYPE_CHECKING:
@@ -78,6 +78,9 @@ def ssh(
         if not error.shell or needs_server:
             raise
         go_in_without_server(error, command, options["terminal"])
+    if "start-iap-tunnel" in target.proxy and not target.address:
+        account = computer.gcloud_account() or "the one that `gcloud auth list` shows"
+        say(f"Through Identity-Aware Proxy, with gcloud's account: {account}")
     words = ssh.command(settings, target, ssh_flags(**options), list(command))
     if options["dry_run"]:
         plain.echo(shlex.join(words))
