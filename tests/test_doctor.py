@@ -49,7 +49,7 @@ def test_all_is_well_after_init(berg, cloud, look):
     shown = berg("doctor")
     assert shown.returncode == 0 and shown.stderr == ""
     lines = shown.stdout.splitlines()
-    assert len(lines) == 32 and all(line.startswith("ok ") for line in lines)
+    assert len(lines) == 33 and all(line.startswith("ok ") for line in lines)
 
 
 def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
@@ -197,6 +197,7 @@ def test_rights_that_the_person_lacks(berg, cloud, look):
         findings["rights: secrets"]["status"] == findings["rights: slices"]["status"] == "warning"
     )
     assert "compute.resourcePolicies.create" in findings["rights: slices"]["found"]
+    assert "compute.disks.createSnapshot" in findings["rights: devboxes"]["found"]
     assert findings["rights: account"]["mend"].endswith("--role roles/iam.serviceAccountUser")
     for check in ("project", "bucket", "rights: machines", "rights: account"):
         assert findings[check]["status"] == "failed", check

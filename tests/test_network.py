@@ -18,6 +18,7 @@ PROJECT = "/cloudresourcemanager/v1/projects/berg-local"
 COMPUTE = "/compute/v1/projects/berg-local"
 SUBNET = f"{COMPUTE}/regions/us-central1/subnetworks/default/setPrivateIpGoogleAccess"
 EXTERNAL, OS_LOGIN = "constraints/compute.vmExternalIpAccess", "constraints/compute.requireOsLogin"
+SHIELDED, LOCATIONS = "constraints/compute.requireShieldedVm", "constraints/gcp.resourceLocations"
 ADVICE = "Give --no-external-ip, or for all machines: berg config set no_external_ip true"
 needs_sshd = pytest.mark.skipif(
     os.geteuid() != 0 or bool(sshd.obstacle()),
@@ -29,15 +30,16 @@ needs_sshd = pytest.mark.skipif(
 def forbid(cloud):
     """Put an organisation policy in force, for this test."""
 
-    def call(constraint: str) -> None:
+    def call(constraint: str, *allowed: str) -> None:
         policy = {"listPolicy": {"allValues": "DENY"}} if constraint == EXTERNAL else {}
+        policy = {"listPolicy": {"allowedValues": [*allowed]}} if allowed else policy
         policy = policy or {"booleanPolicy": {"enforced": True}}
         cloud.call(
             "POST", f"{PROJECT}:setOrgPolicy", {"policy": {"constraint": constraint, **policy}}
         )
 
     yield call
-    for constraint in (EXTERNAL, OS_LOGIN):
+    for constraint in (EXTERNAL, OS_LOGIN, SHIELDED, LOCATIONS):
         cloud.call("POST", f"{PROJECT}:clearOrgPolicy", {"constraint": constraint})
 
 
@@ -442,3 +444,22 @@ def test_google_asks_for_the_permissions_in_the_host_project(berg, cloud, host, 
     done = berg("run", "-g", "0", "-n", "mine", "sleep 1000", **SHARED, **me)
     assert done.returncode == 1 and berg.machines() == {}
     assert f"Required 'compute.subnetworks.use' permission for 'projects/{HOST}'" in done.stderr
+
+
+def test_places_that_the_organisation_allows_are_looked_at(berg, cloud, forbid):
+    def look() -> dict:
+        found = json.loads(berg("doctor", "--json").stdout)
+        return next(each for each in found if each["check"] == "policies")
+
+    forbid(SHIELDED)
+    assert look()["found"] == "refused, and not asked for: images that cannot be Shielded VMs"
+    for allowed in ("in:us-locations", "us-central1", "in:us-central1-locations"):
+        forbid(LOCATIONS, allowed)
+        assert look()["status"] == "ok", allowed
+    forbid(LOCATIONS, "in:europe-locations")
+    found = look()
+    assert found["status"] == "warning"
+    assert found["found"].endswith("in in:europe-locations, and your region is us-central1")
+    done = berg("run", "-g", "0", "true")
+    assert done.returncode == 1 and berg.machines() == {}
+    assert "berg config set region REGION" in " ".join(done.stderr.split()), done.stderr

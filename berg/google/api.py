@@ -33,6 +33,7 @@ SUMMARY = (
     "VM_MIN_COUNT_NOT_REACHED"  # the first error of a bulk insert; the cause is the one after it
 )
 EXTERNAL, OS_LOGIN = "constraints/compute.vmExternalIpAccess", "constraints/compute.requireOsLogin"
+SHIELDED, LOCATIONS = "constraints/compute.requireShieldedVm", "constraints/gcp.resourceLocations"
 FREE_TRIAL = "free tier where non-TPU accelerators are not available"
 ADVICE = {  # what Google says, policies of organisations among it, and what to do then
     r"/networks/\S+'\.? (The referenced network resource cannot be found|was not found)": (
@@ -41,6 +42,8 @@ ADVICE = {  # what Google says, policies of organisations among it, and what to 
     ),
     EXTERNAL: "Give --no-external-ip, or for all machines: berg config set no_external_ip true",
     OS_LOGIN: "Log in as root, whose keys berg brings itself: berg config set ssh_user root",
+    LOCATIONS: "Choose a region that the organisation allows (--region), or for all jobs: berg "
+    "config set region REGION",
     FREE_TRIAL: "Google gives a free trial no GPUs. Upgrade it to a paid account, which keeps its "
     "credit: https://console.cloud.google.com/billing. Until then: -g 0",
 }

@@ -4,11 +4,12 @@ machines without an external address, and the organisation policies about that.
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from berg import BergError
 from berg.config import Config
 from berg.google import api
-from berg.google.api import EXTERNAL, OS_LOGIN
+from berg.google.api import EXTERNAL, LOCATIONS, OS_LOGIN, SHIELDED
 
 IAP = "35.235.240.0/20"  # where tunnels through Identity-Aware Proxy come from
 BEGINNING = r"(?:https://[^/]+/compute/v1/)?projects/(?P<project>[^/]+)/"
@@ -157,13 +158,27 @@ def ways(config: Config, region: str) -> Ways:
     return Ways(region, network, name, True if nat else private, nat)
 
 
-def enforced(config: Config) -> dict[str, bool]:
-    """Whether each of the policies is in force for the project; raises Forbidden where one may not
-    ask.
-    """
+def policy(config: Config, constraint: str) -> dict[str, Any]:
+    """What is in force for the project; raises Forbidden where one may not ask."""
     base = config.service_url("cloudresourcemanager")
     url = f"{base}/v1/projects/{config.project}:getEffectiveOrgPolicy"
-    external = api.call(config, "POST", url, {"constraint": EXTERNAL}).get("listPolicy", {})
-    login = api.call(config, "POST", url, {"constraint": OS_LOGIN}).get("booleanPolicy", {})
+    return api.call(config, "POST", url, {"constraint": constraint})
+
+
+def enforced(config: Config) -> dict[str, bool]:
+    """Whether each of the policies is in force for the project."""
+    external = policy(config, EXTERNAL).get("listPolicy", {})
     denied = external.get("allValues") == "DENY" or bool(external.get("allowedValues"))
-    return {EXTERNAL: denied, OS_LOGIN: bool(login.get("enforced"))}
+    switches = {
+        each: bool(policy(config, each).get("booleanPolicy", {}).get("enforced"))
+        for each in (OS_LOGIN, SHIELDED)
+    }
+    return {EXTERNAL: denied, **switches}
+
+
+def allowed_places(config: Config) -> list[str]:
+    """Where the organisation allows resources, in its words, such as in:us-locations; [] for
+    everywhere.
+    """
+    found: list[str] = policy(config, LOCATIONS).get("listPolicy", {}).get("allowedValues", [])
+    return found

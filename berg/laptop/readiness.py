@@ -75,6 +75,18 @@ IN_PROJECT = {
         ],
         "roles/compute.instanceAdmin.v1",
     ),
+    "devboxes": Purpose(  # stopped, started, moved and made into images
+        [
+            "compute.instances.start",
+            "compute.instances.stop",
+            "compute.disks.createSnapshot",
+            "compute.snapshots.create",
+            "compute.snapshots.useReadOnly",
+            "compute.snapshots.delete",
+            "compute.images.create",
+        ],
+        "roles/compute.instanceAdmin.v1",
+    ),
     "slices": Purpose(
         [
             "compute.resourcePolicies.create",
@@ -387,11 +399,25 @@ def check_policies(settings: Config) -> list[Finding]:
         if settings.ssh_user != "root":
             found = f"the organisation requires OS Login, which keeps {settings.ssh_user} out"
             findings.append(Finding("policies", FAILED, found, "berg config set ssh_user root"))
+    if there[api.SHIELDED]:
+        harmless.append("images that cannot be Shielded VMs")
+    findings += check_places(settings)
     if findings:
         return findings
     if harmless:
         return [Finding("policies", OK, f"refused, and not asked for: {', '.join(harmless)}")]
     return [Finding("policies", OK, "none is in the way")]
+
+
+def check_places(settings: Config) -> list[Finding]:
+    """Check that the organisation allows resources in the region of the settings."""
+    places, region = networks.allowed_places(settings), settings.region
+    continent = region.partition("-")[0]
+    known = {f"in:{continent}-locations", f"in:{continent[:2]}-locations"}
+    if not places or known & {*places} or any(region in each for each in places):
+        return []
+    found = f"the organisation allows resources in {', '.join(places)}, and your region is {region}"
+    return [Finding("policies", WARNING, found, "berg config set region REGION")]
 
 
 def check_ways(settings: Config) -> list[Finding]:

@@ -18,6 +18,8 @@ from localcloud.identity.iam import aborted, is_stale, refused, tag
 KNOWN = {
     "constraints/compute.vmExternalIpAccess": ("listPolicy", {"allValues": "ALLOW"}),
     "constraints/compute.requireOsLogin": ("booleanPolicy", {}),
+    "constraints/compute.requireShieldedVm": ("booleanPolicy", {}),
+    "constraints/gcp.resourceLocations": ("listPolicy", {"allValues": "ALLOW"}),
     "constraints/storage.softDeletePolicySeconds": ("listPolicy", {"allValues": "ALLOW"}),
 }
 
