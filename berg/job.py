@@ -101,12 +101,16 @@ class Installation:
     needs_uv: bool = False  # a step runs uv, or the environment is made by it
     # package that the repo names and that is not installed -> what names it, and how to install it
     others: dict[str, str] = field(default_factory=dict)
+    # of the virtual environment, such as 3.11 (uv venv --python); "": the one that uv chooses
+    python: str = ""
 
     def check(self) -> None:
         """Raise ValueError for what no laptop decides."""
         for path in filter(None, (self.folder, self.venv)):
             if path.startswith("/") or {"", ".", ".."} & {*path.split("/")}:
                 raise ValueError(f"its installation has the path {path[:40]!r}")
+        if self.python and not re.fullmatch(r"3\.\d{1,2}", self.python):
+            raise ValueError(f"its installation has the python {self.python[:40]!r}")
         if not all(self.steps) or not {*self.may_fail} <= {*range(len(self.steps))}:
             raise ValueError("its installation has odd steps")
         texts = [self.folder, self.venv, *(word for step in self.steps for word in step)]

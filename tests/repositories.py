@@ -14,7 +14,11 @@ from berg.code.files import Files
 
 UV = Path(sys.executable).with_name("uv")
 PACKAGES = {"iniconfig": ("2.0.0", "2.1.0"), "pluggy": ("1.5.0",)}
-PRINT = "import iniconfig, sys\nprint('iniconfig', iniconfig.VERSION, sys.prefix)\n"
+PRINT = """import sys
+from importlib.metadata import version
+import iniconfig
+print("iniconfig", version("iniconfig"), sys.prefix)
+"""
 STUB = {
     "torch-stub/pyproject.toml": """
 [project]

@@ -210,7 +210,7 @@ def test_the_demo_s_plan_is_shown_as_berg_prints_it(berg):
 
     def plain(text: str) -> list[str]:
         rows = re.findall(
-            r"^(?:Job|Command|Code|Machine|Image|Zones|Price|Results|Limit) .*$", text, re.M
+            r"^(?:Job|Command|Code|Install|Machine|Image|Zones|Price|Results|Limit) .*$", text, re.M
         )
         text = "\n".join(rows).replace(berg.bucket_name, "berg-local-results")
         text = re.sub(r"at [0-9a-f]{12} |[\d.]+ kB|of \d{4}-\d\d-\d\d", "", text)

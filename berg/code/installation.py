@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from berg import BergError
-from berg.code import uvlock
+from berg.code import poetrylock, uvlock
 from berg.code.files import Files
 from berg.code.requirement import meets, normal, number, parse
 from berg.job import Installation
@@ -33,9 +33,6 @@ VENV = ".venv"
 # Compiling all of a package takes as long as installing it; python compiles what is imported.
 PIP = ["python", "-m", "pip", "install", "--no-input", "--no-compile", "--progress-bar=off"]
 UV_PIP = ["uv", "pip", "install", "--python", "python"]
-POETRY = ["uv", "tool", "run", "--from", "poetry==2.5.1", "--with", "poetry-plugin-export==1.10.1"]
-POETRY += ["poetry", "export", "-f", "requirements.txt", "--without-hashes"]
-EXPORTED = f"{VENV}/{REQUIREMENTS}"
 SHELL = ["bash", "-o", "pipefail", "-c"]
 CONDA = ["environment.yml", "environment.yaml", "conda.yml", "conda.yaml", "conda-lock.yml"]
 CONDA += ["pixi.toml", "pixi.lock"]
@@ -486,7 +483,7 @@ def downloads(locked: uvlock.Locked, wanted: Wanted) -> list[str]:
     """Return what the plan says of the packages of a lock that a machine downloads."""
     torch = locked.version("torch")
     is_unsized = "torch" in locked.unsized
-    is_large = locked.bytes >= LARGE or (is_unsized and "+cpu" not in torch)
+    is_large = locked.bytes >= LARGE or bool(torch and is_unsized and "+cpu" not in torch)
     if not torch and not is_large:
         return []
     parts = [size(locked.bytes)] if locked.bytes else []
@@ -554,19 +551,39 @@ def check_no_choice(wanted: Wanted, lock: str) -> None:
 
 
 def by_poetry_lock(repo: Repo, wanted: Wanted) -> Installation:
-    """Return what poetry.lock brings: poetry only turns it into one that uv installs."""
+    """Return what poetry.lock brings for a python for which its packages have files."""
     check_names(repo, replace(wanted, groups=()))
-    export = [*POETRY, "-o", EXPORTED]
-    export += [word for each in wanted.extras for word in ("--extras", each)]
-    export += [word for each in wanted.groups for word in ("--with", each)]
-    steps = [export, ["uv", "pip", "install", "-r", EXPORTED]]
+    path = repo.path("poetry.lock")
+    lock = load(repo.files, path)
+    extras, groups = {*map(normal, wanted.extras)}, {*wanted.groups}
+    if missing := poetrylock.missing(lock, repo.project, extras, groups):
+        raise BergError(
+            f"{path} is older than {repo.path(PROJECT)}: {', '.join(missing)}. Run: poetry lock"
+        )
+    needs = lock.get("metadata", {}).get("python-versions", "")
+    liked = filter(None, (wanted.python, pinned_python(repo), "3.12"))
+    pythons = [each for each in (*liked, *PYTHONS[::-1]) if poetrylock.takes(each, needs)]
+    if not pythons:
+        raise BergError(f"{path} is for python {needs}, and there is none")
+    found = {
+        each: poetrylock.packages(lock, repo.project, extras, groups, each) for each in pythons
+    }
+    # Where no python has files of all packages, some are built.
+    python = next((each for each in found if poetrylock.has_files(found[each], each)), pythons[0])
+    download = ", which uv downloads" * (wanted.python not in ("", python))
+    count = plural(len(found[python]), "package")
+    named = poetrylock.arguments(found[python])
+    steps = [["uv", "pip", "install", "--no-deps", *named]] * bool(named)
     if repo.is_package:
         steps.append(["uv", "pip", "install", "--no-deps", "-e", "."])
-    needed = tool(repo.project, "poetry").get("dependencies", {}).get("python", "")
-    _, words = python_of(repo, wanted, needed if isinstance(needed, str) else "")
-    path = repo.path("poetry.lock")
     return Installation(
-        path + said(wanted) + words, conda_notes(repo, wanted), repo.folder, repo.path(VENV), steps
+        words=f"{path}: {count}{said(wanted)}, python {python}{download}",
+        notes=conda_notes(repo, wanted)
+        + downloads(uvlock.Locked(found[python], 0, unsized=["torch"]), wanted),
+        folder=repo.folder,
+        venv=repo.path(VENV),
+        python=python,
+        steps=steps,
     )
 
 

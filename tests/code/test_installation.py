@@ -1,5 +1,6 @@
 """What a machine installs, decided from the files of a repo."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import repositories
 from repositories import BUILT, EXCLUSIVE, SHAPES, STUB, files_of, lock, make_index, project, write
 
 from berg import BergError
-from berg.code import installation, missing
+from berg.code import installation, missing, poetrylock
 from berg.code.files import Files
 from berg.code.installation import Wanted
 from berg.code.requirement import meets
@@ -302,15 +303,111 @@ def test_groups_without_a_project_are_installed_when_they_are_chosen():
 # --- other locks
 
 
-def test_poetrys_lock_is_read_by_poetry_and_installed_by_uv():
-    made = decide(SHAPES["poetry-no-package"])
-    assert made.words == "poetry.lock, python 3.12"
-    export, install = made.steps
-    assert export[-4:] == ["requirements.txt", "--without-hashes", "-o", ".venv/requirements.txt"]
-    assert install == ["uv", "pip", "install", "-r", ".venv/requirements.txt"]
+POETRY_LOCK = """
+[[package]]
+name = "iniconfig"
+version = "2.1.0"
+optional = false
+python-versions = ">=3.8"
+groups = ["main"]
+files = [{file = "iniconfig-2.1.0-py3-none-any.whl", hash = ""}]
+[[package]]
+name = "pluggy"
+version = "1.7.0"
+optional = false
+python-versions = ">=3.10"
+groups = ["dev", "main"]
+markers = {main = "extra == 'all'", dev = "sys_platform == 'linux'"}
+files = [{file = "pluggy-1.7.0-cp311-cp311-manylinux2014_x86_64.whl", hash = ""}]
+[package.source]
+type = "git"
+url = "https://git.example/pluggy"
+resolved_reference = "abc"
+[[package]]
+name = "old"
+version = "1"
+optional = false
+python-versions = "<3.9"
+groups = ["main"]
+files = []
+[package.source]
+type = "legacy"
+url = "https://index.example/simple"
+[metadata]
+lock-version = "2.1"
+python-versions = ">=3.10,<4 || ~3.8"
+"""
+
+
+def test_poetrys_lock_is_read_without_poetry_and_installed_by_uv():
+    files = {**SHAPES["poetry-no-package"], "poetry.lock": POETRY_LOCK}
+    made = decide(files)
+    assert made.words == "poetry.lock: 1 package, python 3.12"
+    install = ["uv", "pip", "install", "--no-deps"]
+    assert made.steps == [[*install, "iniconfig==2.1.0"]] and made.python == "3.12"
+    dev = decide(files, groups=("dev",))
+    assert dev.steps == [
+        [*install, "iniconfig==2.1.0", "pluggy @ git+https://git.example/pluggy@abc"]
+    ]
+    assert dev.words == "poetry.lock: 2 packages, group dev, python 3.11, which uv downloads"
     package = repositories.POETRY.replace("package-mode = false", "")
-    built = decide({"pyproject.toml": package, "poetry.lock": ""})
-    assert built.steps[-1] == ["uv", "pip", "install", "--no-deps", "-e", "."]
+    package += '[tool.poetry.extras]\nall = ["pluggy"]\n'
+    built = decide({**files, "pyproject.toml": package}, extras=("all",))
+    assert built.steps[-1] == [*install, "-e", "."] and len(built.steps[0]) == 6
+    oldest = decide(files, python="3.8").steps[0]
+    assert oldest == [
+        *install,
+        "--index=https://index.example/simple",
+        "iniconfig==2.1.0",
+        "old==1",
+    ]
+    newer = repositories.POETRY.replace('iniconfig = "2.1.0"', 'iniconfig = "2.1.0"\nRich = "*"')
+    said = refusal({**files, "pyproject.toml": newer})
+    assert said == "poetry.lock is older than pyproject.toml: rich. Run: poetry lock"
+    assert "poetry.lock cannot be read" in refusal({**files, "poetry.lock": "["})
+    assert "pyproject.toml" in refusal({**files, "poetry.lock": "package = 3"})
+
+
+def test_in_an_old_lock_of_poetrys_dependencies_are_followed():
+    lock_of_old = re.sub(r"groups = .*\n|markers = .*\n", "", POETRY_LOCK)
+    lock_of_old += """
+[[package]]
+name = "helper"
+version = "3"
+optional = true
+python-versions = "*"
+files = [{file = "helper-3-py3-none-any.whl", hash = ""}]
+"""
+    needs = """[package.dependencies]
+Pluggy = {version = "*", extras = ["more"]}
+helper = {version = "*", optional = true, markers = "extra == \\"unasked\\""}
+windows = {version = "*", markers = "sys_platform == \\"win32\\""}
+"""
+    lock_of_old = lock_of_old.replace(
+        '[[package]]\nname = "pluggy', needs + '[[package]]\nname = "pluggy'
+    )
+    more = '[package.dependencies]\nhelper = {version = "*", optional = true}\n'
+    more += '[package.extras]\nmore = ["helper (>=3)"]\n'
+    lock_of_old = lock_of_old.replace('[[package]]\nname = "old', more + '[[package]]\nname = "old')
+    files = {**SHAPES["poetry-no-package"], "poetry.lock": lock_of_old}
+    (step,) = decide(files).steps
+    assert [word.partition(" ")[0] for word in step[4:]] == [
+        "helper==3",
+        "iniconfig==2.1.0",
+        "pluggy",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("python", "spec", "is_taken"),
+    [
+        *[("3.12", "^3.8.0", True), ("3.12", "^2.7", False), ("3.12", "~3.12", True)],
+        *[("3.12", "~3.11", False), ("3.12", ">=3.8,<3.12", False), ("3.12", "*", True)],
+        *[("3.12", "<3.9 || >=3.12", True), ("3.10", "<3.9 || >=3.12", False)],
+    ],
+)
+def test_poetrys_way_to_write_versions(python, spec, is_taken):
+    assert poetrylock.takes(python, spec) == is_taken
 
 
 def test_poetry_without_a_package_and_without_a_lock_is_refused():
