@@ -102,17 +102,35 @@ def clean(found: Any) -> Any:
     return found
 
 
-def cleaned(made: Made) -> Made:
-    """Return a dataclass whose texts are `clean`."""
+def one_line(found: Any) -> Any:
+    """Return a value from JSON whose texts are `clean` and one line each."""
+    if isinstance(found, str):
+        return plain.line(found)
+    if isinstance(found, list):
+        return [one_line(each) for each in found]
+    if isinstance(found, dict):
+        return {one_line(key): one_line(each) for key, each in found.items()}
+    return found
+
+
+def cleaned(made: Made, free: Collection[str] = ()) -> Made:
+    """Return a dataclass whose texts are `clean` and one line each; those of fields named in `free`
+    may have several.
+    """
     assert is_dataclass(made) and not isinstance(made, type)
-    return replace(made, **{f.name: clean(getattr(made, f.name)) for f in fields(made)})
+    names = [f.name for f in fields(made)]
+    texts = {name: clean(getattr(made, name)) for name in names if name in free}
+    texts |= {name: one_line(getattr(made, name)) for name in names if name not in free}
+    return replace(made, **texts)
 
 
 def is_plain(data: str | bytes) -> bool:
-    """Return whether no text of this JSON steers a terminal or has several lines: nothing in it is
-    escaped. Most states are so, and need no look at each text.
+    """Return whether no text of this JSON steers a terminal, has several lines or spaces that look
+    like a new line: nothing in it is escaped. Most states are so, and need no look at each text.
     """
-    return isinstance(data, str) and "\\" not in data and not plain.STEERING.search(data)
+    if not isinstance(data, str) or not data.isascii():
+        return False
+    return "\\" not in data and "    " not in data and not plain.STEERING.search(data)
 
 
 def check_plain(made: Any, free: Collection[str]) -> None:

@@ -455,7 +455,7 @@ def summary_from(values: Any, is_plain: bool) -> Summary:
         gate.check_plain(summary, free=("cmd",))
     except (ValueError, BergError) as error:
         raise ValueError(f"its job is odd: {error}") from None
-    return gate.cleaned(summary)
+    return gate.cleaned(summary, free=("cmd",))
 
 
 def check_summary(summary: Summary) -> None:

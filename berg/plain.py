@@ -11,13 +11,14 @@ import click
 
 MARK = "\N{REPLACEMENT CHARACTER}"
 # Characters that a terminal or a browser obeys in place of showing them: C0 but for tab and
-# newline, DEL, C1, those that turn the direction of writing, and halves of surrogate pairs.
+# newline, DEL, C1, other ends of lines, those that turn the direction of writing, and halves of
+# surrogate pairs.
 STEERING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 # What begins with ESC: colours first, whose codes are group 1.
 ESCAPES = re.compile(
-    r"\x1b\[([0-9;:]*)m"
+    r"\x1b\[([0-9;:]{0,60})m"
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # cursors
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles and links
     r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"
@@ -25,6 +26,8 @@ ESCAPES = re.compile(
     r"|\x1b"
 )
 # One of them that goes on in what is read next, and a return that a newline may follow.
+RESET = "\x1b[0m"
+STYLES = 16  # sequences of colours that are kept, the last ones
 LONGEST = 600  # characters that an unfinished one has less than
 UNFINISHED = re.compile(
     r"(?:\x1b(?:\[[0-?]{0,60}[ -/]{0,4}|\][^\x07\x1b\n]{0,500}|[PX^_][^\x1b\n]{0,500}|[ -/]{0,4})"
@@ -48,6 +51,17 @@ def printable(text: str, colors: bool = True) -> str:
     return "".join([*pieces, clean(text[at:])])
 
 
+def line(text: str) -> str:
+    """Return a text `clean` and as one line: it cannot look like a row of berg's below its own."""
+    return " ".join(clean(text).split())
+
+
+def name(text: str) -> str:
+    """Return a name of a file or object as one line, with an escape for what a line has not."""
+    text = text.encode(errors="backslashreplace").decode()
+    return re.sub(f"{STEERING.pattern}|[\n\t]", lambda found: ascii(found[0])[1:-1], text)
+
+
 def echo(text: object = "", err: bool = False, nl: bool = True) -> None:
     """Print a text; what berg itself colours is colourless where there is no terminal."""
     click.echo(printable(str(text)), err=err, nl=nl)
@@ -66,6 +80,7 @@ class Log:
 
     def __init__(self, colors: bool, redraws: bool) -> None:
         self.colors, self.redraws = colors, redraws
+        self.style: list[str] = []  # colours that are in force, as they came
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.rest = ""
 
@@ -78,3 +93,18 @@ class Log:
         lines = text.replace("\r\n", "\n").split("\r")
         between = "\r" if self.redraws else "\n"
         return between.join(printable(line, self.colors) for line in lines)
+
+    def colored(self, text: str) -> str:
+        """Return a part of what was read with the colours that are in force before it, and none
+        after it: whatever else is shown has its own.
+        """
+        begins = "".join(self.style)
+        for found in ESCAPES.finditer(text):
+            if found[1] is None:
+                continue
+            if found[1].strip("0") in ("", ";"):
+                self.style = []
+            else:
+                self.style = [*self.style, found[0]][-STYLES:]
+        is_colored = begins or "\x1b" in text
+        return f"{begins}{text}{RESET}" if is_colored and text else text

@@ -24,6 +24,7 @@ from traps import Traps
 
 from berg import job, plan
 from berg.google import grants, secret
+from berg.google.fetch import side_by_side
 from berg.google.sending import WRITER
 from berg.places import manifest
 from localcloud.identity.tokens import Tokens
@@ -40,7 +41,7 @@ VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another pers
 # What other files of tests try: packs in tests/code/, the port of a tunnel in tests/test_notebook.py,
 # a person's own ssh configuration in tests/test_ssh.py.
 # browsers and TensorBoard in tests/watch/, limits of a repo in tests/test_limits.py,
-# lies in states in tests/test_index.py.
+# lies in states in tests/test_index.py, logs in tests/test_plain.py, samples in tests/commands/.
 # The traps of a clone and of an archive are in tests/test_traps.py.
 ELSEWHERE = [
     (
@@ -101,6 +102,22 @@ ELSEWHERE = [
     (
         "a job, to stop a person's budget by prices, machines and times in states",
         "the sums come from the jobs' metadata",
+    ),
+    (
+        "a job, to colour or hide what the terminal shows after its log",
+        "the terminal has its own colours after each piece of a log",
+    ),
+    (
+        "a job, to put a formula into `results.csv` for a spreadsheet",
+        "the cell begins with an apostrophe",
+    ),
+    (
+        "a job, to make its page endless by its metrics",
+        "a page has 100 charts, 300,000 points and 50 columns of metrics at most",
+    ),
+    (
+        "a job, to end `berg top` for all by odd samples",
+        "what no machine can measure is passed over",
     ),
     (
         "a cloned repo's `[tool.berg]`, or a colleague's record of a job, to raise or lift `max_cost`",
@@ -764,6 +781,7 @@ def test_a_sweeps_record_that_was_replaced_is_not_run(berg, rows):
 
 SOUND = {"state": "SUCCEEDED", "job": {"cmd": "true", "results_dir": "done", "kind": "job"}}
 DEEP = "[" * 100_000
+TOLD = ("reason", "elsewhere", "lost")  # what machines say of a job in their own words
 STATES: dict[str, str | dict] = {
     "`../` as results folder": {**SOUND, "job": {"results_dir": "../.ssh"}},
     "an absolute results folder": {**SOUND, "job": {"results_dir": "/etc"}},
@@ -784,6 +802,11 @@ STATES: dict[str, str | dict] = {
     "a place that is none": {**SOUND, "job": {"place": "evil"}},
     "a zone with an escape sequence": {**SOUND, "zone": "\x1b]0;evil\x07"},
     "escapes in the reason": {**SOUND, "reason": "\x1b]0;evil\x07\x9b31m\u202eevil"},
+    "new lines in the reason and in its folders": {**SOUND, **dict.fromkeys(TOLD, "x\nforged")},
+    "spaces that fill a line of the terminal": {
+        **SOUND,
+        **dict.fromkeys(TOLD, f"x{'  ' * 99}forged"),
+    },
     "escapes in the command": {**SOUND, "job": {"cmd": "\x1b[2Jevil", "results_dir": "done"}},
     "escapes in its user": {**SOUND, "job": {"user": "\x1b[2Jevil", "results_dir": "done"}},
     "another job's state, KILLED": {**SOUND, "state": "KILLED", "reason": "killed by evil"},
@@ -834,6 +857,7 @@ def test_states_that_are_odd(berg, what, rows):
         said = ran.stdout + ran.stderr
         assert "Traceback" not in said, f"{name}: {said}"
         assert not STEERING.search(said), f"{name}: {said!r}"
+        assert not re.search("^ *forged|  forged", said, re.M), f"{name}: {said!r}"
         assert ran.returncode in (0, 1, 2), f"{name}: {ran}"
         if "damaged" in said:
             became.append(f"{name}: damaged")
@@ -965,6 +989,7 @@ def test_names_that_are_odd(berg, what, rows):
         ran = berg(*COMMANDS[name])
         said = ran.stdout + ran.stderr
         assert "Traceback" not in said and not STEERING.search(said), f"{name}: {said!r}"
+        assert not re.search("^ *forged", said, re.M), f"{name}: {said!r}"
         became.append(f"{name}: {'refused' if ran.returncode else 'as usual'}")
     check_new(files(outside) - before)
     names = berg.home / "names"
@@ -1280,3 +1305,28 @@ def test_an_image_is_made_of_links_that_stay_in_the_repo(berg, build):
     links = {name: str((context / name).readlink()) for name in ("Dockerfile", "etc")}
     assert links == {"Dockerfile": "docker/gpu", "etc": "/etc"}
     assert (context / ".dockerignore").read_text() == "*.log\n"
+
+
+@pytest.mark.slow
+def test_records_of_folders_have_a_limit(berg, cloud, rows):
+    """Any job may write records in the name of another one."""
+    record(berg, "done")
+    number = 1500
+
+    def write(at: int) -> None:
+        berg.bucket.write(f"{job.folders_prefix('done')}{at}", b"", metadata={"folder": f"x/{at}"})
+
+    list(side_by_side(write, range(number)))
+    berg.bucket.write("berg_results/done/model.pt", b"weights")
+    cloud.call("DELETE", "/_berg/requests")
+    done = berg("fetch", "done", "here")
+    assert done.returncode == 0, done.stderr
+    assert "done says that it wrote to more than 1,000 folders" in done.stderr
+    counts = cloud.call("GET", "/_berg/requests")["counts"]
+    assert 1000 < counts["storage.objects.list"] < 1100
+    rows.append(
+        (
+            "thousands of records of folders in another job's name, `berg fetch`",
+            "1,000 are looked at",
+        )
+    )

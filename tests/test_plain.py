@@ -118,3 +118,34 @@ def test_the_longest_escape_that_is_cut_off_comes_with_the_next_piece():
     title = "\x1b]0;" + "t" * 490
     assert log.read(b"x" * 5000 + title.encode()) == "x" * 5000
     assert log.read(b"\x07done") == "done"
+
+
+@pytest.mark.parametrize(("source", "prefix"), [("", ""), ("one", "one | ")])
+def test_colours_of_a_log_hold_for_the_log_alone(source, prefix):
+    """After each piece the terminal has its own colours again, also where berg is ended then."""
+    stream = io.BytesIO()
+    output = Interleaved(stream, color=True)
+    pieces = [b"\x1b[31mred\n", b"still\n", b"\x1b[1mbold\x1b[0m\n", b"plain\n", b"\x1b[8mhidden\n"]
+    expected = ["\x1b[31mred", "\x1b[31mstill", "\x1b[31m\x1b[1mbold", "plain", "\x1b[8mhidden"]
+    for piece, text in zip(pieces, expected, strict=True):
+        before = stream.tell()
+        output.write(source, piece)
+        shown = stream.getvalue()[before:].decode()
+        unstyled = re.sub("\x1b\\[[0-9]+m", "", prefix + text)
+        assert plain.printable(shown, colors=False) == f"{unstyled}\n"
+        assert text in shown
+        in_force = re.findall("\x1b\\[([0-9]+)m", shown)[-1:]
+        assert in_force in ([], ["0"]), shown
+
+
+def test_a_log_with_endless_colours_takes_no_memory():
+    log = plain.Log(colors=True, redraws=False)
+    for number in range(1000):
+        log.colored(f"\x1b[{number}m")
+    assert len(log.style) == plain.STYLES
+
+
+def test_the_words_of_a_machine_are_one_line():
+    text = "x\n\tdone2  SUCCEEDED\u2028\x85y" + " " * 200 + "z"
+    assert plain.line(text) == f"x done2 SUCCEEDED{plain.MARK}{plain.MARK}y z"
+    assert plain.name("a\nb\x1b[2J") == "a\\nb\\x1b[2J"

@@ -16,7 +16,7 @@ from test_run import check_ended
 
 from berg import BergError, job
 from berg import states as states_door
-from berg.laptop import ending, sweep
+from berg.laptop import ending, jobs, sweep
 
 TRAIN = """
 import json, os, sys, time
@@ -487,3 +487,18 @@ def test_a_job_of_a_sweep_that_was_killed_runs_again_when_it_is_named(berg):
     again = berg("run", "--resume", "part/0", "--wait")
     assert again.returncode == 0 and "1 job of part runs again" in again.stderr, again.stderr
     assert berg.state("part-0")["state"] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "＝1"])
+def test_a_spreadsheet_takes_no_cell_of_a_table_for_a_formula(text, tmp_path):
+    summary = job.Summary(results_dir="lr/0", params={text: text})
+    entry = jobs.Entry("lr-0", job.State("FAILED", 1, text, job=summary), [])
+    (tmp_path / "lr/0").mkdir(parents=True)
+    metrics = {text: text, "loss": -1.5, "text": "-1.5", "word": "a=b"}
+    (tmp_path / "lr/0/metrics.jsonl").write_text(json.dumps(metrics))
+    sweep.write_results([entry], tmp_path, tmp_path / "results.csv")
+    (row,) = csv.DictReader((tmp_path / "results.csv").open(newline=""))
+    cells = [*row, *row.values()]
+    assert not [cell for cell in cells if cell.startswith(sweep.FORMULA) and cell != "-1.5"], cells
+    assert row[f"param.{text}"] == row["reason"] == row[f"metric.{text}"] == f"'{text}"
+    assert (row["metric.loss"], row["metric.text"], row["metric.word"]) == ("-1.5", "-1.5", "a=b")

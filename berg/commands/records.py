@@ -192,7 +192,7 @@ def machines(entry: "Entry") -> list[str]:
 
 def results_rows(record: "Record") -> list[tuple[str, str]]:
     """Return rows with a job's results: how many, how large, and the first files by name."""
-    from berg import gate, words
+    from berg import words
 
     state, files = record.entry.state, record.results
     assert state
@@ -203,7 +203,7 @@ def results_rows(record: "Record") -> list[tuple[str, str]]:
         summary += f", up to {state.synced_until}"
     lines = []
     for each in files[:SHOWN]:
-        path = gate.clean(each.name.removeprefix(f"berg_results/{folder}/"))
+        path = plain.name(each.name.removeprefix(f"berg_results/{folder}/"))
         lines.append(f"{each.size:>14,}  {path}")
     if len(files) > SHOWN:
         lines.append(f"{'':>14}  … and {len(files) - SHOWN:,} more")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import BergError, config, gate, plain
+from berg import BergError, config, plain
 from berg.commands.terminal import json_option, name_argument, ready, say
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LAST_LINES = 20  # of the log of a job that failed
 MOST_NAMED = 20  # files that come; of more only their number and bytes are said
+FOLDERS = 1000  # beside a job's own that are looked at: other jobs may write such records
 PAUSE = 10  # seconds between two passes of `fetch --watch`
 
 
@@ -294,7 +295,10 @@ def fetch_beside(
 
     name, user = whose
     root, _, own = prefix.partition("/")
-    found = list(mirror.beside(bucket, f"{root}/", own.rstrip("/"), job.folders_prefix(name), name))
+    folders = mirror.recorded_folders(bucket, job.folders_prefix(name), FOLDERS + 1)
+    if len(folders) > FOLDERS:
+        say(f"{name} says that it wrote to more than {FOLDERS:,} folders; others are left out")
+    found = mirror.beside(bucket, f"{root}/", own.rstrip("/"), folders[:FOLDERS], name)
     by_folder: dict[str, list[Any]] = {}
     for blob in found:
         by_folder.setdefault(blob.name.removeprefix(f"{root}/").rpartition("/")[0], []).append(blob)
@@ -332,7 +336,7 @@ class FileList:
     def add(self, path: str, size: int) -> None:
         self.sizes.append(size)
         if len(self.sizes) <= MOST_NAMED:
-            say(f"{size:>14,}  {gate.clean(path)}")
+            say(f"{size:>14,}  {plain.name(path)}")
 
 
 def say_trouble(left: dict[str, Exception], said: set[str]) -> None:
@@ -346,7 +350,7 @@ def say_trouble(left: dict[str, Exception], said: set[str]) -> None:
         why = explain(error) or getattr(error, "strerror", None) or str(error)
         if why not in said:
             said.add(why)
-            say(f"{path} was not fetched: {why}. Trying again every {PAUSE} s")
+            say(f"{plain.name(path)} was not fetched: {why}. Trying again every {PAUSE} s")
 
 
 def tell_missing(states: "dict[str, State]", left: dict[str, Exception]) -> None:
@@ -373,7 +377,7 @@ def say_left_out(left: dict[str, Exception]) -> None:
     if names:
         say(
             f"Left out: {plural(len(names), 'file')} below .git, .hg or .svn, such as "
-            f"{gate.clean(names[0])}: programs on this computer would obey them"
+            f"{plain.name(names[0])}: programs on this computer would obey them"
         )
 
 
@@ -386,7 +390,7 @@ def raise_missing(left: dict[str, Exception]) -> None:
     say_left_out(left)
     left = {path: why for path, why in left.items() if not isinstance(why, RepoFile)}
     for path, why in left.items():
-        say(f"{path} was not fetched: {explain(why) or why}")
+        say(f"{plain.name(path)} was not fetched: {explain(why) or why}")
     if left:
         files = plural(len(left), "file")
         raise BergError(f"{files} could not be fetched. Once it is mended, fetch again: berg fetch")

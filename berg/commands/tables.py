@@ -33,6 +33,7 @@ COLORS = {
 }
 MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 SHOWN = 8  # files named in a plan; the rest is counted
+KEYS = 50  # parameters, and as many metrics, that are columns
 
 
 def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
@@ -300,7 +301,7 @@ def cache(found: Any) -> str:
 
 
 def shorten(lines: list[str]) -> list[str]:
-    lines = [line.encode(errors="replace").decode() for line in lines]
+    lines = [plain.name(line) for line in lines]
     return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"… and {len(lines) - SHOWN} more"]
 
 
@@ -460,8 +461,8 @@ def outcomes(rows: "list[Row]") -> str:
     """Return how the jobs of a sweep went, with what differs between them and the last values of
     their metrics.
     """
-    params = list(dict.fromkeys(key for row in rows for key in row.params))
-    metrics = list(dict.fromkeys(key for row in rows for key in row.metrics))
+    params = list(dict.fromkeys(key for row in rows for key in row.params))[:KEYS]
+    metrics = list(dict.fromkeys(key for row in rows for key in row.metrics))[:KEYS]
     lines = [["JOB", "STATE", "EXIT_CODE", *params, *metrics, "REASON"]]
     for row in rows:
         values = [row.name, row.state, row.exit_code]
@@ -475,6 +476,7 @@ def outcomes(rows: "list[Row]") -> str:
 def shortened(rows: list[list[str]], stream: IO[str]) -> str:
     """The first and the last rows below their header, as wide as the terminal at most."""
     shown = rows if len(rows) <= 2 * SHOWN + 1 else [*rows[: SHOWN + 1], *rows[-SHOWN:]]
+    shown = [list(map(plain.line, row)) for row in shown]
     widths = [min(40, max(len(row[column]) for row in shown)) for column in range(len(rows[0]))]
     while sum(widths) + 2 * len(widths) - 2 > (columns(stream) or 10_000) and max(widths) > 8:
         widths[widths.index(max(widths))] -= 1
@@ -580,10 +582,13 @@ class Interleaved:
     def write(self, source: str, chunk: bytes, is_last: bool = False) -> None:
         if source not in self.logs:
             self.logs[source] = plain.Log(self.colors, self.redraws and not source)
-        text = self.logs[source].read(chunk, is_last)
+        log = self.logs[source]
+        text = log.read(chunk, is_last)
         if source:
             *lines, self.rest[source] = (self.rest.get(source, "") + text).split("\n")
-            text = "".join(f"{self.prefix(source)}{line}\n" for line in lines)
+            text = "".join(f"{self.prefix(source)}{log.colored(line)}\n" for line in lines)
+        else:
+            text = log.colored(text)
         self.stream.write(text.encode())
         self.stream.flush()
 

@@ -99,6 +99,7 @@ def table(rows: list[list[str]], stream: IO[str]) -> str:
     """Rows below a header; the last column goes on below itself where the terminal ends."""
     import textwrap
 
+    rows = [list(map(plain.line, row)) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     before = sum(widths) + 2 * len(widths)
     room = max(columns(stream) - before, 10) if columns(stream) else 10_000

@@ -294,7 +294,7 @@ def accelerator_line(name: str, sample: Sample, width: int) -> str:
     line = f"  {name:<{width - 2}}  {bar(sample.get('percent'))}  {bar(memory)}"
     for key, unit in (("watt", "W"), ("celsius", "°C")):
         if sample.get(key) is not None:
-            line += f"  {sample[key]:.0f} {unit}"
+            line += f"  {min(sample[key], 99_999):.0f} {unit}"
     return line
 
 
@@ -314,7 +314,7 @@ def bar(percent: float | None) -> str:
         return f"{'-':>9}"
     eighths = round(max(0.0, min(100.0, percent)) / 100 * 32)
     drawn = "█" * (eighths // 8) + EIGHTHS[eighths % 8]
-    return f"{drawn:<4}{percent:4.0f}%"
+    return f"{drawn:<4}{min(percent, 999):4.0f}%"
 
 
 def sparkline(history: list[tuple[float, float | None]], room: int) -> str:
@@ -325,7 +325,7 @@ def sparkline(history: list[tuple[float, float | None]], room: int) -> str:
     buckets: list[list[float]] = [[] for _ in range(columns)]
     for when, percent in history:
         age = history[-1][0] - when
-        if percent is not None and age < HISTORY:
+        if percent is not None and 0 <= age < HISTORY:
             buckets[columns - 1 - int(age / HISTORY * columns)].append(percent)
     return "".join(map(block, buckets))
 

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import re
+import shlex
 import shutil
 import stat
 import tempfile
@@ -187,7 +188,7 @@ def explained(error: OSError, bucket_name: str, name: str) -> Exception:
             "a folder of that name is in its place. Move the folder away, and fetch again"
         )
     if error.errno == errno.ENOTDIR:
-        address = f"gs://{bucket_name}/{name.rpartition('/')[0]}"
+        address = shlex.quote(f"gs://{bucket_name}/{name.rpartition('/')[0]}")
         return NoPlace(
             "a file is where its folder should be, and the bucket has both. "
             f"Bring the folder elsewhere: berg data pull {address} OTHER_FOLDER"

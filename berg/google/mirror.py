@@ -13,6 +13,7 @@ Cloud Storage cannot take, which are refused.
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -21,7 +22,7 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -418,9 +419,9 @@ class Mirror:
         yield from self.bucket.list(f"{self.prefix}{self.own}/", LISTED)
         if self.records:
             job_name = self.writer.rpartition("/")[0]
-            yield from beside(
-                self.bucket, self.prefix, self.own, self.records, job_name, self.folders.add
-            )
+            folders = recorded_folders(self.bucket, self.records)
+            self.folders.update(folders)
+            yield from beside(self.bucket, self.prefix, self.own, folders, job_name)
 
     def is_jobs(self, blob: Any) -> bool:
         return writer_of(blob) == self.writer.rpartition("/")[0]
@@ -507,23 +508,23 @@ class Mirror:
             self.sync(stop=stop.is_set)
 
 
+def recorded_folders(bucket: Any, records: str, most: int | None = None) -> list[str]:
+    """Return the folders that a job recorded beside its own, of the first `most` records."""
+    listed = itertools.islice(bucket.list(records, "name,metadata"), most)
+    folders = [folder for record in listed if (folder := folder_of(record)) is not None]
+    return list(dict.fromkeys(folders))
+
+
 def beside(
-    bucket: Any,
-    prefix: str,
-    own: str,
-    records: str,
-    job_name: str,
-    on_folder: Callable[[str], None] = lambda folder: None,
+    bucket: Any, prefix: str, own: str, folders: Iterable[str], job_name: str
 ) -> Iterator[Any]:
-    """What a job wrote to other folders than its own, in those that it recorded; `on_folder` hears
-    of each.
-    """
-    for record in bucket.list(records, "name,metadata"):
-        folder = folder_of(record)
-        if folder is None:
-            continue
-        on_folder(folder)
-        for blob in bucket.list(f"{prefix}{folder}/" if folder else prefix, LISTED, delimiter="/"):
+    """Yield what a job wrote to other folders than its own, in those that it recorded."""
+
+    def look(folder: str) -> list[Any]:
+        return list(bucket.list(f"{prefix}{folder}/" if folder else prefix, LISTED, delimiter="/"))
+
+    for listed in fetch.side_by_side(look, folders):
+        for blob in listed:
             if writer_of(blob) == job_name and not blob.name.startswith(f"{prefix}{own}/"):
                 yield blob
 

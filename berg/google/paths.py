@@ -3,10 +3,9 @@ out are told.
 """
 
 import os
-import re
 from pathlib import Path
 
-from berg.plain import STEERING
+from berg import plain
 
 MAX_NAME = 1024  # bytes of an object's name
 
@@ -54,6 +53,5 @@ def name_left(left: dict[str, str], yet: str = "", shown: int = 3) -> str:
 
 def shorten(text: str, length: int) -> str:
     """A text that may hold anything, printable and not longer than `length`."""
-    text = text.encode(errors="backslashreplace").decode()
-    text = re.sub(f"{STEERING.pattern}|[\n\t]", lambda found: ascii(found[0])[1:-1], text)
+    text = plain.name(text)
     return text if len(text) <= length else f"{text[: length - 20]}…{text[-19:]}"

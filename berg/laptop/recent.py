@@ -135,7 +135,7 @@ def over(
     def is_over(listed: Listed) -> bool:
         entry = index.entry_of(listed.name)
         try:
-            names = recorded(bucket, entry)
+            names, this = recorded(bucket, entry)
             if not names:
                 return True
             if entry in owners or not listed.name.startswith(index.LIVING):
@@ -144,7 +144,6 @@ def over(
             for each in states.several(bucket, set(names) - set(said)):
                 said[each.name] = each
             ended = [each for each in said.values() if each.state.final and not each.is_damaged]
-            this = states.read_job(bucket, names[0])
             return len(ended) == len(names) and not (this and is_to_come(this, waiting))
         except BergError:  # a record is damaged, or nobody may look
             return False
@@ -154,15 +153,16 @@ def over(
         return [listed for listed, goes in zip(candidates, each_over, strict=True) if goes]
 
 
-def recorded(bucket: Bucket, entry: str) -> list[str]:
-    """Return the names of the jobs that an entry is for; [] for none, and for a job whose sweep has
-    the entry.
+def recorded(bucket: Bucket, entry: str) -> tuple[list[str], job.Job | None]:
+    """Return the names of the jobs that an entry is for, and the first of them; no names for what
+    is not there, and for a job whose sweep has the entry.
     """
     if entry.endswith("/"):
         sweep = states.read_sweep(bucket, entry.rstrip("/"))
-        return sweep.jobs if sweep else []
+        names = sweep.jobs if sweep else []
+        return names, states.read_job(bucket, names[0]) if names else None
     this = states.read_job(bucket, entry)
-    return [] if this is None or this.sweep else [entry]
+    return [] if this is None or this.sweep else [entry], this
 
 
 def is_to_come(this: job.Job, waiting: Callable[[str], set[str]]) -> bool:

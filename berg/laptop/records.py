@@ -249,7 +249,8 @@ def beside(bucket: Bucket, entry: Entry, whose: Iterable[str]) -> list[Listed]:
     if not own:
         return []
     theirs = tuple(f"berg_results/{folder}/" for folder in whose)
-    found = mirror.beside(bucket, "berg_results/", own, job.folders_prefix(entry.name), entry.name)
+    folders = mirror.recorded_folders(bucket, job.folders_prefix(entry.name))
+    found = mirror.beside(bucket, "berg_results/", own, folders, entry.name)
     return [blob for blob in found if not blob.name.startswith(theirs)]
 
 

@@ -31,6 +31,19 @@ from berg.plan import LIMITS, JobSpec, Plan, sha256
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
 MOST = 100_000  # jobs
+FORMULA = (
+    "=",
+    "+",
+    "-",
+    "@",
+    "＝",
+    "＋",
+    "－",
+    "＠",
+    "\t",
+    "\r",
+    "\n",
+)  # begin one in a spreadsheet
 BULK = 500  # machines in one request
 THREADS = 32
 
@@ -582,5 +595,18 @@ def write_results(entries: list[jobs.Entry], fetched: Path, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="", errors="replace") as output:  # JSON has halves of letters
         writer = csv.DictWriter(output, columns)
-        writer.writeheader()
-        writer.writerows(rows)
+        writer.writerow({key: cell(key) for key in columns})
+        writer.writerows({key: cell(value) for key, value in row.items()} for row in rows)
+
+
+def cell(value: Any) -> Any:
+    """Return a value for a table; a text that a spreadsheet would take for a formula begins with an
+    apostrophe.
+    """
+    if not isinstance(value, str) or not value.startswith(FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value

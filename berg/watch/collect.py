@@ -34,6 +34,9 @@ HITS = 1000  # lines that a search shows
 AROUND = 1000  # characters of a line before and behind what was searched for
 FILES_WITH_METRICS = 20  # of one job; the newest
 THREADS = 16
+POINTS = 300_000  # of all lines of a page, which are some 10 MB
+CHARTS = 100  # of a page
+NAME = 200  # characters of a metric's name
 COMPARED = 40  # jobs that are shown side by side
 
 ACCELERATOR = re.compile(r"[gt]pu\d+")
@@ -133,8 +136,24 @@ def numbers(bucket: Bucket, name: str, generation: int, size: int) -> Lines:
     return {
         key: thinned((step, value) for step, value, _ in points)
         for key, points in found.items()
-        if key not in unseen
+        if key not in unseen and len(key) <= NAME
     }
+
+
+def fitting(found: dict[str, Lines]) -> tuple[dict[str, Lines], int]:
+    """Return the charts and lines that fit on a page, in the order of their names, and how many
+    lines do not.
+    """
+    shown: dict[str, Lines] = {}
+    room, left = POINTS, 0
+    for name in sorted(found):
+        for line, points in found[name].items():
+            if len(points) > room or (name not in shown and len(shown) == CHARTS):
+                left += 1
+                continue
+            room -= len(points)
+            shown.setdefault(name, {})[line] = points
+    return shown, left
 
 
 def thinned(points: Iterable[Point]) -> list[Point]:

@@ -339,17 +339,26 @@ def metric_charts(about: collect.About) -> list[Html]:
         if about.cut
         else []
     )
-    drawn = [figures.draw(figures.of_metric(*each)) for each in sorted(about.metrics.items())]
-    return cut + [chart for chart in drawn if chart]
+    shown, left = collect.fitting(about.metrics)
+    drawn = [figures.draw(figures.of_metric(*each)) for each in shown.items()]
+    return [*cut, *more_lines(left), *(chart for chart in drawn if chart)]
+
+
+def more_lines(left: int) -> list[Html]:
+    """Return what says that some lines of charts do not fit on a page."""
+    if not left:
+        return []
+    return [tag("p", f"{words.plural(left, 'more line')} did not fit on this page", class_="note")]
 
 
 def busy_charts(found: dict[str, collect.Lines]) -> list[Html]:
     """Return how busy the machines were, accelerators first, over the time since they began."""
     starts = [x for lines in found.values() for points in lines.values() for x, _ in points]
     began = min(starts, default=0.0)
-    names = sorted(found, key=lambda name: (not name.startswith("accelerator_"), name))
-    drawn = [figures.draw(figures.of_machines(name, found[name], began)) for name in names]
-    return [chart for chart in drawn if chart]
+    shown, left = collect.fitting(found)
+    names = sorted(shown, key=lambda name: (not name.startswith("accelerator_"), name))
+    drawn = [figures.draw(figures.of_machines(name, shown[name], began)) for name in names]
+    return [*more_lines(left), *(chart for chart in drawn if chart)]
 
 
 def results(frame: Frame, about: collect.About) -> list[object]:

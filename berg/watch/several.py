@@ -18,6 +18,7 @@ from berg.watch.page import (
     badge,
     code_of,
     moment,
+    more_lines,
     nothing,
     row,
     section,
@@ -26,6 +27,7 @@ from berg.watch.page import (
 )
 
 SCATTERS = 12
+KEYS = 50  # parameters, and as many metrics, that a page shows as columns
 COLUMNS = 10  # of parallel coordinates
 
 
@@ -52,7 +54,8 @@ def compared(frame: Frame, found: collect.Several, asked: list[str]) -> Html:
     """Return the page of jobs side by side: parameters, last metrics, and each metric of all of
     them in one chart. `asked` are the names of jobs and sweeps that were chosen.
     """
-    drawn = [figures.draw(figures.of_metric(*each)) for each in sorted(found.metrics.items())]
+    fitting, more = collect.fitting(found.metrics)
+    drawn = [figures.draw(figures.of_metric(*each)) for each in fitting.items()]
     names = [each.name for each in found.entries]
     between, commands = None, [f"berg show {each}" for each in asked]
     if len(names) == 2:
@@ -69,7 +72,7 @@ def compared(frame: Frame, found: collect.Several, asked: list[str]) -> Html:
         between,
         filter_field(),
         section("jobs", "", job_table(frame, found)),
-        section("metrics", "Metrics", *[chart for chart in drawn if chart]),
+        section("metrics", "Metrics", *more_lines(more), *[chart for chart in drawn if chart]),
         section("pictures", "Parameters and metrics", *sweep_pictures(found.rows)),
         to_copy(commands),
     )
@@ -128,7 +131,7 @@ def keys(rows: list[Row]) -> tuple[list[str], list[str]]:
     """Return the names of all parameters and of all metrics that jobs have."""
     params = dict.fromkeys(key for each in rows for key in each.params)
     metrics = dict.fromkeys(key for each in rows for key in each.metrics)
-    return list(params), list(metrics)
+    return list(params)[:KEYS], list(metrics)[:KEYS]
 
 
 def value(found: object) -> str:

@@ -22,6 +22,21 @@ END = 24 << 10
 LARGEST = 64 << 20  # bytes of it that are read at most: weeks of samples of eight GPUs
 SUFFIX = ".usage.jsonl"
 KINDS = {"gpus": "gpu", "tpus": "tpu"}
+OF_MACHINES = (
+    "time",
+    "cpu_percent",
+    "cpu_waiting_percent",
+    "memory_percent",
+    "memory_bytes",
+    "disk_percent",
+    "read_per_second",
+    "written_per_second",
+    "received_per_second",
+    "sent_per_second",
+)
+OF_ACCELERATORS = ("index", "percent", "memory_mb", "memory_total_mb", "watt", "celsius")
+MOST = 1e15  # that a number of a sample may be
+ACCELERATORS = 64  # of a machine that are looked at
 
 
 def read(
@@ -75,23 +90,33 @@ def samples_since(bucket: Bucket, blob: Listed, since: float) -> list[dict[str, 
 
 
 def parse(data: bytes) -> Iterator[dict[str, Any]]:
-    """The samples in a file; what is damaged, not whole yet or no number is passed over."""
+    """The samples in a file; what is damaged, not whole yet or unknown is passed over."""
     for line in data.splitlines():
         try:
             sample = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(sample, dict) and is_number(sample.get("time")):
-            yield numbers_of(sample) | {
-                kind: [numbers_of(each) for each in listed if isinstance(each, dict)]
-                for kind in KINDS
-                if isinstance(listed := sample.get(kind), list)
-            }
+        if not isinstance(sample, dict):
+            continue
+        found = numbers_of(sample, OF_MACHINES)
+        if found.get("time") is None:
+            continue
+        for kind in KINDS:
+            if isinstance(listed := sample.get(kind), list):
+                some = [each for each in listed[:ACCELERATORS] if isinstance(each, dict)]
+                found[kind] = [numbers_of(each, OF_ACCELERATORS) for each in some]
+        yield found
 
 
-def numbers_of(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what of a sample is a number, or nobody knows."""
-    return {key: value for key, value in values.items() if value is None or is_number(value)}
+def numbers_of(values: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    """Return what of a sample is known by its name, and a number or None."""
+    found = {key: values[key] for key in known if key in values}
+    return {key: value for key, value in found.items() if value is None or is_possible(value)}
+
+
+def is_possible(value: Any) -> bool:
+    """Return whether a value is a number that a machine may have measured."""
+    return is_number(value) and 0 <= value <= MOST
 
 
 def accelerators(sample: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ import nvidia_smi
 import pytest
 from conftest import wait_for
 
+from berg import job, states
 from berg.commands import watch
 from berg.google import api
 from berg.watch import usage
@@ -171,3 +172,28 @@ def test_sparklines_go_by_time():
     )
     assert watch.sparkline(history, 3) == "█▅▂"
     assert watch.sparkline([(now, None)], 2) == "  "
+
+
+ODD = {
+    "times that go back": [{"time": 5e8}, {"time": 1e9}, {"time": 0}],
+    "times beyond all": [{"time": 1e300}, {"time": -1}, {"time": 10**400}],
+    "numbers beyond all": [{"time": 1e9, "cpu_percent": 1e300, "memory_percent": -1e300}],
+    "a whole number that no float holds": [{"time": 1e9, "received_per_second": 10**400}],
+    "a million GPUs": [{"time": 1e9, "gpus": [{"index": n, "percent": 1} for n in range(10_000)]}],
+    "GPUs without numbers": [{"time": 1e9, "gpus": [{}, 1, None, {"index": None, "percent": "x"}]}],
+    "names that nobody knows": [{"time": 1e9, **{f"key{n}": n for n in range(10_000)}}],
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_odd_samples_of_a_job_end_nothing(berg, what):
+    path = ".berg/logs/done/done.20260101.usage.jsonl"
+    berg.bucket.write(path, "".join(json.dumps(each) + "\n" for each in ODD[what]))
+    states.claim(berg.bucket, "done", job.State("SUCCEEDED", job=job.Summary("tester")))
+    for words in (("top", "done", "--once"), ("top", "done", "--json"), ("show", "done")):
+        ran = berg(*words)
+        assert "Traceback" not in ran.stderr and len(ran.stdout) < 40_000, ran
+        if words[0] == "top":
+            assert ran.returncode == 0, ran.stderr
+        if "--json" in words:
+            json.loads(ran.stdout, parse_constant=pytest.fail)

@@ -554,3 +554,20 @@ def test_wrong_usage(berg):
         taken.listen()
         ran = berg("page", "--port", str(taken.getsockname()[1]))
     assert ran.returncode == 1 and "cannot be had" in ran.stderr
+
+
+def test_a_page_has_a_limit_whatever_a_job_wrote(berg, site):
+    """As a terminal has: 1.4 MB of metrics were 49 MB of charts."""
+    over(berg, "one")
+    many = {f"metric{number:06}": number / 7 for number in range(40_000)}
+    long = {"x" * 100_000: 1, "loss": 2}
+    lines = "".join(json.dumps(each) + "\n" for each in (many, long, {"loss": 3}))
+    berg.bucket.write("berg_results/one/metrics.jsonl", lines)
+    shown = site.get("job/one/")
+    assert shown.status_code == 200 and len(shown.content) < 3 << 20
+    assert "more lines did not fit on this page" in shown.text and "x" * 1000 not in shown.text
+    over(berg, "wide-0", sweep="wide", params={"a": "1"}, results_dir="wide/0")
+    last = json.dumps({f"m{number}": number for number in range(1000)})
+    berg.bucket.write("berg_results/wide/0/metrics.jsonl", last)
+    wide = site.get("sweep/wide/")
+    assert wide.status_code == 200 and wide.text.count("<th") < 200
