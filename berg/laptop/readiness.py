@@ -220,7 +220,8 @@ def check_subnetwork(settings: Config) -> list[Finding]:
     try:
         answer = api.call(settings, "POST", path, {"permissions": asked}, project=network.project)
     except exceptions.NotFound:
-        return [Finding(check, FAILED, f"there is not {where}", "berg config set subnetwork NAME")]
+        found = f"there is no subnetwork {name!r} in {region} of {network.project}"
+        return [Finding(check, FAILED, found, "berg config set subnetwork NAME")]
     lacks = [each for each in asked if each not in answer.get("permissions", [])]
     if not lacks:
         return [Finding(check, OK, f"you may use {where}")]
