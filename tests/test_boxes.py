@@ -123,6 +123,32 @@ def test_a_box_whose_worker_cannot_begin_is_kept_and_one_whose_state_is_gone(ber
     assert [disk["name"] for disk in berg.disks()] == ["bare"]
 
 
+@pytest.mark.slow
+def test_machines_that_cannot_be_stopped_stay_on_when_berg_fails(berg):
+    (berg.repo / "install.sh").write_text("exit 3\n")
+    commit(berg.repo)
+    made = berg(*ON, "pair", "-m", "2", "--install-script", "install.sh")
+    assert made.returncode == 0, made.stderr
+    assert "lost when the machine ends, but for /root/berg_results: berg stops devboxes of one" in (
+        " ".join(made.stderr.split())
+    )
+    wait_for(lambda: berg.state("pair")["state"] == "FAILED", 60)
+    reason = berg.state("pair")["reason"]
+    assert "exit code 3" in reason and "Log in: berg ssh pair" in reason, reason
+    held = "is not deleted; it stays on until its time limit"
+    wait_for(lambda: consoles(berg, held) == 2, 60)
+    assert [each["status"] for each in berg.machines().values()] == ["RUNNING", "RUNNING"]
+    assert berg("kill", "pair", "-y").returncode == 0
+    assert not berg.machines() and not berg.disks()
+
+
+def consoles(berg, words: str) -> int:
+    """Return on how many machines' consoles words are."""
+    paths = [path_of(berg, name) for name in berg.machines()]
+    shown = [berg.cloud.call("GET", f"/compute/{path}/serialPort") for path in paths]
+    return sum(words in each["contents"] for each in shown)
+
+
 def test_a_disk_whose_machine_was_deleted_elsewhere_is_shown_and_deleted_by_kill(berg, monkeypatch):
     berg.cloud.call("POST", "/_berg/settings", {"boot": 0})
     assert berg(*ON, "alone").returncode == 0

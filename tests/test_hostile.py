@@ -22,7 +22,7 @@ from conftest import Berg, settle, wait_for
 from pods import cluster
 from traps import Traps
 
-from berg import job, plan
+from berg import job, plan, states
 from berg.google import grants, secret
 from berg.google.fetch import side_by_side
 from berg.google.sending import WRITER
@@ -755,6 +755,25 @@ def test_a_devboxs_record_leads_nowhere_else(berg, rows):
         assert "kill" not in ran.stderr and "4444" not in ran.stderr
         rows.append((f"to write a record of a devbox {what}", "`berg ssh` reads none of it"))
     berg("kill", "box", "--now", "-y")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["FAILED", "KILLED", "SUCCEEDED"])
+def test_a_state_that_says_that_a_devbox_is_over_leaves_its_disk(berg, rows, state):
+    name = f"forged-{state.lower()}"
+    assert berg("devbox", "-g", "0", "-n", name).returncode == 0
+    wait_for(lambda: berg.state(name)["state"] == "RUNNING", 60, "the box")
+    stored = states.read(berg.bucket, name)
+    states.replaced(berg.bucket, stored, replace(stored.state, state=state))
+    path = berg.machines()[name]["selfLink"].partition("/compute/")[2]
+    berg.cloud.call("POST", f"/compute/{path}/reset")
+    off = lambda: berg.machines()[name]["status"] == "TERMINATED"
+    wait_for(off, 60, "the box is off")
+    assert [disk["name"] for disk in berg.disks()] == [name]
+    started = berg("start", name)
+    assert started.returncode == 0, started.stderr
+    if state == "KILLED":
+        rows.append(("to write that a devbox was killed", "its machine goes off; its disk stays"))
 
 
 @pytest.mark.slow

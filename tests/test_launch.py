@@ -250,8 +250,8 @@ def test_a_repo_has_a_name_that_a_folder_can_have(name, is_called):
     ("given", "kind", "stops"),
     [
         ({}, "n1-standard-8", True),
-        ({"spot": True}, "n1-standard-8", False),
-        ({"spot": True, "idle": "stop"}, "n1-standard-8", True),
+        ({"spot": True}, "n1-standard-8", True),
+        ({"spot": True, "idle": "delete"}, "n1-standard-8", False),
         ({"idle": "delete"}, "n1-standard-8", False),
         ({"cmd": "true"}, "n1-standard-8", False),
         ({"flex": True}, "n1-standard-8", False),

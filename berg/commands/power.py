@@ -41,12 +41,12 @@ def stop(names: tuple[str, ...], now: bool) -> None:
     "--rescue", is_flag=True, help="Only for login: without installation, worker and checks."
 )
 def start(names: tuple[str, ...], move: bool, rescue: bool) -> None:
-    """Turn devboxes on again that were stopped, and wait until they answer.
+    """Turn devboxes on again that were stopped.
 
-    The disk is as it was, what is installed is not installed again, and --max-hours starts again.
-    Where the zone has no room, Google says so, and the box stays as it is; with --move its disk is
-    copied to a machine like it in another zone of the region, by a snapshot. The machine here is
-    deleted when the other one answers.
+    Waits until they answer. The disk is as it was, what is installed is not installed again, and
+    --max-hours starts again. Where the zone has no room, Google says so, and the box stays as it
+    is; with --move its disk is copied to a machine like it in another zone of the region, by a
+    snapshot. The machine here is deleted when the other one answers.
 
     \b
     berg start box

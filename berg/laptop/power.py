@@ -178,6 +178,7 @@ def start(config: Config, name: str, move: bool, rescue: bool, say: Say) -> str:
             if machine.status == "RUNNING":
                 finish_move(config, claim, found, say)
             return f"is {machine.status} already. Log in: berg ssh {name}"
+        found = reopen(config, found, machine)
         note_rescue(config, machine, config.user if rescue else "")
         attempt = found.stored.state.attempt if found.stored else 0
         if not turn_on(config, machine, move, say):
@@ -190,13 +191,28 @@ def start(config: Config, name: str, move: bool, rescue: bool, say: Say) -> str:
 
 
 def check_can_start(found: Entry) -> Machine:
-    """Return the machine of a devbox; raise BergError for what is no devbox, or has ended."""
+    """Return the machine of a devbox; raise BergError for what is none."""
     state, machine = found.state, found.machine
     if state is None or machine is None or state.job.kind != "devbox":
         raise BergError(f"{found.name} is no devbox with a machine. See them: berg list")
-    if machine.status in OFF and state.final and state.state != "LOST":
-        raise BergError(f"{found.name} is {found.status}: it cannot go on. Another: berg devbox")
     return machine
+
+
+def reopen(config: Config, found: Entry, machine: Machine) -> Entry:
+    """Write that a box that is off is stopped, where its state says that it is over; return it.
+
+    Raise BergError if a person killed it.
+    """
+    if not (found.stored and found.stored.state.final):
+        return found
+    told = instances.metadata(config, machine) or {}
+    if told.get(f"berg-kill-{found.name}"):
+        raise BergError(f"{found.name} was killed. Delete what is left: berg kill {found.name}")
+    before = found.stored.state
+    reason = f"it was {before.state}: {before.reason}"
+    stopped = replace(before, state=STOPPED, finished_at="", exit_code=None, reason=reason)
+    states.replaced(Bucket(config), found.stored, stopped)
+    return find(config, found.name)
 
 
 def turn_on(config: Config, machine: Machine, may_move: bool, say: Say) -> bool:
