@@ -113,7 +113,9 @@ def check_results_dir(results_dir: str) -> str:
     for one that cannot.
     """
     if names_repo(results_dir):
-        raise BergError(f"{results_dir!r} cannot be a results dir: a version control reads it")
+        raise BergError(
+            f"{results_dir!r} cannot be a results dir: .git, .hg and .svn hold settings of programs"
+        )
     return check_folder(results_dir)
 
 

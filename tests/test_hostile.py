@@ -55,8 +55,8 @@ ELSEWHERE = [
         "the program is not started",
     ),
     (
-        "an unpacked archive with a repo in it, whose `core.fsmonitor`, hooks or filters name a "
-        "program",
+        "an unpacked archive with a repo in it, whose `core.fsmonitor`, hooks, filters or remotes "
+        "name a program",
         "the program is not started",
     ),
     (

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import git as gitpython
 import pytest
 from conftest import Berg, wait_for
 from traps import Traps, run
 
-from berg import computer, inventory, job
+from berg import BergError, computer, inventory, job
 from berg.cli import cli
 from berg.code import git, packages, snapshot, worktree
 from berg.places import gke
@@ -178,6 +179,25 @@ def test_a_repo_inside_of_the_repo_starts_no_filter_of_its_own(berg, traps):
     assert "inner/ (git's filter evil was not run there)" in taken.doubtful
     assert {"inner/file", "inner/new"} <= worktree.scan(berg.repo).keys()
     assert traps.sprung() == []
+
+
+def test_a_repo_inside_of_the_repo_is_not_completed_by_a_program(berg, traps):
+    """Git would fetch what a partial clone lacks, by what its configuration names."""
+    inner = berg.repo / "inner"
+    run("rm", "-r", *map(str, (inner / ".git/objects").glob("??")))
+    for key, value in {
+        "core.repositoryformatversion": "1",
+        "extensions.partialClone": "origin",
+        "remote.origin.promisor": "true",
+        "remote.origin.url": str(inner),
+        "remote.origin.uploadpack": str(traps.program("uploadpack", "exit 1")),
+    }.items():
+        run("git", "config", "--file", str(inner / ".git/config"), key, value)
+    for url in (str(inner), "ssh://localhost/x", f"ext::{traps.program('ext', 'exit 1')}"):
+        run("git", "config", "--file", str(inner / ".git/config"), "remote.origin.url", url)
+        with pytest.raises((BergError, gitpython.GitCommandError)):
+            snapshot.take(berg.repo)
+        assert traps.sprung() == [], url
 
 
 def test_a_repo_inside_of_the_repo_leads_nowhere_else(berg, traps, tmp_path):

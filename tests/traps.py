@@ -23,10 +23,10 @@ class Traps:
         for name in self.sprung():
             (self.notes / name).unlink()
 
-    def program(self, name: str) -> Path:
-        """Return a program that notes its name, and passes on what it reads."""
+    def program(self, name: str, then: str = "cat") -> Path:
+        """Return a program that notes its name, and passes on what it reads, as filters do."""
         path = self.notes / f"{name}.sh"
-        path.write_text(f"#!/bin/sh\n: >'{self.notes / name}'\n[ -t 0 ] || cat\n")
+        path.write_text(f"#!/bin/sh\n: >'{self.notes / name}'\n{then}\n")
         path.chmod(0o755)
         return path
 
@@ -45,7 +45,7 @@ class Traps:
         """Let a repo's own configuration name programs; filters too, if nobody chose them."""
         settings = {
             "core.fsmonitor": str(self.program(f"fsmonitor-{name}")),
-            "core.sshCommand": str(self.program(f"ssh-{name}")),
+            "core.sshCommand": str(self.program(f"ssh-{name}", "exit 1")),
             "diff.external": str(self.program(f"diff-{name}")),
         }
         if foreign:

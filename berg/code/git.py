@@ -108,7 +108,9 @@ def enter(root: Path, inner: Path) -> str:
     A submodule's configuration was written by the user's git, into the `.git` of the outer repo.
     Any other is distrusted.
     """
-    place, here = (inner / ".git"), inner.resolve()
+    place, here = inner / ".git", inner.resolve()
+    if here != root.resolve() / inner.relative_to(root):
+        return f"a repo that is elsewhere: {here}"
     if place.is_file():
         place = inner / place.read_text(errors="replace").removeprefix("gitdir:").strip()
     place = place.resolve()

@@ -154,7 +154,7 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     NAME is a job, a sweep, or a folder of results. FOLDER is ~/berg_results/… by default, the same
     tree as on the machines. A sweep comes with results.csv, a row for each job: parameters, state,
     exit code, and the last value of each metric in the job's metrics.jsonl, if it wrote one
-    ({"loss": 0.1} a line).
+    ({"loss": 0.1} a line). Nothing below .git, .hg or .svn comes: programs here would obey it.
 
     \b
     berg fetch digits-1121-0930-x7k

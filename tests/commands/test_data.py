@@ -77,6 +77,15 @@ def test_push_sends_only_what_changed_and_pull_brings_it(berg, folder, tmp_path)
     assert there(berg, "mnist") == content(folder)
 
 
+def test_a_pull_brings_no_settings_of_a_repo(berg, tmp_path):
+    for name in (".git/config", "train"):
+        berg.bucket.write(f"data/set/{name}", b"1")
+    pulled = berg("data", "pull", "set", str(tmp_path / "here"))
+    assert pulled.returncode == 0 and content(tmp_path / "here") == {"train": b"1"}
+    says = "Left out: 1 file below .git, .hg or .svn, such as data/set/.git/config"
+    assert says in pulled.stderr, pulled.stderr
+
+
 def test_a_file_and_an_address_and_the_lists(berg, folder):
     assert "There are no data sets yet" in berg("data", "ls").stderr
     sent(berg, str(folder / "big.bin"), "weights")

@@ -11,7 +11,16 @@ import pytest
 
 from berg import BergError
 from berg.google import api, storage
-from berg.google.fetch import LOCK, Gone, NoPlace, fetch, in_order, is_parts, make_parts
+from berg.google.fetch import (
+    LOCK,
+    Gone,
+    NoPlace,
+    RepoFile,
+    fetch,
+    in_order,
+    is_parts,
+    make_parts,
+)
 from berg.google.mirror import Mirror
 
 
@@ -104,6 +113,18 @@ def test_fetch_stays_in_its_folder(bucket, tmp_path):
     assert (new, total, list(left)) == (1, 1, ["berg_results/../../evil"])
     assert "outside" in str(left["berg_results/../../evil"])
     assert not (tmp_path / "evil").exists() and (tmp_path / "here/good").read_bytes() == b"x"
+
+
+def test_settings_of_repos_come_to_machines_alone(bucket, tmp_path):
+    repos = [".git/config", "a/.Git/x", ".g\u200cit/x", "a/b/.hg/hgrc", ".SVN/x", "a/.git"]
+    others = [".gitignore", "a/git/x", "a.git/x", ".github/x"]
+    for name in (*repos, *others):
+        bucket.write(f"x/{name}", b"1")
+    new, total, left = fetch(bucket, "x/", tmp_path / "laptop")
+    assert (new, total) == (4, 4) and here(tmp_path / "laptop").keys() == set(others)
+    assert left.keys() == {f"x/{name}" for name in repos}
+    assert {type(each) for each in left.values()} == {RepoFile}
+    assert fetch(bucket, "x/", tmp_path / "machine", with_repos=True) == (10, 10, {})
 
 
 def test_names_alike_do_not_meet(bucket, tmp_path):
@@ -335,6 +356,17 @@ def test_every_folder_that_the_job_wrote_is_restored(mirror, tmp_path):
     assert new.finish(print) == {} and {
         there(mirror)[f"berg_results/{name}"] for name in files
     } == {b"goes on"}
+
+
+def test_a_repo_among_the_results_is_restored(mirror, tmp_path):
+    (mirror.folder / "job/.git").mkdir(parents=True)
+    (mirror.folder / "job/.git/config").write_text("the job's")
+    (mirror.folder / "beside/.git").mkdir(parents=True)
+    (mirror.folder / "beside/.git/config").write_text("beside")
+    mirror.finish(print)
+    new = another(mirror, tmp_path)
+    assert new.restore() == (2, {})
+    assert here(new.folder) == here(mirror.folder)
 
 
 def test_a_later_job_begins_with_what_its_folder_has(mirror, tmp_path):

@@ -187,6 +187,15 @@ def test_names_that_lead_out_of_the_folder_are_left(berg, tmp_path):
     assert not list(tmp_path.rglob("evil"))
 
 
+def test_a_repo_among_profiles_is_left(berg, tmp_path):
+    """What lies below plugins/profile/ is brought whatever its name is."""
+    for name in (".git/config", "host.xplane.pb"):
+        berg.bucket.write(f"berg_results/x/plugins/profile/{name}", b"1")
+    settings = berg.cloud.settings(berg.bucket_name)
+    assert board.follow(settings, "x", tmp_path / "shown", {}) == 1
+    assert not list((tmp_path / "shown").rglob(".git"))
+
+
 def test_names_that_this_disk_has_no_place_for_are_left(berg, tmp_path):
     folder, settings = "berg_results/exp", berg.cloud.settings(berg.bucket_name)
     for name in ("metrics.jsonl", "a.tfevents", "b/metrics.jsonl/metrics.jsonl"):
