@@ -502,3 +502,19 @@ def test_a_spreadsheet_takes_no_cell_of_a_table_for_a_formula(text, tmp_path):
     assert not [cell for cell in cells if cell.startswith(sweep.FORMULA) and cell != "-1.5"], cells
     assert row[f"param.{text}"] == row["reason"] == row[f"metric.{text}"] == f"'{text}"
     assert (row["metric.loss"], row["metric.text"], row["metric.word"]) == ("-1.5", "-1.5", "a=b")
+
+
+@pytest.mark.slow
+def test_the_json_of_a_sweep_is_json_whatever_its_metrics_are(berg):
+    """Python writes NaN and Infinity, which JSON has not."""
+    states_door.claim_sweep(berg.bucket, "lr", states_door.Sweep(["lr-0", "lr-1"]))
+    for number in (0, 1):
+        summary = job.Summary("tester", job.now(), results_dir=f"lr/{number}", sweep="lr")
+        states_door.claim(berg.bucket, f"lr-{number}", job.State("SUCCEEDED", job=summary))
+    deep = "[" * 900 + "]" * 900
+    odd = f'{{"loss": NaN, "top": Infinity, "low": -1e999, "deep": {deep}, "good": 0.5}}\n[1]\n'
+    berg.bucket.write("berg_results/lr/0/metrics.jsonl", odd)
+    shown = berg("show", "lr", "--json")
+    assert shown.returncode == 0, shown.stderr
+    rows = json.loads(shown.stdout, parse_constant=pytest.fail)
+    assert rows[0]["metrics"] == {"loss": None, "top": None, "low": None, "good": 0.5}

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -74,7 +74,7 @@ def show_sweep(settings: config.Config, name: str, as_json: bool) -> None:
 
     rows = collect.sweep_rows(settings, Bucket(settings), name)
     if as_json:
-        plain.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        plain.echo(json.dumps([row.to_dict() for row in rows], indent=2))
     else:
         plain.echo(describe_sweep(name, rows))
 

@@ -5,7 +5,7 @@ import secrets
 import shlex
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +153,7 @@ def see_it_through(launched: Launched, asked: Asked) -> int:
         raise
     if asked.as_json:
         rows = collect.sweep_rows(settings, Bucket(settings), name)
-        plain.echo(json.dumps({**launched.about, "jobs": [asdict(row) for row in rows]}))
+        plain.echo(json.dumps({**launched.about, "jobs": [row.to_dict() for row in rows]}))
     return code
 
 

@@ -11,11 +11,12 @@ again.
 import csv
 import itertools
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -544,6 +545,10 @@ class Row:
     metrics: dict[str, Any]
     reason: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON, which has no NaN and no Infinity: such a metric is null."""
+        return {**asdict(self), "metrics": {key: known(each) for key, each in self.metrics.items()}}
+
     def flat(self) -> dict[str, Any]:
         """Return it as a row of a table, in which no parameter or metric hides anything else."""
         row = {"name": self.name, "state": self.state, "exit_code": self.exit_code}
@@ -567,14 +572,25 @@ def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> list[Row]:
     return rows
 
 
-def last_values(text: str) -> dict[str, Any]:
-    """Return the last value of each metric in a metrics.jsonl, up to a line that is damaged."""
+def known(value: Any) -> Any:
+    """Return the value of a metric, None for a number that is none."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def last_values(text: str, skips_damage: bool = False) -> dict[str, Any]:
+    """Return the last value of each metric in a metrics.jsonl, up to a line that is damaged: it may
+    be cut off in its middle. With `skips_damage` such lines are passed over. Numbers and texts are
+    metrics, lists and objects are none.
+    """
     values: dict[str, Any] = {}
-    try:
-        for line in text.splitlines():
-            values.update(json.loads(line))
-    except (ValueError, TypeError, RecursionError):
-        pass  # cut off in the middle of a line: what was read counts
+    for line in text.splitlines():
+        try:
+            found = json.loads(line).items()
+        except (ValueError, AttributeError, RecursionError):
+            if skips_damage:
+                continue
+            break
+        values |= {key: value for key, value in found if not isinstance(value, (list, dict))}
     return values
 
 

@@ -372,13 +372,8 @@ def last_values(bucket: Bucket, name: str, generation: int, size: int) -> str:
     """The last value of each number near the end of a metrics.jsonl, as one line of JSON."""
     start = max(0, size - LAST)
     data = (bucket.read_from(name, start, size) or b"").decode(errors="replace")
-    values: dict[str, Any] = {}
-    for line in (data.partition("\n")[2] if start else data).splitlines():
-        try:
-            values.update(json.loads(line))
-        except (ValueError, TypeError, RecursionError):
-            continue
-    return json.dumps(values)
+    text = data.partition("\n")[2] if start else data
+    return json.dumps(sweep.last_values(text, skips_damage=True))
 
 
 def file_of(bucket: Bucket, entry: jobs.Entry, path: str) -> Any:
