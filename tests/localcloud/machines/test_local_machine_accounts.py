@@ -116,7 +116,17 @@ def test_methods_of_compute_need_their_permissions(client, account):
             text,
         )
     grant(
-        "compute.instances.delete", "compute.instances.list", "compute.instanceGroupManagers.delete"
+        "compute.instances.delete",
+        "compute.instances.list",
+        "compute.instanceGroupManagers.delete",
+    )
+    text = f"Required 'compute.instanceGroups.delete' permission for '{project + manager}'"
+    assert message(machine.call("DELETE", manager))[2] == text, "of the group's own as well"
+    grant(
+        "compute.instances.delete",
+        "compute.instances.list",
+        "compute.instanceGroupManagers.delete",
+        "compute.instanceGroups.delete",
     )
     assert (
         machine.call("GET", path).status_code
