@@ -42,6 +42,8 @@ VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another pers
 # a person's own ssh configuration in tests/test_ssh.py.
 # browsers and TensorBoard in tests/watch/, limits of a repo in tests/test_limits.py,
 # lies in states in tests/test_index.py, logs in tests/test_plain.py, samples in tests/commands/.
+# Secrets and odd files of a repo are in tests/commands/test_install_plan.py and
+# tests/code/test_installation.py.
 # The traps of a clone and of an archive are in tests/test_traps.py.
 ELSEWHERE = [
     (
@@ -122,6 +124,14 @@ ELSEWHERE = [
     (
         "a cloned repo's `[tool.berg]`, or a colleague's record of a job, to raise or lift `max_cost`",
         "the lower limit holds, and the plan says which",
+    ),
+    (
+        "a cloned repo's `install-secrets`, to take a variable of this computer to its machine",
+        "refused, until `--install-secret` names it",
+    ),
+    (
+        "a cloned repo's pyproject.toml, uv.lock and others in odd forms",
+        "named, or taken for nothing; none of its code runs here",
     ),
     (
         "a pack with `.git`, `..`, a slash in a name, or a submodule that leaves or has an option "

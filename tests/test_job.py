@@ -122,6 +122,15 @@ def test_a_damaged_job_is_named(data):
         ({"run_on": "all"}, "run_on is 'all'"),
         ({"max_run_seconds": -1}, "max_run_seconds is -1"),
         ({"snapshot": "x"}, "snapshot is 'x'"),
+        ({"installation": []}, "it is no JSON object"),
+        ({"installation": {"venv": "../.venv"}}, "its installation has the path '../.venv'"),
+        ({"installation": {"folder": "/etc"}}, "its installation has the path '/etc'"),
+        ({"installation": {"steps": ["pip install x"]}}, "steps is"),
+        ({"installation": {"steps": [[]]}}, "its installation has odd steps"),
+        ({"installation": {"steps": [["a\0b"]]}}, "a text has a NUL"),
+        ({"installation": {"may_fail": [0]}}, "its installation has odd steps"),
+        ({"installation": {"python": "3.12; rm"}}, "its installation has the python"),
+        ({"install_secrets": "TOKEN"}, "install_secrets is 'TOKEN'"),
     ],
 )
 def test_an_odd_job_is_refused_with_what_is_odd(changes, says):
