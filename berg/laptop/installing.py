@@ -59,7 +59,7 @@ def decide(
     ran = taken.ran
     if ran is None:
         return decided(files.of_snapshot(taken), wanted)
-    if is_asked_alike(config, ran, wanted):
+    if is_asked_alike(ran, wanted) and ran.spec.get("image") == spec.image:
         return ran.installation
     bucket = Bucket(config)
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
@@ -114,9 +114,8 @@ def software(config: Config, image: str, project: str) -> dict[str, Any]:
     return {"python": python, "torch": ".".join(filter(None, torch.groups())) if torch else ""}
 
 
-def is_asked_alike(config: Config, ran: job.Job, wanted: installation.Wanted) -> bool:
-    """Return whether a job was to be installed like this one, on such machines."""
-    project = ran.image.split("/")[1] if ran.image.startswith("projects/") else ""
+def is_asked_alike(ran: job.Job, wanted: installation.Wanted) -> bool:
+    """Return whether a job was to be installed like this one, for the same accelerators."""
     before = replace(
         wanted,
         folder=ran.cwd,
@@ -126,6 +125,5 @@ def is_asked_alike(config: Config, ran: job.Job, wanted: installation.Wanted) ->
         groups=tuple(ran.spec.get("groups") or ()),
         container=ran.docker,
         accelerator="tpu" if ran.tpu else "gpu" * bool(ran.gpus_per_machine),
-        **software(config, ran.image, project),
     )
     return before == wanted
