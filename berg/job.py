@@ -99,8 +99,8 @@ class Installation:
     may_fail: list[int] = field(default_factory=list)  # indexes of steps that may fail
     no_sync: bool = False  # set UV_NO_SYNC=1: berg chose extras or groups, which `uv run` drops
     needs_uv: bool = False  # a step runs uv, or the environment is made by it
-    # package that the repo names and that is not installed -> what names it, and how to install it
-    others: dict[str, str] = field(default_factory=dict)
+    # what names packages of the repo that are not installed, and how to install it -> their names
+    others: dict[str, list[str]] = field(default_factory=dict)
     # of the virtual environment, such as 3.11 (uv venv --python); "": the one that uv chooses
     python: str = ""
 

@@ -29,18 +29,20 @@ Source = tuple[Iterable[str], str]  # requirements; what names them, and how to 
 MOST_LISTS, MOST = 20, 500  # files that are looked at, packages that a job records
 
 
-def named(files: Files, wanted: Wanted, made: Installation) -> dict[str, str]:
-    """Return what names a package that is not installed, by the packages' names; files that are
-    not in their form name nothing.
+def named(files: Files, wanted: Wanted, made: Installation) -> dict[str, list[str]]:
+    """Return packages that are not installed, by what names them; files that are not in their form
+    name nothing.
     """
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     if wanted.container:
         return found
+    seen: set[str] = set()
     with contextlib.suppress(BergError, AttributeError, TypeError, ValueError):
         for texts, where in sources(files, wanted, made):
-            for each in parse(text for text in texts if isinstance(text, str)):
-                if len(found) < MOST:
-                    found.setdefault(each.name, where)
+            new = {each.name for each in parse(t for t in texts if isinstance(t, str))} - seen
+            if new and len(seen) < MOST:
+                found[where] = sorted(new)
+                seen |= new
     return found
 
 

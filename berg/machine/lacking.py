@@ -19,7 +19,7 @@ def words(log: Path, what: Installation) -> str:
     except OSError:
         return ""
     for module in MISSING.findall(end)[-1:]:
-        for package in packages_of(module):
-            if where := what.others.get(package):
+        for where, names in what.others.items():
+            if {*packages_of(module)} & {*names}:
                 return f"; the module {module} is not installed: it is named by {where}"
     return ""

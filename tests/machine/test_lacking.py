@@ -20,13 +20,13 @@ TRACE = (
     [
         (
             TRACE,
-            {"opencv-python": "a.txt"},
+            {"a.txt": ["opencv-python"]},
             "; the module cv2.x is not installed: it is named by a.txt",
         ),
-        (TRACE, {"opencv": "a.txt"}, ""),
-        ("x" * 20000 + "\n[rank0]: " + TRACE[-47:], {"cv2": "b"}, "it is named by b"),
-        (TRACE + "x" * 20000, {"cv2": "b"}, ""),
-        ("fine\n", {"cv2": "b"}, ""),
+        (TRACE, {"a.txt": ["opencv"]}, ""),
+        ("x" * 20000 + "\n[rank0]: " + TRACE[-47:], {"b": ["a", "cv2"]}, "it is named by b"),
+        (TRACE + "x" * 20000, {"b": ["a", "cv2"]}, ""),
+        ("fine\n", {"b": ["a", "cv2"]}, ""),
     ],
 )
 def test_the_last_module_of_the_log_is_looked_up(tmp_path, text, others, words):
@@ -66,12 +66,11 @@ def test_a_job_records_what_names_packages_that_are_not_installed(berg):
     data = json.loads(berg.bucket.read(job.metadata_path("job")))
     others = data["installation"]["others"]
     assert others == {
-        "own": "train.py itself: run it with `uv run train.py`",
-        "other": "train.py itself: run it with `uv run train.py`",
-        "flash-attn": "extra gpu of pyproject.toml (--extra gpu)",
-        "pytest": "group test of pyproject.toml (--group test)",
-        "ruff": "group lint of pyproject.toml (--group lint)",
-        "black": "requirements-dev.txt (--install-script: pip install -r requirements-dev.txt)",
-        "conda-only": "environment.yml, which is not read",
+        "train.py itself: run it with `uv run train.py`": ["other", "own"],
+        "extra gpu of pyproject.toml (--extra gpu)": ["flash-attn"],
+        "group test of pyproject.toml (--group test)": ["pytest"],
+        "group lint of pyproject.toml (--group lint)": ["ruff"],
+        "requirements-dev.txt (--install-script: pip install -r requirements-dev.txt)": ["black"],
+        "environment.yml, which is not read": ["conda-only"],
     }
     berg("kill", "--now", "job")
