@@ -463,3 +463,10 @@ def test_places_that_the_organisation_allows_are_looked_at(berg, cloud, forbid):
     done = berg("run", "-g", "0", "true")
     assert done.returncode == 1 and berg.machines() == {}
     assert "berg config set region REGION" in " ".join(done.stderr.split()), done.stderr
+
+
+def test_no_cluster_is_made_on_the_network_of_a_host_project(berg, cloud, host):
+    done = berg("cluster", "create", "lent", "-g", "0", **SHARED)
+    assert done.returncode == 1, done.stdout
+    assert "berg makes no clusters on a network of another project" in done.stderr
+    assert "lent" not in berg("cluster", "list").stdout
