@@ -1263,7 +1263,7 @@ def test_a_state_whose_results_folder_is_a_repo_s_is_damaged(berg, rows):
 
 BUILDER = """#!/bin/sh
 case "$1 $2" in
-"build --platform") for last; do :; done; cp -a "$last" "$KEPT"; cp "$(dirname "$last")/Dockerfile" "$KEPT-file" ;;
+"build --platform") for last; do :; done; git -C "$last" status >/dev/null 2>&1; cp -a "$last" "$KEPT"; cp "$(dirname "$last")/Dockerfile" "$KEPT-file" ;;
 "manifest inspect") echo '{"manifests": [{"platform": {"os": "linux", "architecture": "amd64"}}]}' ;;
 esac
 """
@@ -1357,5 +1357,29 @@ def test_records_of_folders_have_a_limit(berg, cloud, rows):
         (
             "thousands of records of folders in another job's name, `berg fetch`",
             "1,000 are looked at",
+        )
+    )
+
+
+def test_a_builder_s_git_runs_nothing_that_the_context_names(berg, rows, build, tmp_path):
+    """docker asks git about the context. The repo's root looks like a bare repo here."""
+    traps = Traps(tmp_path / "notes")
+    (tmp_path / "bare").mkdir()
+    traps.lay_bare(tmp_path / "bare")
+    (tmp_path / "bare/config").write_text(
+        (tmp_path / "bare/config").read_text().replace(str(tmp_path / "bare"), ".")
+    )
+    for folder in ("refs/heads", "objects/info"):
+        (tmp_path / "bare" / folder / "kept").write_text("")
+    shutil.copytree(tmp_path / "bare", berg.repo, dirs_exist_ok=True)
+    built, context = build()
+    assert built.returncode == 0 and (context / "HEAD").is_file(), built.stderr
+    assert traps.sprung() == []
+    subprocess.run(["git", "status"], cwd=context, check=True, capture_output=True)
+    assert traps.sprung() == ["fsmonitor-bare-bare"], "git itself starts it"
+    rows.append(
+        (
+            "a cloned repo that looks like a bare repo with `core.fsmonitor`, `berg image build`",
+            "git, which builders start, does not start the program",
         )
     )

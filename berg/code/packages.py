@@ -192,6 +192,7 @@ def download_library(version: str) -> dict[str, bytes]:
         options = ["--quiet", "--retries", "1", "--timeout", "10"]
         asked = subprocess.run(
             [*pip(), "download", *options, *DOWNLOAD, "--dest", folder, f"{CRC32C}=={version}"],
+            cwd=folder,  # pip and uv read no file of the caller's
             capture_output=True,
         )
         if asked.returncode:

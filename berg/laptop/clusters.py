@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from berg import BergError, computer, gce
@@ -640,7 +641,7 @@ def credentials(config: Config, name: str) -> str:
     cluster = container.find(config, name)
     server, there = k8s.server_of(config, cluster), context(config, container.where(cluster))
     program = computer.python("berg", "cluster", "token")
-    if berg := shutil.which("berg"):
+    if (berg := shutil.which("berg")) and Path(berg).is_absolute():
         program = [berg, "cluster", "token"]
     arguments = [f"--exec-arg={argument}" for argument in program[1:]]
     authority = [f"--certificate-authority={server.ca}", "--embed-certs=true"] if server.ca else []
