@@ -124,6 +124,19 @@ def test_a_box_whose_worker_cannot_begin_is_kept_and_one_whose_state_is_gone(ber
 
 
 @pytest.mark.slow
+def test_a_boot_after_maintenance_that_fails_leaves_the_disk(berg):
+    """Google stops and starts the machine, and no person does anything."""
+    assert berg("devbox", "-g", "1", "-t", "t4", "-n", "moved-on").returncode == 0
+    runs(berg, "moved-on")
+    berg.bucket.delete(metadata_path("moved-on"))
+    berg.cloud.call("POST", "/_berg/instances/moved-on/maintain", {"notice": 1})
+    wait_for(lambda: berg.state("moved-on")["attempt"] == 2, 60)
+    check_kept(berg, "moved-on", "_metadata.json is missing")
+    shown = berg("list").stdout
+    assert "STOPPED" in shown and "off since " in shown
+
+
+@pytest.mark.slow
 def test_machines_that_cannot_be_stopped_stay_on_when_berg_fails(berg):
     (berg.repo / "install.sh").write_text("exit 3\n")
     commit(berg.repo)

@@ -451,6 +451,50 @@ def started(berg, name: str, *options: str) -> SimpleNamespace:
     return SimpleNamespace(returncode=laptop.returncode, stdout=out, stderr=errors)
 
 
+def stored_box(state: State, status: str = "RUNNING") -> Entry:
+    return replace(box(state, status), stored=states.Stored("box", state, 1))
+
+
+@pytest.mark.parametrize(
+    ("found", "is_slow", "runs"),
+    [
+        (stored_box(State("RUNNING", attempt=2)), False, True),
+        (stored_box(State("RUNNING", attempt=1)), False, False),  # as before the start
+        (stored_box(State("RUNNING", attempt=2), "STOPPING"), False, False),
+        (stored_box(State("INSTALLING", attempt=2)), False, False),
+        (stored_box(State("INSTALLING", attempt=2)), True, True),
+        (stored_box(State(STOPPED, attempt=2)), True, False),
+    ],
+)
+def test_a_box_answers_when_a_later_attempt_runs(found, is_slow, runs):
+    assert power.runs_again(found, 1, is_slow) == runs
+
+
+@pytest.mark.parametrize(
+    ("found", "waited", "why"),
+    [
+        (box(State("STARTING"), "RUNNING"), 599, ""),
+        (box(OFF, "RUNNING"), 1, ""),  # before its worker begins
+        (box(State("LOST"), "RUNNING"), 59, ""),  # the console of the boot before
+        (box(State("LOST", reason="no worker"), "RUNNING"), 61, "does not run: no worker"),
+        (box(State("KILLED", reason="killed by ada"), "RUNNING"), 1, "does not run: killed by ada"),
+        (
+            box(replace(OFF, reason="it broke")),
+            1,
+            "does not run: it broke\nIts disk is kept. Get in",
+        ),
+        (box(OFF, "RUNNING"), 601, "berg stop --now box && berg start --rescue box"),
+    ],
+)
+def test_a_start_that_fails_says_why_and_how_to_get_in(found, waited, why):
+    if not why:
+        power.check_start(found, waited)
+        return
+    with pytest.raises(BergError) as error:
+        power.check_start(found, waited)
+    assert why in error.value.message and error.value.message.count("--rescue") == 1
+
+
 @pytest.fixture
 def stopped_box(berg):
     """A devbox that is off, whose machine runs nothing; its zone has no room. Returns the zone."""

@@ -78,7 +78,8 @@ def kill(
     if found.summary.kind == "devbox":
         with claimed(config, found.name, "killed", say, is_forced=True):
             found = end_machines(config, found, now, say)
-            delete_disks(config, found.name)
+            if found.place is places.of("gce"):
+                delete_disks(config, found.name)
     else:
         found = end_machines(config, found, now, say)
     forget_secrets(config, found)

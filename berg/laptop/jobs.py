@@ -213,10 +213,10 @@ def conclude(
     that it waits for in its sweep, ended the startup script without a worker.
     """
     crew = machines if isinstance(machines, Crew) else Crew(machines)
-    if is_box_off(state, crew):
+    is_fresh = seconds_since_written < patience(state) and not hopeless(state, crew)
+    if is_box_off(state, crew, is_fresh):
         why = f"its machine went off without a last word; it was {state.state}"
         return replace(state, state=job.STOPPED, reason=why)
-    is_fresh = seconds_since_written < patience(state) and not hopeless(state, crew)
     if stands(state, machines) or is_fresh:
         return state
     if why := given_up(state, seconds_since_written, crew):
@@ -231,9 +231,13 @@ def conclude(
     return state if waits() else without_machine(state)
 
 
-def is_box_off(state: job.State, crew: Crew) -> bool:
-    """Return whether the machine of a devbox went off, with its disk, and no worker wrote so."""
-    has_begun = not state.final and state.state not in ("SUBMITTED", job.STOPPED)
+def is_box_off(state: job.State, crew: Crew, is_fresh: bool) -> bool:
+    """Return whether the machine of a devbox went off, with its disk, and no worker wrote so. One
+    that is just SUBMITTED may be starting again after maintenance.
+    """
+    has_begun = not state.final and state.state != job.STOPPED
+    if state.state == "SUBMITTED" and is_fresh:
+        return False
     return has_begun and state.job.kind == "devbox" and bool(crew) and not crew.alive
 
 

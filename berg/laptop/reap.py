@@ -199,7 +199,8 @@ def why_left(seen: Seen, entry: Entry) -> str:
 
 def why_off(seen: Seen, entry: Entry, state: State) -> str:
     """Return why nobody needs what is off; "" if it is a devbox that somebody may start again."""
-    if not entry.is_stopped:
+    is_over = state.state in ("KILLED", "SUCCEEDED")
+    if not entry.is_stopped and (is_over or entry.summary.kind != "devbox"):
         return f"it is stopped; the job is {state.state}"
     since = power.since(state)
     limit = seen.stopped_seconds
