@@ -10,6 +10,7 @@ Not covered: anything but scalars, such as pictures and histograms, which are pa
 """
 
 import json
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ DTYPE, CONTENT, FLOATS, DOUBLES = 1, 4, 5, 6  # of TensorProto
 FLOAT, DOUBLE = 1, 2  # its dtypes
 
 LAST_STEP = 2**63 - 1
+MOST = 64 << 20  # bytes of a file of lines that are read
 # keys of a metrics.jsonl that say where it is
 STEPS = (
     "step",
@@ -40,7 +42,7 @@ TIMES = ("time", "timestamp", "wall_time")
 
 def scalars(source: Path | bytes) -> Series:
     """Every scalar of an event file, up to where it is cut off or damaged."""
-    data = source if isinstance(source, bytes) else source.read_bytes()
+    data = source if isinstance(source, bytes) else last_lines(source)
     found: Series = {}
     for content in records(data):
         try:
@@ -49,6 +51,15 @@ def scalars(source: Path | bytes) -> Series:
         except (IndexError, TypeError, AttributeError, struct.error, ValueError):
             break  # whole, but no Event
     return found
+
+
+def last_lines(file: Path, most: int = MOST) -> bytes:
+    """Return the lines of a file, of one that is longer than `most` the last ones."""
+    with file.open("rb") as lines:
+        start = max(0, lines.seek(0, os.SEEK_END) - most)
+        lines.seek(start)
+        data = lines.read(most)
+    return data.partition(b"\n")[2] if start else data
 
 
 def metrics(source: Path | bytes) -> Series:

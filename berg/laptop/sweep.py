@@ -23,7 +23,7 @@ from typing import Any
 from berg import BergError, checks, job, places, states
 from berg.code import snapshot
 from berg.config import Config
-from berg.google import secret
+from berg.google import events, secret
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 from berg.laptop import index, jobs, launch, records
@@ -602,7 +602,7 @@ def write_results(entries: list[jobs.Entry], fetched: Path, file: Path) -> None:
 
     def read(path: str) -> str:
         try:
-            return (fetched / path).read_text()
+            return events.last_lines(fetched / path).decode()
         except (OSError, ValueError):
             return ""
 

@@ -99,7 +99,7 @@ def follow_usage(bucket: Bucket, name: str, folder: Path, made: Made) -> list[Pa
                 new.append(path)
         files = sorted(place.glob(f"*{usage.SUFFIX}"))
         if new or (files and place / "usage" not in made):
-            samples = [sample for file in files for sample in usage.parse(file.read_bytes())]
+            samples = [sample for file in files for sample in usage.parse(events.last_lines(file))]
             convert(place / "usage", usage.series(samples), made)
         changed += new
     return changed

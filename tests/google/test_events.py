@@ -99,3 +99,12 @@ not JSON
 def test_metrics_of_any_file_are_numbers(junk):
     for points in events.metrics(junk).values():
         assert all(math.isfinite(value) for _, value, _ in points)
+
+
+def test_of_a_file_of_lines_that_is_too_long_the_last_ones_are_read(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(f'{{"step": {number}, "loss": 1}}\n' for number in range(100)))
+    lines = events.last_lines(file, 100).splitlines()
+    assert lines[-1] == b'{"step": 99, "loss": 1}' and 1 < len(lines) < 5
+    assert all(line.startswith(b'{"step"') for line in lines)
+    assert events.last_lines(file, 1 << 20) == file.read_bytes()
