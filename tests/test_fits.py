@@ -9,9 +9,9 @@ def types_in(shown) -> list[str]:
     return [line.split()[1] for line in shown.stderr.splitlines() if line.startswith("Machine ")]
 
 
-def tried_without_room(berg, *options: str):
+def tried_without_room(berg, *options: str, **more):
     """A job of several types of which the first has no quota."""
-    return berg("run", "-t", "t4,l4", "-n", "either", *options, "true")
+    return berg("run", "-t", "t4,l4", "-n", "either", *options, "true", **more)
 
 
 @pytest.fixture
@@ -30,13 +30,16 @@ def no_t4(cloud):
 
 
 def test_the_next_type_is_tried_where_there_is_no_room(berg, no_t4):
-    ran = tried_without_room(berg)
+    (berg.repo / "sub").mkdir()
+    (berg.repo / "sub/requirements.txt").write_text("")
+    ran = tried_without_room(berg, cwd=berg.repo / "sub")
     assert ran.returncode == 0, ran.stderr
     assert types_in(ran) == ["n1-standard-8", "g2-standard-12"]
     assert "GPU types to try, in this order: t4, l4\n" in ran.stderr
     assert "No room for t4: now l4\n" in ran.stderr
     job = json.loads(berg("show", "either", "--json").stdout)["metadata"]
     assert (job["gpu_type"], job["spec"]["gpu_type"]) == ("l4", "l4")
+    assert (job["cwd"], job["installation"]["folder"]) == ("sub", "sub")
 
 
 @pytest.mark.slow

@@ -139,7 +139,10 @@ def test_a_job_records_its_installation_and_a_rerun_takes_it(berg, index):
     assert first.venv == ".venv" and first.no_sync and first.needs_uv
     (berg.repo / "uv.lock").unlink()
     rerun = ("rerun", "first", "--dry-run")
+    berg.cloud.call("DELETE", "/_berg/requests")
     assert f"Install   {first.words}" in berg(*rerun).stderr, "the code is in the bucket"
+    asked = berg.cloud.call("GET", "/_berg/requests")["requests"]
+    assert not [each for each in asked if ".pack" in each["path"] and "alt=media" in each["path"]]
     assert "Install   uv.lock: 3 packages, extra gpu" in berg(*rerun, "--extra", "gpu").stderr
     assert "Install   nothing (--install none)" in berg(*rerun, "--install", "none").stderr
     assert "Install   pyproject.toml by uv, not locked" in berg(*rerun, "--new-code").stderr
