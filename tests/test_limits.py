@@ -105,6 +105,17 @@ def test_what_an_earlier_run_might_cost_lifts_no_limit(berg):
     assert seconds(berg("rerun", "old", "--dry-run", "--max-cost", "0", BERG_MAX_COST="2")) > 1e5
 
 
+@pytest.mark.slow
+def test_a_sweep_that_goes_on_keeps_to_the_limit_of_the_user(berg):
+    sweep = ("run", "-t", "t4", "-n", "lr", "--grid", "x=1,2", "--wait", "exit {x}")
+    assert berg(*sweep).returncode == 1
+    free = berg("run", "--resume", "lr", "--dry-run")
+    assert seconds(free) == 168 * 3600
+    limited = berg("run", "--resume", "lr", "--dry-run", BERG_MAX_COST="2")
+    assert seconds(limited) == int(3600 * 2 / HOURLY)
+    assert "2 h 38 min each (max_cost = 2 of your settings)" in limited.stderr
+
+
 def test_nothing_can_be_kept_below_a_ceiling_that_has_no_price(berg, cloud):
     refused = berg("run", "-t", "h100-mega", "--max-cost", "5", "true")
     assert refused.returncode == 1 and "is unknown" in refused.stderr

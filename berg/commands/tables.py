@@ -442,7 +442,9 @@ def again(found: Any, plan: Plan, machines: list[str]) -> str:
                 each.state.job.results_dir,
             ]
         )
-    hours = found.first.max_run_seconds / 3600
+    limit = f"{found.first.max_run_seconds / 3600:g} h each"
+    if plan.job.max_run_seconds < found.first.max_run_seconds:
+        limit = f"{span(plan.job.max_run_seconds)} each ({plan.limit})"
     rows = [("Command", f"{found.first.cmd} ({found.first.job_name})"), ("Code", str(found))]
     if machines:
         rows += [("Machines", f"{len(machines)} new"), *plan.offer.rows]
@@ -452,7 +454,7 @@ def again(found: Any, plan: Plan, machines: list[str]) -> str:
     rows += [
         *below("Secrets", [", ".join(plan.job.secrets)]),
         *below("Notify", ["a webhook, of the end"] * plan.job.notify),
-        ("Limit", f"{hours:g} h each"),
+        ("Limit", limit),
     ]
     return f"{shortened(jobs, sys.stderr)}\n{labelled(rows, sys.stderr)}\n"
 

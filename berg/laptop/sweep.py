@@ -26,7 +26,7 @@ from berg.config import Config
 from berg.google import events, secret
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
-from berg.laptop import index, jobs, launch, records
+from berg.laptop import index, jobs, launch, limits, records
 from berg.laptop.resume import ANEW, asked_anew, begun_anew, with_patch
 from berg.plan import LIMITS, JobSpec, Plan, sha256
 
@@ -395,10 +395,13 @@ def missing(config: Config, found: Again, parallel: int | None) -> list[str]:
 
 
 def plan_again(config: Config, found: Again, spec: JobSpec, machines: int) -> Plan:
-    """Return what so many new machines of a sweep are to be, made anew from its jobs' spec."""
+    """Return what so many new machines of a sweep are to be, made again from its jobs' spec. They
+    live no longer than the user's own limit allows.
+    """
     named = replace(spec, name=found.sweep, results_dir=None)
     code = found.code or records.code_of(config, found.first)
     plan = launch.prepare(config, named, Path.cwd(), sweep=machines or 1, code=code, again=True)
+    plan = limits.limited(plan, len(found.record.jobs))
     rounds = -(-len(found.jobs) // (machines or 1))
     return replace(plan, rounds=rounds, sweep_sha256=found.record.fingerprint())
 
