@@ -1159,7 +1159,7 @@ BOMBS = {
     "metrics": "berg_results/done/metrics.jsonl",
     "a log": ".berg/logs/done/done.20260101.log",
     "a record of how busy a machine was": ".berg/logs/done/done.20260101.usage.jsonl",
-    "a record of the software that it ran with": f".berg/logs/done/done.20260101{job.SOFTWARE}",
+    "a record of its software": f".berg/logs/done/done.20260101{job.SOFTWARE}",
     "a job's description": job.metadata_path("done"),
 }
 
