@@ -332,6 +332,15 @@ def test_the_plan_says_what_an_idle_box_does(berg):
     assert json.loads(shown.stdout)
     deleted = berg("devbox", "-g", "0", "-n", "box", "--idle", "delete", "--dry-run")
     assert "Idle      deletes itself after 4 h" in deleted.stderr
+    assert "Google stops the machine, whose disk stays" in deleted.stderr, "at its limit"
+    for options, why in {
+        ("-g", "1", "-t", "l4", "--flex"): "Google does not stop machines of flex-start",
+        ("-g", "1", "-t", "a100-80gb"): "a2-ultragpu-1g has local disks, which would be lost",
+        ("--tpu", "v5p-2x2x2"): "Google knows no stop of pods and of TPU slices",
+    }.items():
+        lost = berg("devbox", *options, "-n", "brief", "--dry-run")
+        said = " ".join(lost.stderr.split())
+        assert f"lost when the machine ends, but for /root/berg_results: {why}" in said, said
 
 
 @pytest.mark.slow
