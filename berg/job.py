@@ -97,7 +97,9 @@ class Installation:
     venv: str = ""
     steps: list[list[str]] = field(default_factory=list)
     may_fail: list[int] = field(default_factory=list)  # indexes of steps that may fail
-    no_sync: bool = False  # set UV_NO_SYNC=1: berg chose extras or groups, which `uv run` drops
+    # set UV_NO_SYNC=1: `uv run` would drop the extras and groups that berg chose, or make a lock
+    # again that was made with other settings
+    no_sync: bool = False
     needs_uv: bool = False  # a step runs uv, or the environment is made by it
     # what names packages of the repo that are not installed, and how to install it -> their names
     others: dict[str, list[str]] = field(default_factory=dict)

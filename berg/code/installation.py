@@ -292,7 +292,17 @@ def by_uv_lock(repo: Repo, wanted: Wanted) -> Installation:
         sync = ["uv", "tool", "run", "--no-config", "--from", f"uv{exact}", *sync]
         notes.append(f"the repo asks for uv {required}: that one is downloaded to install it")
     count = plural(len(locked.packages), "package")
-    return synced(repo, wanted, sync, choice, f"{path}: {count}{said(choice)}{words}", notes)
+    made = synced(repo, wanted, sync, choice, f"{path}: {count}{said(choice)}{words}", notes)
+    return replace(made, no_sync=made.no_sync or has_foreign_settings(repo, lock))
+
+
+def has_foreign_settings(repo: Repo, lock: Table) -> bool:
+    """Return whether a lock was made with settings that the repo does not have: `uv run` would make
+    it again.
+    """
+    settings = {*tool(repo.workspace, "uv"), *load(repo.files, posixpath.join(repo.top, "uv.toml"))}
+    made_with = {re.sub(r"-(mode|span)$", "", each) for each in lock.get("options", {})}
+    return not made_with <= settings
 
 
 def roots_of(repo: Repo, lock: Table, path: str) -> list[Table]:

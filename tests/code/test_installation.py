@@ -101,7 +101,14 @@ def test_a_lock_is_compared_with_versions_extras_and_groups(locked, change, name
 def test_a_lock_that_was_made_with_its_authors_own_settings_is_taken(locked):
     files = locked(SHAPES["flat-two-modules"], "--exclude-newer", "2026-11-01T00:00:00Z")
     assert "exclude-newer" in files.read("uv.lock")
-    assert decide(files).steps == [["uv", "sync", "--frozen"]]
+    made = decide(files)
+    assert made.steps == [["uv", "sync", "--frozen"]]
+    assert made.no_sync, "uv run would make the lock again"
+    texts = {path: files.read(path) for path in files.paths}
+    settings = '[tool.uv]\nexclude-newer = "2026-11-01T00:00:00Z"\n'
+    own = {**texts, "pyproject.toml": texts["pyproject.toml"] + settings}
+    assert not decide(own).no_sync
+    assert not decide({**texts, "uv.toml": settings.partition("\n")[2]}).no_sync
 
 
 def test_a_member_of_a_workspace_is_uvs_and_not_pips(locked):
