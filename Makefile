@@ -122,9 +122,11 @@ $(VENV)/foreign/dstack: $(VENV)/foreign/gcsfs
 	$@.new/bin/pip install --quiet 'dstack[gcp]==0.22.5'
 	rm -rf $@ && mv $@.new $@
 
-# What pip needs on the tests' machines, which have no network: to build a package, and to install what berg needs.
+# What pip and uv need on the tests' machines, which have no network: to build a package, and to install what berg
+# needs; and uv itself.
 $(VENV)/wheelhouse: $(VENV)/demo Makefile
-	$(BIN)/pip download --quiet --dest $@ setuptools wheel mpi4py py-spy .
+	$(BIN)/pip download --quiet --dest $@ setuptools wheel pip mpi4py py-spy .
+	$(BIN)/python -c 'from berg.code import uv; import pathlib; name, content = uv.fetch(); pathlib.Path("$@", name).write_bytes(content)'
 	touch $@
 
 $(VENV)/bench: $(VENV)/demo

@@ -30,6 +30,7 @@ OPTIONS = {each.name for each in fields(JobSpec)} - {
     "cmd",
     "defaults",
     "results_parent",
+    "lower_cost",
     "idle",
     "idle_hours",
     "stop_worst",

@@ -456,6 +456,7 @@ class Plan:
     wheel: tuple[str, bytes]
     packages: tuple[str, bytes]  # what the worker imports; ("", b""): the machine asks pip
     gcsfuse: tuple[str, bytes] = ("", b"")  # for machines that lack it
+    uv: tuple[str, bytes] = ("", b"")  # for a job that needs it, if the bucket has none
     ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
     # signs what the machines of a job tell each other; "": there is one, or it is among the secrets
@@ -510,7 +511,7 @@ class Plan:
     @property
     def archives(self) -> list[tuple[str, bytes]]:
         """What machines bring from the bucket, by name, beside the code of the job."""
-        return [self.wheel, self.packages, self.gcsfuse]
+        return [self.wheel, self.packages, self.gcsfuse, self.uv]
 
     @property
     def accounts(self) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ from berg.machine import (
 )
 from berg.machine.attempt import Attempt, MachineLost
 from berg.machine.command import COMMAND_FILE, GRACE
+from berg.machine.installation import InstallationFailed, install
 from berg.machine.outcome import (
     POD_TAKEN_AWAY,
     PREEMPTED,
@@ -72,9 +73,7 @@ from berg.machine.process import (
 from berg.machine.state_writer import Damaged, Ended, NoJob
 from berg.machine.stopping import Stopped
 from berg.machine.surroundings import (
-    InstallationFailed,
     environment,
-    install,
     install_commands,
     repo_folder,
     with_report,
@@ -159,17 +158,23 @@ def prepare(attempt: Attempt) -> None:
 
     What was installed on a devbox's disk is not installed again at its next boot.
     """
-    mark, record = boot.BERG / f"installed-{attempt.name}", attempt.machine.job_sha256
-    is_installed = attempt.job.kind == "devbox" and mark.exists() and mark.read_text() == record
-    if not is_installed:
+    if not attempt.is_installed:
         install(attempt)
+        attempt.is_installed = True
         with contextlib.suppress(OSError):  # a full disk
-            mark.write_text(record)
+            installed_mark(attempt).write_text(attempt.machine.job_sha256)
+        if attempt.job.kind == "devbox" and attempt.secrets:
+            introduce(attempt)
     mounts.mount(attempt)
     if attempt.job.docker:
         container.pull(attempt)
     saving.mirror_results(attempt)
     attempt.is_prepared = True
+
+
+def installed_mark(attempt: Attempt) -> Path:
+    """Return the file that says which record of the job was installed on this disk."""
+    return boot.BERG / f"installed-{attempt.name}"
 
 
 def note_next_attempt(attempt: Attempt, ending: Ending | None) -> None:
@@ -228,6 +233,9 @@ def begin(attempt: Attempt) -> None:
         attempt.member.attempt = 0  # which one it takes part in says the first machine
     attempt.check_in_time()
     attempt.check_restarts()
+    mark, record = installed_mark(attempt), attempt.machine.job_sha256
+    is_devbox = attempt.job.kind == "devbox"
+    attempt.is_installed = is_devbox and mark.exists() and mark.read_text() == record
     notify.read_secrets(attempt)
     install_commands(attempt.machine)
     attempt.member.node = cluster.describe(attempt.member)
@@ -322,7 +330,8 @@ def introduce(attempt: Attempt) -> None:
         for key, value in values
         if os.environ.get(key) != value or key.upper() in kept or key.startswith("TPU_")
     }
-    if attempt.job.kind == "job":  # its secrets are for the command, not for files
+    # The secrets of a job are for its command, not for files; installation is to find none there.
+    if attempt.job.kind == "job" or not attempt.is_installed:
         ours = {key: value for key, value in ours.items() if key not in attempt.secrets}
     logins.introduce(attempt.member, ours)
 

@@ -31,8 +31,8 @@ import requests
 from hypothesis import settings
 from memory_bucket import Memory
 
-from berg import config
-from berg.code import dist
+from berg import BergError, config
+from berg.code import dist, uv
 from berg.code import packages as archive
 from berg.google import grants, rights, storage
 from localcloud import control
@@ -537,6 +537,9 @@ def packages(tmp_path_factory) -> Path:
         patch.setenv("BERG_HOME", str(home))
         dist.build_wheel()
         archive.build()
+        with contextlib.suppress(BergError):
+            patch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
+            uv.fetch()
     return home
 
 
@@ -544,7 +547,7 @@ def packages(tmp_path_factory) -> Path:
 def berg(cloud, bucket, account, repo, tmp_path, packages, request):
     home = tmp_path / "home"
     home.mkdir()
-    for name in ("packages", "wheels"):
+    for name in ("packages", "wheels", "uv"):
         (home / name).symlink_to(packages / name)
     name = bucket.name
     instance = Berg(cloud, home, repo, name)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from berg import BergError
-from berg.code import poetrylock, uvlock
+from berg.code import poetrylock, uv, uvlock
 from berg.code.files import Files
 from berg.code.requirement import meets, normal, number, parse
 from berg.job import Installation
@@ -27,7 +27,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-UV = "0.13.9"  # the version that machines have
+
 PROJECT, REQUIREMENTS = "pyproject.toml", "requirements.txt"
 VENV = ".venv"
 # Compiling all of a package takes as long as installing it; python compiles what is imported.
@@ -271,8 +271,8 @@ def by_uv_lock(repo: Repo, wanted: Wanted) -> Installation:
     lock = load(repo.files, path)
     if lock.get("version") != 1:
         raise BergError(
-            f"{path} has version {lock.get('version')}, and the uv of machines, {UV}, reads "
-            "version 1. Take another way: --install"
+            f"{path} has version {lock.get('version')}, and the uv of machines, {uv.VERSION}, "
+            "reads version 1. Take another way: --install"
         )
     try:
         roots = roots_of(repo, lock, path)
@@ -287,7 +287,7 @@ def by_uv_lock(repo: Repo, wanted: Wanted) -> Installation:
         raise BergError(f"{path} is damaged ({error!r}). Make it again: uv lock") from None
     sync = ["uv", "sync", "--frozen"]
     required = str(tool(repo.workspace, "uv").get("required-version", ""))
-    if required and not meets_version(UV, required):
+    if required and not meets_version(uv.VERSION, required):
         exact = required if required[0] in "<>=~!" else f"=={required}"
         sync = ["uv", "tool", "run", "--no-config", "--from", f"uv{exact}", *sync]
         notes.append(f"the repo asks for uv {required}: that one is downloaded to install it")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, __version__, checks, gce, job, places, states
-from berg.code import dist, packages, revision, snapshot
+from berg.code import dist, packages, revision, snapshot, uv
 from berg.config import Config
 from berg.google import api, data, grants, mounts, offers, owner, prices, secret
 from berg.google.storage import Bucket, Changed, Listed
@@ -109,6 +109,7 @@ def prepare(
         wheel=wheel,
         packages=needed,
         gcsfuse=gcsfuse,
+        uv=uv_for(config, this),
         ssh_key=ssh_line(config),
         secrets=secret_values,
         cluster_key=cluster_key,
@@ -173,6 +174,24 @@ def program_for(place_name: str, folders: list[dict[str, Any]]) -> tuple[str, by
     if not folders or place_name == "gke":
         return "", b""
     return mounts.own_program()
+
+
+def uv_for(config: Config, this: job.Job) -> tuple[str, bytes]:
+    """Return uv's wheel if a job needs it, or its machines may not reach a package index, and the
+    bucket does not have it; else ("", b"").
+
+    Where this laptop cannot get it, machines ask their own package index.
+    """
+    if this.docker or not (this.installation.needs_uv or config.no_external_ip):
+        return "", b""
+    there = Bucket(config).get(uv.OF_MACHINES.path)
+    if there and there.md5_hash == uv.OF_MACHINES.md5:
+        return "", b""
+    try:
+        return uv.fetch()
+    except BergError as error:
+        api.notify(f"{error.message}. The machine will ask its own package index for it")
+        return "", b""
 
 
 def priced_offer(

@@ -66,7 +66,8 @@ class Attempt:
         )
         self.mirrors = mirrors_of(name, self.machine, self.bucket)
         self.runner = Runner(self.machine, self.stopping)
-        self.secrets: dict[str, str] = {}
+        self.secrets: dict[str, str] = {}  # that the command sees
+        self.install_secrets: dict[str, str] = {}  # that the installation sees
         self.webhook = ""  # URL to notify of the job's end
         self.over = threading.Event()  # this machine has another job
         self.sampling = threading.Thread()
@@ -76,6 +77,7 @@ class Attempt:
         self.profiler_port = profile.free_port()  # of the server that the command may start
         self.kineto: kineto.Desk | None = None
         self.loss = ""  # of a machine of the job, in words, for which the attempt is over
+        self.is_installed = False  # what its repo needs
         self.is_prepared = False  # what the job needs is on this machine
         self.broken_off: Runs = None  # the last command that ended for the next attempt
 
@@ -158,6 +160,12 @@ class Attempt:
         if this.spec.get("queue"):  # it waits anew each time that it is evicted
             self.member.waited = self.waited_last
         self.member.host = host_of(self.machine, self.bucket.config, this)
+
+    def take_secrets(self, values: dict[str, str]) -> None:
+        """Divide secrets into those of the command and those of the installation."""
+        mine, to_install = self.job.secrets, self.job.install_secrets
+        self.secrets = {name: values[name] for name in mine if name in values}
+        self.install_secrets = {name: values[name] for name in to_install if name in values}
 
     def say(self, text: str) -> None:
         self.machine.say(text)

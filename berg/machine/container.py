@@ -22,13 +22,14 @@ from berg import BergError
 from berg.job import Job
 from berg.machine import boot, data
 from berg.machine.attempt import Attempt
+from berg.machine.installation import InstallationFailed
 from berg.machine.process import RESULTS
 from berg.machine.stopping import Stopped
-from berg.machine.surroundings import INSTALLING, OURS, PROGRAM, InstallationFailed
+from berg.machine.surroundings import INSTALLING, OURS, PROGRAM
 
 NAME = "berg-command"  # of the container
 # What the machine says of its own programs: not for those of the image.
-OF_THE_MACHINE = {"HOME", "PATH", *INSTALLING}
+OF_THE_MACHINE = {"HOME", "PATH", "UV_CACHE_DIR", *INSTALLING}
 REGISTRIES = (".pkg.dev", "gcr.io")  # ends of the names of Google's, which know the machine
 LACKS = {  # what a machine's image has not, by program
     "docker": "this machine has no docker, and apt-get could not install it",

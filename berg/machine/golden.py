@@ -6,20 +6,23 @@ installed: the code, berg's own files but for its environment, keys and logs go.
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from berg import BergError
-from berg.code import requirements
+from berg import BergError, gate
 from berg.google.storage import Bucket
-from berg.machine import boot, checkout
+from berg.job import Installation
+from berg.machine import boot, checkout, installation, uv
 from berg.machine.attempt import settings_of
-from berg.machine.surroundings import INSTALLING, InstallationFailed, pip_step, python_path
+from berg.machine.installation import InstallationFailed, Step
+from berg.machine.surroundings import INSTALLING, programs
 
 KEYS = Path("/etc/ssh")
-KEPT = ("venv", "boot.lock", "worker.err")  # the latter two are open
+# The latter two are open.
+KEPT = ("venv", uv.FOLDER.name, "boot.lock", "worker.err")
 MINE = (".cache", ".ssh/authorized_keys", ".bash_history", ".python_history")
 
 
@@ -44,29 +47,33 @@ def install(machine: boot.Machine, recipe: dict[str, Any]) -> None:
         boot.apt_install(machine, *recipe["packages"])
     folder = boot.ROOT / "code" / recipe["repo"]
     checkout.fetch(Bucket(settings_of(machine)), recipe["snapshot"], folder)
-    if recipe["install_script"]:
-        run(["bash", "-e", recipe["install_script"]], folder)
-    if needed := requirements.arguments(folder):
-        run(pip_step(needed), folder)
+    what = gate.build(Installation, recipe["installation"])
+    what.check()
+    installation.prepare(machine, what, folder)
+    steps = installation.steps_of(what, recipe["install_script"], folder)
     if recipe["horovod"]:
-        run(["bash", "-e", str(Path(__file__).with_name("horovod.sh"))], folder)
+        script = str(Path(__file__).with_name("horovod.sh"))
+        steps.append(Step(["bash", "-e", script], folder))
+    variables = {**os.environ, "HOME": str(boot.ROOT), **programs(what, folder), **INSTALLING}
+    for step in steps:
+        run(step, installation.with_uv(variables))
 
 
-def run(step: list[str], folder: Path) -> None:
-    """Run a step of the installation; raise InstallationFailed if it fails."""
-    boot.console(f"Installing: {' '.join(step)}")
-    variables = {"HOME": str(boot.ROOT), "PATH": python_path(), **INSTALLING}
+def run(step: Step, variables: dict[str, str]) -> None:
+    """Run a step of the installation; raise InstallationFailed if it fails and must not."""
+    boot.console(f"Installing: {shlex.join(step.words)}")
     ran = subprocess.run(
-        step,
-        cwd=folder,
-        env={**os.environ, **variables},
+        step.words,
+        cwd=step.folder,
+        env=variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    boot.console(ran.stdout.decode(errors="replace"))
-    if ran.returncode:
-        raise InstallationFailed(ran.returncode, step)
+    output = ran.stdout.decode(errors="replace")
+    boot.console(output)
+    if ran.returncode and not step.may_fail:
+        raise InstallationFailed(ran.returncode, step.words, output)
 
 
 def clean() -> None:

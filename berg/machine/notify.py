@@ -29,27 +29,30 @@ PAUSES = 1, 3, 0  # seconds after each try
 
 
 def read_secrets(attempt: Attempt) -> None:
-    """The secrets of a job for its command; the webhook's URL, which is none of the command's,
-    apart.
+    """Read the secrets of a job: its command's, its installation's, the URL of its webhook, and
+    the key of its machines.
     """
     this = attempt.job
     if not this.has_secret:
         return
     try:
-        attempt.secrets = secret.fetch(attempt.bucket.config, attempt.sweep or attempt.name)
+        values = secret.fetch(attempt.bucket.config, attempt.sweep or attempt.name)
     except BergError as error:
         if this.kind == "devbox" and this.secrets and not attempt.begins_here:
             attempt.say(f"{error.message}. Going on with those that are on this disk")
             attempt.secrets = logins.secrets_here(this.secrets)
             return
-        if this.secrets or this.sealed:
+        if this.secrets or this.sealed or (this.install_secrets and not attempt.is_installed):
             raise
-        attempt.say(
-            "Nobody will be told of the job's end (--notify): the webhook's URL went with the "
-            "attempt before"
-        )
-    attempt.member.key = attempt.secrets.pop(secret.CLUSTER_KEY, attempt.member.key)
-    attempt.webhook = attempt.secrets.pop(secret.WEBHOOK, "")
+        if this.notify:
+            attempt.say(
+                "Nobody will be told of the job's end (--notify): the webhook's URL went with the "
+                "attempt before"
+            )
+        return
+    attempt.member.key = values.get(secret.CLUSTER_KEY, attempt.member.key)
+    attempt.webhook = values.get(secret.WEBHOOK, "")
+    attempt.take_secrets(values)
 
 
 def of_job(attempt: Attempt, ending: Ending) -> None:

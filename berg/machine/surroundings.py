@@ -1,28 +1,20 @@
-"""What a command finds on its machine: the image's python, variables, and what its repo asked to
-install.
+"""What a command finds on its machine: programs, variables, and the python that has what its repo
+needs.
 """
 
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
 
-from berg import BergError, job
-from berg.code import requirements
-from berg.machine import boot, cluster
+from berg import job
+from berg.machine import boot, cluster, uv
 from berg.machine.attempt import Attempt
 from berg.machine.process import RESULTS
-from berg.machine.stopping import Stopped
 
 BIN = boot.BERG / "bin"
 PROGRAM = Path(__file__).parent / "program"  # on the path of the pythons of a command
-# What installs the driver at the first boot of one of Google's older images, and for how long.
-DRIVER_SCRIPT = Path("/opt/deeplearning/install-driver.sh")
-DRIVER_SECONDS = 900
-QUIET = subprocess.DEVNULL
 # Variables of the worker, and of the unit that it runs in, which are none of a command's.
 OURS = ("BERG_", "DISABLE_GCS_", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID")
 # The machine is the user's to install into, also where its distribution guards its python.
@@ -67,6 +59,9 @@ def install_commands(machine: boot.Machine) -> None:
         f"{start}; os.environ.update({settings!r}); from berg.cli import main; main()\n"
     )
     (boot.BERG / "berg").chmod(0o755)
+    facts = {key: os.environ[key] for key in os.environ if key.startswith("BERG_")}
+    facts.pop("BERG_CLUSTER_KEY", None)
+    uv.write_scripts(BIN, {**facts, **settings})
     (BIN / "tt").write_text(PANES)
     for name in ("mpi", "tt"):
         (BIN / name).chmod(0o755)
@@ -90,14 +85,32 @@ def python_path() -> str:
     return path
 
 
-def environment(attempt: Attempt) -> dict[str, str]:
-    """The environment of the command: the machine's, the job's own, and berg's variables."""
+def programs(what: job.Installation, repo: Path) -> dict[str, str]:
+    """Return the variables by which programs find what was installed: in the virtual environment
+    first, if the installation makes one.
+    """
+    found = {"PATH": python_path(), "UV_CACHE_DIR": str(boot.ROOT / "berg_cache/uv")}
+    if what.venv:
+        venv = repo / what.venv
+        found["PATH"] = f"{venv}/bin:{found['PATH']}"
+        found |= {"VIRTUAL_ENV": str(venv), "UV_PROJECT_ENVIRONMENT": venv.name}
+    if what.no_sync:
+        found["UV_NO_SYNC"] = "1"
+    return found
+
+
+def environment(attempt: Attempt, secrets: dict[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of the command: the machine's, the job's own, and berg's variables;
+    that of another program with the `secrets` that it may see.
+    """
     this, machine = attempt.job, attempt.machine
+    secrets = attempt.secrets if secrets is None else secrets
+    what = job.Installation() if this.docker else this.installation
     return {
         **{key: value for key, value in os.environ.items() if not key.startswith(OURS)},
         "HOME": str(boot.ROOT),
         "LANG": os.environ.get("LANG", "C.UTF-8"),
-        "PATH": python_path(),
+        **programs(what, repo_folder(this)),
         "PYTHONUNBUFFERED": "1",
         **INSTALLING,
         "BERG_JOB": this.job_name,
@@ -111,7 +124,7 @@ def environment(attempt: Attempt) -> dict[str, str]:
         **cluster.environment(attempt.member),
         **{key: os.environ[key] for key in ("BERG_CACHE_URL",) if key in os.environ},  # of pods
         **this.env,
-        **attempt.secrets,
+        **secrets,
     }
 
 
@@ -119,77 +132,3 @@ def with_report(values: dict[str, str]) -> dict[str, str]:
     """Return the environment of a command, with what lets its pythons import berg.report."""
     path = filter(None, [values.get("PYTHONPATH"), str(PROGRAM)])
     return {**values, "PYTHONPATH": os.pathsep.join(path)}
-
-
-class InstallationFailed(BergError):
-    def __init__(self, code: int, step: list[str]):
-        super().__init__(f"the installation failed with exit code {code}: {' '.join(step)}")
-        self.code = code
-
-
-def await_driver(attempt: Attempt) -> None:
-    """Wait while an image installs the driver of its GPUs; raises InstallationFailed if it never
-    answers.
-    """
-    if not (attempt.job.gpus_per_machine and DRIVER_SCRIPT.exists()) or has_driver():
-        return
-    attempt.say("Waiting for the driver of the GPUs, which this image installs at its first boot")
-    until = time.monotonic() + DRIVER_SECONDS
-    while not has_driver():
-        if attempt.stopping.ending:
-            raise Stopped
-        if time.monotonic() > until:
-            raise InstallationFailed(1, ["nvidia-smi"])
-        time.sleep(2)
-
-
-def has_driver() -> bool:
-    """Return whether the driver of the GPUs answers."""
-    try:
-        return subprocess.call(["nvidia-smi"], stdout=QUIET, stderr=QUIET) == 0
-    except OSError:
-        return False
-
-
-def provide_pip(attempt: Attempt, variables: dict[str, str]) -> None:
-    """Install pip with apt-get where the image's python has none, as those for TPUs may not."""
-    command = ["python", "-m", "pip", "--version"]
-    with contextlib.suppress(OSError):  # pip's own step says what is wrong
-        if subprocess.call(command, env=variables, stdout=QUIET, stderr=QUIET):
-            boot.apt_install(attempt.machine, "python3-pip")
-
-
-def pip_step(needed: list[str]) -> list[str]:
-    """Return the command that installs what a repo needs.
-
-    Compiling all of a package takes as long as installing it; python compiles what is imported.
-    """
-    quietly = ["--no-input", "--no-compile", "--progress-bar=off"]
-    return ["python", "-m", "pip", "install", *quietly, *needed]
-
-
-def install(attempt: Attempt) -> None:
-    """Install what the repo says it needs into the image's python; raises InstallationFailed."""
-    await_driver(attempt)
-    this = attempt.job
-    folder = repo_folder(this)
-    steps = []
-    if this.install_script:
-        steps.append(["bash", "-e", this.install_script])
-    needed = requirements.arguments(folder)
-    if this.docker:  # its image has what it needs
-        needed = []
-    if needed:
-        steps.append(pip_step(needed))
-    if not steps:
-        return
-    attempt.states.write(state="INSTALLING")
-    if needed:
-        provide_pip(attempt, environment(attempt))
-    for step in steps:
-        attempt.say(f"Installing: {' '.join(step)}")
-        code = attempt.runner.execute(step, folder, environment(attempt))
-        if attempt.stopping.ending:
-            raise Stopped
-        if code:
-            raise InstallationFailed(code, step)

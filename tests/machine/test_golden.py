@@ -1,9 +1,11 @@
 """What a machine whose disk becomes an image installs, and in which order."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from berg.job import Installation
 from berg.machine import golden
 
 
@@ -15,15 +17,12 @@ def test_horovod_is_built_when_all_else_is_there(monkeypatch, tmp_path, horovod)
     monkeypatch.setattr(golden.boot, "apt_install", lambda machine, *names: steps.append([*names]))
     monkeypatch.setattr(golden, "settings_of", lambda machine: None)
     monkeypatch.setattr(golden, "Bucket", lambda settings: None)
-    monkeypatch.setattr(golden, "run", lambda step, folder: steps.append(step))
+    monkeypatch.setattr(golden, "run", lambda step, variables: steps.append(step.words))
 
-    def fetch(bucket, snapshot: str, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        (folder / "requirements.txt").write_text("torch\n")
-
-    monkeypatch.setattr(golden.checkout, "fetch", fetch)
+    monkeypatch.setattr(golden.checkout, "fetch", lambda bucket, snapshot, folder: None)
     recipe = {"packages": ["cmake"], "repo": "proj", "snapshot": "s", "install_script": "setup.sh"}
-    golden.install(None, {**recipe, "horovod": horovod})
+    what = asdict(Installation("requirements.txt", steps=[["pip", "install", "-r", "r.txt"]]))
+    golden.install(None, {**recipe, "installation": what, "horovod": horovod})
     assert steps[0] == ["cmake"] and steps[1] == ["bash", "-e", "setup.sh"]
     assert "-r" in steps[2] and len(steps) == 3 + horovod
     if horovod:

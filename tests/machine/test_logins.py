@@ -32,6 +32,10 @@ def test_who_logs_in_has_the_secrets_of_a_devbox_alone(monkeypatch, kind, has_se
     monkeypatch.setattr(worker, "environment", lambda attempt: {"WISH": "w", **attempt.secrets})
     monkeypatch.setattr(logins, "introduce", lambda member, values: told.update(values))
     job = SimpleNamespace(kind=kind)
-    worker.introduce(SimpleNamespace(job=job, member=None, secrets={"TOKEN": "s3cret"}))
+    attempt = SimpleNamespace(job=job, member=None, secrets={"TOKEN": "s3cret"}, is_installed=False)
+    worker.introduce(attempt)
+    assert "TOKEN" not in told, "an installation finds a secret in a file"
+    attempt.is_installed = True
+    worker.introduce(attempt)
     assert told.pop("WISH") == "w" and told.pop("PYTHONPATH").endswith("/program")
     assert told == ({"TOKEN": "s3cret"} if has_secret else {})

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from berg.machine import boot, surroundings
+from berg.machine import boot, installation
 from berg.machine.stopping import Stopped
 
 
@@ -17,10 +17,10 @@ from berg.machine.stopping import Stopped
 def folder(tmp_path, monkeypatch):
     """A folder for programs, the first of PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(surroundings, "DRIVER_SCRIPT", tmp_path / "install-driver.sh")
+    monkeypatch.setattr(installation, "DRIVER_SCRIPT", tmp_path / "install-driver.sh")
     (tmp_path / "install-driver.sh").touch()
     real = time.sleep
-    monkeypatch.setattr(surroundings.time, "sleep", lambda seconds: real(0.05))
+    monkeypatch.setattr(installation.time, "sleep", lambda seconds: real(0.05))
     return tmp_path
 
 
@@ -39,38 +39,38 @@ def attempt(gpus: int = 1, ending: str | None = None) -> SimpleNamespace:
 def test_a_job_waits_for_the_driver_that_its_image_installs_at_its_first_boot(folder):
     again = attempt()
     program(folder / "nvidia-smi", f'echo >>{folder}/asked; [ "$(wc -l <{folder}/asked)" -gt 3 ]')
-    surroundings.await_driver(again)
+    installation.await_driver(again)
     assert len((folder / "asked").read_text().splitlines()) == 4
     assert len(again.said) == 1 and "installs at its first boot" in again.said[0]
 
 
 def test_nobody_waits_for_a_driver_that_is_there_or_that_no_job_wants(folder):
     program(folder / "nvidia-smi", "exit 9")
-    surroundings.await_driver(attempt(gpus=0))
+    installation.await_driver(attempt(gpus=0))
     (folder / "install-driver.sh").unlink()
-    surroundings.await_driver(attempt())
+    installation.await_driver(attempt())
     (folder / "install-driver.sh").touch()
     program(folder / "nvidia-smi", "exit 0")
     there = attempt()
-    surroundings.await_driver(there)
+    installation.await_driver(there)
     assert not there.said
 
 
 def test_a_driver_that_never_answers_fails_the_job_and_a_stop_ends_the_waiting(folder, monkeypatch):
     program(folder / "nvidia-smi", "exit 9")
     with pytest.raises(Stopped):
-        surroundings.await_driver(attempt(ending="kill"))
-    monkeypatch.setattr(surroundings, "DRIVER_SECONDS", 0)
-    with pytest.raises(surroundings.InstallationFailed, match="exit code 1: nvidia-smi"):
-        surroundings.await_driver(attempt())
+        installation.await_driver(attempt(ending="kill"))
+    monkeypatch.setattr(installation, "DRIVER_SECONDS", 0)
+    with pytest.raises(installation.InstallationFailed, match="exit code 1: nvidia-smi"):
+        installation.await_driver(attempt())
 
 
 def test_pip_is_installed_where_the_python_of_an_image_has_none(folder, monkeypatch):
     asked = []
     monkeypatch.setattr(boot, "apt_install", lambda machine, *names: asked.append(names))
     program(folder / "python", 'echo "No module named pip" >&2; exit 1')
-    surroundings.provide_pip(attempt(), dict(os.environ))
+    installation.provide_pip(attempt(), dict(os.environ))
     assert asked == [("python3-pip",)]
     program(folder / "python", "exit 0")
-    surroundings.provide_pip(attempt(), dict(os.environ))
+    installation.provide_pip(attempt(), dict(os.environ))
     assert len(asked) == 1

@@ -1,0 +1,96 @@
+"""Repos of today's shapes on machines: what uv.lock says is there, for every program that looks."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import WHEELHOUSE, Berg
+
+from berg.code import uv
+
+OFFLINE = f"UV_OFFLINE=1 UV_FIND_LINKS={WHEELHOUSE} PIP_FIND_LINKS={WHEELHOUSE}".split()
+PROJECT = """\
+[project]
+name = "proj"
+version = "1"
+requires-python = ">=3.9"
+dependencies = ["tinytwo"]
+[project.optional-dependencies]
+cpu = ["tinyone==1.0"]
+gpu = ["tinyone==2.0"]
+[tool.uv]
+find-links = ["wheels"]
+conflicts = [[{extra = "cpu"}, {extra = "gpu"}]]
+"""
+SHOW = """\
+import sys, tinyone, tinytwo
+print("tinyone", tinyone.version, "in", sys.prefix.rpartition("/")[2])
+"""
+
+
+def make_wheel(folder: Path, name: str, version: str = "1.0") -> None:
+    """Write a wheel that holds a module with a version, and nothing else."""
+    folder.mkdir(exist_ok=True)
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}.py", f"version = '{version}'\n")
+        about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        wheel.writestr(f"{info}/METADATA", about)
+        kind = "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr(f"{info}/WHEEL", kind)
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture(scope="session")
+def uv_program(tmp_path_factory) -> Path:
+    """Return uv for this computer, which makes the tests' locks."""
+    program = tmp_path_factory.mktemp("uv") / "uv"
+    with zipfile.ZipFile(WHEELHOUSE / uv.OF_MACHINES.name) as wheel:
+        program.write_bytes(wheel.read(f"uv-{uv.VERSION}.data/scripts/uv"))
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def locked(berg: Berg, uv_program: Path) -> Berg:
+    """Make the repo one with two modules, a lock, and extras that exclude each other."""
+    for name, version in (("tinyone", "1.0"), ("tinyone", "2.0"), ("tinytwo", "1.0")):
+        make_wheel(berg.repo / "wheels", name, version)
+    (berg.repo / "pyproject.toml").write_text(PROJECT)
+    (berg.repo / "prepare.py").write_text("")
+    (berg.repo / "show.py").write_text(SHOW)
+    make_lock(uv_program, berg.repo)
+    return berg
+
+
+def make_lock(program: Path, folder: Path) -> None:
+    cache = {"UV_CACHE_DIR": str(program.parent / "cache"), "UV_PYTHON": sys.executable}
+    command = [program, "lock", "--quiet", "--offline"]
+    subprocess.run(command, cwd=folder, env={**os.environ, **cache}, check=True)
+
+
+def run(berg: Berg, name: str, command: str, *more: str, cwd: str = ".") -> str:
+    """Run a job to its end; return what its command printed."""
+    given = [word for each in OFFLINE for word in ("--env", each)]
+    arguments = ["run", "-g", "0", "-n", name, *given, *more, "--wait", command]
+    done = berg(*arguments, cwd=berg.repo / cwd)
+    log = berg.log(name)
+    assert done.returncode == 0, f"{done.stderr}\n{log}"
+    return log.rpartition("Running:")[2].partition("\n")[2]
+
+
+def test_every_program_finds_what_the_lock_says(locked):
+    """By any way to start python, and although the command would be another sync without it."""
+    command = (
+        "python show.py; uv run show.py; uv run python show.py; mpi python show.py; "
+        "bash -c 'source .venv/bin/activate; python show.py'; "
+        "type -p uv pip; echo $VIRTUAL_ENV; git status --porcelain"
+    )
+    ran = run(locked, "lock", command, "--extra", "gpu")
+    assert ran.count("tinyone 2.0 in .venv\n") == 6, ran
+    assert "/root/berg/bin/uv\n/root/code/proj/.venv/bin/pip\n/root/code/proj/.venv\n" in ran
+    assert "??" not in ran, "an installation left the checkout dirty"
+    assert uv.OF_MACHINES.path in locked.objects(".berg/dist/")
