@@ -373,6 +373,8 @@ class State:
     idle: dict[str, str] = field(default_factory=dict)
     # step at which it was compared with its sweep -> its value there, of which less is better
     rungs: dict[str, float] = field(default_factory=dict)
+    # machines that could not delete themselves -> when they last said so
+    undeleted: dict[str, str] = field(default_factory=dict)
     elsewhere: str = ""  # other folders under berg_results that it wrote to, in words
     lost: str = ""  # what an attempt could not bring to the bucket, in words
     machine: str = ""
@@ -485,6 +487,9 @@ def check_state(state: State) -> None:
         gate.check_time(time)
     gate.check_resource(state.machine)
     gate.check_resource(state.zone)
+    for name, since in state.undeleted.items():
+        gate.check_resource(name)
+        gate.check_time(since)
 
 
 def metadata_path(name: str) -> str:

@@ -91,7 +91,7 @@ def run(attempt: Attempt) -> None:
     if attempt.state.final:
         attempt.say(f"Job {attempt.name} is {attempt.state.state} already; nothing to do")
         if not attempt.state.job.kept:
-            attempt.machine.insist_on_deletion()
+            attempt.machine.insist_on_deletion(is_refused=bool(attempt.state.undeleted))
         return
     signal.signal(signal.SIGTERM, lambda *_: attempt.stop(SHUT_DOWN))
     api.notify = attempt.say
@@ -598,7 +598,8 @@ def delete_machines(attempt: Attempt) -> None:
         attempt.insist(lambda: attempt.member.host.delete_peers(this), saving.UNREACHABLE)
     # it comes with the deletion, and ends nothing that is left to do
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    attempt.machine.insist_on_deletion(is_chosen=True)
+    tell = functools.partial(notify.of_machine, attempt)
+    attempt.machine.insist_on_deletion(tell, is_chosen=True)
 
 
 def leave(attempt: Attempt, why: str) -> None:

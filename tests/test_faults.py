@@ -1088,10 +1088,12 @@ def test_a_machine_that_may_not_be_deleted(trial):
     zone = machine["zone"].rpartition("/")[2]
     console = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}/serialPort"
     assert (
-        "It is turned off instead. Delete it: berg reap"
+        "it is turned off instead, and its disk costs money. Delete it: berg reap"
         in trial.berg.cloud.call("GET", console)["contents"]
     )
     trial.berg.cloud.call("DELETE", "/_berg/faults")
+    listed = trial.berg("list").stdout
+    assert "machine is off, its disk costs money: berg reap" in listed, listed
     assert trial.berg("reap", "-y").returncode == 0
     assert "killed by signal 9" in trial.check("FAILED", 8)["reason"]
 

@@ -262,7 +262,7 @@ def test_a_box_that_is_off_costs_nothing_more_of_a_day():
     noon = spending.moment("2026-11-01T12:00:00Z")
     assert spending.until_midnight([(rates, True)], noon) == 0
     assert spending.until_midnight([(replace(rates, state="RUNNING"), True)], noon) == 60
-    assert spending.machine_hours(rates, is_there=True) == 0
+    assert spending.machine_hours(rates, running=1) == 0
 
 
 def test_a_price_that_is_not_known_is_said(monkeypatch):

@@ -29,7 +29,7 @@ def test_a_job_costs_from_its_worker_s_beginning_to_its_end():
         ["RUNNING", at("10:30")],
         ["SUCCEEDED", at("12:00")],
     )
-    assert spending.so_far(ran, is_there=False) == pytest.approx(2 * 2 * 4.0)
+    assert spending.so_far(ran, running=0) == pytest.approx(2 * 2 * 4.0)
 
 
 def test_what_waits_again_costs_nothing_meanwhile():
@@ -40,20 +40,31 @@ def test_what_waits_again_costs_nothing_meanwhile():
         ["RUNNING", at("16:00")],
         ["SUCCEEDED", at("17:00")],
     )
-    assert spending.machine_hours(resumed, is_there=False) == pytest.approx(2 * 2)
+    assert spending.machine_hours(resumed, running=0) == pytest.approx(2 * 2)
 
 
 def test_a_lost_job_counts_until_its_last_sign_of_life():
     lost = state(["RUNNING", at("10:00")], synced_until=at("10:45"))
-    assert spending.machine_hours(replace(lost, state="LOST"), is_there=False) == 2 * 0.75
+    assert spending.machine_hours(replace(lost, state="LOST"), running=0) == 2 * 0.75
 
 
 def test_a_machine_that_was_kept_goes_on_costing():
     kept = state(["RUNNING", at("10:00")], ["SUCCEEDED", at("11:00")])
-    assert spending.machine_hours(kept, is_there=True) == 2, "it is about to go"
     kept = replace(kept, job=replace(SUMMARY, kept=True))
-    assert spending.machine_hours(kept, is_there=False) == 2
-    assert spending.machine_hours(kept, is_there=True) > 3
+    assert spending.machine_hours(kept, running=0) == 2
+    assert spending.machine_hours(kept, running=1) > 3
+
+
+def test_machines_that_could_not_delete_themselves_cost_until_they_are_gone(monkeypatch):
+    monkeypatch.setattr(job, "now", lambda: at("15:00"))
+    over = state(["RUNNING", at("10:00")], ["SUCCEEDED", at("11:00")])
+    left = replace(over, undeleted={"a-0": at("13:00"), "a-1": at("13:30")})
+    assert spending.machine_hours(left, running=2) == 2 + 2 * 4
+    assert spending.machine_hours(left, running=0) == 2 + 2 + 2.5, "until their last sign of life"
+    forged = replace(over, undeleted={"a-0": "2099-01-01T00:00:00Z"})
+    assert spending.machine_hours(forged, running=0) == 2 + 4, "no longer than until now"
+    lost = replace(state(["RUNNING", at("10:00")]), state="LOST")
+    assert spending.machine_hours(lost, running=1) == 2 * 5, "counted once"
 
 
 @pytest.mark.parametrize(

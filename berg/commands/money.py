@@ -77,7 +77,7 @@ def costs_(everybody: bool, spend_cap: int | None, as_json: bool) -> None:
 
     user = None if everybody else settings.user
     entries = jobs.overview(settings, user, say=say)
-    told = [(each.state, bool(each.machines)) for each in entries if each.state]
+    told = [(each.state, each.running) for each in entries if each.state]
     weeks = spending.weeks(told)
     there = standing.everything(settings)
     if as_json:

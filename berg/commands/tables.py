@@ -378,9 +378,12 @@ def notes_of(entry: "Entry") -> list[str]:
 
 
 def waits_of(entry: "Entry") -> list[str]:
-    """Return what a job's machines wait for, and whose node is silent, each thing once."""
+    """Return what a job's machines wait for, whose node is silent, and that machines are left, each
+    thing once.
+    """
     waits = {machine.note: f"{machine.name} waits: {machine.note}" for machine in entry.machines}
     waits |= {machine.silence: f"{machine.name}: {machine.silence}" for machine in entry.machines}
+    waits |= {entry.left: entry.left}
     waits.pop("", None)
     return list(waits.values())
 

@@ -20,6 +20,7 @@ from berg.google.storage import Bucket
 from berg.inventory import Machine
 from berg.laptop import names, spending
 from berg.states import Stored
+from berg.words import dollars
 
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
 BETWEEN_ZONES = (
@@ -34,6 +35,7 @@ OFF = (
 GOING = ("STOPPING", *OFF)
 LATELY = 0.5  # seconds for which a list of a sweep's machines serves all who wait for its jobs
 LISTING = threading.Lock()  # of who begins one
+LEFT_AFTER = 300  # seconds after a job's end, when its machine should be gone
 LEAVING = 180  # seconds for machines of a job that is over to go
 # What boot.py says on the serial console, among the kernel's lines: as startup script of the old
 # guest agent, of the new one, and as a unit.
@@ -131,7 +133,32 @@ class Entry:
             return None
         if self.parts:
             return spending.total(part.usd for part in self.parts)
-        return spending.so_far(self.state, bool(self.machines))
+        return spending.so_far(self.state, self.running)
+
+    @property
+    def running(self) -> int:
+        """How many of its machines are not off."""
+        return sum(machine.status not in OFF for machine in self.machines)
+
+    @property
+    def left(self) -> str:
+        """What is to be said of machines that should have deleted themselves after the job."""
+        state = self.state
+        if state is None or not state.final or state.job.kept or not self.machines:
+            return ""
+        if state.job.place == "gke" or self.sweep:
+            return ""
+        is_old = spending.between(state.finished_at, job.now()) > LEFT_AFTER
+        if not self.running:
+            return "machine is off, its disk costs money: berg reap" * bool(state.undeleted)
+        if not (state.undeleted or is_old):
+            return ""
+        hourly = spending.rate_of(state.job, state.zone)
+        costs = "at an unknown price"
+        if hourly is not None:
+            costs = f"{dollars(hourly * self.running)} an hour"
+        what = "machine still runs" if self.running == 1 else f"{self.running} machines still run"
+        return f"{what}: {costs}, berg reap"
 
     @property
     def group(self) -> job.Group:

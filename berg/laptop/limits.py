@@ -94,9 +94,9 @@ def question(plan: Plan, num_jobs: int = 0) -> str:
     return f"This may cost ${usd:,.0f}. Start it?"
 
 
-def vouched(config: Config, entries: list[Entry], today: str) -> list[tuple[job.State, bool]]:
-    """Return the states of my jobs that cost something on a day or may yet, and whether they have
-    machines.
+def vouched(config: Config, entries: list[Entry], today: str) -> list[tuple[job.State, int]]:
+    """Return the states of my jobs that cost something on a day or may yet, and how many of their
+    machines run.
 
     Any job may write another one's state. So what an hour costs, of how many machines and of whose
     comes from the job's metadata, which no machine can write, and no time is before the job was
@@ -104,7 +104,7 @@ def vouched(config: Config, entries: list[Entry], today: str) -> list[tuple[job.
     """
     midnight, now, bucket = f"{today}T00:00:00Z", job.now(), Bucket(config)
 
-    def check(each: Entry) -> tuple[job.State, bool] | None:
+    def check(each: Entry) -> tuple[job.State, int] | None:
         assert each.state
         try:
             this = states.read_job(bucket, each.name)
@@ -115,7 +115,7 @@ def vouched(config: Config, entries: list[Entry], today: str) -> list[tuple[job.
         history = [[name, min(max(at, this.created_at), now)] for name, at in each.state.history]
         synced = min(each.state.synced_until, now)
         state = replace(each.state, job=this.summary(), history=history, synced_until=synced)
-        return state, bool(each.machines)
+        return state, each.running
 
     counting = [
         each
@@ -124,7 +124,7 @@ def vouched(config: Config, entries: list[Entry], today: str) -> list[tuple[job.
         and (
             not each.state.final
             or each.machines
-            or spending.machine_hours(each.state, False, midnight) > 0
+            or spending.machine_hours(each.state, 0, midnight) > 0
         )
     ]
     with ThreadPoolExecutor(THREADS) as pool:

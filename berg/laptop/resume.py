@@ -177,6 +177,7 @@ def begun_anew(state: job.State) -> job.State:
         finished_at="",
         failures=0,
         ran_seconds=0,
+        undeleted={},
     )
 
 

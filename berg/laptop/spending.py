@@ -72,15 +72,15 @@ def rate_of(summary: job.Summary, zone: str) -> float | None:
     return max(summary.rates.values(), default=None)
 
 
-def so_far(state: job.State, is_there: bool, begin: str = "") -> float | None:
+def so_far(state: job.State, running: int, begin: str = "") -> float | None:
     """Return USD that a job's machines have cost since a moment; None if their price is unknown.
 
-    `is_there` says that it has machines at the moment.
+    `running` is how many machines it has at the moment that are not off.
     """
     hourly = rate_of(state.job, state.zone)
     if hourly is None:
         return None
-    return hourly * machine_hours(state, is_there, begin)
+    return hourly * machine_hours(state, running, begin)
 
 
 def total(costs: Iterable[float | None]) -> float | None:
@@ -93,17 +93,21 @@ def total(costs: Iterable[float | None]) -> float | None:
     return found
 
 
-def machine_hours(state: job.State, is_there: bool, begin: str = "") -> float:
-    """Return the hours that all machines of a job had it, or were kept after it, since a moment."""
+def machine_hours(state: job.State, running: int, begin: str = "") -> float:
+    """Return the hours that all machines of a job had it, or stayed after it, since a moment."""
     changes = [(name, max(since, begin)) for name, since in state.history]
     end = max([state.synced_until, *(since for _, since in changes)])
-    if is_there:
+    if running:
         end = job.now()
     spans = pairwise([*changes, ("", end)])
     seconds = sum(between(since, later) for (name, since), (_, later) in spans if name in PAID)
-    if is_there and state.final and state.job.kept:
-        seconds += between([("", end), *changes][-1][1], end)
-    return seconds * state.job.machines / 3600
+    seconds *= state.job.machines
+    if changes and changes[-1][0] in job.FINAL:
+        # Machines that stay after the job: kept, or ones that could not delete themselves.
+        over = changes[-1][1]
+        gone_at = [min(each, job.now()) for each in state.undeleted.values()][: state.job.machines]
+        seconds += sum(between(over, each) for each in [job.now()] * running or gone_at)
+    return seconds / 3600
 
 
 def between(since: str, later: str) -> float:
@@ -129,21 +133,21 @@ class Sum:
     usd: float = 0.0  # of those whose price is known
     unknown: int = 0  # jobs whose price is not
 
-    def add(self, state: job.State, is_there: bool) -> None:
+    def add(self, state: job.State, running: int) -> None:
         """Count one more job."""
-        cost = so_far(state, is_there)
+        cost = so_far(state, running)
         self.jobs += 1
-        self.hours += machine_hours(state, is_there)
+        self.hours += machine_hours(state, running)
         self.usd += cost or 0.0
         self.unknown += cost is None
 
 
-def on_day(told: list[tuple[job.State, bool]], day: str) -> Sum:
+def on_day(told: list[tuple[job.State, int]], day: str) -> Sum:
     """Return what jobs cost on the day in UTC that is not over, whenever they were submitted."""
     found = Sum(day, "")
-    for state, is_there in told:
-        hours = machine_hours(state, is_there, f"{day}T00:00:00Z")
-        cost = so_far(state, is_there, f"{day}T00:00:00Z")
+    for state, running in told:
+        hours = machine_hours(state, running, f"{day}T00:00:00Z")
+        cost = so_far(state, running, f"{day}T00:00:00Z")
         found.jobs += hours > 0
         found.hours += hours
         found.usd += cost or 0.0
@@ -151,7 +155,7 @@ def on_day(told: list[tuple[job.State, bool]], day: str) -> Sum:
     return found
 
 
-def until_midnight(told: list[tuple[job.State, bool]], now: datetime) -> float:
+def until_midnight(told: list[tuple[job.State, int]], now: datetime) -> float:
     """Return USD that jobs which are not over may still cost on the day of a moment, in UTC.
 
     That is what their machines may run by then; a job that has none yet counts as one that gets
@@ -161,12 +165,12 @@ def until_midnight(told: list[tuple[job.State, bool]], now: datetime) -> float:
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     left_today = (midnight - now).total_seconds() / 3600
     found = 0.0
-    for state, is_there in told:
+    for state, running in told:
         hours, summary = left_today, state.job
-        if state.state == job.STOPPED or (not is_there and (state.final or summary.sweep)):
+        if state.state == job.STOPPED or (not running and (state.final or summary.sweep)):
             continue
         if summary.max_run_seconds and not summary.sweep:
-            ran = machine_hours(state, is_there) / max(summary.machines, 1)
+            ran = machine_hours(state, running) / max(summary.machines, 1)
             hours = min(hours, max(summary.max_run_seconds / 3600 - ran, 0))
         found += (rate_of(summary, state.zone) or 0.0) * summary.machines * hours
     return found
@@ -182,12 +186,10 @@ def week_of(created_at: str) -> str:
     return datetime.fromordinal(monday).strftime("%Y-%m-%d")
 
 
-def weeks(told: list[tuple[job.State, bool]]) -> list[Sum]:
-    """Return sums by week and user, the newest first, of states and whether their machines are
-    there.
-    """
+def weeks(told: list[tuple[job.State, int]]) -> list[Sum]:
+    """Return sums by week and user, the newest first, of states and their running machines."""
     found: dict[tuple[str, str], Sum] = {}
-    for state, is_there in told:
+    for state, running in told:
         key = (week_of(state.job.created_at), state.job.user)
-        found.setdefault(key, Sum(*key)).add(state, is_there)
+        found.setdefault(key, Sum(*key)).add(state, running)
     return sorted(found.values(), key=lambda each: (each.begins, each.usd), reverse=True)

@@ -35,6 +35,7 @@ import urllib.error
 import urllib.request
 import uuid
 import zipfile
+from collections.abc import Callable
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ CONSOLE_LINE = 8000  # bytes; the reader of a startup script's output gives up a
 FORBIDDEN_SECONDS = 900
 # for which other packages may be installed while a machine boots for the first time
 LOCKED_SECONDS = 600
+REFUSED_PAUSE = 600  # seconds between two tries to delete a machine after Google refused that
+MOST_UNDELETED = 10  # machines that a state names which could not delete themselves
 SYSTEMD = Path("/run/systemd/system")
 UNIT = """\
 [Unit]
@@ -293,14 +296,17 @@ class Machine:
         data: bytes | None = None,
         kind: str = "application/json",
         accepts: str = "identity",
+        patience: float | None = None,
     ) -> tuple[bytes, Message]:
         """Send a request as this machine's account; return content and headers of the answer."""
+        if patience is None:
+            patience = FORBIDDEN_SECONDS
         # A pod's account may have been let act as one of Google's just now.
         asked = METADATA + "instance/service-accounts/default/token"
         token = json.loads(request(asked, headers=FLAVOR, patience=FORBIDDEN_SECONDS)[0])
         headers = {"Authorization": "Bearer " + token["access_token"], "Content-Type": kind}
         headers["Accept-Encoding"] = accepts
-        return request(url, method, data, headers, patience=FORBIDDEN_SECONDS)
+        return request(url, method, data, headers, patience=patience)
 
     def object_url(self, name: str) -> str:
         base = self.endpoint or "https://storage.googleapis.com"
@@ -326,19 +332,35 @@ class Machine:
         upload = self.upload_url("uploadType=multipart" + query)
         self.call(upload, "POST", body, "multipart/related; boundary=" + cut)
 
-    def delete(self, alone: bool = False) -> None:
-        """Delete this machine, with the group that would replace it if it belongs to one and this
-        is not `alone`.
+    def group(self) -> str:
+        """Return the path below the project of the group that keeps this machine; "" if none does.
+
+        It is what Google says here, whatever the job is called.
         """
-        base = self.endpoint or "https://compute.googleapis.com"
-        project = f"{base}/compute/v1/projects/{self.project}"
         owner = metadata("instance/attributes/created-by", default="")
-        if "/instanceGroupManagers/" not in owner or alone:
-            self.call(f"{project}/zones/{self.zone}/instances/{self.name}?{request_id()}", "DELETE")
+        if "/instanceGroupManagers/" not in owner:
+            return ""
+        return owner.split("/", 2)[2]  # behind "projects/NUMBER/"
+
+    def ask_compute(self, method: str, path: str, patience: float) -> None:
+        """Send a request to Compute Engine, once however often it is sent."""
+        base = self.endpoint or "https://compute.googleapis.com"
+        path += f"{'&' if '?' in path else '?'}requestId={uuid.uuid4()}"
+        url = f"{base}/compute/v1/projects/{self.project}/{path}"
+        self.call(url, method, patience=patience)
+
+    def delete(self, alone: bool = False, patience: float | None = None) -> None:
+        """Delete this machine, with the group that would replace it if it belongs to one and this
+        is not `alone`. For `patience` seconds 403 may pass.
+        """
+        if patience is None:
+            patience = FORBIDDEN_SECONDS
+        group = "" if alone else self.group()
+        if not group:
+            self.ask_compute("DELETE", f"zones/{self.zone}/instances/{self.name}", patience)
             return
         try:
-            group = owner.split("/", 2)[2]  # behind "projects/NUMBER/"
-            self.call(f"{project}/{group}?{request_id()}", "DELETE")
+            self.ask_compute("DELETE", group, patience)
         except urllib.error.HTTPError as error:
             if error.code != 400:
                 raise  # else another machine of the group asked for it already
@@ -390,30 +412,65 @@ class Machine:
                 console(f"Trouble while this machine is kept on: {error}")
             time.sleep(LOOKING)
 
-    def insist_on_deletion(self, is_chosen: bool = False) -> None:
-        """Delete this machine whatever it takes. One that may not is turned off: then it costs its
-        disk alone. Keep a devbox, unless a person killed it or its deletion `is_chosen`.
+    def insist_on_deletion(
+        self,
+        tell: Callable[[str], None] | None = None,
+        is_refused: bool = False,
+        is_chosen: bool = False,
+    ) -> None:
+        """Delete this machine whatever it takes; with `is_refused` Google refused it before. Keep a
+        devbox, unless a person killed it or its deletion `is_chosen`.
 
-        The power goes when this process has ended, as all of its unit must.
+        Where Google refuses it for a quarter of an hour, the job's state says so, `tell` gets it in
+        words, and this tries again every ten minutes.
         """
         if self.box and not (is_chosen or self.is_killed()):
             self.keep()
             return
-        pause = 1.0
+        pause, longest, patience = 1.0, 60, 0 if is_refused else None
         while True:
             try:
-                self.delete()
+                self.delete(patience=patience)
                 return
-            except urllib.error.HTTPError as error:
-                self.say(f"The machine could not be deleted: {error}")
-                if error.code == 403:  # and was for a quarter of an hour
-                    self.say("It is turned off instead. Delete it: berg reap")
-                    if self.turn_off():
-                        sys.exit()
             except Exception as error:
-                self.say(f"The machine could not be deleted: {error}")
+                if patience is None:
+                    self.say(f"The machine could not be deleted: {error}")
+                if getattr(error, "code", 0) == 403:
+                    self.outlast_refusal(tell if patience is None else None)
+                    pause, longest, patience = REFUSED_PAUSE, REFUSED_PAUSE, 0
             time.sleep(pause)
-            pause = min(pause * 2, 60)
+            pause = min(pause * 2, longest)
+
+    def outlast_refusal(self, tell: Callable[[str], None] | None) -> None:
+        """Cost as little as may be, and say so; exit if nothing is left to do.
+
+        A group would re-create a machine that is turned off, so that one in a group stays on,
+        unless the group may be emptied. The power goes when this process has ended, as all of its
+        unit must.
+        """
+        group = self.group()
+        what = "is turned off instead, and its disk costs money"
+        if group:
+            what = "runs on, and costs money"
+            try:
+                self.ask_compute("POST", f"{group}/resize?size=0", 0)
+                self.say("The group has no machine any more. Delete it: berg reap")
+                sys.exit()
+            except urllib.error.HTTPError as error:
+                if tell:
+                    self.say(f"The group could not be emptied: {error}")
+        try:
+            mark_undeleted(self)
+        except Exception as error:
+            self.say(f"The state could not be written: {error}")
+        if tell:
+            text = f"{self.name} of {self.job} may not delete itself: it {what}"
+            text += ". Delete it: berg reap"
+            self.say(text)
+            tell(text)
+        if not group and self.turn_off():
+            sys.exit()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 
     def turn_off(self) -> bool:
         """Turn this machine off, as soon as this process has ended; return whether that works."""
@@ -439,7 +496,7 @@ class Pod(Machine):
         """Return what the node's metadata server knows, with the pod's annotations."""
         return {**super().instance_now(), "attributes": pod_annotations()}
 
-    def delete(self, alone: bool = False) -> None:
+    def delete(self, alone: bool = False, patience: float | None = None) -> None:
         """Do nothing: a pod is gone when its process has ended."""
 
 
@@ -466,11 +523,6 @@ def this_machine() -> Machine:
     if POD:
         return Pod()
     return Machine()
-
-
-def request_id() -> str:
-    """Return a query that lets Compute Engine do a retried request once."""
-    return f"requestId={uuid.uuid4()}"
 
 
 def install(machine: Machine) -> tuple[str, Path]:
@@ -662,11 +714,35 @@ def record(machine: Machine, reason: str, begins: bool = False, **changes: Any) 
         state["attempt"] += 1
         begun = [str(state["attempt"]), now, before[:WHY]]
         state["attempts"] = [*state.get("attempts", []), begun][-ATTEMPTS:]
-    text = json.dumps(state)
-    machine.write(name, text.encode(), {"state": text}, "&ifGenerationMatch=" + generation)
+    write_state(machine, state, generation)
     is_over = state["state"] in FINAL
     if is_over and state.get("job", {}).get("secrets") and not machine.sweep:
         delete_secrets(machine)
+
+
+def write_state(machine: Machine, state: dict[str, Any], generation: str) -> None:
+    """Write the job's state in place of the one that was read."""
+    text, condition = json.dumps(state), "&ifGenerationMatch=" + generation
+    machine.write(state_path(machine), text.encode(), {"state": text}, condition)
+
+
+def mark_undeleted(machine: Machine) -> None:
+    """Write into the state of a job that is over that this machine is still there."""
+    for pause in (1, 3, 10, 0):
+        content, generation = machine.read(state_path(machine))
+        state = json.loads(content)
+        marks = state.get("undeleted", {})
+        if state["state"] not in FINAL or len({*marks, machine.name}) > MOST_UNDELETED:
+            return
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        state["undeleted"] = {**marks, machine.name: now}
+        try:
+            write_state(machine, state, generation)
+            return
+        except urllib.error.HTTPError as error:
+            if error.code != 412 or not pause:  # another machine of the job wrote meanwhile
+                raise
+        time.sleep(pause)
 
 
 def state_path(machine: Machine) -> str:

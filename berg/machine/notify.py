@@ -79,6 +79,14 @@ def of_job(attempt: Attempt, ending: Ending) -> None:
         attempt.say(f"The webhook of --notify was not told: {why}")
 
 
+def of_machine(attempt: Attempt, text: str) -> None:
+    """Notify the webhook that a machine of a job that is over stays."""
+    if attempt.webhook and attempt.leads:
+        about = {"job": attempt.name, "user": attempt.job.created_by}
+        if why := send(attempt.webhook, text, about, PATIENCE):
+            attempt.say(f"The webhook of --notify was not told: {why}")
+
+
 def of_sweep(
     config: Config, name: str, states: dict[str, State], say: Callable[[str], None]
 ) -> None:

@@ -162,7 +162,7 @@ def job_row(frame: Frame, each: jobs.Entry, is_sweep: bool) -> Html:
     box = tick(frame, name) if known else None
     lines = [each.summary.note]
     if each.state:
-        lines += [each.state.reason, words.attempt(each.state)]
+        lines += [each.state.reason, words.attempt(each.state), each.left]
     said = [tag("small", line, class_="reason") for line in lines if line]
     age = tag("td", moment(each.created_at), data_value=each.created_at)
     ran = each.state.ran_seconds if each.state else 0
@@ -281,6 +281,7 @@ def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
         ("By", entry.user),
         ("Sweep", sweep),
         ("Machine", machine),
+        ("Left", entry.left),
     ]
 
 
