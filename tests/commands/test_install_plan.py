@@ -130,6 +130,7 @@ def test_no_repo_takes_a_secret_of_this_computer(berg):
 
 
 def test_a_job_records_its_installation_and_a_rerun_takes_it(berg, index):
+    berg.cloud.call("POST", "/_berg/settings", {"boot": 0})  # its machine runs nothing
     lock(write(berg.repo, SHAPES["extras-in-conflict"]), index)
     ran = berg("run", "-g", "0", "-n", "first", "--json", TRAIN)
     assert json.loads(ran.stdout)["install"]["steps"] == [
