@@ -67,6 +67,7 @@ lint: $(VENV)/lint
 	$(BIN)/mypy
 	$(BIN)/mypy --platform darwin --follow-imports=silent berg
 	$(BIN)/python tools/ease.py
+	$(BIN)/python tools/words.py
 
 # Write docs/commands.md anew, from what the commands say of themselves, and the pictures of the page, where Chromium is.
 docs: $(VENV)/demo
