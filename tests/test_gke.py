@@ -796,6 +796,10 @@ def test_what_a_cluster_cannot_do_is_said_in_a_sentence(berg, kube, words, says)
         (["create", "x", "--disk-gb", "5"], "--disk-gb 5 is not possible"),
         (["create", "x", "--disk-type", "floppy"], "--disk-type floppy: there are pd-standard"),
         (["create", "x", "-t", "v100", "--zone", "us-central1-x"], "us-central1-x"),
+        (
+            ["create", "x", "-t", "h200", "--spot", "--zone", "us-central1-ai1a"],
+            "us-central1-ai1a is a zone for accelerators alone",
+        ),
         (["status", "nosuch"], "there is no cluster 'nosuch'"),
         (["status", "us-central1-a/nosuch"], "berg cluster create nosuch --zone us-central1-a;"),
         (["delete", "nosuch", "-y"], "there is no cluster 'nosuch'"),
@@ -806,6 +810,16 @@ def test_clusters_that_cannot_be_are_refused_in_a_sentence(berg, words, says):
     done = berg("cluster", *words)
     assert done.returncode == 1 and says in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_zone_for_accelerators_alone_is_not_the_place_of_a_cluster(cloud):
+    """It sorts before the region's other zone that has these GPUs."""
+    wanted = clusters.Wanted(gpu_type="h200", spot=True)
+    try:
+        place = clusters.create(cloud.settings("any"), "beside-ai", wanted, print)
+        assert place == "us-central1-b/beside-ai"
+    finally:
+        clusters.delete(cloud.settings("any"), "beside-ai", print)
 
 
 def test_a_cluster_that_is_not_bergs_is_left_alone(berg, cloud, kube):

@@ -10,6 +10,7 @@ berg's jobs.
 
 import contextlib
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -44,6 +45,7 @@ MOST_NODE_HOURS = 2880  # 120 days, the most that Google takes
 DISK_TYPES = ("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced")
 NODE_ROLE = "roles/container.defaultNodeServiceAccount"
 POOLS_NOT_FOR_JOBS = (container.SYSTEM, container.CACHE)
+AI_ZONE = re.compile(r"-ai\d+[a-z]$")  # such as us-central1-ai1a
 EXEC_API = "client.authentication.k8s.io/v1beta1"
 
 Say = Callable[[str], None]
@@ -155,7 +157,7 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         config, location = as_its_nodes(config, there), there["location"]
     else:
         zones = [wanted.zone] if wanted.zone else config.zones
-        location = offers.zones_with(config, shape, zones, False)[0]
+        location = place_of(offers.zones_with(config, shape, zones, False))
     place, pool = f"{location}/{name}", pool_for(config, shape, wanted)
     kind = f"{wanted.tpu or shape}, spot" if wanted.spot else str(wanted.tpu or shape)
     try:
@@ -177,6 +179,19 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         say_incomplete(name, location, wanted, say)
         raise
     return place
+
+
+def place_of(zones: list[str]) -> str:
+    """Return the first of these zones that takes a cluster's control plane and its small pool: AI
+    zones have machines with accelerators alone. Raise BergError if none does.
+    """
+    usual = [zone for zone in zones if not AI_ZONE.search(zone)]
+    if not usual:
+        raise BergError(
+            f"{zones[0]} is a zone for accelerators alone: it takes no cluster's own machines. "
+            "Name another one: --zone"
+        )
+    return usual[0]
 
 
 def shape_of(wanted: Wanted) -> accelerators.Shape:
