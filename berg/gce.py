@@ -6,7 +6,7 @@ for machines that Google makes anew.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,24 @@ STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"
 MOST_REGIONS = 3  # in which a machine waits for room
 FLEX_SECONDS = 7200  # for which Google waits for room, at most
 warm_up = instances.import_compute
-machines = instances.find
 waiting = groups.waiting
 set_metadata = instances.set_metadata
 console = instances.serial_output
 proxy, shell = instances.tunnel, instances.no_shell
 login = instances.login
+
+
+def machines(
+    config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = (), *, zone: str = ""
+) -> list[Machine]:
+    """Return machines as `Place.machines` says. Of those of a job that is named Compute Engine
+    vouches for each; in a list of all their names count.
+    """
+    found = instances.find(config, jobs, sweeps, zone=zone)
+    if not jobs:
+        return found
+    with ThreadPoolExecutor(16) as pool:
+        return list(pool.map(lambda each: instances.vouched(config, each), found))
 
 
 # --- what there is for a spec

@@ -21,6 +21,7 @@ class Machine:
     machine_type: str = ""
     model: str = "STANDARD"  # how it is paid for, in the API's words
     disk_gb: int = 0  # of all of its disks
+    account: str = ""  # that it acts as
     place: str = "gce"
     pod: str = ""  # its name in Kubernetes, where it is a pod
     note: str = ""  # what it waits for, in words

@@ -738,6 +738,90 @@ def test_cards_of_strangers_open_no_machine(berg, rows):
     )
 
 
+def create(
+    berg: Berg, name: str, account: str, zone: str = "us-central1-b", **more: object
+) -> None:
+    """Create a machine as a colleague may, with the labels of a job of the tester's."""
+    labels = {"berg": "1", "berg-job": "box", "berg-user": "tester", "berg-kind": "devbox"}
+    labels["berg-bucket"] = berg.bucket_name
+    disk = {"initializeParams": {"sourceImage": IMAGE}, "boot": True, "autoDelete": True}
+    body = {
+        "name": name,
+        "labels": labels,
+        "machineType": f"zones/{zone}/machineTypes/e2-small",
+        "disks": [disk],
+        "networkInterfaces": [{"network": "global/networks/default"}],
+        "serviceAccounts": [{"email": account, "scopes": [SCOPE]}],
+        "metadata": {"items": [{"key": "berg-bucket", "value": berg.bucket_name}]},
+    }
+    path = f"/compute/v1/projects/berg-local/zones/{zone}/instances"
+    berg.cloud.call("POST", path, {**body, **more})
+    there = f"{path}/{name}"
+    wait_for(lambda: berg.cloud.call("GET", there)["status"] == "RUNNING", 30, name)
+
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+POSING = {
+    "with another name and the job's label": "a-box",
+    "with a name as a group gives it, which no group created": "box-ab12",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(sshd.obstacle()), reason="no ssh into machines here")
+def test_a_machine_that_poses_as_a_jobs_is_not_entered(berg, rows, account):
+    assert berg("devbox", "-g", "0", "-n", "box", "--zone", "us-central1-a").returncode == 0
+    for name in POSING.values():
+        create(berg, name, account)
+    entered = berg("ssh", "box", "--", "hostname")
+    assert (entered.returncode, entered.stdout) == (0, "box\n"), entered.stderr
+    assert berg("ssh-config").stdout == "box\n"
+    listed = {each["name"]: each for each in json.loads(berg("list", "--json").stdout)}
+    # In a list of all, a name as a group gives it is enough; nothing is done for that.
+    assert {each["name"] for each in listed["box"]["instances"]} <= {"box", "box-ab12"}
+    assert listed["a-box"]["state"] is None
+    assert berg("kill", "box", "--now", "-y").returncode == 0
+    left = berg.machines()
+    for what, name in POSING.items():
+        assert name in left
+        rows.append(
+            (
+                f"another user of the bucket, to create a machine {what}",
+                "no command takes it for the job's: ssh, ssh-config, sync, kill",
+            )
+        )
+    refused = berg("ssh", "box", "--", "hostname")
+    assert refused.returncode == 1 and "box has no machine any more" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_machine_of_another_account_is_not_entered(berg, rows, account):
+    """The tester's machines act as an account of the tester's own; a colleague's cannot."""
+    own = "berg-worker-tester@berg-local.iam.gserviceaccount.com"
+    settings = json.loads((berg.home / "berg.json").read_text())
+    grants.create_account(replace(berg.cloud.settings(), service_account=own))
+    settle(berg.cloud)
+    berg.write_config(**{**settings, "service_account": own})
+    record(berg, "box")
+    state = json.loads(berg.bucket.read(job.state_path("box")))
+    state |= {"state": "RUNNING", "exit_code": None, "started_at": job.now()}
+    state["job"]["user"] = "tester"
+    berg.bucket.write(job.state_path("box"), text := json.dumps(state), metadata={"state": text})
+    create(berg, "box", account)
+    refused = berg("ssh", "box", "--", "hostname")
+    assert refused.returncode == 1 and "another person may have created it" in refused.stderr
+    create(berg, "box", own, zone="us-central1-a")
+    listed = [each for each in json.loads(berg("list", "--json").stdout) if each["name"] == "box"]
+    assert sorted(each["zone"] for each in listed if each["state"]) == ["us-central1-a"]
+    assert sorted(each["zone"] for each in listed if not each["state"]) == ["us-central1-b"]
+    rows.append(
+        (
+            "another user of the bucket, to create a machine of the job's name in another zone",
+            "where your machines act as an account of your own: not entered",
+        )
+    )
+
+
 RECORDS = {
     "that is no JSON": b"{]",
     "that says it boots": json.dumps({"instance_id": "1", "introduced": False}).encode(),

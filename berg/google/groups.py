@@ -18,12 +18,11 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.google import api, grants, tpus
-from berg.google.instances import without_zones
+from berg.google.instances import base_name, without_zones
 from berg.words import plural
 
 PATIENCE = 60  # seconds to wait for the first word on whether there is room
 YOUNG = 3600  # seconds for which a template without a group stays
-MOST = 58  # characters of the name that members' names begin with
 # key of the label and of the metadata; all else is the same for jobs of the same kind
 OF_THE_JOB = "berg-job"
 # keys of the metadata that each job has its own values of
@@ -51,7 +50,7 @@ def requests(
     group: dict[str, Any] = {
         "name": name,
         "description": description(config),
-        "baseInstanceName": name[:MOST].rstrip("-"),
+        "baseInstanceName": base_name(name),
         "targetSize": 1,
         "instanceTemplate": (
             f"projects/{config.project}/global/instanceTemplates/{made_from['name']}"

@@ -12,6 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,9 @@ from berg.inventory import Login, Machine
 
 HOST_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
 LOGIN = re.compile(r"(\d{1,5}) (\d{1,5})", re.A)  # a machine's rank, and the port of its ssh server
+OF_JOBS = ("berg-job", "berg-sweep")  # labels
+MOST = 58  # characters of the name that a group's members' names begin with
+CREATED_BY: dict[str, str] = {}  # instance id -> the group that created it, which never changes
 RESERVED = "SPECIFIC_RESERVATION"  # what a machine consumes that names its reservation
 
 
@@ -46,14 +50,15 @@ def find(
     names. Of two of one name, in two zones, the newer one comes first.
 
     Who asks again and again names the zone: of lists of all zones a project has 750 a minute for
-    everybody together.
+    everybody together. A label that names a job is left out where the machine's name is none that
+    berg gives to that job's machines.
     """
     wanted = [f'(labels.berg-job="{name}")' for name in jobs]
     wanted += [f'(labels.berg-sweep="{name}")' for name in sweeps]
     wanted += [f'(name="{name}")' for name in names]
     fields = "name,id,zone,status,labels,creationTimestamp,guestAccelerators,networkInterfaces"
     fields += ",machineType,scheduling/provisioningModel,disks/diskSizeGb"
-    fields += ",reservationAffinity/consumeReservationType"
+    fields += ",reservationAffinity/consumeReservationType,serviceAccounts/email"
     listed = pages(
         config,
         f"/zones/{zone}/instances" if zone else "/aggregated/instances",
@@ -68,10 +73,46 @@ def find(
     for page in listed:
         scopes = [{"instances": page.get("items", [])}] if zone else page.get("items", {}).values()
         found += [
-            machine_of(instance) for scope in scopes for instance in scope.get("instances", [])
+            named(machine_of(instance))
+            for scope in scopes
+            for instance in scope.get("instances", [])
         ]
     found.sort(key=lambda machine: machine.created_at, reverse=True)
     return sorted(found, key=lambda machine: machine.name)
+
+
+def named(machine: Machine) -> Machine:
+    """Return a machine without its job where its name is none of that job's machines."""
+    job, sweep = machine.labels.get("berg-job", ""), machine.labels.get("berg-sweep", "")
+    names = [rf"{re.escape(job)}(-\d+)?", rf"{re.escape(base_name(job))}-[a-z0-9]{{4}}"]
+    if sweep:
+        names = [rf"{re.escape(sweep)}-machine-\d+"]
+    is_its = not (job or sweep) or any(re.fullmatch(each, machine.name) for each in names)
+    return machine if is_its else without_job(machine)
+
+
+def without_job(machine: Machine) -> Machine:
+    """Return a machine as one that belongs to no job: who creates one gives it any label."""
+    labels = {key: value for key, value in machine.labels.items() if key not in OF_JOBS}
+    return replace(machine, labels=labels)
+
+
+def base_name(job: str) -> str:
+    """Return what the names of machines begin with that a job's group makes."""
+    return job[:MOST].rstrip("-")
+
+
+def vouched(config: Config, machine: Machine) -> Machine:
+    """Return a machine without its job where it has the name of a group's member, and Compute
+    Engine does not say that the job's group created it.
+    """
+    job = machine.labels.get("berg-job", "")
+    if machine.place == "gke" or not job or re.fullmatch(rf"{re.escape(job)}(-\d+)?", machine.name):
+        return machine
+    if machine.id not in CREATED_BY:
+        CREATED_BY[machine.id] = (metadata(config, machine) or {}).get("created-by", "")
+    is_its = CREATED_BY[machine.id].endswith(f"/instanceGroupManagers/{job}")
+    return machine if is_its else without_job(machine)
 
 
 def machine_of(instance: dict[str, Any]) -> Machine:
@@ -88,9 +129,10 @@ def machine_of(instance: dict[str, Any]) -> Machine:
         created_at=instance["creationTimestamp"],
         external_ip=access[0].get("natIP", ""),
         internal_ip=interface.get("networkIP", ""),
-        place=instance.get("labels", {}).get("berg-place", "gce"),
+        place="tpu" if instance.get("labels", {}).get("berg-place") == "tpu" else "gce",
         machine_type=last_part(instance["machineType"]),
         model=model_of(instance),
+        account=(instance.get("serviceAccounts") or [{}])[0].get("email", ""),
         disk_gb=sum(int(disk.get("diskSizeGb", 0)) for disk in instance.get("disks", [])),
         gpus=", ".join(
             f"{gpu['acceleratorCount']} x {gpu['acceleratorType'].rpartition('-')[2]}"

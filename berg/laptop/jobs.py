@@ -15,7 +15,7 @@ from typing import Any
 
 from berg import BergError, job, places, states
 from berg.config import Config
-from berg.google import api
+from berg.google import api, grants
 from berg.google.storage import Bucket
 from berg.inventory import Machine
 from berg.laptop import names, spending
@@ -402,12 +402,22 @@ def entries_of(
         return said[machine.name]
 
     entries = [entry(config, each, owned, waiting, words) for each in stored]
+    return entries + (without_jobs(entries, owned) if others else [])
+
+
+def without_jobs(entries: list[Entry], owned: dict[str, list[Machine]]) -> list[Entry]:
+    """Return the machines that belong to none of these jobs and sweeps, and those that do not count
+    as their job's.
+    """
     known = {name for each in entries for name in (each.name, f"{each.sweep}/")}
-    if others:
-        entries += [
-            Entry(name.rstrip("/"), None, left) for name, left in owned.items() if name not in known
-        ]
-    return entries
+    counted = {each.id for found in entries for each in found.machines}
+    found = []
+    for name, left in owned.items():
+        if name not in known:
+            found.append(Entry(name.rstrip("/"), None, left))
+        elif not name.endswith("/"):
+            found += [Entry(each.name, None, [each]) for each in left if each.id not in counted]
+    return found
 
 
 def machines_of(entries: list[Entry]) -> list[tuple[Machine, Entry]]:
@@ -471,7 +481,7 @@ def entry(
     of a machine.
     """
     state, summary = stored.state, stored.state.job
-    machines, workers = owned.get(stored.name, []), []
+    machines, workers = of_its_person(config, summary, owned.get(stored.name, [])), []
     needed = machines
     if summary.sweep and not machines:  # whose machines are the sweep's
         workers = owned.get(f"{summary.sweep}/", [])
@@ -488,6 +498,22 @@ def entry(
     if seen.state == "LOST" and not state.final:
         seen = explained(config, stored, seen)
     return Entry(stored.name, seen, machines, stored, workers)
+
+
+def of_its_person(config: Config, summary: job.Summary, machines: list[Machine]) -> list[Machine]:
+    """Return a job's machines; of mine, where my machines act as an account of my own, only those
+    that do. Another person may have created the others: they count only where none of mine is
+    there, and ssh.py refuses to log in to them.
+    """
+    if summary.user != config.user or not grants.is_own(config):
+        return machines
+    own = [each for each in machines if each.place == "gke" or is_mine(config, each)]
+    return own if own and len(own) < len(machines) else machines
+
+
+def is_mine(config: Config, machine: Machine) -> bool:
+    """Return whether a machine acts as the account of the settings."""
+    return machine.account == config.service_account
 
 
 def explained(config: Config, stored: Stored, seen: job.State) -> job.State:

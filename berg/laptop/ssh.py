@@ -32,7 +32,7 @@ from pathlib import Path
 from berg import BergError, computer, gate, gce, job, places
 from berg import config as settings
 from berg.config import Config
-from berg.google import networks
+from berg.google import grants, networks
 from berg.google.instances import HOST_KEY
 from berg.google.storage import Bucket
 from berg.inventory import Login, Machine
@@ -244,9 +244,26 @@ def look(config: Config, name: str, say: Say) -> tuple[Target | None, str]:
         raise BergError(f"the machine {machine.name} is {status}")
     if machine.status != "RUNNING":
         return None, f"the machine {machine.name} is {machine.status}"
+    check_account(config, found, machine)
     if target := reach(config, found.name, machine, say):
         return target, ""
     return None, still_booting(machine, found.state)
+
+
+def check_account(config: Config, found: jobs.Entry, machine: Machine) -> None:
+    """Raise BergError for a machine that is mine by name and does not act as my own account: any
+    person who may create machines can give one that name and these labels.
+    """
+    says_mine = config.user in (found.user, machine.labels.get("berg-user"))
+    if machine.place == "gke" or not says_mine or not grants.is_own(config):
+        return
+    if not jobs.is_mine(config, machine):
+        raise BergError(
+            f"{machine.name} in {machine.zone} acts as {machine.account or 'no account'}, and your "
+            f"machines as {config.service_account}: another person may have created it. If it is "
+            "yours, of before your account changed, log in without berg: gcloud compute ssh "
+            f"root@{machine.name} --zone {machine.zone}"
+        )
 
 
 def without_machine(found: jobs.Entry) -> str:

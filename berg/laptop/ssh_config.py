@@ -18,8 +18,19 @@ from pathlib import Path
 from berg import BergError, places
 from berg import config as settings
 from berg.config import Config
+from berg.google.instances import vouched
 from berg.inventory import Machine
-from berg.laptop.ssh import Say, Target, as_path, keywords, pin, reach, require
+from berg.laptop.jobs import Entry
+from berg.laptop.ssh import (
+    Say,
+    Target,
+    as_path,
+    check_account,
+    keywords,
+    pin,
+    reach,
+    require,
+)
 
 OFF = {
     "ForwardAgent": "no",
@@ -72,6 +83,7 @@ def targets_of_mine(config: Config, say: Say) -> list[Target]:
 
     def reach_it(machine: Machine) -> Target | None:
         try:
+            check_account(config, Entry(machine.name, None, [machine]), machine)
             return reach(config, machine.labels.get("berg-job", machine.name), machine, say)
         except BergError as error:
             say(error.message)
@@ -83,6 +95,7 @@ def targets_of_mine(config: Config, say: Say) -> list[Target]:
         if machine.labels.get("berg-user") == config.user and machine.status == "RUNNING"
     ]
     with ThreadPoolExecutor(8) as pool:
+        running = list(pool.map(lambda each: vouched(config, each), running))
         targets = list(pool.map(reach_it, running))
     for machine, target in zip(running, targets, strict=True):
         if target:

@@ -32,7 +32,7 @@ from berg.plan import Choice, JobSpec, Offer, Plan
 PATIENCE = 1500  # seconds; Google may take 12 minutes to say that there is no room
 QUEUED = 60  # seconds without a machine, after which a slice by flex-start is in Google's queue
 TELL_INTERVAL = 60  # seconds between two notes on how far it is
-machines = instances.find
+machines = gce.machines
 set_metadata = gce.set_metadata
 let_in = gce.let_in
 console = gce.console
@@ -92,7 +92,7 @@ def requests(
     group = {
         "name": name,
         "description": groups.description(config),
-        "baseInstanceName": name[: groups.MOST].rstrip("-"),
+        "baseInstanceName": instances.base_name(name),
         "targetSize": 0,
         "instanceTemplate": (
             f"projects/{config.project}/global/instanceTemplates/{template['name']}"
