@@ -212,7 +212,8 @@ def test_a_machine_deletes_a_box_only_if_a_person_chose_that(
     attributes = {"berg-kill-box": "ada"} if is_killed else {}
     monkeypatch.setattr(boot.Machine, "instance", lambda self: {"attributes": attributes})
     for name, word in (("delete", "deleted"), ("turn_off", "off"), ("hold", "held")):
-        monkeypatch.setattr(boot.Machine, name, lambda self, word=word: done.append(word) or True)
+        did = lambda self, word=word, **patience: done.append(word) or True
+        monkeypatch.setattr(boot.Machine, name, did)
     monkeypatch.setattr(boot.Machine, "say", lambda self, text: None)
     machine.insist_on_deletion(is_chosen=is_chosen)
     assert done == [end]

@@ -456,7 +456,7 @@ class Machine:
                 self.ask_compute("POST", f"{group}/resize?size=0", 0)
                 self.say("The group has no machine any more. Delete it: berg reap")
                 sys.exit()
-            except urllib.error.HTTPError as error:
+            except OSError as error:
                 if tell:
                     self.say(f"The group could not be emptied: {error}")
         try:
