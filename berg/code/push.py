@@ -35,6 +35,8 @@ from berg.code.worktree import Stamp
 from berg.words import plural
 
 CODE = "/root/code"
+LOCK = "uv.lock"
+INSTALL = "/root/berg/install-again"  # a script of the worker's (machine/installation.py)
 # ms without a change that end a burst of saves; ms after which it is sent anyway
 STEP, LONGEST_BURST = (
     50,
@@ -223,6 +225,8 @@ def push(
     note(checkout, ours)
     checkout.has = dict(files)
     sent = sizes_of(lines, first)
+    if any(path.rpartition("/")[2] == LOCK for path in sent):
+        more += install(checkout, say)
     return Report(
         sorted(sent),
         sorted(gone),
@@ -231,6 +235,16 @@ def push(
         len(files) if first else 0,
         complaint + more,
     )
+
+
+def install(checkout: Checkout, say: Say) -> str:
+    """Install a lock that changed, where the job installed one; return what went wrong."""
+    if checkout.remote(["test", "-e", INSTALL]).returncode:
+        return ""
+    say(f"{checkout.name}: installing the changed {LOCK}")
+    done = checkout.remote(["bash", "-ec", f". {INSTALL} 2>&1"])
+    words: str = done.stdout.decode(errors="replace")
+    return f"{LOCK} could not be installed: {words}" if done.returncode else ""
 
 
 def announce(

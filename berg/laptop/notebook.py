@@ -75,6 +75,11 @@ def find_server(config: Config, target: Target) -> Server:
     """Return the Jupyter server of a machine; raise BergError with why there is none."""
     words = ssh.command(config, target, ["-o", "BatchMode=yes"], ["python3", "-"])
     done = run([ssh.require("ssh"), *words[1:]], SCRIPT)
+    if "there is no Jupyter in " in done.stderr:
+        raise BergError(
+            f"{target.machine} has no Jupyter in the environment of the repo, only in the image's "
+            f"python. Install it: uv add --dev jupyterlab, then berg sync {target.machine}"
+        )
     if "there is no Jupyter" in done.stderr:
         raise BergError(
             f"{target.machine} has no Jupyter. Install it: "

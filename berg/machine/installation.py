@@ -34,6 +34,7 @@ HEADERS = "import sys, sysconfig; print(sysconfig.get_path('include'), *sys.vers
 LAST = 20  # lines of a step's output in which the reason of its failure is looked for
 MOST = 300  # characters of such a line
 ERROR = re.compile(r"(error|fatal|E)\b.*:|\w+Error:|× ", re.I)
+CAUSE = "cause: "
 SCRIPT = "in a script that runs first: --install-script PATH"
 ADVICE = {  # pattern in what a step printed -> what to change
     r"\b40[13]\b|[Cc]redentials|could not read (Username|Password)|Authentication failed": (
@@ -59,7 +60,9 @@ class InstallationFailed(BergError):
     def __init__(self, code: int, words: list[str], output: str = ""):
         lines = [line.strip() for line in output.splitlines() if line.strip()][-LAST:]
         telling = [line for line in lines if ERROR.match(line)] or lines[-1:]
-        said = f": {telling[0][:MOST]}" if telling else ""
+        # uv says below an error what it comes from, the first cause last.
+        causes = [line for line in lines if line.startswith(CAUSE)][-1:]
+        said = "".join(f": {line.removeprefix(CAUSE)[:MOST]}" for line in telling[:1] + causes)
         advice = ""
         if output:
             found = (text for shown, text in ADVICE.items() if re.search(shown, "\n".join(lines)))

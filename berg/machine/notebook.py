@@ -59,6 +59,9 @@ def main() -> None:
     programs = [name for name in PAGES if shutil.which(name)]
     if not programs:
         sys.exit("there is no Jupyter")
+    venv = os.environ.get("VIRTUAL_ENV")
+    if venv and not (shutil.which(programs[0]) or "").startswith(venv + "/"):
+        sys.exit(f"there is no Jupyter in {venv}")
     found = servers()
     if not found:
         begin(programs[0])

@@ -74,3 +74,29 @@ def test_pip_is_installed_where_the_python_of_an_image_has_none(folder, monkeypa
     program(folder / "python", "exit 0")
     installation.provide_pip(attempt(), dict(os.environ))
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "said", "advice"),
+    [
+        (
+            "Using python\nerror: no wheel\n  cause: not there\n",
+            ": error: no wheel: not there",
+            "--install",
+        ),
+        ("  ERROR: HTTP error 403 for corp\n", "", "--install-secret NAME"),
+        ("x.c:1: fatal error: Python.h: No such file\n", "", "apt-get install -y python3-dev"),
+        ("setup.sh: line 3: cmake: command not found\n", "", "--install-script"),
+        (
+            "ERROR: Package 'x' requires a different Python; requires-python >=3.13\n",
+            "",
+            "--install uv",
+        ),
+        ("", "", ""),
+    ],
+)
+def test_a_step_that_fails_is_named_with_what_to_change(output, said, advice):
+    error = installation.InstallationFailed(2, ["uv", "sync"], output)
+    words = "the installation failed with exit code 2: uv sync"
+    assert error.message.startswith(words + said) and advice in error.message
+    assert "\n" not in error.message and error.code == 2
