@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -225,8 +225,7 @@ def push(
     note(checkout, ours)
     checkout.has = dict(files)
     sent = sizes_of(lines, first)
-    if any(path.rpartition("/")[2] == LOCK for path in sent):
-        more += install(checkout, say)
+    more += install(checkout, sent, say)
     return Report(
         sorted(sent),
         sorted(gone),
@@ -237,9 +236,10 @@ def push(
     )
 
 
-def install(checkout: Checkout, say: Say) -> str:
-    """Install a lock that changed, where the job installed one; return what went wrong."""
-    if checkout.remote(["test", "-e", INSTALL]).returncode:
+def install(checkout: Checkout, sent: Iterable[str], say: Say) -> str:
+    """Install a lock that was sent, where the job installed one; return what went wrong."""
+    changed = any(path.rpartition("/")[2] == LOCK for path in sent)
+    if not changed or checkout.remote(["test", "-e", INSTALL]).returncode:
         return ""
     say(f"{checkout.name}: installing the changed {LOCK}")
     done = checkout.remote(["bash", "-ec", f". {INSTALL} 2>&1"])
