@@ -10,7 +10,7 @@ SAMPLE ?= 20
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo wheel test slow examples test-versions foreign chaos hostile storm mutate bench lint docs clean
+.PHONY: demo wheel test test-berg slow examples test-versions foreign chaos hostile storm mutate bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
@@ -20,12 +20,17 @@ wheel: $(VENV)/demo
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 	@ls dist/berg-*.whl
 
-test: $(VENV)/test $(VENV)/wheelhouse
+test: test-berg
+	$(if $(PYTEST),,$(MAKE) -C localcloud test PYTHON=$(PYTHON) PROCESSES=$(PROCESSES))
+
+# The tests of berg alone, or of PYTEST.
+test-berg: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n $(PROCESSES) --dist worksteal $(PYTEST)
 
 # The tests that `make test` leaves out: of many machines, and of variants of what a quicker one looks at.
 slow: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n $(PROCESSES) --dist worksteal --slow $(PYTEST)
+	$(if $(PYTEST),,$(MAKE) -C localcloud slow PYTHON=$(PYTHON) PROCESSES=$(PROCESSES))
 
 # The examples, also those whose packages the tests do not bring along: Horovod takes some minutes to build. XLA=1 brings
 # torch_xla with the torch that it takes: 6 GB, where no index has one for CPUs alone.
@@ -75,20 +80,21 @@ docs: $(VENV)/demo
 	$(BIN)/python tools/screenshot.py docs
 
 clean:
+	$(MAKE) -C localcloud clean
 	rm -rf $(VENV) .demo build dist *.egg-info
 
 # Each stamp is a set of extras in the one virtual environment.
-$(VENV)/demo: setup.py
+$(VENV)/demo: setup.py localcloud/pyproject.toml
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || tools/require python3-venv
 	tools/require git
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -e '.[local,page]'
+	$(BIN)/pip install --quiet -e ./localcloud -e '.[page]'
 	touch $@
 
 $(VENV)/test: $(VENV)/demo
 	tools/require git git-lfs iproute2 openssh-client python3-pip python3-venv rsync
 	[ "$$(id -u)" != 0 ] || tools/require chromium docker-registry faketime nginx-light openmpi-bin openssh-server podman runc tmux
-	$(BIN)/pip install --quiet -e '.[local,page,test]'
+	$(BIN)/pip install --quiet -e './localcloud[test]' -e '.[page,test]'
 	touch $@
 
 $(VENV)/examples: $(VENV)/test berg/machine/horovod.sh
@@ -141,5 +147,5 @@ $(VENV)/mutate: $(VENV)/test $(VENV)/wheelhouse
 	touch $@
 
 $(VENV)/lint: $(VENV)/demo
-	$(BIN)/pip install --quiet -e '.[local,page,lint]'
+	$(BIN)/pip install --quiet -e ./localcloud -e '.[page,lint]'
 	touch $@

@@ -17,11 +17,9 @@ setup(
     long_description=(here / "README.md").read_text(),
     long_description_content_type="text/markdown",
     python_requires=">=3.10",
-    packages=find_packages(include=["berg", "berg.*", "localcloud", "localcloud.*"]),
+    packages=find_packages(include=["berg", "berg.*"]),
     package_data={
         "berg.laptop": ["nginx.conf"],
-        "localcloud.machines": ["*.sh"],
-        "localcloud.kubernetes": ["*.sh"],
         "berg.machine": ["guard/sitecustomize.py", "horovod.sh"],
         "berg.watch": ["figures.js", "page.css", "page.js"],
     },
@@ -39,14 +37,6 @@ setup(
         "page": ["plotly>=6"],  # the charts of berg page: its script is in its wheel
         "tensorboard": ["tensorboard>=2.21"],  # for berg tensorboard
         "profile": ["tensorboard>=2.21", "xprof>=2.20"],  # the same with the tab Profile
-        # The embedded cloud: a web server, Google's discovery documents to check requests against,
-        # and for its TLS.
-        "local": [
-            "aiohttp>=3.9",
-            "cryptography>=41",
-            "google-api-python-client>=2.202",
-            "lightkube-models>=1.30",
-        ],
         "test": [
             "pytest>=8",
             "pytest-timeout>=2.3",
@@ -71,7 +61,5 @@ setup(
             "berg = berg.cli:main",
             "berg-worker = berg.worker:main",
         ],
-        # By its module's name, so that `-p localcloud.pytest_plugin` is the same plugin.
-        "pytest11": ["localcloud.pytest_plugin = localcloud.pytest_plugin"],
     },
 )

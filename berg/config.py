@@ -183,10 +183,22 @@ class Config:
         try:
             socket.create_connection((address.hostname or "", address.port or 80), 1).close()
         except OSError:
-            from localcloud import control
-
             plain.echo(f"Starting the embedded cloud at {self.endpoint}", err=True)
-            control.start(local_folder(), address.port or 0)
+            embedded_cloud().start(local_folder(), address.port or 0)
+
+
+def embedded_cloud() -> Any:
+    """Return the module that starts and stops the embedded cloud; raise BergError where that is not
+    installed.
+    """
+    try:
+        from localcloud import control
+    except ModuleNotFoundError:
+        raise BergError(
+            "the embedded cloud is not installed. Install it from berg's repository: "
+            "pip install /path/to/berg/localcloud"
+        ) from None
+    return control
 
 
 def read_file() -> dict[str, Any]:

@@ -13,21 +13,20 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import cloud_fixtures
 import empty_home
 import forked
-import local_kube
 import loopback
 import pytest
 import requests
+from cloud_fixtures import POLICY_3, USUAL, WHEELHOUSE, kube, settle, shared, wait_for
 from hypothesis import settings
 from memory_bucket import Memory
 
@@ -35,7 +34,6 @@ from berg import BergError, config
 from berg.code import dist, uv
 from berg.code import packages as archive
 from berg.google import grants, rights, storage
-from localcloud import control
 
 HOME = empty_home.enter()
 # the computer may be busy
@@ -44,40 +42,7 @@ settings.load_profile("patient")
 # a shell may have started the tests with it ignored
 signal.signal(signal.SIGINT, signal.default_int_handler)
 WITNESS = loopback.enter()
-# What pip needs to build a package and to install berg; `make test` fetches it, because the
-# machines have no network.
-WHEELHOUSE = Path(sys.prefix) / "wheelhouse"
 BAD_ANSWERS = (400, 500, 501)  # what the embedded cloud says to requests that Google would not take
-# Asks for a policy with its conditions, without which a policy that has some cannot be written back.
-POLICY_3 = {"options": {"requestedPolicyVersion": 3}}
-# The embedded cloud's settings in tests, where they are not those that it begins with: grants and
-# new accounts are late, as Google's are by minutes; clusters are in a hurry.
-USUAL = {
-    **{
-        "delay": 0,
-        "hurry": 1,
-        "metadata_delay": 0,
-        "grant_delay": 2,
-        "account_delay": 2,
-        "enable_delay": 0,
-        "first_boot": 30,
-        "image_delay": 0,
-        "prepared": 1,  # how the worker came to a machine makes no difference to what happens later
-        "grace": None,
-    },
-    **{
-        "heavy_reads": 750,
-        "minute": 60,
-        "operation": 0.2,
-        "give_up": 3,
-        "driver_delay": 0,
-        "scale_down": 600,
-        "node_grace": 40,
-        "repair": 600,
-        "eviction": 300,
-    },
-    **{"backoff": 0.3, "restart": 0.3, "scale_retry": 1.0},
-}
 # 400: under way
 DELETED_TWICE = (
     "compute.regionInstanceGroupManagers.delete",
@@ -224,14 +189,8 @@ def undone(request):
         request.getfixturevalue("cloud").settle_down()
 
 
-@dataclass
-class Cloud:
-    """The embedded cloud of this test process, and its control plane."""
-
-    folder: Path
-    url: str
-    # Which server has the usual settings, and no other by the control plane since.
-    settled: bytes = b""
+class Cloud(cloud_fixtures.Cloud):
+    """The embedded cloud of this test process, with berg's settings for it."""
 
     def settings(self, bucket: str = "") -> config.Config:
         values = {"project": "berg-local", "bucket": bucket, "endpoint": self.url}
@@ -243,68 +202,11 @@ class Cloud:
     def session(self):
         return self.settings().session
 
-    def call(self, method: str, path: str, body=None):
-        """A request with the laptop's token; returns the JSON of the answer."""
-        if method != "GET" and path.startswith("/_berg/") and path != "/_berg/requests":
-            self.settled = b""
-        answer = self.session.request(method, self.url + path, json=body)
-        assert answer.ok, answer.text
-        return answer.json() if answer.content else None
-
-    def fault(self, method: str, **what) -> None:
-        self.call("POST", "/_berg/faults", {"method": method, **what})
-
-    def settle_down(self) -> None:
-        """End the faults, the shortages and the settings of a test, if it had any."""
-        server = (self.folder / "server.json").read_bytes()
-        if self.settled == server:
-            return
-        self.call("DELETE", "/_berg/faults")
-        self.call("POST", "/_berg/stockout", {"on": False})
-        self.call("POST", "/_berg/settings", self.usual)
-        self.settled = server
-
-    @functools.cached_property
-    def usual(self) -> dict[str, float | None]:
-        """The settings that this cloud began with, but for those that tests have otherwise."""
-        return {**self.call("POST", "/_berg/settings", {}), **USUAL}
-
-    @contextlib.contextmanager
-    def without(self, service: str) -> Iterator[None]:
-        """While the project has an API off."""
-        path = f"/serviceusage/v1/projects/berg-local/services/{service}.googleapis.com"
-        self.call("POST", f"{path}:disable", {})
-        try:
-            yield
-        finally:
-            self.call("POST", f"{path}:enable", {})
-
-    def instances(self) -> dict[str, dict]:
-        """All instances by name; it is none of the lists of which Google takes 750 a minute."""
-        return {each["name"]: each for each in self.call("GET", "/_berg/instances")["instances"]}
-
-
-def shared(factory: pytest.TempPathFactory, name: str) -> Path:
-    """A folder of all processes of pytest-xdist, for what takes seconds to make."""
-    base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
-    folder.mkdir(exist_ok=True)
-    return folder
-
 
 @pytest.fixture(scope="session")
 def cloud(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cloud") / "local"
-    folder.mkdir()
-    image = shared(tmp_path_factory, "image")
-    (folder / "image").symlink_to(image)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIP_NO_INDEX", "1")
-        patch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))  # for those, too, that start it anew
-        made = Cloud(folder, f"http://127.0.0.1:{control.start(folder)}")
-        made.settle_down()
+    with cloud_fixtures.session_cloud(tmp_path_factory, Cloud) as made:
         yield made
-    control.reset(folder)
 
 
 @dataclass
@@ -417,28 +319,10 @@ class Berg:
         (self.home / "berg.json").write_text(json.dumps(values))
 
 
-@pytest.fixture(scope="session")
-def kube(cloud, tmp_path_factory):
-    """A cluster for the tests of Kubernetes in each process: a small pool, and one with GPUs that
-    scales from 0.
-    """
-    made = local_kube.make_cluster(
-        cloud, "kube", tmp_path_factory.mktemp("kube"), local_kube.gpu_pool()
-    )
-    yield made
-    local_kube.delete_cluster(made)
-
-
 @pytest.fixture
 def cloud_of_its_own(cloud, tmp_path_factory):
-    """Another embedded cloud, to be killed; it shares the machines' image."""
-    folder = tmp_path_factory.mktemp("own") / "local"
-    folder.mkdir()
-    (folder / "image").symlink_to((cloud.folder / "image").resolve())
-    made = Cloud(folder, f"http://127.0.0.1:{control.start(folder)}")
-    made.call("POST", "/_berg/settings", {"operation": 0.1, "grace": 5})
-    yield made
-    control.reset(folder)
+    with cloud_fixtures.own_cloud(cloud, tmp_path_factory, Cloud) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
@@ -522,12 +406,6 @@ def make_account(cloud: Cloud) -> str:
     return email
 
 
-def settle(cloud: Cloud) -> None:
-    """Let count what accounts and grants there are by now."""
-    settings = cloud.call("POST", "/_berg/settings", {})
-    time.sleep(max(settings["grant_delay"], settings["account_delay"]))
-
-
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory) -> Path:
     """A folder for `BERG_HOME` in which berg's wheel and the worker's packages are made already."""
@@ -579,13 +457,17 @@ def berg(cloud, bucket, account, repo, tmp_path, packages, request):
     assert not bad, f"requests that Google would refuse: {bad}"
 
 
-def wait_for(condition, seconds: float = 30, what: str = "the condition", every: float = 0.1):
-    """Wait until `condition()` is true and return what it returned."""
-    end = time.monotonic() + 3 * seconds  # what others do on the same cores takes its time, too
-    while not (value := condition()):
-        assert time.monotonic() < end, f"{what} did not come true within {seconds} s"
-        time.sleep(every)
-    return value
-
-
-__all__ = ["Berg", "Cloud", "commit", "git", "make_account", "requests", "settle", "wait_for"]
+__all__ = [
+    "POLICY_3",
+    "USUAL",
+    "WHEELHOUSE",
+    "Berg",
+    "Cloud",
+    "commit",
+    "git",
+    "kube",
+    "make_account",
+    "requests",
+    "settle",
+    "wait_for",
+]

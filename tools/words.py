@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 TOP = Path(__file__).parent.parent
-PLACES = ("berg", "localcloud", "docs", "README.md", "CONTRIBUTING.md")
+PLACES = ("berg", "localcloud/src", "localcloud/README.md", "docs", "README.md", "CONTRIBUTING.md")
 SUFFIXES = (".py", ".md", ".sh", ".js")
 MOST = 1359
 # What is written -> what a native engineer would write.

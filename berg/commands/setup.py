@@ -364,12 +364,6 @@ def local() -> None:
     """
 
 
-def control() -> Any:
-    from localcloud import control
-
-    return control
-
-
 @local.command()
 def start() -> None:
     """Start the embedded cloud; berg does so when it needs it.
@@ -378,7 +372,8 @@ def start() -> None:
     berg local start
     """
     port = config.read_file().get("endpoint", "").rpartition(":")[2]
-    say(f"Running at http://127.0.0.1:{control().start(config.local_folder(), int(port or 0))}")
+    port = config.embedded_cloud().start(config.local_folder(), int(port or 0))
+    say(f"Running at http://127.0.0.1:{port}")
 
 
 @local.command()
@@ -390,7 +385,7 @@ def stop(yes: bool) -> None:
     berg local stop
     """
     confirm_machines("Stop", yes)
-    control().stop(config.local_folder())
+    config.embedded_cloud().stop(config.local_folder())
     say("Stopped.")
 
 
@@ -402,7 +397,7 @@ def status(as_json: bool) -> None:
     \b
     berg local status --json
     """
-    values = control().status(config.local_folder())
+    values = config.embedded_cloud().status(config.local_folder())
     if as_json:
         plain.echo(json.dumps(values, indent=2))
     else:
@@ -424,12 +419,12 @@ def reset(yes: bool) -> None:
     """
     if not yes:
         click.confirm(f"Delete everything in {config.local_folder()}?", abort=True, err=True)
-    control().reset(config.local_folder())
+    config.embedded_cloud().reset(config.local_folder())
     say("Deleted.")
 
 
 def confirm_machines(verb: str, yes: bool) -> None:
-    machines = control().status(config.local_folder()).get("machines") or {}
+    machines = config.embedded_cloud().status(config.local_folder()).get("machines") or {}
     if machines and not yes:
         count = sum(machines.values())
         say(f"{count} machine{'s' if count > 1 else ''} would be ended. See them: berg list -a")

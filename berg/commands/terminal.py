@@ -594,11 +594,11 @@ STEPS = {
 def describe(error: Exception) -> str:
     """Return an error as one sentence."""
     from berg.google.explain import explain
-    from localcloud.control import LocalCloudError
 
     if isinstance(error, click.ClickException):
         return error.message
-    if isinstance(error, LocalCloudError):
+    control = sys.modules.get("localcloud.control")
+    if control and isinstance(error, control.LocalCloudError):
         return str(error)
     try:
         sentence = explain(error, config.load())

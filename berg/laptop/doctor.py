@@ -123,9 +123,7 @@ def check_abilities(settings: Config) -> list[Finding]:
     """What the machines of an embedded cloud cannot do here."""
     if not settings.endpoint or not config.local_folder().is_dir():
         return []
-    from localcloud import control
-
-    limits = control.status(config.local_folder())["abilities"]
+    limits = config.embedded_cloud().status(config.local_folder())["abilities"]
     return [
         Finding(
             "embedded cloud",

@@ -340,9 +340,7 @@ def set_up_local(monitoring: int = 0) -> dict[str, Any]:
     """Start the embedded cloud, with a bucket and the machines' account in it; returns the settings
     that lead there.
     """
-    from localcloud import control
-
-    port = control.start(config.local_folder())
+    port = config.embedded_cloud().start(config.local_folder())
     values: dict[str, Any] = {
         "project": LOCAL_PROJECT,
         "region": "us-central1",

@@ -1,21 +1,28 @@
 """Buckets that everybody may read, without a token, and all that stays closed in them."""
 
+import uuid
+
 import pytest
 import requests
+from google.cloud import storage
 
 READER = "roles/storage.objectViewer"
 
 
 @pytest.fixture
-def public(cloud, bucket):
+def public(cloud):
     """A bucket with one object that everybody may read."""
-    made = bucket.bucket
+    endpoint = {"api_endpoint": cloud.url}
+    client = storage.Client("berg-local", cloud.session.credentials, client_options=endpoint)
+    made = client.bucket(f"public-{uuid.uuid4().hex[:12]}")
+    made.iam_configuration.uniform_bucket_level_access_enabled = True
+    made.create()
     made.blob("sets/a.txt").upload_from_string("grüße")
     policy = made.get_iam_policy()
     policy[READER] = ["allUsers"]
     made.set_iam_policy(policy)
     cloud.call("POST", "/_berg/settings", {"grant_delay": 0})
-    return bucket
+    return made
 
 
 def test_everybody_reads_and_lists(cloud, public):
@@ -30,8 +37,6 @@ def test_everybody_reads_and_lists(cloud, public):
 
 
 def test_google_s_own_client_reads_without_credentials(cloud, public):
-    from google.cloud import storage
-
     client = storage.Client.create_anonymous_client()
     client._connection.API_BASE_URL = cloud.url
     assert client.bucket(public.name).blob("sets/a.txt").download_as_text() == "grüße"
@@ -56,7 +61,7 @@ def test_everybody_writes_and_administers_nothing(cloud, public):
 
 
 def test_a_closed_bucket_stays_closed(cloud, public):
-    made = public.bucket
+    made = public
     other = requests.get(f"{cloud.url}/{public.name}-none/x")
     assert other.status_code == 403
     made.iam_configuration.public_access_prevention = "enforced"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PROGRAM = [sys.executable, "-m", "localcloud"]
 FIXTURE = ["-p", "localcloud.pytest_plugin", "-p", "no:cacheprovider", "-q"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -104,7 +104,7 @@ def test_without_what_it_needs_it_says_what_to_install(tmp_path):
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert (
         done.stderr
-        == "No module named 'aiohttp'. Install what it needs: pip install '/path/to/berg[local]'\n"
+        == "No module named 'aiohttp'. Install what it needs: pip install '/path/to/localcloud'\n"
     )
 
 
@@ -179,3 +179,16 @@ def test_what_the_fixture_gives(tmp_path):
         text=True,
     )
     assert "2 passed" in done.stdout, done.stdout
+
+
+def test_every_control_route_is_documented():
+    source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    page = (ROOT / "README.md").read_text()
+    routes = set(re.findall(r'"(/_berg/[\w/{}]+)"', source))
+    assert len(routes) > 8
+    assert [route for route in sorted(routes) if route not in page] == []
+    assert [
+        route
+        for route in re.findall(r"`(?:GET|POST) (/_berg/[\w/{}]+)`", page)
+        if route not in routes
+    ] == []

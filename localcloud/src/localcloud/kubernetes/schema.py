@@ -126,7 +126,7 @@ def folder() -> Path:
         files = importlib.metadata.files("lightkube-models") or []
     except importlib.metadata.PackageNotFoundError:
         text = "No module named 'lightkube.models', which clusters of the embedded cloud check objects with"
-        raise ModuleNotFoundError(f"{text}: pip install '/path/to/berg[local]'") from None
+        raise ModuleNotFoundError(f"{text}: pip install '/path/to/localcloud'") from None
     return next(Path(str(file.locate())).parent for file in files if file.name == "core_v1.py")
 
 

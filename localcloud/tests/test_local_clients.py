@@ -6,7 +6,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from conftest import POLICY_3
+from cloud_fixtures import POLICY_3
 from local_cloud import MB, bucket, client, http_session, raw, server  # noqa: F401
 from local_machines import IMAGE, NIC, ZONE, Client, body
 

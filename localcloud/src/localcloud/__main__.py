@@ -44,7 +44,7 @@ def main() -> int:
     try:
         from localcloud import process
     except ModuleNotFoundError as error:
-        return fail(f"{error.msg}. Install what it needs: pip install '/path/to/berg[local]'")
+        return fail(f"{error.msg}. Install what it needs: pip install '/path/to/localcloud'")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         process.run(options)
@@ -87,6 +87,11 @@ def print_token(folder: Path) -> int:
 def fail(message: str) -> int:
     print(message, file=sys.stderr)  # noqa: T201
     return 1
+
+
+def entry() -> None:
+    """Run the command `localcloud`."""
+    sys.exit(main())
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ import copy
 import json
 import time
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 from local_cloud import PROJECT, Server, http_session, server  # noqa: F401 (fixtures)
 from local_gcloud import Gcloud
 
-from berg.google import monitoring
-
+DASHBOARD = json.loads(Path(__file__).with_name("dashboard.json").read_text())
 DASHBOARDS, SERIES = "v1/projects/{}/dashboards", "v3/projects/{}/timeSeries"
 
 
@@ -58,36 +58,32 @@ def series(
 
 
 def test_the_life_of_a_dashboard(api):
-    made = api("POST", DASHBOARDS, monitoring.dashboard())
+    made = api("POST", DASHBOARDS, DASHBOARD)
     assert made.status_code == 200, made.text
     made = made.json()
     number = made["name"].split("/")[1]
     assert number.isdigit() and made["etag"] and made["displayName"] == "Berg training"
     assert api("GET", f"v1/{made['name']}").json() == made
     assert api("GET", DASHBOARDS, pageSize=1).json()["dashboards"] == [made]
-    tried = api(
-        "POST", DASHBOARDS, {**monitoring.dashboard(), "displayName": "no"}, validateOnly="true"
-    )
+    tried = api("POST", DASHBOARDS, {**DASHBOARD, "displayName": "no"}, validateOnly="true")
     assert tried.ok and len(api("GET", DASHBOARDS).json()["dashboards"]) == 1
     path = f"v1/{made['name']}"
-    assert error(api("PATCH", path, {**monitoring.dashboard()}))[:2] == (400, "INVALID_ARGUMENT"), (
+    assert error(api("PATCH", path, {**DASHBOARD}))[:2] == (400, "INVALID_ARGUMENT"), (
         "an etag is needed"
     )
-    changed = api(
-        "PATCH", path, {**monitoring.dashboard(), "displayName": "Other", "etag": made["etag"]}
-    ).json()
+    changed = api("PATCH", path, {**DASHBOARD, "displayName": "Other", "etag": made["etag"]}).json()
     assert changed["displayName"] == "Other" and changed["etag"] != made["etag"]
-    late = error(api("PATCH", path, {**monitoring.dashboard(), "etag": made["etag"]}))
+    late = error(api("PATCH", path, {**DASHBOARD, "etag": made["etag"]}))
     assert late[:2] == (409, "ABORTED")
     assert api("DELETE", path).json() == {} and error(api("GET", path))[:2] == (404, "NOT_FOUND")
     assert error(api("DELETE", path))[0] == 404 and api("GET", DASHBOARDS).json() == {}
-    named = {**monitoring.dashboard(), "name": f"projects/{PROJECT}/dashboards/mine"}
+    named = {**DASHBOARD, "name": f"projects/{PROJECT}/dashboards/mine"}
     assert api("POST", DASHBOARDS, named).json()["name"] == f"projects/{number}/dashboards/mine"
     assert error(api("POST", DASHBOARDS, named))[:2] == (409, "ALREADY_EXISTS")
 
 
 def spoiled(change) -> dict:
-    body = copy.deepcopy(monitoring.dashboard())
+    body = copy.deepcopy(DASHBOARD)
     change(body)
     return body
 
@@ -242,13 +238,13 @@ def test_other_projects_and_methods(api):
 def test_gcloud_sees_the_dashboard(api, server, tmp_path):
     gcloud = Gcloud(server.url, PROJECT, server.token(), tmp_path)
     file = tmp_path / "dashboard.json"
-    file.write_text(json.dumps(monitoring.dashboard()))
+    file.write_text(json.dumps(DASHBOARD))
     gcloud("monitoring", "dashboards", "create", f"--config-from-file={file}")
     (listed,) = json.loads(gcloud("monitoring", "dashboards", "list", "--format=json"))
     assert listed["displayName"] == "Berg training"
     described = json.loads(
         gcloud("monitoring", "dashboards", "describe", listed["name"], "--format=json")
     )
-    assert described["mosaicLayout"] == monitoring.dashboard()["mosaicLayout"]
+    assert described["mosaicLayout"] == DASHBOARD["mosaicLayout"]
     gcloud("monitoring", "dashboards", "delete", listed["name"])
     assert api("GET", DASHBOARDS).json() == {}

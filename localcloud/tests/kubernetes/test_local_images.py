@@ -8,7 +8,7 @@ import json
 
 import local_kube
 import pytest
-from conftest import settle, wait_for
+from cloud_fixtures import settle, wait_for
 from containers import Podman, base, needs_podman  # noqa: F401 (a fixture)
 
 PLACE = "/artifactregistry/v1/projects/berg-local/locations/us-central1/repositories"

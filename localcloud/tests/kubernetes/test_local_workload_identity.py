@@ -4,7 +4,7 @@ import json
 
 import pytest
 import requests
-from conftest import POLICY_3, settle
+from cloud_fixtures import POLICY_3, settle
 from local_gcloud import Gcloud
 from local_kube import PLACE, SCOPES, delete_cluster, job, make_cluster
 from local_machines import until

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 import requests
-from conftest import POLICY_3, settle
+from cloud_fixtures import POLICY_3, settle
 from local_kube import PLACE, SCOPES, job
 from local_machines import until
 

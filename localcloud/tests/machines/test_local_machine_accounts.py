@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 import requests
-from conftest import POLICY_3, settle
+from cloud_fixtures import POLICY_3, settle
 from local_gcloud import Gcloud
 from local_machines import ZONE, Client, body, until
 

@@ -1,0 +1,179 @@
+"""An embedded cloud for each process of a test run, and what tests ask of it."""
+
+import contextlib
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import google.auth
+import local_kube
+import pytest
+from google.auth.transport.requests import AuthorizedSession
+
+from localcloud import control
+
+SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+# What pip needs to build a package: `make test` fetches it, because machines have no network.
+WHEELHOUSE = Path(sys.prefix) / "wheelhouse"
+# Asks for a policy with its conditions, without which a policy that has some cannot be written back.
+POLICY_3 = {"options": {"requestedPolicyVersion": 3}}
+# The embedded cloud's settings in tests, where they are not those that it begins with: grants and
+# new accounts are late, as Google's are by minutes; clusters are in a hurry.
+USUAL = {
+    **{
+        "delay": 0,
+        "hurry": 1,
+        "metadata_delay": 0,
+        "grant_delay": 2,
+        "account_delay": 2,
+        "enable_delay": 0,
+        "first_boot": 30,
+        "image_delay": 0,
+        "prepared": 1,  # how the worker came to a machine makes no difference to what happens later
+        "grace": None,
+    },
+    **{
+        "heavy_reads": 750,
+        "minute": 60,
+        "operation": 0.2,
+        "give_up": 3,
+        "driver_delay": 0,
+        "scale_down": 600,
+        "node_grace": 40,
+        "repair": 600,
+        "eviction": 300,
+    },
+    **{"backoff": 0.3, "restart": 0.3, "scale_retry": 1.0},
+}
+
+
+@dataclass
+class Cloud:
+    """The embedded cloud of this test process, and its control plane."""
+
+    folder: Path
+    url: str
+    # Which server has the usual settings, and no other by the control plane since.
+    settled: bytes = b""
+
+    @functools.cached_property
+    def session(self) -> AuthorizedSession:
+        found, _ = google.auth.load_credentials_from_file(
+            str(self.folder / "credentials.json"), scopes=SCOPES
+        )
+        return AuthorizedSession(found)
+
+    def call(self, method: str, path: str, body=None):
+        """A request with the laptop's token; returns the JSON of the answer."""
+        if method != "GET" and path.startswith("/_berg/") and path != "/_berg/requests":
+            self.settled = b""
+        answer = self.session.request(method, self.url + path, json=body)
+        assert answer.ok, answer.text
+        return answer.json() if answer.content else None
+
+    def fault(self, method: str, **what) -> None:
+        self.call("POST", "/_berg/faults", {"method": method, **what})
+
+    def settle_down(self) -> None:
+        """End the faults, the shortages and the settings of a test, if it had any."""
+        server = (self.folder / "server.json").read_bytes()
+        if self.settled == server:
+            return
+        self.call("DELETE", "/_berg/faults")
+        self.call("POST", "/_berg/stockout", {"on": False})
+        self.call("POST", "/_berg/settings", self.usual)
+        self.settled = server
+
+    @functools.cached_property
+    def usual(self) -> dict[str, float | None]:
+        """The settings that this cloud began with, but for those that tests have otherwise."""
+        return {**self.call("POST", "/_berg/settings", {}), **USUAL}
+
+    @contextlib.contextmanager
+    def without(self, service: str) -> Iterator[None]:
+        """While the project has an API off."""
+        path = f"/serviceusage/v1/projects/berg-local/services/{service}.googleapis.com"
+        self.call("POST", f"{path}:disable", {})
+        try:
+            yield
+        finally:
+            self.call("POST", f"{path}:enable", {})
+
+    def instances(self) -> dict[str, dict]:
+        """All instances by name; it is none of the lists of which Google takes 750 a minute."""
+        return {each["name"]: each for each in self.call("GET", "/_berg/instances")["instances"]}
+
+
+def shared(factory: pytest.TempPathFactory, name: str) -> Path:
+    """A folder of all processes of pytest-xdist, for what takes seconds to make."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def running(folder: Path, image: Path, kind: Callable[..., Cloud] = Cloud) -> Iterator[Cloud]:
+    """An embedded cloud in a new folder, whose machines' image is shared; deleted at the end."""
+    folder.mkdir()
+    (folder / "image").symlink_to(image)
+    made = kind(folder, f"http://127.0.0.1:{control.start(folder)}")
+    try:
+        yield made
+    finally:
+        control.reset(folder)
+
+
+@contextlib.contextmanager
+def session_cloud(
+    factory: pytest.TempPathFactory, kind: Callable[..., Cloud] = Cloud
+) -> Iterator[Cloud]:
+    """The embedded cloud of a test process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))  # also for processes that start it again
+        with running(factory.mktemp("cloud") / "local", shared(factory, "image"), kind) as made:
+            made.settle_down()
+            yield made
+
+
+@contextlib.contextmanager
+def own_cloud(
+    cloud: Cloud, factory: pytest.TempPathFactory, kind: Callable[..., Cloud] = Cloud
+) -> Iterator[Cloud]:
+    """Another embedded cloud, to be killed; it shares the machines' image."""
+    image = (cloud.folder / "image").resolve()
+    with running(factory.mktemp("own") / "local", image, kind) as made:
+        made.call("POST", "/_berg/settings", {"operation": 0.1, "grace": 5})
+        yield made
+
+
+@pytest.fixture(scope="session")
+def kube(cloud, tmp_path_factory):
+    """A cluster for the tests of Kubernetes in each process: a small pool, and one with GPUs that
+    scales from 0.
+    """
+    made = local_kube.make_cluster(
+        cloud, "kube", tmp_path_factory.mktemp("kube"), local_kube.gpu_pool()
+    )
+    yield made
+    local_kube.delete_cluster(made)
+
+
+def settle(cloud: Cloud) -> None:
+    """Let count what accounts and grants there are by now."""
+    settings = cloud.call("POST", "/_berg/settings", {})
+    time.sleep(max(settings["grant_delay"], settings["account_delay"]))
+
+
+def wait_for(condition, seconds: float = 30, what: str = "the condition", every: float = 0.1):
+    """Wait until `condition()` is true and return what it returned."""
+    end = time.monotonic() + 3 * seconds  # what others do on the same cores takes its time, too
+    while not (value := condition()):
+        assert time.monotonic() < end, f"{what} did not come true within {seconds} s"
+        time.sleep(every)
+    return value
