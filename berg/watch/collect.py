@@ -22,8 +22,7 @@ from berg.google.storage import Bucket, Listed
 from berg.inventory import Machine
 from berg.laptop import jobs, logs, records, software, spending, standing, sweep
 from berg.laptop.software import Software
-from berg.watch import charts, usage
-from berg.watch.charts import Point
+from berg.watch import figures, usage
 
 # bytes of a file with metrics: of a metrics.jsonl the last ones, of an event file the first
 LARGEST = 32 << 20
@@ -41,7 +40,7 @@ COMPARED = 40  # jobs that are shown side by side
 
 ACCELERATOR = re.compile(r"[gt]pu\d+")
 
-Lines = dict[str, list[Point]]
+Lines = dict[str, list[figures.Point]]
 
 
 @dataclass
@@ -134,7 +133,7 @@ def numbers(bucket: Bucket, name: str, generation: int, size: int) -> Lines:
         found = events.scalars(bucket.read_from(name, 0, min(size, LARGEST)) or b"")
     unseen = (*events.STEPS, *events.TIMES)
     return {
-        key: thinned((step, value) for step, value, _ in points)
+        key: figures.thin((step, value) for step, value, _ in points)
         for key, points in found.items()
         if key not in unseen and len(key) <= NAME
     }
@@ -154,10 +153,6 @@ def fitting(found: dict[str, Lines]) -> tuple[dict[str, Lines], int]:
             room -= len(points)
             shown.setdefault(name, {})[line] = points
     return shown, left
-
-
-def thinned(points: Iterable[Point]) -> list[Point]:
-    return charts.thin(charts.finite(points))
 
 
 def busy(bucket: Bucket, name: str) -> dict[str, Lines]:
@@ -186,7 +181,7 @@ def samples(bucket: Bucket, name: str, size: int) -> Lines:
     for sample in usage.parse(bucket.read_from(name, max(0, size - LARGEST), size) or b""):
         for key, value in usage.scalars(sample).items():
             found.setdefault(key, []).append((sample["time"], float(value)))
-    return {key: thinned(points) for key, points in found.items()}
+    return {key: figures.thin(points) for key, points in found.items()}
 
 
 @dataclass

@@ -1,8 +1,7 @@
-"""Charts as what is to be drawn: figures.js draws it with the library, where that is installed.
+"""Charts as data: figures.js draws them with plotly, if the extra `page` is installed.
 
-A figure carries its data as JSON in an attribute, and its last values as a table for who has no
-JavaScript. Names are what people say, and numbers are in units that people use. Without the library
-charts.py draws, from the same numbers.
+A figure has its data as JSON in an attribute, and its last values as a table for readers without
+JavaScript or without plotly. Names are words, and numbers are in units that people use.
 """
 
 import json
@@ -11,15 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from berg import gate
-from berg.watch import charts, library
-from berg.watch.charts import Series, Value
+from berg.watch import library
 from berg.watch.markup import Html, tag
 
+MOST = 600  # points of a line; longer lines are thinned out
+LARGEST = 1e280  # numbers beyond it are not drawn
+MISSING = "The charts need plotly, which is not installed: pip install '/path/to/berg[page]'"
+Point = tuple[float, float]
+Series = dict[str, list[Point]]
+Value = float | str | None
 BYTES, RATE, PERCENT = "B", "B/s", "%"
 MIB = float(1 << 20)
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 SPANS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (120.0, 60.0, "minutes"))
-# What machines measure: name of a number -> what people call it, its unit, how many of those it is.
+# What machines measure: name of a number -> its title, its unit, and how many of the unit it is.
 KNOWN = {
     "cpu_percent": ("CPU", PERCENT, 1.0),
     "cpu_waiting_percent": ("CPU, waiting for disks", PERCENT, 1.0),
@@ -69,9 +73,25 @@ def of_machines(name: str, series: Series, began: float) -> Lines:
 
 
 def usable(series: Series) -> Series:
-    """Return series without what cannot be drawn, and without those that are empty."""
-    found = {name: charts.thin(charts.finite(points)) for name, points in series.items()}
+    """Return series without points that cannot be drawn, and without empty series."""
+    found = {name: thin(points) for name, points in series.items()}
     return {name: points for name, points in found.items() if points}
+
+
+def thin(points: Iterable[Point]) -> list[Point]:
+    """Return the points that can be drawn: of many, the lowest and the highest of each stretch, so
+    that no peak is lost.
+    """
+    found = [(x, y) for x, y in points if abs(x) < LARGEST and abs(y) < LARGEST]
+    if len(found) <= MOST:
+        return found
+    step = len(found) / (MOST / 2)
+    kept: list[Point] = []
+    for number in range(MOST // 2):
+        part = found[round(number * step) : round((number + 1) * step)]
+        if part:
+            kept += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
+    return kept
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
@@ -94,26 +114,24 @@ def people_unit(series: Series, factor: float, unit: str) -> tuple[float, str]:
 
 
 def draw(lines: Lines) -> Html | None:
-    """Return the figure of lines; None where they have no point."""
+    """Return the figure of lines; None if they have no point."""
     if not lines.series:
         return None
-    if not library.find():
-        title = f"{lines.title} ({lines.unit})" if lines.unit else lines.title
-        return charts.lines(title, lines.series, top=lines.top)
-    last = [(name, said(points[-1][1], lines.unit)) for name, points in lines.series.items()]
+    last = []
+    drawn = []
+    for name, points in lines.series.items():
+        last.append((name, f"{label(points[-1][1])} {lines.unit}".rstrip()))
+        xs = [short(x) for x, _ in points]
+        drawn.append({"name": name, "x": xs, "y": [short(y) for _, y in points]})
     described = {
         "kind": "lines",
         "title": lines.title,
         "unit": lines.unit,
         "across": lines.across,
         "top": lines.top,
-        "lines": [line(name, points) for name, points in lines.series.items()],
+        "lines": drawn,
     }
     return figure(lines.title, described, last)
-
-
-def line(name: str, points: list[charts.Point]) -> dict[str, Any]:
-    return {"name": name, "x": [short(x) for x, _ in points], "y": [short(y) for _, y in points]}
 
 
 def short(number: float) -> float:
@@ -121,55 +139,91 @@ def short(number: float) -> float:
     return float(f"{number:.9g}")
 
 
-def said(number: float, unit: str) -> str:
-    return f"{charts.label(number)} {unit}".rstrip()
+def label(value: float) -> str:
+    """Return a number as text of few digits."""
+    if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
+        return f"{value:.3g}"
+    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def figure(title: str, described: dict[str, Any], last: Iterable[tuple[str, str]]) -> Html:
-    """Return a figure that figures.js draws, with its last values for who has no JavaScript."""
+def figure(title: str, described: dict[str, Any], last: Iterable[tuple[str, str]]) -> Html | None:
+    """Return a figure that figures.js draws, with its last values as a table. Without plotly it is
+    the table alone, or None.
+    """
+    caption = tag("figcaption", tag("span", title))
     rows = [tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in last]
     table = tag("table", tag("tbody", *rows), class_="last") if rows else None
-    caption = tag("figcaption", tag("span", title))
-    data = json.dumps(gate.clean(described), allow_nan=False)
-    kind = described["kind"]
-    return tag(
-        "figure", caption, table, class_=f"chart drawing {kind}", data_name=title, data_figure=data
-    )
+    if library.find():
+        class_ = f"chart drawing {described['kind']}"
+        data = json.dumps(gate.clean(described), allow_nan=False)
+        return tag("figure", caption, table, class_=class_, data_name=title, data_figure=data)
+    if table:
+        return tag("figure", caption, table, class_="chart", data_name=title)
+    return None
 
 
-def scatter(
-    across: charts.Axis, up: charts.Axis, points: list[tuple[str, Value, Value]]
-) -> Html | None:
-    """Return one column against another, a point for each job; None where no job has both."""
-    if not library.find():
-        return charts.scatter(across, up, points)
-    known = [point for point in points if None not in point]
+def with_note(drawn: Iterable[Html | None]) -> list[Html]:
+    """Return the figures there are, after a note on how to install plotly if it is missing."""
+    drawn = list(drawn)
+    figures = [each for each in drawn if each]
+    if drawn and not library.find():
+        return [tag("p", MISSING, class_="note"), *figures]
+    return figures
+
+
+class Column:
+    """A parameter or a metric of jobs: its name, and its value for each job."""
+
+    def __init__(self, name: str, values: Iterable[object]):
+        self.name = name
+        self.values = [number_or_word(value) for value in values]
+        self.words: list[str] = []  # all values, if one of them is no number
+        if any(isinstance(value, str) for value in self.values):
+            self.words = sorted({str(value) for value in self.values if value is not None})
+
+    @property
+    def differs(self) -> bool:
+        return len(set(self.values)) > 1
+
+    def described(self) -> dict[str, Any]:
+        return {"name": self.name, "values": self.values, "words": self.words}
+
+
+def number_or_word(value: object) -> Value:
+    """Return a value as columns have it: text that is a number counts as one."""
+    if value is None or value == "":
+        return None
+    try:
+        number = float(str(value))
+    except ValueError:
+        return str(value)
+    return number if abs(number) < LARGEST else None
+
+
+def scatter(jobs: list[str], across: Column, up: Column) -> Html | None:
+    """Return one column against another, a point for each job; None if no job has both."""
+    known = [
+        point for point in zip(jobs, across.values, up.values, strict=True) if None not in point
+    ]
     if not known:
         return None
     names, xs, ys = zip(*known, strict=True)
     described = {
         "kind": "scatter",
         "jobs": list(names),
-        "x": {"name": across.name, "values": list(xs), "words": across.words},
-        "y": {"name": up.name, "values": list(ys), "words": up.words},
+        "x": across.described() | {"values": list(xs)},
+        "y": up.described() | {"values": list(ys)},
     }
     return figure(f"{up.name} by {across.name}", described, [])
 
 
-def parallel(columns: list[charts.Axis], rows: list[tuple[str, list[Value]]]) -> Html | None:
+def parallel(jobs: list[str], columns: list[Column]) -> Html | None:
     """Return parallel coordinates, a line for each job, in the shade of the last column."""
-    if not library.find() or len(columns) < 2 or not rows:
-        return charts.parallel(columns, rows)
+    if len(columns) < 2:
+        return None
     described = {
         "kind": "parallel",
-        "jobs": [name for name, _ in rows],
-        "columns": [
-            {
-                "name": axis.name,
-                "words": axis.words,
-                "values": [values[at] for _, values in rows],
-            }
-            for at, axis in enumerate(columns)
-        ],
+        "jobs": jobs,
+        "columns": [each.described() for each in columns],
     }
     return figure(f"Parameters and metrics, in the shade of {columns[-1].name}", described, [])

@@ -1,7 +1,6 @@
-"""The library that draws the page's charts: plotly's script, as its package for Python brings it.
+"""Plotly's script, which draws the page's charts, from its Python package.
 
-It is installed by the extra `page`, and served and exported from where it lies. Without it the page
-has the drawings of charts.py.
+The extra `page` installs it; it is served and exported from where it is installed.
 """
 
 import functools

@@ -1,4 +1,4 @@
-// What the pages do beyond being read: they follow what lives, sort, filter, and show values of charts.
+// What the pages do besides being read: they follow what changes, sort and filter.
 "use strict"
 
 const main = document.querySelector("main")
@@ -47,88 +47,6 @@ function filtered() {
 }
 if (filter) filter.oninput = filtered
 
-// Charts: values under the pointer; drag to zoom, double click to see all.
-function number(value) { return Math.abs(value) >= 1e5 || (value && Math.abs(value) < 1e-3) ? value.toExponential(3) : String(+value.toPrecision(4)) }
-
-function chart(figure, old) {
-  const [x0, x1, time] = [Number(figure.dataset.x0), Number(figure.dataset.x1), "time" in figure.dataset]
-  const tip = document.createElement("div")
-  tip.className = "tip"
-  tip.hidden = true
-  figure.append(tip)
-  const told = place => {
-    const value = x0 + place / 1000 * (x1 - x0)
-    return time ? new Date(value * 1000).toISOString().slice(11, 19) : number(value)
-  }
-  for (const plot of figure.querySelectorAll(".plot")) drawing(figure, plot, tip, told)
-  const box = figure.querySelector("input") // a chart that came anew has the axis that the old one had
-  const same = [...(old ? old.querySelectorAll("figure.lines") : [])].find(other => other.dataset.name === figure.dataset.name)
-  if (box && same) box.checked = Boolean(same.querySelector("input:checked"))
-}
-
-function drawing(figure, plot, tip, told) {
-  const [y0, y1] = [Number(plot.dataset.y0), Number(plot.dataset.y1)]
-  const lines = [...plot.querySelectorAll("polyline")].map(line => [line.dataset.name, [...line.points].map(p => [p.x, p.y])])
-  const drawing = plot.ownerSVGElement
-  const make = (name, attributes) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", name)
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value)
-    plot.append(made)
-    return made
-  }
-  const cross = make("line", { class: "cross", y1: 0, y2: 1000, visibility: "hidden" })
-  const drawn = make("rect", { class: "drawn", y: 0, height: 1000, width: 0 })
-  let low = 0, high = 1000, begun = null
-  const at = event => {
-    const box = drawing.getBoundingClientRect(), unit = box.width / 640
-    return low + Math.min(1, Math.max(0, ((event.clientX - box.left) / unit - 56) / 576)) * (high - low)
-  }
-  const valued = place => {
-    const value = y1 - place / 1000 * (y1 - y0)
-    return number("log" in plot.dataset ? 10 ** value : value)
-  }
-  const show = () => {
-    plot.setAttribute("viewBox", `${low} 0 ${high - low} 1000`)
-    figure.classList.toggle("zoomed", Boolean(figure.querySelector('.plot:not([viewBox="0 0 1000 1000"])')))
-    const labels = drawing.querySelectorAll("text.x")
-    labels.forEach((label, n) => {
-      const place = (n + .5) / labels.length
-      label.setAttribute("x", 56 + place * 576)
-      label.textContent = told(low + place * (high - low))
-    })
-  }
-  drawing.onpointermove = event => {
-    const place = at(event)
-    let near = null
-    const rows = []
-    for (const [name, points] of lines) {
-      const best = points.reduce((a, b) => Math.abs(b[0] - place) < Math.abs(a[0] - place) ? b : a)
-      if (near === null || Math.abs(best[0] - place) < Math.abs(near - place)) near = best[0]
-      rows.push(`${name}: ${valued(best[1])}`)
-    }
-    cross.setAttribute("x1", near)
-    cross.setAttribute("x2", near)
-    cross.setAttribute("visibility", "visible")
-    tip.textContent = [told(near), ...rows.slice(0, 16)].join("\n")
-    tip.hidden = false
-    const left = event.clientX - figure.getBoundingClientRect().left
-    tip.style.left = `${Math.max(0, left > figure.clientWidth / 2 ? left - tip.offsetWidth - 12 : left + 12)}px`
-    if (begun !== null) {
-      drawn.setAttribute("x", Math.min(begun, place))
-      drawn.setAttribute("width", Math.abs(place - begun))
-    }
-  }
-  drawing.onpointerleave = () => { tip.hidden = true; cross.setAttribute("visibility", "hidden") }
-  drawing.onpointerdown = event => { begun = at(event); event.preventDefault() }
-  drawing.onpointerup = event => {
-    const end = at(event)
-    if (begun !== null && Math.abs(end - begun) > (high - low) / 50) { [low, high] = [Math.min(begun, end), Math.max(begun, end)]; show() }
-    begun = null
-    drawn.setAttribute("width", 0)
-  }
-  drawing.ondblclick = () => { [low, high] = [0, 1000]; show() }
-}
-
 function light(event) { // a job's row, line and points belong together
   const found = event.target.closest && event.target.closest("[data-job]")
   for (const each of document.querySelectorAll(".lit")) each.classList.remove("lit")
@@ -151,7 +69,6 @@ function enliven(part, old) {
   const commands = part.matches("#commands") ? part : part.querySelector("#commands")
   if (commands) commands.querySelectorAll("p").forEach(copyable)
   for (const table of part.querySelectorAll("table.sortable")) { sortable(table); keep(table, old && old.querySelector("table.sortable")) }
-  for (const figure of part.querySelectorAll("figure.lines:not(.drawing)")) chart(figure, old)
   for (const box of old ? old.querySelectorAll("input[name=job]:checked") : []) {
     const same = [...part.querySelectorAll("input[name=job]")].find(other => other.value === box.value)
     if (same) same.checked = true

@@ -341,8 +341,8 @@ def metric_charts(about: collect.About) -> list[Html]:
         else []
     )
     shown, left = collect.fitting(about.metrics)
-    drawn = [figures.draw(figures.of_metric(*each)) for each in shown.items()]
-    return [*cut, *more_lines(left), *(chart for chart in drawn if chart)]
+    drawn = (figures.draw(figures.of_metric(*each)) for each in shown.items())
+    return [*cut, *more_lines(left), *figures.with_note(drawn)]
 
 
 def more_lines(left: int) -> list[Html]:
@@ -358,8 +358,8 @@ def busy_charts(found: dict[str, collect.Lines]) -> list[Html]:
     began = min(starts, default=0.0)
     shown, left = collect.fitting(found)
     names = sorted(shown, key=lambda name: (not name.startswith("accelerator_"), name))
-    drawn = [figures.draw(figures.of_machines(name, shown[name], began)) for name in names]
-    return [*more_lines(left), *(chart for chart in drawn if chart)]
+    drawn = (figures.draw(figures.of_machines(name, shown[name], began)) for name in names)
+    return [*more_lines(left), *figures.with_note(drawn)]
 
 
 def results(frame: Frame, about: collect.About) -> list[object]:

@@ -2,7 +2,7 @@
 two.
 """
 
-from dataclasses import dataclass
+import itertools
 from typing import Any
 
 from berg import words
@@ -11,7 +11,7 @@ from berg.laptop import jobs
 from berg.laptop.compare import Comparison, Difference
 from berg.laptop.rows import cells as cells_of
 from berg.laptop.sweep import Row
-from berg.watch import charts, collect, figures
+from berg.watch import collect, figures
 from berg.watch.markup import Html, tag
 from berg.watch.page import (
     Frame,
@@ -55,7 +55,7 @@ def compared(frame: Frame, found: collect.Several, asked: list[str]) -> Html:
     them in one chart. `asked` are the names of jobs and sweeps that were chosen.
     """
     fitting, more = collect.fitting(found.metrics)
-    drawn = [figures.draw(figures.of_metric(*each)) for each in fitting.items()]
+    drawn = figures.with_note(figures.draw(figures.of_metric(*each)) for each in fitting.items())
     names = [each.name for each in found.entries]
     between, commands = None, [f"berg show {each}" for each in asked]
     if len(names) == 2:
@@ -72,7 +72,7 @@ def compared(frame: Frame, found: collect.Several, asked: list[str]) -> Html:
         between,
         filter_field(),
         section("jobs", "", job_table(frame, found)),
-        section("metrics", "Metrics", *more_lines(more), *[chart for chart in drawn if chart]),
+        section("metrics", "Metrics", *more_lines(more), *drawn),
         section("pictures", "Parameters and metrics", *sweep_pictures(found.rows)),
         to_copy(commands),
     )
@@ -138,55 +138,27 @@ def value(found: object) -> str:
     if found is None:
         return ""
     if isinstance(found, float):
-        return charts.label(found)
+        return figures.label(found)
     return str(found)[:200]
 
 
-@dataclass
-class Column:
-    """A parameter or a metric of a sweep: its name, and its value for each job."""
-
-    axis: charts.Axis
-    values: list[charts.Value]
-
-    @property
-    def differs(self) -> bool:
-        return len(set(self.values)) > 1
-
-
-def columns_of(values: list[dict[str, Any]], keys: list[str]) -> list[Column]:
-    found = []
-    for key in keys:
-        column = [charts.number_or_word(each.get(key)) for each in values]
-        found.append(Column(charts.Axis(key, column), column))
-    return found
+def columns_of(keys: list[str], values: list[dict[str, Any]]) -> list[figures.Column]:
+    return [figures.Column(key, [each.get(key) for each in values]) for key in keys]
 
 
 def sweep_pictures(rows: list[Row]) -> list[Html]:
     """Return parallel coordinates of what differs, and each parameter against each metric."""
     params, metrics = keys(rows)
-    numbers = numbers_of(rows, metrics)
-    if not numbers:
+    shown = [key for key in metrics if key not in (*events.STEPS, *events.TIMES)]
+    measured = columns_of(shown, [row.metrics for row in rows])
+    measured = [each for each in measured if not each.words]
+    if not measured:
         return [nothing("jobs with parameters and metrics")]
-    differing = [each for each in columns_of([row.params for row in rows], params) if each.differs]
-    chosen = [*differing[: COLUMNS - min(len(numbers), 4)], *numbers[:4]]
+    columns = columns_of(params, [row.params for row in rows])
+    differing = [each for each in columns if each.differs]
+    chosen = [*differing[: COLUMNS - min(len(measured), 4)], *measured[:4]]
     names = [each.name for each in rows]
-    drawn = [all_columns(names, chosen)]
-    pairs = [(param, metric) for metric in numbers for param in differing]
-    for param, metric in pairs[:SCATTERS]:
-        points = list(zip(names, param.values, metric.values, strict=True))
-        drawn.append(figures.scatter(param.axis, metric.axis, points))
-    return [chart for chart in drawn if chart]
-
-
-def numbers_of(rows: list[Row], metrics: list[str]) -> list[Column]:
-    """Return the metrics that are numbers, without steps and times."""
-    drawable = [key for key in metrics if key not in (*events.STEPS, *events.TIMES)]
-    measured = columns_of([each.metrics for each in rows], drawable)
-    return [each for each in measured if not each.axis.words]
-
-
-def all_columns(names: list[str], columns: list[Column]) -> Html | None:
-    """Return parallel coordinates of some columns, a line for each job."""
-    rows = [(name, [each.values[at] for each in columns]) for at, name in enumerate(names)]
-    return figures.parallel([each.axis for each in columns], rows)
+    drawn = [figures.parallel(names, chosen)]
+    for metric, param in itertools.islice(itertools.product(measured, differing), SCATTERS):
+        drawn.append(figures.scatter(names, param, metric))
+    return figures.with_note(drawn)

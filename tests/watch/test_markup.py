@@ -1,12 +1,13 @@
 """HTML that is safe by the way it is made, and what a terminal would show."""
 
+import math
 import re
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from berg.watch import charts
+from berg.watch import figures, library
 from berg.watch.markup import join, of_terminal, plain, tag, text
 
 EVIL = "<script>alert(1)</script>\"'&"
@@ -64,77 +65,43 @@ def test_lines_of_a_terminal(printed, shown):
     assert plain(printed) == re.sub("<[^>]*>", "", shown).replace("&lt;", "<").replace("&gt;", ">")
 
 
-def test_a_chart_keeps_its_peaks_and_does_without_what_is_no_number():
+def test_a_chart_keeps_its_peaks_and_leaves_out_what_is_no_number():
     many = [(float(x), 100.0 if x == 77_777 else 0.0) for x in range(100_000)]
-    thinned = charts.thin(many)
-    assert len(thinned) <= charts.MOST and (77_777.0, 100.0) in thinned
-    assert charts.lines("x", {"a": [(1, float("nan")), (2, float("inf"))]}) is None
-    chart = charts.lines("<loss>", {"<a>": [(3.0, 0.5)]})
+    thinned = figures.thin(many)
+    assert len(thinned) <= figures.MOST and (77_777.0, 100.0) in thinned
+    assert figures.draw(figures.of_metric("x", {"a": [(1, float("nan")), (2, math.inf)]})) is None
+    chart = figures.draw(figures.of_metric("<loss>", {"<a>": [(3.0, 0.5)]}))
     assert chart and "&lt;loss&gt;" in chart and "<loss>" not in chart and "nan" not in chart
-
-
-@pytest.mark.parametrize(
-    ("low", "high"), [(0, 1), (-3e-9, 2e-9), (1e12, 3e12), (0.1, 0.1000001), (5, 5)]
-)
-def test_ticks_are_few_and_inside(low, high):
-    found = charts.ticks(low, high, 4)
-    slack = (high - low) * 1e-6
-    assert 1 <= len(found) <= 6 and all(low - slack <= value <= high + slack for value in found)
 
 
 @given(st.lists(st.tuples(st.floats(), st.floats()), max_size=6))
 @example([(0.0, 1.7e308), (1.0, -1.7e308)])
-@example([(0.0, 5e-324)])
 @example([(0.0, 5e-324), (5e-324, 0.0)])
-def test_lines_of_any_numbers_are_drawn(points):
-    chart = charts.lines("x", {"a": points}) or ""
-    assert "nan" not in chart and "inf" not in chart
-    for x, _ in points:
-        charts.scatter(
-            *[charts.Axis("x", [charts.number_or_word(x), 0.0])] * 2,
-            [("a", 0.0, charts.number_or_word(x))],
-        )
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "shown"),
-    [
-        (-3.1, 0.2, ["0.001", "0.01", "0.1", "1"]),
-        (-300, 20, ["1e-300", "1e-246", "1e-192", "1e-138", "1e-84", "1e-30"]),
-        (-0.1, 0.5, ["1", "2", "3"]),
-    ],
-)
-def test_a_logarithmic_axis_has_round_numbers(low, high, shown):
-    assert [charts.label(10**value) for value in charts.decades(low, high)] == shown
-
-
-def test_a_metric_has_a_logarithmic_axis_if_it_can_and_utilisation_none():
-    chart = charts.lines(
-        "loss", {"a": [(0, 1e-6), (1, 0.0), (2, -1.0), (3, 1.0)], "b": [(0, -1.0)]}
-    )
-    assert chart and chart.count("<svg") == 4 and chart.count("<polyline") == 3, (
-        "b has no place on it"
-    )
-    assert re.findall(r'<polyline points="([^"]*)"', chart)[2] == "0.00,961.54 1000.00,36.98"
-    for points in ([(0, -1.0), (1, -2.0)], [(0, 5.0), (1, 5.0)]):
-        assert "checkbox" not in (charts.lines("x", {"a": points}) or "")
-    assert "checkbox" not in (charts.lines("x", {"a": [(0, 1.0), (1, 50.0)]}, True, 100.0) or "")
+def test_any_numbers_are_json_in_a_figure(points):
+    chart = figures.draw(figures.of_metric("x", {"a": points})) or ""
+    assert "nan" not in chart.lower() and "Infinity" not in chart
+    columns = [figures.Column("x", [x, 0.0]) for x, _ in points]
+    for column in columns:
+        figures.scatter(["a", "b"], column, column)
+    figures.parallel(["a", "b"], columns)
 
 
 def test_columns_of_numbers_and_of_words():
-    assert [charts.number_or_word(value) for value in ("0.1", "", None, "adam", "nan", True)] == [
-        0.1,
-        None,
-        None,
-        "adam",
-        None,
-        "True",
-    ]
-    assert [charts.Axis("x", [1.0, 3.0, None]).place(value) for value in (1.0, 2.0, None)] == [
-        0,
-        0.5,
-        None,
-    ]
-    mixed = charts.Axis("x", ["adam", 2.0])
-    assert [mixed.place(value) for value in (2.0, "adam")] == [0.25, 0.75]
-    assert charts.parallel([mixed], [("a", ["adam"])]) is None
+    values = figures.Column("x", ["0.1", "", None, "nan", True, "adam"])
+    assert values.values == [0.1, None, None, None, "True", "adam"]
+    assert values.words == ["0.1", "True", "adam"] and values.differs
+    assert figures.Column("x", ["1", 3.0, None]).words == []
+    assert figures.parallel(["a"], [values]) is None
+
+
+def test_without_plotly_a_figure_is_its_table_after_a_note(monkeypatch):
+    lines = figures.of_metric("loss", {"a": [(0, 1.0), (1, 0.5)]})
+    column = figures.Column("x", [1.0, 2.0])
+    drawn = figures.draw(lines), figures.scatter(["a", "b"], column, column)
+    assert figures.with_note(drawn) == list(drawn) and all("data-figure" in each for each in drawn)
+    monkeypatch.setattr(library, "find", lambda: None)
+    drawn = figures.draw(lines), figures.scatter(["a", "b"], column, column)
+    note, chart = figures.with_note(drawn)
+    assert "pip install" in note and "berg[page]" in note
+    assert "<td>0.5</td>" in chart and "data-figure" not in chart and drawn[1] is None
+    assert figures.with_note([]) == []
