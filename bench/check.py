@@ -10,7 +10,7 @@ import re
 
 VALUE = r"-?[\d,.]+ [A-Za-z ]+"
 # what was measured, and behind it the target
-ROW = re.compile(rf"\| (\w+) \| (.+) \| ({VALUE}) \| {VALUE} \|")
+ROW = re.compile(rf"\| (\w+) \| (.+) \| ({VALUE}) \| -?[\d,.]+ \|")
 # by how much more than before may be noise
 NOISE = {"x": 1.5, "requests": 1.1, "round trips": 1.1, "bytes": 1.1}
 

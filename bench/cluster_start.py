@@ -1,10 +1,8 @@
-"""How soon three machines compute together: from their boot to the first allreduce, and `mpi`
-against bare mpirun.
+"""How soon three machines compute together: from boot to the first allreduce, and `mpi` against
+bare mpirun.
 
-The machines are those of the embedded cloud, with real ssh servers and Open MPI; that needs root,
-openssh-server and openmpi-bin. They boot at once and share the computer's CPUs, so that the time to
-meet is mostly the time to import python packages. What a user would type without berg is the recipe
-below, on machines that trust each other already.
+The machines share the computer's CPUs, so that most of this time is importing Python packages. It needs root,
+openssh-server and openmpi-bin.
 """
 
 import importlib.util
@@ -98,14 +96,13 @@ def measure(repeats: int) -> list[Result]:
             costs[UNPACKING].append(Cost(times(f"plain-{number}")["first"], 0))
     extra = median(costs[ROWS["first"]]) - median(costs[ROWS["bare"]])
     why = (
-        "three workers begin at once on two cores: each takes 0.4 s of CPU to import what it runs and as "
-        f"much to unpack it, check it out and meet the others, so that 1.2 s is the limit here, {extra - 1.2:.2f} s less than "
-        "was measured; on machines of their own it is 0.8 s"
+        "three workers start at once on two cores; each takes 0.4 s of CPU for imports and as much to "
+        "unpack, check out and meet the others: 1.2 s is the limit here, 0.8 s on machines of their own"
     )
     target = Target("last boot to the first allreduce, beyond bare `mpirun`", extra, 1, "s", why)
     note = (
-        "Three machines; bare `mpirun` runs on the same ones, which trust each other by then. A golden image has "
-        "berg's dependencies; on the default one each machine unpacks and compiles them first."
+        "Bare `mpirun` runs on the same machines, afterwards. A golden image has Berg's dependencies; on "
+        "the default one each machine unpacks and compiles them first."
     )
     return [table("Cluster", note, costs, [target])]
 

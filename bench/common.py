@@ -45,7 +45,7 @@ NET = {
     "requests": ("requests", 0),
     "round trips": ("trips", 0),
     "bytes sent": ("sent", 0),
-    "CPU of the cloud, s": ("served", 2),
+    "cloud's CPU, s": ("served", 2),
 }
 FAR = 0.03  # seconds to a cloud in another region and back
 
@@ -65,7 +65,7 @@ class Cost:
 
 @dataclass
 class Target:
-    """What was to be reached; `why` is shown where it is not."""
+    """A limit; `why` is shown if it was missed."""
 
     text: str
     measured: float
@@ -151,27 +151,22 @@ def median(costs: Iterable[Cost], what: str = "wall") -> float:
 def table(
     title: str, note: str, costs: dict[str, list[Cost]], targets: list[Target], *, net: bool = False
 ) -> Result:
-    """Wall and CPU of all sides, as ratios to the first, CPU where the first has any; `net` adds
+    """Wall of all sides, also as a ratio to the first, and CPU where the first has any; `net` adds
     requests and bytes.
     """
     first, rows = next(iter(costs.values())), []
-    kinds = {"wall": "wall", **({"cpu": "CPU"} if median(first, "cpu") else {})}
-    header = ["", "wall", "fastest", "slowest", *(["CPU"] if "cpu" in kinds else [])]
-    header += [f"{name}, first = 1" for name in kinds.values()] + (list(NET) if net else [])
+    has_cpu = bool(median(first, "cpu"))
+    header = ["", "wall, s", "range", *(["CPU, s"] if has_cpu else []), "ratio"]
+    header += list(NET) if net else []
     for name, each in costs.items():
         walls = [cost.wall for cost in each]
-        seconds = [
-            median(each),
-            min(walls),
-            max(walls),
-            *([median(each, "cpu")] if "cpu" in kinds else []),
-        ]
-        ratios = [median(each, what) / median(first, what) for what in kinds]
-        rows.append(
-            [name, *(f"{value:.3f} s" for value in seconds), *(f"{value:.2f}" for value in ratios)]
-        )
+        row = [name, f"{median(each):.3f}", f"{min(walls):.3f}-{max(walls):.3f}"]
+        if has_cpu:
+            row.append(f"{median(each, 'cpu'):.3f}")
+        row.append(f"{median(each) / median(first):.2f}")
         if net:
-            rows[-1] += [f"{median(each, what):,.{digits}f}" for what, digits in NET.values()]
+            row += [f"{median(each, what):,.{digits}f}" for what, digits in NET.values()]
+        rows.append(row)
     count = "Once." if len(first) == 1 else f"Medians of {len(first)}."
     return Result(title, f"{note} {count}".strip(), header, rows, targets)
 
@@ -187,8 +182,8 @@ def ratio(
 
 
 def least(costs: dict[str, list[Cost]], one: str, other: str | Iterable[str]) -> str:
-    """Return what the computer lets a ratio of walls be at the least, in words: the CPU of one side
-    and of the cloud that serves it, on all cores, or that of the cloud alone, which is one process.
+    """Return the least possible ratio of walls on this computer, in words: the CPU of one side and
+    of the cloud that serves it, on all cores, or that of the cloud alone, which is one process.
     """
     others = [other] if isinstance(other, str) else other
     wall = min(median(costs[name]) for name in others if name in costs)
@@ -199,8 +194,8 @@ def least(costs: dict[str, list[Cost]], one: str, other: str | Iterable[str]) ->
     )
     limit = max((own + served) / cores, served)
     return (
-        f"it takes {own:.2f} s of CPU and the embedded cloud beside it {served:.2f} s; on {cores} cores "
-        f"that lets {limit / wall:.2f} x be the least"
+        f"it takes {own:.2f} s of CPU and the embedded cloud {served:.2f} s; with {cores} cores "
+        f"{limit / wall:.2f} x is the limit"
     )
 
 
@@ -211,11 +206,9 @@ def markdown(results: list[Result]) -> str:
         lines += [f"| {' | '.join(result.header)} |", "|---|" + "---:|" * (len(result.header) - 1)]
         lines += [f"| {' | '.join(row)} |" for row in result.rows]
         lines += [""]
-        for target in result.targets:
-            verdict = "met" if target.met else f"**missed**{': ' if target.why else ''}{target.why}"
-            measured, limit = target.show(target.measured), target.show(target.limit)
-            lines += [f"- {target.text}: {measured}, target at most {limit}: {verdict}"]
-        lines += [""] if result.targets else []
+        missed = [target for target in result.targets if not target.met and target.why]
+        lines += [f"- Missed, {target.text}: {target.why}." for target in missed]
+        lines += [""] if missed else []
     return "\n".join(lines)
 
 

@@ -1,5 +1,4 @@
-"""How soon a line that a job prints is on the laptop's screen, at which cost in requests, and how fast a
-long log is read."""
+"""How soon a line that a job prints is on the laptop's screen, and how fast a long log is read."""
 
 import os
 import statistics

@@ -47,8 +47,8 @@ def listing(repeats: int) -> Result:
             "round trips",
         ),
     ]
-    title = f"`berg list` with past jobs, {distance(FAR)}"
-    return result(title, "No machines.", costs, targets)
+    title = "`berg list` with past jobs"
+    return result(title, f"No machines, {distance(FAR)}.", costs, targets)
 
 
 def listed(cloud: Cloud) -> Callable[[], Cost]:
@@ -131,12 +131,12 @@ def submitting(repeats: int) -> Result:
             last_over_first(costs),
             1.5,
             why="git looks at every file's times: "
-            f"`git status` takes {much - little:.2f} s more there, and {limit:.2f} x is the least",
+            f"`git status` takes {much - little:.2f} s more there: {limit:.2f} x is the limit",
         ),
     ]
     return result(
         "`berg run` after an edit of one file",
-        "What the machine asks meanwhile counts.",
+        "Includes the machine's requests.",
         costs,
         targets,
     )

@@ -1,7 +1,6 @@
 """What `--stop-worst` spends of a whole grid's steps, and how often it finds the same best job.
 
-berg's own rule decides, job by job, in a sweep that is played: learning curves are made from a
-seed, machines take one job after the other, and a step takes as long on each.
+Simulated: berg's own rule decides, learning curves come from a seed, and each step takes equally long.
 """
 
 import heapq
@@ -30,7 +29,7 @@ RULES = {
 }
 KINDS = {  # how fast jobs learn: all alike, so that the order at a rung is nearly the last one
     "curves that keep their order": (0.5, 0.5),
-    "curves that cross: some learn slowly, and may end below": (0.2, 1.2),
+    "curves that cross": (0.2, 1.2),
 }
 
 
@@ -115,14 +114,13 @@ def measure(repeats: int) -> list[Result]:
                 ]
             )
         note = (
-            f"{JOBS} jobs of {STEPS} steps on {MACHINES} machines, {repeats * SWEEPS} sweeps that "
-            "are played with berg's rule; the curves are made up. The last column is the loss of "
-            "the best that was found above that of the best there is, on average."
+            f"{JOBS} jobs of {STEPS} steps on {MACHINES} machines, {repeats * SWEEPS} sweeps. Excess loss: "
+            "that of the best job found over that of the best there is, on average."
         )
         target = Target(
             "steps of `--rungs 3,9,27` over the whole grid's", shares[list(RULES)[1]], 0.5
         )
-        header = ["", "steps", "found the same best", "loss above the best's"]
+        header = ["", "steps", "same best", "excess loss"]
         results.append(Result(f"Halving: {kind}", note, header, rows, [target]))
     return results
 

@@ -1,6 +1,4 @@
-"""How long a look at 50 machines and 1,000 jobs takes: `berg list` against `gcloud compute
-instances list`.
-"""
+"""List 50 machines and 1,000 jobs: `berg list` against `gcloud compute instances list`."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -115,13 +113,13 @@ def measure(repeats: int) -> list[Result]:
                 own = median(costs[berg], "cpu") + trips * latency
                 least = own / median(costs[gcloud])
                 why = (
-                    f"berg takes {median(costs[berg], 'cpu'):.2f} s of CPU, most of it python's start and the libraries "
-                    f"that ask, and waits {trips * latency:.2f} s for round trips: {least:.2f} x is the least"
+                    f"Berg takes {median(costs[berg], 'cpu'):.2f} s of CPU, most of it Python's start and imports, "
+                    f"and waits {trips * latency:.2f} s for round trips: {least:.2f} x is the limit"
                 )
                 over = Target(f"wall over {gcloud}", ratio(costs, berg, gcloud), limit, why=why)
                 targets.insert(0, over)
-            title = f"List: 50 machines and 1,000 jobs, {distance(latency)}"
-            found.append(table(title, "gcloud shows the machines alone.", costs, targets, net=True))
+            title = f"List, {distance(latency)}"
+            found.append(table(title, "gcloud shows only the machines.", costs, targets, net=True))
     return found
 
 

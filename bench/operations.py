@@ -1,5 +1,5 @@
-"""What a job's requests to Cloud Storage cost: operations by class, of a job that does nothing and
-of a chatty one.
+"""What a job's requests to Cloud Storage cost: operations by class, for a job that does nothing
+and for one that writes all the time.
 """
 
 import common
@@ -65,19 +65,19 @@ def measure(repeats: int) -> list[Result]:
     rows = []
     for what, (first, second) in (
         ("a job that does nothing", quiet),
-        ("an hour of the chatty job, beyond that", hour),
+        ("an hour of the busy job, in addition", hour),
     ):
         dollars = (first * CLASS_A + second * CLASS_B) / 1000
         rows.append([what, str(first), str(second), f"${dollars:.4f}"])
     note = (
-        f"The chatty job writes a line of its log and each of its {FILES} results ten times a second. Its log is sent "
-        "every 2 seconds, what changed of its results every 10, its state every 20. The laptop waits for the end "
-        f"(`--wait`), for which it looks at the state once a second: most of class B. Measured once, the hour from {SECONDS} seconds of it."
+        f"The second job writes a line of its log and each of its {FILES} results ten times a second. The worker "
+        "sends the log every 2 seconds, changed results every 10, the state every 20. The laptop waits "
+        f"(`--wait`) and reads the state once a second: most of class B. Extrapolated from {SECONDS} seconds."
     )
     most = 1800 + 360 * FILES + 120 + 360 + 300  # log, results, state, laptop, and what is retried
     targets = [
         Target("operations of class A of a job that does nothing", quiet[0], 30, "requests"),
-        Target("operations of class A in an hour of the chatty job", hour[0], most, "requests"),
+        Target("operations of class A in an hour of the busy job", hour[0], most, "requests"),
     ]
     return [Result("Operations", note, ["", "class A", "class B", "cost"], rows, targets)]
 

@@ -1,8 +1,7 @@
 """Where the seconds of a job that does nothing go, from `berg run --wait` to its return.
 
-The image is a golden one, so that nothing is installed, and the repo was sent before. What the cloud
-needs to boot the machine is not berg's. The embedded cloud's machines boot in a fraction of a
-second, Google's in ten or more.
+A golden image, so nothing is installed; the repo was sent before. Machines boot in a fraction of a second
+here, and in ten seconds or more at Google.
 """
 
 import itertools
@@ -25,17 +24,17 @@ with open(os.environ["BERG_RESULTS_DIR"] + "/times.json", "w") as file:
 """
 IMAGE = ("--image", "golden", "--image-project", "golden-images")
 PHASES = {
-    "plan": "`berg run` to the plan: python, settings, the working tree, what the cloud offers",
-    "submit": "to the machine's insert: what makes machines is imported, code and job are sent",
-    "boot": "to the first process of the machine: the cloud's",
-    "start": "to the command: the worker, its checkout",
-    "end": "to the last state in the bucket: results and log are saved",
-    "return": "to the return of `berg run`: it looks one to four times a second",
+    "plan": "`berg run` to the plan: Python, settings, working tree, what the cloud offers",
+    "submit": "to the machine's insert: imports, upload of code and job",
+    "boot": "to the machine's first process: the cloud",
+    "start": "to the command: worker, checkout",
+    "end": "to the final state: results and log are saved",
+    "return": "to the return of `berg run`, which polls one to four times a second",
 }
 CLOUDS = "boot"
 WHY = (
-    "the limit is about 3 s: 1 s of CPU to import what makes machines and signs requests, 0.8 s for the worker's start "
-    "(bench/worker.py), 1.1 s between the claim and the last state, as Cloud Storage takes one write of an object a second"
+    "about 3 s is the limit: 1 s of CPU for imports, 0.8 s for the worker's start (bench/worker.py), 1.1 s "
+    "between the claim and the last state, because Cloud Storage accepts one write of an object a second"
 )
 
 
@@ -85,11 +84,11 @@ def measure(repeats: int) -> list[Result]:
                     seconds_of(cloud, repo, f"job-{latency * 1000:.0f}-{n}") for n in range(repeats)
                 ]
             middle = {phase: median(run[phase] for run in runs) for phase in PHASES}
-            rows = [[said, f"{middle[phase]:.2f} s"] for phase, said in PHASES.items()]
+            rows = [[said, f"{middle[phase]:.2f}"] for phase, said in PHASES.items()]
             own = median(sum(run.values()) - run[CLOUDS] for run in runs)
-            rows.append(["together, without the boot", f"{own:.2f} s"])
+            rows.append(["total, without the boot", f"{own:.2f}"])
             target = Target("beyond the machine's boot", own, 4, "s", WHY)
-            title = f"Overhead: a job that does nothing, {distance(latency)}"
+            title = f"Overhead, {distance(latency)}"
             found.append(Result(title, f"Medians of {repeats}.", ["", "seconds"], rows, [target]))
     return found
 

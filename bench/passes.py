@@ -1,4 +1,4 @@
-"""What a pass over a results folder costs in which one file is new, at three sizes."""
+"""A pass over a results folder with one new file, at three sizes."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ def measure(repeats: int) -> list[Result]:
         Target("wall with 100,000 files over 1,000", last_over_first(costs), 3),
     ]
     note = "Between two looks at everything, of which there is one every few minutes."
-    title = "Passes: a results folder in which one file is new"
+    title = "Passes"
     return [table(title, note, costs, targets, net=True)]
 
 

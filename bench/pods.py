@@ -1,4 +1,4 @@
-"""What a job in pods takes in a cluster with Workload Identity, against one without it."""
+"""A job in pods of a cluster with Workload Identity, against one without it."""
 
 import time
 

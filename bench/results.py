@@ -32,9 +32,9 @@ for line in sys.stdin:
 IMPORTS = "from berg.google.mirror import Mirror; import google.auth.transport.requests"
 BERG, GCLOUD, RCLONE = "berg's mirror", "`gcloud storage rsync`", "`rclone copy`"
 RCLONE_32 = "`rclone copy --transfers 32`"
-FIRST = "Each time an empty bucket in a fresh cloud, and a process from its start to its end."
-LATER = "The first pass is over. Berg's mirror lives on, as it does on a machine; the others begin anew."
-WHY_WALL = "the embedded cloud writes and hashes all bytes in one process, whoever sends them: "
+FIRST = "An empty bucket in a new cloud each time; whole processes."
+LATER = "After a first pass. Berg's mirror keeps running, as on a machine; the others start again."
+WHY_WALL = "the embedded cloud writes and hashes all bytes in one process: "
 
 
 class Mirror:
@@ -106,7 +106,7 @@ def first_pass(title: str, folder: Path, repeats: int) -> Result:
             "CPU over the better peer's",
             ratio(costs, BERG, names[1:], "cpu"),
             0.5,
-            why=f"{timed(BIN / 'python', '-c', IMPORTS).cpu:.2f} s of it are python's start and imports",
+            why=f"{timed(BIN / 'python', '-c', IMPORTS).cpu:.2f} s of it is Python's start and imports",
         ),
     ]
     return table(title, FIRST, costs, targets, net=True)

@@ -1,7 +1,7 @@
-"""Run the benchmarks and write docs/benchmarks.md, or anew only its sections of the scripts that
-are named.
+"""Run the benchmarks and write docs/benchmarks.md, or only the sections of the scripts that are
+named.
 
-With --check the page stays, and what is worse than in it, beyond noise, ends the run with 1.
+With --check the page stays as it is, and the exit code is 1 if a result is worse, beyond noise.
 
 python bench/run.py [--repeats 5] [--check] [startup list …]
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 import check
 import common
 
-# Each is a script beside this one; a new one gets its place in the page here.
+# Each is a script in this folder, in the order of the page.
 SCRIPTS = [
     "startup",
     "size",
@@ -52,36 +52,33 @@ ABSENT = "not installed"
 PAGE = common.TOP / "docs/benchmarks.md"
 # the sentence of a section; in older ones it names no cores
 MEASURED = re.compile(
-    r"^Measured on (?P<day>[\d-]+)( at \w+)?, with \d+ repeats"
-    r"(, on (?P<cores>\d+) cores \(.*\), of which (?P<busy>[\d.]+) had other work)?\.$",
+    r"^(?P<day>[\d-]+)( at \w+)?, \d+ repeats"
+    r"(, (?P<cores>\d+) cores \(.*\), other load (?P<busy>[\d.]+))?\.$",
     re.M,
 )
 HEAD = """# Benchmarks
 
 ```bash
-make bench              # all of them; writes this page
-make bench REPEATS=1    # a quick look
-make bench SCRIPTS="startup list"                   # some; writes their sections anew
-make bench CHECK=1      # compares ratios and counts with this page, and fails where they are worse beyond noise
-.venv/bin/python bench/startup.py --repeats 5       # one, which prints its tables
+make bench                              # run all of them and write this page
+make bench SCRIPTS="startup list"       # run some and write their sections
+make bench CHECK=1                      # compare with this page; fails if ratios or counts are worse, beyond noise
+.venv/bin/python bench/startup.py       # run one and print its tables
 ```
 
 {measured}
 
-Programs that are compared run in turn, in one run. On the other end of all of them is the
-[embedded cloud](embedded-cloud.md) of this repository, a fresh one for each side where a note says so, on the same
-computer: there is no network between, and its CPU time comes out of the same cores. Where a title says how far
-away the cloud is, each request takes that time, and the first one on a connection thrice, for the handshakes of TCP and
-TLS; machines are near. Round trips are those of the longest chain of a laptop's requests of which each began when the one
-before it had ended; where the cloud answers in no time that is chance. CPU is user and system time of a program and its
-children. Ratios are of medians. Peers stand in environments of their own under `.venv/peers`, which the scripts make.
+Compared programs run in turn against the [embedded cloud](embedded-cloud.md), which shares the computer's cores.
+With "30 ms away", each of the laptop's requests takes that time, and the first on a connection three times that,
+for its handshakes. Times are in seconds: medians, the range, and the ratio to the first row. CPU is user and system
+time of a program and its children. Round trips are the longest chain of sequential requests; at 0 ms it depends on
+chance.
 
 {versions}
 """
 
 
 def version(*command: str) -> str:
-    """The first line that a program says of itself."""
+    """The first line of a program's version."""
     if not shutil.which(command[0]):
         return ABSENT
     done = subprocess.run(command, capture_output=True, text=True)
@@ -121,7 +118,7 @@ def versions() -> dict[str, str]:
 
 
 def version_rows(old: str) -> list[str]:
-    """Return a row for each program; of what is not here that of the page as it was."""
+    """Return a row for each program; for a program that is missing, the old page's row."""
     table = old.partition("\n## ")[0].splitlines()
     before = {line.split(" | ")[0]: line for line in table if line.startswith("| ")}
     rows = []
@@ -139,7 +136,7 @@ def commit() -> str:
 
 
 def write(rows: dict[str, str], sections: dict[str, str]) -> None:
-    """Write the page; what was not measured this time stays as it was."""
+    """Write the page; what was not measured this time stays."""
     old = PAGE.read_text() if PAGE.exists() else ""
     for script in SCRIPTS:
         if script not in sections and (begin := title(script)) in old:
@@ -152,7 +149,7 @@ def write(rows: dict[str, str], sections: dict[str, str]) -> None:
         measured=told_by(sections[script] for script in there),
         versions="| | version |\n|---|---|\n" + "\n".join(version_rows(old)),
     )
-    text += "\n## Targets\n\n| script | | measured | target: at most | |\n|---|---|---:|---:|---|\n"
+    text += "\n## Targets\n\n| script | | measured | at most | |\n|---|---|---:|---:|---|\n"
     PAGE.write_text(
         text
         + "".join(rows[script] for script in there)
@@ -161,7 +158,7 @@ def write(rows: dict[str, str], sections: dict[str, str]) -> None:
 
 
 def told_by(sections: Iterable[str]) -> str:
-    """Return when, on how many cores and beside how much other work sections were measured."""
+    """Return when, on how many cores and under how much other load sections were measured."""
     found = [MEASURED.search(section) for section in sections]
     days = sorted({each["day"] for each in found if each})
     cores = sorted({int(each["cores"]) for each in found if each and each["cores"]})
@@ -170,14 +167,14 @@ def told_by(sections: Iterable[str]) -> str:
     if cores:
         words.append(f"on {' and '.join(map(str, cores))} cores")
     if busy:
-        words.append(f"of which {between(busy)} had other work when a section began")
+        words.append(f"other load {between(busy)}")
     unknown = sum(not each or not each["cores"] for each in found)
-    rest = f", but for {unknown} older ones" if unknown else ""
-    return f"{', '.join(words)}: each section says its own{rest}."
+    rest = f" (unknown for {unknown} older sections)" if unknown else ""
+    return f"{', '.join(words)}{rest}."
 
 
 def between(values: Sequence[object]) -> str:
-    """Return the first and the last of some values in words."""
+    """Return the first and the last of some values, as text."""
     if not values:
         return "never"
     first, last = values[0], values[-1]
@@ -185,18 +182,18 @@ def between(values: Sequence[object]) -> str:
 
 
 def circumstances() -> str:
-    """Return the computer that measures, and how many of its cores have other work now."""
+    """Return this computer, and how many of its cores have other work now."""
     before = cpu_seconds()
     time.sleep(1)
     busy = cpu_seconds() - before
     return (
-        f"on {os.cpu_count()} cores ({platform.machine()}, {platform.system()} "
-        f"{platform.release()}), of which {busy:.1f} had other work"
+        f"{os.cpu_count()} cores ({platform.machine()}, {platform.system()} "
+        f"{platform.release()}), other load {busy:.1f}"
     )
 
 
 def cpu_seconds() -> float:
-    """Return how long the computer's cores have been at work since it was started."""
+    """Return how many seconds the computer's cores have worked since it was started."""
     user, nice, system = Path("/proc/stat").read_text().split()[1:4]
     return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
 
@@ -225,18 +222,15 @@ def measure(script: str, repeats: int) -> tuple[str, str] | None:
                 script,
                 f"{result.title}: {each.text}",
                 each.show(each.measured),
-                each.show(each.limit),
+                each.show(each.limit).removesuffix(f" {each.unit}"),
             ]
-            rows += f"| {' | '.join(cells)} | {'met' if each.met else '**missed**'} |\n"
-    note = (
-        f"Measured on {time.strftime('%Y-%m-%d')} at {commit()}, with {repeats} repeats, "
-        f"{computer}."
-    )
+            rows += f"| {' | '.join(cells)} |{'' if each.met else ' **missed**'} |\n"
+    note = f"{time.strftime('%Y-%m-%d')} at {commit()}, {repeats} repeats, {computer}."
     return rows, f"{answer['about']}\n\n{note}\n\n{common.markdown(results)}"
 
 
 def worse_than_before(script: str, repeats: int, rows: str) -> list[str]:
-    """Return what is worse than in the page, and was so again when it was measured anew."""
+    """Return what is worse than in the page, in both of two measurements."""
     before = check.measured_in(PAGE.read_text())
     first = check.regressions(before, check.measured_in(rows))
     if not first:

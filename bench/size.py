@@ -1,4 +1,4 @@
-"""How large berg is when it is installed without extras, and its peers."""
+"""Installed size without extras, against peers."""
 
 import importlib.metadata
 import shutil
@@ -30,7 +30,7 @@ def installed(folder: Path) -> tuple[float, float, int]:
 
 def measure(repeats: int) -> list[Result]:
     sizes = {"berg": installed(common.installed_berg().parent)}
-    note = "Berg without extras. gcloud is its whole folder, with the python that it brings. Measured once."
+    note = "gcloud is its whole folder with its Python. Measured once."
     for package in ("dsub", "skypilot[gcp]"):
         folder = common.peer(package)
         if isinstance(folder, str):
@@ -46,11 +46,9 @@ def measure(repeats: int) -> list[Result]:
         compiled = sum(file.lstat().st_size for file in files if file.suffix == ".pyc") / 1e6
         everything = sum(file.lstat().st_size for file in files) / 1e6
         rows.append(["gcloud", f"{everything - compiled:.1f}", f"{compiled:.1f}", ""])
-    target = Target("berg without extras, before python compiles it", sizes["berg"][0], 90, "MB")
+    target = Target("Berg before it is compiled", sizes["berg"][0], 90, "MB")
     return [
-        Result(
-            "Installed size", note, ["", "MB", "MB more when compiled", "packages"], rows, [target]
-        )
+        Result("Installed size", note, ["", "MB", "MB more compiled", "packages"], rows, [target])
     ]
 
 

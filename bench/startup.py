@@ -1,6 +1,4 @@
-"""How long until the command line answers: `berg` against other tools, and against the library that
-it is made of.
-"""
+"""How long the command line takes to answer, against other tools and click alone."""
 
 import common
 from common import CLEAN, Target, ratio, rounds, table, timed
@@ -28,7 +26,7 @@ def measure(repeats: int) -> list[common.Result]:
         "`berg tail dig<TAB>`": lambda: timed(berg / "berg", env=completion),
         click: lambda: timed(berg / "python", "-c", "import click"),
     }
-    note = "Berg is installed in an environment of its own, as are dsub and SkyPilot; none asks the network anything."
+    note = "Each is installed in an environment of its own; none uses the network."
     for package, words in (("dsub", ["dsub", "--help"]), ("skypilot[gcp]", ["sky", "--help"])):
         folder = common.peer(package)
         if isinstance(folder, str):

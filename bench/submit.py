@@ -1,5 +1,5 @@
-"""How long `berg run` takes with a repo of 20,000 files, against a copy of the repo and a machine
-made with gcloud.
+"""How long `berg run` takes with a repo of 20,000 files, against gcloud: a copy of the repo, and a
+machine.
 """
 
 import shutil
@@ -25,10 +25,10 @@ from common import (
 BERG, GCLOUD = "`berg run`", "`gcloud storage rsync`, then `gcloud compute instances create`"
 FILES = 20_000
 NOTE = (
-    "From a start of the program to its end, which is when the machine has been created. In berg's figures is what the "
-    "machine of the same job asks and sends meanwhile. gcloud leaves .git out, and its machine has nothing to do."
+    "Until the machine has been created. Berg's figures include the machine's requests meanwhile; gcloud leaves "
+    ".git out, and its machine does nothing."
 )
-IMPORTS = "python with the libraries that ask and create"
+IMPORTS = "Python importing the libraries"
 LIBRARIES = """
 import gc
 gc.set_threshold(100_000)
@@ -36,16 +36,14 @@ import click, git, google.auth.transport.requests
 from berg.google import instances
 instances.import_compute()
 """
-VERY_FAR = 0.5  # seconds: what the laptop computes between two requests is short beside it
+VERY_FAR = 0.5  # seconds: what the laptop computes between two requests is short compared with it
 WHY = (
-    "the limit is python with the libraries (the last row, 30 ms away), and two round trips that follow it: of what python "
-    "computes 52 % is google-cloud-compute's import, which makes 2,200 classes, and 40 % the other libraries; they share "
-    "python's lock, so that only waits run beside them. Berg's own is a tenth of the CPU"
+    "the limit is importing the libraries (last row, 30 ms away) and two round trips after that: 52 % of the CPU "
+    "is the import of google-cloud-compute, 40 % other libraries, a tenth Berg's own"
 )
 WHY_TRIPS = (
-    "the limit is 6: three are the first requests with their handshakes; a machine comes after its job, which comes after "
-    "the claim of the name, and tells what became of it with its operation. The seventh is the job, which names the packs of "
-    "its code, so that it is written after them"
+    "6 is the limit: three for the first requests with their handshakes, then the claim, the machine and its operation; the "
+    "seventh is the job, which is written after the packs that it names"
 )
 IMAGE = [
     "--zone",
@@ -122,10 +120,10 @@ def measure(repeats: int) -> list[Result]:
             else [],
             net=True,
         ),
-        table("Submit: again, after an edit of one file", NOTE, second, targets, net=True),
+        table("Submit: after an edit", "As above.", second, targets, net=True),
         table(
-            f"Submit: again, after an edit of one file, {distance(FAR)}",
-            f"{NOTE} The target's round trips are those of a submit {distance(VERY_FAR)}.",
+            f"Submit: after an edit, {distance(FAR)}",
+            f"As above. The target's round trips were measured {distance(VERY_FAR)}.",
             third,
             [
                 Target("wall", median(third[BERG]), 1.3, "s", WHY),

@@ -1,6 +1,4 @@
-"""A sweep of 1,000 jobs until all machines are asked for, against as many creates by gcloud.
-
-    python bench/sweep.py [--repeats 3]
+"""A sweep of 1,000 jobs until all machines are requested, against as many creates by gcloud.
 
 The machines run nothing. Single creates by gcloud are extrapolated from 20.
 """
@@ -113,11 +111,11 @@ def measure(repeats: int) -> list[Result]:
     costs = rounds(sides, repeats)
     ours = costs[next(iter(sides))]
     targets = [
-        Target("1,000 jobs submitted by one sweep", median(ours), 20, "s"),
+        Target("submitted by one sweep", median(ours), 20, "s"),
         Target("bulk requests", max(bulks), JOBS / 500, "requests"),
         Target("memory of berg's process at most", max(memory), 200, "MB"),
     ]
-    note = "A job has its metadata and its state in the bucket; the machines are made, but run nothing."
+    note = "Each job has its metadata and its state in the bucket."
     return [table("1,000 jobs", note, costs, targets, net=True)]
 
 

@@ -1,10 +1,8 @@
-"""How long an edit of one file takes to reach two machines: `berg sync` against rsync of the whole
-tree.
+"""How long an edit of one file takes to reach two machines: `berg sync` against rsync of the
+whole tree.
 
-The machines are two checkouts behind an ssh server on loopback, so that the figures hold no
-network. It needs openssh-server, rsync and git. "rsync -a" is what a script that watches for
-changes would run: the whole tree to both machines at once, .git left out, over ssh connections that
-are open as well.
+The machines are two checkouts behind an ssh server on loopback. rsync runs to both machines at once, without
+.git, over ssh connections that are already open. It needs openssh-server, rsync and git.
 """
 
 import getpass
@@ -141,9 +139,7 @@ def measure(repeats: int) -> list[Result]:
     finally:
         server.stop()
     costs = {name: [Cost(seconds, 0) for seconds in each] for name, each in times.items()}
-    note = (
-        f"A repo of {files:,} files. To each machine go {sent[0]:,} bytes, with rsync {sent[1]:,}."
-    )
+    note = f"A repo of {files:,} files. Bytes to each machine: {sent[0]:,}; rsync {sent[1]:,}."
     target = Target("wall over rsync's", ratio(costs, berg, rsync), 1, why=WHY)
     return [table("Edit: one file to two machines", note, costs, [target])]
 

@@ -1,7 +1,6 @@
-"""How long a working tree of 100,000 files takes to become a commit: berg's part of a submit that looks
-at the tree, against `git status`.
+"""How long it takes to make a commit of a working tree of 100,000 files, against `git status`.
 
-Not in it: imports, requests, what a submit does beside.
+Without imports, requests and the rest of a submit.
 """
 
 import json
@@ -50,12 +49,9 @@ def measure(repeats: int) -> list[Result]:
     sides = {BERG: take, STATUS: lambda: timed("git", "status", "--porcelain", cwd=repo)}
     costs = rounds(sides, repeats, edit)
     process.communicate()
-    why = (
-        "git's own walk is the limit (1.0 x): it takes 0.32 s of CPU of the 0.42 that berg takes. 0.04 go into the list of what "
-        "is of Git LFS, beside it, and 0.06 into ten git processes of 3 ms, of which most need the answer of the one before"
-    )
+    why = "git's own walk takes 0.32 of Berg's 0.42 s of CPU, the list of Git LFS files 0.04 s, ten git processes 0.06 s"
     target = Target(f"wall over {STATUS}", ratio(costs, BERG, STATUS), 1.3, why=why)
-    title = f"Tree: {FILES:,} files, of which one was edited"
+    title = "Tree: one edited file"
     return [table(title, "No untracked cache.", costs, [target])]
 
 

@@ -1,6 +1,4 @@
-"""What it costs to see what machines are busy with: CPU of a sample, and requests and bytes of an
-hour of them.
-"""
+"""What usage samples cost: CPU of a sample, and requests and bytes of an hour of them."""
 
 import json
 import os
@@ -79,13 +77,10 @@ def measure(repeats: int) -> list[Result]:
     costs["2 TPUs"] = cpu(repeats, lambda: (take(), tpus.read()))
     libtpu.kill()
     libtpu.wait()
-    note = (
-        "In the worker's process. nvidia-smi and libtpu are stand-ins: what the real nvidia-smi takes besides, in a "
-        "process of its own, is not measured here."
-    )
-    rows = [[what, f"{took:.2f} ms"] for what, took in costs.items()]
+    note = "In the worker's process. nvidia-smi and libtpu are stand-ins: the real nvidia-smi's own process is not measured."
+    rows = [[what, f"{took:.2f}"] for what, took in costs.items()]
     targets = [Target(f"CPU of a sample, {what}", took, 1, "ms") for what, took in costs.items()]
-    found = [Result("CPU of a sample", note, ["", "CPU"], rows, targets)]
+    found = [Result("CPU of a sample", note, ["", "CPU, ms"], rows, targets)]
     rows, first = [], []
     with Cloud() as cloud:
         cloud.call("POST", "/_berg/settings", {"write_interval": 0})  # an hour passes in seconds
@@ -98,9 +93,8 @@ def measure(repeats: int) -> list[Result]:
                 )
                 rows[-1].append(f"${writes * 0.005 / 1000:.4f}")
     note = (
-        f"A sample every {SECONDS} seconds: {len(plain)} bytes without a GPU, {len(eight)} with eight. The file is sent"
-        " anew with each, and from 1 MB on what is new of it, in two operations of class A; bytes to a bucket cost "
-        "nothing. Measured once."
+        f"A sample every {SECONDS} seconds: {len(plain)} bytes without a GPU, {len(eight)} with eight. Each sends the whole "
+        "file; from 1 MB on only what is new, in two operations of class A. Measured once."
     )
     targets = [
         Target("operations of class A, the first hour", first[0][0], HOUR + 5, "requests"),

@@ -1,6 +1,4 @@
-"""How soon a command prints something after its machine began to boot, against `git clone` of a
-bundle by hand.
-"""
+"""Seconds from a machine's boot to the command's first line, against `git clone` of a bundle."""
 
 import json
 
@@ -15,7 +13,7 @@ began = int(open("/proc/1/stat").read().rpartition(")")[2].split()[19]) / os.sys
 with open(os.environ["BERG_RESULTS_DIR"] + "/seconds.json", "w") as file:
     json.dump(now - began, file)
 """
-IMPORTS = "python with what the worker imports"
+IMPORTS = "Python importing the worker"
 GOLDEN = ("--image", "golden", "--image-project", "golden-images")
 
 
@@ -52,13 +50,13 @@ def measure(repeats: int) -> list[Result]:
         ways[IMPORTS] = lambda: timed(BIN / "python", "-c", "import berg.worker")
         costs = rounds(ways, repeats * 2)
     note = (
-        "A repo of 100 files, nothing to install. A golden image has berg's dependencies; on the default one they are "
-        "unpacked and compiled from the archive in the bucket. The clone has no machine to boot."
+        "A repo of 100 files, nothing to install. A golden image has Berg's dependencies; on the default one they are "
+        "unpacked and compiled. The clone boots no machine."
     )
     imports, cloned = median(costs[IMPORTS]), median(costs[bare])
     why = (
-        f"the worker's imports take {imports:.2f} s and the clone {cloned:.2f} s, one after the other, before anything "
-        f"is asked of the cloud: {imports + cloned:.2f} s is the least"
+        f"the worker's imports take {imports:.2f} s and then the clone {cloned:.2f} s: "
+        f"{imports + cloned:.2f} s is the limit without any request"
     )
     targets = [
         Target(berg, median(costs[berg]), 0.8, "s", why),
