@@ -45,6 +45,7 @@ VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another pers
 # Secrets and odd files of a repo are in tests/commands/test_install_plan.py and
 # tests/code/test_installation.py.
 # The traps of a clone and of an archive are in tests/test_traps.py.
+# A wheel of another hash is in tests/code/test_packages.py, images in tests/test_supply.py.
 ELSEWHERE = [
     (
         "a cloned repo with `berg/`, `git/`, `google/`, `tensorboard/` or `sitecustomize.py`, in "
@@ -137,6 +138,15 @@ ELSEWHERE = [
         "a pack with `.git`, `..`, a slash in a name, or a submodule that leaves or has an option "
         "as its URL",
         "git refuses it; nothing is checked out",
+    ),
+    (
+        "a package index, to have another file under the name of google-crc32c or uv",
+        "its hash is another one: it is not taken",
+    ),
+    (
+        "whoever can move tags of binfmt, BuildKit, Cloud Build's docker or nginx, to have berg run "
+        "another image",
+        "berg names them by digest",
     ),
 ]
 ATTACK = '''

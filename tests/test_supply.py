@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from berg.config import Config
+from berg.google import builds
+from berg.laptop import cache
+
 ROOT = Path(__file__).parent.parent
 # Names that their projects have had on the index for years.
 KNOWN = {
@@ -64,3 +68,14 @@ def test_nobody_is_told_to_install_berg_by_its_name(path):
     told = re.findall(r"(?:pip|uv|pipx) install[^`\n]*", path.read_text(errors="replace"))
     by_name = [each for each in told if re.search(r"[\s'\"]berg(\[\w+\])?(['\"\s]|$)", each)]
     assert not [each for each in by_name if " -e " not in each], by_name
+
+
+def test_images_that_berg_names_are_pinned():
+    """Whoever can move a tag of theirs would run programs with a build's rights, or a cluster's."""
+    steps = builds.steps("image", ["linux/amd64", "linux/arm64"], [])
+    (deployment,) = (each for path, each in cache.bodies(Config(), 9).items() if "deploy" in path)
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    named = [container["image"], *(each["name"] for each in steps)]
+    named += [word for each in steps for word in each["args"] if re.search(r"\w/\w+:", word)]
+    assert len(named) == 6
+    assert all(re.search(r"@sha256:[0-9a-f]{64}$", each) for each in named), named

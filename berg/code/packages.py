@@ -23,7 +23,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, 
 from pathlib import Path, PurePosixPath
 
 import berg
-from berg import computer
+from berg import BergError, computer
 from berg.code.dist import UNCHECKED, keep
 from berg.config import home
 
@@ -33,19 +33,13 @@ UNUSED = (
     "cryptography",
     "pyasn1-modules",
 )
-CRC32C = "google-crc32c"
 COMPILED = "google_crc32c"  # what these folders begin with
 LIBRARY = "google_crc32c.libs/libcrc32c"
 LEFT_OUT = (".pyc", ".pyi", ".c", ".h")
-DOWNLOAD = (
-    "--no-deps",
-    "--only-binary",
-    ":all:",
-    "--python-version",
-    "3.12",
-    "--platform",
-    "manylinux2014_x86_64",
-)
+# The wheel whose library machines have, and its hash.
+LIBRARY_OF = "google-crc32c==1.9.0"
+LIBRARY_SHA256 = "3abb18297d9ef0ab120531838be0e6d68c9fa876570e11c229c48f2edac23ce7"
+TIMEOUT = 120  # seconds for pip, which may have to wait for a slow network
 MODULES = (
     "import sys; sys.path += sys.argv[1:]; import berg.worker, google.cloud.storage; "
     "print(*(getattr(each, '__file__', None) for each in [*sys.modules.values()]), sep='\\n')"
@@ -131,9 +125,7 @@ def collect(wanted: list[Distribution]) -> dict[str, bytes]:
     sources = {path.as_posix(): Path(str(path.locate())) for path in files_of(wanted)}
     files = {name: source.read_bytes() for name, source in sources.items()} | bytecode(sources)
     if not any(name.startswith(LIBRARY) for name in files):
-        files |= download_library(
-            next(each.version for each in wanted if each.metadata["Name"] == CRC32C)
-        )
+        files |= download_library()
     # A python imports what was compiled for it before a file of this name.
     files["google_crc32c/_crc32c.py"] = ANY_PYTHON.encode()
     return files if any(name.startswith(LIBRARY) for name in files) else {}
@@ -186,19 +178,38 @@ def pip() -> list[str]:
     return computer.python("pip")
 
 
-def download_library(version: str) -> dict[str, bytes]:
-    """What is compiled in google-crc32c's wheel for machines; {} where pip cannot get it."""
+def download_library() -> dict[str, bytes]:
+    """Return what is compiled in google-crc32c's wheel for machines; {} where pip cannot get it."""
+    options = ["--python-version", "3.12", "--platform", "manylinux2014_x86_64"]
+    try:
+        content = download(LIBRARY_OF, LIBRARY_SHA256, pip(), *options)
+    except BergError:
+        return {}
+    with zipfile.ZipFile(io.BytesIO(content)) as wheel:
+        return {name: wheel.read(name) for name in wheel.namelist() if ".so" in Path(name).name}
+
+
+def download(requirement: str, sha256: str, pip: list[str], *options: str) -> bytes:
+    """Return the wheel of this hash from the package index that `pip` asks.
+
+    Raise BergError if the index does not have it, or has another file of that name.
+    """
+    failed = f"{requirement} could not be downloaded"
     with tempfile.TemporaryDirectory() as folder:
-        options = ["--quiet", "--retries", "1", "--timeout", "10"]
-        asked = subprocess.run(
-            [*pip(), "download", *options, *DOWNLOAD, "--dest", folder, f"{CRC32C}=={version}"],
-            cwd=folder,  # pip and uv read no file of the caller's
-            capture_output=True,
-        )
-        if asked.returncode:
-            return {}
-        with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
-            return {name: wheel.read(name) for name in wheel.namelist() if ".so" in Path(name).name}
+        wanted = Path(folder, "wanted.txt")
+        wanted.write_text(f"{requirement} --hash=sha256:{sha256}\n")
+        command = [*pip, "download", "--quiet", "--disable-pip-version-check", "--retries", "1"]
+        command += ["--timeout", "10", "--no-deps", "--only-binary", ":all:", *options]
+        command += ["--require-hashes", "--dest", folder, "--requirement", str(wanted)]
+        try:  # in a folder where pip and uv read no file of the caller's
+            asked = subprocess.run(command, cwd="/", capture_output=True, timeout=TIMEOUT)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BergError(f"{failed}: {error}") from None
+        if found := list(Path(folder).glob("*.whl")):
+            return found[0].read_bytes()
+        lines = asked.stderr.decode(errors="replace").strip().splitlines()
+        why = next((line for line in lines if line.startswith("ERROR: ")), "pip downloaded none")
+        raise BergError(f"{failed}: {why.removeprefix('ERROR: ')}")
 
 
 def pack(files: dict[str, bytes]) -> bytes:

@@ -5,18 +5,13 @@ it. A machine unpacks it when uv is called for the first time (berg/machine/uv.p
 """
 
 import hashlib
-import subprocess
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
-from berg import BergError
+from berg.code import packages
 from berg.code.dist import keep
-from berg.code.packages import pip
 from berg.config import home
 
 VERSION = "0.13.9"
-TIMEOUT = 120  # seconds for pip, which may have to wait for a slow network
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ def fetch() -> tuple[str, bytes]:
     kept = home() / "uv" / OF_MACHINES.name
     content = kept.read_bytes() if kept.exists() else b""
     if hashlib.sha256(content).hexdigest() != OF_MACHINES.sha256:
-        content = keep(kept, download(OF_MACHINES, pip()))
+        content = keep(kept, download(OF_MACHINES, packages.pip()))
     return OF_MACHINES.name, content
 
 
@@ -68,20 +63,4 @@ def download(wheel: Wheel, pip: list[str]) -> bytes:
 
     Raise BergError if the index does not have it, or has another file of that name.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        wanted = Path(folder, "uv.txt")
-        wanted.write_text(f"uv=={VERSION} --hash=sha256:{wheel.sha256}\n")
-        options = ["--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "10"]
-        options += ["--no-deps", "--only-binary", ":all:", "--platform", wheel.platform]
-        options += ["--require-hashes", "--dest", folder, "--requirement", str(wanted)]
-        try:
-            asked = subprocess.run(
-                [*pip, "download", *options], cwd="/", capture_output=True, timeout=TIMEOUT
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise BergError(f"uv {VERSION} could not be downloaded: {error}") from None
-        if found := list(Path(folder).glob("*.whl")):
-            return found[0].read_bytes()
-        lines = asked.stderr.decode(errors="replace").strip().splitlines()
-        why = next((line for line in lines if line.startswith("ERROR: ")), "pip brought none")
-        raise BergError(f"uv {VERSION} could not be downloaded: {why.removeprefix('ERROR: ')}")
+    return packages.download(f"uv=={VERSION}", wheel.sha256, pip, "--platform", wheel.platform)

@@ -15,7 +15,20 @@ from berg.config import Config
 from berg.google import api, grants
 from berg.google.storage import Bucket
 
-DOCKER = "gcr.io/cloud-builders/docker"
+# What builds run, by digest: who can move a tag of theirs would have the build's rights.
+DOCKER = (
+    "gcr.io/cloud-builders/docker"
+    "@sha256:3d00b6c1a9b862621c30fc74d4f2abfc62bcbdee631ed3febd31e7edbdf6252c"
+)
+BINFMT = (
+    "tonistiigi/binfmt:qemu-v10.2.3"
+    "@sha256:400a4873b838d1b89194d982c45e5fb3cda4593fbfd7e08a02e76b03b21166f0"
+)
+BUILDKIT = (
+    "moby/buildkit:v0.31.2@sha256:2f5adac4ecd194d9f8c10b7b5d7bceb5186853db1b26e5abd3a657af0b7e26ec"
+)
+CREATE = ["buildx", "create", "--name", "berg", "--driver", "docker-container"]
+CREATE += ["--driver-opt", f"image={BUILDKIT}"]
 NATIVE = "linux/amd64"
 TIMEOUT, QUEUE = 7200, 1800  # seconds that a build may run, and wait before
 INTERVAL = 2.0  # seconds between two looks at a build
@@ -40,8 +53,8 @@ def steps(image: str, platforms: list[str], arguments: list[str]) -> list[dict[s
     else:
         others = ",".join(each.partition("/")[2] for each in platforms if each != NATIVE)
         commands = [
-            ["run", "--privileged", "--rm", "tonistiigi/binfmt", "--install", others],
-            ["buildx", "create", "--name", "berg", "--driver", "docker-container", "--use"],
+            ["run", "--privileged", "--rm", BINFMT, "--install", others],
+            [*CREATE, "--use"],
             ["buildx", "build", "--platform", ",".join(platforms), "--push", *words],
         ]
     return [{"name": DOCKER, "args": each} for each in commands]

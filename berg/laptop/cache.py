@@ -28,7 +28,9 @@ from berg.places import gke, podstatus
 from berg.places.manifest import CACHE, CACHE_PORT, CACHE_URL
 
 POOL = container.CACHE  # of the one node, with a taint that keeps jobs away
-IMAGE = "nginx:1.28"  # Debian's, by the makers of NGINX
+IMAGE = (  # of Debian, by the makers of NGINX
+    "nginx:1.28.0@sha256:eaa7e36decc3421fc04478c586dfea0d931cebe47d5bc0b15d758a32ba51126f"
+)
 MACHINE_TYPE, DISK_TYPE = "e2-standard-4", "pd-balanced"
 SPARE = 8  # GB beside the slices: NGINX looks every 10 seconds whether they are too many
 LARGEST = 50_000

@@ -296,9 +296,7 @@ def docker(config: Config, this: Build, push: bool, say: Say) -> None:
     ]
     command += ["--file", str(this.dockerfile), *this.arguments]
     if len(this.platforms) > 1:  # docker's own builder makes one
-        if quietly("docker", "buildx", "inspect", "berg") and quietly(
-            "docker", "buildx", "create", "--name", "berg"
-        ):
+        if quietly("docker", "buildx", "inspect", "berg") and quietly("docker", *builds.CREATE):
             raise BergError(
                 "docker has no builder for several platforms. See why: docker buildx create --name "
                 "berg"

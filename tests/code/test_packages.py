@@ -11,9 +11,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import WHEELHOUSE
 
+from berg import BergError
 from berg.code import packages
 
+FOR_LINUX = ("--python-version", "3.12", "--platform", "manylinux2014_x86_64")
 TOP = Path(packages.__file__).parent.parent.parent
 CHECK = """
 import json, sys
@@ -99,22 +102,23 @@ def test_it_is_made_once_for_its_versions(home, monkeypatch):
 
 
 @pytest.mark.slow
-def test_another_kind_of_laptop_takes_the_library_from_the_wheel(home, tmp_path, monkeypatch):
-    """A Mac's own is for a Mac. Here pip finds a wheel of what is installed in a folder."""
-    there = next(
-        each for each in packages.find(packages.ROOTS) if each.metadata["Name"] == packages.CRC32C
-    )
+def test_another_kind_of_laptop_takes_the_library_of_the_known_wheel(home, tmp_path, monkeypatch):
+    """A Mac's own is for a Mac. Another wheel of the same name and version is not taken."""
+    name = "google_crc32c-1.9.0-cp312-cp312-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"
+    if not (WHEELHOUSE / name).exists():
+        pytest.skip(f"takes {name}, which make .venv/wheelhouse downloads")
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    wheel = f"google_crc32c-{there.version}-cp312-cp312-manylinux2014_x86_64.whl"
-    with zipfile.ZipFile(wheels / wheel, "w") as zipped:
-        for path in there.files or []:
-            if path.suffix != ".pyc":
-                zipped.write(str(path.locate()), path.as_posix())
+    shutil.copy(WHEELHOUSE / name, wheels)
+    with zipfile.ZipFile(wheels / name, "a") as zipped:
+        zipped.writestr("google_crc32c.libs/evil.so", "evil")
     monkeypatch.setattr(sysconfig, "get_platform", lambda: "macosx-14.0-arm64")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    assert packages.build() == ("", b"")  # nothing to be had: the machine asks pip
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    with pytest.raises(BergError, match="DO NOT MATCH THE HASHES"):
+        packages.download(packages.LIBRARY_OF, packages.LIBRARY_SHA256, packages.pip(), *FOR_LINUX)
+    assert packages.build() == ("", b"")  # nothing that is known: the machine asks pip
+    shutil.copy(WHEELHOUSE / name, wheels)
     _, content = packages.build()
     folder = unpack(content, tmp_path / "site")
     assert run_worker_imports(sys.executable, folder)[1:] == ["c", 0xE3069283]

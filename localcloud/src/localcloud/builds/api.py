@@ -24,7 +24,7 @@ from localcloud.errors import ApiError
 from localcloud.identity.permissions import allowed
 from localcloud.locations import REGIONS
 
-STEP = "gcr.io/cloud-builders/docker"
+STEP = r"gcr\.io/cloud-builders/docker(@sha256:[0-9a-f]{64})?"
 REFUSED = (
     "artifacts",
     "availableSecrets",
@@ -94,9 +94,12 @@ def check(cloud: Cloud, body: dict) -> str:
     if not body.get("steps"):
         raise bad("invalid build: no build steps specified")
     for step in body["steps"]:
-        if step.get("name") != STEP or any(step.get(key) for key in REFUSED_STEP):
+        is_plain = not any(step.get(key) for key in REFUSED_STEP)
+        if not re.fullmatch(STEP, step.get("name") or "") or not is_plain:
             raise ApiError(
-                501, "notImplemented", f"The embedded cloud runs plain steps of {STEP} alone"
+                501,
+                "notImplemented",
+                "The embedded cloud runs plain steps of gcr.io/cloud-builders/docker alone",
             )
     checks.check(body)
     source = (body.get("source") or {}).get("storageSource")

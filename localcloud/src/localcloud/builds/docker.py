@@ -11,11 +11,13 @@ Not covered: everything else.
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+BINFMT = re.compile(r"tonistiigi/binfmt(:[\w.-]+)?(@sha256:[0-9a-f]{64})?")
 BUILDX = Path(os.environ.get("BUILDX_CONFIG") or Path.home() / ".docker/buildx")
 
 
@@ -32,7 +34,7 @@ def main(words: list[str]) -> int:
         return build(words[1:])
     if words[:1] == ["push"]:
         return push(words[1])
-    if words[:4] == ["run", "--privileged", "--rm", "tonistiigi/binfmt"]:
+    if words[:3] == ["run", "--privileged", "--rm"] and BINFMT.fullmatch(words[3]):
         # which processors this host's kernel knows how to stand for, nobody but its owner changes
         return 0
     return fail(f"the embedded cloud has no docker {' '.join(words[:2])}")
@@ -64,6 +66,7 @@ def create(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="docker buildx create")
     parser.add_argument("--name", required=True)
     parser.add_argument("--driver", choices=["docker-container"], default="docker-container")
+    parser.add_argument("--driver-opt")
     parser.add_argument("--use", action="store_true")
     options = parser.parse_args(words)
     BUILDX.mkdir(parents=True, exist_ok=True)
