@@ -25,7 +25,7 @@ from berg.google.storage import Bucket
 
 NAME, ROLE = "berg-worker", MACHINE.role
 LONGEST_NAME = 30  # characters of an account's name
-# What earlier versions gave on the whole bucket.
+# Enough on the bucket, of accounts that berg did not create.
 BUCKET_ROLE = "roles/storage.objectUser"
 APIS = ("iam", "cloudresourcemanager", "serviceusage")
 SOMEBODY = "user:YOUR_ADDRESS"  # for whom the person fills in who that is
@@ -101,7 +101,6 @@ def missing(config: Config) -> tuple[list[Grant], str]:
     found = [*missing_account(config, look), *of_roles]
     found += without_uniform_access(config, look)
     found += missing_bindings(config, look)
-    found += too_wide(config, look)
     return found, look.refusals[0] if look.refusals else ""
 
 
@@ -235,23 +234,6 @@ def bucket_grant(config: Config, right: Right, condition: dict[str, str] | None)
     return Grant(
         f"Give the account {right.role} on gs://{config.bucket}{right.words}", command, make
     )
-
-
-def too_wide(config: Config, look: Look) -> list[Grant]:
-    """What earlier versions gave the account on the whole bucket, which makes conditions void."""
-    member = f"serviceAccount:{account(config)}"
-    if BUCKET_ROLE not in roles(look(bucket_policy), [member]):
-        return []
-    text = (
-        f"Take {BUCKET_ROLE} on gs://{config.bucket} from the account: with it a job may replace "
-        "the code and the packages of others"
-    )
-    command = (
-        f"gcloud storage buckets remove-iam-policy-binding gs://{config.bucket} "
-        f"--member {member} --role {BUCKET_ROLE}"
-    )
-    make = functools.partial(unbind, config, bucket_policy, BUCKET_ROLE, member)
-    return [Grant(text, command, make)]
 
 
 def iam(
@@ -393,18 +375,13 @@ def bind(
     member: str,
     condition: dict[str, str] | None = None,
 ) -> bool:
-    """Give a member a role in a policy; False, and nothing is written, if it has it.
-
-    Other conditions under the same title are an earlier version's, and go.
-    """
+    """Give a member a role in a policy; False, and nothing is written, if it has it."""
 
     def once() -> bool:
         current = policy(config)
         if is_bound(current, role, member, condition):
             return False
         bindings = current.setdefault("bindings", [])
-        if condition:
-            leave(bindings, role, member)
         ours = [each for each in bindings if is_like(each, role, condition)]
         if ours:
             ours[0]["members"].append(member)
@@ -418,31 +395,10 @@ def bind(
     return has_changed
 
 
-def unbind(config: Config, policy: Callable[..., dict[str, Any]], role: str, member: str) -> None:
-    """Take a role without a condition from a member."""
-
-    def once() -> None:
-        current = policy(config)
-        for each in current.get("bindings", []):
-            if is_like(each, role, None) and member in each["members"]:
-                each["members"].remove(member)
-        write_policy(config, policy, current)
-
-    until_settled(once)
-
-
-def leave(bindings: list[dict[str, Any]], role: str, member: str) -> None:
-    """Take a member out of all bindings of a role."""
-    for each in bindings:
-        if each["role"] == role and member in each["members"]:
-            each["members"].remove(member)
-
-
 def write_policy(
     config: Config, policy: Callable[..., dict[str, Any]], changed: dict[str, Any]
 ) -> None:
     """Write a policy; one with conditions has version 3, or Google would drop them."""
-    changed["bindings"] = [each for each in changed["bindings"] if each["members"]]
     if any(each.get("condition") for each in changed["bindings"]):
         changed["version"] = 3
     policy(config, changed)

@@ -14,6 +14,7 @@ from berg import BergError, config, credentials, plain, wrapped
 from berg.config import Config
 from berg.google import api, container, grants, offers, rights
 from berg.google.storage import Bucket
+from berg.laptop import doctor, readiness
 from berg.places import gke, podaccount
 
 KEYS = (  # what a walk settles
@@ -65,7 +66,15 @@ def walk_through(
     ask_bucket(walk, yes or create)
     earlier = settings.service_account if settings.project == before else ""
     ask_account(walk, earlier, details.get("defaultServiceAccount", ""))
-    ask_image(walk)
+    say("\nImage: what the machines boot; an image family gives its newest image.")
+    walk.ask("default_image", settings.default_image)
+    walk.ask("default_image_project", settings.default_image_project)
+    offers.find_image(settings, settings.default_image, settings.default_image_project)
+    for found in doctor.ask(settings, readiness.RIGHTS):
+        if found.status != readiness.OK:
+            say(f"\n{found.check}: {found.found}")
+            if found.mend:
+                say(f"  {found.mend}")
     return {key: getattr(settings, key) for key in KEYS}
 
 
@@ -118,10 +127,11 @@ def ask_account(walk: Walk, earlier: str, default: str) -> None:
         if rights.is_default(settings.service_account):
             say(f"Careful: {rights.DEFAULT_IS_WIDE}")
         say(
-            f"{settings.service_account} is taken as it is. "
-            "Look at what it may do with: berg doctor"
+            f"{settings.service_account} is used as it is. Look at what it may do with: berg doctor"
         )
-    check_acting(settings)
+        for found in readiness.check_acting(settings):
+            if found.check == readiness.ACCOUNT:
+                raise BergError(f"{found.found}. Choose another one: berg init")
 
 
 def usual_account(settings: Config) -> str:
@@ -134,14 +144,6 @@ def usual_account(settings: Config) -> str:
     except (exceptions.NotFound, exceptions.Forbidden):
         return shared
     return grants.account_of_user(settings)
-
-
-def ask_image(walk: Walk) -> None:
-    settings = walk.settings
-    say("\nImage: what the machines boot; an image family gives its newest image.")
-    walk.ask("default_image", settings.default_image)
-    walk.ask("default_image_project", settings.default_image_project)
-    offers.find_image(settings, settings.default_image, settings.default_image_project)
 
 
 def default_project(settings: Config) -> str:
@@ -233,7 +235,7 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
         say(f"{own} has what it needs; nothing was changed")
         return own
     if refusal and may_use(settings, own):
-        say(f"{own} is taken as it is: what it may do you cannot see ({refusal})")
+        say(f"{own} is used as it is: you may not see what it may do ({refusal})")
         return own
     if not refusal:
         say("\n".join(grant.text for grant in lacking))
@@ -309,31 +311,6 @@ def take_default(default: str, yes: bool) -> str:
         )
     say(f"The machines act as the project's default account {default}")
     return default
-
-
-def check_acting(settings: Config) -> None:
-    """Say so if the person may not start machines that act as the account; raises BergError if
-    there is none.
-    """
-    from google.api_core import exceptions
-
-    email = settings.service_account
-    try:
-        if not grants.may_act_as(settings, email):
-            command = grants.act_as_command(settings, email)
-            say(
-                f"To start machines that act as {email} you need {grants.ACT_AS} on it:\n"
-                f"  {command}"
-            )
-    except exceptions.NotFound:
-        if email != grants.account(settings):  # which takes a while to be known everywhere
-            raise BergError(
-                f"there is no service account {email!r}. Choose another one: berg init"
-            ) from None
-    except exceptions.Forbidden as error:
-        say(
-            f"Whether you may start machines that act as {email} cannot be seen: {api.words(error)}"
-        )
 
 
 def set_up_local(monitoring: int = 0) -> dict[str, Any]:

@@ -125,19 +125,10 @@ ON_BUCKET = (
     "storage.buckets.get",
     *(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list", "update")),
 )
-# Roles that are as good as those that berg grants.
-ENOUGH_IN_PROJECT = {
-    "roles/compute.instanceAdmin.v1",
-    "roles/compute.admin",
-    "roles/editor",
-    "roles/owner",
-}
+BASIC = {"roles/editor", "roles/owner"}
+# Roles that are enough, of accounts that berg did not create.
+ENOUGH_IN_PROJECT = {"roles/compute.instanceAdmin.v1", "roles/compute.admin"}
 ENOUGH_ON_BUCKET = {grants.BUCKET_ROLE, "roles/storage.objectAdmin", "roles/storage.admin"}
-# of a project's editors and owners
-LEGACY = {
-    "roles/storage.legacyBucketOwner",
-    "roles/storage.legacyObjectOwner",
-}
 TUNNELS = Purpose(["iap.tunnelInstances.accessViaIAP"], "roles/iap.tunnelResourceAccessor")
 ANYWHERE = "0.0.0.0/0"
 ACCOUNT = "machines' account"
@@ -192,6 +183,19 @@ def check_apis(settings: Config) -> list[Finding]:
     return [Finding("apis", status, found, api.enable_command(settings, *off))]
 
 
+# --- what the person may do
+
+
+def rights(
+    name: str, asked: list[str], held: list[str], where: str, mend: str, status: str = FAILED
+) -> Finding:
+    """Say which permissions the person lacks, and the command that gives them."""
+    lacks = [permission for permission in asked if permission not in held]
+    if not lacks:
+        return Finding(f"rights: {name}", OK, f"you have what is needed{where}")
+    return Finding(f"rights: {name}", status, f"you lack {', '.join(lacks)}{where}", mend)
+
+
 def check_person(settings: Config) -> list[Finding]:
     wanted = dict(IN_PROJECT)
     if settings.no_external_ip:
@@ -200,9 +204,10 @@ def check_person(settings: Config) -> list[Finding]:
     held = held_in_project(settings, asked)
     findings = []
     for name, purpose in wanted.items():
-        # The others are for what few jobs need.
+        # Few jobs need the others.
         status = FAILED if name == "machines" else WARNING
-        findings.append(rights(settings, name, purpose, held, status))
+        mend = give(settings, purpose.role)
+        findings.append(rights(name, purpose.permissions, held, "", mend, status))
     return findings
 
 
@@ -218,17 +223,47 @@ def check_subnetwork(settings: Config) -> list[Finding]:
     if not settings.no_external_ip:
         asked.append("compute.subnetworks.useExternalIp")
     path = f"/regions/{region}/subnetworks/{name}/testIamPermissions"
-    check, where = "rights: network", f"the subnetwork {name} in {region} of {network.project}"
+    where = f"the subnetwork {name} in {region} of {network.project}"
     try:
         answer = api.call(settings, "POST", path, {"permissions": asked}, project=network.project)
     except exceptions.NotFound:
         found = f"there is no subnetwork {name!r} in {region} of {network.project}"
-        return [Finding(check, FAILED, found, "berg config set subnetwork NAME")]
-    lacks = [each for each in asked if each not in answer.get("permissions", [])]
-    if not lacks:
-        return [Finding(check, OK, f"you may use {where}")]
+        return [Finding("rights: network", FAILED, found, "berg config set subnetwork NAME")]
     mend = give(settings, "roles/compute.networkUser", network.project)
-    return [Finding(check, FAILED, f"you lack {', '.join(lacks)} on {where}", mend)]
+    return [rights("network", asked, answer.get("permissions", []), f" on {where}", mend)]
+
+
+def check_on_bucket(settings: Config) -> list[Finding]:
+    held = Bucket(settings).bucket.test_iam_permissions(list(ON_BUCKET))
+    mend = (
+        f"gcloud storage buckets add-iam-policy-binding gs://{settings.bucket} "
+        f"--member {grants.person(settings)} --role roles/storage.admin"
+    )
+    return [rights("bucket", list(ON_BUCKET), held, f" on gs://{settings.bucket}", mend)]
+
+
+def check_acting(settings: Config) -> list[Finding]:
+    """Check that the person may start machines that act as the account."""
+    from google.api_core import exceptions
+
+    email = account_of(settings)
+    try:
+        held = [grants.ACT_AS] if grants.may_act_as(settings, email) else []
+    except exceptions.NotFound:
+        return [no_account(settings, email)]
+    mend = grants.act_as_command(settings, email)
+    return [rights("account", [grants.ACT_AS], held, f" on {email}", mend)]
+
+
+def account_of(settings: Config) -> str:
+    """Return the account that machines act as."""
+    if settings.service_account:
+        return settings.service_account
+    return str(api.call(settings, "GET", "").get("defaultServiceAccount", ""))
+
+
+def no_account(settings: Config, email: str) -> Finding:
+    return Finding(ACCOUNT, FAILED, f"there is no service account {email!r}", set_up(settings))
 
 
 def held_in_project(settings: Config, asked: list[str]) -> list[str]:
@@ -237,14 +272,6 @@ def held_in_project(settings: Config, asked: list[str]) -> list[str]:
     url = f"{service}/v1/projects/{settings.project}:testIamPermissions"
     held: list[str] = api.call(settings, "POST", url, {"permissions": asked}).get("permissions", [])
     return held
-
-
-def rights(settings: Config, name: str, purpose: Purpose, held: list[str], status: str) -> Finding:
-    lacks = [permission for permission in purpose.permissions if permission not in held]
-    if not lacks:
-        return Finding(f"rights: {name}", OK, "you have what it takes")
-    mend = give(settings, purpose.role)
-    return Finding(f"rights: {name}", status, f"you lack {', '.join(lacks)}", mend)
 
 
 def give(settings: Config, role: str, project: str = "") -> str:
@@ -484,10 +511,8 @@ def check_image(settings: Config) -> list[Finding]:
 def check_bucket(settings: Config) -> list[Finding]:
     bucket = Bucket(settings)
     found = bucket.client.get_bucket(settings.bucket, retry=bucket.retry)
-    held = bucket.bucket.test_iam_permissions(list(ON_BUCKET))
     return [
         bucket_place(settings, found.location.lower(), str(found.project_number)),
-        bucket_rights(settings, held),
         bucket_privacy(settings, found.iam_configuration.public_access_prevention),
         bucket_cost(settings, found.soft_delete_policy.retention_duration_seconds or 0),
     ]
@@ -505,17 +530,6 @@ def bucket_place(settings: Config, place: str, number: str) -> Finding:
         return Finding("bucket", OK, text)
     text += f", and machines in {settings.region}: slower, and traffic costs"
     return Finding("bucket", WARNING, text, set_up(settings, "--bucket ANOTHER --create-bucket"))
-
-
-def bucket_rights(settings: Config, held: list[str]) -> Finding:
-    lacks = [permission for permission in ON_BUCKET if permission not in held]
-    if not lacks:
-        return Finding("rights: bucket", OK, "you have what it takes")
-    mend = (
-        f"gcloud storage buckets add-iam-policy-binding gs://{settings.bucket} "
-        f"--member {grants.person(settings)} --role roles/storage.admin"
-    )
-    return Finding("rights: bucket", FAILED, f"you lack {', '.join(lacks)}", mend)
 
 
 def bucket_privacy(settings: Config, prevention: str) -> Finding:
@@ -541,34 +555,13 @@ def change_bucket(settings: Config) -> str:
 def check_account(settings: Config) -> list[Finding]:
     from google.api_core import exceptions
 
-    email = settings.service_account
-    if not email:
-        email = api.call(settings, "GET", "").get("defaultServiceAccount", "")
+    email = account_of(settings)
     try:
-        acts = grants.may_act_as(settings, email)
+        grants.may_act_as(settings, email)  # raises NotFound if there is none
+        check = check_own if grants.is_ours(settings, email) else check_other
+        return [check(settings, email)]
     except exceptions.NotFound:
-        found = f"there is no service account {email!r}"
-        return [Finding(ACCOUNT, FAILED, found, set_up(settings))]
-    try:
-        account = judge_account(settings, email)
-    except exceptions.Forbidden as error:
-        found = f"what {email} may do cannot be seen: {api.words(error)}"
-        account = Finding(ACCOUNT, WARNING, found)
-    return [account, acting(settings, email, acts)]
-
-
-def acting(settings: Config, email: str, acts: bool) -> Finding:
-    """Say whether the person may start machines that act as the account."""
-    if acts:
-        return Finding("rights: account", OK, f"you may start machines that act as {email}")
-    found = f"you lack {grants.ACT_AS} on {email}"
-    return Finding("rights: account", FAILED, found, grants.act_as_command(settings, email))
-
-
-def judge_account(settings: Config, email: str) -> Finding:
-    if grants.is_ours(settings, email):
-        return check_own(settings, email)
-    return check_other(settings, email)
+        return [no_account(settings, email)]
 
 
 def check_own(settings: Config, email: str) -> Finding:
@@ -584,37 +577,25 @@ def check_own(settings: Config, email: str) -> Finding:
 
 def check_other(settings: Config, email: str) -> Finding:
     """Say which roles an account has that berg did not make, and whether they are enough."""
-    member = f"serviceAccount:{email}"
-    in_project = grants.roles(grants.project_policy(settings), [member])
-    basic = {"roles/editor": "projectEditor", "roles/owner": "projectOwner"}
-    members = [member, *(f"{basic[role]}:{settings.project}" for role in in_project & basic.keys())]
-    on_bucket = grants.roles(grants.bucket_policy(settings), members)
-    own_role = f"projects/{settings.project}/roles/{grants.ROLE}"
+    member = [f"serviceAccount:{email}"]
+    in_project = grants.roles(grants.project_policy(settings), member)
+    on_bucket = grants.roles(grants.bucket_policy(settings), member)
     has = (
         f"{email} has {', '.join(sorted(in_project)) or 'no role'} in the project "
         f"and {', '.join(sorted(on_bucket)) or 'no role'} on the bucket"
     )
     mend = set_up(settings, f"--service-account {grants.account(settings)}")
-    enough = reads_and_writes(in_project, on_bucket)
-    if in_project & basic.keys():
+    if in_project & BASIC:
         wide = "with that a job may change what any machine runs, everybody's code and results"
         return Finding(ACCOUNT, WARNING, f"{has}: more than it needs; {wide}", mend)
-    if enough and own_role in in_project:
+    reads_and_writes = (in_project | on_bucket) & ENOUGH_ON_BUCKET
+    own_role = f"projects/{settings.project}/roles/{grants.ROLE}"
+    if reads_and_writes and in_project & {own_role, *ENOUGH_IN_PROJECT}:
         return Finding(ACCOUNT, OK, has)
-    if enough and in_project & ENOUGH_IN_PROJECT:
-        return Finding(ACCOUNT, WARNING, f"{has}: more than it needs", mend)
-    reaches_bucket = on_bucket or in_project & ENOUGH_ON_BUCKET
-    if not in_project or not reaches_bucket:
+    if not in_project or not (on_bucket or reads_and_writes):
         return Finding(ACCOUNT, FAILED, f"{has}; it needs {grants.NEEDS}", mend)
     unknown = f"{has}; berg cannot tell whether that includes {grants.NEEDS}"
     return Finding(ACCOUNT, WARNING, unknown, mend)
-
-
-def reads_and_writes(in_project: set[str], on_bucket: set[str]) -> bool:
-    """Tell whether roles are known to be enough on the bucket."""
-    if (in_project | on_bucket) & ENOUGH_ON_BUCKET:
-        return True
-    return on_bucket >= LEGACY
 
 
 def check_clusters(settings: Config) -> list[Finding]:
@@ -647,7 +628,8 @@ def check_clusters(settings: Config) -> list[Finding]:
     findings += check_identity(settings)
     if not findings:
         findings = [Finding("clusters", OK, ", ".join(ours))]
-    return [*findings, rights(settings, "clusters", IN_CLUSTERS, held, WARNING)]
+    mend = give(settings, IN_CLUSTERS.role)
+    return [*findings, rights("clusters", IN_CLUSTERS.permissions, held, "", mend, WARNING)]
 
 
 def check_identity(settings: Config) -> list[Finding]:
@@ -701,11 +683,17 @@ def check_index(settings: Config) -> list[Finding]:
     return [Finding("index", OK, f"has {plural(len(looked_at), 'job')}")]
 
 
+# What the person may do: doctor and init ask for it.
+RIGHTS = {
+    "rights": check_person,
+    "rights: network": check_subnetwork,
+    "rights: bucket": check_on_bucket,
+    "rights: account": check_acting,
+}
 ASKED = {
     "project": check_project,
     "apis": check_apis,
-    "rights": check_person,
-    "rights: network": check_subnetwork,
+    **RIGHTS,
     "bucket": check_bucket,
     "machines' account": check_account,
     "index": check_index,
