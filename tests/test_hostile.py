@@ -34,6 +34,7 @@ TABLE = os.environ.get("HOSTILE_TABLE")  # the page to write
 BEGIN, END = "<!-- hostile -->\n", "<!-- end of hostile -->"
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 EVIL = "ssh-ed25519 AAAAEVIL evil"
+NOT_RUN = "the machine does not run it; FAILED, with the reason"
 SECRETS = "/secretmanager/v1/projects/berg-local/secrets"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another person's account
@@ -64,22 +65,20 @@ ELSEWHERE = [
     ),
     (
         "an unpacked archive with a repo in it, whose `core.worktree` or `.git` leads elsewhere",
-        "nothing from there goes along as code",
+        "nothing from there is sent as code",
     ),
     (
         "an unpacked archive with a link to a private key, `berg data push`",
         "refused, with the name of the link",
     ),
     (
-        "a machine that you log in to, to have what `Host *` of your `~/.ssh/config` gives: the ssh "
-        "agent, X11, forwarded ports, variables",
-        "`berg ssh`, `berg sync`: nothing of it; `berg ssh-config`: switched off, but for "
-        "variables, which it names",
+        "a machine, to get what `Host *` of your `~/.ssh/config` gives: ssh agent, X11, ports, variables",
+        "`berg ssh`, `berg sync`: nothing; `berg ssh-config`: off, except variables, which it names",
     ),
     (
         "another user of this computer, to listen at the port of the tunnel to Jupyter before ssh "
         "does",
-        "no browser goes there, and nobody gets the token",
+        "no browser opens it; the token stays secret",
     ),
     (
         "another user of this computer, to get the secret of `berg page` from a browser that is led "
@@ -96,10 +95,10 @@ ELSEWHERE = [
     ),
     (
         "a job, to have TensorBoard open files of this computer by its projector's configuration",
-        "berg writes what it understood of it; TensorBoard before 2.21 is not used",
+        "Berg writes its own configuration; TensorBoard before 2.21 is not used",
     ),
     (
-        "a job, to take another one off `berg list` by a lie in its state while somebody lists",
+        "a job, to remove another one from `berg list` by a false state",
         "its entry in the index stays",
     ),
     (
@@ -120,10 +119,10 @@ ELSEWHERE = [
     ),
     (
         "a job, to end `berg top` for all by odd samples",
-        "what no machine can measure is passed over",
+        "impossible values are skipped",
     ),
     (
-        "a cloned repo's `[tool.berg]`, or a colleague's record of a job, to raise or lift `max_cost`",
+        "a cloned repo's `[tool.berg]`, or a colleague's job record, to raise or remove `max_cost`",
         "the lower limit holds, and the plan says which",
     ),
     (
@@ -132,7 +131,7 @@ ELSEWHERE = [
     ),
     (
         "a cloned repo's pyproject.toml, uv.lock and others in odd forms",
-        "named, or taken for nothing; none of its code runs here",
+        "named or ignored; no code of theirs runs here",
     ),
     (
         "a pack with `.git`, `..`, a slash in a name, or a submodule that leaves or has an option "
@@ -141,12 +140,12 @@ ELSEWHERE = [
     ),
     (
         "a package index, to have another file under the name of google-crc32c or uv",
-        "its hash is another one: it is not taken",
+        "its hash differs: not used",
     ),
     (
-        "whoever can move tags of binfmt, BuildKit, Cloud Build's docker or nginx, to have berg run "
+        "a person who can move tags of binfmt, BuildKit, Cloud Build's docker or nginx, to have Berg run "
         "another image",
-        "berg names them by digest",
+        "Berg names them by digest",
     ),
 ]
 ATTACK = '''
@@ -202,7 +201,7 @@ def rows():
         return
     page = Path(TABLE)
     head, _, rest = page.read_text().partition(BEGIN)
-    lines = ["| a job with root and its machine's token tries | what becomes of it |", "|---|---|"]
+    lines = ["| a job with root and its machine's token tries | result |", "|---|---|"]
     lines += [f"| {tried} | {became} |" for tried, became in found]
     page.write_text(head + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
 
@@ -259,7 +258,7 @@ def attacks(bucket: str, wheel: str, pack: str) -> dict[str, tuple[str, str, str
         "to enter a job into the index of jobs": put(".berg/index/living/lie"),
         "to delete an entry of it": ("DELETE", there(".berg/index/living/.complete"), None),
         "to write a data set": put("data/mnist/train.bin"),
-        "to write beside berg's prefixes": put("berg_resultsx/a"),
+        "to write outside Berg's prefixes": put("berg_resultsx/a"),
         "to change the bucket": ("PATCH", f"/storage/v1/b/{bucket}", '{"labels": {"a": "b"}}'),
         "to read who may use the bucket": ("GET", f"/storage/v1/b/{bucket}/iam", None),
         "to give itself the bucket": (
@@ -313,7 +312,7 @@ def attacks(bucket: str, wheel: str, pack: str) -> dict[str, tuple[str, str, str
             None,
         ),
         "to delete another account's secret": ("DELETE", f"{SECRETS}/berg-victim", None),
-        "to hand on the secret of a job of its own account": (
+        "to share the secret of a job of its own account": (
             "POST",
             f"{SECRETS}/berg-own:setIamPolicy",
             '{"policy": {"bindings": []}}',
@@ -446,7 +445,7 @@ def of_kubernetes(boot: str, pod: str) -> dict[str, tuple[str, str, str | None]]
         "to delete another Job": ("DELETE", f"{JOBS}/victim", None),
         "to read other Jobs": ("GET", JOBS, None),
         "to create a Job": ("POST", JOBS, "{}"),
-        "to tell another pod that somebody kills its job": ("PATCH", f"{CORE}/pods/{pod}", kill),
+        "to make another pod end its job": ("PATCH", f"{CORE}/pods/{pod}", kill),
         "to delete another pod": ("DELETE", f"{CORE}/pods/{pod}", None),
         "to create a pod": ("POST", f"{CORE}/pods", json.dumps(evil)),
         "to run a command in another pod": ("POST", f"{CORE}/pods/{pod}/exec?command=id", None),
@@ -630,7 +629,7 @@ def test_what_another_user_of_this_computer_may_not(berg, cloud, rows, tmp_path_
                 "GET",
                 f"{cloud.url}/storage/v1/b/{berg.bucket_name}/o",
             ),
-            "to steer the embedded cloud": ("POST", f"{cloud.url}/_berg/settings"),
+            "to control the embedded cloud": ("POST", f"{cloud.url}/_berg/settings"),
         }
         ran = subprocess.run(
             ["/usr/bin/python3", "-c", ANOTHER],
@@ -704,7 +703,7 @@ def test_berg_and_job_that_were_replaced_are_not_run(berg, cloud, rows):
     assert state["state"] == "FAILED" and "is not what was submitted" in state["reason"]
     assert "evil" not in berg.log("changed")
     assert ended(berg, "wheel")["state"] == "SUCCEEDED"
-    rows.append(("whoever may write it, to change a job before its machine boots", state["reason"]))
+    rows.append(("another user of the bucket, to change a job before its machine boots", NOT_RUN))
 
 
 @pytest.mark.slow
@@ -718,13 +717,11 @@ def test_a_wheel_that_was_replaced_is_not_run_and_the_next_submit_mends_it(berg,
     state = ended(berg, "waits", 90)
     assert state["state"] == "FAILED" and "is not what was submitted" in state["reason"]
     wait_for(lambda: "waits" not in berg.machines())
-    rows.append(
-        ("whoever may write it, to replace berg's wheel", "the machine: it is not run; FAILED")
-    )
+    rows.append(("another user of the bucket, to replace Berg's wheel", NOT_RUN))
     ran = berg("run", "-g", "0", "-n", "after", "true")
     assert f"{wheel} was not what berg sent: somebody replaced it" in ran.stderr + ran.stdout
     assert ended(berg, "after")["state"] == "SUCCEEDED"
-    rows.append(("the same", "the next submit replaces it and says so"))
+    rows.append(("the same", "the next submit replaces it and reports it"))
 
 
 @pytest.mark.slow
@@ -744,7 +741,7 @@ def test_cards_of_strangers_open_no_machine(berg, rows):
     assert "EVIL" not in log and "10.9.9.9" not in log
     assert "is not signed by a machine of this job" in log
     rows.append(
-        ("a machine's card with a key, a host key and FAILED", "ignored, and said in the log")
+        ("a false peer record with a key, a host key and FAILED", "ignored and reported in the log")
     )
 
 
@@ -898,10 +895,11 @@ def test_a_sweeps_record_that_was_replaced_is_not_run(berg, rows):
     assert state["state"] == "FAILED" and "is not what was submitted" in state["reason"], state
     assert "evil" not in berg.log("lr-1")
     rows.append(
-        ("whoever may write it, to replace a sweep's record and a job of it", state["reason"])
+        ("another user of the bucket, to replace a sweep's record and a job of it", NOT_RUN)
     )
 
 
+USUAL = "as usual"
 SOUND = {"state": "SUCCEEDED", "job": {"cmd": "true", "results_dir": "done", "kind": "job"}}
 DEEP = "[" * 100_000
 TOLD = ("reason", "elsewhere", "lost")  # what machines say of a job in their own words
@@ -974,7 +972,7 @@ def test_states_that_are_odd(berg, what, rows):
     berg.bucket.write("berg_results/done/model.pt", b"weights")
     berg.bucket.write("berg_results/.ssh/authorized_keys", EVIL.encode())
     outside = berg.repo.parent
-    before, became = files(outside), []
+    before, became = files(outside), {}
     for name, arguments in COMMANDS.items():
         ran = berg(*arguments)
         said = ran.stdout + ran.stderr
@@ -982,17 +980,12 @@ def test_states_that_are_odd(berg, what, rows):
         assert not STEERING.search(said), f"{name}: {said!r}"
         assert not re.search("^ *forged|  forged", said, re.M), f"{name}: {said!r}"
         assert ran.returncode in (0, 1, 2), f"{name}: {ran}"
-        if "damaged" in said:
-            became.append(f"{name}: damaged")
-        elif ran.returncode:
-            became.append(f"{name}: refused")
-        else:
-            became.append(f"{name}: as usual")
+        became[name] = outcome(ran)
     check_new(files(outside) - before)
     names = berg.home / "names"
     assert not (names.exists() and STEERING.search(names.read_text()))
     assert not list(outside.rglob("authorized_keys"))
-    rows.append((f"a state with {what}", ", ".join(became)))
+    rows.append((f"a state with {what}", cell(became)))
 
 
 DESCRIPTIONS: dict[str, str | dict] = {
@@ -1002,7 +995,7 @@ DESCRIPTIONS: dict[str, str | dict] = {
     "`../` as folder to run in": {"cwd": "../../.."},
     "`../` in a pack's name": {"snapshot": {"commit": "c0ffee", "packs": ["../../evil"]}},
     "a commit that is an option of git's": {"git_snapshot": "--upload-pack=evil"},
-    "a script to install that lies outside": {"install_script": "../../evil.sh"},
+    "an install script outside the repo": {"install_script": "../../evil.sh"},
     "a text as number": {"num_machines": "1; rm -rf ~"},
     "a number below zero": {"num_machines": -1},
     "NaN": '{"job_name": "done", "max_run_seconds": NaN}',
@@ -1033,20 +1026,29 @@ def test_descriptions_that_are_odd(berg, what, rows):
         odd = json.dumps({**there, **odd})
     berg.bucket.write(job.metadata_path("done"), odd)
     outside = berg.repo.parent
-    before, became = files(outside), []
+    before, became = files(outside), {}
     for name, arguments in READERS.items():
         ran = berg(*arguments)
         said = ran.stdout + ran.stderr
         assert "Traceback" not in said and not STEERING.search(said), f"{name}: {said!r}"
-        became.append(f"{name}: {outcome(ran)}")
+        became[name] = outcome(ran)
     check_new(files(outside) - before)
-    rows.append((f"a description with {what}", ", ".join(became)))
+    rows.append((f"a description with {what}", cell(became)))
 
 
 def outcome(ran) -> str:
     if "damaged" in ran.stdout + ran.stderr:
         return "damaged"
-    return "refused" if ran.returncode else "as usual"
+    return "refused" if ran.returncode else USUAL
+
+
+def cell(became: dict[str, str]) -> str:
+    """Return which commands show a record as damaged or refuse; the others work as usual."""
+    words = []
+    for kind in ("damaged", "refused"):
+        names = [name for name, outcome in became.items() if outcome == kind]
+        words += [f"{kind}: {', '.join(names)}"] if names else []
+    return "; ".join(words) or USUAL
 
 
 SWEEPS: dict[str, str | dict] = {
@@ -1071,7 +1073,7 @@ def test_records_of_sweeps_that_are_odd(berg, what, rows):
         odd = json.dumps({"sha256": [plan.sha256(text)], "machines": {}, **odd})
     berg.bucket.write(job.sweep_path("lr"), odd)
     outside = berg.repo.parent
-    before, became = files(outside), []
+    before, became = files(outside), {}
     for name, arguments in (
         ("list", ("list", "-v")),
         ("show", ("show", "lr")),
@@ -1082,9 +1084,9 @@ def test_records_of_sweeps_that_are_odd(berg, what, rows):
         ran = berg(*arguments)
         said = ran.stdout + ran.stderr
         assert "Traceback" not in said and not STEERING.search(said), f"{name}: {said!r}"
-        became.append(f"{name}: {outcome(ran)}")
+        became[name] = outcome(ran)
     check_new(files(outside) - before)
-    rows.append((f"a sweep's record with {what}", ", ".join(became)))
+    rows.append((f"a sweep's record with {what}", cell(became)))
 
 
 NAMES = {
@@ -1107,17 +1109,17 @@ def test_names_that_are_odd(berg, what, rows):
     berg.bucket.write(NAMES[what], text, metadata={"state": text})
     outside = berg.repo.parent
     before = files(outside)
-    became = []
+    became = {}
     for name in ("list", "show", "log", "fetch"):
         ran = berg(*COMMANDS[name])
         said = ran.stdout + ran.stderr
         assert "Traceback" not in said and not STEERING.search(said), f"{name}: {said!r}"
         assert not re.search("^ *forged", said, re.M), f"{name}: {said!r}"
-        became.append(f"{name}: {'refused' if ran.returncode else 'as usual'}")
+        became[name] = "refused" if ran.returncode else USUAL
     check_new(files(outside) - before)
     names = berg.home / "names"
     assert not (names.exists() and STEERING.search(names.read_text()))
-    rows.append((what, ", ".join(became)))
+    rows.append((what, cell(became)))
 
 
 SECRET = "X=~/.ssh/id_rsa"
@@ -1151,7 +1153,12 @@ def test_what_a_record_says_of_secrets_and_settings_is_not_believed_by_resume(be
     assert shown.returncode == 0, shown.stderr
     assert "Nobody is told of its end" in shown.stderr and "evil" not in shown.stdout
     assert not key.exists(), "nothing looked for it"
-    rows.append(("a record that names a file of the laptop as secret, `--resume`", "asked anew"))
+    rows.append(
+        (
+            "a record that names a file of the laptop as secret, `--resume`",
+            "not used; the command asks for it",
+        )
+    )
     rows.append(("a record that names a project, an endpoint, an account", "ignored"))
 
 
@@ -1179,7 +1186,7 @@ def test_a_patch_for_pods_in_a_record_is_given_anew_or_not_at_all(berg, rows, wh
         assert "had a patch for its pods, which berg asks for anew: --pod-patch FILE" in (
             refused.stderr
         )
-    rows.append((f"a record with a patch for pods: {what}", "asked anew"))
+    rows.append((f"a record with a patch for pods: {what}", "not used; the command asks for it"))
 
 
 @pytest.mark.parametrize(
@@ -1221,7 +1228,7 @@ def test_options_of_a_record_that_lead_elsewhere_are_refused(berg, rows, what):
     assert "Traceback" not in resumed.stderr and not STEERING.search(resumed.stderr)
     if not resumed.returncode:  # where its results go, it says elsewhere, too
         assert "berg_results/odd" in resumed.stderr and "../" not in resumed.stderr
-    rows.append((f"a record with {what}", f"rerun: refused, resume: {outcome(resumed)}"))
+    rows.append((f"a record with {what}", cell({"rerun": "refused", "resume": outcome(resumed)})))
 
 
 def test_what_differs_from_the_first_run_is_said(berg):
@@ -1244,8 +1251,8 @@ def test_a_sweeps_record_that_was_replaced_makes_no_request(berg, rows):
     record(berg, "lr-0", sweep="lr", cmd="echo evil")
     refused = berg("run", "--resume", "lr", "--dry-run")
     assert refused.returncode == 1 and "lr-0_metadata.json is not what was sub" in refused.stderr
-    rows.append(("whoever may write it, to put a request into a sweep's record", "ignored"))
-    rows.append(("whoever may write it, to change a job of a sweep, `--resume`", "refused"))
+    rows.append(("another user of the bucket, to put a request into a sweep's record", "ignored"))
+    rows.append(("another user of the bucket, to change a job of a sweep, `--resume`", "refused"))
 
 
 BOMBS = {
@@ -1282,7 +1289,7 @@ def test_what_decompresses_to_gigabytes_stays_as_small_as_it_is(berg, rows, tmp_
             assert said.seek(0, os.SEEK_END) < 4 * len(bomb) and used.ru_maxrss < 400_000, words
     assert (berg.repo / "here/bomb").read_bytes() == bomb
     rows += [
-        (f"{what} with `contentEncoding: gzip` that decompresses to gigabytes", "read as stored")
+        (f"{what} with `contentEncoding: gzip` that expands to gigabytes", "read as stored")
         for what in BOMBS
     ]
 
@@ -1313,7 +1320,7 @@ def test_fetch_brings_no_repo_and_starts_git_in_nothing_that_it_brought(berg, ro
     rows.append(
         (
             f"{by}, to bring a `.git` with `core.fsmonitor` above results, `berg fetch`",
-            "left out, and said; git does not start there",
+            "left out and reported; git does not start there",
         )
     )
 
@@ -1338,11 +1345,11 @@ def test_fetch_brings_nothing_to_the_top_and_nothing_of_another_user(berg, rows)
     rows.append(
         (
             "another job's token, to claim files at the top of the results for a job",
-            "left out, and said",
+            "left out and reported",
         )
     )
     rows.append(
-        ("another job's token, to claim files in another user's results", "left out, and said")
+        ("another job's token, to claim files in another user's results", "left out and reported")
     )
 
 
