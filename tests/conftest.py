@@ -128,7 +128,8 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     ):
         values = dict(report.user_properties)
         if "fault" in values and (report.when == "call" or report.failed):
-            row = rows.setdefault(tuple(values["fault"][:2]), Counter())
+            name, promises = values["fault"][:2]
+            row = rows.setdefault((name, promises.replace(" ", ",")), Counter())
             row.update(
                 tried=values.get("tries", 1),
                 unproven=report.failed,

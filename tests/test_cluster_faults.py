@@ -182,7 +182,7 @@ def test_a_worker_of_several_is_killed(trial):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [2, 0])
-@fault("the cloud itself is killed and comes back while Spot machines wait for one", "1 2 4 6 7")
+@fault("the cloud itself is killed and restarts while Spot machines wait for one", "1 2 4 6 7")
 def test_the_cloud_restarts_while_machines_wait(trial, victim):
     folder = trial.berg.cloud.folder
     server = json.loads((folder / "server.json").read_text())
@@ -195,7 +195,7 @@ def test_the_cloud_restarts_while_machines_wait(trial, victim):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [1, 0])
-@fault("answers of the bucket are lost while one of 3 Spot machines is made anew", "1 2 4 6")
+@fault("answers of the bucket are lost while one of 3 Spot machines is replaced", "1 2 4 6")
 def test_answers_are_lost_while_a_machine_is_made_anew(trial, victim):
     trial.run(trial.command(COUNT, 0.2), *SEVERAL)
     trial.until("wrote 3 ")

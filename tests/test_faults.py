@@ -240,7 +240,7 @@ def test_command_killed(trial):
 
 
 @pytest.mark.slow
-@fault("the command leaves a process in a session of its own, which goes on writing results", "1 2")
+@fault("the command leaves a process in its own session, which keeps writing results", "1 2")
 def test_left_behind(trial):
     """It kept the machine until its time limit, and `berg kill` waiting."""
     beside = "$BERG_RESULTS_DIR/beside"
@@ -350,7 +350,7 @@ def test_power_cut(trial):
 
 
 @pytest.mark.slow
-@fault("machine loses its power while it brings results back, and comes back itself", "1 2 4")
+@fault("machine loses its power while it restores results, and restarts", "1 2 4")
 def test_power_cut_while_results_are_brought_back(trial):
     trial.run(trial.command(8, then="exit 1"))
     trial.check("FAILED", 8)
@@ -791,7 +791,7 @@ def test_odd_results(trial):
 
 
 @pytest.mark.slow
-@fault("the last pass over the results breaks off", "1 2 4")
+@fault("the last pass over the results is interrupted", "1 2 4")
 def test_a_last_pass_that_breaks_off(trial):
     """Of the worker that saves what is left, so that another one's code can be made to."""
     broken = "cd /root/berg/app/berg/google && rm -r __pycache__"  # which came along compiled
@@ -810,7 +810,7 @@ def test_a_last_pass_that_breaks_off(trial):
 
 
 @pytest.mark.slow
-@fault("the results cannot be brought back to the next machine", "1 2 4")
+@fault("the results cannot be restored on the next machine", "1 2 4")
 def test_a_restore_that_fails(trial):
     trial.run(trial.command(60, 0.2, then="sleep 600"), "--spot")
     trial.until("wrote 4 ")
@@ -825,7 +825,7 @@ def test_a_restore_that_fails(trial):
 
 
 @pytest.mark.slow
-@fault("somebody else writes where the job will", "2 4")
+@fault("another user writes where the job will", "2 4")
 def test_what_somebody_else_wrote_stays(trial):
     trial.run(trial.command(8, then="sleep 3; echo ours >$BERG_RESULTS_DIR/theirs"))
     trial.until("wrote 0 ")
@@ -947,7 +947,7 @@ def test_clock_is_wrong(trial, off):
 
 
 @pytest.mark.slow
-@fault("the cloud itself is killed and comes back", "1 2 4")
+@fault("the cloud itself is killed and restarts", "1 2 4")
 def test_the_cloud_restarts(trial):
     folder = trial.berg.cloud.folder
     server = json.loads((folder / "server.json").read_text())
@@ -985,7 +985,7 @@ def test_the_cloud_restarts_while_a_machine_goes_down(trial, end):
 
 
 @pytest.mark.slow
-@fault("rights count minutes after they were granted", "1 2 4")
+@fault("rights take effect minutes after they were granted", "1 2 4")
 def test_rights_come_late(trial):
     """What `berg init` granted a moment ago counts for one request and not for the next; else all
     is forbidden.
@@ -1244,7 +1244,7 @@ SECRETS_LEFT = {  # what happens -> the fault at submit, what is done with the m
 
 @pytest.mark.parametrize("end", ["reap", "kill"])
 @pytest.mark.parametrize("what", SECRETS_LEFT)
-@fault("a job with secrets ends without a word", "5 8")
+@fault("a job with secrets vanishes", "5 8")
 def test_secrets_are_not_left(trial, what, end, monkeypatch):
     if fault := SECRETS_LEFT[what]:
         trial.fault(**fault)
@@ -1323,7 +1323,7 @@ def test_wishes_that_cannot_be(berg, options, says):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop", "delete", "preempt", "preempt unannounced", "maintain"])
-@fault("machine goes down as Google's do, its network after 2 s, with 6 s of last words", "1 2 4 6")
+@fault("machine goes down as Google's do: its network after 2 s, and 6 s to finish", "1 2 4 6")
 def test_machine_goes_down(trial, end):
     last = "trap 'sleep 6; echo late > $BERG_RESULTS_DIR/late; exit 3' TERM; "
     again = f"[ $BERG_ATTEMPT = 1 ] || {{ {trial.command(8)}; exit; }}; "
@@ -1504,7 +1504,7 @@ def test_a_slice_loses_a_member(trial, how):
 
 
 @pytest.mark.parametrize("code", ["ZONE_RESOURCE_POOL_EXHAUSTED", "INTERNAL_ERROR"])
-@fault("no room for a slice, said in either way", "1 7")
+@fault("no room for a slice, reported in either way", "1 7")
 def test_no_room_for_a_slice(trial, code):
     error = {"code": code, "message": "An internal error has occurred"}
     trial.fault("compute.instances.insert", operation_error=error, times=None)

@@ -241,7 +241,7 @@ def test_a_worker_of_several_pods_is_killed(trial):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [2, 0])
-@fault("the cloud itself is killed and comes back while pods wait for one", "1 2 4 6 7")
+@fault("the cloud itself is killed and restarts while pods wait for one", "1 2 4 6 7")
 def test_the_cloud_restarts_while_pods_wait(trial, kube, cloud, victim):
     server = json.loads((cloud.folder / "server.json").read_text())
     with one_missing(trial, kube, victim):
@@ -254,7 +254,7 @@ def test_the_cloud_restarts_while_pods_wait(trial, kube, cloud, victim):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [1, 0])
-@fault("answers of the bucket are lost while one of 3 pods is made anew", "1 2 4 6")
+@fault("answers of the bucket are lost while one of 3 pods is replaced", "1 2 4 6")
 def test_answers_are_lost_while_a_pod_is_made_anew(trial, kube, victim):
     trial.run(trial.command(COUNT, 0.2), *SEVERAL, *with_secret(trial))
     trial.until("wrote 3 ")
@@ -383,7 +383,7 @@ def test_the_api_is_silent(trial, kube, monkeypatch):
 
 
 @pytest.mark.slow
-@fault("the cloud itself is killed and comes back while a pod runs", "1 2 4")
+@fault("the cloud itself is killed and restarts while a pod runs", "1 2 4")
 def test_the_cloud_restarts(trial, kube, cloud):
     server = json.loads((cloud.folder / "server.json").read_text())
     trial.run(trial.command(60, 0.1))
@@ -507,7 +507,7 @@ def test_no_account_for_pods(trial, kube):
 
 
 @pytest.mark.slow
-@fault("pods end before their worker begins, again and again", "1 7")
+@fault("pods end before their worker starts, repeatedly", "1 7")
 def test_no_memory_for_boot(trial, kube, monkeypatch):
     trial.fault("storage.objects.get", match=".berg/dist/", delay=8, times=None)
     trial.run(None, *with_secret(trial))
