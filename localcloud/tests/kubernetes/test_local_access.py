@@ -6,12 +6,10 @@ import pytest
 import requests
 from cloud_fixtures import POLICY_3, settle
 from local_kube import PLACE, SCOPES, job
-from local_machines import until
 
 from localcloud.identity.tokens import Tokens
 
 PODS = "/api/v1/namespaces/default/pods"
-SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 
 
 @pytest.fixture
@@ -59,26 +57,6 @@ def test_googles_roles_count_in_a_cluster_and_role_bindings_add_to_them(kube, ac
     kube.kubectl("delete", "configmap", "by-the-account")
 
 
-def test_a_service_that_comes_after_its_pods_has_their_addresses(kube):
-    kube.create(job("early", "sleep 60"))
-    address = until(lambda: kube.pod("early")["status"].get("podIP"), "the pod's address")
-    late = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "late"}}
-    choice = {"selector": {"job-name": "early"}, "publishNotReadyAddresses": True}
-    kube.create({**late, "spec": {"clusterIP": "None", **choice}})
-    subsets = until(lambda: endpoints_of(kube, "late"), "the service's endpoints")
-    assert [row["ip"] for row in subsets[0]["addresses"]] == [address]
-    chosen = "kubernetes.io/service-name=late"
-    slices = kube.call("GET", SLICES, labelSelector=chosen)["items"]
-    assert [each["addresses"] for each in slices[0]["endpoints"]] == [[address]]
-    jobs = "/apis/batch/v1/namespaces/default/jobs"
-    kube.call("DELETE", f"{jobs}/early", propagationPolicy="Background")
-
-
-def endpoints_of(kube, name: str) -> list[dict]:
-    found = [each for each in kube.get("endpoints")["items"] if each["metadata"]["name"] == name]
-    return [subset for each in found for subset in each["subsets"]]
-
-
 def test_pods_find_each_other_through_a_service(kube):
     spec = {
         "clusterIP": "None",
@@ -94,19 +72,11 @@ def test_pods_find_each_other_through_a_service(kube):
         f"until grep -q {other} /etc/hosts; do sleep 0.1; done; getent ahostsv4 {other}; sleep 1"
     )
     kube.create(job("peers", script, count=2, pod={"subdomain": "peers"}))
-    addresses = lambda: sorted(
-        row["ip"]
-        for subset in kube.get("endpoints", "peers")["subsets"]
-        for row in subset["addresses"]
-    )
-    until(
-        lambda: kube.get("endpoints")["items"] and len(addresses()) == 2, "the service's endpoints"
-    )
-    found = addresses()
     assert kube.ended("peers")["type"] == "Complete"
     pods = {
         pod["status"]["podIP"]: kube.log(pod["metadata"]["name"]).split()[0]
         for pod in kube.pods("peers")
     }
-    assert sorted(pods) == found and {pods[found[0]], pods[found[1]]} == set(found)
+    one, other = sorted(pods)
+    assert pods == {one: other, other: one}
     kube.kubectl("delete", "service", "peers")

@@ -102,23 +102,6 @@ def test_pod_security_refuses_pods_in_its_words_and_takes_good_ones(kube, space)
     kube.create(pod("good", securityContext=GOOD), space)
 
 
-@pytest.mark.parametrize(
-    "space", [{f"{admission.LABEL}warn": "baseline"}], indirect=True, ids=["baseline"]
-)
-def test_pod_security_warns_of_jobs(kube, space):
-    made = job("warned", "true", pod={"containers": [TRACER]}, suspend=True)
-    answer = kube.raw("POST", f"/apis/batch/v1/namespaces/{space}/jobs", made)
-    words = (
-        'container \\"main\\" must not include \\"SYS_PTRACE\\" in securityContext.capabilities.add'
-    )
-    assert answer.status_code == 201
-    said = answer.headers["Warning"]
-    assert (
-        said.startswith('299 - "would violate PodSecurity \\"baseline:latest\\": ')
-        and words in said
-    )
-
-
 def test_what_cannot_be_started_ends_with_a_start_error(kube):
     body = job("nothing", "", container={"command": ["no-such-program"]})
     kube.create(body)

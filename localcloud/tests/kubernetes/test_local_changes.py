@@ -74,17 +74,6 @@ def test_a_gated_pod_waits_and_says_so(there):
     assert there.raw("GET", path, headers=accept).json()["rows"][0]["cells"][2] == "SchedulingGated"
 
 
-def test_a_size_that_is_only_tried_stays_and_one_of_another_version_is_refused(there):
-    path = "/apis/apps/v1/namespaces/default/deployments/lasting/scale"
-    tried = there.raw("PATCH", path, {"spec": {"replicas": 3}}, headers=MERGE, dryRun="All")
-    assert tried.json()["spec"]["replicas"] == 3
-    now = there.call("GET", path)
-    assert now["spec"]["replicas"] == 0 and now["status"]["selector"] == "a=b"
-    now["metadata"]["resourceVersion"] = "1"
-    found = there.raw("PUT", path, now)
-    assert found.status_code == 409 and "the object has been modified" in found.json()["message"]
-
-
 def test_nobody_gives_a_right_that_he_lacks(kube):
     about = lambda kind, name: {
         "apiVersion": "rbac.authorization.k8s.io/v1",

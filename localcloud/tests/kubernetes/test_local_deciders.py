@@ -144,14 +144,13 @@ def test_pods_beyond_the_parallelism_go():
 def test_how_a_container_is_started():
     image = {"Env": ["A=image", "B=image"], "WorkingDir": "/app", "Cmd": ["serve"]}
     spec = {"metadata": {"name": "pod"}, "spec": {"shareProcessNamespace": True}}
-    words = {"command": ["run", "$(B)", "$(HOSTNAME)"], "tty": True}
+    words = {"command": ["run", "$(B)", "$(HOSTNAME)"]}
     usual = {"PATH": "/bin", "A": "usual"}
     made = containers.decide(8443, spec, words, image, usual, {"B": "pod"})
     assert made.words == ["run", "pod", "pod"]
     assert (made.env["PATH"], made.env["A"], made.env["B"]) == ("/bin", "image", "pod")
     assert made.env["KUBERNETES_SERVICE_PORT"] == "8443"
     assert (made.workdir, made.hostname, made.shared) == ("/app", "pod", True)
-    assert (made.terminal, made.reads) == (True, False)
     named = {"metadata": {"name": "pod"}, "spec": {"hostname": "host"}}
     bare = containers.decide(1, named, {"workingDir": "/w"}, image, usual, {})
     assert (bare.words, bare.workdir, bare.hostname) == (["serve"], "/w", "host")

@@ -1,4 +1,4 @@
-"""Who one is and what one may do, as kubectl asks; budgets of disruptions; slices of endpoints."""
+"""Drains, what becomes of the pods of a finished job, and what pods and nodes use."""
 
 import json
 import re
@@ -10,18 +10,6 @@ from local_machines import until
 
 needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
-
-
-@needs_kubectl
-def test_kubectl_asks_who_one_is_and_what_one_may_do(kube):
-    assert "system:authenticated" in kube.kubectl("auth", "whoami")
-    rules = kube.kubectl("auth", "can-i", "--list")
-    assert "selfsubjectreviews.authentication.k8s.io" in rules and "/api/*" in rules
-    token = kube.kubectl("create", "token", "default").strip()
-    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-    said = kube.raw("POST", path, {"kind": "SelfSubjectReview"}, token=token).json()["status"]
-    assert said["userInfo"]["username"] == "system:serviceaccount:default:default"
-    assert "system:serviceaccounts:default" in said["userInfo"]["groups"]
 
 
 @needs_kubectl
@@ -47,39 +35,6 @@ def test_a_drain_evicts_and_is_no_failure(kube):
         kube.call("DELETE", f"{JOBS}/drained", propagationPolicy="Background")
 
 
-def test_a_budget_of_disruptions_holds_evictions_up(kube):
-    kube.create(job("kept", "exec sleep 600", pod={"terminationGracePeriodSeconds": 1}))
-    name = kube.pod("kept")["metadata"]["name"]
-    budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
-    chosen = {"matchLabels": {"batch.kubernetes.io/job-name": "kept"}}
-    body = {"metadata": {"name": "one"}, "spec": {"minAvailable": 1, "selector": chosen}}
-    kube.call("POST", budgets, body, fieldValidation="Strict")
-    evict = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": name, "namespace": "default"},
-    }
-    path = f"/api/v1/namespaces/default/pods/{name}/eviction"
-    answer = kube.raw("POST", path, evict)
-    assert answer.status_code == 429 and "disruption budget" in answer.json()["message"]
-    found = until(lambda: kube.call("GET", f"{budgets}/one").get("status"), "its status")
-    assert found["disruptionsAllowed"] == 0
-    kube.call("DELETE", f"{budgets}/one")
-    assert kube.raw("POST", path, evict).status_code == 201
-    kube.call("DELETE", f"{JOBS}/kept", propagationPolicy="Background")
-
-
-def test_a_service_has_a_slice_of_endpoints(kube):
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "sliced"}}
-    kube.create({**service, "spec": {"selector": {"a": "b"}, "ports": [{"port": 80}]}})
-    path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-    chosen = "kubernetes.io/service-name=sliced"
-    rows = until(lambda: kube.call("GET", path, labelSelector=chosen)["items"], "its slice")
-    assert rows[0]["addressType"] == "IPv4" and rows[0]["endpoints"] == []
-    kube.call("DELETE", "/api/v1/namespaces/default/services/sliced")
-    until(lambda: not kube.call("GET", path, labelSelector=chosen)["items"], "it has gone")
-
-
 def test_pods_of_a_job_that_is_over_have_failed_and_others_that_it_removes_have_not(kube):
     script = 'trap "exit 0" TERM; [ $JOB_COMPLETION_INDEX = 0 ] && exit 0; sleep 600 & wait'
     success = {"successPolicy": {"rules": [{"succeededIndexes": "0"}]}}
@@ -99,15 +54,6 @@ def test_pods_of_a_job_that_is_over_have_failed_and_others_that_it_removes_have_
     assert "Suspended" in reasons and "BackoffLimitExceeded" not in reasons
     for name in ("led", "set-aside"):
         kube.call("DELETE", f"{JOBS}/{name}", propagationPolicy="Background")
-
-
-def test_a_deletion_that_leaves_pods_is_warned_of(kube):
-    kube.create(job("left", "true", suspend=True))
-    said = kube.raw("DELETE", f"{JOBS}/left").headers["Warning"]
-    assert said.startswith('299 - "child pods are preserved by default when jobs are deleted')
-    kube.create(job("left", "true", suspend=True))
-    answer = kube.raw("DELETE", f"{JOBS}/left", propagationPolicy="Orphan")
-    assert answer.ok and "Warning" not in answer.headers
 
 
 @needs_kubectl

@@ -64,20 +64,6 @@ def test_data_that_just_fits(kube):
 
 
 @pytest.mark.parametrize(
-    ("rule", "words"),
-    [
-        ({"apiGroups": [""], "resources": ["pods"], "verbs": []}, "rules[0].verbs: Required value"),
-        ({"resources": ["pods"], "verbs": ["get"]}, "rules[0].apiGroups: Required value"),
-        ({"apiGroups": [""], "verbs": ["get"]}, "rules[0].resources: Required value"),
-        ({"nonResourceURLs": ["/x"], "verbs": ["get"]}, "namespaced rules cannot apply"),
-    ],
-)
-def test_roles(kube, rule, words):
-    body = named("Role", "rbac.authorization.k8s.io/v1", rules=[rule])
-    assert words in refusal(kube, f"{RBAC}/roles", body)
-
-
-@pytest.mark.parametrize(
     ("reference", "words"),
     [
         ({"kind": "Rolle", "name": "x"}, 'roleRef.kind: Unsupported value: "Rolle"'),
@@ -128,11 +114,6 @@ def test_metadata(kube):
     body["metadata"]["annotations"] = {"a": "x" * (256 << 10)}
     told = refusal(kube, f"{CORE}/configmaps", body)
     assert "metadata.annotations: Too long: may not be more than 262144 bytes" in told
-    body["metadata"] = {"name": "refused", "finalizers": ["mine"]}
-    told = refusal(kube, f"{CORE}/configmaps", body)
-    assert "name is neither a standard finalizer name nor is it fully qualified" in told
-    body["metadata"]["finalizers"] = ["example.com/mine", "orphan"]
-    assert kube.raw("POST", f"{CORE}/configmaps", body, dryRun="All").status_code == 201
 
 
 def test_a_job_that_another_controller_looks_after_gets_no_pods(kube):
@@ -199,29 +180,3 @@ def test_a_wrong_type_is_named_as_go_names_it(kube, spec, words):
     told = refusal(kube, f"{CORE}/pods", named("Pod", spec=spec), 400)
     assert words in told
     assert words != "Container.spec.containers.command" or told.endswith("of type []string")
-
-
-def test_how_it_is_asked(kube):
-    """What is wrong with options, patches, deletions and questions, and not with an object."""
-    path, fine = f"{CORE}/configmaps", named("ConfigMap")
-    json_patch = {"Content-Type": "application/json-patch+json"}
-    target = f"{path}/asked"
-    kube.create({**fine, "metadata": {"name": "asked"}})
-    for text, code in (('[{"op": "foo", "path": "/data/a"}]', 422), ("{}", 400)):
-        assert kube.raw("PATCH", target, text, headers=json_patch).status_code == code
-    both = {"propagationPolicy": "Orphan", "orphanDependents": True}
-    answer = kube.raw("DELETE", target, both, dryRun="All")
-    assert answer.status_code == 422 and "cannot be both set" in answer.text
-    assert kube.raw("DELETE", target).ok
-    review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    assert "exactly one of" in refusal(kube, review, {"spec": {}})
-    two = {"resourceAttributes": {"verb": "get"}, "nonResourceAttributes": {"path": "/"}}
-    assert "cannot be specified in combination" in refusal(kube, review, {"spec": two})
-
-
-def test_the_begin_of_a_name_is_checked(kube):
-    about = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "A_"}}
-    told = refusal(kube, f"{CORE}/configmaps", about)
-    assert 'metadata.generateName: Invalid value: "A_": a lowercase RFC 1123 subdomain' in told
-    about["metadata"]["generateName"] = "fine-"
-    assert kube.raw("POST", f"{CORE}/configmaps", about, dryRun="All").status_code == 201

@@ -83,27 +83,8 @@ def test_a_deployment_that_cannot_be(kube, case):
     assert answer.status_code == 422 and told in answer.json()["message"], answer.text
 
 
-@pytest.mark.parametrize(
-    "ports, told", [([], "spec.ports: Required value"), ([{"port": 0}], "between 1 and 65535")]
-)
-def test_a_service_that_cannot_be(kube, ports, told):
-    body = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "bad"},
-        "spec": {"ports": ports},
-    }
-    answer = kube.raw("POST", "/api/v1/namespaces/default/services", body)
-    assert answer.status_code == 422 and told in answer.json()["message"], answer.text
-
-
 def pods(kube) -> list[dict]:
     return kube.get("pods", labelSelector="app=web")["items"]
-
-
-def addresses(kube) -> list[str]:
-    subsets = kube.get("endpoints", "web")["subsets"]
-    return [row["ip"] for subset in subsets for row in subset["addresses"]]
 
 
 @pytest.mark.slow
@@ -114,11 +95,9 @@ def test_a_service_sends_to_pods_that_are_ready_and_one_goes_before_the_next_com
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": service}
     )
     until(lambda: [pod["status"]["phase"] for pod in pods(kube)] == ["Running"], "it runs")
-    assert not addresses(kube)
     row = lambda: kube.get("deployments", "web")
     until(lambda: row()["status"].get("readyReplicas") == 1, "it is ready")
     (first,) = pods(kube)
-    assert addresses(kube) == [first["status"]["podIP"]]
     assert any(
         reason == "Unhealthy" and "refused" in told
         for reason, told in kube.events(first["metadata"]["name"])

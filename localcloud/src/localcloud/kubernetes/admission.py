@@ -65,7 +65,7 @@ def check_account(store: Store, namespace: str, pod: dict) -> None:
 
 
 def level_of(store: Store, namespace: str, mode: str) -> tuple[str, str]:
-    """The level that a namespace has for a mode (enforce, warn), and its version."""
+    """The level that a namespace has for a mode, such as enforce, and its version."""
     found = store.get("namespaces", "", namespace) or {"metadata": {}}
     labels = found["metadata"].get("labels") or {}
     version = labels.get(f"{LABEL}{mode}-version", "latest")
@@ -76,18 +76,6 @@ def check_security(store: Store, namespace: str, pod: dict) -> None:
     level, version = level_of(store, namespace, "enforce")
     if bad := violations(level, pod["spec"]):
         raise forbidden("pods", pod, f'violates PodSecurity "{level}:{version}": {", ".join(bad)}')
-
-
-def warnings(store: Store, plural: str, namespace: str, body: dict) -> list[str]:
-    """What a namespace is to be warned of, by its label `pod-security.kubernetes.io/warn`."""
-    level, version = level_of(store, namespace, "warn")
-    spec = body.get("spec") or {}
-    if plural in ("jobs", "deployments", "replicasets"):
-        spec = (spec.get("template") or {}).get("spec") or {}
-    elif plural != "pods":
-        return []
-    bad = violations(level, spec)
-    return [f'would violate PodSecurity "{level}:{version}": {", ".join(bad)}'] if bad else []
 
 
 def violations(level: str, spec: dict) -> list[str]:

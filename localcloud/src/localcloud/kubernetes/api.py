@@ -13,10 +13,8 @@ import copy
 import functools
 import json
 import logging
-import re
 import ssl
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from aiohttp import web
@@ -26,11 +24,9 @@ from localcloud.call import Cloud, suffer
 from localcloud.faults import Fault
 from localcloud.identity.tokens import Owner
 from localcloud.kubernetes import (
-    admission,
     bodies,
     certificates,
     checks,
-    disruptions,
     escalation,
     forward,
     metrics,
@@ -43,11 +39,9 @@ from localcloud.kubernetes import (
 )
 from localcloud.kubernetes.changes import (
     check_names,
-    conflict,
     delete,
     policy_of,
     replace,
-    warnings,
 )
 from localcloud.kubernetes.kinds import (
     KINDS,
@@ -57,16 +51,14 @@ from localcloud.kubernetes.kinds import (
     Refusal,
     is_leaving,
     no_method,
-    no_route,
     not_found,
     set_condition,
     stamp,
 )
 from localcloud.kubernetes.plane import Plane
-from localcloud.kubernetes.schema import wrong
 from localcloud.kubernetes.store import Selector
 from localcloud.kubernetes.tables import table
-from localcloud.kubernetes.words import invalid, not_negative
+from localcloud.kubernetes.words import invalid
 
 log = logging.getLogger("localcloud")
 
@@ -83,25 +75,15 @@ REASONS = {
 STREAMS: dict[str, Any] = {
     "log": streams.logs,
     "exec": streams.execute,
-    "attach": streams.attach_to,
 }
 STREAMS["portforward"] = forward.forward
 # how the kubelet calls them
-PATHS = {"log": "containerLogs", "exec": "exec", "attach": "attach", "portforward": "portForward"}
+PATHS = {"log": "containerLogs", "exec": "exec", "portforward": "portForward"}
 # Subresource -> what may be done with it.
 METHODS: dict[str, tuple[str, ...]] = {"log": ("GET",), "eviction": ("POST",), "token": ("POST",)}
-METHODS |= dict.fromkeys(("status", "scale"), ("GET", "PUT", "PATCH"))
-METHODS |= dict.fromkeys(("exec", "attach", "portforward"), ("GET", "POST"))
-# What a PUT makes, if it is not there.
-MADE_BY_PUT = (
-    *("endpoints", "events"),
-    *("roles", "rolebindings", "clusterroles", "clusterrolebindings"),
-)
-REVIEWS = {
-    "selfsubjectaccessreviews": "SelfSubjectAccessReview",
-    "selfsubjectrulesreviews": "SelfSubjectRulesReview",
-    "selfsubjectreviews": "SelfSubjectReview",
-}
+METHODS["status"] = ("GET", "PUT", "PATCH")
+METHODS |= dict.fromkeys(("exec", "portforward"), ("GET", "POST"))
+REVIEW = "SelfSubjectAccessReview"
 CALLER = "caller"  # of a request: the cloud, and whose token it has
 REASONS |= {401: "Unauthorized", 403: "Forbidden", 404: "NotFound"}
 
@@ -123,7 +105,7 @@ async def listen(cloud: Cloud, plane: Plane) -> web.AppRunner:
 def make_app(cloud: Cloud, plane: Plane) -> web.Application:
     far = distance.middleware(cloud.link, cloud.tokens)
     app = web.Application(client_max_size=MAX_BODY, middlewares=[far])
-    reviews = "/apis/{of:auth(orization|entication)}.k8s.io/v1/{review:selfsubject[a-z]*reviews}"
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     table_of_routes: list[tuple[str, str, Any]] = [("POST", reviews, review)]
     of_metrics = f"/apis/{metrics.API}"
     for path in ("/{what:nodes|pods}", "/{what:nodes}/{of}", "/namespaces/{namespace}/{what:pods}"):
@@ -161,9 +143,7 @@ async def guarded(
         fault = cloud.faults.take(method, request.path_qs)
         if fault and not fault.after_handler:
             await suffer(fault, request, injected)
-        if "plural" in match and "sub" not in match:
-            answer_type(request)
-        response = as_asked(request, await handler(cloud, plane, request, owner))
+        response = await handler(cloud, plane, request, owner)
         if fault and fault.after_handler:
             await suffer(fault, request, injected)
     except Refusal as refusal:
@@ -179,7 +159,6 @@ async def guarded(
         log.exception("cluster %s: %s %s failed inside", plane.name, request.method, request.path)
         response = refused(Refusal(500, "InternalError", "Internal error of the embedded cloud"))
     received, times = request.content.total_bytes, distance.times_of(request)
-    paths.count(plane, verb_of(request), match.get("plural", ""), response.status)
     cloud.requests.add(method, request.method, request.raw_path, response.status, received, times)
     return response
 
@@ -240,17 +219,9 @@ async def measure(
 async def review(
     cloud: Cloud, plane: Plane, request: web.Request, owner: Owner
 ) -> web.StreamResponse:
-    what = request.match_info["review"]
-    if what not in REVIEWS:
-        raise no_route()
-    group = f"{request.match_info['of']}.k8s.io" if "of" in request.match_info else ""
-    body = await body_of(request, REVIEWS[what])
-    body = {"kind": REVIEWS[what], "apiVersion": f"{group}/v1", **body}
-    if what == "selfsubjectaccessreviews":
-        return as_json(rbac.review(cloud, plane, owner, body), status=201)
-    if what == "selfsubjectrulesreviews":
-        return as_json(rbac.list_rules(plane, owner, body), status=201)
-    return as_json(rbac.who(plane, owner, body), status=201)
+    body = await body_of(request, REVIEW)
+    body = {"kind": REVIEW, "apiVersion": "authorization.k8s.io/v1", **body}
+    return as_json(rbac.review(cloud, plane, owner, body), status=201)
 
 
 def kind_of(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> Kind:
@@ -301,75 +272,9 @@ def check_manager(plane: Plane, request: web.Request, uid: str) -> None:
         raise Refusal(501, "NotImplemented", told)
 
 
-ANSWERS = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
-META = "meta.k8s.io"
-FORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
-WILD = ("*/*", "application/*", "")
-
-
-def answer_type(request: web.Request) -> str:
-    """The first type of answer that a request takes and that there is; Kubernetes' refusal of a
-    request that takes none. There are no answers in protobuf here.
-    """
-    asked = request.headers.get("Accept", "*/*").split(",")
-    types = [each.partition(";")[0].strip() for each in asked if is_known_form(each)]
-    found = next((each for each in types if each in (*WILD, *ANSWERS[:2])), None)
-    if found is None:
-        told = f"only the following media types are accepted: {', '.join(ANSWERS)}"
-        raise Refusal(406, "NotAcceptable", told)
-    return ANSWERS[1] if found == ANSWERS[1] else ANSWERS[0]
-
-
-def as_asked(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """An answer in YAML, where that is asked for."""
-    is_json = isinstance(response, web.Response) and response.content_type == ANSWERS[0]
-    if not is_json or answer_type(request) == ANSWERS[0]:
-        return response
-    import yaml
-
-    assert isinstance(response, web.Response) and isinstance(response.body, bytes)
-    text = yaml.safe_dump(json.loads(response.body)).encode()
-    headers = {"Warning": response.headers["Warning"]} if "Warning" in response.headers else {}
-    return web.Response(body=text, status=response.status, content_type=ANSWERS[1], headers=headers)
-
-
-def is_known_form(accepted: str) -> bool:
-    """Whether a type of answer is of objects as they are, or of a form that they can be given."""
-    asked = dict(each.strip().partition("=")[::2] for each in accepted.split(";")[1:])
-    if "as" not in asked or asked["as"] == "APIGroupDiscoveryList":
-        return True
-    return asked["as"] in FORMS and asked.get("g") == META and asked.get("v") in ("v1", "v1beta1")
-
-
-def form_of(request: web.Request) -> str:
-    """The form that a request asks for first; "" for objects as they are."""
-    first = next(filter(is_known_form, request.headers.get("Accept", "").split(",")), "")
-    return re.sub(r".*as=(\w+).*", r"\1", first) if "as=" in first else ""
-
-
-def partial(thing: dict) -> dict:
-    """What there is to say of any object."""
-    about = {"kind": "PartialObjectMetadata", "apiVersion": f"{META}/v1"}
-    return {**about, "metadata": thing["metadata"]}
-
-
-def in_form(request: web.Request, kind: Kind, thing: dict, meta: dict) -> dict:
-    """An object in the form that is asked for."""
-    form = form_of(request)
-    if form == "Table":
-        return table(kind.plural, [thing], meta, included(request, thing))
-    return partial(thing) if form == FORMS[1] else thing
-
-
-def included(request: web.Request, *things: dict) -> list[dict | None]:
-    """What the rows of a table have of their objects."""
-    wanted = request.query.get("includeObject") or "Metadata"
-    if wanted not in ("Metadata", "Object", "None"):
-        why = invalid("includeObject", wanted, "must be 'Metadata', 'Object', 'None', or empty")
-        raise Refusal(400, "BadRequest", f"Unable to convert to Table as requested: {why}")
-    if wanted == "None":
-        return [None] * len(things)
-    return [thing if wanted == "Object" else partial(thing) for thing in things]
+def wants_table(request: web.Request) -> bool:
+    """Whether the answer shall be a table, as `kubectl get` asks for it."""
+    return "as=Table" in request.headers.get("Accept", "")
 
 
 def shown(
@@ -378,17 +283,10 @@ def shown(
     kind: Kind,
     thing: dict,
     status: int = 200,
-    warned: Iterable[str] = (),
 ) -> web.Response:
     meta = {"resourceVersion": str(plane.store.version)}
-    return warn(as_json(in_form(request, kind, thing, meta), status=status), warned)
-
-
-def warn(response: web.Response, warned: Iterable[str]) -> web.Response:
-    """An answer with headers that warn of something."""
-    for each in warned:
-        response.headers.add("Warning", f"299 - {json.dumps(each)}")
-    return response
+    body = table(kind.plural, [thing], meta) if wants_table(request) else thing
+    return as_json(body, status=status)
 
 
 async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str) -> web.Response:
@@ -396,15 +294,13 @@ async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str)
     body = await body_of(request, kind.name)
     if name := request.match_info.get("name"):
         check_names({"name": name, "namespace": namespace}, body.setdefault("metadata", {}))
-    warned = queries.warnings(request, kind, body)
     if kind.group == escalation.GROUP:
         checks.check_form(kind, copy.deepcopy(body), flags[0])
         cloud, owner = request[CALLER]
         escalation.check(cloud, plane, owner, kind, namespace, body)
     made = plane.create(kind.plural, namespace, body, *flags)
-    warned += admission.warnings(plane.store, kind.plural, namespace, made)
     check_manager(plane, request, made["metadata"]["uid"])
-    return shown(request, plane, kind, made, 201, warned)
+    return shown(request, plane, kind, made, 201)
 
 
 # --- collections
@@ -422,12 +318,12 @@ async def collection(
         if kind.namespaced and not namespace:
             raise no_method()
         return await create(plane, request, kind, namespace)
-    chosen = queries.selector(request, kind)
+    chosen = queries.selector(request)
     if verb == "watch":
         return await watch(plane, request, kind, chosen)
     if verb not in ("list", "deletecollection") or verb in kind.without:
         raise no_method()
-    queries.version(request, plane.store)
+    queries.version(request)
     found = [thing for thing in plane.store.shown[kind.plural].values() if chosen.fits(thing)]
     if verb == "deletecollection":
         options = queries.deletion(request, await body_of(request, bodies.OPTIONS))
@@ -439,12 +335,8 @@ async def collection(
             if live is not None:
                 delete(plane, kind, live, options)
     found, meta = queries.page(request, found, plane.store)
-    form = form_of(request)
-    if form == "Table":
-        return as_json(table(kind.plural, found, meta, included(request, *found)))
-    if form == FORMS[2]:
-        about = {"kind": form, "apiVersion": f"{META}/v1", "metadata": meta}
-        return as_json({**about, "items": [partial(thing) for thing in found]})
+    if wants_table(request):
+        return as_json(table(kind.plural, found, meta))
     return as_json(
         {"kind": f"{kind.name}List", "apiVersion": kind.api, "metadata": meta, "items": found}
     )
@@ -454,7 +346,7 @@ async def watch(
     plane: Plane, request: web.Request, kind: Kind, chosen: Selector
 ) -> web.StreamResponse:
     query, store = request.query, plane.store
-    version, initial = queries.version(request, store), query.get("sendInitialEvents") == "true"
+    version, initial = queries.version(request), query.get("sendInitialEvents") == "true"
     seconds = queries.number(request, "timeoutSeconds") or 1800
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     response.enable_chunked_encoding()
@@ -463,7 +355,8 @@ async def watch(
     async def send(event: str, thing: dict) -> None:
         meta = {"resourceVersion": thing["metadata"].get("resourceVersion", "")}
         is_as_it_is = event in ("BOOKMARK", "ERROR")
-        told = thing if is_as_it_is else in_form(request, kind, thing, meta)
+        is_plain = is_as_it_is or not wants_table(request)
+        told = thing if is_plain else table(kind.plural, [thing], meta)
         await response.write(json.dumps({"type": event, "object": told}).encode() + b"\n")
 
     def bookmark(version: int, **meta: Any) -> dict:
@@ -531,32 +424,25 @@ async def single(
         options = queries.deletion(request, await body_of(request, bodies.OPTIONS))
         policy_of(options)
     if thing is None:
-        if request.method == "PUT":
-            checks.check_form(kind, await body_of(request, kind.name), queries.flags(request)[0])
-        if request.method == "PUT" and kind.plural in MADE_BY_PUT and not sub:
-            return await create(plane, request, kind, namespace)
         if request.method == "PATCH" and request.content_type == patches.APPLY:
             return await create(plane, request, kind, namespace)
         raise not_found(kind, name)
-    if sub in ("log", "exec", "attach", "portforward"):
+    if sub in STREAMS:
         unreachable.check(plane, thing, PATHS[sub])
         return await STREAMS[sub](plane, request, thing)
     if sub in ("eviction", "token"):
         return await special(plane, request, thing, sub)
-    if sub == "scale":
-        return await scale(plane, request, thing)
     if request.method == "GET":
         return shown(request, plane, kind, plane.store.shown[kind.plural][namespace, name])
     if request.method == "DELETE":
         delete(plane, kind, thing, options)
-        warned = warnings(kind, options)
         if is_leaving(thing):
-            return shown(request, plane, kind, thing, warned=warned)
+            return shown(request, plane, kind, thing)
         details = {"name": name, "group": kind.group, "kind": kind.plural}
         details = {key: each for key, each in details.items() if each}
         details["uid"] = thing["metadata"]["uid"]
         done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
-        return warn(as_json({**done, "details": details}), warned)
+        return as_json({**done, "details": details})
     if request.method not in ("PUT", "PATCH"):
         raise no_method()
     return await change(plane, request, kind, thing, sub)
@@ -570,29 +456,25 @@ async def change(
     if request.method == "PUT":
         new = await body_of(request, kind.name)
         checks.check_form(kind, copy.deepcopy(new), strict)
-        warned = queries.warnings(request, kind, new)
     else:
-        new, warned = await patch(plane, request, kind, thing, strict)
+        new = await patch(plane, request, kind, thing, strict)
     if kind.group == escalation.GROUP and not escalation.is_of_owners_alone(thing, new):
         cloud, owner = request[CALLER]
         namespace = thing["metadata"].get("namespace", "")
         escalation.check(cloud, plane, owner, kind, namespace, new)
     made = replace(plane, kind, thing, new, sub, strict, dry)
-    return shown(request, plane, kind, made, warned=warned)
+    return shown(request, plane, kind, made)
 
 
-async def patch(
-    plane: Plane, request: web.Request, kind: Kind, thing: dict, strict: bool
-) -> tuple[dict, list[str]]:
-    """The object that a patch makes of another, and what is warned of."""
+async def patch(plane: Plane, request: web.Request, kind: Kind, thing: dict, strict: bool) -> dict:
+    """The object that a patch makes of another."""
     check_manager(plane, request, thing["metadata"]["uid"])
     text, content = bodies.text_of(await request.read()), request.content_type
     if content == patches.APPLY:
         patches.check_version(kind, patches.read(content, text))
     new = patches.patched(thing, content, text)
-    warned = queries.warnings(request, kind, new)
     patches.check_fit(kind, new, strict)
-    return new, warned
+    return new
 
 
 def lifetime(seconds: int | None) -> int:
@@ -644,56 +526,8 @@ async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> 
     )
     if options.get("dryRun") or request.query.get("dryRun"):
         return done
-    disruptions.check(plane, thing)
     told = "Eviction API: evicting"
     set_condition(thing["status"], "DisruptionTarget", "True", "EvictionByEvictionAPI", told)
     plane.store.put("pods", thing)
     plane.delete("pods", thing, grace=options.get("gracePeriodSeconds"))
     return done
-
-
-async def scale(plane: Plane, request: web.Request, thing: dict) -> web.Response:
-    """How many replicas a deployment has, and shall have."""
-    shown_scale = scale_of(thing)
-    if request.method == "GET":
-        return as_json(shown_scale)
-    _, dry = queries.flags(request)
-    if request.method == "PUT":
-        new = await body_of(request, "Scale")
-    else:
-        text = bodies.text_of(await request.read())
-        new = patches.patched(shown_scale, request.content_type, text)
-    kind, meta = KINDS["deployments"], new.get("metadata") or {}
-    wanted = (new.get("spec") or {}).get("replicas") or 0
-    if not isinstance(wanted, int) or isinstance(wanted, bool):
-        told = wrong(wanted, "ScaleSpec", "spec.replicas", "int32")
-        raise Refusal(
-            400, "BadRequest", f'Scale in version "v1" cannot be handled as a Scale: {told}'
-        )
-    check_names(thing["metadata"], meta)
-    if meta.get("resourceVersion") not in (None, "", thing["metadata"]["resourceVersion"]):
-        told = "the object has been modified; please apply your changes to the latest version and try again"
-        raise conflict(kind, thing, told)
-    bad: list[str] = []
-    not_negative(wanted, "spec.replicas", bad)
-    if bad:
-        checks.refuse_as("Scale", "autoscaling", meta["name"], bad)
-    changed = {**thing, "spec": {**thing["spec"], "replicas": wanted}}
-    if not dry and thing["spec"]["replicas"] != wanted:
-        thing["spec"]["replicas"] = wanted
-        thing["metadata"]["generation"] += 1
-        plane.store.put("deployments", thing)
-    return as_json(scale_of(changed if dry else thing))
-
-
-def scale_of(thing: dict) -> dict:
-    """A deployment's size as an object of its own."""
-    names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    chosen = sorted((thing["spec"]["selector"].get("matchLabels") or {}).items())
-    status = {"replicas": thing["status"].get("replicas", 0)}
-    return {
-        **{"kind": "Scale", "apiVersion": "autoscaling/v1"},
-        "metadata": {key: thing["metadata"][key] for key in names},
-        "spec": {"replicas": thing["spec"]["replicas"]},
-        "status": {**status, "selector": ",".join(f"{key}={value}" for key, value in chosen)},
-    }

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from localcloud.compute.state import Instance
 from localcloud.kubernetes import tpus, volumes
 from localcloud.kubernetes.kinds import stamp
 from localcloud.kubernetes.plane import Plane
-from localcloud.kubernetes.running import Running, follow
+from localcloud.kubernetes.running import Running
 from localcloud.machines import processes, sandbox
 
 IMAGE = "image"  # how container.sh makes the root of a container whose image is there
@@ -87,8 +86,6 @@ class Launch:
     hostname: str
     shared: bool  # its processes see those of the pod's other containers
     capabilities: str
-    terminal: bool
-    reads: bool  # it has a standard input
 
 
 def decide(
@@ -118,8 +115,6 @@ def decide(
         hostname,
         bool(pod["spec"].get("shareProcessNamespace")),
         capabilities(container),
-        bool(container.get("tty")),
-        bool(container.get("stdin")),
     )
 
 
@@ -182,10 +177,8 @@ async def start(
     usual = {**inherited(machine, unpacked), **chips_on(node, pod, container)}
     launch = decide(plane.port, pod, container, about, usual, env)
     command = command_line(launch, there, folder, image, unpacked)
-    ours, theirs = pty.openpty() if launch.terminal else (None, None)
     await asyncio.to_thread(prepare_folder, machine, there, mounts)
-    process = await asyncio.to_thread(spawn, command, launch, folder, theirs)
-    follow(process, ours, theirs, folder / "log")
+    process = await asyncio.to_thread(spawn, command, launch, folder)
     while not processes.is_up(folder) and process.poll() is None:
         await asyncio.sleep(0.005)
     return Running(
@@ -196,7 +189,6 @@ async def start(
         launch.capabilities,
         process,
         stamp(),
-        terminal=ours,
     )
 
 
@@ -236,17 +228,13 @@ def prepare_folder(
     (folder / "mounts").write_text("".join(f"{' '.join(mount)}\n" for mount in mounts))
 
 
-def spawn(
-    command: list[str], launch: Launch, folder: Path, terminal: int | None
-) -> subprocess.Popen:
-    source = subprocess.PIPE if launch.reads else subprocess.DEVNULL
+def spawn(command: list[str], launch: Launch, folder: Path) -> subprocess.Popen:
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
             command,
-            stdin=terminal or source,
-            stdout=terminal or log,
-            stderr=terminal or log,
-            bufsize=0,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
             env=launch.env,
             cwd="/",
             umask=0o022,

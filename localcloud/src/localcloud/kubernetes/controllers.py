@@ -16,7 +16,6 @@ from pathlib import Path
 from localcloud.kubernetes import (
     admission,
     deployments,
-    disruptions,
     jobs,
     kubelet,
     kueue,
@@ -58,7 +57,6 @@ async def run(plane: Plane) -> None:
             refresh_volumes,
             tell_names,
             count_quotas,
-            disruptions.look,
         )
         for look in (nodes.look, scheduler.schedule, scaling.look, *pods):
             try:
@@ -87,8 +85,6 @@ def look_at_workloads(plane: Plane) -> None:
     for replicas in plane.store.all("replicasets"):
         if not is_leaving(replicas):
             look_at_replicas(plane, replicas)
-    for service in plane.store.all("services"):
-        look_at_service(plane, service)
 
 
 def look_at_replicas(plane: Plane, replicas: dict) -> None:
@@ -136,68 +132,6 @@ def pods_of_service(plane: Plane, service: dict) -> list[dict]:
         and not is_over(pod)
         and (early or condition(pod, "Ready"))
     ]
-
-
-def look_at_service(plane: Plane, service: dict) -> None:
-    """The endpoints of a service: the addresses of its pods."""
-    meta = service["metadata"]
-    if not service["spec"].get("selector"):
-        return
-    rows = [
-        {
-            **{"ip": pod["status"]["podIP"], "nodeName": pod["spec"]["nodeName"]},
-            "targetRef": {
-                "kind": "Pod",
-                **{key: pod["metadata"][key] for key in ("name", "namespace", "uid")},
-            },
-        }
-        for pod in pods_of_service(plane, service)
-    ]
-    ports = [
-        {
-            **({"name": port["name"]} if "name" in port else {}),
-            "port": port["targetPort"],
-            "protocol": port["protocol"],
-        }
-        for port in service["spec"].get("ports") or []
-        if isinstance(port["targetPort"], int)
-    ]
-    subsets = [{"addresses": rows, **({"ports": ports} if ports else {})}] if rows else []
-    kept = plane.store.get("endpoints", meta["namespace"], meta["name"])
-    if kept is None:  # without addresses: those of pods here are loopback's, which none may name
-        about = {"name": meta["name"], "ownerReferences": reference(service)}
-        kept = plane.create("endpoints", meta["namespace"], {"metadata": about})
-    kept["subsets"] = subsets
-    plane.store.put("endpoints", kept)
-    look_at_slice(plane, service, rows, ports)
-
-
-def look_at_slice(plane: Plane, service: dict, rows: list[dict], ports: list[dict]) -> None:
-    """The same addresses as a slice of endpoints."""
-    ends = [
-        {
-            "addresses": [row["ip"]],
-            "conditions": {"ready": True, "serving": True, "terminating": False},
-            "nodeName": row["nodeName"],
-            "targetRef": row["targetRef"],
-        }
-        for row in rows
-    ]
-    found = [each for each in plane.store.all("endpointslices") if owned_by(each, service)]
-    kept = found[0] if found else make_slice(plane, service)
-    plane.store.put("endpointslices", kept | {"endpoints": ends, "ports": ports})
-
-
-def make_slice(plane: Plane, service: dict) -> dict:
-    """Make a slice of endpoints that has none yet: see above."""
-    meta = service["metadata"]
-    about = {
-        "generateName": f"{meta['name']}-",
-        "labels": {"kubernetes.io/service-name": meta["name"]},
-        "ownerReferences": reference(service),
-    }
-    body: dict = {"metadata": about, "addressType": "IPv4", "endpoints": []}
-    return plane.create("endpointslices", meta["namespace"], body)
 
 
 def refresh_volumes(plane: Plane) -> None:

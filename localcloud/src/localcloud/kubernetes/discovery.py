@@ -6,7 +6,6 @@ from localcloud.kubernetes import metrics, openapi
 from localcloud.kubernetes.kinds import ALL, GROUPS, KUEUE, Kind
 from localcloud.kubernetes.plane import MINOR, VERSION
 
-AGGREGATED = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 EVERYBODY = {"clientCIDR": "0.0.0.0/0", "serverAddress": ""}
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 ABOUT = {
@@ -22,23 +21,8 @@ REVIEW = {
     "namespaced": False,
 }
 REVIEW |= {"kind": "SelfSubjectAccessReview", "verbs": ["create"]}
-RULES = {
-    "name": "selfsubjectrulesreviews",
-    "singularName": "selfsubjectrulesreview",
-    "namespaced": False,
-    "kind": "SelfSubjectRulesReview",
-    "verbs": ["create"],
-}
-WHO = {
-    "name": "selfsubjectreviews",
-    "singularName": "selfsubjectreview",
-    "namespaced": False,
-    "kind": "SelfSubjectReview",
-    "verbs": ["create"],
-}
 # Subresources that are made of another kind than the resource itself.
 KINDS_OF_SUBS = {
-    "scale": {"group": "autoscaling", "version": "v1", "kind": "Scale"},
     "eviction": {"group": "policy", "version": "v1", "kind": "Eviction"},
     "token": {"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"},
 }
@@ -94,37 +78,6 @@ def is_served(name: str, has_kueue: bool) -> bool:
     return name in (*GROUPS, metrics.GROUP) or (has_kueue and name == KUEUE.partition("/")[0])
 
 
-def aggregated(path: str, has_kueue: bool) -> dict:
-    """All that is below `/api`, or below `/apis`, as one document."""
-    versions = [f"{name}/v1" for name in GROUPS] + [KUEUE] * has_kueue
-    lists = [resources(each, [kind for kind in ALL if kind.api == each]) for each in versions]
-    lists.append(resources_of_metrics())
-    if path == "api":
-        lists = [resources("v1", [kind for kind in ALL if kind.api == "v1"])]
-    about = {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2"}
-    return {**about, "metadata": {}, "items": [one_of_all(each) for each in lists]}
-
-
-def one_of_all(listed: dict) -> dict:
-    """A version's resources as the document of all groups has them."""
-    name, _, number = listed["groupVersion"].rpartition("/")
-    rows: dict[str, dict] = {}
-    for each in listed["resources"]:
-        plural, _, sub = each["name"].partition("/")
-        of = {"group": each.get("group", name), "version": each.get("version", number)}
-        about = {"responseKind": {**of, "kind": each["kind"]}, "verbs": each["verbs"]}
-        if sub:
-            rows[plural].setdefault("subresources", []).append({"subresource": sub, **about})
-            continue
-        scope = "Namespaced" if each["namespaced"] else "Cluster"
-        rows[plural] = {"resource": plural, **about, "scope": scope}
-        rows[plural]["singularResource"] = each["singularName"]
-        kept = {key: each[key] for key in ("shortNames", "categories") if each.get(key)}
-        rows[plural] |= kept
-    version = {"version": number, "resources": list(rows.values()), "freshness": "Current"}
-    return {"metadata": {"name": name} if name else {}, "versions": [version]}
-
-
 def group(api: str) -> dict:
     name, _, number = api.partition("/")
     version = {"groupVersion": api, "version": number}
@@ -152,7 +105,7 @@ def resources(version: str, kinds: list[Kind]) -> dict:
         for sub in kind.subresources:
             verbs = (
                 ["get", "patch", "update"]
-                if sub in ("status", "scale")
+                if sub == "status"
                 else ["get"]
                 if sub == "log"
                 else ["create"]
@@ -170,9 +123,7 @@ def resources(version: str, kinds: list[Kind]) -> dict:
                 }
             )
     if version.startswith("authorization"):
-        rows += [REVIEW, RULES]
-    if version.startswith("authentication"):
-        rows.append(WHO)
+        rows.append(REVIEW)
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",

@@ -17,15 +17,10 @@ GROUP = "rbac.authorization.k8s.io"
 SHOWN = {
     "apiGroups": "APIGroups",
     "resources": "Resources",
-    "nonResourceURLs": "NonResourceURLs",
     "resourceNames": "ResourceNames",
     "verbs": "Verbs",
 }
 OF_OWNERS = ("ownerReferences", "finalizers", "resourceVersion", "managedFields", "generation")
-EVERYTHING = [
-    {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]},
-    {"nonResourceURLs": ["*"], "verbs": ["*"]},
-]
 
 
 def check(cloud: Cloud, plane: Plane, owner: Owner, kind: Kind, namespace: str, body: dict) -> None:
@@ -36,8 +31,6 @@ def check(cloud: Cloud, plane: Plane, owner: Owner, kind: Kind, namespace: str, 
     if kind.plural in ("roles", "clusterroles"):
         if not rbac.may(cloud, plane, owner, "escalate", GROUP, kind.plural, namespace, name):
             refuse_more(plane, owner, kind, namespace, name, body.get("rules") or [])
-            if (body.get("aggregationRule") or {}).get("clusterRoleSelectors"):
-                check_gathering(plane, owner, kind, name)
         return
     reference = body.get("roleRef") or {}
     is_everywhere = reference.get("kind") == "ClusterRole"
@@ -49,13 +42,6 @@ def check(cloud: Cloud, plane: Plane, owner: Owner, kind: Kind, namespace: str, 
             raise not_found(KINDS[plural], wanted)
         rules = role.get("rules") if role is not None else usual
         refuse_more(plane, owner, kind, namespace, name, rules or [])
-
-
-def check_gathering(plane: Plane, owner: Owner, kind: Kind, name: str) -> None:
-    """Refuse a role that gathers other roles to all but those who may do everything."""
-    if list(missing([*rbac.rules_of(plane, owner, "")], EVERYTHING)):
-        told = "must have cluster-admin privileges to use the aggregationRule"
-        raise forbidden(kind, name, told)
 
 
 def is_of_owners_alone(old: dict, new: dict) -> bool:
@@ -103,8 +89,6 @@ def parts(rule: dict) -> Iterator[dict]:
                 yield from ({**part, "resourceNames": [name]} for name in names)
                 if not names:
                     yield part
-    for path in rule.get("nonResourceURLs") or []:
-        yield from ({"nonResourceURLs": [path], "verbs": [verb]} for verb in verbs)
 
 
 def covers(own: dict, part: dict) -> bool:
@@ -116,35 +100,24 @@ def covers(own: dict, part: dict) -> bool:
     names = own.get("resourceNames") or []
     if names and not ({*part.get("resourceNames", [])} & {*names}):
         return False
-    resources, paths = own.get("resources") or [], own.get("nonResourceURLs") or []
     for wanted in part.get("resources", []):
         _, slash, sub = wanted.partition("/")
-        if not {wanted, "*", *([f"*/{sub}"] if slash else [])} & {*resources}:
+        if not {wanted, "*", *([f"*/{sub}"] if slash else [])} & {*(own.get("resources") or [])}:
             return False
-    return all(
-        any(path in (each, "") or fits(each, path) for each in paths)
-        for path in part.get("nonResourceURLs", [])
-    )
-
-
-def fits(own: str, path: str) -> bool:
-    return own.endswith("*") and path.startswith(own.rstrip("*"))
+    return True
 
 
 def compact(rules: Iterator[dict]) -> list[dict]:
     """Join the verbs of what is said of one resource."""
-    found: list[dict] = []
     joined: dict[tuple, dict] = {}
     for rule in rules:
         key = (*rule.get("apiGroups", []), *rule.get("resources", []))
         key += tuple(rule.get("resourceNames", []))
-        if "nonResourceURLs" in rule:
-            found.append(rule)
-        elif key in joined:
+        if key in joined:
             joined[key]["verbs"] = [*joined[key]["verbs"], *rule["verbs"]]
         else:
             joined[key] = dict(rule)
-    return [*found, *joined.values()]
+    return [*joined.values()]
 
 
 def shown(rule: dict) -> str:

@@ -42,12 +42,11 @@ ALL = (
         "Pod",
         True,
         ("po",),
-        ("log", "exec", "attach", "portforward", "status", "eviction"),
+        ("log", "exec", "portforward", "status", "eviction"),
         True,
         counted=True,
     ),
     Kind("services", "v1", "Service", True, ("svc",), ("status",), True),
-    Kind("endpoints", "v1", "Endpoints", True, ("ep",)),
     Kind("secrets", "v1", "Secret"),
     Kind("configmaps", "v1", "ConfigMap", True, ("cm",)),
     Kind(
@@ -70,21 +69,11 @@ ALL = (
         "Deployment",
         True,
         ("deploy",),
-        ("status", "scale"),
+        ("status",),
         True,
         counted=True,
     ),
     Kind("replicasets", "apps/v1", "ReplicaSet", True, ("rs",), ("status",), True, counted=True),
-    Kind(
-        "poddisruptionbudgets",
-        "policy/v1",
-        "PodDisruptionBudget",
-        True,
-        ("pdb",),
-        ("status",),
-        counted=True,
-    ),
-    Kind("endpointslices", "discovery.k8s.io/v1", "EndpointSlice", counted=True),
     Kind("roles", RBAC, "Role"),
     Kind("rolebindings", RBAC, "RoleBinding"),
     Kind("clusterroles", RBAC, "ClusterRole", False),
@@ -109,12 +98,9 @@ GROUPS = (
     "batch",
     "apps",
     "policy",
-    "discovery.k8s.io",
     "rbac.authorization.k8s.io",
     "authorization.k8s.io",
-    "authentication.k8s.io",
 )
-PENDING_OR_RUNNING = ("Pending", "Running", "Unknown")
 FINAL = ("Succeeded", "Failed")
 
 

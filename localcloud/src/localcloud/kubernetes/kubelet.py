@@ -21,7 +21,7 @@ from localcloud.artifacts.store import NotPulled
 from localcloud.kubernetes import containers, probes, volumes
 from localcloud.kubernetes.kinds import condition, is_leaving, is_over, set_condition, stamp
 from localcloud.kubernetes.plane import Plane
-from localcloud.kubernetes.running import Running, close, note
+from localcloud.kubernetes.running import Running, note
 from localcloud.machines import processes, sandbox
 
 IMAGE_NAME = re.compile(r"[a-z0-9]+([._/:-]+[a-zA-Z0-9]+)*(@sha256:[0-9a-f]{64})?")
@@ -378,7 +378,6 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
             await asyncio.sleep(0.02)
     while plane.is_silent(pod) and not plane.closing:
         await asyncio.sleep(0.1)  # it ended, and nobody hears of it
-    close(running)
     note(running)
     code = int(exit_file.read_text()) if exit_file.exists() else KILLED
     plane.running.pop((pod["metadata"]["uid"], container["name"]), None)

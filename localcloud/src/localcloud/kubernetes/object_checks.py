@@ -1,5 +1,5 @@
-"""What Kubernetes refuses of config maps, secrets, roles, their bindings, deployments and services
-besides what their schema says, in its words.
+"""Kubernetes' rules for metadata, for the data of config maps and secrets, and for what the controllers
+rely on in deployments and role bindings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from localcloud.kubernetes.words import (
 MOST_DATA = 1 << 20  # bytes of a config map or a secret
 MOST_ANNOTATIONS = 256 << 10
 RBAC = "rbac.authorization.k8s.io"
-FINALIZERS = ("foregroundDeletion", "kubernetes", "orphan")  # that have no domain
 
 
 def object_errors(plural: str, body: dict) -> list[str]:
@@ -35,15 +34,10 @@ def object_errors(plural: str, body: dict) -> list[str]:
     bad: list[str] = []
     if plural in ("configmaps", "secrets"):
         data_errors(plural, body, bad)
-    elif plural in ("roles", "clusterroles"):
-        for number, rule in enumerate(body.get("rules") or []):
-            rule_errors(rule, plural == "roles", f"rules[{number}]", bad)
     elif plural in ("rolebindings", "clusterrolebindings"):
         binding_errors(body, plural == "rolebindings", bad)
     elif plural in ("deployments", "replicasets"):
         replica_errors(plural, body.get("spec") or {}, bad)
-    elif plural == "services":
-        service_errors(body.get("spec") or {}, bad)
     return bad
 
 
@@ -64,6 +58,14 @@ def data_errors(plural: str, body: dict, bad: list[str]) -> None:
         bad.append(f"{where}: Too long: may not be more than {MOST_DATA} bytes")
 
 
+def decoded(text: str) -> int:
+    """Return how many bytes a text in base64 has when it is decoded."""
+    try:
+        return len(base64.b64decode(text))
+    except (binascii.Error, ValueError):
+        return len(text)
+
+
 @dataclass(frozen=True)
 class Illegal:
     """Where a text is no base64."""
@@ -82,27 +84,6 @@ def not_in_base64(plural: str, body: dict) -> Illegal | None:
         if len(kept) % 4:
             return Illegal(len(kept) // 4 * 4)
     return None
-
-
-def decoded(text: str) -> int:
-    """Return how many bytes a text in base64 has when it is decoded."""
-    try:
-        return len(base64.b64decode(text))
-    except (binascii.Error, ValueError):
-        return len(text)
-
-
-def rule_errors(rule: dict, namespaced: bool, path: str, bad: list[str]) -> None:
-    urls = rule.get("nonResourceURLs")
-    if not rule.get("verbs"):
-        bad.append(required(f"{path}.verbs", "verbs must contain at least one value"))
-    if urls and namespaced:
-        told = "namespaced rules cannot apply to non-resource URLs"
-        bad.append(invalid(f"{path}.nonResourceURLs", urls, told))
-    for key, what in (("apiGroups", "api group"), ("resources", "resource")):
-        if not urls and not rule.get(key):
-            told = f"resource rules must supply at least one {what}"
-            bad.append(required(f"{path}.{key}", told))
 
 
 def binding_errors(body: dict, namespaced: bool, bad: list[str]) -> None:
@@ -144,42 +125,18 @@ def replica_errors(plural: str, spec: dict, bad: list[str]) -> None:
     one_of(policy, ("Always",), "spec.template.spec.restartPolicy", bad)
 
 
-def service_errors(spec: dict, bad: list[str]) -> None:
-    ports = spec.get("ports") or []
-    if not ports and spec.get("clusterIP") != "None":
-        bad.append(required("spec.ports"))
-    names: set[str] = set()
-    for number, port in enumerate(ports):
-        path, name = f"spec.ports[{number}]", port.get("name") or ""
-        if len(ports) > 1 and not name:
-            bad.append(required(f"{path}.name"))
-        elif name:
-            check_label_name(name, f"{path}.name", bad)
-        if name and name in names:
-            bad.append(f'{path}.name: Duplicate value: "{name}"')
-        names.add(name)
-        for key in ("port", "targetPort"):
-            value = port.get(key, port.get("port", 0))
-            if isinstance(value, int) and not 1 <= value <= 65535:
-                told = "must be between 1 and 65535, inclusive"
-                bad.append(invalid(f"{path}.{key}", value, told))
-    check_labels(spec.get("selector"), "spec.selector", bad)
-
-
 # --- metadata
 
 
 def metadata_errors(plural: str, meta: dict) -> list[str]:
     """Of the metadata of any object."""
     bad: list[str] = []
-    name, start = meta.get("name", ""), meta.get("generateName")
+    name = meta.get("name", "")
     check = check_subdomain
     if plural in ("services", "namespaces"):
         check = check_label_name
     elif plural.endswith(("roles", "rolebindings")) or plural == "events":
         check = check_segment  # names such as system:node
-    if start:
-        check(re.sub(".-$", "a", start), "metadata.generateName", bad)
     if name:
         check(name, "metadata.name", bad)
     else:
@@ -191,13 +148,4 @@ def metadata_errors(plural: str, meta: dict) -> list[str]:
     if sum(len(key) + len((text or "").encode()) for key, text in notes.items()) > MOST_ANNOTATIONS:
         told = f"Too long: may not be more than {MOST_ANNOTATIONS} bytes"
         bad.append(f"metadata.annotations: {told}")
-    for owner in meta.get("ownerReferences") or []:
-        for key in ("apiVersion", "kind", "name", "uid"):
-            if not owner.get(key):
-                told = "version must not be empty" if key == "apiVersion" else "must not be empty"
-                bad.append(invalid(f"metadata.ownerReferences.{key}", "", told))
-    for number, each in enumerate(meta.get("finalizers") or []):
-        if "/" not in each and each not in FINALIZERS:
-            told = "name is neither a standard finalizer name nor is it fully qualified"
-            bad.append(invalid(f"metadata.finalizers[{number}]", each, told))
     return bad

@@ -1,7 +1,7 @@
-"""How a patch changes an object: JSON patch, merge patch, strategic merge patch.
+"""How a patch changes an object: merge patch, strategic merge patch, and server-side apply.
 
-Not covered: who manages which field, so that a server-side
-apply removes nothing and conflicts with nobody.
+Not covered: JSON patches, and who manages which field: an apply removes nothing and conflicts with
+no other client.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import copy
 import json
 from typing import Any
 
-from localcloud.kubernetes import bodies, checks, jsonpatch
+from localcloud.kubernetes import bodies, checks
 from localcloud.kubernetes.kinds import Kind, Refusal
 from localcloud.kubernetes.words import invalid
 
-JSON = "application/json-patch+json"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-TYPES = (JSON, MERGE, STRATEGIC, APPLY)
+TYPES = (MERGE, STRATEGIC, APPLY)
 # List field -> the field by which a strategic merge knows its items.
 MERGE_KEYS = {
     "containers": "name",
@@ -57,7 +56,7 @@ def read(kind: str, text: str) -> Any:
             found = bodies.parse_yaml(text, "error decoding YAML: ")
             return found if isinstance(found, dict) else {}
         found = json.loads(text)
-        if not isinstance(found, list if kind == JSON else dict):
+        if not isinstance(found, dict):
             raise ValueError("json: cannot unmarshal it into a patch of this type")
         return found
     except ValueError as error:
@@ -67,8 +66,6 @@ def read(kind: str, text: str) -> Any:
 def patched(thing: dict, kind: str, text: str) -> dict:
     """A copy of `thing` with a patch of that content type."""
     new, patch = copy.deepcopy(thing), read(kind, text)
-    if kind == JSON:
-        return jsonpatch.apply(new, patch)
     found: dict = merge(new, patch, plain=kind == MERGE)
     return found
 

@@ -14,62 +14,19 @@ from typing import Any
 
 from aiohttp import web
 
-from localcloud.kubernetes import checks, kueue_checks, schema
-from localcloud.kubernetes.kinds import Kind, Refusal, key_of
+from localcloud.kubernetes import checks, schema
+from localcloud.kubernetes.kinds import Refusal, key_of
 from localcloud.kubernetes.store import Selector, Store
 
-NAMES = ("metadata.name", "metadata.namespace")
-NAMED_ALONE = ("nodes", "namespaces")  # kinds outside namespaces that say by what they are chosen
-INVOLVED = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
-# Fields by which objects of a kind can be chosen, beside their names.
-CHOSEN_BY: dict[str, tuple[str, ...]] = {
-    "pods": (
-        *(
-            "spec.nodeName",
-            "spec.restartPolicy",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-            "spec.hostNetwork",
-        ),
-        *("status.phase", "status.podIP", "status.nominatedNodeName"),
-    ),
-    "events": (
-        *(f"involvedObject.{each}" for each in INVOLVED),
-        "reason",
-        "reportingComponent",
-        "source",
-        "type",
-    ),
-    "nodes": ("spec.unschedulable",),
-    "namespaces": ("status.phase",),
-    "secrets": ("type",),
-    "services": ("spec.clusterIP", "spec.type"),
-    "jobs": ("status.successful",),
-    "replicasets": ("status.replicas",),
-}
 
-
-def selector(request: web.Request, kind: Kind) -> Selector:
+def selector(request: web.Request) -> Selector:
     """Which objects a request means."""
     query = request.query
-    chosen = Selector(
+    return Selector(
         request.match_info.get("namespace", ""),
         query.get("labelSelector", ""),
         query.get("fieldSelector", ""),
     )
-    for field, _, _ in chosen.fields:
-        names = NAMES[:1] if kind.plural in NAMED_ALONE else NAMES
-        if field not in (*names, *CHOSEN_BY.get(kind.plural, ())):
-            raise Refusal(400, "BadRequest", unknown_field(kind, field))
-    return chosen
-
-
-def unknown_field(kind: Kind, field: str) -> str:
-    if kind.plural == "jobs":
-        return f'field label "{field}" not supported for batchv1.Job'
-    if kind.plural in CHOSEN_BY or kind.group == kueue_checks.GROUP:
-        return f"field label not supported: {field}"
-    return f'"{field}" is not a known field selector: only "metadata.name", "metadata.namespace"'
 
 
 def number(request: web.Request, name: str) -> int | None:
@@ -93,7 +50,7 @@ def refuse_any(options: str, bad: list[str]) -> None:
         checks.refuse_as(kind, group, "", bad)
 
 
-def version(request: web.Request, store: Store) -> int:
+def version(request: web.Request) -> int:
     """The version from which a list or a watch is to be; 0 for any."""
     number(request, "limit")
     number(request, "timeoutSeconds")
@@ -101,16 +58,7 @@ def version(request: web.Request, store: Store) -> int:
     if text and not text.isdecimal():
         told = f'strconv.ParseUint: parsing "{text}": invalid syntax'
         raise Refusal(400, "BadRequest", f'resourceVersion: Invalid value: "{text}": {told}')
-    found = int(text or 0)
-    if found > store.version:
-        raise too_large(found, store.version)
-    return found
-
-
-def too_large(found: int, current: int) -> Refusal:
-    told = f"Too large resource version: {found}, current: {current}"
-    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-    return Refusal(504, "Timeout", told, causes=[cause], retryAfterSeconds=1)
+    return int(text or 0)
 
 
 def start_of(token: str) -> list[str]:
@@ -188,13 +136,3 @@ def deletion(request: web.Request, options: Any) -> dict[str, Any]:
         raise Refusal(500, "", told)
     refuse_any("DeleteOptions.meta.k8s.io", dry_errors(found.get("dryRun") or []))
     return found
-
-
-def warnings(request: web.Request, kind: Kind, body: Any) -> list[str]:
-    """What an object has that Kubernetes does not know, if a request wants to be warned of it."""
-    if (request.query.get("fieldValidation") or "Warn") != "Warn" or not isinstance(body, dict):
-        return []
-    if kind.group == kueue_checks.GROUP:
-        return kueue_checks.errors(kind, body)[0]
-    found = schema.errors(kind.api, kind.name, body)
-    return [each for each in found if each.startswith("unknown field")]

@@ -9,14 +9,13 @@ Not covered: aggregated cluster roles, groups other than those of service accoun
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from localcloud.call import Cloud
 from localcloud.errors import ApiError
 from localcloud.identity import permissions
 from localcloud.identity.tokens import Owner
-from localcloud.kubernetes.kinds import KINDS, KUEUE, Kind, Refusal, stamp
+from localcloud.kubernetes.kinds import KINDS, KUEUE, Kind, Refusal
 from localcloud.kubernetes.plane import Plane
 
 READ, WRITE = ["get", "list", "watch"], ["create", "delete", "deletecollection", "patch", "update"]
@@ -45,16 +44,10 @@ ROLES: dict[str, list[dict]] = {
         }
     ],
 }
-# What everybody may read who has a token (the cluster role system:discovery).
-DISCOVERY = [
-    *("/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*"),
-    *("/readyz", "/version", "/version/"),
-]
 # Google's names of permissions for what is not called as in Kubernetes.
 GOOGLE = {
     "log": "getLogs",
     "exec": "exec",
-    "attach": "attach",
     "portforward": "portForward",
     "eviction": "evict",
 }
@@ -118,26 +111,6 @@ def require_of(
         group=group,
         kind=plural,
     )
-
-
-def may_path(cloud: Cloud, plane: Plane, owner: Owner, verb: str, path: str) -> bool:
-    """Whether somebody may do that with a path that is no object's."""
-    for rule in [{"verbs": ["get"], "nonResourceURLs": DISCOVERY}, *rules_of(plane, owner, "")]:
-        urls = rule.get("nonResourceURLs") or []
-        fits = [
-            url for url in urls if path == url or (url[-1:] == "*" and path.startswith(url[:-1]))
-        ]
-        if fits and {verb, "*"} & {*rule.get("verbs", [])}:
-            return True
-    return has_all(cloud, plane, owner)
-
-
-def has_all(cloud: Cloud, plane: Plane, owner: Owner) -> bool:
-    """Whether somebody may do everything in a cluster: who may give others any right."""
-    wanted = may(
-        cloud, plane, owner, "create", "rbac.authorization.k8s.io", "clusterrolebindings", ""
-    )
-    return wanted and plane.account_of(owner.email) is None
 
 
 def may(
@@ -224,68 +197,15 @@ def allows(rule: dict, verb: str, group: str, resource: str, name: str) -> bool:
     )
 
 
-NO_RESOURCE = "spec.nonResourceAttributes"
-
-
 def review(cloud: Cloud, plane: Plane, owner: Owner, body: dict) -> dict:
     """Answer a SelfSubjectAccessReview."""
-    spec = body.get("spec") or {}
-    asked, of_path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
-    told, path = "", "spec.resourceAttributes"
-    if asked is not None and of_path is not None:
-        told, path = "cannot be specified in combination with resourceAttributes", NO_RESOURCE
-    elif asked is None and of_path is None:
-        told = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-    if told:
-        told = f"{path}: Invalid value: {json.dumps(of_path, separators=(',', ':'))}: {told}"
-        kind = "SelfSubjectAccessReview.authorization.k8s.io"
-        raise Refusal(422, "Invalid", f'{kind} "" is invalid: {told}')
-    asked = asked or {}
+    asked = (body.get("spec") or {}).get("resourceAttributes") or {}
     about = [
         asked.get(key, "")
         for key in ("verb", "group", "resource", "namespace", "name", "subresource")
     ]
     allowed = may(cloud, plane, owner, *about)
-    if of_path is not None:
-        verb, path = of_path.get("verb", ""), of_path.get("path", "")
-        allowed = may_path(cloud, plane, owner, verb, path)
     return {
         **body,
         "status": {"allowed": allowed, **({} if allowed else {"reason": "no role gives that"})},
     }
-
-
-def who(plane: Plane, owner: Owner, body: dict) -> dict:
-    """Answer a SelfSubjectReview."""
-    account = plane.account_of(owner.email)
-    found = plane.store.get("serviceaccounts", *account) if account else None
-    uid = {"uid": found["metadata"]["uid"]} if found else {}
-    info = {"username": owner.email, **uid, "groups": groups_of(plane, owner)}
-    return {**body, "metadata": {"creationTimestamp": stamp()}, "status": {"userInfo": info}}
-
-
-def list_rules(plane: Plane, owner: Owner, body: dict) -> dict:
-    """Answer a SelfSubjectRulesReview; Google's permissions are not among the rules, on Google
-    neither.
-    """
-    namespace = (body.get("spec") or {}).get("namespace") or ""
-    if not namespace:
-        raise Refusal(400, "BadRequest", "no namespace on request")
-    own = ["selfsubjectaccessreviews", "selfsubjectrulesreviews"]
-    rules = [
-        {"verbs": ["create"], "apiGroups": ["authorization.k8s.io"], "resources": own},
-        {
-            "verbs": ["create"],
-            "apiGroups": ["authentication.k8s.io"],
-            "resources": ["selfsubjectreviews"],
-        },
-        *rules_of(plane, owner, namespace),
-    ]
-    status = {
-        "resourceRules": rules,
-        "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": DISCOVERY}],
-        "incomplete": not plane.account_of(owner.email),
-    }
-    if status["incomplete"]:
-        status["evaluationError"] = "webhook authorizer does not support user rule resolution"
-    return {**body, "status": status}

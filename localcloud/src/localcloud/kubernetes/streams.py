@@ -1,7 +1,6 @@
-"""What goes on for a while: logs that are followed, commands in containers (exec), containers
-themselves (attach).
+"""Requests that stay open: logs that are followed, and commands in containers (exec).
 
-Not covered: SPDY without a WebSocket.
+Not covered: attach, SPDY without a WebSocket.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from localcloud.kubernetes import checks, kubelet, queries, schema, words
+from localcloud.kubernetes import kubelet, queries
 from localcloud.kubernetes.kinds import Refusal
 from localcloud.kubernetes.plane import Plane
 from localcloud.kubernetes.running import Running
@@ -70,7 +69,6 @@ def container_of(pod: dict, request: web.Request) -> dict:
 
 async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
     query, container = request.query, container_of(pod, request)
-    check_log_options(request, pod["metadata"]["name"])
     key = (pod["metadata"]["uid"], container["name"])
     previous = query.get("previous") in TRUE
     path = (
@@ -106,28 +104,6 @@ async def logs(plane: Plane, request: web.Request, pod: dict) -> web.StreamRespo
             else:
                 await asyncio.sleep(0.05)
     return response
-
-
-def check_log_options(request: web.Request, name: str) -> None:
-    """Raise Kubernetes' refusal of what may not be asked of a log."""
-    moment, bad = request.query.get("sinceTime", ""), list[str]()
-    if moment and not schema.TIME.fullmatch(moment):
-        layout = "2006-01-02T15:04:05Z07:00"
-        told = f'parsing time "{moment}" as "{layout}": cannot parse "{moment}" as "2006"'
-        raise Refusal(400, "BadRequest", told)
-    seconds = queries.number(request, "sinceSeconds")
-    words.not_negative(queries.number(request, "tailLines"), "tailLines", bad)
-    limits = {"limitBytes": queries.number(request, "limitBytes")}
-    if moment and seconds is not None:
-        told = "at most one of `sinceTime` or `sinceSeconds` may be specified"
-        bad.append(f"[]: Forbidden: {told}")
-    else:
-        limits["sinceSeconds"] = seconds
-    for key, value in limits.items():
-        if value is not None and value < 1:
-            bad.append(words.invalid(key, value, "must be greater than 0"))
-    if bad:
-        checks.refuse_as("PodLogOptions", "", name, bad)
 
 
 def state_of(pod: dict, container: str) -> dict:
@@ -373,60 +349,6 @@ async def pump_terminal(socket: web.WebSocketResponse, terminal: int) -> None:
             await socket.send_bytes(bytes([STDOUT]) + data)
     finally:
         loop.remove_reader(terminal)
-
-
-# --- attach
-
-
-async def attach_to(plane: Plane, request: web.Request, pod: dict) -> web.StreamResponse:
-    """What a container prints from now on, and what it reads, if it was made to read."""
-    container, phase = container_of(pod, request), pod["status"]["phase"]
-    key = (pod["metadata"]["uid"], container["name"])
-    running = plane.running.get(key)
-    if phase in ("Succeeded", "Failed"):
-        told = f"cannot attach a container in a completed pod; current phase is {phase}"
-        raise Refusal(400, "BadRequest", told)
-    if running is None:
-        told = f"unable to upgrade connection: container {container['name']} not found in pod {pod['metadata']['name']}"
-        raise Refusal(404, "NotFound", told)
-    if request.headers.get("Upgrade", "").lower() != "websocket":
-        raise Refusal(400, "BadRequest", "Upgrade request required")
-    socket = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=0)
-    with (running.folder / "log").open("rb") as file, connection(plane, "attach", request):
-        file.seek(0, os.SEEK_END)
-        await socket.prepare(request)
-        feeding = asyncio.ensure_future(pass_on(socket, running, bool(container.get("stdinOnce"))))
-        try:
-            while not socket.closed:
-                over = key not in plane.running
-                if data := file.read(CHUNK):
-                    await socket.send_bytes(bytes([STDOUT]) + data)
-                elif over or plane.closing:
-                    await socket.send_bytes(bytes([STATUS]) + json.dumps(status_of(0)).encode())
-                    await socket.close()
-                else:
-                    await asyncio.sleep(0.02)
-        except ConnectionError:
-            pass
-        finally:
-            feeding.cancel()
-    return socket
-
-
-async def pass_on(socket: web.WebSocketResponse, running: Running, once: bool) -> None:
-    """What comes through the WebSocket, to a container that reads."""
-    pipe, terminal = running.process.stdin if running.process else None, running.terminal
-    async for channel, data in received(socket):
-        if channel == RESIZE and terminal is not None:
-            resize(terminal, data)
-        elif channel == STDIN and terminal is not None:
-            await write_all(terminal, data)
-        elif channel == STDIN and pipe and not pipe.closed:
-            await write_all(pipe.fileno(), data)
-        elif channel == CLOSE and pipe and once:
-            pipe.close()
-    if pipe and once:
-        pipe.close()
 
 
 def resize(terminal: int, data: bytes) -> None:

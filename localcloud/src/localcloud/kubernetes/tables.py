@@ -171,12 +171,6 @@ def quota_cells(quota: dict) -> list:
     return [", ".join(others), ", ".join(limits), born(quota)]
 
 
-def budget_cells(budget: dict) -> list:
-    spec, status = budget["spec"], budget.get("status") or {}
-    bounds = [spec.get(key, "N/A") for key in ("minAvailable", "maxUnavailable")]
-    return [*map(str, bounds), status.get("disruptionsAllowed", 0), born(budget)]
-
-
 def binding_cells(binding: dict) -> list:
     role = binding["roleRef"]
     return [f"{role['kind']}/{role['name']}", born(binding)]
@@ -199,10 +193,6 @@ COLUMNS: dict[str, tuple[str, Callable[[dict], list]]] = {
     "localqueues": ("Name|ClusterQueue|Pending Workloads|Admitted Workloads", queue_cells),
     "workloads": ("Name|Queue|Reserved in|Admitted|Finished|Age", workload_cells),
     "resourcequotas": ("Name|Request|Limit|Age", quota_cells),
-    "poddisruptionbudgets": (
-        "Name|Min Available|Max Unavailable|Allowed Disruptions|Age",
-        budget_cells,
-    ),
     "serviceaccounts": ("Name|Secrets|Age", lambda o: [len(o.get("secrets") or []), born(o)]),
     **dict.fromkeys(("roles", "clusterroles"), ("Name|Created At", created)),
     **dict.fromkeys(("rolebindings", "clusterrolebindings"), ("Name|Role|Age", binding_cells)),
@@ -210,8 +200,8 @@ COLUMNS: dict[str, tuple[str, Callable[[dict], list]]] = {
 }
 
 
-def table(plural: str, things: list[dict], meta: dict, objects: list[dict | None]) -> dict:
-    """A table of things, in whose rows stands what `objects` have of them."""
+def table(plural: str, things: list[dict], meta: dict) -> dict:
+    """A table of objects, with the metadata of each in its row."""
     names, cells = COLUMNS.get(plural, ("Name|Age", lambda thing: [born(thing)]))
     columns = [
         {
@@ -225,9 +215,12 @@ def table(plural: str, things: list[dict], meta: dict, objects: list[dict | None
         for name in names.split("|")
     ]
     rows = []
-    for thing, shown in zip(things, objects, strict=True):
+    about = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+    for thing in things:
         first = age(thing["lastTimestamp"]) if plural == "events" else thing["metadata"]["name"]
-        rows.append({"cells": [first, *cells(thing)], "object": shown})
+        rows.append(
+            {"cells": [first, *cells(thing)], "object": {**about, "metadata": thing["metadata"]}}
+        )
     return {
         **{"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta},
         **{"columnDefinitions": columns, "rows": rows},

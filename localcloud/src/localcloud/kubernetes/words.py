@@ -132,8 +132,3 @@ def check_data_key(key: str, path: str, bad: list[str]) -> None:
         bad.append(invalid(path, key, f"must not be '{key}'"))
     elif key.startswith(".."):
         bad.append(invalid(path, key, "must not start with '..'"))
-
-
-def in_go(fields: tuple[str, ...], value: dict) -> dict:
-    """An object as a refusal shows one of Go's own types: all its fields, called as in Go."""
-    return {name: value.get(name[0].lower() + name[1:]) for name in fields}
