@@ -26,7 +26,6 @@ from berg.google import (
     offers,
     prices,
     reservations,
-    resize_requests,
     tpus,
 )
 from berg.inventory import Machine, Resource
@@ -386,16 +385,10 @@ def preview(config: Config, request: dict[str, Any], names: list[str], keep: boo
         found = []
         for zones in by_region(request):
             body = request[zones[0]]
-            found.append(maker(body).requests(config, zones, body, names))
+            shape = groups.shape_of(body)
+            found.append(groups.requests(config, shape, zones, body, names))
         return found[0] if len(found) == 1 else found
     return instances.request_body(first, names)
-
-
-def maker(body: dict[str, Any]) -> Any:
-    """Return the module that makes a group of machines with the body of an insert."""
-    if body["scheduling"].get("provisioningModel") == prices.FLEX:
-        return resize_requests
-    return groups
 
 
 def why_gone(config: Config, job: str, group: Group, zone: str) -> str:
@@ -403,7 +396,7 @@ def why_gone(config: Config, job: str, group: Group, zone: str) -> str:
     known.
     """
     if group:
-        return resize_requests.why_failed(config, group.region, job)
+        return groups.why_failed(config, group.region, job)
     return instances.why_gone(config, job, zone)
 
 
@@ -464,7 +457,7 @@ def create_groups(
     for zones in by_region(request):
         body = request[zones[0]]
         try:
-            zone: str = maker(body).create(config, zones, body, names, say)
+            zone = groups.create(config, zones, body, names, say)
         except BergError as error:
             refused = error
             say(error.message)

@@ -1,14 +1,22 @@
-"""Instance groups: Google keeps a machine for a job, whenever and in whichever zone there is room
-for it.
+"""Managed instance groups: Google creates the machines of a job whenever there is room.
 
-A job's group is a regional managed instance group of one machine. The group is named like the job,
-the machine as Google likes; it knows its job from what the group sets for all its machines. When
-the machine is preempted or crashes, Google re-creates it; not when its time is over. The machine's
-worker deletes the group when the job is over. What the machine is to be is in an instance template
-that is named after its content, so that jobs of the same kind share it. Where Google does not apply
-what a group sets for all (resize_requests.py), the template names the job, and is its own.
+A job has one group per region (or zone), with its name. One function makes the requests for all
+shapes of groups:
+
+    KEPT    machines on demand or Spot, which Google re-creates when they are preempted or crash:
+            one machine in any zone of a region, or several with their names in one zone
+    QUEUED  flex-start: a resize request waits in Google's queue, without end and at no cost, until
+            one zone has room and quota for all machines. Deleting the group ends the wait
+    BULK    one machine with TPUs by flex-start: resize requests are not for TPUs
+    SLICE   a slice of TPUs in one zone (places/tpu.py): all machines or none
+
+The machines know their job from what the group sets for all its machines, so that jobs of the same
+kind share an instance template, which is named after its content. Google does not apply what a
+group sets for all to the machines of a resize request: there the template names the job, and is the
+job's own. The job's worker deletes the group at the end.
 """
 
+import contextlib
 import hashlib
 import json
 import time
@@ -19,9 +27,12 @@ from berg import BergError
 from berg.config import Config
 from berg.google import api, grants, tpus
 from berg.google.instances import base_name, without_zones
+from berg.google.prices import FLEX
 from berg.words import plural
 
-PATIENCE = 60  # seconds to wait for the first word on whether there is room
+KEPT, QUEUED, BULK, SLICE = "kept", "queued", "bulk", "slice"  # shapes
+SHORTEST = 600  # seconds: the least that Google lets the machines of a resize request run
+PATIENCE = 60  # seconds to wait for Google's first answer on whether there is room
 YOUNG = 3600  # seconds for which a template without a group stays
 # key of the label and of the metadata; all else is the same for jobs of the same kind
 OF_THE_JOB = "berg-job"
@@ -33,47 +44,69 @@ def description(config: Config) -> str:
     return f"for berg's jobs in gs://{config.bucket}"
 
 
+def shape_of(body: dict[str, Any]) -> str:
+    """Return the shape of a region's group for machines with the body of an insert."""
+    if body["scheduling"].get("provisioningModel") != FLEX:
+        return KEPT
+    return BULK if api.last_part(body["machineType"]) in tpus.MACHINE_TYPES else QUEUED
+
+
 def requests(
     config: Config,
+    shape: str,
     zones: list[str],
     body: dict[str, Any],
     names: list[str],
-    has_own_template: bool = False,
+    topology: str = "",
 ) -> dict[str, dict[str, Any]]:
-    """Return the bodies of the requests that make a group, from the body of an insert.
-
-    Several machines keep their names, and are in one zone, where each waits for room when it is
-    lost. With a template of its own the group sets nothing for all of its machines.
+    """Return the bodies of the requests that make a group, in their order, from the body of an
+    insert. A slice has a topology.
     """
     name = job_of(names)
-    made_from = named_template(config, body) if has_own_template else template(config, body)
+    made_from = named_template(config, body) if shape == QUEUED else template(config, body)
     group: dict[str, Any] = {
         "name": name,
         "description": description(config),
         "baseInstanceName": base_name(name),
-        "targetSize": 1,
+        "targetSize": 0,
         "instanceTemplate": (
             f"projects/{config.project}/global/instanceTemplates/{made_from['name']}"
         ),
-        "distributionPolicy": {
-            "zones": [{"zone": f"projects/{config.project}/zones/{zone}"} for zone in zones],
-            "targetShape": "ANY",
-        },
-        "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
-        # Else a machine waits for room in the zone where it was first.
-        "instanceLifecyclePolicy": {
-            "forceUpdateOnRepair": "YES",
-            "onRepair": {"allowChangingZone": "YES"},
-        },
+        "updatePolicy": {"type": "OPPORTUNISTIC"},
+        "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
     }
-    if not has_own_template:
-        group["allInstancesConfig"] = all_instances(body, name)
     found = {"template": made_from, "group": group}
-    if len(names) > 1:
-        group["targetSize"] = 0
-        group["distributionPolicy"]["targetShape"] = "ANY_SINGLE_ZONE"
+    members = [{"name": each} for each in names]
+    if shape != QUEUED:
+        group["allInstancesConfig"] = all_instances(body, name)
+        found["members"] = {"instances": members}
+    if shape in (BULK, SLICE):
+        group["targetSizePolicy"] = {"mode": "BULK"}
+    if shape == SLICE:
+        owner = hashlib.sha256(config.bucket.encode()).hexdigest()[:8]
+        policy = tpus.policy(f"berg-{topology}-{owner}", topology, description(config))
+        region = zones[0].rpartition("-")[0]
+        where = f"projects/{config.project}/regions/{region}/resourcePolicies/{policy['name']}"
+        url = f"https://www.googleapis.com/compute/v1/{where}"
+        group["resourcePolicies"] = {"workloadPolicy": url}
+        return {"policy": policy, **found}
+    group["updatePolicy"]["instanceRedistributionType"] = "NONE"
+    group["distributionPolicy"] = {
+        "zones": [{"zone": f"projects/{config.project}/zones/{zone}"} for zone in zones],
+        "targetShape": "ANY_SINGLE_ZONE",
+    }
+    if shape == QUEUED:
+        seconds = max(int(body["scheduling"]["maxRunDuration"]["seconds"]), SHORTEST)
+        duration = {"seconds": str(seconds)}
+        found["request"] = {"name": name, "requestedRunDuration": duration, "instances": members}
+    if shape == KEPT:
         group["instanceLifecyclePolicy"] = {"forceUpdateOnRepair": "YES"}
-        found["members"] = {"instances": [{"name": each} for each in names]}
+        if len(names) == 1:
+            # Else the machine waits for room in the zone where it was first.
+            group["instanceLifecyclePolicy"]["onRepair"] = {"allowChangingZone": "YES"}
+            group["targetSize"] = 1
+            group["distributionPolicy"]["targetShape"] = "ANY"
+            del found["members"]
     return found
 
 
@@ -120,62 +153,124 @@ def create(
     names: list[str],
     say: Callable[[str], None],
 ) -> str:
-    """Make a job's group; returns the zone of its machines, or "" while there is no room for one.
+    """Make a job's group in a region; return the zone of its machines, or "" while they wait for
+    room.
 
-    Raises BergError for what waiting does not fix; then nothing is left behind but the template.
-    """
-    region = zones[0].rpartition("-")[0]
-    bodies = requests(config, zones, body, names)
-    name = job_of(names)
-    say(f"Asking Google to keep {plural(len(names), 'machine')} in {region} ({', '.join(zones)})")
-    make(config, region, bodies, "createInstances", bodies.get("members"))
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        machine, errors = member(config, region, name)
-        if machine:
-            return machine
-        if errors:
-            failed = api.OperationFailed(errors[0].get("code", ""), errors[0].get("message", ""))
-            if failed.blocks == "zone":
-                break
-            if not grants.is_settling(config, failed):
-                why = failed.explain(region)
-                said = f"no machine could be created, and none was left behind.\n  {why}"
-                if failed.blocks:
-                    raise api.NoRoom(said)
-                raise BergError(said)
-        time.sleep(0.5)
-    say(
-        f"There is no room in {', '.join(zones)} now. Google creates the machine when there is, "
-        "without this computer."
-    )
-    return ""
-
-
-def make(
-    config: Config,
-    region: str,
-    bodies: dict[str, dict[str, Any]],
-    method: str,
-    more: dict[str, Any] | None,
-) -> None:
-    """Make a template, its group, and by a method of the group's what else its members need; raise
-    BergError with what Google says.
+    Raises BergError for errors that waiting does not fix; then only the template is left behind.
     """
     from google.api_core import exceptions
 
+    region, job, shape = zones[0].rpartition("-")[0], job_of(names), shape_of(body)
+    say(f"Asking Google for {plural(len(names), 'machine')} in {region} ({', '.join(zones)})")
+    if shape == QUEUED:
+        with contextlib.suppress(exceptions.GoogleAPICallError, BergError):
+            delete_old_templates(config)
     try:
-        api.write(config, "/global/instanceTemplates", bodies["template"])
-    except exceptions.Conflict:
-        pass  # of an earlier job of this kind
-    try:
-        api.write(config, f"/regions/{region}/instanceGroupManagers", bodies["group"])
-        if more:
-            api.write(config, f"{path_of(region, bodies['group']['name'])}/{method}", more)
+        send(config, f"/regions/{region}", requests(config, shape, zones, body, names))
     except (exceptions.GoogleAPICallError, api.OperationFailed) as error:
         raise BergError(
             f"no group of machines could be made in {region}: {error.message}"
         ) from None
+    answer = {KEPT: answer_of_kept, QUEUED: answer_of_request, BULK: answer_of_bulk}[shape]
+    end = time.monotonic() + PATIENCE
+    zone = None
+    while zone is None and time.monotonic() < end:
+        zone = answer(config, region, job)
+        if zone is None:
+            time.sleep(0.5)
+    if not zone and shape == KEPT:
+        say(
+            f"There is no room in {', '.join(zones)} now. Google creates the machine when there "
+            "is, without this computer."
+        )
+    return zone or ""
+
+
+def send(config: Config, where: str, bodies: dict[str, dict[str, Any]]) -> None:
+    """Send the requests that make a group in a region or a zone; raises what Google refuses."""
+    from google.api_core import exceptions
+
+    groups = f"{where}/instanceGroupManagers"
+    group = f"{groups}/{bodies['group']['name']}"
+    region = api.last_part(where).rpartition("-")[0]  # of a slice's zone: only slices have a policy
+    paths = {
+        "policy": f"/regions/{region}/resourcePolicies",
+        "template": "/global/instanceTemplates",
+        "group": groups,
+        "members": f"{group}/createInstances",
+        "request": f"{group}/resizeRequests",
+    }
+    for key, body in bodies.items():
+        try:
+            api.write(config, paths[key], body)
+        except exceptions.Conflict:
+            if key not in ("policy", "template"):  # those may be an earlier job's of this kind
+                raise
+
+
+def nothing_made(why: str) -> BergError:
+    return BergError(f"no machine could be created, and none was left behind.\n  {why}")
+
+
+def answer_of_kept(config: Config, region: str, job: str) -> str | None:
+    """Return the zone in which a job's machines are created, "" if they wait for room, None if
+    Google has not said so yet. Raise BergError if it gave up, like the two functions below.
+    """
+    machine, errors = member(config, region, job)
+    if machine or not errors:
+        return machine or None
+    failed = api.OperationFailed(errors[0].get("code", ""), errors[0].get("message", ""))
+    if failed.blocks == "zone":
+        return ""
+    if grants.is_settling(config, failed):
+        return None
+    error = nothing_made(failed.explain(region))
+    raise api.NoRoom(error.message) if failed.blocks else error
+
+
+def answer_of_request(config: Config, region: str, job: str) -> str | None:
+    asked = resize_request(config, region, job)
+    if asked["state"] == "SUCCEEDED":
+        return member(config, region, job)[0]
+    if asked["state"] == "FAILED":
+        raise nothing_made(why(asked))
+    return "" if "lastAttempt" in asked.get("status", {}) else None
+
+
+def answer_of_bulk(config: Config, region: str, job: str) -> str | None:
+    """Google keeps trying, whatever the error: raise for those that no waiting fixes."""
+    zone, _ = member(config, region, job)
+    if zone:
+        return zone
+    path = path_of(region, job)
+    status = api.call(config, "GET", path, fields="status").get("status", {})
+    for failed in bulk_errors(status):
+        if failed.blocks:
+            return ""
+        if not grants.is_settling(config, failed):
+            raise nothing_made(failed.explain(region))
+    return None
+
+
+def resize_request(config: Config, region: str, job: str) -> dict[str, Any]:
+    """Return the resize request of a job's group; raises NotFound if there is none."""
+    return api.call(config, "GET", f"{path_of(region, job)}/resizeRequests/{job}")
+
+
+def why(asked: dict[str, Any]) -> str:
+    """Return why a resize request failed, in Google's words; "" if it did not."""
+    errors = asked.get("status", {}).get("error", {}).get("errors", [])
+    return "; ".join(each.get("message", each.get("code", "")) for each in errors)
+
+
+def why_failed(config: Config, region: str, job: str) -> str:
+    """Return why a job's resize request failed; "" if there is no such request."""
+    from google.api_core import exceptions
+
+    try:
+        return why(resize_request(config, region, job))
+    except exceptions.NotFound:
+        return ""
 
 
 def member(config: Config, region: str, name: str) -> tuple[str, list[dict[str, Any]]]:

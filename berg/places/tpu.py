@@ -15,7 +15,6 @@ Not covered: reservations, for which the template's scheduling has room; several
 """
 
 import functools
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -76,35 +75,7 @@ def request(plan: Plan) -> dict[str, Any]:
 def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
     """The bodies of the four requests that make the slice, for the first zone."""
     zone, body = next(iter(request["zones"].items()))
-    return requests(config, zone, request["topology"], body, names)
-
-
-def requests(
-    config: Config, zone: str, topology: str, body: dict[str, Any], names: list[str]
-) -> dict[str, Any]:
-    name = names[0].rpartition("-")[0]
-    owner = hashlib.sha256(config.bucket.encode()).hexdigest()[:8]
-    policy = tpus.policy(f"berg-{topology}-{owner}", topology, groups.description(config))
-    where = (
-        f"projects/{config.project}/regions/{gce.region_of(zone)}/resourcePolicies/{policy['name']}"
-    )
-    template = groups.template(config, body)
-    group = {
-        "name": name,
-        "description": groups.description(config),
-        "baseInstanceName": instances.base_name(name),
-        "targetSize": 0,
-        "instanceTemplate": (
-            f"projects/{config.project}/global/instanceTemplates/{template['name']}"
-        ),
-        "targetSizePolicy": {"mode": "BULK"},
-        "resourcePolicies": {"workloadPolicy": f"https://www.googleapis.com/compute/v1/{where}"},
-        "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
-        "updatePolicy": {"type": "OPPORTUNISTIC"},
-        "allInstancesConfig": groups.all_instances(body, name),
-    }
-    members = {"instances": [{"name": each} for each in names]}
-    return {"policy": policy, "template": template, "group": group, "members": members}
+    return groups.requests(config, groups.SLICE, [zone], body, names, request["topology"])
 
 
 def create(
@@ -122,7 +93,8 @@ def create(
     """
 
     def make(zone: str) -> None:
-        bodies = requests(config, zone, request["topology"], request["zones"][zone], names)
+        body, topology = request["zones"][zone], request["topology"]
+        bodies = groups.requests(config, groups.SLICE, [zone], body, names, topology)
         say(f"Creating a slice of {len(names)} machines in {zone}")
         ask_and_wait = functools.partial(make_slice, config, zone, bodies, names, say, still_trying)
         grants.once_known(config, ask_and_wait)
@@ -158,19 +130,8 @@ def ask(config: Config, zone: str, bodies: dict[str, Any]) -> None:
     """Send the four requests; raises OperationFailed with what Google says."""
     from google.api_core import exceptions
 
-    group = f"/zones/{zone}/instanceGroupManagers"
-    shared = {
-        f"/regions/{gce.region_of(zone)}/resourcePolicies": bodies["policy"],
-        "/global/instanceTemplates": bodies["template"],
-    }
     try:
-        for path, body in shared.items():
-            try:
-                api.write(config, path, body)
-            except exceptions.Conflict:
-                pass  # of an earlier job of this kind
-        api.write(config, group, bodies["group"])
-        api.write(config, f"{group}/{bodies['group']['name']}/createInstances", bodies["members"])
+        groups.send(config, f"/zones/{zone}", bodies)
     except exceptions.Conflict:
         name = bodies["group"]["name"]
         raise api.OperationFailed("alreadyExists", f"a group {name!r} exists in {zone}") from None
