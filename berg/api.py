@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,13 @@ from berg.google.fetch import RepoFile, fetch
 from berg.google.storage import Bucket
 from berg.job import State
 from berg.laptop import defaults, ending, fits, jobs, latest, launch, logs, results
-from berg.plan import JobSpec, Plan
+from berg.plan import Plan
+from berg.spec import JobSpec, rows
 
 log = logging.getLogger("berg")
 POLL = 2  # seconds
-OPTIONS = {each.name for each in fields(JobSpec)} - {
-    "cmd",
-    "defaults",
-    "results_parent",
-    "lower_cost",
-    "idle",
-    "idle_hours",
-    "stop_worst",
-    "rungs",
-}
+OPTIONS = {name for name, row in rows(JobSpec).items() if "run" in row.commands}
+OPTIONS -= {"stop_worst", "rungs"}
 
 
 def run(cmd: str, folder: str | Path = ".", **options: Any) -> "Job":

@@ -30,7 +30,8 @@ from berg.google import (
 )
 from berg.inventory import Machine, Resource
 from berg.job import NO_GROUP, Group
-from berg.plan import Choice, JobSpec, Offer, Plan
+from berg.plan import Choice, Offer, Plan
+from berg.spec import JobSpec
 from berg.words import plural
 
 STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"

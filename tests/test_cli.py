@@ -11,7 +11,7 @@ import click
 import pytest
 
 import berg.commands
-from berg import __version__
+from berg import __version__, spec
 from berg.cli import cli
 from berg.commands.register import SECTIONS
 from berg.worker import main as worker
@@ -214,3 +214,24 @@ cli.main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "frozen: True" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["run", "devbox", "rerun"])
+def test_help_has_the_usual_options_in_groups_and_help_all_has_all(berg, name):
+    short, whole = berg(name, "--help", COLUMNS="80"), berg(name, "--help-all", COLUMNS="80")
+    lines = short.stdout.splitlines()
+    assert len(lines) <= 60 and max(map(len, lines)) <= 80
+    assert {each + ":" for each in spec.GROUPS[:4]} <= {*lines}
+    flags = {flag for each in cli.commands[name].params for flag in each.opts if "--" in flag}
+    shown = {*re.findall(r"--[a-z-]+", whole.stdout)}
+    assert flags <= shown and whole.returncode == 0
+    usual = {row.flags[-1] for row in spec.rows(spec.JobSpec).values() if row.usual}
+    assert (flags & usual) <= {*re.findall(r"--[a-z-]+", short.stdout)}
+    assert "--note" not in short.stdout and "--help-all" in short.stdout
+
+
+def test_every_option_that_a_row_names_has_a_row():
+    known = spec.rows(spec.JobSpec)
+    for row in known.values():
+        assert known.keys() >= {*row.excludes, *row.needs, *row.replaces}, row.flag
+        assert bool(row.excludes) == bool(row.why), row.flag

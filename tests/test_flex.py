@@ -60,7 +60,7 @@ def test_a_g4_can_be_had_by_flex_start(berg, cloud):
         (("-t", "t4"), "not for n1-standard-8 with 1 x t4"),
         (("-g", "0"), "not for n1-standard-8"),
         (("--tpu", "v6e-1", "--wait-hours", "1000"), "give up to 720"),
-        (("-g", "1", "--queue", "team"), "--queue is for pods"),
+        (("-g", "1", "--queue", "team"), "--queue needs --cluster"),
         (("--grid", "x=1,2"), "--flex is not for sweeps"),
     ],
 )

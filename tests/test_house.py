@@ -25,7 +25,7 @@ ROOMS = {
         "launcher",
     },
     "states": {"states"},
-    "plan": {"plan"},
+    "plan": {"plan", "spec"},
     "places": {"gce"},
     "api": {"api"},
     "worker": {"worker"},

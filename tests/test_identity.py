@@ -17,7 +17,7 @@ from berg.google import container, workload
 from berg.google import kubernetes as k8s
 from berg.laptop import clusters, readiness
 from berg.places import gke, manifest, podaccount, volumes
-from berg.plan import JobSpec
+from berg.spec import JobSpec
 
 PLACE = "us-central1-a/own"
 NODES = "berg-nodes@berg-local.iam.gserviceaccount.com"

@@ -15,7 +15,7 @@ from conftest import Berg
 from berg import BergError, config
 from berg.google import mounts
 from berg.machine import mounts as on_machine
-from berg.plan import JobSpec
+from berg.spec import JobSpec
 
 LOOK = """cd /root/data/mnist && cat 'train set/a.txt' b.txt && ls -1
 touch here 2>/dev/null && echo written || echo refused

@@ -6,7 +6,7 @@ import pytest
 
 from berg import BergError
 from berg.places import podpatch
-from berg.plan import JobSpec
+from berg.spec import JobSpec
 from localcloud.kubernetes import patches
 
 TEMPLATE = {
@@ -118,5 +118,5 @@ def test_what_fits_nowhere_in_a_pod_is_refused(spec):
 def test_a_missing_file_and_a_patch_without_a_cluster(tmp_path):
     with pytest.raises(BergError, match="cannot read it"):
         podpatch.read(str(tmp_path / "none"))
-    with pytest.raises(BergError, match="--pod-patch is for pods: give --cluster NAME"):
+    with pytest.raises(BergError, match="--pod-patch needs --cluster"):
         JobSpec(cmd="true", pod_patch={"spec": {}}).check()

@@ -18,7 +18,7 @@ from berg.laptop import jobs, launch, power, reap, spending
 from berg.laptop.jobs import Entry
 from berg.machine import outcome, outside
 from berg.machine.outcome import WHEN_STARTED, Ending, Uploads, decide, restart_after
-from berg.plan import JobSpec
+from berg.spec import JobSpec
 from localcloud.compute import power as embedded
 from localcloud.errors import ApiError
 

@@ -190,7 +190,7 @@ def test_a_suspended_job_says_what_its_workload_says():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--queue", "team", "true"], "--queue is for pods: give --cluster NAME as well"),
+        (["--queue", "team", "true"], "--queue needs --cluster"),
         (["--cluster", "queued", "--queue", "Team A", "true"], "is no name of a queue"),
     ],
 )

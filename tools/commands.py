@@ -11,10 +11,11 @@ import click
 
 from berg.cli import cli
 from berg.commands.register import SECTIONS
+from berg.commands.terminal import SHOW_ALL
 
 HEAD = """# Commands
 
-What `berg COMMAND --help` prints. `make docs` writes this page; change the docstrings in `berg/commands/`,
+What `berg COMMAND --help-all` and `--help` print. `make docs` writes this page; change the docstrings in `berg/commands/`,
 not the page.
 """
 WIDTH = 100
@@ -23,6 +24,7 @@ WIDTH = 100
 def walk(command: click.Command, name: str, parent: click.Context) -> Iterator[click.Context]:
     """A context for a command, or for each command of a group."""
     context = click.Context(command, info_name=name, parent=parent)
+    context.meta[SHOW_ALL] = True
     if not isinstance(command, click.Group):
         yield context
         return

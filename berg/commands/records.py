@@ -11,14 +11,15 @@ import click
 from berg import BergError, config, plain
 from berg.commands import start
 from berg.commands.terminal import (
+    Grouped,
     complete_names,
     given,
     json_option,
     labelled,
-    machine_options,
     name_argument,
     ready,
     say,
+    start_options,
     table,
     yes_option,
 )
@@ -268,28 +269,11 @@ def next_commands(entry: "Entry") -> str:
     return "\n".join(lines)
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.argument("old", metavar="NAME", shell_complete=complete_names)
-@click.option(
-    "--new-code", is_flag=True, help="Take the repo around you, not the code that NAME ran."
-)
-@machine_options
-@click.option("-r", "--results-dir", help="Folder under berg_results.  [default: as for berg run]")
-@click.option("--notify", metavar="URL", help="Webhook to tell of the end, as for berg run.")
-@click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
-@click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
+@start_options
 @click.pass_context
-def rerun(
-    ctx: click.Context,
-    /,
-    old: str,
-    new_code: bool,
-    wait: bool,
-    tail: bool,
-    as_json: bool,
-    dry_run: bool,
-    **options: Any,
-) -> None:
+def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
     """Run a job again, as a new one with a name of its own.
 
     The command, the code and the options are those of the job NAME; options that are given here
@@ -302,6 +286,7 @@ def rerun(
     berg rerun digits-1121-0930-x7k --new-code
     berg rerun @ -t a100 --spot --max-hours 4 --tail
     """
+    run = start.run_options(options)
     settings, old = ready(old)
     from berg.google.storage import Bucket
     from berg.laptop import jobs, records
@@ -310,7 +295,7 @@ def rerun(
     before = records.described_job(Bucket(settings), jobs.find(settings, old).name)
     if before is None or not before.spec:
         raise BergError(f"what {old} was asked for with is not known. Start it as new: berg run")
-    is_other_code = new_code or options["branch"] or options["commit"]
+    is_other_code = run.new_code or options["branch"] or options["commit"]
     code_of = None if is_other_code else lambda settings: records.code_of(settings, before)
     start.read_patch(options)
     asked = {"branch": None, "commit": None, **given(ctx, options)}
@@ -319,12 +304,14 @@ def rerun(
     spec = replace(spec, **asked)
     if before.notify and spec.notify is None:
         say(f"Nobody is told of its end, as of that of {old}: give --notify again\n")
-    launched = start.start_machines(spec, dry_run, as_json or tail, as_json, code_of)
+    launched = start.start_machines(
+        spec, run.dry_run, run.as_json or run.tail, run.as_json, code_of
+    )
     if launched is None:
         return
     if launched[1].results_dir == before.results_dir:
         say(f"It writes to the results of {old}, too: files of the same name are replaced\n")
-    sys.exit(start.follow(launched, wait, tail, as_json))
+    sys.exit(start.follow(launched, run.wait, run.tail, run.as_json))
 
 
 @click.command()

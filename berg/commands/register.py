@@ -19,7 +19,7 @@ from berg import BergError
 # which stands on one line.
 SECTIONS = {
     "Jobs": {
-        "run": ("running", "Run CMD on a machine of its own, with the repo around you."),
+        "run": ("running", "Run CMD on its own machine, with your repository."),
         "list": ("listing", "Show machines and recent jobs with what became of them."),
         "show": ("records", "Show all about one job: state, machine, code, results, log."),
         "rerun": ("records", "Run a job again, as a new one with a name of its own."),
@@ -28,7 +28,7 @@ SECTIONS = {
         "rm": ("records", "Delete jobs that are over: results, logs and states."),
     },
     "Devboxes": {
-        "devbox": ("running", "Start machines to live on, with the repo around you."),
+        "devbox": ("running", "Start an interactive machine with your repository."),
         "stop": ("power", "Turn devboxes off, and keep their disks."),
         "start": ("power", "Turn devboxes on again that were stopped."),
         "ssh": ("ssh", "Log in to the machine NAME, or run CMD there."),

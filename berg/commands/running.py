@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,14 +10,13 @@ import click
 from berg import BergError, config, plain
 from berg.commands import start
 from berg.commands.terminal import (
+    Grouped,
     Quoted,
     complete_names,
     describe,
-    job_options,
-    machine_options,
     say,
     show_traceback,
-    sweep_options,
+    start_options,
     yes_option,
 )
 
@@ -32,98 +30,60 @@ SHOWN = 8  # names that kill says at once; of more the first ones
 
 @click.command(cls=Quoted)
 @click.argument("cmd", required=False)
-@machine_options
-@sweep_options
-@job_options
-@click.option("--wait", is_flag=True, help="Wait for the end; exit with the command's exit code.")
-@click.option("--tail", is_flag=True, help="Follow the log, then as --wait.")
-def run(
-    wait: bool,
-    tail: bool,
-    as_json: bool,
-    dry_run: bool,
-    grid: tuple[str, ...],
-    tasks: str | None,
-    params: tuple[str, ...],
-    samples: int | None,
-    sampler: str,
-    seed: int | None,
-    parallel: int | None,
-    resume: str | None,
-    new_code: bool,
-    **options: Any,
-) -> None:
-    """Run CMD on a machine of its own, with the repo around you.
+@start_options
+def run(**options: Any) -> None:
+    """Run CMD on its own machine, with your repository.
 
-    CMD runs in the same folder of the git repo as you are in. The code is the working tree: the
-    last commit and what you changed since, untracked files included, ignored ones not. What CMD
-    writes under /root/berg_results appears in the bucket. The machine is deleted when CMD ends.
+    The machine gets the working tree, uncommitted changes included, and CMD runs in the same
+    folder as you are in. Files that CMD writes to /root/berg_results appear in the bucket. The
+    machine is deleted when CMD ends.
 
     \b
-    berg run "python train.py --bs=256 --logdir=/root/berg_results/sweep1/bs_256"
     berg run -g 8 -t a100 --spot --max-hours 24 --tail "python train.py"
-    berg run -g 0 -c 16 --wait "make test" && echo passed
-    berg run -m 4 --each "torchrun train.py"
-    berg run "python train.py --lr={lr} --bs={bs}" --grid lr=0.1,0.01 --grid bs=32,64 --parallel 2
+    berg run "python train.py --lr={lr}" --grid lr=0.1,0.01 --parallel 2
     """
+    asked = start.run_options(options)
     spec = start.wish(options)
-    start.check_resume(resume, options)
-    if grid or tasks or resume or new_code or params or samples:
+    start.check_resume(asked.resume, options)
+    if asked.grid or asked.tasks or asked.resume or asked.new_code or asked.params or asked.samples:
         from berg.commands import sweep as cli_sweep
 
-        asked = cli_sweep.Asked(
-            grid, tasks, parallel, resume, new_code, wait, tail, as_json, dry_run
-        )
-        asked = replace(asked, params=params, samples=samples, sampler=sampler, seed=seed)
         sys.exit(cli_sweep.run(spec, asked))
     if spec.stop_worst:
         raise click.UsageError("--stop-worst is for sweeps: give --grid, --tasks or --samples")
-    if parallel:
+    if asked.parallel:
         raise click.UsageError("--parallel is for sweeps: give --grid, --tasks or --samples")
-    launched = start.start_machines(spec, dry_run, as_json or tail, as_json)
+    launched = start.start_machines(spec, asked.dry_run, asked.as_json or asked.tail, asked.as_json)
     if launched is None:
         return
-    sys.exit(start.follow(launched, wait, tail, as_json))
+    sys.exit(start.follow(launched, asked.wait, asked.tail, asked.as_json))
 
 
-@click.command()
-@machine_options
-@click.option(
-    "--idle-hours",
-    type=float,
-    default=4,
-    show_default=True,
-    help="End by itself after so long idle; 0: never.",
-)
-@click.option(
-    "--idle",
-    type=click.Choice(["stop", "delete"]),
-    help="What it does then.  [default: stop, where Google can]",
-)
-def devbox(as_json: bool, dry_run: bool, **options: Any) -> None:
-    """Start machines to live on, with the repo around you.
+@click.command(cls=Grouped)
+@start_options
+def devbox(**options: Any) -> None:
+    """Start an interactive machine with your repository.
 
-    The repo is in /root/code, results are mirrored, and no command runs. A devbox on which nobody
-    types and nothing runs that people started (a shell at its prompt or top is nothing) or that
-    keeps a CPU, GPU or TPU busy uploads its results and stops, 10 minutes after a warning on its
-    terminals: its disk is kept, and costs money, until berg start or berg kill. So it is whatever
-    else ends it. What Google does not stop (pods, TPUs, flex-start, local disks) deletes itself
-    instead; the plan says so.
+    The repo is in /root/code, results are mirrored, and no command runs. An idle devbox (nobody
+    types, no process of a user runs, no CPU, GPU or TPU is busy) uploads its results and stops, 10
+    minutes after a warning on its terminals. Its disk is kept, and costs money, until you start or
+    kill it. What Google cannot stop (pods, TPUs, flex-start, local disks) is deleted instead; the
+    plan says so.
 
     \b
-    berg devbox
     berg devbox -m 2 -g 8 -t a100 -n big
     berg ssh big
     """
+    asked = start.run_options(options)
     spec = start.wish(options)
     if spec.idle_hours == 0:
         say("With --idle-hours 0 a forgotten devbox costs money until --max-hours ends it.")
-    launched = start.start_machines(spec, dry_run, as_json, as_json)
+    launched = start.start_machines(spec, asked.dry_run, asked.as_json, asked.as_json)
     if launched is None:
         return
     _, this, zone = launched
     say(how_to_live_with(this, spec.model))
-    if as_json:
+    if asked.as_json:
         plain.echo(json.dumps(start.about_job(this, zone)))
 
 

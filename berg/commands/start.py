@@ -13,11 +13,12 @@ import click
 from berg import config, plain
 from berg.commands.results import exit_code, watch
 from berg.commands.terminal import AGREED, given, remember_zones, remembered, say
+from berg.spec import JobSpec, RunOptions, rows
 
 if TYPE_CHECKING:
     from berg.code.snapshot import Snapshot
     from berg.job import Job
-    from berg.plan import JobSpec, Plan
+    from berg.plan import Plan
 
     # Makes of the settings a snapshot that was sent before.
     CodeOf = Callable[[config.Config], Snapshot]
@@ -25,10 +26,15 @@ if TYPE_CHECKING:
     Launched = tuple[config.Config, Job, str]
 
 
+def run_options(options: dict[str, Any]) -> RunOptions:
+    """Take out of a command's options those that are not the job's, and return them."""
+    names = [each for each in rows(RunOptions) if each in options]
+    return RunOptions(**{name: options.pop(name) for name in names})
+
+
 def wish(options: dict[str, Any]) -> JobSpec:
     """Return what the command line asks for, and for the rest what the repo's defaults do."""
     from berg.laptop import defaults
-    from berg.plan import JobSpec
 
     read_patch(options)
     on_command_line = given(click.get_current_context(), options)

@@ -18,55 +18,39 @@ from berg.commands.results import exit_code, tell_missing
 from berg.commands.terminal import say
 from berg.google.storage import Bucket
 from berg.laptop import draw, launch, limits, sweep
-from berg.plan import JobSpec
+from berg.spec import JobSpec, RunOptions, check_rows
 from berg.watch import collect
 
 POLL = 2  # seconds
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What `berg run` was asked for with a sweep, beside what each of its jobs is to be."""
+def check(asked: RunOptions) -> None:
+    """Raise UsageError for options that do not go together."""
+    check_rows(asked)
+    if sum(map(bool, (asked.grid, asked.tasks, asked.samples))) > 1:
+        raise click.UsageError("give one of --grid, --tasks and --samples")
+    if bool(asked.params) != bool(asked.samples):
+        raise click.UsageError("--samples N draws N jobs from each --param NAME=…: give both")
+    if asked.new_code and not asked.resume:
+        raise click.UsageError(
+            "--new-code goes with --resume; what is new runs the code around you anyway"
+        )
+    if asked.resume and (asked.grid or asked.tasks or asked.samples):
+        raise click.UsageError(
+            "--resume takes a sweep as it was; leave --grid, --tasks and --samples out"
+        )
 
-    grid: tuple[str, ...] = ()
-    tasks: str | None = None
-    parallel: int | None = None
-    resume: str | None = None
-    new_code: bool = False
-    wait: bool = False
-    tail: bool = False
-    as_json: bool = False
-    dry_run: bool = False
-    params: tuple[str, ...] = ()
-    samples: int | None = None
-    sampler: str = draw.SOBOL
-    seed: int | None = None
 
-    def check(self) -> None:
-        """Raise UsageError for options that do not go together."""
-        if sum(map(bool, (self.grid, self.tasks, self.samples))) > 1:
-            raise click.UsageError("give one of --grid, --tasks and --samples")
-        if bool(self.params) != bool(self.samples):
-            raise click.UsageError("--samples N draws N jobs from each --param NAME=…: give both")
-        if self.new_code and not self.resume:
-            raise click.UsageError(
-                "--new-code goes with --resume; what is new runs the code around you anyway"
-            )
-        if self.resume and (self.grid or self.tasks or self.samples):
-            raise click.UsageError(
-                "--resume takes a sweep as it was; leave --grid, --tasks and --samples out"
-            )
-
-    def rows(self) -> tuple[list[dict[str, str]], str]:
-        """Return the values of each job, and how they were drawn, "" if they are all listed."""
-        if self.grid:
-            return sweep.grid(self.grid), ""
-        if self.tasks:
-            return sweep.tasks(Path(self.tasks)), ""
-        seed = secrets.randbelow(10**6) if self.seed is None else self.seed
-        found = draw.rows(self.params, self.samples or 0, self.sampler, seed)
-        how = f"--samples {self.samples} --sampler {self.sampler} --seed {seed}"
-        return found, " ".join([how, *(f"--param {shlex.quote(each)}" for each in self.params)])
+def rows_of(asked: RunOptions) -> tuple[list[dict[str, str]], str]:
+    """Return the values of each job, and how they were drawn, "" if they are all listed."""
+    if asked.grid:
+        return sweep.grid(asked.grid), ""
+    if asked.tasks:
+        return sweep.tasks(Path(asked.tasks)), ""
+    seed = secrets.randbelow(10**6) if asked.seed is None else asked.seed
+    found = draw.rows(asked.params, asked.samples or 0, asked.sampler, seed)
+    how = f"--samples {asked.samples} --sampler {asked.sampler} --seed {seed}"
+    return found, " ".join([how, *(f"--param {shlex.quote(each)}" for each in asked.params)])
 
 
 @dataclass(frozen=True)
@@ -82,9 +66,9 @@ class Launched:
         return {"name": self.name, "num_jobs": self.num_jobs}
 
 
-def run(spec: JobSpec, asked: Asked) -> int:
+def run(spec: JobSpec, asked: RunOptions) -> int:
     """Launch or resume a sweep; return the exit code."""
-    asked.check()
+    check(asked)
     if asked.resume:
         settings = config.load_ready()
         if not sweep.exists(settings, asked.resume.partition("/")[0]):
@@ -100,7 +84,7 @@ def run(spec: JobSpec, asked: Asked) -> int:
     return see_it_through(launched, asked)
 
 
-def resume_job(settings: config.Config, name: str, spec: JobSpec, asked: Asked) -> int:
+def resume_job(settings: config.Config, name: str, spec: JobSpec, asked: RunOptions) -> int:
     """Let a job go on that is of no sweep; return the exit code."""
     if asked.new_code:
         raise click.UsageError(
@@ -111,7 +95,9 @@ def resume_job(settings: config.Config, name: str, spec: JobSpec, asked: Asked) 
     )
 
 
-def resume(settings: config.Config, name: str, given: JobSpec, asked: Asked) -> Launched | None:
+def resume(
+    settings: config.Config, name: str, given: JobSpec, asked: RunOptions
+) -> Launched | None:
     """Run again what of a sweep failed or was lost, with the secrets and the webhook of `given`;
     return None after a dry run.
     """
@@ -139,7 +125,7 @@ def resume(settings: config.Config, name: str, given: JobSpec, asked: Asked) -> 
     return Launched(settings, found.sweep, count)
 
 
-def see_it_through(launched: Launched, asked: Asked) -> int:
+def see_it_through(launched: Launched, asked: RunOptions) -> int:
     """Wait for a sweep's end if that was asked for; return the exit code."""
     if not asked.wait:
         if asked.as_json:
@@ -172,10 +158,10 @@ def check_for_sweep(spec: JobSpec) -> None:
             )
 
 
-def start(spec: JobSpec, asked: Asked) -> Launched | None:
+def start(spec: JobSpec, asked: RunOptions) -> Launched | None:
     """Show a sweep and launch it; return None after a dry run."""
     check_for_sweep(spec)
-    rows, drawn = asked.rows()
+    rows, drawn = rows_of(asked)
     settings = config.load_ready(**spec.settings)
     at_once = min(asked.parallel or len(rows), len(rows))
     plan = launch.prepare(settings, replace(spec, results_dir=None), Path.cwd(), sweep=at_once)

@@ -2,39 +2,23 @@
 
 import contextlib
 import errno
+import itertools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import IO, Any, TypeVar, get_args, get_origin
 
 import click
 
-from berg import columns, config, gate, plain, wrapped
+from berg import columns, config, gate, plain, spec, wrapped
+from berg.spec import shown
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 # Commands whose NAME must have a machine.
 NEED_A_MACHINE = ("ssh", "open", "sync", "ip", "kill", "stop", "start")
 QUOTE = 'Quote the command, as in: berg run "python train.py --lr=3" (or put it last, after --)'
-
-
-class Quoted(click.Command):
-    """A command whose argument is a command for a shell: quoted, or word by word after `--`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        args = with_one_command(args)
-        given = [*args]
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if stands_behind_a_word(error.option_name, given):
-                raise click.UsageError(f"{error.format_message()} {QUOTE}", ctx) from None
-            raise
-        except click.UsageError as error:
-            if "unexpected extra argument" in error.message:
-                raise click.UsageError(f"{error.message}. {QUOTE}", ctx) from None
-            raise
 
 
 def with_one_command(args: list[str]) -> list[str]:
@@ -218,361 +202,124 @@ def agree(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     ctx.meta[AGREED] = value
 
 
-INSTALL_OPTIONS = [
-    click.option(
-        "--extra",
-        "extras",
-        multiple=True,
-        metavar="NAME",
-        help="Install this extra of the repo's pyproject.toml as well; repeatable.",
-    ),
-    click.option(
-        "--group",
-        "groups",
-        multiple=True,
-        metavar="NAME",
-        help="Install this dependency group as well; repeatable.",
-    ),
-    click.option(
-        "--install",
-        metavar="HOW",
-        help="uv, pip, none, or a command that installs.  [default: as the repo's files say]",
-    ),
-]
+class Row(click.Option):
+    """An option that is made from a row."""
+
+    row: spec.Option
+
+
+def row_option(name: str, field: Any) -> Row:
+    """Return click's option for a field of JobSpec or RunOptions."""
+    row = field.metadata["option"]
+    kind = next(iter(get_args(field.type)), field.type)  # int of int | None
+    more: dict[str, Any] = {"type": kind, "metavar": row.metavar}
+    if kind is bool:
+        more = {"is_flag": True}
+    elif row.choices:
+        more["type"] = click.Choice(row.choices)
+    elif kind not in (int, float):
+        more["type"] = str
+    default = field.default if row.preset is None else row.preset
+    usual = "" if default in (None, False, "", 0, ()) else f"  [default: {shown(default)}]"
+    made = Row(
+        [*row.flags, name],
+        help=row.help + usual,
+        default=default,
+        multiple=get_origin(field.type) is tuple,
+        shell_complete=COMPLETE.get(row.complete),
+        **more,
+    )
+    made.row = row
+    return made
+
+
+COMPLETE = {"names": complete_names, "types": complete_types, "zones": complete_zones}
+
+
+def start_options(command: AnyFunction) -> AnyFunction:
+    """Add the options of the rows that a command of this name has."""
+    found = [
+        row_option(each.name, each)
+        for each in (*fields(spec.JobSpec), *fields(spec.RunOptions))
+        if each.metadata and command.__name__ in each.metadata["option"].commands
+    ]
+    yes = Row(["-y", "--yes"], is_flag=True, expose_value=False, callback=agree)
+    yes.help = "Do not ask, whatever it may cost (see ask_above)."
+    yes.row = spec.Option(("-y",), spec.OTHER, "", usual=True)
+    return with_options(command, [*found, yes])
 
 
 def install_options(command: AnyFunction) -> AnyFunction:
-    """What one may say of what is installed."""
-    for each in reversed(INSTALL_OPTIONS):
-        command = each(command)
+    """Add the options for what is installed."""
+    rows = {each.name: each for each in fields(spec.JobSpec)}
+    names = ("extras", "groups", "install")
+    return with_options(command, [row_option(name, rows[name]) for name in names])
+
+
+def with_options(command: AnyFunction, options: Sequence[click.Option]) -> AnyFunction:
+    """Add options to a function that becomes a command."""
+    function: Any = command
+    function.__click_params__ = [*getattr(command, "__click_params__", []), *reversed(options)]
     return command
 
 
-def machine_options(command: AnyFunction) -> AnyFunction:
-    """What `run` and `devbox` let one say of the machines."""
-    options = [
-        click.option(
-            "-n", "--name", help="Name of the job and its machine.  [default: made from the repo]"
-        ),
-        click.option(
-            "--note", default="", metavar="TEXT", help="A line that lists show beside the job."
-        ),
-        click.option(
-            "-g", "--num-gpus", type=int, help="GPUs of each machine; 0 for none.  [default: 1]"
-        ),
-        click.option(
-            "-t",
-            "--gpu-type",
-            shell_complete=complete_types,
-            help="GPU type: l4, t4, v100, a100, h100, b200, …; several to try in turn (l4,a100), "
-            "or cheapest.  [default: l4]",
-        ),
-        click.option(
-            "--gpu-memory",
-            type=int,
-            default=0,
-            metavar="GB",
-            help="What -t cheapest may choose from: GPUs with so much memory.",
-        ),
-        click.option(
-            "-c", "--num-cpus", type=int, help="vCPUs of each machine.  [default: the usual]"
-        ),
-        click.option("--machine-type", help="Machine type, where GPUs and CPUs do not say it."),
-        click.option(
-            "-m", "--machines", "num_machines", type=int, default=1, help="Machines.  [default: 1]"
-        ),
-        click.option(
-            "--tpu",
-            metavar="FAMILY-TOPOLOGY",
-            help="TPUs instead: v6e-1, v6e-4x4, v5p-2x2x2, … (berg gpus --tpu)",
-        ),
-        click.option(
-            "--cluster", metavar="NAME", help="In pods of this cluster instead (berg cluster list)."
-        ),
-        click.option(
-            "--docker",
-            metavar="IMAGE",
-            help="Run it in a container of this image; of pods:  [default: of the config]",
-        ),
-        click.option(
-            "--pod-patch",
-            metavar="FILE",
-            help="YAML or JSON merged into the pods: volumes, sidecars, …",
-        ),
-        click.option(
-            "--queue",
-            metavar="NAME",
-            help="Wait for quota in this queue of Kueue's in the cluster.",
-        ),
-        click.option(
-            "--wait-hours",
-            type=float,
-            default=0,
-            help="Give up if not all pods, or machines by --flex, have come up by then.",
-        ),
-        click.option(
-            "--image", help="Image or image family.  [default: default_image of the config]"
-        ),
-        click.option("--image-project", help="Project of the image."),
-        click.option(
-            "--disk-gb", type=int, default=200, show_default=True, help="Size of the boot disk."
-        ),
-        click.option(
-            "--zone",
-            "zones",
-            multiple=True,
-            shell_complete=complete_zones,
-            help="Zone to try; repeatable.  [default: all of the region]",
-        ),
-        click.option(
-            "--region",
-            "regions",
-            multiple=True,
-            metavar="REGION",
-            help="Try all zones of this region, or of any; repeatable, the cheapest comes first.",
-        ),
-        click.option(
-            "--any-zone",
+SHOW_ALL = "berg.show_all"
+
+
+def show_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    """Print the help with all options, and exit."""
+    if value:
+        ctx.meta[SHOW_ALL] = True
+        plain.echo(ctx.get_help())
+        ctx.exit()
+
+
+class Grouped(click.Command):
+    """A command whose options are in groups: --help shows the usual ones, --help-all all."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        help_all = click.Option(
+            ["--help-all"],
             is_flag=True,
-            help="After the zones given, try the others of their region.",
-        ),
-        click.option("--spot", is_flag=True, help="Cheaper machines that Google may take away."),
-        click.option(
-            "--flex",
-            is_flag=True,
-            help="For a week at most, from Google's queue: one machine waits 2 hours or longer.",
-        ),
-        click.option(
-            "--reservation",
-            metavar="NAME",
-            default="",
-            help="Use what is reserved: NAME, or projects/OWNER/reservations/NAME.",
-        ),
-        click.option(
-            "--no-external-ip",
-            is_flag=True,
-            help="Machines that only their network reaches, and IAP.",
-        ),
-        click.option(
-            "--max-hours",
-            type=float,
-            default=168,
-            show_default=True,
-            help="Google deletes them then.",
-        ),
-        click.option(
-            "--max-cost",
-            type=float,
-            metavar="DOLLARS",
-            help="Shortens --max-hours so that it costs no more in all.  [default: of the config]",
-        ),
-        click.option(
-            "--install-script",
-            metavar="PATH",
-            help="Script in the repo to run before anything else.",
-        ),
-        *INSTALL_OPTIONS,
-        click.option(
-            "--install-secret",
-            "install_secrets",
-            multiple=True,
-            metavar="NAME[=FILE]",
-            help="Variable that only the installation sees, such as an index's password.",
-        ),
-        click.option(
-            "--branch", metavar="NAME", help="Take this branch's last commit as the code."
-        ),
-        click.option("--commit", metavar="ID", help="Take this commit, or tag, as the code."),
-        click.option(
-            "--env",
-            multiple=True,
-            metavar="K=V",
-            help="Variable for commands and logins; repeatable.",
-        ),
-        click.option(
-            "--secret",
-            "secrets",
-            multiple=True,
-            metavar="NAME[=FILE]",
-            help="Variable that only CMD sees, or who logs in to a devbox.",
-        ),
-        click.option(
-            "--data",
-            multiple=True,
-            metavar="NAME[:PATH]",
-            help="Data set, or gs://BUCKET/FOLDER, to bring there; repeatable.",
-        ),
-        click.option(
-            "--mount",
-            multiple=True,
-            metavar="NAME[:PATH]",
-            help="The same, read from the bucket as it is needed; repeatable.",
-        ),
-        click.option(
-            "--sample-seconds",
-            type=int,
-            default=30,
-            help="How often to look how busy they are.  [default: 30]",
-        ),
-        click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop."),
-        click.option(
-            "-y",
-            "--yes",
-            is_flag=True,
+            is_eager=True,
             expose_value=False,
-            callback=agree,
-            help="Do not ask, whatever it may cost (ask_above of the config).",
-        ),
-        json_option,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+            callback=show_all,
+            help="Show all options, and exit.",
+        )
+        *own, help_option = super().get_params(ctx)
+        return [*own, help_option, help_all]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {each: [] for each in spec.GROUPS}
+        for each in self.get_params(ctx):
+            group = each.row.group if isinstance(each, Row) else spec.OTHER
+            is_shown = not isinstance(each, Row) or each.row.usual or ctx.meta.get(SHOW_ALL)
+            if isinstance(each, click.Option) and is_shown:
+                groups[group] += filter(None, [each.get_help_record(ctx)])
+        width = max(len(flags) for flags, _ in itertools.chain(*groups.values()))
+        for group, records in groups.items():
+            rows = [(flags.ljust(width), text) for flags, text in records]
+            if rows:
+                with formatter.section(group):
+                    formatter.write_dl(rows)
 
 
-def job_options(command: AnyFunction) -> AnyFunction:
-    """What `run` lets one say of a job."""
-    options = [
-        click.option(
-            "-r",
-            "--results-dir",
-            help="Folder under berg_results.  [default: read off the command]",
-        ),
-        click.option(
-            "--cwd",
-            metavar="PATH",
-            help="Folder of the repo to run CMD in.  [default: the one you are in]",
-        ),
-        click.option(
-            "--each", is_flag=True, help="Run CMD on every machine at once, not only on the first."
-        ),
-        click.option(
-            "--keep-going",
-            is_flag=True,
-            help="With --each: where CMD fails first, the others go on.",
-        ),
-        click.option(
-            "--notify",
-            metavar="URL",
-            help="Webhook to tell of the end; or NAME[=FILE] that holds its URL.",
-        ),
-        click.option(
-            "--profile", is_flag=True, help="Let berg profile take PyTorch's own profiles of CMD."
-        ),
-        click.option(
-            "--stop-worst",
-            metavar="METRIC",
-            default="",
-            help="In sweeps: end jobs that are among the worst at --rungs by this metric; "
-            "max:METRIC where more is better.",
-        ),
-        click.option(
-            "--rungs",
-            metavar="N,N…",
-            default="",
-            help="Steps of metrics.jsonl at which --stop-worst looks: 3,9,27.",
-        ),
-        click.option(
-            "--min-utilization",
-            type=int,
-            default=0,
-            metavar="PERCENT",
-            help="End it if no GPU or TPU is as busy --for so long.",
-        ),
-        click.option(
-            "--for",
-            "for_minutes",
-            type=float,
-            default=30,
-            metavar="MINUTES",
-            help="For --min-utilization.  [default: 30]",
-        ),
-        click.option(
-            "--wait-for-capacity",
-            is_flag=True,
-            help="No room is no error: Google starts it when there is.",
-        ),
-        click.option(
-            "--max-restarts",
-            type=int,
-            default=20,
-            show_default=True,
-            help="Restarts after lost machines, at most.",
-        ),
-        click.option(
-            "--wait-minutes",
-            type=float,
-            default=15,
-            help="Of several --spot machines, or pods: wait so long for all.  [default: 15]",
-        ),
-        click.option(
-            "--restart-on-failure",
-            type=int,
-            default=0,
-            metavar="N",
-            help="Run CMD again when it fails, N times.",
-        ),
-        click.option(
-            "--no-kill", is_flag=True, help="Keep the machine after the job (until --max-hours)."
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+class Quoted(Grouped):
+    """A command whose argument is a command for a shell: quoted, or word by word after `--`."""
 
-
-def sweep_options(command: AnyFunction) -> AnyFunction:
-    """What `run` takes to make many jobs of one command."""
-    options = [
-        click.option(
-            "--grid",
-            multiple=True,
-            metavar="NAME=V,V…",
-            help="Values for {NAME} in CMD: a job for each.",
-        ),
-        click.option(
-            "--tasks",
-            type=click.Path(dir_okay=False),
-            help="CSV or JSONL file; a job for each row.",
-        ),
-        click.option(
-            "--param",
-            "params",
-            multiple=True,
-            metavar="NAME=…",
-            help="With --samples, what to draw from: a|b|c, 0..1, log:1e-5..1e-1, int:1..9.",
-        ),
-        click.option(
-            "--samples",
-            type=click.IntRange(1),
-            help="Jobs with values that are drawn from --param.",
-        ),
-        click.option(
-            "--sampler",
-            type=click.Choice(["sobol", "random"]),
-            default="sobol",
-            help="How to draw: evenly spread, or at random.  [default: sobol]",
-        ),
-        click.option("--seed", type=click.IntRange(0), help="To draw the same again."),
-        click.option(
-            "--parallel", type=click.IntRange(1), help="Machines for all jobs.  [default: one each]"
-        ),
-        click.option(
-            "--resume",
-            metavar="NAME",
-            shell_complete=complete_names,
-            help="Go on with a job that failed or was lost, or with such jobs of a sweep, "
-            "or with one: SWEEP/3.",
-        ),
-        click.option(
-            "--new-code",
-            is_flag=True,
-            help="With --resume: take the repo around you, not the sweep's code.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = with_one_command(args)
+        given = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if stands_behind_a_word(error.option_name, given):
+                raise click.UsageError(f"{error.format_message()} {QUOTE}", ctx) from None
+            raise
+        except click.UsageError as error:
+            if "unexpected extra argument" in error.message:
+                raise click.UsageError(f"{error.message}. {QUOTE}", ctx) from None
+            raise
 
 
 def show_traceback() -> None:

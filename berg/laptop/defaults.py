@@ -8,49 +8,21 @@ where other GPUs are asked for. The plan says what came from where.
 
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from berg import BergError, config
+from berg.spec import JobSpec, rows
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-TEXT, NUMBER, LIST, TABLE = "text", "a number", "a list of texts", "a table"
-# Key -> field of JobSpec, and what it holds.
-KEYS = {
-    "gpu-type": ("gpu_type", TEXT),
-    "num-gpus": ("num_gpus", NUMBER),
-    "num-cpus": ("num_cpus", NUMBER),
-    "machine-type": ("machine_type", TEXT),
-    "tpu": ("tpu", TEXT),
-    "disk-gb": ("disk_gb", NUMBER),
-    "image": ("image", TEXT),
-    "image-project": ("image_project", TEXT),
-    "zones": ("zones", LIST),
-    "regions": ("regions", LIST),
-    "spot": ("spot", "true or false"),
-    "flex": ("flex", "true or false"),
-    "reservation": ("reservation", TEXT),
-    "no-external-ip": ("no_external_ip", "true or false"),
-    "max-hours": ("max_hours", NUMBER),
-    "max-cost": ("lower_cost", NUMBER),
-    "sample-seconds": ("sample_seconds", NUMBER),
-    "install-script": ("install_script", TEXT),
-    "install": ("install", TEXT),
-    "extras": ("extras", LIST),
-    "groups": ("groups", LIST),
-    "install-secrets": ("install_secrets", LIST),
-    "env": ("env", TABLE),
-    "data": ("data", LIST),
-    "mount": ("mount", LIST),
-    "results-dir": ("results_parent", TEXT),
-}
-# Key -> option that takes its place, where that is no option of the same field.
-INSTEAD = {"max-cost": "max_cost"}
-FRACTIONAL = ("max-hours", "max-cost")  # need not be whole
+ROWS = rows(JobSpec)
+TYPES: dict[str, Any] = {each.name: each.type for each in fields(JobSpec)}
+KEYS = {row.key: name for name, row in ROWS.items() if row.key}  # key -> field of JobSpec
 VARIABLES = {
     "gpu-type": "BERG_GPU_TYPE",
     "num-gpus": "BERG_GPUS",
@@ -61,28 +33,6 @@ VARIABLES = {
     "docker": "BERG_DEFAULT_DOCKER_IMAGE",
 }
 GPUS = {"gpu-type", "num-gpus"}
-# Option -> keys of a repo that would contradict it.
-REPLACES = {
-    "zones": {"regions"},
-    "regions": {"zones"},
-    "cluster": {
-        "machine-type",
-        "num-cpus",
-        "tpu",
-        "disk-gb",
-        "image",
-        "image-project",
-        "zones",
-        "regions",
-        "no-external-ip",
-    },
-    "tpu": {"gpu-type", "num-gpus", "num-cpus", "machine-type"},
-    "machine_type": {"gpu-type", "num-gpus", "num-cpus", "tpu"},
-    "gpu_type": {"machine-type", "num-cpus", "tpu"},
-    "num_gpus": {"machine-type", "num-cpus", "tpu"},
-    "num_cpus": {"machine-type", "tpu"},
-    "image": {"image-project"},
-}
 
 
 def find(folder: Path) -> tuple[dict[str, Any], str]:
@@ -118,16 +68,24 @@ def read(file: Path) -> dict[str, Any]:
 def check(file: Path, key: str, value: Any) -> None:
     if key not in KEYS:
         raise BergError(f"{file}: there is no key {key!r} for berg. There are: {', '.join(KEYS)}")
-    kind = KEYS[key][1]
-    fits = {
-        TEXT: isinstance(value, str),
-        NUMBER: type(value) in (int, float) and (key in FRACTIONAL or type(value) is int),
-        LIST: isinstance(value, list) and all(isinstance(each, str) for each in value),
-        TABLE: isinstance(value, dict)
-        and all(isinstance(each, (str, int, float)) for each in value.values()),
-    }.get(kind, isinstance(value, bool))
-    if not fits:
-        raise BergError(f"{file}: {key!r} must be {kind}, not {value!r}. Mend it there")
+    if key == "env":
+        what, is_right = "a table", is_table(value)
+    elif get_origin(kind := TYPES[KEYS[key]]) is tuple:
+        what = "a list of texts"
+        is_right = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    else:
+        kind = next(iter(get_args(kind)), kind)  # int of int | None
+        what = {str: "text", bool: "true or false"}.get(kind, "a number")
+        is_right = type(value) is kind or (kind is float and type(value) is int)
+    if not is_right:
+        raise BergError(f"{file}: {key!r} must be {what}, not {value!r}. Mend it there")
+
+
+def is_table(value: Any) -> bool:
+    """Return whether a value is a table of single values."""
+    return isinstance(value, dict) and all(
+        isinstance(each, (str, int, float)) for each in value.values()
+    )
 
 
 def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, Any]:
@@ -144,7 +102,7 @@ def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, An
         dropped.add("image-project")
     used = {key: value for key, value in values.items() if key not in dropped}
     own = config.load()
-    filled = {**options, **{KEYS[key][0]: option_of(value) for key, value in used.items()}}
+    filled = {**options, **{KEYS[key]: option_of(value) for key, value in used.items()}}
     if "gpu-type" in settings:
         filled["gpu_type"] = own.gpu_type
     if "num-gpus" in settings:
@@ -172,9 +130,12 @@ def dropped_keys(given: set[str], install: str | None) -> set[str]:
     """
     says_all = install not in (None, "uv", "pip")
     dropped = {"extras", "groups"} if says_all else set()
-    dropped |= {key for option in given for key in REPLACES.get(option, ())}
-    own = {key for key, (field, _) in KEYS.items() if INSTEAD.get(key, field) in given}
-    return dropped | own - {"env"}
+    said = {each for name in given & ROWS.keys() for each in ROWS[name].excludes}
+    said |= {each for name in given & ROWS.keys() for each in ROWS[name].replaces}
+    for key, name in KEYS.items():
+        if name in given | said or given & {*ROWS[name].excludes}:
+            dropped.add(key)
+    return dropped - {"env"}
 
 
 def keys_of_others(

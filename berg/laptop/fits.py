@@ -15,7 +15,8 @@ from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google import accelerators, api, offers, prices
 from berg.laptop import launch
-from berg.plan import JobSpec, Plan
+from berg.plan import Plan
+from berg.spec import JobSpec
 
 Made = TypeVar("Made")
 CHEAPEST = "cheapest"

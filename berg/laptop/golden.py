@@ -27,7 +27,8 @@ from berg.google.storage import Bucket
 from berg.inventory import Machine
 from berg.laptop import launch
 from berg.laptop.jobs import GOING, STARTUP_LINE
-from berg.plan import JobSpec, Plan
+from berg.plan import Plan
+from berg.spec import JobSpec
 
 MPI = ["openmpi-bin", "libopenmpi-dev"]
 # What an image may have as well -> packages of Debian's.

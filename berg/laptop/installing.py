@@ -14,7 +14,8 @@ from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google.storage import Bucket
 from berg.job import Installation
-from berg.plan import Choice, JobSpec
+from berg.plan import Choice
+from berg.spec import JobSpec
 
 # Parts of the names of Google's images, and of containers -> the python that they have.
 PYTHONS = {

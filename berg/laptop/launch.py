@@ -27,7 +27,8 @@ from berg.google import api, data, grants, mounts, offers, owner, prices, secret
 from berg.google.storage import Bucket, Changed, Listed
 from berg.inventory import Machine
 from berg.laptop import index, installing, jobs, limits, power, spending, ssh
-from berg.plan import Choice, JobSpec, Offer, Plan, check_variable
+from berg.plan import Choice, Offer, Plan
+from berg.spec import JobSpec, check_variable
 
 LITTLE = 1 << 20  # bytes of code that are there soon after its job is
 

@@ -28,7 +28,7 @@ from berg.google import (
 from berg.google.storage import Bucket
 from berg.laptop import clusters, index
 from berg.places import gke, podaccount
-from berg.plan import JobSpec
+from berg.spec import JobSpec
 from berg.words import plural
 
 OK, WARNING, FAILED = "ok", "warning", "failed"

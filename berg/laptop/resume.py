@@ -15,7 +15,8 @@ from berg.config import Config
 from berg.google import secret
 from berg.google.storage import Bucket, Changed
 from berg.laptop import index, jobs, launch, records
-from berg.plan import JobSpec, Plan, spec_of
+from berg.plan import Plan, spec_of
+from berg.spec import JobSpec
 
 # Options that are given anew when a job goes on or runs again.
 ANEW = ("secrets", "install_secrets", "notify", "pod_patch")

@@ -28,7 +28,8 @@ from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 from berg.laptop import index, jobs, launch, limits, records
 from berg.laptop.resume import ANEW, asked_anew, begun_anew, with_patch
-from berg.plan import LIMITS, JobSpec, Plan, sha256
+from berg.plan import Plan, sha256
+from berg.spec import LIMITS, JobSpec
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
 MOST = 100_000  # jobs

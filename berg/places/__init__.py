@@ -14,7 +14,8 @@ from berg.google import tpus
 from berg.inventory import Login, Machine, Resource
 from berg.job import NO_GROUP, Group
 from berg.places import gke, tpu
-from berg.plan import Choice, JobSpec, Offer, Plan
+from berg.plan import Choice, Offer, Plan
+from berg.spec import JobSpec
 
 
 class Place(Protocol):

@@ -38,7 +38,8 @@ from berg.places.podstatus import (
     silence,
     to_come,
 )
-from berg.plan import Choice, JobSpec, Offer
+from berg.plan import Choice, Offer
+from berg.spec import JobSpec
 from berg.words import plural
 
 GONE = 180  # seconds for pods to go

@@ -17,7 +17,8 @@ from berg.google.container import LABEL
 from berg.job import Job
 from berg.places import podpatch, queues, volumes
 from berg.places.podstatus import NEVER_BEGAN
-from berg.plan import JobSpec, Plan
+from berg.plan import Plan
+from berg.spec import JobSpec
 
 BOOT = Path(__file__).parent.parent / "machine" / "boot.py"
 ACCOUNT = workload.ACCOUNT  # of the pods; it may list pods

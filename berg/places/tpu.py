@@ -26,7 +26,8 @@ from berg.config import Config
 from berg.google import api, grants, groups, instances, prices, tpus
 from berg.inventory import Machine, Resource
 from berg.job import NO_GROUP, Group
-from berg.plan import Choice, JobSpec, Offer, Plan
+from berg.plan import Choice, Offer, Plan
+from berg.spec import JobSpec
 
 PATIENCE = 1500  # seconds; Google may take 12 minutes to say that there is no room
 QUEUED = 60  # seconds without a machine, after which a slice by flex-start is in Google's queue

@@ -9,7 +9,7 @@ from typing import Any
 from berg import BergError
 from berg.google import container
 from berg.google.mounts import wanted
-from berg.plan import JobSpec
+from berg.spec import JobSpec
 
 DRIVER = "gcsfuse.csi.storage.gke.io"
 # The second one: no limit of what the cache takes of the node's disk beside its own.

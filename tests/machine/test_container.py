@@ -15,7 +15,7 @@ from berg import BergError
 from berg.job import Job
 from berg.machine import container
 from berg.machine.surroundings import PROGRAM
-from berg.plan import JobSpec
+from berg.spec import JobSpec
 
 IMAGE = docker_shim.IMAGE
 THIS = Job("box", "python train.py", "box", "", "proj", "", "", docker=IMAGE)

@@ -1,0 +1,827 @@
+"""The options of `berg run`, `berg devbox` and `berg rerun`: one row for each.
+
+The command line, the checks, the keys of `[tool.berg]` and docs/commands.md come from the rows.
+"""
+
+import math
+import re
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from berg import BergError
+from berg.google import prices
+
+LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google accepts as maxRunDuration
+MOST_FLEX_HOURS = 168
+MAX_NOTE = 200  # characters
+IMAGE_NAME = re.compile(r"[a-z0-9][\w./:-]*(@sha256:[0-9a-f]{64})?")  # of containers
+QUEUE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")  # fits a label, too
+RESERVED = ("BERG_", "PET_", "MASTER_")
+
+# Groups of options, in the order of --help.
+RUNS, WHERE, LIMIT = "What runs", "Where", "Limits and cost"
+DATA, SWEEP, OTHER = "Data and secrets", "Sweeps", "Other"
+GROUPS = (RUNS, WHERE, LIMIT, DATA, SWEEP, OTHER)
+# Commands that have an option.
+ALL, JOB, RUN, DEVBOX = ("run", "devbox", "rerun"), ("run", "rerun"), ("run",), ("devbox",)
+TIMES = "give 0 or more times"
+DOLLARS = "give dollars, or 0 for no limit"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option; its name, type and default are those of its field."""
+
+    flags: tuple[str, ...]
+    group: str
+    help: str
+    commands: tuple[str, ...] = ALL
+    usual: bool = False  # shown by --help; --help-all shows all
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    preset: Any = None  # default on the command line, where it differs from the field's
+    complete: str = ""  # what the shell completes: names, types or zones
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    advice: str = ""  # for a number out of the bounds
+    excludes: tuple[str, ...] = ()  # fields that cannot be given together with this one
+    why: str = ""  # they cannot
+    needs: tuple[str, ...] = ()  # fields, one of which must be given as well
+    key: str = ""  # in [tool.berg]
+    # fields whose value from the repo is dropped if this one is given, in addition to `excludes`
+    replaces: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        return self.flags[0] if self.flags else self.key
+
+
+def option(
+    default: Any,
+    flags: str,
+    group: str,
+    help: str,
+    commands: tuple[str, ...] = ALL,
+    repr: bool = True,
+    **more: Any,
+) -> Any:
+    """Return a field with its row; `flags` are separated by blanks."""
+    row = Option(tuple(flags.split()), group, help, commands, **more)
+    return field(default=default, repr=repr, metadata={"option": row})
+
+
+def rows(kind: Any) -> dict[str, Option]:
+    """Return the rows of a dataclass, by field."""
+    return {each.name: each.metadata["option"] for each in fields(kind) if each.metadata}
+
+
+def check_rows(options: Any) -> None:
+    """Raise BergError for numbers out of bounds, and for options that do not go together."""
+    known = rows(options)
+    given = {name: getattr(options, name) for name in known if is_given(options, name)}
+    for name, value in given.items():
+        row = known[name]
+        least, most = row.bounds
+        if isinstance(value, (int, float)) and not least <= value <= most:
+            raise BergError(f"{row.flag} {shown(value)} is not possible: {row.advice}")
+        if clash := [known[each].flag for each in row.excludes if each in given]:
+            raise BergError(f"{row.why}: leave out {', '.join(clash)}")
+        if row.needs and not given.keys() & set(row.needs):
+            needed = " or ".join(known[each].flags[-1] for each in row.needs)
+            raise BergError(f"{row.flags[-1]} needs {needed}")
+
+
+def is_given(options: Any, name: str) -> bool:
+    return bool(getattr(options, name) != getattr(type(options), name))
+
+
+def shown(number: float) -> str:
+    """Return a number as people write it: 168.0 is 168."""
+    return f"{number:g}" if isinstance(number, float) else str(number)
+
+
+@dataclass
+class JobSpec:
+    """The options of `berg run` and `berg devbox`, as they were given; None: not at all."""
+
+    cmd: str | None = None  # None: machines for people
+    defaults: tuple[str, ...] = ()  # what came from where, for people to read
+
+    name: str | None = option(
+        None,
+        "-n --name",
+        RUNS,
+        "Name of the job.  [default: made from the repo]",
+        usual=True,
+        metavar="NAME",
+    )
+    note: str = option("", "--note", RUNS, "A line that lists show next to the job.")
+    results_dir: str | None = option(
+        None,
+        "-r --results-dir",
+        RUNS,
+        "Folder in berg_results.  [default: read off CMD]",
+        commands=JOB,
+        usual=True,
+        metavar="PATH",
+    )
+    # folder for the results of jobs whose command names none, each in its own
+    results_parent: str | None = option(None, "", RUNS, "", commands=(), key="results-dir")
+    cwd: str | None = option(
+        None,
+        "--cwd",
+        RUNS,
+        "Folder of the repo to run CMD in.  [default: the current one]",
+        commands=RUN,
+        metavar="PATH",
+    )
+    branch: str | None = option(
+        None,
+        "--branch",
+        RUNS,
+        "Run this branch's last commit instead of the working tree.",
+        metavar="NAME",
+    )
+    commit: str | None = option(
+        None, "--commit", RUNS, "Run this commit or tag instead.", metavar="ID"
+    )
+    docker: str | None = option(
+        None,
+        "--docker",
+        RUNS,
+        "Run in a container of this image.",
+        usual=True,
+        metavar="IMAGE",
+    )
+    each: bool = option(
+        False, "--each", RUNS, "Run CMD on every machine, not only the first.", RUN, usual=True
+    )
+    keep_going: bool = option(
+        False,
+        "--keep-going",
+        RUNS,
+        "With --each, keep the other machines running when one fails.",
+        commands=RUN,
+        needs=("each",),
+    )
+    install_script: str | None = option(
+        None,
+        "--install-script",
+        RUNS,
+        "Script in the repo to run before anything else.",
+        metavar="PATH",
+        key="install-script",
+    )
+    extras: tuple[str, ...] = option(
+        (),
+        "--extra",
+        RUNS,
+        "Install this extra of the repo's pyproject.toml; repeatable.",
+        metavar="NAME",
+        key="extras",
+    )
+    groups: tuple[str, ...] = option(
+        (),
+        "--group",
+        RUNS,
+        "Install this dependency group; repeatable.",
+        metavar="NAME",
+        key="groups",
+    )
+    install: str | None = option(
+        None,
+        "--install",
+        RUNS,
+        "uv, pip, none, or a command that installs.  [default: chosen by the repo's files]",
+        metavar="HOW",
+        key="install",
+    )
+    profile: bool = option(
+        False,
+        "--profile",
+        RUNS,
+        "Let berg profile record PyTorch's own profiles of CMD.",
+        commands=RUN,
+    )
+    notify: str | None = option(
+        None,
+        "--notify",
+        RUNS,
+        "Webhook to call when the job ends, or NAME[=FILE] that holds its URL.",
+        repr=False,
+        commands=JOB,
+        metavar="URL",
+    )
+
+    num_gpus: int | None = option(
+        None,
+        "-g --num-gpus",
+        WHERE,
+        "GPUs per machine; 0 for none.  [default: 1]",
+        usual=True,
+        metavar="N",
+        key="num-gpus",
+        replaces=("machine_type", "num_cpus"),
+    )
+    gpu_type: str | None = option(
+        None,
+        "-t --gpu-type",
+        WHERE,
+        "l4, t4, a100, h100, …; several to try in turn (l4,a100), or cheapest.  [default: l4]",
+        usual=True,
+        metavar="TYPE",
+        complete="types",
+        key="gpu-type",
+        replaces=("machine_type", "num_cpus"),
+    )
+    gpu_memory: int = option(
+        0,
+        "--gpu-memory",
+        WHERE,
+        "With -t cheapest: memory that each GPU has at least.",
+        metavar="GB",
+    )
+    num_cpus: int | None = option(
+        None,
+        "-c --num-cpus",
+        WHERE,
+        "vCPUs per machine.",
+        usual=True,
+        metavar="N",
+        key="num-cpus",
+        replaces=("machine_type",),
+    )
+    num_machines: int = option(
+        1,
+        "-m --machines",
+        WHERE,
+        "Number of machines.",
+        usual=True,
+        metavar="N",
+        bounds=(1, 1000),
+        advice="give 1 to 1000",
+    )
+    machine_type: str | None = option(
+        None,
+        "--machine-type",
+        WHERE,
+        "Machine type, if GPUs and CPUs do not determine it.",
+        metavar="TYPE",
+        key="machine-type",
+        replaces=("gpu_type", "num_gpus", "num_cpus"),
+    )
+    tpu: str | None = option(
+        None,
+        "--tpu",
+        WHERE,
+        "TPUs instead: v6e-1, v6e-4x4, … (see berg gpus --tpu).",
+        usual=True,
+        metavar="FAMILY-TOPOLOGY",
+        excludes=(
+            "num_gpus",
+            "gpu_type",
+            "num_cpus",
+            "machine_type",
+            "num_machines",
+            "wait_for_capacity",
+        ),
+        why="--tpu says what the machines are and how many",
+        key="tpu",
+    )
+    cluster: str | None = option(
+        None,
+        "--cluster",
+        WHERE,
+        "Run in pods of this cluster (see berg cluster list).",
+        usual=True,
+        metavar="NAME",
+        excludes=(
+            "image",
+            "image_project",
+            "machine_type",
+            "zones",
+            "any_zone",
+            "disk_gb",
+            "no_kill",
+            "wait_for_capacity",
+            "no_external_ip",
+            "flex",
+            "reservation",
+            "regions",
+        ),
+        why="--cluster: the cluster's nodes are what they are, and pods wait anyway",
+        replaces=("num_cpus", "tpu"),
+    )
+    pod_patch: dict[str, Any] | None = option(  # noqa: RUF009 - it returns a field
+        None,
+        "--pod-patch",
+        WHERE,
+        "YAML or JSON merged into the pods: volumes, sidecars, …",
+        metavar="FILE",
+        needs=("cluster",),
+    )
+    queue: str | None = option(
+        None,
+        "--queue",
+        WHERE,
+        "Wait for quota in this Kueue queue of the cluster.",
+        metavar="NAME",
+        needs=("cluster",),
+    )
+    image: str | None = option(
+        None,
+        "--image",
+        WHERE,
+        "Image or image family.  [default: default_image]",
+        usual=True,
+        metavar="IMAGE",
+        key="image",
+        replaces=("image_project",),
+    )
+    image_project: str | None = option(
+        None,
+        "--image-project",
+        WHERE,
+        "Project of the image.",
+        metavar="PROJECT",
+        key="image-project",
+    )
+    disk_gb: int = option(
+        200,
+        "--disk-gb",
+        WHERE,
+        "Size of the boot disk.",
+        metavar="GB",
+        bounds=(10, 65536),
+        advice="a boot disk has 10 to 65536 GB",
+        key="disk-gb",
+    )
+    zones: tuple[str, ...] = option(
+        (),
+        "--zone",
+        WHERE,
+        "Zone to try; repeatable.  [default: all of the region]",
+        metavar="ZONE",
+        complete="zones",
+        key="zones",
+    )
+    any_zone: bool = option(
+        False, "--any-zone", WHERE, "After the zones given, try the others of their region."
+    )
+    # whose zones are tried, the cheapest first; any: all there are
+    regions: tuple[str, ...] = option(
+        (),
+        "--region",
+        WHERE,
+        "Try all zones of this region, or of any; repeatable.",
+        usual=True,
+        metavar="REGION",
+        excludes=("zones", "any_zone", "reservation"),
+        why="--region says where to try",
+        key="regions",
+    )
+    reservation: str = option(
+        "",
+        "--reservation",
+        WHERE,
+        "Use a reservation: NAME, or projects/OWNER/reservations/NAME.",
+        metavar="NAME",
+        excludes=("spot", "flex", "wait_for_capacity"),
+        why="--reservation takes what is there, at its own price",
+        key="reservation",
+    )
+    no_external_ip: bool = option(
+        False,
+        "--no-external-ip",
+        WHERE,
+        "Reach the machines only from their network and through IAP.",
+        key="no-external-ip",
+    )
+
+    spot: bool = option(
+        False,
+        "--spot",
+        LIMIT,
+        "Cheaper machines that Google may preempt.",
+        usual=True,
+        key="spot",
+    )
+    flex: bool = option(
+        False,
+        "--flex",
+        LIMIT,
+        "Use flex-start: wait in Google's queue for capacity; the machine runs for at most 7 days.",
+        excludes=("spot", "wait_for_capacity"),
+        why="--flex waits for room of its own kind",
+        key="flex",
+    )
+    max_hours: float = option(
+        168,
+        "--max-hours",
+        LIMIT,
+        "Delete the machines after so many hours.",
+        usual=True,
+        metavar="HOURS",
+        bounds=(LIMITS[0] / 3600, LIMITS[1] / 3600),
+        advice="Google takes 30 seconds to 120 days",
+        key="max-hours",
+    )
+    # USD in all; 0: no limit; None: the config's
+    max_cost: float | None = option(
+        None,
+        "--max-cost",
+        LIMIT,
+        "Limit the total cost by shortening --max-hours.",
+        usual=True,
+        metavar="DOLLARS",
+        bounds=(0, 1e7),
+        advice=DOLLARS,
+        replaces=("lower_cost",),
+    )
+    # USD in all that a repo or the record of an earlier run says; it only lowers the config's
+    lower_cost: float = option(
+        0, "", LIMIT, "", commands=(), bounds=(0, 1e7), advice=DOLLARS, key="max-cost"
+    )
+    idle_hours: float = option(
+        0,
+        "--idle-hours",
+        LIMIT,
+        "End after so long idle; 0 for never.",
+        commands=DEVBOX,
+        usual=True,
+        metavar="HOURS",
+        preset=4.0,
+        bounds=(0, 1e6),
+        advice="give hours, or 0 for never",
+    )
+    idle: str | None = option(
+        None,
+        "--idle",
+        LIMIT,
+        "What to do then.  [default: stop, if possible]",
+        commands=DEVBOX,
+        usual=True,
+        choices=("stop", "delete"),
+    )
+    wait_for_capacity: bool = option(
+        False,
+        "--wait-for-capacity",
+        LIMIT,
+        "Wait for capacity instead of failing.",
+        commands=RUN,
+        excludes=("num_machines",),
+        why="--wait-for-capacity is for jobs on one machine",
+    )
+    wait_hours: float = option(
+        0,
+        "--wait-hours",
+        LIMIT,
+        "Give up if not all pods, or machines by --flex, have come up by then.",
+        metavar="HOURS",
+        needs=("cluster", "flex"),
+        bounds=(0, 24 * 30),
+        advice="give up to 720, or 0 for ever",
+    )
+    wait_minutes: float = option(
+        15,
+        "--wait-minutes",
+        LIMIT,
+        "Of several --spot machines, or pods: wait so long for all.",
+        commands=RUN,
+        metavar="MINUTES",
+        bounds=(0.1, 7 * 24 * 60),
+        advice="give 0.1 to 10080, a week",
+    )
+    max_restarts: int = option(
+        20,
+        "--max-restarts",
+        LIMIT,
+        "Restarts after lost machines, at most.",
+        commands=RUN,
+        metavar="N",
+        bounds=(0, math.inf),
+        advice=TIMES,
+    )
+    restart_on_failure: int = option(
+        0,
+        "--restart-on-failure",
+        LIMIT,
+        "Run CMD again when it fails, up to N times.",
+        commands=RUN,
+        metavar="N",
+        bounds=(0, math.inf),
+        advice=TIMES,
+    )
+    min_utilization: int = option(
+        0,
+        "--min-utilization",
+        LIMIT,
+        "End the job if no GPU or TPU is this busy for the time in --for.",
+        commands=RUN,
+        metavar="PERCENT",
+        bounds=(0, 100),
+        advice="give percent, 1 to 100",
+    )
+    for_minutes: float = option(
+        30,
+        "--for",
+        LIMIT,
+        "Time for --min-utilization.",
+        commands=RUN,
+        metavar="MINUTES",
+        needs=("min_utilization",),
+    )
+    sample_seconds: int = option(
+        30,
+        "--sample-seconds",
+        LIMIT,
+        "How often to measure how busy the machines are; 0 for never.",
+        metavar="SECONDS",
+        bounds=(0, 3600),
+        advice="give 1 to 3600, or 0 for none",
+        key="sample-seconds",
+    )
+    no_kill: bool = option(
+        False, "--no-kill", LIMIT, "Keep the machine after the job (until --max-hours).", RUN
+    )
+
+    env: tuple[str, ...] = option(
+        (),
+        "--env",
+        DATA,
+        "Variable for commands and logins; repeatable.",
+        usual=True,
+        metavar="NAME=VALUE",
+        key="env",
+    )
+    secrets: tuple[str, ...] = option(
+        (),
+        "--secret",
+        DATA,
+        "Variable that only CMD (in a devbox: you) can read.",
+        usual=True,
+        metavar="NAME[=FILE]",
+    )
+    install_secrets: tuple[str, ...] = option(
+        (),
+        "--install-secret",
+        DATA,
+        "Variable that only the installation can read, such as a password of an index.",
+        metavar="NAME[=FILE]",
+        key="install-secrets",
+    )
+    data: tuple[str, ...] = option(
+        (),
+        "--data",
+        DATA,
+        "Copy a data set or gs://BUCKET/FOLDER there.",
+        usual=True,
+        metavar="NAME[:PATH]",
+        key="data",
+    )
+    mount: tuple[str, ...] = option(
+        (),
+        "--mount",
+        DATA,
+        "The same, read from the bucket when needed; repeatable.",
+        metavar="NAME[:PATH]",
+        key="mount",
+    )
+
+    stop_worst: str = option(
+        "",
+        "--stop-worst",
+        SWEEP,
+        "End jobs that are among the worst at --rungs by this metric; max:METRIC if more is "
+        "better.",
+        commands=RUN,
+        metavar="METRIC",
+        needs=("rungs",),
+    )
+    rungs: str = option(
+        "",
+        "--rungs",
+        SWEEP,
+        "Steps of metrics.jsonl at which --stop-worst compares: 3,9,27.",
+        commands=RUN,
+        metavar="N,N…",
+        needs=("stop_worst",),
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options for the job's metadata, without the values of secrets."""
+        left_out = ["cmd", "name", *(["notify"] if "://" in (self.notify or "") else [])]
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The settings that it overrides."""
+        return {
+            "zones": self.zones,
+            "default_image": self.image,
+            "default_docker_image": self.docker,
+            "default_image_project": self.image_project,
+            "no_external_ip": self.no_external_ip or None,
+        }
+
+    def check(self) -> None:
+        """Raise BergError for what is not possible, whatever Google offers."""
+        if self.cmd is not None and not self.cmd.strip():
+            raise BergError('there is no command to run, as in: berg run "python train.py"')
+        check_rows(self)
+        if len(self.note) > MAX_NOTE or not self.note.isprintable():
+            raise BergError(f"--note is one line of {MAX_NOTE} printable characters at most")
+        self.check_utilization()
+        self.check_container()
+        self.check_replacement()
+        if self.flex and self.max_hours > MOST_FLEX_HOURS:
+            raise BergError(
+                f"--flex: Google gives machines for {MOST_FLEX_HOURS} hours at most, "
+                f"not {self.max_hours:g}: give --max-hours"
+            )
+        self.steps()
+
+    def steps(self) -> list[int]:
+        """Return the steps of --rungs; raise BergError for invalid ones."""
+        if not self.rungs:
+            return []
+        if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", self.rungs):
+            raise BergError(f"--rungs {self.rungs}: give steps, such as 3,9,27")
+        found = [int(each) for each in self.rungs.split(",")]
+        if found != sorted(set(found)):
+            raise BergError(f"--rungs {self.rungs}: each step must be above the one before")
+        return found
+
+    def check_utilization(self) -> None:
+        """Raise BergError for a --for without enough samples for --min-utilization."""
+        two_samples = 2 * self.sample_seconds
+        if self.min_utilization and not 0 < two_samples <= self.for_minutes * 60 < math.inf:
+            raise BergError(
+                f"--min-utilization needs at least two samples in --for {self.for_minutes:g} "
+                f"minutes: there is one every {self.sample_seconds} s (--sample-seconds)"
+            )
+
+    def check_container(self) -> None:
+        """Raise BergError for an invalid image, queue or number of CPUs of containers."""
+        if self.docker is not None and not IMAGE_NAME.fullmatch(self.docker):
+            raise BergError(
+                f"--docker {self.docker!r} is no name of an image: it is one as in python:3.12"
+            )
+        if self.container and self.cmd is None:
+            raise BergError("--docker: a devbox has no command to run in a container")
+        if self.container and self.profile:
+            raise BergError("--docker: the command of a container has no --profile")
+        if self.cluster is not None and self.num_cpus is not None and self.num_cpus < 1:
+            raise BergError(f"-c {self.num_cpus} is not possible: give 1 or more CPUs for each pod")
+        if self.queue is not None and not QUEUE_NAME.fullmatch(self.queue):
+            raise BergError(f"--queue {self.queue!r} is no name of a queue: it is one as in team-a")
+
+    def check_replacement(self) -> None:
+        """Raise BergError for --wait-minutes where no machine is replaced on its own."""
+        is_alone = self.num_machines == 1
+        in_pods = self.cluster is not None and (self.tpu is not None or not is_alone)
+        is_replaced = in_pods or (self.spot and not is_alone)
+        if is_given(self, "wait_minutes") and not is_replaced:
+            raise BergError(
+                "--wait-minutes is for several Spot machines or pods: give -m N, and --spot or "
+                "--cluster NAME"
+            )
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether its machines need not be available on demand."""
+        return self.spot or self.flex or bool(self.reservation)
+
+    @property
+    def model(self) -> str:
+        """How its machines are paid for, in the API's words."""
+        if self.spot:
+            return prices.SPOT
+        if self.flex:
+            return prices.FLEX
+        return prices.STANDARD
+
+    @property
+    def container(self) -> str:
+        """Image of the container that the command runs in on its machine; "" for none, as in pods,
+        which are containers themselves.
+        """
+        if self.cluster is not None:
+            return ""
+        return self.docker or ""
+
+    def variables(self) -> dict[str, str]:
+        """The command's variables from --env."""
+        found = {}
+        for text in self.env:
+            key, equals, value = text.partition("=")
+            if not equals:
+                raise BergError(f"--env {text!r} is not of the form NAME=VALUE")
+            check_variable("--env", key)
+            found[key] = value
+        return found
+
+
+def check_variable(option: str, key: str) -> None:
+    """Raise BergError for an invalid name of a variable, or one that berg sets itself."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+        raise BergError(f"{option} {key!r} is not the name of a variable")
+    if key.startswith(RESERVED):
+        raise BergError(
+            f"{option} {key}: names that begin with {', '.join(RESERVED)} are set by berg"
+        )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of a command that starts machines which are not stored with the job."""
+
+    resume: str | None = option(
+        None,
+        "--resume",
+        RUNS,
+        "Resume a failed or lost job or sweep, or SWEEP/3.",
+        commands=RUN,
+        usual=True,
+        metavar="NAME",
+        complete="names",
+    )
+    new_code: bool = option(
+        False,
+        "--new-code",
+        RUNS,
+        "Use the working tree instead of the code that NAME ran.",
+        commands=JOB,
+    )
+    grid: tuple[str, ...] = option(
+        (),
+        "--grid",
+        SWEEP,
+        "A job per value of {NAME} in CMD; repeatable.",
+        commands=RUN,
+        usual=True,
+        metavar="NAME=V,V…",
+    )
+    tasks: str | None = option(
+        None,
+        "--tasks",
+        SWEEP,
+        "A job per row of a CSV or JSONL file.",
+        commands=RUN,
+        usual=True,
+        metavar="FILE",
+    )
+    params: tuple[str, ...] = option(
+        (),
+        "--param",
+        SWEEP,
+        "With --samples, what to draw from: a|b|c, 0..1, log:1e-5..1e-1, int:1..9.",
+        commands=RUN,
+        metavar="NAME=…",
+    )
+    samples: int | None = option(
+        None,
+        "--samples",
+        SWEEP,
+        "Number of jobs whose values are drawn from --param.",
+        commands=RUN,
+        metavar="N",
+        bounds=(1, math.inf),
+        advice="give 1 or more",
+    )
+    sampler: str = option(
+        "sobol",
+        "--sampler",
+        SWEEP,
+        "How to draw: evenly spread or at random.",
+        commands=RUN,
+        choices=("sobol", "random"),
+    )
+    seed: int | None = option(
+        None,
+        "--seed",
+        SWEEP,
+        "Seed, to draw the same values again.",
+        commands=RUN,
+        metavar="N",
+        bounds=(0, math.inf),
+        advice="give 0 or more",
+    )
+    parallel: int | None = option(
+        None,
+        "--parallel",
+        SWEEP,
+        "Machines for all jobs.  [default: one each]",
+        commands=RUN,
+        usual=True,
+        metavar="N",
+        bounds=(1, math.inf),
+        advice="give 1 or more",
+    )
+    wait: bool = option(
+        False, "--wait", OTHER, "Wait for the end; exit with CMD's exit code.", JOB, usual=True
+    )
+    tail: bool = option(False, "--tail", OTHER, "Follow the log, then as --wait.", JOB, usual=True)
+    dry_run: bool = option(
+        False, "--dry-run", OTHER, "Show the plan and the request, and stop.", usual=True
+    )
+    as_json: bool = option(False, "--json", OTHER, "Print JSON.", usual=True)
