@@ -23,7 +23,7 @@ from pods import cluster
 from traps import Traps
 
 from berg import job, plan, states
-from berg.google import grants, secret
+from berg.google import artifacts, builds, grants, secret
 from berg.google.fetch import side_by_side
 from berg.google.sending import WRITER
 from berg.places import manifest
@@ -37,6 +37,8 @@ EVIL = "ssh-ed25519 AAAAEVIL evil"
 NOT_RUN = "the machine does not run it; FAILED, with the reason"
 SECRETS = "/secretmanager/v1/projects/berg-local/secrets"
 IMAGE = "projects/debian-cloud/global/images/family/debian-12"
+IMAGES = "/v2/berg-local/berg/proj"
+OF_BUILDS = "berg-builder@berg-local.iam.gserviceaccount.com"
 VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another person's account
 
 # What other files of tests try: packs in tests/code/, the port of a tunnel in tests/test_notebook.py,
@@ -327,6 +329,21 @@ def attacks(bucket: str, wheel: str, pack: str) -> dict[str, tuple[str, str, str
             "/container/v1/projects/berg-local/locations/us-central1-a/clusters",
             '{"cluster": {"name": "evil"}}',
         ),
+        "to replace an image that others run": ("PUT", f"{IMAGES}/manifests/latest", "{}"),
+        "to push a layer of an image": ("POST", f"{IMAGES}/blobs/uploads/", ""),
+        "to delete an image": ("DELETE", f"{IMAGES}/manifests/latest", None),
+        "to replace what an image is built from": put(".berg/images/proj-1.tar.gz"),
+        "to write the log of a build": put(".berg/builds/log-1.txt"),
+        "to build as the account that builds images": (
+            "POST",
+            "/cloudbuild/v1/projects/berg-local/locations/us-central1/builds",
+            json.dumps({"serviceAccount": f"projects/berg-local/serviceAccounts/{OF_BUILDS}"}),
+        ),
+        "to give itself that account": (
+            "POST",
+            f"/iam/v1/projects/berg-local/serviceAccounts/{OF_BUILDS}:setIamPolicy",
+            '{"policy": {"bindings": []}}',
+        ),
     }
 
 
@@ -397,6 +414,9 @@ def answers(berg: Berg, name: str, rank: int = 0) -> dict[str, int]:
 @pytest.mark.slow
 def test_what_the_token_may_not(berg, rows, victim, tmp_path):
     berg.allowed += [400, 501]
+    settings = berg.cloud.settings(berg.bucket_name)
+    artifacts.ensure(settings)
+    builds.prepare(settings, print)
     prepare(berg, {})
     submit(berg, "other", "true")
     ended(berg, "other")

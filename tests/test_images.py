@@ -27,6 +27,7 @@ from localcloud.identity.tokens import Tokens
 
 PROJECT = "berg-local"
 REPOSITORY = f"/artifactregistry/v1/projects/{PROJECT}/locations/us-central1/repositories/berg"
+BUILDER = f"berg-builder@{PROJECT}.iam.gserviceaccount.com"
 BOTH = "linux/amd64,linux/arm64"
 SCRATCH = "FROM scratch\nCOPY . /app\n"
 
@@ -49,6 +50,7 @@ def image(berg, podman):
 @pytest.fixture(autouse=True)
 def clean(cloud):
     yield
+    cloud.session.delete(f"{cloud.url}/iam/v1/projects/{PROJECT}/serviceAccounts/{BUILDER}")
     cloud.session.delete(cloud.url + REPOSITORY)
 
 
@@ -367,10 +369,8 @@ def test_the_nodes_of_clusters_that_others_made_read_the_images_too(monkeypatch)
     monkeypatch.setattr(
         "berg.google.artifacts.admit", lambda config, role, say: admitted.append(config)
     )
-    images.admit_readers(Config(service_account="mine@p"), "podman", print)
+    images.admit_readers(Config(service_account="mine@p"), print)
     assert [each.service_account for each in admitted] == ["hers@p", "mine@p"]
-    images.admit_readers(Config(service_account="mine@p"), "cloud", print)
-    assert [each.service_account for each in admitted][2:] == ["hers@p"]
     of_nodes = clusters.as_its_nodes(Config(service_account="mine@p"), {"nodePools": pools[:1]})
     assert of_nodes.service_account == "hers@p", "whoever adds a pool"
 
@@ -520,8 +520,15 @@ def test_cloud_build_builds_from_the_bucket_and_its_log_is_seen(berg, cloud, tmp
     assert [
         name for name in left if name.startswith(".berg/builds/log-")
     ] and ".berg/images" not in str(left)
+    held = cloud.call("GET", f"{REPOSITORY}:getIamPolicy")["bindings"]
+    assert {each["role"].rpartition(".")[2]: each["members"] for each in held} == {
+        "writer": [f"serviceAccount:{BUILDER}"],
+        "reader": [f"serviceAccount:berg-worker@{PROJECT}.iam.gserviceaccount.com"],
+    }
+    assert "Create the service account berg-builder@" in built.stderr
     both = berg("image", "build", "--builder", "cloud", "--push", "--platform", BOTH, "--force")
     assert both.returncode == 0, both.stderr
+    assert "Give it" not in both.stderr, "what it needs is granted once"
     assert set(registry.platforms()) == set(BOTH.split(","))
     gcloud = Gcloud(cloud.url, PROJECT, cloud.session.credentials.token, tmp_path)
     rows = json.loads(gcloud("builds", "list", "--region=us-central1", "--format=json"))
@@ -561,9 +568,9 @@ def test_who_may_not_build_in_the_cloud_is_told(berg, cloud):
     )
     berg.allowed.append(400)
     refused = berg("image", "build", "--builder", "cloud", "--push")
-    mend = f"gcloud storage buckets add-iam-policy-binding gs://{berg.bucket_name} --member serviceAccount:berg-worker@"
+    mend = f"gcloud storage buckets add-iam-policy-binding gs://{berg.bucket_name} --member serviceAccount:berg-builder@"
     assert (
-        f"{mend}{PROJECT}.iam.gserviceaccount.com --role roles/storage.legacyBucketReader\n"
+        f"{mend}{PROJECT}.iam.gserviceaccount.com --role roles/storage.legacyBucketReader "
         in refused.stderr
     )
     assert ".berg/images" not in str(list(berg.objects(".berg/")))

@@ -1,9 +1,14 @@
 """Cloud Build: an image built on Google's machines, from a source in the bucket, its log followed.
 
+Builds act as an account of their own, `berg-builder`, which no job acts as: it may replace images
+that others run.
+
 For one platform, that of Google's machines, docker builds and Cloud Build pushes. For others docker
 gets a builder of its own, which pushes, and the kernel programs that stand for other processors.
 """
 
+import functools
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,7 +17,8 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, grants
+from berg.google import api, artifacts, grants, rights
+from berg.google.grants import Grant
 from berg.google.storage import Bucket
 
 # What builds run, by digest: who can move a tag of theirs would have the build's rights.
@@ -33,12 +39,19 @@ NATIVE = "linux/amd64"
 TIMEOUT, QUEUE = 7200, 1800  # seconds that a build may run, and wait before
 INTERVAL = 2.0  # seconds between two looks at a build
 UNDER_WAY = ("STATUS_UNKNOWN", "PENDING", "QUEUED", "WORKING")
-LOGS = ".berg/builds"
+SOURCES, LOGS = ".berg/images", ".berg/builds"
 PIECE = 1 << 20  # bytes of the log that are read at a time
 LAST = 5  # lines of the log that an error repeats
 ROLE = "roles/cloudbuild.builds.editor"
-# of the bucket of the log, at which Cloud Build looks as the account
+# on the bucket of the log, which Cloud Build reads as the account
 READER = "roles/storage.legacyBucketReader"
+# on objects of the bucket: to read the source, to write the log
+ON_OBJECTS = (("roles/storage.objectViewer", SOURCES), ("roles/storage.objectUser", LOGS))
+
+
+def account(config: Config) -> str:
+    """Return the account that builds act as."""
+    return grants.address(config, "berg-builder")
 
 
 class Forbidden(BergError):
@@ -66,7 +79,6 @@ def run(
     platforms: list[str],
     arguments: list[str],
     source: Path,
-    account: str,
     show: Callable[[str], None],
 ) -> None:
     """Build and push an image from an archive; raises BergError with the last lines of the log if
@@ -75,7 +87,7 @@ def run(
     from google.api_core import exceptions
 
     bucket = Bucket(config)
-    name = f".berg/images/{image.rpartition('/')[2].replace(':', '-')}-{time.time_ns()}.tar.gz"
+    name = f"{SOURCES}/{image.rpartition('/')[2].replace(':', '-')}-{time.time_ns()}.tar.gz"
     bucket.upload(name, source)
     body = {
         "source": {"storageSource": {"bucket": bucket.name, "object": name}},
@@ -85,7 +97,7 @@ def run(
         "queueTtl": f"{QUEUE}s",
         "logsBucket": f"gs://{bucket.name}/{LOGS}",
         "options": {"logging": "GCS_ONLY"},
-        "serviceAccount": f"projects/{config.project}/serviceAccounts/{account}",
+        "serviceAccount": f"projects/{config.project}/serviceAccounts/{account(config)}",
         "tags": ["berg"],
     }
     place = f"projects/{config.project}/locations/{config.region}"
@@ -95,7 +107,7 @@ def run(
             # A repeated request builds the same again, which costs minutes and changes nothing.
             begun = api.call(config, "POST", base, body)["metadata"]["build"]
         except (exceptions.Forbidden, exceptions.BadRequest) as error:
-            raise refusal(config, error, account) from None
+            raise refusal(config, error) from None
         url = f"{base}/{begun['id']}"
         try:
             build, last = follow(config, url, begun["id"], bucket, show)
@@ -151,40 +163,96 @@ def cancel(config: Config, url: str) -> None:
         pass
 
 
-def admit(config: Config) -> bool:
-    """Let the account that builds see the bucket of its log; whether it had no such right.
+def missing(config: Config, look: Callable[..., dict[str, Any]]) -> list[Grant]:
+    """Return what the account that builds lacks, in the order of making."""
+    email = account(config)
+    found = grants.missing_account(config, look, email, "Berg's builds of images")
+    member = f"serviceAccount:{email}"
+    if not grants.is_bound(look(artifacts.policy), artifacts.WRITER, member):
+        command = artifacts.bind_command(config, member, artifacts.WRITER)
+        bind = functools.partial(grants.bind, config, artifacts.policy, artifacts.WRITER, member)
+        found.append(Grant(f"Let it push to the repository {artifacts.REPOSITORY}", command, bind))
+    on_bucket, url = look(grants.bucket_policy), f"gs://{config.bucket}"
+    wanted: list[tuple[str, dict[str, str] | None, str]] = [(READER, None, url)]
+    for role, folder in ON_OBJECTS:
+        expression = rights.is_below(config.bucket, f"{folder}/")
+        condition = {"title": "berg-builder", "expression": expression}
+        wanted.append((role, condition, f"{url}/{folder}/"))
+    for role, given, where in wanted:
+        if not grants.is_bound(on_bucket, role, member, given):
+            limit = (
+                f"'expression={given['expression']},title={given['title']}'" if given else "None"
+            )
+            command = (
+                f"gcloud storage buckets add-iam-policy-binding {url} --member {member} "
+                f"--role {role} --condition={limit}"
+            )
+            bind = functools.partial(grants.bind, config, grants.bucket_policy, role, member, given)
+            found.append(Grant(f"Give it {role} on {where}", command, bind))
+    return found
 
-    Who may not do that is told by the refusal. The project's default account may already.
+
+def prepare(config: Config, say: Callable[[str], None]) -> bool:
+    """Create the account that builds, and give it what it lacks; return whether rights are new.
+
+    Users that may not do that get the commands for an administrator.
+    """
+    look = grants.Look(config)
+    lacking = missing(config, look)
+    if look.refusals:
+        say(f"You may not see what {account(config)} may do ({look.refusals[0]}). Building anyway")
+        return False
+    for each in lacking:
+        say(each.text)
+    is_new = bool(lacking)
+    if refused := grants.make_all(lacking):
+        commands = "\n  ".join(each.gcloud for each in lacking)
+        say(f"You may not do that ({refused}). An administrator can:\n  {commands}")
+        return False
+    return is_new
+
+
+def too_wide(config: Config) -> list[Grant]:
+    """Return the removal of the right to push from accounts of machines: with it a job may replace
+    images that others run.
     """
     from google.api_core import exceptions
 
-    if not config.service_account:
-        return False
     try:
-        return grants.bind(
-            config, grants.bucket_policy, READER, f"serviceAccount:{config.service_account}"
-        )
-    except exceptions.GoogleAPICallError:
-        return False
+        bindings = artifacts.policy(config).get("bindings", [])
+    except (exceptions.Forbidden, exceptions.NotFound):  # no repository, or the API is off
+        return []
+    where = f"--location {config.region} --project {config.project}"
+    command = f"gcloud artifacts repositories remove-iam-policy-binding {artifacts.REPOSITORY}"
+    found = []
+    writers = [each["members"] for each in bindings if each["role"] == artifacts.WRITER]
+    for member in itertools.chain(*writers):
+        if grants.is_ours(config, email := member.partition(":")[2]):
+            text = (
+                f"Take {artifacts.WRITER} on the repository {artifacts.REPOSITORY} from {email}: "
+                "with it a job may replace images that others run"
+            )
+            take = functools.partial(
+                grants.unbind, config, artifacts.policy, artifacts.WRITER, member
+            )
+            what = f"{command} {where} --member {member} --role {artifacts.WRITER}"
+            found.append(Grant(text, what, take))
+    return found
 
 
-def refusal(config: Config, error: Any, account: str) -> BergError:
+def refusal(config: Config, error: Any) -> BergError:
     """Google's refusal of a build, with the next step."""
-    said = api.words(error)
+    said, email = api.words(error), account(config)
     if why := api.refused_to_all(config, error, "Cloud Build", "cloudbuild"):
         return BergError(why)
     if "actAs" in said or "serviceAccountUser" in said:
         return BergError(
-            f"you may not let {account} build. {said} Run: {grants.act_as_command(config, account)}"
+            f"you may not let {email} build. {said} Run: {grants.act_as_command(config, email)}"
         )
-    if "logs bucket" in said:
-        bind = (
-            f"gcloud storage buckets add-iam-policy-binding gs://{config.bucket} --member "
-            f"serviceAccount:{account}"
-        )
+    if "logs bucket" in said or "service account" in said:
+        commands = "\n  ".join(each.gcloud for each in missing(config, lambda *_: {}))
         return Forbidden(
-            f"Cloud Build refused the build: {said}. Somebody who may should run: {bind} --role "
-            f"{READER}"
+            f"Cloud Build refused the build: {said}. An administrator should run:\n  {commands}"
         )
     if error.code == 403:
         bind = (
@@ -192,6 +260,6 @@ def refusal(config: Config, error: Any, account: str) -> BergError:
             f"{grants.person(config)} --role {ROLE}"
         )
         return BergError(
-            f"you may not build with Cloud Build ({said}). Somebody who may should run: {bind}"
+            f"you may not build with Cloud Build ({said}). An administrator should run: {bind}"
         )
     return BergError(f"Cloud Build refused the build: {said}")

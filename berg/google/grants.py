@@ -23,7 +23,7 @@ from berg.google.monitoring import ROLE as MONITORING_ROLE
 from berg.google.rights import MACHINE, RIGHTS, ROLES, Right, role_name
 from berg.google.storage import Bucket
 
-NAME, ROLE = "berg-worker", MACHINE.role
+NAME, TITLE, ROLE = "berg-worker", "Berg's machines", MACHINE.role
 LONGEST_NAME = 30  # characters of an account's name
 # Enough on the bucket, of accounts that berg did not create.
 BUCKET_ROLE = "roles/storage.objectUser"
@@ -98,7 +98,7 @@ def missing(config: Config) -> tuple[list[Grant], str]:
     """
     look = Look(config)
     of_roles = missing_roles(config, look)
-    found = [*missing_account(config, look), *of_roles]
+    found = [*missing_account(config, look, account(config), TITLE), *of_roles]
     found += without_uniform_access(config, look)
     found += missing_bindings(config, look)
     return found, look.refusals[0] if look.refusals else ""
@@ -127,13 +127,29 @@ class Look:
             return {}
 
 
-def missing_account(config: Config, look: Look) -> list[Grant]:
-    email = account(config)
+def make_all(lacking: list[Grant]) -> str:
+    """Make grants, and take each one made out of the list; return why Google refused one."""
+    from google.api_core import exceptions
+
+    try:
+        while lacking:
+            lacking[0].make()
+            lacking.pop(0)
+    except (exceptions.Forbidden, exceptions.BadRequest) as error:
+        # BadRequest: rules of the organization.
+        return api.words(error)
+    return ""
+
+
+def missing_account(
+    config: Config, look: Callable[..., dict[str, Any]], email: str, title: str
+) -> list[Grant]:
+    """Return the creation of an account, if there is none."""
     if look(iam, "GET", f"/serviceAccounts/{email}"):
         return []
     name = email.partition("@")[0]
     command = f"gcloud iam service-accounts create {name} --project {config.project}"
-    make = functools.partial(create_account, config)
+    make = functools.partial(create_account, config, email, title)
     return [Grant(f"Create the service account {email}", command, make)]
 
 
@@ -305,7 +321,8 @@ def person(config: Config) -> str:
     return f"user:{email}" if email else SOMEBODY
 
 
-def create_account(config: Config) -> None:
+def create_account(config: Config, email: str = "", title: str = TITLE) -> None:
+    """Create an account; that of the machines where none is named."""
     from google.api_core import exceptions
 
     try:
@@ -314,13 +331,11 @@ def create_account(config: Config) -> None:
             "POST",
             "/serviceAccounts",
             {
-                "accountId": account(config).partition("@")[0],
-                "serviceAccount": {"displayName": "Berg's machines"},
+                "accountId": (email or account(config)).partition("@")[0],
+                "serviceAccount": {"displayName": title},
             },
         )
-    except (
-        exceptions.Conflict
-    ):  # made by a request whose answer was lost, or by somebody else just now
+    except exceptions.Conflict:  # created by a request whose answer was lost, or by another user
         pass
 
 
@@ -393,6 +408,20 @@ def bind(
 
     has_changed: bool = until_settled(once)
     return has_changed
+
+
+def unbind(config: Config, policy: Callable[..., dict[str, Any]], role: str, member: str) -> None:
+    """Take a role without a condition from a member."""
+
+    def once() -> None:
+        current = policy(config)
+        for each in current["bindings"]:
+            if is_like(each, role, None) and member in each["members"]:
+                each["members"].remove(member)
+        current["bindings"] = [each for each in current["bindings"] if each["members"]]
+        write_policy(config, policy, current)
+
+    until_settled(once)
 
 
 def write_policy(

@@ -49,13 +49,16 @@ class Right:
         """Return the condition of the binding on a bucket, as IAM writes one."""
         if not self.prefixes:
             return None
-        start = f"projects/_/buckets/{bucket}/objects/"
-        parts = [f'resource.name.startsWith("{start}{prefix}")' for prefix in self.prefixes]
+        parts = [is_below(bucket, prefix) for prefix in self.prefixes]
         if self.states:
             begin, end = STATES
-            inside = f'resource.name.startsWith("{start}{begin}")'
-            parts.append(f'({inside} && resource.name.endsWith("{end}"))')
+            parts.append(f'({is_below(bucket, begin)} && resource.name.endsWith("{end}"))')
         return {"title": self.role, "expression": " || ".join(parts)}
+
+
+def is_below(bucket: str, prefix: str) -> str:
+    """Return the condition that an object's name begins with a prefix, as IAM writes one."""
+    return f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")'
 
 
 MACHINE = Right("bergWorker", "Berg's machines", MACHINES, on_bucket=False)
@@ -63,7 +66,7 @@ READ = Right(
     "bergReader",
     "Berg's machines read code, jobs and data",
     ("storage.objects.get",),
-    (".berg/dist/", ".berg/repos/", ".berg/jobs/", ".berg/sweeps/", ".berg/images/", "data/"),
+    (".berg/dist/", ".berg/repos/", ".berg/jobs/", ".berg/sweeps/", "data/"),
 )
 WRITE = Right(
     "bergWriter",
@@ -74,7 +77,6 @@ WRITE = Right(
         ".berg/logs/",
         ".berg/machines/",
         ".berg/folders/",
-        ".berg/builds/",
         ".berg/tmp/",
     ),
     states=True,

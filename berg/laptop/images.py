@@ -28,7 +28,7 @@ from typing import Any
 from berg import BergError, computer, plain, words
 from berg.code import git, requirements, snapshot
 from berg.config import Config, label
-from berg.google import api, artifacts, builds
+from berg.google import artifacts, builds
 from berg.places import gke
 
 PLATFORMS = ("linux/amd64", "linux/arm64")
@@ -125,18 +125,15 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
         )
         BUILDERS[builder](config, this, wanted.push, say)
         if wanted.push:
-            admit_readers(config, builder, say)
+            admit_readers(config, say)
     return image
 
 
-def admit_readers(config: Config, builder: str, say: Say) -> None:
-    """Let the accounts of machines and of clusters' nodes at the images; whoever made a cluster
-    chose the account of its nodes.
+def admit_readers(config: Config, say: Say) -> None:
+    """Let the accounts of machines and of clusters' nodes read the images; the user that made a
+    cluster chose the account of its nodes.
     """
-    readers = {config.service_account, *gke.accounts(config)} - {"", "default"}
-    if builder == "cloud":  # which has let that one at the images already
-        readers.discard(config.service_account)
-    for each in sorted(readers):
+    for each in sorted({config.service_account, *gke.accounts(config)} - {"", "default"}):
         artifacts.admit(replace(config, service_account=each), artifacts.READER, say)
 
 
@@ -447,9 +444,7 @@ def read(file: Path) -> dict[str, Any]:
 
 def cloud(config: Config, this: Build, push: bool, say: Say) -> None:
     """Build with Cloud Build, which pushes."""
-    email = config.service_account or api.call(config, "GET", "")["defaultServiceAccount"]
-    new = [artifacts.admit(config, artifacts.WRITER, say), builds.admit(config)]
-    late = time.monotonic() + LATE if any(new) else 0
+    late = time.monotonic() + LATE if builds.prepare(config, say) else 0
     source = this.dockerfile.with_name("source.tar.gz")
     with tarfile.open(source, "w:gz") as tar:
         tar.add(this.dockerfile, "Dockerfile")
@@ -457,9 +452,7 @@ def cloud(config: Config, this: Build, push: bool, say: Say) -> None:
     show = functools.partial(plain.echo, err=True)
     while True:
         try:
-            return builds.run(
-                config, this.image, this.platforms, this.arguments, source, email, show
-            )
+            return builds.run(config, this.image, this.platforms, this.arguments, source, show)
         except builds.Forbidden as error:
             if time.monotonic() > late:
                 raise

@@ -12,7 +12,7 @@ import click
 
 from berg import BergError, config, credentials, plain, wrapped
 from berg.config import Config
-from berg.google import api, container, grants, offers, rights
+from berg.google import api, builds, container, grants, offers, rights
 from berg.google.storage import Bucket
 from berg.laptop import doctor, readiness
 from berg.places import gke, podaccount
@@ -230,6 +230,7 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
     own = grants.account(settings)
     lacking, refusal = grants.missing(settings)
     acting = replace(settings, service_account=own)
+    lacking += builds.too_wide(acting)
     lacking += podaccount.missing(acting, lambda: gke.if_seen(lambda: container.clusters(acting)))
     if not lacking:
         say(f"{own} has what it needs; nothing was changed")
@@ -240,7 +241,7 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
     if not refusal:
         say("\n".join(grant.text for grant in lacking))
         if yes or click.confirm("Do this?", default=True, err=True):
-            refusal = make_grants(lacking)
+            refusal = grants.make_all(lacking)
             if not refusal:
                 say("Done. Google may take some minutes until it holds everywhere")
                 return own
@@ -261,20 +262,6 @@ def may_use(settings: Config, email: str) -> bool:
         return grants.may_act_as(settings, email)
     except (exceptions.NotFound, exceptions.Forbidden):
         return False
-
-
-def make_grants(lacking: list[grants.Grant]) -> str:
-    """Make grants, and take each one made out of the list; return why Google refused one."""
-    from google.api_core import exceptions
-
-    try:
-        while lacking:
-            lacking[0].make()
-            lacking.pop(0)
-    except (exceptions.Forbidden, exceptions.BadRequest) as error:
-        # BadRequest: rules of the organization.
-        return api.words(error)
-    return ""
 
 
 def say_who_can(settings: Config, own: str, lacking: list[grants.Grant], refusal: str) -> None:

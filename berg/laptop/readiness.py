@@ -18,6 +18,7 @@ from berg.config import Config
 from berg.google import (
     accelerators,
     api,
+    builds,
     container,
     grants,
     networks,
@@ -567,6 +568,7 @@ def check_account(settings: Config) -> list[Finding]:
 def check_own(settings: Config, email: str) -> Finding:
     """Say what the account that berg made lacks."""
     lacking, refusal = grants.missing(settings)
+    lacking += builds.too_wide(settings)
     if refusal:
         return Finding(ACCOUNT, WARNING, f"what {email} may do cannot be seen: {refusal}")
     if lacking:

@@ -17,7 +17,7 @@ from local_gcloud import Gcloud
 
 from berg import BergError
 from berg.config import Config
-from berg.google import grants, rights, secret
+from berg.google import artifacts, grants, rights, secret
 from localcloud.identity.tokens import Tokens
 
 PROJECT = "berg-local"
@@ -331,6 +331,26 @@ def test_a_bucket_with_access_lists_gets_uniform_access_before_conditions(berg, 
     assert done.returncode == 0, done.stderr
     assert f"Turn on uniform access on gs://{berg.bucket_name}" in done.stderr
     assert held(cloud, f"{bucket}/iam{VERSION_3}", "GET") == OF_OBJECTS
+    assert "nothing was changed" in init("-y").stderr
+
+
+def test_accounts_of_machines_that_may_push_images_are_named_and_narrowed(berg, cloud, init):
+    assert init("-y").returncode == 0
+    config, ann = cloud.settings(berg.bucket_name), EMAIL.replace("worker", "worker-ann")
+    artifacts.ensure(config)
+    grants.create_account(config, ann)
+    others = "user:laptop@berg.local"
+    for member in (MEMBER, f"serviceAccount:{ann}", others):
+        grants.bind(config, artifacts.policy, artifacts.WRITER, member)
+    settings = {**saved(berg), "endpoint": cloud.url, "credentials_file": init.file}
+    berg.write_config(**settings)
+    looked = berg("doctor").stdout
+    for email in (EMAIL, ann):
+        assert f"Take {artifacts.WRITER} on the repository berg from {email}" in looked
+    narrowed = init("-y")
+    assert narrowed.returncode == 0, narrowed.stderr
+    (binding,) = artifacts.policy(config)["bindings"]
+    assert binding["members"] == [others], "what others have there stays"
     assert "nothing was changed" in init("-y").stderr
 
 

@@ -69,6 +69,8 @@ class Run:
         place = f"{self.row['logsBucket'].rstrip('/')}/log-{self.row['id']}.txt"
         try:
             bucket, name = self.object(place, "storage.objects.create")
+            if self.cloud.storage.find(bucket, name):
+                self.object(place, "storage.objects.delete")
         except Failed as failed:
             raise Failed("LOGGING_FAILURE", failed.detail) from None
         content = self.cloud.storage.new_content()
