@@ -4,6 +4,7 @@ import configparser
 import contextlib
 import errno
 import os
+import secrets
 import shutil
 import socket
 import sys
@@ -68,17 +69,43 @@ def python(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-I", str(launcher), module, *arguments]
 
 
-def check_free(port: int) -> None:
-    """Raise OSError if somebody listens at a port of this computer.
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file of the user's so that readers find the old content or all of the new.
+
+    A link stays a link, and a file keeps its mode; new files and folders are for their owner alone.
+    """
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    try:
+        new.touch(mode=0o600, exist_ok=False)
+        new.write_bytes(content.encode() if isinstance(content, str) else content)
+        if path.exists():
+            new.chmod(path.stat().st_mode & 0o777)
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def free_port(port: int = 0, host: str = "127.0.0.1") -> int:
+    """Return this port, or for 0 any that is free; raise OSError if another program has it.
 
     MacOS lets a program have a port of 127.0.0.1 that another one has for all addresses, as AirPlay
     has 5000.
     """
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return
-    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    if port:
+        try:
+            socket.create_connection((host, port), 1).close()
+        except OSError:
+            pass
+        else:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    with socket.socket() as probe:
+        if port:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+        return int(probe.getsockname()[1])
 
 
 def folds_names(folder: Path) -> bool:

@@ -287,11 +287,8 @@ def save(values: dict[str, Any]) -> None:
     """Write settings over those in the file, or take out what is None; keys that are not named stay
     as they are.
     """
-    import tempfile
+    from berg import computer
 
     merged = {**read_file(), **values, "_version": VERSION}
     merged = {key: value for key, value in merged.items() if value is not None}
-    home().mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.NamedTemporaryFile("w", dir=path().parent, delete=False) as temporary:
-        temporary.write(json.dumps(merged, indent=2) + "\n")
-    Path(temporary.name).replace(path())
+    computer.write(path(), json.dumps(merged, indent=2) + "\n")

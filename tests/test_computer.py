@@ -77,12 +77,12 @@ def test_a_port_that_somebody_has_for_all_addresses_is_taken():
         airplay.listen()
         port = airplay.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
-            computer.check_free(port)
-        with pytest.raises(BergError, match="Take a free one"):
+            computer.free_port(port)
+        with pytest.raises(BergError, match="to use a free one"):
             board.free_port(port)
         with pytest.raises(BergError, match="choose another"):
             ssh.check_port(f"{port}:localhost:{port}")
-    computer.check_free(port)
+    computer.free_port(port)
 
 
 def test_gcloud_is_named_by_its_whole_path(programs):

@@ -178,7 +178,7 @@ def test_a_sweep_has_its_folder_below_that_of_the_repo(berg):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("gpu-type = t4", ("berg.toml", "line 1", "Mend it there")),
+        ("gpu-type = t4", ("berg.toml", "line 1", "cannot read")),
         ("gpu_type = 't4'", ("berg.toml", "no key 'gpu_type'", "gpu-type")),
         ("num-gpus = '2'", ("'num-gpus' must be a number",)),
         ("num-gpus = 1.5", ("'num-gpus' must be a number",)),

@@ -23,6 +23,7 @@ ROOMS = {
         "gate",
         "computer",
         "launcher",
+        "toml",
     },
     "states": {"states"},
     "plan": {"plan", "spec"},

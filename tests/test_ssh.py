@@ -262,7 +262,7 @@ def test_a_port_that_is_taken_ends_it(box):
         done = box("ssh", "box", "-N", "-L", f"{port}:box:22")
         assert (
             done.returncode == 1
-            and f"berg: port {port} of this computer cannot be had (Address" in done.stderr
+            and f"berg: port {port} of this computer cannot be used (Address" in done.stderr
         )
         done = call(box, "-N", "-L", f"127.0.0.1:{port}:box:22")
     assert done.returncode == 255 and b"Address already in use" in done.stderr

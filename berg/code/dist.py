@@ -12,12 +12,11 @@ import importlib.util
 import io
 import marshal
 import sys
-import tempfile
 import zipfile
 from importlib.metadata import Distribution, distribution
 from pathlib import Path, PurePosixPath
 
-from berg import __version__
+from berg import __version__, computer
 from berg.config import home
 
 # bytecode that is not compared with its source: the wheel's hash vouches for both
@@ -39,20 +38,12 @@ def build_wheel() -> tuple[str, bytes]:
     try:
         content = kept.read_bytes()
     except FileNotFoundError:
-        content = keep(kept, pack(files | bytecode(files)))
+        content = pack(files | bytecode(files))
+        computer.write(kept, content)
         prune(kept.parent)
     digest = hashlib.sha256(content).hexdigest()[:12]
     # A build tag (it must begin with a digit) keeps the name one that pip takes.
     return f"berg-{__version__}-0{digest}-py3-none-any.whl", content
-
-
-def keep(path: Path, content: bytes) -> bytes:
-    """Write a file of berg's own at once, as others may read it meanwhile; return its content."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary:
-        temporary.write(content)
-    Path(temporary.name).replace(path)
-    return content
 
 
 def prune(folder: Path) -> None:

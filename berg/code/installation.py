@@ -10,23 +10,16 @@ import fnmatch
 import json
 import posixpath
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from berg import BergError
+from berg import BergError, toml
 from berg.code import poetrylock, uv, uvlock
 from berg.code.files import Files
 from berg.code.requirement import meets, normal, number, parse
 from berg.job import Installation
 from berg.words import plural, size
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 
 PROJECT, REQUIREMENTS = "pyproject.toml", "requirements.txt"
 VENV = ".venv"
@@ -255,11 +248,7 @@ def load(files: Files, path: str) -> Table:
     """Return a file of TOML, {} if it is not there; raise BergError if it cannot be read."""
     if path not in files.paths:
         return {}
-    try:
-        found: Table = tomllib.loads(files.read(path))
-    except (ValueError, RecursionError) as error:
-        raise BergError(f"{path} cannot be read: {error}") from None
-    return found
+    return toml.parse(files.read(path), path)
 
 
 # --- uv.lock

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 
 import berg
 from berg import BergError, computer
-from berg.code.dist import UNCHECKED, keep
+from berg.code.dist import UNCHECKED
 from berg.config import home
 
 ROOTS = ("click", "GitPython", "google-auth", "google-cloud-storage", "requests")
@@ -85,7 +85,7 @@ def build() -> tuple[str, bytes]:
     if not made.exists():
         if not (files := collect(wanted)):
             return "", b""
-        keep(made, pack(files))
+        computer.write(made, pack(files))
     content = made.read_bytes()
     return f"packages-{hashlib.sha256(content).hexdigest()[:12]}.zip", content
 

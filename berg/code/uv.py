@@ -7,8 +7,8 @@ it. A machine unpacks it when uv is called for the first time (berg/machine/uv.p
 import hashlib
 from dataclasses import dataclass
 
+from berg import computer
 from berg.code import packages
-from berg.code.dist import keep
 from berg.config import home
 
 VERSION = "0.13.9"
@@ -54,7 +54,8 @@ def fetch() -> tuple[str, bytes]:
     kept = home() / "uv" / OF_MACHINES.name
     content = kept.read_bytes() if kept.exists() else b""
     if hashlib.sha256(content).hexdigest() != OF_MACHINES.sha256:
-        content = keep(kept, download(OF_MACHINES, packages.pip()))
+        content = download(OF_MACHINES, packages.pip())
+        computer.write(kept, content)
     return OF_MACHINES.name, content
 
 

@@ -10,13 +10,12 @@ import base64
 import json
 import random
 import re
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from berg import BergError
+from berg import BergError, computer
 from berg import config as settings
 from berg.config import Config
 from berg.google import api, container
@@ -81,12 +80,7 @@ def server_of(config: Config, cluster: dict[str, Any]) -> Server:
     file = ca_file(config, place)
     data = base64.b64decode(certificate)
     if not file.exists() or file.read_bytes() != data:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            dir=file.parent, delete=False
-        ) as temporary:  # other threads write it, too
-            temporary.write(data)
-        Path(temporary.name).replace(file)
+        computer.write(file, data)
     return Server(place, f"https://{cluster['endpoint']}", str(file), has_identity)
 
 

@@ -10,13 +10,12 @@ not ask: who submits their job did.
 
 import contextlib
 import json
-import tempfile
 import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from berg import BergError
+from berg import BergError, computer
 from berg import config as settings
 from berg.config import Config
 from berg.google import api
@@ -48,10 +47,8 @@ def remember(bucket: str, number: str) -> None:
         del numbers[bucket]
     with contextlib.suppress(OSError):  # a home that cannot be written knows nothing
         settings.make_private(file().parent)
-        with tempfile.NamedTemporaryFile("w", dir=file().parent, delete=False) as new:
-            new.write(json.dumps(numbers, indent=2) + "\n")
-        # at once: who read half of it would take any bucket for the one that was meant
-        Path(new.name).replace(file())
+        # Half of it would make any bucket look like the right one.
+        computer.write(file(), json.dumps(numbers, indent=2) + "\n")
 
 
 def about(config: Config) -> dict[str, Any]:

@@ -10,7 +10,6 @@ parts of a GPU.
 """
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from berg import computer
 from berg import config as settings
 from berg.config import Config
 from berg.google import api
@@ -266,17 +266,9 @@ def refresh(config: Config, regions: list[str], service: str = SERVICE) -> str:
     except (exceptions.GoogleAPIError, OSError) as error:  # it did not answer
         return str(error)
     for region, prices in hourly.items():
-        keep(config, Prices(region, time.time(), prices))
+        found = Prices(region, time.time(), prices)
+        computer.write(file_of(config, region), json.dumps(asdict(found)))
     return ""
-
-
-def keep(config: Config, found: Prices) -> None:
-    """Write prices into BERG_HOME, whole or not at all."""
-    file = file_of(config, found.region)
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    new = file.with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps(asdict(found)))
-    new.replace(file)
 
 
 def is_wanted(sku: dict[str, Any]) -> bool:

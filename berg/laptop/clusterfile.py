@@ -13,20 +13,14 @@ of the dataset cache, which berg makes as they are; changes of a pool that is th
 """
 
 import json
-import sys
 import typing
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from berg import BergError
+from berg import BergError, toml
 from berg.google import container
 from berg.laptop.clusters import POOLS_NOT_FOR_JOBS, Wanted, pool_status
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 TOP = ("name", "zone", "pools")
 KEYS = {each.name.replace("_", "-"): each.name for each in fields(Wanted) if each.name != "zone"}
@@ -35,8 +29,8 @@ KEYS = {each.name.replace("_", "-"): each.name for each in fields(Wanted) if eac
 def read(file: str) -> tuple[str, list[Wanted]]:
     """Return a cluster's name and its pools; raise BergError for a file that does not say them."""
     try:
-        values = tomllib.loads(Path(file).read_text())
-    except (OSError, ValueError) as error:
+        values = toml.parse(Path(file).read_text(), file)
+    except (OSError, UnicodeDecodeError) as error:
         raise BergError(f"cannot read {file}: {error}") from None
     check_keys(file, values, TOP)
     name, zone, pools = values.get("name"), values.get("zone"), values.get("pools")

@@ -7,18 +7,12 @@ where other GPUs are asked for. The plan says what came from where.
 """
 
 import os
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from berg import BergError, config
+from berg import BergError, config, toml
 from berg.spec import JobSpec, rows
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROWS = rows(JobSpec)
 TYPES: dict[str, Any] = {each.name: each.type for each in fields(JobSpec)}
@@ -57,12 +51,11 @@ def find(folder: Path) -> tuple[dict[str, Any], str]:
 
 def read(file: Path) -> dict[str, Any]:
     try:
-        table: dict[str, Any] = tomllib.loads(file.read_text())
-        return table
+        return toml.parse(file.read_text(), str(file))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise BergError(f"cannot read {file}: {error}. Mend it there") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BergError(f"cannot read {file}: {error}") from None
 
 
 def check(file: Path, key: str, value: Any) -> None:

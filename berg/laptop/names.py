@@ -4,13 +4,12 @@ the network.
 BERG_HOME/names   a line each: NAME [live] [sweep JOBS]
 """
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
-from berg import config, job
+from berg import computer, config, job
 
 MOST = 5_000  # names
 
@@ -36,16 +35,9 @@ def remember(named: list[tuple[str, str]], live: set[str], is_all: bool = True) 
     try:
         if not is_all:
             lines += islice(others(kept), max(0, MOST - len(kept)))
-        write(sorted(lines))
+        computer.write(file(), "".join(sorted(lines)))
     except OSError:
         pass  # completion is a comfort
-
-
-def write(lines: Iterable[str]) -> None:
-    """Write the file at once: a shell may read it meanwhile, and another command write it."""
-    with tempfile.NamedTemporaryFile("w", dir=file().parent, delete=False) as new:
-        new.write("".join(lines))
-    Path(new.name).replace(file())
 
 
 def others(known: set[str]) -> list[str]:
@@ -66,6 +58,6 @@ def forget(names: Iterable[str]) -> None:
         left = [
             line for line in file().read_text().splitlines() if line.split()[:1][0] not in names
         ]
-        write(f"{line}\n" for line in left)
+        computer.write(file(), "".join(f"{line}\n" for line in left))
     except (OSError, IndexError):
         pass

@@ -13,7 +13,6 @@ import functools
 import html
 import re
 import secrets
-import socket
 import subprocess
 import tempfile
 import threading
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from berg import BergError, gate
+from berg import BergError, computer, gate
 from berg.config import Config
 from berg.laptop import ssh
 from berg.laptop.ssh import Say, Target
@@ -134,14 +133,11 @@ def server_from(data: bytes) -> Server:
 
 def free_address() -> tuple[str, int]:
     """Return a random address of this computer's loopback, and a port that is free there now."""
-    with socket.socket() as probe:
-        host = ".".join(["127", *(str(1 + secrets.randbelow(254)) for _ in range(3))])
-        try:
-            probe.bind((host, 0))
-        except OSError:
-            host = "127.0.0.1"
-            probe.bind((host, 0))
-        return host, int(probe.getsockname()[1])
+    host = ".".join(["127", *(str(1 + secrets.randbelow(254)) for _ in range(3))])
+    try:
+        return host, computer.free_port(host=host)
+    except OSError:  # macOS has 127.0.0.1 alone
+        return "127.0.0.1", computer.free_port()
 
 
 def wait_for_tunnel(tunnel: "subprocess.Popen[str]", target: Target) -> None:

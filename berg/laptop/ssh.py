@@ -423,16 +423,13 @@ def check_port(forward: str) -> None:
     port = forward.partition(":")[0]
     if forward.count(":") != 2 or not port.isdigit() or int(port) > 65535:
         return  # ssh knows more forms, and what is wrong with them
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            computer.check_free(int(port))
-            probe.bind(("127.0.0.1", int(port)))
-        except OSError as error:
-            raise BergError(
-                f"port {port} of this computer cannot be had ({error.strerror}): choose another, "
-                f"as in -L 1{forward}"
-            ) from None
+    try:
+        computer.free_port(int(port))
+    except OSError as error:
+        raise BergError(
+            f"port {port} of this computer cannot be used ({error.strerror}): choose another, "
+            f"as in -L 1{forward}"
+        ) from None
 
 
 def options(config: Config, target: Target) -> list[str]:

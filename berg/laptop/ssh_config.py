@@ -15,7 +15,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from berg import BergError, places
+from berg import BergError, computer, places
 from berg import config as settings
 from berg.config import Config
 from berg.google.instances import vouched
@@ -69,11 +69,10 @@ def write_config(config: Config, say: Say) -> list[str]:
     Those that cannot be logged in to yet are left out, and named to `say`.
     """
     targets = targets_of_mine(config, say)
-    config_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     others = {target.machine: of_all_hosts(target.machine) for target in targets}
     entries = ["# Written by `berg ssh-config`; your own entries belong to ~/.ssh/config.\n"]
     entries += [config_entry(config, target, others[target.machine]) for target in targets]
-    replace(config_file(), "\n".join(entries))
+    computer.write(config_file(), "\n".join(entries))
     warn(sorted({each for found in others.values() for each in found}), say)
     return [target.machine for target in targets]
 
@@ -155,16 +154,5 @@ def include() -> None:
     host only.
     """
     file = user_config()
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     there = file.read_text() if file.exists() else ""
-    replace(file, f"{include_line()}\n\n{there}")
-
-
-def replace(file: Path, text: str) -> None:
-    """Write a file for its owner's eyes at once; one that is a link stays a link."""
-    file = file.resolve()
-    new = file.with_name(f"{file.name}.berg-new")
-    new.touch(mode=0o600)
-    new.write_text(text)
-    new.chmod(file.stat().st_mode & 0o777 if file.exists() else 0o600)
-    new.replace(file)
+    computer.write(file, f"{include_line()}\n\n{there}")

@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from berg import BergError, config, job
+from berg import BergError, computer, config, job
 from berg.google import api
 from berg.google.storage import Bucket
 from berg.job import Job, State
-from berg.machine import boot, cluster, kineto, logins, profile, usage
+from berg.machine import boot, cluster, kineto, logins, usage
 from berg.machine.command import GRACE, MAX_FAILURES, Runner, Runs, end_process
 from berg.machine.host import COMING, host_of
 from berg.machine.mirrors import mirrors_of
@@ -74,7 +74,7 @@ class Attempt:
         self.reachable = threading.Thread()
         self.waited_last = 0.0  # seconds since the job was submitted, or its last machine went
         self.begins_here = True  # this disk has no files of the job's yet
-        self.profiler_port = profile.free_port()  # of the server that the command may start
+        self.profiler_port = computer.free_port(host="")  # of the server that the command may start
         self.kineto: kineto.Desk | None = None
         self.loss = ""  # of a machine of the job, in words, for which the attempt is over
         self.is_installed = False  # what its repo needs

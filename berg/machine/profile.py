@@ -36,14 +36,6 @@ WHEN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 taking = threading.Lock()
 
 
-def free_port() -> int:
-    """A port for the command's profiler server."""
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def asked(name: str, attributes: dict[str, str]) -> dict[str, str]:
     """The profiles of a job that a machine's metadata asks for: their times, and how many seconds
     each takes.

@@ -17,7 +17,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import time
 from importlib.util import find_spec
@@ -207,7 +206,7 @@ def start(folder: Path, port: int) -> tuple[subprocess.Popen[bytes], str]:
     """
     program = find_program(folder)
     if port:
-        check_port(port)
+        free_port(port)
     log = folder.with_name(f"{folder.name}.log")
     words = [*program, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
@@ -258,7 +257,7 @@ def start_on(
     its terminal goes.
     """
     target = ssh.find_target(config, machine, say)
-    port, there = free_port(port), free_port()
+    port, there = free_port(port), computer.free_port()
     options = ["-tt", "-L", f"127.0.0.1:{port}:127.0.0.1:{there}", "-o", "ExitOnForwardFailure=yes"]
     words = [THERE, "tensorboard", "--port", str(there), "--", *names]
     command = ssh.command(config, target, options, [shlex.join(words)])
@@ -274,28 +273,14 @@ def last_line(folder: Path) -> str:
     return f"{lines[-1]} (all it said: {log})"
 
 
-def free_port(port: int = 0) -> int:
-    """That port, or any; raises BergError if another program has it. Only ssh takes it then, which
-    ends where another program was quicker.
-    """
-    if port:
-        check_port(port)
-        return port
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def check_port(port: int) -> None:
-    """Raise BergError if another program has a port."""
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            computer.check_free(port)
-            listener.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise BergError(
-                f"port {port} cannot be had: {error.strerror}. Take a free one: leave --port out"
-            ) from None
+def free_port(port: int) -> int:
+    """Return this port, or for 0 a free one; raise BergError if another program has it."""
+    try:
+        return computer.free_port(port)
+    except OSError as error:
+        raise BergError(
+            f"port {port} cannot be used: {error.strerror}. Leave --port out to use a free one"
+        ) from None
 
 
 def key(names: tuple[str, ...]) -> str:

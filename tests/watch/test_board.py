@@ -244,7 +244,7 @@ server.serve_forever()
 def test_another_user_who_is_quicker_at_the_port_is_not_shown(tmp_path, monkeypatch):
     """That user takes the port after berg looked and before TensorBoard has it."""
     pytest.importorskip("tensorboard")
-    monkeypatch.setattr(board, "check_port", lambda port: None)
+    monkeypatch.setattr(board, "free_port", lambda port: port)
     command = ["/usr/bin/python3", "-c", LISTEN]
     as_other = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **as_other) as other:
@@ -284,7 +284,7 @@ def test_a_port_that_another_program_has_is_not_shown_as_tensorboard(berg, file)
         done = berg("tensorboard", "one", "--port", str(port))
     assert done.returncode == 1 and done.stdout == ""
     assert (
-        f"port {port} cannot be had: Address already in use. Take a free one: leave --port out"
+        f"port {port} cannot be used: Address already in use. Leave --port out to use a free one"
         in done.stderr
     )
 
