@@ -4,7 +4,6 @@ import configparser
 import contextlib
 import errno
 import os
-import secrets
 import shutil
 import socket
 import sys
@@ -76,7 +75,7 @@ def write(path: Path, content: str | bytes) -> None:
     """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    new = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
     try:
         new.touch(mode=0o600, exist_ok=False)
         new.write_bytes(content.encode() if isinstance(content, str) else content)

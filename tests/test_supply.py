@@ -25,6 +25,7 @@ KNOWN = {
     "requests",
     "tomli",
     "watchfiles",
+    "websocket-client",
 }
 BY_NAME = {"py-spy"}  # what machines install beside
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/*.md")]

@@ -3,7 +3,7 @@
 A request is repeated while that may help, as retry.py says: after as long as the server asks for,
 and after a change that met another one.
 
-Not covered: watches; who waits asks again every second or so. Proxies, for what podexec.py does.
+Not covered: watches; who waits asks again every second or so.
 """
 
 import base64
