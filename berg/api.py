@@ -132,7 +132,7 @@ class Job:
 
 @contextlib.contextmanager
 def explained(settings: Config) -> Iterator[None]:
-    """Errors of Google's libraries as BergError, with a sentence and the next step."""
+    """Raise errors of Google's as BergError, with a sentence and the next step."""
     try:
         yield
     except BergError:

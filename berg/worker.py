@@ -24,7 +24,7 @@ from pathlib import Path
 import click
 
 from berg import BergError, job
-from berg.google import api, paths, secret
+from berg.google import http, paths, secret
 from berg.job import STOPPED, State
 from berg.machine import (
     boot,
@@ -94,7 +94,7 @@ def run(attempt: Attempt) -> None:
             attempt.machine.insist_on_deletion(is_refused=bool(attempt.state.undeleted))
         return
     signal.signal(signal.SIGTERM, lambda *_: attempt.stop(SHUT_DOWN))
-    api.notify = attempt.say
+    http.notify = attempt.say
     try:
         ending = ending_of_phases(attempt)
     except Ended as error:
@@ -622,7 +622,7 @@ def main() -> None:
     \b
     berg-worker run digits-1121-0930-x7k
     """
-    api.forbidden_passes_until = time.monotonic() + boot.FORBIDDEN_SECONDS
+    http.forbidden_passes_until = time.monotonic() + boot.FORBIDDEN_SECONDS
 
 
 @main.command(name="run")

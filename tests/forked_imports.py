@@ -6,14 +6,11 @@ import collections.abc
 import gc
 import importlib
 import pkgutil
-import sys
 
 import forked_call  # noqa: F401 (what each process begins with)
 
 import berg
 
-# Kept away until Compute Engine's client needs it, as berg's main() does.
-sys.modules.setdefault("grpc", None)  # type: ignore[arg-type]
 for name in ("git", "google.auth.transport.requests", "google.cloud.storage"):
     importlib.import_module(name)
 for module in pkgutil.walk_packages(berg.__path__, "berg."):

@@ -468,7 +468,7 @@ def everything(berg: Berg) -> dict[str, Any]:
         found[kind] = sorted(each["selfLink"] for each in items)
     secrets = call("GET", "/secretmanager/v1/projects/berg-local/secrets").get("secrets", [])
     found["secrets"] = sorted(each["name"] for each in secrets)
-    found["policy of the bucket"] = berg.bucket.bucket.get_iam_policy().bindings
+    found["policy of the bucket"] = berg.bucket.ask("GET", "/iam")["bindings"]
     policy = call("POST", "/cloudresourcemanager/v1/projects/berg-local:getIamPolicy", POLICY_3)
     found["policy of the project"] = policy.get("bindings", [])
     return found

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from google.api_core import exceptions
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from memory_bucket import Memory
@@ -25,7 +24,7 @@ from memory_bucket import Memory
 import berg
 from berg import BergError, cli, config, gce, job, plain
 from berg.commands.terminal import complete_names, complete_zones
-from berg.google import api, mirror, owner
+from berg.google import api, http, mirror, owner
 from berg.laptop import launch
 from berg.plan import Offer
 from berg.watch import serve
@@ -219,7 +218,7 @@ OURS = ("berg_results/out/", "berg_results/lr/results.csv", "berg_results/other/
 def nothing(config: Any, method: str, path: str, *_: Any, **__: Any) -> dict[str, Any]:
     """Compute Engine without a machine, a cluster or a secret."""
     if method == "DELETE" or "clusters/" in path or "Guest" in path:
-        raise exceptions.NotFound("nothing is there")
+        raise http.NotFound("nothing is there")
     return {"status": "DONE", "defaultServiceAccount": "1-compute@x"}
 
 

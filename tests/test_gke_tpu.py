@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_for
-from google.api_core import exceptions
 from local_kube import PLACE
 from pods import alive, cluster
 
 from berg import BergError
-from berg.google import api, container, tpu_nodes, tpus
+from berg.google import api, container, http, tpu_nodes, tpus
 from berg.laptop import clusterfile, clusters
 
 ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
@@ -177,7 +176,7 @@ NAMED = {"policyName": "there", "tpuTopology": "2x2x4"}
 def test_a_slice_of_ironwood_names_its_workload_policy(cloud, kube, placement, words):
     settings = cloud.settings("any")
     body = tpus.policy("there", "2x2x4", "a test's")
-    with contextlib.suppress(exceptions.Conflict):
+    with contextlib.suppress(http.Conflict):
         api.write(settings, "/regions/us-central1/resourcePolicies", body)
     wanted = tpu_pool(IRONWOOD, placementPolicy=placement, locations=["us-central1-c"])
     wanted["config"]["diskType"] = "hyperdisk-balanced"

@@ -1291,7 +1291,7 @@ def test_what_decompresses_to_gigabytes_stays_as_small_as_it_is(berg, rows, tmp_
     bomb = gzip.compress(bytes(500 << 20))
     record(berg, "done")
     for name in BOMBS.values():
-        blob = berg.bucket.bucket.blob(name)
+        blob = berg.bucket.client.bucket(berg.bucket.name).blob(name)
         blob.content_encoding = "gzip"
         blob.upload_from_string(bomb)
     for words in (

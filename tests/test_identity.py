@@ -158,7 +158,7 @@ def test_who_may_give_no_rights_in_the_cluster_is_admitted_by_who_may(
     berg, kube, cloud, settings, monkeypatch
 ):
     said = []
-    monkeypatch.setattr("berg.google.api.notify", said.append)
+    monkeypatch.setattr("berg.google.http.notify", said.append)
     server = gke.connect(settings, PLACE)
     her = somebody(berg, cloud, *RIGHTS, "roles/container.developer")
     bob = replace(settings, user="bob", credentials_file=her["BERG_CREDENTIALS_FILE"])

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from berg import cli, job, places, states
+from berg.google import http
 from berg.google.storage import Bucket
 from berg.inventory import Machine
 from berg.job import State, Summary
@@ -264,9 +265,7 @@ def test_who_may_not_write_lists_as_well(bucket, settings, cloud):
 
 
 def test_without_a_bucket_there_is_the_error_that_names_it(settings):
-    from google.api_core import exceptions
-
-    with pytest.raises(exceptions.NotFound):
+    with pytest.raises(http.NotFound):
         recent.look(replace(settings, bucket="no-such-bucket-of-berg"), ME, 20)
 
 

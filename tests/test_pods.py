@@ -360,7 +360,7 @@ def test_pods_of_an_older_cluster_keep_their_account_until_an_administrator_narr
 ):
     """Who may give no rights in the cluster goes on; the wide rights go with the last of its Jobs."""
     said = []
-    monkeypatch.setattr("berg.google.api.notify", said.append)
+    monkeypatch.setattr("berg.google.http.notify", said.append)
     settings = cloud.settings(berg.bucket_name)
     server = gke.connect(settings, "us-central1-a/verbs")
     about = {"name": manifest.WIDE_ACCOUNT}

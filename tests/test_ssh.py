@@ -18,11 +18,10 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import Berg, commit, git, wait_for
-from google.api_core import exceptions
 
 from berg import BergError, gate, gce
 from berg.config import Config
-from berg.google import instances, storage
+from berg.google import http, instances, storage
 from berg.inventory import Machine
 from berg.laptop import ssh, ssh_config
 from berg.places import gke
@@ -579,7 +578,7 @@ def machine_that_told(monkeypatch, told: dict[str, str], record: bytes | None = 
 
     def call(config: Config, method: str, path: str) -> dict:
         if not items:
-            raise exceptions.NotFound("")
+            raise http.NotFound("")
         return {"queryValue": {"items": items}}
 
     bucket = SimpleNamespace(

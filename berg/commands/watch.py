@@ -12,6 +12,7 @@ import click
 from berg import BergError, config, plain
 from berg.commands.results import exit_code
 from berg.commands.terminal import complete_names, json_option, name_argument, say
+from berg.google import http
 
 if TYPE_CHECKING:
     import subprocess
@@ -102,15 +103,13 @@ def look_again(settings: config.Config, names: list[str]) -> "list[Entry]":
     them.
     """
     import requests
-    from google.api_core import exceptions
     from google.auth import exceptions as auth
 
     try:
         return look_at(settings, names)
     except (
         auth.TransportError,
-        exceptions.RetryError,
-        exceptions.ServerError,
+        http.RetryError,
         requests.RequestException,
     ) as error:
         from berg.google.explain import explain
@@ -206,7 +205,7 @@ def look(settings: config.Config, names: list[str]) -> list[Row]:
     from berg.watch import usage
 
     bucket = Bucket(settings)
-    _ = bucket.client  # before threads want it
+    _ = settings.credentials  # before threads want it
 
     def read(entry: "Entry") -> list[Row]:
         samples = usage.read(bucket, entry.name, HISTORY)

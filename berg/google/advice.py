@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from berg.config import Config
-from berg.google import api
+from berg.google import api, http
 from berg.google.accelerators import TPU_FAMILIES, Shape
 
 
@@ -100,12 +100,10 @@ def preempted(config: Config, shape: Shape, zone: str) -> float | None:
 
 def ask(config: Config, zone: str, what: str, body: dict[str, Any]) -> dict[str, Any]:
     """Return an answer of Google's about the region of a zone; {} if it gives none."""
-    from google.api_core import exceptions
-
     region = zone.rpartition("-")[0]
     try:
         return api.call(config, "POST", f"/regions/{region}/advice/{what}", body)
-    except exceptions.GoogleAPICallError:
+    except http.GoogleError:
         return {}
 
 

@@ -5,19 +5,16 @@ Waiting is a request of berg's own, too: google-cloud-compute asks Google's own 
 operation, whatever endpoint it was given.
 """
 
-import functools
-import math
 import re
 import time
 import uuid
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from berg import BergError, plain
 from berg.config import Config
-from berg.google.retry import is_transient, status_of
+from berg.google import http
 
 # What a failed create blocks; whatever is not named here blocks only itself and is told to the
 # user.
@@ -53,12 +50,6 @@ QUOTA_PROJECT = re.compile(r"requires a quota project|in project 764086051850 ")
 OFF_API = re.compile(r"apis/api/([a-z]+\.googleapis\.com)/overview")
 ENABLING = 180  # seconds until an API that was enabled answers
 LOOKS, CHANGES = 30, 150  # seconds for an answer; a wait for an operation takes two minutes
-SLOW = 5  # seconds of trying again, after which people hear of it: here, and on machines in the log
-notify: Callable[[str], None] = functools.partial(plain.echo, err=True)
-told: dict[str, float] = {}  # what was said, and when: several requests at a time wait for the same
-# time.monotonic() until which 403 may pass, in a process of a machine: what was granted a moment
-# ago counts after minutes. On a laptop it is for a person to mend.
-forbidden_passes_until = -math.inf
 
 
 class Denied(BergError):
@@ -107,111 +98,9 @@ class OperationFailed(BergError):
         return f"{self.message} ({self.code})" if self.code else self.message
 
 
-def retrying() -> Any:
-    """Return the retry of every request here: what retry.py names, with jitter, for 90 s.
-
-    Too many requests in a minute are a 403 at Compute Engine; with the next minute they are allowed
-    again.
-    """
-
-    def passes(error: BaseException) -> bool:
-        too_fast = status_of(error) == 403 and reason(error) == "rateLimitExceeded"
-        return too_fast or is_transient(error)
-
-    return patient(passes, 90, "Google Cloud", initial=0.5, maximum=15)
-
-
-def patient(
-    passes: Callable[[BaseException], bool],
-    seconds: float,
-    what: str,
-    forbidden: bool = True,
-    **pauses: float,
-) -> Any:
-    """The retry of one call: for so long what passes, and if `forbidden`, 403 for as long as that
-    may pass.
-
-    While 403 does not, it is good for calls one after the other, too. Google's own is imported with
-    the first error: most commands see none, and it brings protobuf and asyncio.
-    """
-    began = time.monotonic()
-    until = forbidden_passes_until if forbidden else -math.inf
-
-    def predicate(error: Exception) -> bool:
-        if status_of(error) == 403 and time.monotonic() < until:
-            return True
-        return passes(error) and (longest == seconds or time.monotonic() < began + seconds)
-
-    longest = max(seconds, until - began)
-    on_error = tell_if_slow(what)
-
-    def decorate(ask: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(ask)
-        def asked(*given: Any, **options: Any) -> Any:
-            try:
-                return ask(*given, **options)
-            except Exception as error:
-                first = error
-            from google.api_core import retry
-
-            errors = [first]
-
-            def again() -> Any:
-                if errors:
-                    raise errors.pop()
-                return ask(*given, **options)
-
-            make: Any = retry.Retry  # it has no types
-            return make(predicate, timeout=longest, on_error=on_error, **pauses)(again)()
-
-        return asked
-
-    return decorate
-
-
-def tell_if_slow(what: str) -> Callable[[Exception], None]:
-    """Return what a retry calls with each error: after a while it says what it waits for."""
-    began = time.monotonic()
-
-    def on_error(error: Exception) -> None:
-        nonlocal began
-        if time.monotonic() - began > SLOW:
-            began = math.inf
-            why = (
-                words(error)
-                if getattr(error, "message", "")
-                else f"no connection ({type(error).__name__})"
-            )
-            late = (
-                "; rights that were granted just now take minutes"
-                if getattr(error, "code", 0) == 403
-                else ""
-            )
-            minutes, now = "15" if late else "two", time.time()
-            sentence = (
-                f"Waiting for {what}, and trying again for up to {minutes} minutes: {why}{late}"
-            )
-            if (before := told.setdefault(sentence, now)) == now or now - before > 120:
-                told[sentence] = now
-                notify(sentence)
-
-    return on_error
-
-
 def advise(message: str) -> str:
     """What to do about what Google says, if that is known."""
     return next((advice for said, advice in ADVICE.items() if re.search(said, message)), "")
-
-
-def words(error: Any) -> str:
-    """What Google says in an error, without the request."""
-    return re.sub(r"^[A-Z]+ https?://\S+: ", "", error.message).rstrip(".")
-
-
-def reason(error: Any) -> str:
-    """Google's one word for what was wrong with a request."""
-    errors = getattr(error, "errors", None)
-    return errors[0].get("reason", "") if errors else ""
 
 
 def is_off(error: Any) -> bool:
@@ -228,14 +117,12 @@ def when_on(config: Config, ask: Callable[[], Any]) -> Any:
 
     Raises Google's refusal if the API is off, or does not answer in ENABLING seconds.
     """
-    from google.api_core import exceptions
-
     until = time.monotonic() + ENABLING
     is_told = False
     while True:
         try:
             return ask()
-        except exceptions.Forbidden as error:
+        except http.Forbidden as error:
             if time.monotonic() > until or not was_enabled(config, error):
                 raise
         if not is_told:
@@ -246,15 +133,13 @@ def when_on(config: Config, ask: Callable[[], Any]) -> Any:
 
 def was_enabled(config: Config, error: Any) -> bool:
     """Return whether the API that a request was refused for is on by what Service Usage says."""
-    from google.api_core import exceptions
-
     named = OFF_API.search(error.message)
     if not named or not is_off(error):
         return False
     url = f"{config.service_url('serviceusage')}/v1/projects/{config.project}/services/{named[1]}"
     try:
         return call(config, "GET", url).get("state") == "ENABLED"
-    except (exceptions.Forbidden, exceptions.NotFound):
+    except (http.Forbidden, http.NotFound):
         return False
 
 
@@ -294,30 +179,28 @@ def call(
     **query: Any,
 ) -> dict[str, Any]:
     """One request below the project, or to a whole address; raises
-    google.api_core.exceptions.GoogleAPICallError.
+    http.GoogleError.
 
     Every method used here may be repeated: reads, and writes that carry a requestId or a
     fingerprint.
     """
-
-    patience = LOOKS if method == "GET" else CHANGES
+    url = path if path.startswith("http") else config.compute_url(project) + path
+    timeout = LOOKS if method == "GET" else CHANGES
 
     def once() -> dict[str, Any]:
-        url = path if path.startswith("http") else config.compute_url(project) + path
-        response = config.session.request(
-            method, url, params=query or None, json=body, timeout=(10, patience)
-        )
-        if "Date" in response.headers:
-            date = parsedate_to_datetime(response.headers["Date"])
-            config.clock_is_behind = date.timestamp() - time.time()
-        if response.status_code >= 400:
-            from google.api_core import exceptions
+        answer = http.send(config, method, url, timeout, params=query or None, json=body)
+        return answer.json() if answer.content else {}
 
-            raise exceptions.from_http_response(response)  # type: ignore[no-untyped-call]
-        return response.json() if response.content else {}
-
-    answer: dict[str, Any] = retrying()(once)()
+    answer: dict[str, Any] = http.retrying()(once)()
     return answer
+
+
+def storage_url(config: Config) -> str:
+    return config.endpoint or "https://storage.googleapis.com"
+
+
+def buckets_url(config: Config) -> str:
+    return f"{storage_url(config)}/storage/v1/b"
 
 
 def now(config: Config) -> float:
@@ -366,20 +249,18 @@ def wait(config: Config, operation: dict[str, Any]) -> None:
 
 def delete(config: Config, path: str, wait_for_it: bool = False) -> None:
     """Delete what is at a path below the project; what is gone already is fine."""
-    from google.api_core import exceptions
-
     try:
         try:
             operation = call(config, "DELETE", path, requestId=str(uuid.uuid4()))
-        except exceptions.BadRequest as error:  # somebody else is deleting it
-            if reason(error) != "resourceNotReady":
+        except http.BadRequest as error:  # somebody else is deleting it
+            if error.reason != "resourceNotReady":
                 raise
             while wait_for_it and call(config, "GET", path, fields="name"):
                 time.sleep(0.5)
             return
         if wait_for_it:
             wait(config, operation)
-    except exceptions.NotFound:
+    except http.NotFound:
         pass
 
 

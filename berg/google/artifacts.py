@@ -10,7 +10,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, grants
+from berg.google import api, grants, http
 
 REPOSITORY = "berg"
 READER, WRITER = "roles/artifactregistry.reader", "roles/artifactregistry.writer"
@@ -45,23 +45,19 @@ def ask(
 
 def ensure(config: Config) -> bool:
     """Make the repository if there is none; return whether it was made. Raises BergError."""
-    from google.api_core import exceptions
-
     try:
         ask(config, "GET", f"/repositories/{REPOSITORY}")
         return False
-    except exceptions.NotFound:
+    except http.NotFound:
         pass
-    except exceptions.Forbidden as error:
+    except http.Forbidden as error:
         raise refusal(config, error, "see") from None
     body = {"format": "DOCKER", "description": "Images of berg's jobs", "labels": {"berg": "1"}}
     try:
         operation = ask(config, "POST", "/repositories", body, repositoryId=REPOSITORY)
-    except (
-        exceptions.Conflict
-    ):  # made by a request whose answer was lost, or by somebody else just now
+    except http.Conflict:  # made by a request whose answer was lost, or by somebody else just now
         return False
-    except exceptions.Forbidden as error:
+    except http.Forbidden as error:
         raise refusal(config, error, "make") from None
     end = time.monotonic() + PATIENCE
     while not operation.get("done"):
@@ -82,7 +78,7 @@ def ensure(config: Config) -> bool:
 
 def refusal(config: Config, error: Any, verb: str) -> BergError:
     """Google's 403 with the next step."""
-    said, where = api.words(error), f"--location {config.region} --project {config.project}"
+    said, where = http.words(error), f"--location {config.region} --project {config.project}"
     if why := api.refused_to_all(config, error, "Artifact Registry", "artifactregistry"):
         return BergError(why)
     create = f"gcloud artifacts repositories create {REPOSITORY} --repository-format docker {where}"
@@ -125,25 +121,21 @@ def admit(config: Config, role: str, say: Callable[[str], None]) -> bool:
 
     Who may not do that is told who else does what. The project's default account may already.
     """
-    from google.api_core import exceptions
-
     if not config.service_account:
         return False
     member = f"serviceAccount:{config.service_account}"
     try:
         return grants.bind(config, policy, role, member)
-    except exceptions.GoogleAPICallError as error:
-        say(f"Pods may not be let at the image ({api.words(error)}). Somebody who may should run:")
+    except http.GoogleError as error:
+        say(f"Pods may not be let at the image ({http.words(error)}). Somebody who may should run:")
         say(f"  {bind_command(config, member, role)}")
         return False
 
 
 def digest(config: Config, name: str, tag: str) -> str:
     """The digest of the image that has a tag; "" if none has."""
-    from google.api_core import exceptions
-
     try:
         found = ask(config, "GET", f"/repositories/{REPOSITORY}/packages/{name}/tags/{tag}")
-    except exceptions.NotFound:
+    except http.NotFound:
         return ""
     return api.last_part(found["version"])

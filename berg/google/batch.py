@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from berg.config import Config
-from berg.google import api, owner
+from berg.google import api, http, owner
 
-API = "https://storage.googleapis.com"
 MOST = 100  # calls in one batch
 BOUNDARY = "berg-5b0f6d2c9e7a4c1f8d3b6a4e2c1d0f97"
 ABSENT = 404
@@ -21,7 +20,7 @@ REFUSED = 412  # the object is at another generation
 def about(config: Config, names: list[str], fields: str) -> list[dict[str, Any] | None]:
     """Return what the bucket says of at most MOST objects, None for those that are not there.
 
-    Raises google.api_core.exceptions.GoogleAPICallError.
+    Raises GoogleError.
     """
     answers = ask(config, [f"GET {path_of(config, name)}?fields={fields}" for name in names])
     return [None if status == ABSENT else body for status, body in answers]
@@ -30,7 +29,7 @@ def about(config: Config, names: list[str], fields: str) -> list[dict[str, Any] 
 def delete(config: Config, objects: list[tuple[str, int]]) -> None:
     """Delete at most MOST objects that are at these generations still; others stay.
 
-    Raises google.api_core.exceptions.GoogleAPICallError.
+    Raises GoogleError.
     """
     calls = [
         f"DELETE {path_of(config, name)}?ifGenerationMatch={generation}"
@@ -46,34 +45,25 @@ def path_of(config: Config, name: str) -> str:
 
 def ask(config: Config, calls: list[str]) -> list[tuple[int, dict[str, Any]]]:
     """Return status and answer of each call, a method with a path; all may be repeated."""
-    answers: list[tuple[int, dict[str, Any]]] = api.retrying()(ask_once)(config, calls)
+    answers: list[tuple[int, dict[str, Any]]] = http.retrying()(ask_once)(config, calls)
     return answers
 
 
 def ask_once(config: Config, calls: list[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Send calls in one request; raise what Google's library would for any that failed."""
+    """Send calls in one request; raise GoogleError for any that failed."""
     known = owner.confirmed(config)
     if not all(call.startswith("GET ") for call in calls):
         known.result()
     body = "".join(map(part, range(len(calls)), calls)) + f"--{BOUNDARY}--\r\n"
     headers = {"Content-Type": f"multipart/mixed; boundary={BOUNDARY}"}
-    url = f"{config.endpoint or API}/batch/storage/v1"
-    response = config.session.request(
-        "POST", url, data=body.encode(), headers=headers, timeout=(10, 150)
-    )
-    if response.status_code >= 400:
-        from google.api_core import exceptions
-
-        raise exceptions.from_http_response(response)  # type: ignore[no-untyped-call]
+    url = f"{api.storage_url(config)}/batch/storage/v1"
+    response = http.send(config, "POST", url, 150, data=body.encode(), headers=headers)
     known.result()
     answers = answers_in(response.headers["Content-Type"], response.content)
     for call, (status, answer) in zip(calls, answers, strict=True):
         if status >= 400 and status not in (ABSENT, REFUSED):
-            from google.api_core import exceptions
-
             told = answer.get("error", {}).get("message", "unknown error")
-            make: Any = exceptions.from_http_status  # it has no types
-            raise make(status, f"{call}: {told}")
+            raise http.error_of(status, f"{call}: {told}")
     return answers
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, artifacts, grants, rights
+from berg.google import api, artifacts, grants, http, rights
 from berg.google.grants import Grant
 from berg.google.storage import Bucket
 
@@ -84,8 +84,6 @@ def run(
     """Build and push an image from an archive; raises BergError with the last lines of the log if
     that fails.
     """
-    from google.api_core import exceptions
-
     bucket = Bucket(config)
     name = f"{SOURCES}/{image.rpartition('/')[2].replace(':', '-')}-{time.time_ns()}.tar.gz"
     bucket.upload(name, source)
@@ -106,7 +104,7 @@ def run(
         try:
             # A repeated request builds the same again, which costs minutes and changes nothing.
             begun = api.call(config, "POST", base, body)["metadata"]["build"]
-        except (exceptions.Forbidden, exceptions.BadRequest) as error:
+        except (http.Forbidden, http.BadRequest) as error:
             raise refusal(config, error) from None
         url = f"{base}/{begun['id']}"
         try:
@@ -155,11 +153,9 @@ def follow(
 
 
 def cancel(config: Config, url: str) -> None:
-    from google.api_core import exceptions
-
     try:
         api.call(config, "POST", f"{url}:cancel", {})
-    except exceptions.GoogleAPICallError:  # it has ended meanwhile
+    except http.GoogleError:  # it has ended meanwhile
         pass
 
 
@@ -216,11 +212,9 @@ def too_wide(config: Config) -> list[Grant]:
     """Return the removal of the right to push from accounts of machines: with it a job may replace
     images that others run.
     """
-    from google.api_core import exceptions
-
     try:
         bindings = artifacts.policy(config).get("bindings", [])
-    except (exceptions.Forbidden, exceptions.NotFound):  # no repository, or the API is off
+    except (http.Forbidden, http.NotFound):  # no repository, or the API is off
         return []
     where = f"--location {config.region} --project {config.project}"
     command = f"gcloud artifacts repositories remove-iam-policy-binding {artifacts.REPOSITORY}"
@@ -242,7 +236,7 @@ def too_wide(config: Config) -> list[Grant]:
 
 def refusal(config: Config, error: Any) -> BergError:
     """Google's refusal of a build, with the next step."""
-    said, email = api.words(error), account(config)
+    said, email = http.words(error), account(config)
     if why := api.refused_to_all(config, error, "Cloud Build", "cloudbuild"):
         return BergError(why)
     if "actAs" in said or "serviceAccountUser" in said:
@@ -254,7 +248,7 @@ def refusal(config: Config, error: Any) -> BergError:
         return Forbidden(
             f"Cloud Build refused the build: {said}. An administrator should run:\n  {commands}"
         )
-    if error.code == 403:
+    if error.status == 403:
         bind = (
             f"gcloud projects add-iam-policy-binding {config.project} --member "
             f"{grants.person(config)} --role {ROLE}"

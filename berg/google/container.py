@@ -16,7 +16,7 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.credentials import SCOPES
-from berg.google import api, grants, networks
+from berg.google import api, grants, http, networks
 from berg.google.accelerators import ALIASES, ATTACHED, driver_version
 from berg.google.tpu_nodes import Slice
 
@@ -47,19 +47,17 @@ def ask(
     config: Config, method: str, path: str, body: dict[str, Any] | None = None, **query: Any
 ) -> dict[str, Any]:
     """One request below the project's locations; raises Denied for who may not."""
-    from google.api_core import exceptions
-
     base = f"{config.service_url('container')}/v1/projects/{config.project}/locations"
     try:
         return api.call(config, method, f"{base}/{path}", body, **query)
-    except exceptions.Forbidden as error:
+    except http.Forbidden as error:
         if api.is_off(error):
             raise
         if api.lacks_quota_project(error):
             raise api.Denied(api.name_quota_project(config)) from None
         role = "developer" if method == "GET" else "admin"
         raise api.Denied(
-            f"Google does not let you look after clusters: {api.words(error)}. Somebody who may "
+            f"Google does not let you look after clusters: {http.words(error)}. Somebody who may "
             "has to "
             f"give you roles/container.{role} in the project {config.project}"
         ) from None
@@ -83,12 +81,10 @@ def where(cluster: dict[str, Any]) -> str:
 
 def get(config: Config, place: str) -> dict[str, Any]:
     """The cluster LOCATION/NAME; raises Gone."""
-    from google.api_core import exceptions
-
     location, _, name = place.partition("/")
     try:
         return ask(config, "GET", f"{location}/clusters/{name}")
-    except exceptions.NotFound:
+    except http.NotFound:
         raise Gone(
             f"there is no cluster {name!r} in {location} any more. See: berg cluster list"
         ) from None
@@ -263,8 +259,6 @@ def change(
 
     Raises BergError with what Google says when it could not be made.
     """
-    from google.api_core import exceptions
-
     location = place.partition("/")[0]
     began = time.monotonic()
     while True:
@@ -272,18 +266,16 @@ def change(
         try:
             operation = ask(config, method, path, body)
             break
-        except (
-            exceptions.NotFound
-        ):  # gone by what was settled, or by a request whose answer was lost
+        except http.NotFound:  # gone by what was settled, or by a request whose answer was lost
             if method != "DELETE":
                 raise
             return
         except (
-            exceptions.Conflict
+            http.Conflict
         ):  # made by a request whose answer was lost, or by somebody else just now
             settle(config, place, say)
             return
-        except exceptions.BadRequest as error:
+        except http.BadRequest as error:
             patience = (
                 grants.SETTLING
                 if grants.is_settling(config, error)

@@ -20,7 +20,7 @@ from typing import Any
 
 from berg import BergError, computer
 from berg.config import Config
-from berg.google import api
+from berg.google import http
 from berg.google.checksum import file_crc32c
 from berg.google.fetch import side_by_side
 from berg.google.paths import bad_name
@@ -94,15 +94,13 @@ def measure(config: Config, text: str) -> dict[str, Any]:
     """What a job is to know of NAME[:PATH] or gs://BUCKET/FOLDER[:PATH]; raises BergError if there
     are no files, or they may not be read.
     """
-    from google.api_core import exceptions
-
     name, path = wanted(text)
     bucket, prefix = find(config, name)
     try:
         listed = list(bucket.list(prefix))
-    except exceptions.Forbidden as error:
-        raise BergError(f"--data {name}: {api.words(error)}. {mend(bucket.name)}") from None
-    except exceptions.NotFound:
+    except http.Forbidden as error:
+        raise BergError(f"--data {name}: {http.words(error)}. {mend(bucket.name)}") from None
+    except http.NotFound:
         raise BergError(f"--data {name}: there is no bucket {bucket.name!r}") from None
     blobs = [blob for blob in listed if blob.size or not blob.name.endswith("/")]
     if not blobs:
@@ -132,17 +130,20 @@ def mend(bucket: str, member: str = "user:YOUR_ADDRESS") -> str:
 
 def warn_of_rights(config: Config, bucket: Bucket) -> None:
     """Say so where nothing in another bucket's policy lets the machines' account read it."""
-    from google.api_core import exceptions
-
     account = f"serviceAccount:{config.service_account}"
     try:
-        policy = bucket.bucket.get_iam_policy(requested_policy_version=3, retry=bucket.retry)
-    except exceptions.Forbidden:
+        policy = bucket.ask("GET", "/iam", optionsRequestedPolicyVersion=3)
+    except http.Forbidden:
         return  # it may be as it should
     readers = {"allUsers", "allAuthenticatedUsers", account}
-    named = {who for each in policy.bindings if each["role"] in READING for who in each["members"]}
+    named = {
+        who
+        for each in policy.get("bindings", [])
+        if each["role"] in READING
+        for who in each["members"]
+    }
     if config.service_account and not named & readers:
-        api.notify(f"The machines may be refused gs://{bucket.name}. {mend(bucket.name, account)}")
+        http.notify(f"The machines may be refused gs://{bucket.name}. {mend(bucket.name, account)}")
 
 
 def checksum(blobs: Iterable[Any]) -> str:

@@ -1,4 +1,4 @@
-"""What errors of Google's libraries mean, in a sentence for people, with the next step.
+"""What errors of Google's mean, in a sentence for people, with the next step.
 
 Not covered: errors of one request that its caller can say more about.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from berg import credentials
 from berg.config import Config
-from berg.google import api
+from berg.google import api, http
 
 PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")  # as requests reads them
 NO_FEDERATION = "the token of Workload Identity Federation"
@@ -39,7 +39,6 @@ def init_command(config: Config | None) -> str:
 
 
 def explain_credentials(error: BaseException, config: Config | None) -> str | None:
-    from google.api_core import exceptions
     from google.auth import exceptions as auth
 
     if isinstance(error, auth.DefaultCredentialsError):
@@ -50,7 +49,7 @@ def explain_credentials(error: BaseException, config: Config | None) -> str | No
                 f"variable, or: unset {credentials.VARIABLE}"
             )
         return f"no Google credentials found. {renewal(config)}"
-    if isinstance(error, (auth.RefreshError, auth.OAuthError, exceptions.Unauthorized)):
+    if isinstance(error, (auth.RefreshError, auth.OAuthError, http.Unauthorized)):
         if source := federation(config):
             return f"{NO_FEDERATION} from {source} is refused: {error}. {renewal(config)}"
         return f"your Google credentials have expired or were revoked. {renewal(config)}"
@@ -107,19 +106,15 @@ def explain_network(error: BaseException, config: Config | None) -> str | None:
 
 
 def explain_retried(error: BaseException, config: Config | None) -> str | None:
-    from google.api_core import exceptions
-
-    if not isinstance(error, exceptions.RetryError):
+    if not isinstance(error, http.RetryError):
         return None
-    if config and error.cause and (words := explain(error.cause, config)):
+    if config and (words := explain(error.cause, config)):
         return words
-    return f"{error.cause or error}; it was retried. Try again later"
+    return f"{error.cause}; it was retried. Try again later"
 
 
 def explain_missing_bucket(error: BaseException, config: Config | None) -> str | None:
-    from google.api_core import exceptions
-
-    if not isinstance(error, exceptions.NotFound):
+    if not isinstance(error, http.NotFound):
         return None
     if "specified bucket does not exist" not in str(error):
         return None
@@ -129,9 +124,7 @@ def explain_missing_bucket(error: BaseException, config: Config | None) -> str |
 
 
 def explain_forbidden(error: BaseException, config: Config | None) -> str | None:
-    from google.api_core import exceptions
-
-    if not isinstance(error, exceptions.Forbidden):
+    if not isinstance(error, http.Forbidden):
         return None
     if config and api.lacks_quota_project(error):
         return api.name_quota_project(config)
@@ -139,7 +132,7 @@ def explain_forbidden(error: BaseException, config: Config | None) -> str | None
         return f"an API is not enabled: {error.message}"
     bucket, project = (config.bucket, config.project) if config else ("", "")
     if "/storage/v1/" not in error.message:  # in the request, which comes first
-        return f"you lack a right in the project {project!r}: {api.words(error)}. See: berg doctor"
+        return f"you lack a right in the project {project!r}: {http.words(error)}. See: berg doctor"
     return (
         f"access to bucket {bucket!r} is forbidden: it belongs to somebody else, or you lack the "
         f"role roles/storage.objectAdmin on it ({error.message}). "
@@ -149,12 +142,10 @@ def explain_forbidden(error: BaseException, config: Config | None) -> str | None
 
 def explain_refusal(error: BaseException, config: Config | None) -> str | None:
     """Explain what is left of Google's answers, in its own words."""
-    from google.api_core import exceptions
-
-    if not isinstance(error, exceptions.GoogleAPICallError):
+    if not isinstance(error, http.GoogleError):
         return None
-    if error.code == 507:
+    if error.status == 507:
         return str(error.message)  # the embedded cloud's full disk, in its own sentence
     cloud = "The embedded cloud" if config and config.endpoint else "Google"
-    refused = f"{cloud} refused: {error.message} (HTTP {error.code})"
+    refused = f"{cloud} refused: {error.message} (HTTP {error.status})"
     return f"{refused} {api.advise(error.message)}".rstrip()

@@ -25,7 +25,7 @@ from berg import BergError, computer
 from berg.checks import names_repo
 from berg.google.checksum import blocks, crc32c_of
 from berg.google.helpers import Helpers
-from berg.google.retry import status_of
+from berg.google.http import status_of
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")

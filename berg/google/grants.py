@@ -18,7 +18,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api
+from berg.google import api, http
 from berg.google.monitoring import ROLE as MONITORING_ROLE
 from berg.google.rights import MACHINE, RIGHTS, ROLES, Right, role_name
 from berg.google.storage import Bucket
@@ -113,31 +113,27 @@ class Look:
 
     def __call__(self, read: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
         """Return what a function reads; nothing where there is nothing, or it may not be seen."""
-        from google.api_core import exceptions
-
         try:
             policy: dict[str, Any] = api.when_on(self.config, lambda: read(self.config, *arguments))
             return policy
-        except exceptions.NotFound:
+        except http.NotFound:
             return {}
-        except exceptions.Forbidden as error:
+        except http.Forbidden as error:
             if api.lacks_quota_project(error):
                 raise BergError(api.name_quota_project(self.config)) from None
-            self.refusals.append(api.words(error))
+            self.refusals.append(http.words(error))
             return {}
 
 
 def make_all(lacking: list[Grant]) -> str:
     """Make grants, and take each one made out of the list; return why Google refused one."""
-    from google.api_core import exceptions
-
     try:
         while lacking:
             lacking[0].make()
             lacking.pop(0)
-    except (exceptions.Forbidden, exceptions.BadRequest) as error:
+    except (http.Forbidden, http.BadRequest) as error:
         # BadRequest: rules of the organization.
-        return api.words(error)
+        return http.words(error)
     return ""
 
 
@@ -196,16 +192,13 @@ def without_uniform_access(config: Config, look: Look) -> list[Grant]:
 
 
 def has_uniform_access(config: Config) -> dict[str, Any]:
-    bucket = Bucket(config)
-    found = bucket.client.get_bucket(config.bucket, retry=bucket.retry)
-    return {"enabled": found.iam_configuration.uniform_bucket_level_access_enabled}
+    access: dict[str, Any] = Bucket(config).ask("GET", fields="iamConfiguration")
+    return {"enabled": access["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]}
 
 
 def turn_on_uniform_access(config: Config) -> None:
-    bucket = Bucket(config)
-    found = bucket.client.get_bucket(config.bucket, retry=bucket.retry)
-    found.iam_configuration.uniform_bucket_level_access_enabled = True
-    found.patch(retry=bucket.retry)
+    access = {"uniformBucketLevelAccess": {"enabled": True}}
+    Bucket(config).ask("PATCH", body={"iamConfiguration": access})
 
 
 def missing_bindings(config: Config, look: Look) -> list[Grant]:
@@ -285,21 +278,19 @@ def may_act_as(config: Config, email: str) -> bool:
 
 def is_settling(config: Config, error: BaseException) -> bool:
     """Whether an error passes because IAM knows of the machines' account, and soon others will."""
-    from google.api_core import exceptions
-
-    kinds = (api.OperationFailed, exceptions.BadRequest)
+    kinds = (api.OperationFailed, http.BadRequest)
     if not isinstance(error, kinds) or not UNHEARD_OF.search(error.message):
         return False
     try:
         return bool(config.service_account) and may_act_as(config, config.service_account)
-    except exceptions.GoogleAPICallError:
+    except http.GoogleError:
         return False
 
 
 def once_known(config: Config, make: Callable[[], Any]) -> None:
     """Make machines, again and again while their account is too new."""
     settling = functools.partial(is_settling, config)
-    api.patient(
+    http.retrying(
         settling, SETTLING, "the new service account", forbidden=False, initial=1, maximum=8
     )(make)()
 
@@ -323,8 +314,6 @@ def person(config: Config) -> str:
 
 def create_account(config: Config, email: str = "", title: str = TITLE) -> None:
     """Create an account; that of the machines where none is named."""
-    from google.api_core import exceptions
-
     try:
         iam(
             config,
@@ -335,20 +324,18 @@ def create_account(config: Config, email: str = "", title: str = TITLE) -> None:
                 "serviceAccount": {"displayName": title},
             },
         )
-    except exceptions.Conflict:  # created by a request whose answer was lost, or by another user
+    except http.Conflict:  # created by a request whose answer was lost, or by another user
         pass
 
 
 def write_role(config: Config, right: Right = MACHINE) -> None:
     """Create a custom role, or add what it lacks; what else it holds stays."""
-    from google.api_core import exceptions
-
     path = f"/roles/{right.role}"
 
     def once() -> None:
         try:
             there = iam(config, "GET", path)
-        except exceptions.NotFound:
+        except http.NotFound:
             role = {"title": right.title, "stage": "GA", "includedPermissions": right.permissions}
             iam(config, "POST", "/roles", {"roleId": right.role, "role": role})
             return
@@ -371,16 +358,9 @@ def project_policy(config: Config, new: dict[str, Any] | None = None) -> dict[st
 
 def bucket_policy(config: Config, new: dict[str, Any] | None = None) -> dict[str, Any]:
     """The same for the bucket's."""
-    from google.api_core.iam import Policy
-
-    bucket, retry = Bucket(config).bucket, Bucket(config).retry
-    policy: dict[str, Any]
     if new is None:
-        policy = bucket.get_iam_policy(requested_policy_version=3, retry=retry).to_api_repr()
-    else:
-        changed = Policy.from_api_repr(new)  # type: ignore[no-untyped-call]
-        policy = bucket.set_iam_policy(changed, retry=retry).to_api_repr()
-    return policy
+        return Bucket(config).ask("GET", "/iam", optionsRequestedPolicyVersion=3)
+    return Bucket(config).ask("PUT", "/iam", new)
 
 
 def bind(
@@ -453,10 +433,9 @@ def until_settled(change: Callable[[], Any]) -> Any:
     """Read, change and write again while others change the same, and while a new account is not
     known everywhere.
     """
-    from google.api_core import exceptions, retry
 
-    def unsettled(error: BaseException) -> bool:
-        unknown = isinstance(error, exceptions.BadRequest) and "does not exist" in error.message
-        return unknown or isinstance(error, (exceptions.Conflict, exceptions.PreconditionFailed))
+    def unsettled(error: Exception) -> bool:
+        unknown = isinstance(error, http.BadRequest) and "does not exist" in error.message
+        return unknown or isinstance(error, (http.Conflict, http.PreconditionFailed))
 
-    return retry.Retry(unsettled, initial=0.2, maximum=8, timeout=SETTLING)(change)()
+    return http.retrying(unsettled, SETTLING, "IAM", initial=0.2, maximum=8)(change)()

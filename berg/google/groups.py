@@ -25,7 +25,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, grants, tpus
+from berg.google import api, grants, http, tpus
 from berg.google.instances import base_name, without_zones
 from berg.google.prices import FLEX
 from berg.words import plural
@@ -158,16 +158,14 @@ def create(
 
     Raises BergError for errors that waiting does not fix; then only the template is left behind.
     """
-    from google.api_core import exceptions
-
     region, job, shape = zones[0].rpartition("-")[0], job_of(names), shape_of(body)
     say(f"Asking Google for {plural(len(names), 'machine')} in {region} ({', '.join(zones)})")
     if shape == QUEUED:
-        with contextlib.suppress(exceptions.GoogleAPICallError, BergError):
+        with contextlib.suppress(http.GoogleError, BergError):
             delete_old_templates(config)
     try:
         send(config, f"/regions/{region}", requests(config, shape, zones, body, names))
-    except (exceptions.GoogleAPICallError, api.OperationFailed) as error:
+    except (http.GoogleError, api.OperationFailed) as error:
         raise BergError(
             f"no group of machines could be made in {region}: {error.message}"
         ) from None
@@ -188,8 +186,6 @@ def create(
 
 def send(config: Config, where: str, bodies: dict[str, dict[str, Any]]) -> None:
     """Send the requests that make a group in a region or a zone; raises what Google refuses."""
-    from google.api_core import exceptions
-
     groups = f"{where}/instanceGroupManagers"
     group = f"{groups}/{bodies['group']['name']}"
     region = api.last_part(where).rpartition("-")[0]  # of a slice's zone: only slices have a policy
@@ -203,7 +199,7 @@ def send(config: Config, where: str, bodies: dict[str, dict[str, Any]]) -> None:
     for key, body in bodies.items():
         try:
             api.write(config, paths[key], body)
-        except exceptions.Conflict:
+        except http.Conflict:
             if key not in ("policy", "template"):  # those may be an earlier job's of this kind
                 raise
 
@@ -265,11 +261,9 @@ def why(asked: dict[str, Any]) -> str:
 
 def why_failed(config: Config, region: str, job: str) -> str:
     """Return why a job's resize request failed; "" if there is no such request."""
-    from google.api_core import exceptions
-
     try:
         return why(resize_request(config, region, job))
-    except exceptions.NotFound:
+    except http.NotFound:
         return ""
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api
+from berg.google import api, http
 
 FIELDS = "name,family,status,diskSizeGb,archiveSizeBytes,creationTimestamp,description,labels"
 
@@ -34,13 +34,11 @@ def make(config: Config, name: str, zone: str, body: dict[str, Any]) -> None:
 
 def withdraw(config: Config, name: str) -> None:
     """Delete an image that may be half made: Google refuses that until it is made."""
-    from google.api_core import exceptions
-
     path = f"/global/images/{name}"
     try:
         while api.call(config, "GET", path, fields="status")["status"] == "PENDING":
             time.sleep(0.5)
-    except exceptions.NotFound:
+    except http.NotFound:
         return
     api.delete(config, path, wait_for_it=True)
 

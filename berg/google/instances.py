@@ -18,7 +18,7 @@ from typing import Any
 
 from berg import computer
 from berg.config import Config
-from berg.google import api
+from berg.google import api, http
 from berg.google.api import OperationFailed, call, last_part, pages, wait
 from berg.inventory import Login, Machine
 
@@ -155,22 +155,18 @@ def path_of(machine: Machine) -> str:
 
 def serial_output(config: Config, machine: Machine) -> str:
     """The last megabyte that a machine wrote to its serial console; "" if it is gone."""
-    from google.api_core import exceptions
-
     try:
         output: str = call(config, "GET", f"{path_of(machine)}/serialPort").get("contents", "")
         return output
-    except exceptions.NotFound:
+    except http.NotFound:
         return ""
 
 
 def metadata(config: Config, machine: Machine) -> dict[str, str] | None:
     """What a machine is told, None if it is gone, or if another one has its name now."""
-    from google.api_core import exceptions
-
     try:
         instance = call(config, "GET", path_of(machine), fields="id,metadata/items")
-    except exceptions.NotFound:
+    except http.NotFound:
         return None
     items = instance.get("metadata", {}).get("items", [])
     return {item["key"]: item["value"] for item in items} if instance["id"] == machine.id else None
@@ -181,11 +177,9 @@ def login(config: Config, machine: Machine) -> Login | None:
 
     None if it wrote nothing yet, or guest attributes are forbidden.
     """
-    from google.api_core import exceptions
-
     try:
         found = call(config, "GET", f"{path_of(machine)}/getGuestAttributes")
-    except (exceptions.NotFound, exceptions.Forbidden, exceptions.BadRequest):
+    except (http.NotFound, http.Forbidden, http.BadRequest):
         return None
     items = found.get("queryValue", {}).get("items", [])
     values = {(each["namespace"], each["key"]): each["value"] for each in items}
@@ -247,8 +241,6 @@ def set_metadata(
     """Set one metadata value of a running machine, which it hears of at once; a function makes it
     of the old one.
     """
-    from google.api_core import exceptions
-
     path = path_of(machine)
     for attempt in range(5):
         metadata = call(config, "GET", path, fields="metadata")["metadata"]
@@ -263,7 +255,7 @@ def set_metadata(
                 config,
                 call(config, "POST", f"{path}/setMetadata", body, requestId=str(uuid.uuid4())),
             )
-        except exceptions.PreconditionFailed:  # somebody else changed it since it was read
+        except http.PreconditionFailed:  # somebody else changed it since it was read
             if attempt == 4:
                 raise
     return None
@@ -297,8 +289,6 @@ def import_compute() -> None:
     name = "google.cloud.compute_v1"
     if name not in sys.modules and (spec := importlib.util.find_spec(name)):
         sys.modules[name] = importlib.util.module_from_spec(spec)  # with its path, but not executed
-    if sys.modules.get("grpc", name) is None:  # kept away by the command line, but needed here
-        sys.modules.pop("grpc", None)  # several threads may be here
     importlib.import_module(f"{name}.services.instances")
 
 
@@ -308,8 +298,6 @@ def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) ->
     Raises OperationFailed with what Google says. A machine that lives although its creation failed
     is deleted.
     """
-    from google.api_core import exceptions
-
     import_compute()
     from google.cloud.compute_v1.services.instances import InstancesClient
     from google.cloud.compute_v1.types import BulkInsertInstanceResource, Instance
@@ -335,14 +323,19 @@ def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) ->
             request["bulk_insert_instance_resource_resource"] = (
                 BulkInsertInstanceResource.from_json(text)
             )
-        operation = call_once(request=request, retry=api.retrying(), timeout=60)
-    except exceptions.Conflict as error:
+
+        def create() -> Any:
+            with http.translated():
+                return call_once(request=request, retry=None, timeout=60)
+
+        operation = http.retrying()(create)()
+    except http.Conflict as error:
         what = "a machine"
         if "/disks/" in error.message:
             what = "a disk without a machine (berg reap) named"
         raise OperationFailed("alreadyExists", f"{what} {names[0]!r} exists in {zone}") from None
-    except exceptions.GoogleAPICallError as error:
-        raise OperationFailed(api.reason(error), error.message) from None
+    except http.GoogleError as error:
+        raise OperationFailed(error.reason, error.message) from None
     try:
         begun = {"name": operation.name, "zone": zone, "status": ""}
         if body.get("params"):
@@ -359,11 +352,9 @@ def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) ->
 
 def delete_new_disks(config: Config, zone: str, names: list[str], since: str) -> None:
     """Delete the disks that an insert made which then failed, and none that is older."""
-    from google.api_core import exceptions
-
     for name in names:
         path = f"/zones/{zone}/disks/{name}"
-        with contextlib.suppress(exceptions.NotFound):
+        with contextlib.suppress(http.NotFound):
             found = call(config, "GET", path, fields="creationTimestamp,users")
             made, begun = api.time_of(found["creationTimestamp"]), api.time_of(since)
             is_new = made > begun - timedelta(seconds=10)
@@ -373,8 +364,6 @@ def delete_new_disks(config: Config, zone: str, names: list[str], since: str) ->
 
 def let_disk_go(config: Config, machine: Machine) -> None:
     """Let the disk of a devbox be deleted with its machine, as a person chose: else it stays."""
-    from google.api_core import exceptions
-
     if machine.labels.get("berg-kind") != "devbox" or machine.place != "gce":
         return
     path = path_of(machine)
@@ -385,7 +374,7 @@ def let_disk_go(config: Config, machine: Machine) -> None:
                 asked = {"deviceName": disk["deviceName"], "autoDelete": "true"}
                 asked["requestId"] = str(uuid.uuid4())
                 wait(config, call(config, "POST", f"{path}/setDiskAutoDelete", **asked))
-    except exceptions.NotFound:
+    except http.NotFound:
         return
 
 
@@ -402,15 +391,13 @@ def wait_or_queue(config: Config, operation: dict[str, Any], path: str) -> None:
 
     Raise OperationFailed if it is neither.
     """
-    from google.api_core import exceptions
-
     known = f"/zones/{operation['zone']}/operations/{operation['name']}"
     while operation["status"] != "DONE":
         operation = call(config, "GET", known)
         try:
             if call(config, "GET", path, fields="status")["status"] == "PENDING":
                 return
-        except exceptions.NotFound:
+        except http.NotFound:
             pass  # not yet, or not any more
         time.sleep(0.3)
     wait(config, operation)

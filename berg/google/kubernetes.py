@@ -1,6 +1,6 @@
 """The Kubernetes API of a cluster in single requests: no package of Kubernetes' takes part.
 
-A request is repeated while that may help, as retry.py says: after as long as the server asks for,
+A request is repeated while that may help, as http.py says: after as long as the server asks for,
 and after a change that met another one.
 
 Not covered: watches; who waits asks again every second or so.
@@ -18,8 +18,8 @@ from typing import Any
 from berg import BergError, computer
 from berg import config as settings
 from berg.config import Config
-from berg.google import api, container
-from berg.google.retry import is_retried, is_transient
+from berg.google import container, http
+from berg.google.http import is_retried, is_transient
 
 PATIENCE = 60  # seconds for an answer
 SHARED = "default"  # the namespace of what all have in common
@@ -177,7 +177,7 @@ def pass_on_warnings(header: str) -> None:
     for each in WARNING.findall(header):
         if each not in warned:
             warned.add(each)
-            api.notify(f"Kubernetes warns: {each.replace(BACKSLASH, '')}")
+            http.notify(f"Kubernetes warns: {each.replace(BACKSLASH, '')}")
 
 
 def may_pass(error: Refused) -> bool:

@@ -1,8 +1,8 @@
 """The content of small objects, and what the bucket says of one, by plain requests.
 
 Google's library takes three times the CPU for each, and half a second to be imported. Connections
-are kept, and any number of threads may ask at a time. Errors are those of Google's library, so that
-the same rule says what is tried again (retry.py).
+are kept, and any number of threads may ask at a time. Errors are those of http.py, whose rule says
+what is sent again.
 
 Content is read as it is stored, whatever its `contentEncoding` says: a few bytes that decompress to
 gigabytes stay a few bytes. Every read has a limit.
@@ -21,10 +21,9 @@ from typing import IO, Any
 from urllib.parse import quote, urlencode
 
 from berg.config import Config
-from berg.google import owner
+from berg.google import api, http, owner
 from berg.google.checksum import BLOCK, crc32c_of
 
-API = "https://storage.googleapis.com"
 CONNECTIONS = 64  # that are kept
 PARTIAL, ABSENT = 206, 404  # statuses
 LOCK = threading.Lock()  # of who makes them
@@ -50,7 +49,7 @@ class Media:
     def __init__(self, config: Config, timeout: tuple[float, float]):
         self.config = config
         self.timeout = timeout  # seconds to connect, and between two pieces of an answer
-        self.base = config.endpoint or API
+        self.base = api.storage_url(config)
 
     @functools.cached_property
     def way(self) -> "Way":
@@ -94,23 +93,23 @@ class Media:
         adapter.init_poolmanager(2, **pools)
         return adapter.poolmanager
 
-    def address(self, prefix: str, name: str = "", **query: Any) -> str:
+    def address(self, prefix: str, name: str = "", method: str = "", **query: Any) -> str:
         """Return the address of an object, or of all, below one of the API's prefixes."""
         path = f"{self.base}{prefix}/storage/v1/b/{self.config.bucket}/o"
         if name:
-            path += f"/{quote(name, safe='')}"
+            path += f"/{quote(name, safe='')}{method}"
         given = {key: value for key, value in query.items() if value is not None}
         return f"{path}?{urlencode(given)}"
 
     def ask(self, method: str, url: str, headers: dict[str, str], body: bytes | None = None) -> Any:
         """Return the answer, whose content has yet to be read.
 
-        Raises google.api_core.exceptions.GoogleAPICallError for a status of 400 or more, and
+        Raises GoogleError for a status of 400 or more, and
         requests.ConnectionError.
         """
         answer = self.ask_signed(method, url, headers, body)
         if answer.status >= 400:
-            raise error_of(method, url, answer)
+            raise http.refusal(f"{method} {url}", answer.status, content(answer))
         return answer
 
     def ask_signed(
@@ -159,11 +158,11 @@ class Media:
         """Return what the bucket says of an object; None without it, or without a bucket."""
         url = self.address("", name)
         answer = self.ask_signed("GET", url, {})
-        if answer.status == ABSENT:  # no error: Google's take long to import
+        if answer.status == ABSENT:
             answer.drain_conn()
             return None
         if answer.status >= 400:
-            raise error_of("GET", url, answer)
+            raise http.refusal(f"GET {url}", answer.status, content(answer))
         about: dict[str, Any] = json.loads(content(answer))
         return about
 
@@ -238,6 +237,21 @@ class Media:
         headers = {"Content-Type": f"multipart/related; boundary={BOUNDARY}"}
         written: dict[str, Any] = json.loads(content(self.ask("POST", url, headers, body)))
         return written
+
+    def compose(
+        self, name: str, parts: list[tuple[str, int]], metadata: dict[str, str] | None
+    ) -> dict[str, Any]:
+        """Append the other parts to the first, all at their generations; return what it is now."""
+        sources = [
+            {"name": part, "objectPreconditions": {"ifGenerationMatch": str(generation)}}
+            for part, generation in parts
+        ]
+        body = {"sourceObjects": sources, "destination": {"metadata": metadata or {}}}
+        url = self.address("", name, "/compose", ifGenerationMatch=parts[0][1])
+        headers = {"Content-Type": "application/json"}
+        answer = self.ask("POST", url, headers, json.dumps(body).encode())
+        composed: dict[str, Any] = json.loads(content(answer))
+        return composed
 
     def delete(self, name: str, generation: int | None = None) -> None:
         """Delete an object, only if it is at `generation` where that is given."""
@@ -319,18 +333,3 @@ def check(name: str, found: str, expected: str) -> None:
     """Raise Corrupt unless content has its checksum."""
     if expected and base64.b64decode(found) != base64.b64decode(expected):
         raise Corrupt(f"{name} came with the checksum {found}, and the bucket says {expected}")
-
-
-def error_of(method: str, url: str, answer: Any) -> Exception:
-    """Return what Google's library would raise for an answer."""
-    from google.api_core import exceptions
-
-    text = content(answer).decode(errors="replace")
-    try:
-        told = json.loads(text)["error"]
-        message, errors = told["message"], told.get("errors", ())
-    except (ValueError, KeyError, TypeError):
-        message, errors = text or "unknown error", ()
-    make: Any = exceptions.from_http_status  # it has no types
-    error: Exception = make(answer.status, f"{method} {url}: {message}", errors=errors)
-    return error

@@ -30,9 +30,9 @@ from typing import Any
 from berg import BergError, job
 from berg.checks import check_folder
 from berg.google import fetch
+from berg.google.http import is_retried
 from berg.google.manifest import Entry, Manifest, block_before, marks
 from berg.google.paths import name_left, shorten
-from berg.google.retry import is_retried
 from berg.google.sending import GROWS_FROM, WRITER, Refused, Sender, Sending, Taken
 from berg.google.storage import Changed, Unreadable
 from berg.google.walk import Walk

@@ -12,7 +12,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api
+from berg.google import api, http
 
 TITLE, LABEL = "Berg training", "berg"
 GOOGLE, OWN = "compute.googleapis.com/instance/", "custom.googleapis.com/berg/"
@@ -48,15 +48,13 @@ def url(config: Config, version: str, path: str) -> str:
 @contextlib.contextmanager
 def explained(config: Config) -> Iterator[None]:
     """What a person may not do, in a sentence."""
-    from google.api_core import exceptions
-
     try:
         yield
-    except exceptions.Forbidden as error:
+    except http.Forbidden as error:
         if why := api.refused_to_all(config, error, "Cloud Monitoring", "monitoring"):
             raise BergError(why) from None
         role = f"roles/monitoring.dashboardEditor on {config.project}"
-        raise BergError(f"you lack {role} ({api.words(error)})") from None
+        raise BergError(f"you lack {role} ({http.words(error)})") from None
 
 
 def dashboard() -> dict[str, Any]:
@@ -131,8 +129,6 @@ def find(config: Config) -> dict[str, Any] | None:
 
 def create(config: Config) -> tuple[dict[str, Any], bool]:
     """Make the dashboard, or update the one there is; return it, and whether it is new."""
-    from google.api_core import exceptions
-
     there, wanted = find(config), dashboard()
     try:
         with explained(config):
@@ -146,19 +142,18 @@ def create(config: Config) -> tuple[dict[str, Any], bool]:
             return api.call(
                 config, "PATCH", url(config, "v1", there["name"]), {**wanted, "etag": there["etag"]}
             ), False
-    except exceptions.Conflict:
+    except http.Conflict:
         raise BergError(
             "somebody changes the dashboard just now. Try again: berg dashboard"
         ) from None
 
 
 def delete(config: Config, there: dict[str, Any]) -> None:
-    from google.api_core import exceptions
 
     # somebody else did, or an answer was lost
     with (
         explained(config),
-        contextlib.suppress(exceptions.NotFound),
+        contextlib.suppress(http.NotFound),
     ):
         api.call(config, "DELETE", url(config, "v1", there["name"]))
 
@@ -211,9 +206,5 @@ def write(config: Config, series: Iterable[dict[str, Any]]) -> None:
     """Write points, once: one that is lost is not missed, and a second try would be refused as out
     of order.
     """
-    from google.api_core import exceptions
-
     address = url(config, "v3", f"projects/{config.project}/timeSeries")
-    response = config.session.post(address, json={"timeSeries": list(series)}, timeout=(10, 30))
-    if response.status_code >= 400:
-        raise exceptions.from_http_response(response)  # type: ignore[no-untyped-call]
+    http.send(config, "POST", address, 30, json={"timeSeries": list(series)})

@@ -14,7 +14,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, data
+from berg.google import data, http
 
 MOST = 100_000  # files that are counted; of more the plan says so
 # Folders of every Linux that a mount would hide.
@@ -56,15 +56,13 @@ def measure(config: Config, text: str) -> dict[str, Any]:
     """What a job is to know of a mount; raises BergError if there are no files, or they may not be
     read. At most MOST files are counted, in `files` and `bytes`.
     """
-    from google.api_core import exceptions
-
     name, path = wanted(text)
     bucket, prefix = data.find(config, name)
     try:
         listed = list(itertools.islice(bucket.list(prefix), MOST + 1))
-    except exceptions.Forbidden as error:
-        raise BergError(f"--mount {name}: {api.words(error)}. {data.mend(bucket.name)}") from None
-    except exceptions.NotFound:
+    except http.Forbidden as error:
+        raise BergError(f"--mount {name}: {http.words(error)}. {data.mend(bucket.name)}") from None
+    except http.NotFound:
         raise BergError(f"--mount {name}: there is no bucket {bucket.name!r}") from None
     if not listed:
         raise BergError(

@@ -8,7 +8,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api
+from berg.google import api, http
 from berg.google.api import EXTERNAL, LOCATIONS, OS_LOGIN, SHIELDED
 
 IAP = "35.235.240.0/20"  # where tunnels through Identity-Aware Proxy come from
@@ -122,8 +122,6 @@ def ways(config: Config, region: str) -> Ways:
     """What leads out of the configured subnetwork of a region; raises BergError if there is no such
     subnetwork.
     """
-    from google.api_core import exceptions
-
     network, name = network_of(config), subnetwork_of(config, region)
     private = nat = None
     try:
@@ -135,9 +133,9 @@ def ways(config: Config, region: str) -> Ways:
             fields="privateIpGoogleAccess",
         )
         private = found.get("privateIpGoogleAccess", False)
-    except exceptions.Forbidden:
+    except http.Forbidden:
         pass
-    except exceptions.NotFound:
+    except http.NotFound:
         raise BergError(
             f"there is no subnetwork {name!r} in {region} of {network.project}. "
             "Name it: berg config set subnetwork NAME"
@@ -153,7 +151,7 @@ def ways(config: Config, region: str) -> Ways:
             for row in routers
             if api.last_part(row.get("network", "")) == network.name
         )
-    except exceptions.Forbidden:
+    except http.Forbidden:
         pass
     return Ways(region, network, name, True if nat else private, nat)
 

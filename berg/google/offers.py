@@ -11,7 +11,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import accelerators, advice, api, prices
+from berg.google import accelerators, advice, api, http, prices
 from berg.google.accelerators import Shape
 from berg.google.prices import Prices
 from berg.google.tpus import everything as all_tpus
@@ -21,13 +21,11 @@ ANY = "any"  # in place of regions: all of them
 
 def find_image(config: Config, image: str, project: str) -> str:
     """Path of an image given by its family or its name; raises BergError if there is neither."""
-    from google.api_core import exceptions
-
     for path in (f"/global/images/family/{image}", f"/global/images/{image}"):
         try:
             found = api.call(config, "GET", path, project=project, fields="name")
             return f"projects/{project}/global/images/{found['name']}"
-        except (exceptions.NotFound, exceptions.BadRequest):
+        except (http.NotFound, http.BadRequest):
             continue
     raise BergError(
         f"no image or image family {image!r} in project {project!r}. "

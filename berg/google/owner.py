@@ -19,9 +19,8 @@ from berg import BergError, computer
 from berg import config as settings
 from berg.config import Config
 from berg.google import api
-from berg.google.retry import status_of
+from berg.google.http import status_of
 
-API = "https://storage.googleapis.com"
 # By endpoint and bucket, and whether it is to be asked at all.
 asked: dict[tuple[str | None, str, bool], Future[dict[str, Any]]] = {}
 LOCK = threading.Lock()
@@ -53,7 +52,7 @@ def remember(bucket: str, number: str) -> None:
 
 def about(config: Config) -> dict[str, Any]:
     """Return what the bucket says of itself: the number of its project, and where it lies."""
-    url = f"{config.endpoint or API}/storage/v1/b/{config.bucket}"
+    url = f"{api.buckets_url(config)}/{config.bucket}"
     return api.call(config, "GET", url, fields="projectNumber,location")
 
 

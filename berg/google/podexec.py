@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api
+from berg.google import http
 from berg.google.kubernetes import Server, path_to, refusal
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def exit_code(status: dict[str, Any]) -> int:
     for cause in (status.get("details") or {}).get("causes", []):
         if cause.get("reason") == "ExitCode" and str(cause.get("message", "")).isdigit():
             return int(cause["message"])
-    api.notify(f"berg: {status.get('message', 'no reason given')}")
+    http.notify(f"berg: {status.get('message', 'no reason given')}")
     return CUT_OFF
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from berg import computer
 from berg import config as settings
 from berg.config import Config
-from berg.google import api
+from berg.google import api, http
 from berg.google.accelerators import FRACTIONS, Shape
 
 SERVICE = "services/6F81-5844-456A"  # Compute Engine
@@ -246,8 +246,6 @@ def cluster_fee(config: Config, location: str) -> float | None:
 
 def refresh(config: Config, regions: list[str], service: str = SERVICE) -> str:
     """Ask for the prices of regions, all at once, and keep them; return why there are none."""
-    from google.api_core import exceptions
-
     url = f"{config.service_url('cloudbilling')}/v1/{service}/skus"
     hourly: dict[str, dict[str, float]] = {region: {} for region in regions}
     try:
@@ -255,15 +253,15 @@ def refresh(config: Config, regions: list[str], service: str = SERVICE) -> str:
             for sku in filter(is_wanted, page.get("skus", [])):
                 for region in hourly.keys() & set(sku["serviceRegions"]):
                     hourly[region][sku["description"]] = rate(sku)
-    except exceptions.Forbidden as error:
+    except http.Forbidden as error:
         if api.lacks_quota_project(error):
             return api.name_quota_project(config)
         enable = f"enable cloudbilling.googleapis.com: {api.enable_command(config, 'cloudbilling')}"
         return enable if api.is_off(error) else error.message
-    except exceptions.GoogleAPICallError as error:
+    except http.GoogleError as error:
         message: str = error.message
         return message
-    except (exceptions.GoogleAPIError, OSError) as error:  # it did not answer
+    except (http.RetryError, OSError) as error:  # it did not answer
         return str(error)
     for region, prices in hourly.items():
         found = Prices(region, time.time(), prices)

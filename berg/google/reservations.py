@@ -10,7 +10,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import accelerators, api
+from berg.google import accelerators, api, http
 
 NAME = re.compile(
     r"(?:projects/([a-z][a-z0-9:.-]+)/reservations/)?([a-z]([-a-z0-9]{0,61}[a-z0-9])?)"
@@ -76,8 +76,6 @@ def is_of_calendar(config: Config, reservation: Reservation) -> bool:
 
     Where Google does not let one look, those that cannot be had on demand are taken for it.
     """
-    from google.api_core import exceptions
-
     path = f"/zones/{reservation.zone}/reservations/{reservation.name}"
     try:
         for page in api.pages(config, "/aggregated/futureReservations", project=reservation.owner):
@@ -88,7 +86,7 @@ def is_of_calendar(config: Config, reservation: Reservation) -> bool:
                         each.endswith(path) for each in made
                     ):
                         return True
-    except exceptions.Forbidden:
+    except http.Forbidden:
         return reservation.machine_type.startswith(accelerators.NOT_ON_DEMAND)
     return False
 
@@ -136,8 +134,6 @@ def find(config: Config, text: str, machine_type: str, zones: list[str]) -> Rese
 
     Raise BergError where there is none, or not for machines of that type.
     """
-    from google.api_core import exceptions
-
     parts = NAME.fullmatch(text)
     if parts is None:
         raise BergError(
@@ -145,7 +141,7 @@ def find(config: Config, text: str, machine_type: str, zones: list[str]) -> Rese
         )
     try:
         there = everything(config, parts[1] or "")
-    except exceptions.Forbidden:
+    except http.Forbidden:
         if parts[1] in (None, config.project):
             raise
         return unseen(parts[1], parts[2], machine_type, zones)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, rights
+from berg.google import api, http, rights
 from berg.google.instances import bucket_label
 from berg.inventory import Resource
 
@@ -81,12 +81,10 @@ def store(
     config: Config, job_name: str, values: dict[str, str], lifetime: int, accounts: Iterable[str]
 ) -> None:
     """Keep the secrets of a job for `lifetime` seconds and some, for these accounts alone."""
-    from google.api_core import exceptions
-
     target = url(config, job_name)
     labels = {"berg": "1", "berg-bucket": bucket_label(config), "berg-user": config.user}
     body = {"replication": {"automatic": {}}, "labels": labels, "ttl": f"{lifetime + SLACK}s"}
-    with contextlib.suppress(exceptions.Conflict):  # made by a request whose answer was lost
+    with contextlib.suppress(http.Conflict):  # made by a request whose answer was lost
         api.call(config, "POST", target.rpartition("/")[0], body, secretId=secret_id(job_name))
     let_read(config, target, accounts)
     data = base64.b64encode(json.dumps(values).encode()).decode()
@@ -95,8 +93,6 @@ def store(
 
 def let_read(config: Config, target: str, accounts: Iterable[str]) -> None:
     """Let accounts read and delete a secret, and do no more where the project has the role."""
-    from google.api_core import exceptions
-
     members = [f"serviceAccount:{account_of(config, each)}" for each in accounts]
 
     def give(role: str) -> None:
@@ -105,10 +101,10 @@ def let_read(config: Config, target: str, accounts: Iterable[str]) -> None:
 
     try:
         give(rights.role_name(config.project, rights.SECRET))
-    except exceptions.BadRequest as error:
+    except http.BadRequest as error:
         if "does not exist" not in error.message or rights.SECRET.role not in error.message:
             raise
-        api.notify(
+        http.notify(
             "The job may change who reads its secret: the project has no role that lets it only "
             "read and delete that. Make it: berg init"
         )
@@ -124,11 +120,9 @@ def account_of(config: Config, email: str) -> str:
 
 def fetch(config: Config, job_name: str) -> dict[str, str]:
     """The secrets of a job; raises BergError if they are gone."""
-    from google.api_core import exceptions
-
     try:
         answer = api.call(config, "GET", f"{url(config, job_name)}/versions/latest:access")
-    except (exceptions.NotFound, exceptions.Forbidden) as error:
+    except (http.NotFound, http.Forbidden) as error:
         raise BergError(f"the secrets of {job_name} cannot be read: {error.message}") from None
     values: dict[str, str] = json.loads(base64.b64decode(answer["payload"]["data"]))
     return values
@@ -136,8 +130,6 @@ def fetch(config: Config, job_name: str) -> dict[str, str]:
 
 def find(config: Config) -> list[Resource]:
     """Return the secrets of this bucket's jobs and sweeps; none where nobody may look."""
-    from google.api_core import exceptions
-
     listed = api.pages(
         config,
         url(config, "").rpartition("/")[0],
@@ -145,7 +137,7 @@ def find(config: Config) -> list[Resource]:
     )
     try:
         found = [each for page in listed for each in page.get("secrets", [])]
-    except exceptions.Forbidden:  # the API is off, or not for this user
+    except http.Forbidden:  # the API is off, or not for this user
         return []
     return [
         Resource(
@@ -162,9 +154,7 @@ def find(config: Config) -> list[Resource]:
 
 def delete(config: Config, job_name: str) -> bool:
     """Delete the secrets of a job; False if there are none any more."""
-    from google.api_core import exceptions
-
-    with contextlib.suppress(exceptions.NotFound):
+    with contextlib.suppress(http.NotFound):
         api.call(config, "DELETE", url(config, job_name))
         return True
     return False

@@ -18,13 +18,12 @@ from typing import IO, Any, TypeVar
 
 from berg import BergError, gate
 from berg.config import Config
-from berg.google import api, batch, owner
+from berg.google import api, batch, http, owner
 from berg.google.checksum import combined, encoded
+from berg.google.http import is_transient, status_of
 from berg.google.media import Media, check
-from berg.google.retry import is_transient, status_of
 
 Item = TypeVar("Item")
-API = "https://storage.googleapis.com"
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
 LONGEST_PAUSE = 8  # seconds between two tries: results are to miss for no longer than 30 s
 # bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more
@@ -110,9 +109,7 @@ class Changed(BergError):
 
 
 class Bucket:
-    """One bucket. Methods raise what google-cloud-storage raises, save `Changed` for a
-    precondition.
-    """
+    """One bucket. Methods raise GoogleError, and `Changed` for a precondition."""
 
     def __init__(self, config: Config):
         self.config = config
@@ -132,16 +129,32 @@ class Bucket:
         client = storage.Client(
             project=self.config.project, credentials=self.config.credentials, client_options=options
         )
-        http = client._http
-        http.mount("http", HTTPAdapter(pool_maxsize=64, pool_block=True))
+        session = client._http
+        session.mount("http", HTTPAdapter(pool_maxsize=64, pool_block=True))
         # Proxies and certificates of the environment are looked up once: for each request that is a
         # seventh of its CPU.
-        settings = http.merge_environment_settings(
-            self.config.endpoint or API, {}, None, None, None
+        settings = session.merge_environment_settings(
+            api.storage_url(self.config), {}, None, None, None
         )
-        http.proxies, http.verify, http.trust_env = settings["proxies"], settings["verify"], False
-        owner.guard(self.config, http)
+        session.proxies, session.verify = settings["proxies"], settings["verify"]
+        session.trust_env = False
+        owner.guard(self.config, session)
         return client
+
+    @property
+    def url(self) -> str:
+        return f"{api.buckets_url(self.config)}/{self.name}"
+
+    def ask(
+        self, method: str, path: str = "", body: dict[str, Any] | None = None, **query: Any
+    ) -> dict[str, Any]:
+        """Return the answer to a request about the bucket itself, such as one for its policy."""
+        known = owner.confirmed(self.config)
+        if method != "GET":
+            known.result()
+        answer = api.call(self.config, method, self.url + path, body, **query)
+        known.result()
+        return answer
 
     @property
     def media(self) -> Media:
@@ -149,17 +162,13 @@ class Bucket:
         self.asking.timeout = self.timeout
         return self.asking
 
-    @functools.cached_property
-    def bucket(self) -> Any:
-        return self.client.bucket(self.name)
-
     @property
     def retry(self) -> Any:
-        """Return the retry of one call: what retry.py names, with jitter, for two minutes.
+        """Return the retry of one call: what http.py names, with jitter, for two minutes.
 
         On a machine that is new 403 is tried again as well.
         """
-        return api.patient(is_transient, 120, f"gs://{self.name}", maximum=LONGEST_PAUSE)
+        return http.retrying(is_transient, 120, f"gs://{self.name}", maximum=LONGEST_PAUSE)
 
     @property
     def retry_of_files(self) -> Any:
@@ -167,7 +176,7 @@ class Bucket:
         and tries again.
         """
         pauses = {"maximum": LONGEST_PAUSE}
-        return api.patient(is_transient, 120, f"gs://{self.name}", forbidden=False, **pauses)
+        return http.retrying(is_transient, 120, f"gs://{self.name}", forbidden=False, **pauses)
 
     def read(self, name: str, most: int = gate.MOST_BYTES) -> bytes | None:
         """Content of an object, of a longer one a byte more than `most`; None if there is no such
@@ -271,16 +280,21 @@ class Bucket:
         part = Part(file, on_progress)
         if size <= SMALL:
             return self.upload_small(name, part, size, generation, metadata)
-        blob = self.bucket.blob(name, chunk_size=CHUNK)
+        blob = self.client.bucket(self.name).blob(name, chunk_size=CHUNK)
         blob.metadata = metadata
-
-        def put(**options: Any) -> Any:
+        # Content is checked by its crc32c on arrival. Without a precondition the last writer wins,
+        # which makes a repeated write harmless, so that it may be retried as well.
+        with self.conditional(name), http.translated():
             part.seek(0)
             blob.upload_from_file(
-                part, size=size, content_type="application/octet-stream", **options
+                part,
+                size=size,
+                content_type="application/octet-stream",
+                if_generation_match=generation,
+                timeout=self.timeout,
+                retry=self.retry_of_files,
+                checksum="crc32c",
             )
-
-        self._put(blob, generation, put, self.retry_of_files)
         return blob
 
     def upload_small(
@@ -309,26 +323,16 @@ class Bucket:
 
         Without one the last writer wins, so that it may be repeated as well.
         """
-        from google.api_core import exceptions
-
-        try:
+        with self.conditional(name):
             return Listed.of(retry(self.media.upload)(name, data, generation, metadata))
-        except exceptions.PreconditionFailed:
-            raise Changed(f"gs://{self.name}/{name} was changed by somebody else") from None
 
-    def _put(self, blob: Any, generation: int | None, put: Callable[..., Any], retry: Any) -> int:
-        from google.api_core import exceptions
-
-        # Content is checked by its crc32c on arrival. Without a precondition the last writer wins,
-        # which makes a repeated write harmless, so that it may be retried as well.
+    @contextlib.contextmanager
+    def conditional(self, name: str) -> Iterator[None]:
+        """Raise Changed if a write finds the object at another generation than it expects."""
         try:
-            put(
-                if_generation_match=generation, timeout=self.timeout, retry=retry, checksum="crc32c"
-            )
-        except exceptions.PreconditionFailed:
-            raise Changed(f"gs://{self.name}/{blob.name} was changed by somebody else") from None
-        generation_now: int = blob.generation
-        return generation_now
+            yield
+        except http.PreconditionFailed:
+            raise Changed(f"gs://{self.name}/{name} was changed by somebody else") from None
 
     def append(
         self,
@@ -339,32 +343,21 @@ class Bucket:
         generation: int,
         on_progress: Callable[[int], None] = lambda n: None,
         metadata: dict[str, str] | None = None,
-    ) -> Any:
-        """Append `size` bytes of a file to an object that is at `generation`; returns its Blob.
+    ) -> "Listed":
+        """Append `size` bytes of a file to an object that is at `generation`; return it as it is.
 
         The tail lies at `tail_name` meanwhile, where nobody else may write.
         """
-        from google.api_core import exceptions
-
         tail = self.upload_stream(tail_name, file, size, on_progress=on_progress)
-        blob = self.bucket.blob(name)
-        blob.metadata = metadata
+        parts = [(name, generation), (tail_name, tail.generation)]
         try:
             # The tail is named twice in what a retry sees, never in what it writes: a second
             # attempt finds the object at another generation and changes nothing.
-            blob.compose(
-                [self.bucket.blob(name), self.bucket.blob(tail_name)],
-                if_generation_match=generation,
-                if_source_generation_match=[generation, tail.generation],
-                timeout=self.timeout,
-                retry=self.retry,
-            )
-        except exceptions.PreconditionFailed:
-            raise Changed(f"gs://{self.name}/{name} was changed by somebody else") from None
+            with self.conditional(name):
+                return Listed.of(self.retry(self.media.compose)(name, parts, metadata))
         finally:
             with contextlib.suppress(Exception):  # what is left of it, the mirror's end deletes
                 self.delete(tail_name)
-        return blob
 
     def download(
         self,
@@ -396,12 +389,9 @@ class Bucket:
         self, path: Path, name: str, generation: int | None, listed: "Listed | None"
     ) -> None:
         """Download an object as it is stored, in one piece or in several by its size."""
-        from google.api_core import exceptions
-
         found = listed or self.get(name)
         if found is None:
-            missing: Any = exceptions.NotFound  # it has no types
-            raise missing(f"there is no gs://{self.name}/{name}")
+            raise http.NotFound(f"there is no gs://{self.name}/{name}")
         if found.size > PIECE:
             self.download_pieces(found, path)
             return
@@ -430,10 +420,8 @@ class Bucket:
 
     def delete(self, *object_names: str) -> None:
         """Delete objects; those that do not exist are passed over."""
-        from google.api_core import exceptions
-
         for name in object_names:
-            with contextlib.suppress(exceptions.NotFound):
+            with contextlib.suppress(http.NotFound):
                 self.retry(self.media.delete)(name)
 
     def delete_at(self, name: str, generation: int) -> None:
@@ -441,14 +429,8 @@ class Bucket:
 
         One that does not exist is passed over.
         """
-        from google.api_core import exceptions
-
-        try:
+        with self.conditional(name), contextlib.suppress(http.NotFound):
             self.retry(self.media.delete)(name, generation)
-        except exceptions.PreconditionFailed:
-            raise Changed(f"gs://{self.name}/{name} was changed by somebody else") from None
-        except exceptions.NotFound:
-            pass
 
     def delete_all_at(self, objects: Iterable[tuple[str, int]]) -> None:
         """Delete objects, each at its generation; those that are at another one stay."""
@@ -457,7 +439,7 @@ class Bucket:
 
     def folders(self, prefix: str) -> Iterator[str]:
         """Prefixes of objects up to the next slash behind a prefix, in order."""
-        path = f"{self.config.endpoint or API}/storage/v1/b/{self.name}/o"
+        path = f"{self.url}/o"
         fields = "prefixes,nextPageToken"
         for page in api.pages(self.config, path, prefix=prefix, delimiter="/", fields=fields):
             owner.confirmed(self.config).result()
@@ -490,7 +472,7 @@ class Bucket:
         delimiter: str | None = None,
     ) -> Iterator["Sequence[Listed]"]:
         """The pages of such a list."""
-        path = f"{self.config.endpoint or API}/storage/v1/b/{self.name}/o"
+        path = f"{self.url}/o"
         query = {
             "prefix": prefix,
             "matchGlob": glob,

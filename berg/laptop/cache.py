@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, container, podexec, prices, storage
+from berg.google import api, container, podexec, prices
 from berg.google import kubernetes as k8s
 from berg.google.accelerators import Shape
 from berg.laptop.spending import region_of
@@ -127,7 +127,7 @@ def pool_body(config: Config, disk: int) -> dict[str, Any]:
 
 def configuration(config: Config, megabytes: int) -> str:
     """NGINX's configuration for slices of so many megabytes."""
-    origin = urlsplit(config.endpoint or storage.API)
+    origin = urlsplit(api.storage_url(config))
     host = origin.netloc if origin.port or origin.scheme == "http" else f"{origin.netloc}:443"
     words = {"HOST": host, "NAME": origin.netloc, "SCHEME": origin.scheme, "SIZE": str(megabytes)}
     text = CONFIGURATION.read_text()

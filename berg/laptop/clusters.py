@@ -28,6 +28,7 @@ from berg.google import (
     api,
     container,
     grants,
+    http,
     offers,
     rights,
     tpu_nodes,
@@ -309,12 +310,10 @@ def ensure_policy(config: Config, location: str, wanted: tpu_nodes.Slice) -> Non
 
     It costs nothing, all pools of its topology in the region share it, and it stays.
     """
-    from google.api_core import exceptions
-
     if not wanted.policy:
         return
     body = tpus.policy(wanted.policy, wanted.topology, "for pools of berg's clusters")
-    with contextlib.suppress(exceptions.Conflict):
+    with contextlib.suppress(http.Conflict):
         api.write(config, f"/regions/{gce.region_of(location)}/resourcePolicies", body)
 
 
@@ -347,16 +346,14 @@ def admit_nodes(config: Config, say: Say) -> None:
     """Let the nodes' account do what nodes need; who may not give it that is told who else does
     what.
     """
-    from google.api_core import exceptions
-
     if not config.service_account:
         return
     member = f"serviceAccount:{config.service_account}"
     try:
         grants.bind(config, grants.project_policy, NODE_ROLE, member)
-    except exceptions.GoogleAPICallError as error:
+    except http.GoogleError as error:
         say(
-            f"The nodes may lack rights to write logs ({api.words(error)}). "
+            f"The nodes may lack rights to write logs ({http.words(error)}). "
             "Somebody who may should run:"
         )
         say(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from berg import BergError, computer, config
 from berg.config import Config
-from berg.google import api
+from berg.google import api, http
 from berg.google.explain import explain
 from berg.laptop.readiness import ASKED, FAILED, OK, WARNING, Finding, check_credentials
 
@@ -48,21 +48,19 @@ def ask(settings: Config, checks: Mapping[str, Callable[[Config], list[Finding]]
     """The findings of checks that wait for Google, all at once; what raises or takes too long is a
     finding, too.
     """
-    from google.api_core import exceptions
-
     late = f"no answer within {PATIENCE} s. Check the network"
     answers = {name: [Finding(name, FAILED, late)] for name in checks}
 
     def look(name: str) -> None:
         try:
             answers[name] = checks[name](settings)
-        except exceptions.Forbidden as error:
+        except http.Forbidden as error:
             if api.lacks_quota_project(error):
                 answers[name] = [Finding(name, FAILED, api.name_quota_project(settings))]
                 return
             status = FAILED if name in ("project", "bucket") else WARNING
             answers[name] = [
-                Finding(name, status, f"Google does not let you look: {api.words(error)}")
+                Finding(name, status, f"Google does not let you look: {http.words(error)}")
             ]
         except Exception as error:
             known = error.message if isinstance(error, BergError) else explain(error, settings)

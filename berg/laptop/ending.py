@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from berg import BergError, job, places, states
 from berg.config import Config
-from berg.google import api, instances, secret
+from berg.google import api, http, instances, secret
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 from berg.laptop import recent
@@ -308,10 +308,8 @@ def save_console(config: Config, name: str, machine: Machine) -> None:
     """Keep what a machine wrote to its serial console, which goes with it, if its worker wrote no
     log.
     """
-    from google.api_core import exceptions
-
     bucket = Bucket(config)
-    with contextlib.suppress(exceptions.NotFound, Changed):  # NotFound: no bucket to keep it in
+    with contextlib.suppress(http.NotFound, Changed):  # NotFound: no bucket to keep it in
         if not logs_of(bucket, name, machine.name) and (
             output := places.of(machine.place).console(config, machine)
         ):

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from berg import job
-from berg.google import api
+from berg.google import api, http
 from berg.google.storage import Bucket, Listed
 
 TOP = ".berg/index/"
@@ -97,9 +97,7 @@ def note(bucket: Bucket, name: str, summary: job.Summary) -> None:
 
 def write(bucket: Bucket, paths: Iterable[str]) -> None:
     """Write entries; who may not write them does without."""
-    from google.api_core import exceptions
-
-    with contextlib.suppress(exceptions.Forbidden), ThreadPoolExecutor(THREADS) as pool:
+    with contextlib.suppress(http.Forbidden), ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda path: bucket.write(path, b""), paths))
 
 
@@ -215,9 +213,7 @@ def recent_of(jobs: list[tuple[str, job.Summary]]) -> Iterator[str]:
 
 def delete(bucket: Bucket, entries: Collection[Listed]) -> None:
     """Delete entries as they were when they were listed; who may not does without."""
-    from google.api_core import exceptions
-
-    with contextlib.suppress(exceptions.Forbidden):
+    with contextlib.suppress(http.Forbidden):
         bucket.delete_all_at([(each.name, each.generation) for each in entries])
 
 

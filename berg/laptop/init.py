@@ -4,6 +4,7 @@ Every answer is checked when it is given. It talks on standard error, like every
 data.
 """
 
+import contextlib
 import sys
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ import click
 
 from berg import BergError, config, credentials, plain, wrapped
 from berg.config import Config
-from berg.google import api, builds, container, grants, offers, rights
+from berg.google import api, builds, container, grants, http, offers, rights
 from berg.google.storage import Bucket
 from berg.laptop import doctor, readiness
 from berg.places import gke, podaccount
@@ -109,9 +110,11 @@ def ask_bucket(walk: Walk, create: bool) -> None:
     in_region = [name for name, place in places.items() if place == settings.region]
     usual = in_region[0] if in_region else f"{settings.project}-berg"
     name = walk.ask("bucket", settings.bucket or usual)
-    bucket = Bucket(settings)
-    if not hidden or not bucket.client.lookup_bucket(name, retry=bucket.retry):
-        ask_create_bucket(bucket, name, places, create)
+    if hidden:
+        with contextlib.suppress(http.NotFound):
+            Bucket(settings).ask("GET", fields="name")
+            return
+    ask_create_bucket(settings, name, places, create)
 
 
 def ask_account(walk: Walk, earlier: str, default: str) -> None:
@@ -136,12 +139,10 @@ def ask_account(walk: Walk, earlier: str, default: str) -> None:
 
 def usual_account(settings: Config) -> str:
     """Return the account to offer: one of one's own where others have the shared one already."""
-    from google.api_core import exceptions
-
     shared = grants.shared_account(settings)
     try:
         grants.may_act_as(settings, shared)
-    except (exceptions.NotFound, exceptions.Forbidden):
+    except (http.NotFound, http.Forbidden):
         return shared
     return grants.account_of_user(settings)
 
@@ -153,73 +154,72 @@ def default_project(settings: Config) -> str:
 
 
 def check_project(settings: Config) -> dict[str, Any]:
-    from google.api_core import exceptions
-
     try:
         found: dict[str, Any] = api.when_on(settings, lambda: api.call(settings, "GET", ""))
         return found
-    except (exceptions.NotFound, exceptions.Forbidden) as error:
+    except (http.NotFound, http.Forbidden) as error:
         raise BergError(
-            f"project {settings.project!r} cannot be used: {api.words(error)}. "
+            f"project {settings.project!r} cannot be used: {http.words(error)}. "
             f"Check its id, or enable the API: {api.enable_command(settings, 'compute')}"
         ) from None
 
 
 def list_buckets(settings: Config) -> tuple[dict[str, str], str]:
     """The buckets of the project and where they lie; and why they cannot be seen."""
-    from google.api_core import exceptions
-
-    bucket = Bucket(settings)
+    fields = "items(name,location),nextPageToken"
+    pages = api.pages(settings, buckets_of(settings), fields=fields)
     try:
-        listed = bucket.client.list_buckets(
-            fields="items(name,location),nextPageToken", retry=bucket.retry
-        )
-        return {found.name: found.location.lower() for found in listed}, ""
-    except exceptions.Forbidden as error:
-        return {}, f"Which there are you may not see: {api.words(error)}."
+        listed = [each for page in pages for each in page.get("items", [])]
+        return {each["name"]: each["location"].lower() for each in listed}, ""
+    except http.Forbidden as error:
+        return {}, f"Which there are you may not see: {http.words(error)}."
 
 
-def ask_create_bucket(bucket: Bucket, name: str, places: dict[str, str], yes: bool) -> None:
+def ask_create_bucket(settings: Config, name: str, places: dict[str, str], yes: bool) -> None:
     """Ask whether to create a bucket that is not in the project, and create it."""
-    from google.api_core import exceptions
-
     if name in places:
         return
     if not yes and not click.confirm(
-        f"Create bucket {name} in {bucket.config.region}?", default=True, err=True
+        f"Create bucket {name} in {settings.region}?", default=True, err=True
     ):
         raise BergError(
             f"there is no bucket {name!r} in the project. Run berg init again with another one"
         )
     # A log is rewritten as it grows; soft delete would keep, and bill, every former version for a
     # week.
-    without = bucket.client.bucket(name)
-    without.soft_delete_policy.retention_duration_seconds = 0
+    without = {"softDeletePolicy": {"retentionDurationSeconds": "0"}}
     try:
         try:
-            create(bucket, without)
-        except exceptions.PreconditionFailed as error:
+            create(settings, name, **without)
+        except http.PreconditionFailed as error:
             say(
-                f"Soft delete cannot be off here: {api.words(error)}. What jobs write again and "
+                f"Soft delete cannot be off here: {http.words(error)}. What jobs write again and "
                 "again is kept, and billed, for as long as your organisation wants it"
             )
-            create(bucket, bucket.client.bucket(name))
-    except exceptions.Conflict:
+            create(settings, name)
+    except http.Conflict:
         raise BergError(
             f"bucket {name!r} belongs to somebody else. Choose another name: berg init"
         ) from None
-    except (exceptions.BadRequest, exceptions.Forbidden) as error:
+    except (http.BadRequest, http.Forbidden) as error:
         raise BergError(
-            f"bucket {name!r} cannot be created: {api.words(error)}. Run: berg init"
+            f"bucket {name!r} cannot be created: {http.words(error)}. Run: berg init"
         ) from None
     say(f"Created gs://{name}")
 
 
-def create(bucket: Bucket, wanted: Any) -> None:
-    """Create a bucket in the region of the settings, for nobody else's eyes."""
-    wanted.iam_configuration.uniform_bucket_level_access_enabled = True
-    wanted.iam_configuration.public_access_prevention = "enforced"
-    bucket.client.create_bucket(wanted, location=bucket.config.region, retry=bucket.retry)
+def create(settings: Config, name: str, **more: Any) -> None:
+    """Create a bucket in the region of the settings, which can never be public."""
+    access = {
+        "uniformBucketLevelAccess": {"enabled": True},
+        "publicAccessPrevention": "enforced",
+    }
+    body = {"name": name, "location": settings.region, "iamConfiguration": access, **more}
+    api.call(settings, "POST", buckets_of(settings), body)
+
+
+def buckets_of(settings: Config) -> str:
+    return f"{api.buckets_url(settings)}?project={settings.project}"
 
 
 def set_up_account(settings: Config, default: str, yes: bool) -> str:
@@ -256,11 +256,9 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
 
 def may_use(settings: Config, email: str) -> bool:
     """Tell whether the account is there and the person may start machines that act as it."""
-    from google.api_core import exceptions
-
     try:
         return grants.may_act_as(settings, email)
-    except (exceptions.NotFound, exceptions.Forbidden):
+    except (http.NotFound, http.Forbidden):
         return False
 
 
@@ -315,9 +313,7 @@ def set_up_local(monitoring: int = 0) -> dict[str, Any]:
         "credentials_file": str(config.local_folder() / "credentials.json"),
         "ask_above": 0,  # nobody pays for it
     }
-    bucket = Bucket(Config(**values))
-    places = {
-        found.name: found.location for found in bucket.client.list_buckets(retry=bucket.retry)
-    }
-    ask_create_bucket(bucket, LOCAL_BUCKET, places, yes=True)
-    return {**values, "service_account": set_up_account(Config(**values), "", yes=True)}
+    settings = Config(**values)
+    places, _ = list_buckets(settings)
+    ask_create_bucket(settings, LOCAL_BUCKET, places, yes=True)
+    return {**values, "service_account": set_up_account(settings, "", yes=True)}

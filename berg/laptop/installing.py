@@ -12,6 +12,7 @@ from berg.code import changes, files, installation, missing
 from berg.code.files import Files
 from berg.code.snapshot import Snapshot
 from berg.config import Config
+from berg.google import http
 from berg.google.storage import Bucket
 from berg.job import Installation
 from berg.plan import Choice
@@ -77,13 +78,12 @@ def decided(found: Files, wanted: installation.Wanted) -> Installation:
 
 def packs_of(bucket: Bucket, folder: Path) -> Callable[[str], IO[bytes]]:
     """Return what opens a pack of the bucket, through a file in a folder."""
-    from google.api_core import exceptions
 
     def open_pack(name: str) -> IO[bytes]:
         path = folder / "pack"
         try:
             bucket.download(name, path)
-        except exceptions.NotFound:
+        except http.NotFound:
             raise BergError(f"the code is not in the bucket any more: no {name}") from None
         return path.open("rb")
 

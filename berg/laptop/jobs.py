@@ -15,7 +15,7 @@ from typing import Any
 
 from berg import BergError, job, places, states
 from berg.config import Config
-from berg.google import api, grants
+from berg.google import api, grants, http
 from berg.google.storage import Bucket
 from berg.inventory import Machine
 from berg.laptop import names, spending
@@ -359,14 +359,12 @@ def overview(
     Without the bucket the machines alone, which `say` hears; without any of those, too, that is an
     error.
     """
-    from google.api_core import exceptions
-
     _ = config.session
     with ThreadPoolExecutor() as pool:
         listed = pool.submit(places.machines, config)
         try:
             stored = list(states.listed(Bucket(config), prefix))
-        except exceptions.NotFound:
+        except http.NotFound:
             if not listed.result():
                 raise
             say(

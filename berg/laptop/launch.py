@@ -23,7 +23,7 @@ from typing import Any
 from berg import BergError, __version__, checks, gce, job, places, states
 from berg.code import dist, packages, revision, snapshot, uv
 from berg.config import Config
-from berg.google import api, data, grants, mounts, offers, owner, prices, secret
+from berg.google import api, data, grants, http, mounts, offers, owner, prices, secret
 from berg.google.storage import Bucket, Changed, Listed
 from berg.inventory import Machine
 from berg.laptop import index, installing, jobs, limits, power, spending, ssh
@@ -191,7 +191,7 @@ def uv_for(config: Config, this: job.Job) -> tuple[str, bytes]:
     try:
         return uv.fetch()
     except BergError as error:
-        api.notify(f"{error.message}. The machine will ask its own package index for it")
+        http.notify(f"{error.message}. The machine will ask its own package index for it")
         return "", b""
 
 
@@ -405,16 +405,14 @@ def check_bucket(config: Config) -> str:
     """Where the bucket lies; raises BergError unless it can be used and belongs to the project that
     pays.
     """
-    from google.api_core import exceptions
-
     init = f"berg init{' --local' if config.endpoint else ''}"
     with ThreadPoolExecutor(1) as beside:
         asked = beside.submit(api.call, config, "GET", "", fields="defaultServiceAccount")
         found = owner.confirmed(config).result() or owner.about(config)
     try:
         project = asked.result()
-    except (exceptions.NotFound, exceptions.Forbidden) as error:
-        why = api.words(error)
+    except (http.NotFound, http.Forbidden) as error:
+        why = http.words(error)
         raise BergError(
             f"project {config.project!r} cannot be used: {why}. Choose one: {init}"
         ) from None

@@ -21,6 +21,7 @@ from berg.google import (
     builds,
     container,
     grants,
+    http,
     networks,
     offers,
     reservations,
@@ -162,11 +163,9 @@ def set_up(settings: Config, options: str = "") -> str:
 
 
 def check_project(settings: Config) -> list[Finding]:
-    from google.api_core import exceptions
-
     try:
         api.call(settings, "GET", "", fields="name")
-    except exceptions.NotFound:
+    except http.NotFound:
         found = f"there is no project {settings.project!r}"
         return [Finding("project", FAILED, found, set_up(settings))]
     return [Finding("project", OK, settings.project)]
@@ -214,8 +213,6 @@ def check_person(settings: Config) -> list[Finding]:
 
 def check_subnetwork(settings: Config) -> list[Finding]:
     """Check that the person may put machines on the subnetwork, in the project that owns it."""
-    from google.api_core import exceptions
-
     network, region = networks.network_of(settings), settings.region
     if settings.zones:
         region = settings.zones[0].rpartition("-")[0]
@@ -227,7 +224,7 @@ def check_subnetwork(settings: Config) -> list[Finding]:
     where = f"the subnetwork {name} in {region} of {network.project}"
     try:
         answer = api.call(settings, "POST", path, {"permissions": asked}, project=network.project)
-    except exceptions.NotFound:
+    except http.NotFound:
         found = f"there is no subnetwork {name!r} in {region} of {network.project}"
         return [Finding("rights: network", FAILED, found, "berg config set subnetwork NAME")]
     mend = give(settings, "roles/compute.networkUser", network.project)
@@ -235,22 +232,22 @@ def check_subnetwork(settings: Config) -> list[Finding]:
 
 
 def check_on_bucket(settings: Config) -> list[Finding]:
-    held = Bucket(settings).bucket.test_iam_permissions(list(ON_BUCKET))
+    asked = list(ON_BUCKET)
+    answer = Bucket(settings).ask("GET", "/iam/testPermissions", permissions=asked)
     mend = (
         f"gcloud storage buckets add-iam-policy-binding gs://{settings.bucket} "
         f"--member {grants.person(settings)} --role roles/storage.admin"
     )
-    return [rights("bucket", list(ON_BUCKET), held, f" on gs://{settings.bucket}", mend)]
+    held = answer.get("permissions", [])
+    return [rights("bucket", asked, held, f" on gs://{settings.bucket}", mend)]
 
 
 def check_acting(settings: Config) -> list[Finding]:
     """Check that the person may start machines that act as the account."""
-    from google.api_core import exceptions
-
     email = account_of(settings)
     try:
         held = [grants.ACT_AS] if grants.may_act_as(settings, email) else []
-    except exceptions.NotFound:
+    except http.NotFound:
         return [no_account(settings, email)]
     mend = grants.act_as_command(settings, email)
     return [rights("account", [grants.ACT_AS], held, f" on {email}", mend)]
@@ -346,13 +343,11 @@ def check_firewall(settings: Config) -> list[Finding]:
 
 
 def has_network(settings: Config) -> bool:
-    from google.api_core import exceptions
-
     network = networks.network_of(settings)
     path = f"/global/networks/{network.name}"
     try:
         api.call(settings, "GET", path, project=network.project, fields="name")
-    except exceptions.NotFound:
+    except http.NotFound:
         return False
     return True
 
@@ -510,12 +505,12 @@ def check_image(settings: Config) -> list[Finding]:
 
 
 def check_bucket(settings: Config) -> list[Finding]:
-    bucket = Bucket(settings)
-    found = bucket.client.get_bucket(settings.bucket, retry=bucket.retry)
+    found = Bucket(settings).ask("GET")
+    kept = found.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)
     return [
-        bucket_place(settings, found.location.lower(), str(found.project_number)),
-        bucket_privacy(settings, found.iam_configuration.public_access_prevention),
-        bucket_cost(settings, found.soft_delete_policy.retention_duration_seconds or 0),
+        bucket_place(settings, found["location"].lower(), found["projectNumber"]),
+        bucket_privacy(settings, found["iamConfiguration"].get("publicAccessPrevention", "")),
+        bucket_cost(settings, int(kept)),
     ]
 
 
@@ -554,14 +549,12 @@ def change_bucket(settings: Config) -> str:
 
 
 def check_account(settings: Config) -> list[Finding]:
-    from google.api_core import exceptions
-
     email = account_of(settings)
     try:
         grants.may_act_as(settings, email)  # raises NotFound if there is none
         check = check_own if grants.is_ours(settings, email) else check_other
         return [check(settings, email)]
-    except exceptions.NotFound:
+    except http.NotFound:
         return [no_account(settings, email)]
 
 
@@ -605,14 +598,12 @@ def check_clusters(settings: Config) -> list[Finding]:
 
     Without any cluster, nothing is wrong.
     """
-    from google.api_core import exceptions
-
     try:
         ours = gke.running(settings)
     except api.Denied:
         found = "you may not see whether there are any"
         return [Finding("clusters", WARNING, found, give(settings, IN_CLUSTERS.role))]
-    except exceptions.Forbidden:
+    except http.Forbidden:
         found = "none; the API container, for berg run --cluster, is off"
         return [Finding("clusters", OK, found, api.enable_command(settings, "container"))]
     if not ours:

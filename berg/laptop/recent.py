@@ -14,6 +14,7 @@ from itertools import chain
 
 from berg import BergError, job, places, states
 from berg.config import Config
+from berg.google import http
 from berg.google.storage import Bucket, Listed
 from berg.laptop import index, names
 from berg.laptop.index import Index
@@ -43,15 +44,13 @@ def look(config: Config, user: str | None, limit: int, say: Say = silent) -> Loo
     """Return the jobs and machines of a user (None: everybody's) that live, and at least the
     `limit` newest others, if there are as many.
     """
-    from google.api_core import exceptions
-
     _ = config.session
     bucket = Bucket(config)
     with ThreadPoolExecutor() as pool:
         listed = pool.submit(places.machines, config)
         try:
             found = index.read(bucket, user, limit)
-        except exceptions.NotFound:
+        except http.NotFound:
             found = Index()
         if not found.is_complete:
             return look_at_all(config, user, say)
@@ -78,12 +77,10 @@ def look(config: Config, user: str | None, limit: int, say: Say = silent) -> Loo
 
 def look_at_all(config: Config, user: str | None, say: Say = silent) -> Look:
     """Return all jobs and machines of a user (None: everybody's)."""
-    from google.api_core import exceptions
-
     bucket = Bucket(config)
     try:
         there = index.everything(bucket)
-    except exceptions.NotFound:  # without a bucket there are machines alone
+    except http.NotFound:  # without a bucket there are machines alone
         return Look(overview(config, user, say=say), lambda: None)
     entries = overview(config, None, say=say)
 
@@ -176,9 +173,7 @@ def quietly(tidy: Callable[[], None]) -> Callable[[], None]:
     """Return what tidies the index and is silent where that fails: the next list does it."""
 
     def attempt() -> None:
-        from google.api_core import exceptions
-
-        with contextlib.suppress(exceptions.GoogleAPIError, OSError):
+        with contextlib.suppress(http.GoogleError, http.RetryError, OSError):
             tidy()
 
     return attempt

@@ -92,7 +92,7 @@ NVIDIA = {
 }
 FOR_WORKER = ("NO_PROXY", "LD_LIBRARY_PATH")  # variables that this script sets, beside PATH
 OVER = 42  # exit code of a pod whose job is over without success: no other is to take its place
-RETRIED = (408, 429, 500, 502, 503, 504)  # statuses, as in berg/google/retry.py
+RETRIED = (408, 429, 500, 502, 503, 504)  # statuses, as in berg/google/http.py
 LAST_WORDS = 500  # characters of what the worker said before it died, for the job's reason
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
 # ends the name of an object that says of a machine that it waits to install packages

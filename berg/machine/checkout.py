@@ -7,6 +7,7 @@ from typing import Any
 
 from berg import BergError
 from berg.code import snapshot
+from berg.google import http
 from berg.google.storage import Bucket
 from berg.machine import boot
 
@@ -19,11 +20,9 @@ def fetch(bucket: Bucket, description: dict[str, Any], folder: Path) -> None:
         return packs / name.replace("/", "%")
 
     def bring(name: str) -> None:
-        from google.api_core import exceptions
-
         try:
             bucket.download(name, file(name))
-        except exceptions.NotFound:
+        except http.NotFound:
             missing = f"gs://{bucket.name}/{name}"
             raise BergError(f"commit {description['commit']} is missing: no {missing}") from None
 

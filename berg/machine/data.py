@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError
-from berg.google import api, data
+from berg.google import data, http
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket
 from berg.machine import boot
@@ -17,8 +17,6 @@ def bring(attempt: Attempt) -> None:
     """Bring what is missing of every data set; raises BergError if it cannot be whole, Stopped if
     the job ends.
     """
-    from google.api_core import exceptions
-
     for wish in attempt.job.data:
         name, began = wish["name"], time.monotonic()
         bucket, prefix = data.find(attempt.bucket.config, name)
@@ -35,7 +33,7 @@ def bring(attempt: Attempt) -> None:
         )
         try:
             new, _, left = fetch(bucket, prefix, folder, done=note, with_repos=True)
-        except exceptions.Forbidden as error:
+        except http.Forbidden as error:
             raise refused(bucket, name, error) from None
         except OSError as error:
             raise BergError(
@@ -43,7 +41,7 @@ def bring(attempt: Attempt) -> None:
             ) from None
         if left:
             path, why = next(iter(left.items()))
-            if isinstance(why, exceptions.Forbidden):
+            if isinstance(why, http.Forbidden):
                 raise refused(bucket, name, why)
             raise BergError(
                 f"{plural(len(left), 'file')} of data {name} could not be brought to {folder}, "
@@ -63,7 +61,7 @@ def refused(bucket: Bucket, name: str, error: Exception) -> BergError:
     """Return the error for data that the machines' account may not read, with what lets it."""
     account = getattr(bucket.config.credentials, "service_account_email", "ACCOUNT")
     mend = data.mend(bucket.name, f"serviceAccount:{account}")
-    return BergError(f"data {name}: {api.words(error)}. {mend}")
+    return BergError(f"data {name}: {http.words(error)}. {mend}")
 
 
 def place(path: str) -> Path:

@@ -1,9 +1,7 @@
-"""The worker's imports of other packages, in a quarter less time; where one is missing, the process
-exits.
+"""The worker's imports of other packages; where one is missing, the process exits.
 
-That quarter is for grpc, which google-api-core does without and the worker has no use for, and for
-collections of garbage that find none. (Measured by bench/worker.py.) Nor does the worker sign
-anything: it has no key. What google-auth signs with would be cryptography, of 15 MB and compiled
+Meanwhile no garbage is collected: there is none. (Measured by bench/worker.py.) The worker signs
+nothing: it has no key. What google-auth signs with would be cryptography, of 15 MB and compiled
 for each processor. And it may be half a minute until the metadata server answers, which google-auth
 otherwise takes after three seconds for another computer's.
 """
@@ -28,15 +26,12 @@ class Unused(types.ModuleType):
 
 gc.disable()
 sys.modules["google.auth.crypt"] = Unused("google.auth.crypt")
-sys.modules["grpc"] = None  # type: ignore[assignment]
 # google-auth reads it when it is imported; the command is not to see it
 PATIENCE = "GCE_METADATA_DETECT_RETRIES"
 os.environ[PATIENCE] = "6"
 try:
     import click
     import git
-    import google.api_core.exceptions
-    import google.api_core.retry
     import google.auth.compute_engine
     import google.auth.transport.requests
     import google_crc32c
@@ -47,7 +42,7 @@ try:
         raise ImportError
 except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)
-del sys.modules["grpc"], os.environ[PATIENCE]
+del os.environ[PATIENCE]
 gc.freeze()
 gc.enable()
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from berg import BergError
 from berg.config import Config
 from berg.google import secret
-from berg.google.retry import is_retried
+from berg.google.http import is_retried
 from berg.job import State
 from berg.machine import logins
 from berg.machine.attempt import Attempt

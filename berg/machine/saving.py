@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 
 from berg import BergError, job, states
+from berg.google import http
 from berg.google.paths import name_left
 from berg.job import State
 from berg.machine import boot
@@ -313,11 +314,9 @@ def seconds_for_last_words(attempt: Attempt) -> float:
 
 
 def bucket_is_gone(attempt: Attempt) -> bool:
-    from google.api_core import exceptions
-
     try:
         next(iter(attempt.bucket.list(job.state_path(attempt.name), "name")), None)
-    except exceptions.NotFound:
+    except http.NotFound:
         return True
     except Exception:
         return False

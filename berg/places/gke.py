@@ -20,7 +20,7 @@ from typing import Any
 
 from berg import BergError, computer
 from berg.config import Config
-from berg.google import api, container, podexec, tpu_nodes
+from berg.google import api, container, http, podexec, tpu_nodes
 from berg.google import kubernetes as k8s
 from berg.google.accelerators import Shape
 from berg.inventory import Login, Machine, Resource
@@ -275,11 +275,9 @@ def accounts(config: Config) -> list[str]:
 
 def if_seen(look: Callable[[], list[Any]]) -> list[Any]:
     """Return what there is of clusters; nothing for who may not look, or with the API off."""
-    from google.api_core import exceptions
-
     try:
         return look()
-    except (api.Denied, exceptions.Forbidden, exceptions.NotFound):
+    except (api.Denied, http.Forbidden, http.NotFound):
         return []
 
 
@@ -308,7 +306,7 @@ def listed(
             path = k8s.everywhere(server, plural)
             return k8s.items(config, server, path, labelSelector=labels, patience=LISTING)
         except BergError as error:
-            api.notify(f"{error.message}; its pods are not among what follows")
+            http.notify(f"{error.message}; its pods are not among what follows")
             return None
 
     where = list(where)
@@ -533,7 +531,7 @@ def console(config: Config, machine: Machine) -> str:
     try:
         return k8s.log(config, connect(config, machine.zone), machine.pod)
     except BergError as error:
-        api.notify(f"The log of the pod {machine.pod} cannot be read now: {error.message}")
+        http.notify(f"The log of the pod {machine.pod} cannot be read now: {error.message}")
         return ""
 
 

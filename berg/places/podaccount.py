@@ -15,7 +15,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, container, workload
+from berg.google import container, http, workload
 from berg.google import kubernetes as k8s
 from berg.google.grants import Grant
 from berg.places import manifest
@@ -138,14 +138,12 @@ def let_act(config: Config) -> None:
     """Let the person's pods act as the account of the settings; who may not is told who else does
     what, since it may have been done.
     """
-    from google.api_core import exceptions
-
     try:
         workload.bind(config)
-    except exceptions.Forbidden as error:
-        api.notify(
+    except http.Forbidden as error:
+        http.notify(
             f"Whether your pods may act as {config.service_account} you may neither see nor say "
-            f"({api.words(error)}). If they get no token, somebody who may has to run: "
+            f"({http.words(error)}). If they get no token, somebody who may has to run: "
             f"{workload.command(config)}"
         )
 
@@ -154,17 +152,15 @@ def missing(config: Config, look: Callable[[], list[dict[str, Any]]]) -> list[Gr
     """Return the binding that the person's pods lack, if a cluster among those that `look` returns
     has Workload Identity; nothing where that cannot be seen.
     """
-    from google.api_core import exceptions
-
     ours = [each for each in look() if container.is_ours(each) and container.workload_pool(each)]
     if not ours or "@" not in config.service_account:
         return []
     try:
         if workload.is_bound(config):
             return []
-    except exceptions.NotFound:
+    except http.NotFound:
         pass  # the account is yet to be made
-    except exceptions.Forbidden:
+    except http.Forbidden:
         return []
     text = f"Let your pods, and no others, act as {config.service_account}"
     return [Grant(text, workload.command(config), lambda: workload.bind(config))]
@@ -185,7 +181,7 @@ def ensure_shared(config: Config, server: k8s.Server) -> str:
     except k8s.Refused as error:
         if error.code != 403 or not has_account(config, server, manifest.WIDE_ACCOUNT):
             raise
-        api.notify(
+        http.notify(
             f"The pods of {server.place} may change each other's jobs, as an earlier berg let "
             "them. The first job there of somebody with roles/container.admin mends it"
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api
+from berg.google import http
 from berg.google import kubernetes as k8s
 
 GROUP = "kueue.x-k8s.io"
@@ -46,7 +46,7 @@ def check(config: Config, server: k8s.Server, namespace: str, name: str) -> None
         )
     active = conditions(found[name]).get("Active", {})
     if active.get("status") == "False":
-        api.notify(f"The queue {name} admits nothing now: {active.get('message')}")
+        http.notify(f"The queue {name} admits nothing now: {active.get('message')}")
 
 
 def conditions(thing: Thing) -> dict[str, Thing]:

@@ -23,7 +23,7 @@ from typing import Any
 
 from berg import BergError, gce
 from berg.config import Config
-from berg.google import api, grants, groups, instances, prices, tpus
+from berg.google import api, grants, groups, http, instances, prices, tpus
 from berg.inventory import Machine, Resource
 from berg.job import NO_GROUP, Group
 from berg.plan import Choice, Offer, Plan
@@ -129,15 +129,13 @@ def make_slice(
 
 def ask(config: Config, zone: str, bodies: dict[str, Any]) -> None:
     """Send the four requests; raises OperationFailed with what Google says."""
-    from google.api_core import exceptions
-
     try:
         groups.send(config, f"/zones/{zone}", bodies)
-    except exceptions.Conflict:
+    except http.Conflict:
         name = bodies["group"]["name"]
         raise api.OperationFailed("alreadyExists", f"a group {name!r} exists in {zone}") from None
-    except exceptions.GoogleAPICallError as error:
-        raise api.OperationFailed(api.reason(error), error.message) from None
+    except http.GoogleError as error:
+        raise api.OperationFailed(error.reason, error.message) from None
 
 
 def is_queued(config: Config, zone: str, names: list[str]) -> bool:

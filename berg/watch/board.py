@@ -25,7 +25,7 @@ from pathlib import Path
 from berg import BergError, computer, gate
 from berg.checks import names_repo
 from berg.config import Config
-from berg.google import api, events
+from berg.google import events, http
 from berg.google.checksum import file_crc32c
 from berg.google.events import Series
 from berg.google.fetch import NO_PLACE, NoPlace, below, side_by_side
@@ -124,7 +124,7 @@ def bring(bucket: Bucket, blob: Listed, prefix: str, folder: Path) -> Path | Non
 @functools.cache
 def tell_left_out(name: str, why: str) -> None:
     """Say that an object is left out, once."""
-    api.notify(f"{gate.clean(shorten(name, 80))} is left out: {why}")
+    http.notify(f"{gate.clean(shorten(name, 80))} is left out: {why}")
 
 
 def bring_to(bucket: Bucket, blob: Listed, path: Path) -> Path | None:

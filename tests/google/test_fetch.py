@@ -221,12 +221,12 @@ def test_a_late_piece_of_a_large_object_is_tried_again_for_as_long_as_the_first(
         api, "time", SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + 600)
     )
     cloud.fault("storage.objects.get", match="alt=media", status=503)
-    assert bucket.bucket.blob("job/x").download_as_bytes(retry=retry) == b"x"
+    assert bucket.client.bucket(bucket.name).blob("job/x").download_as_bytes(retry=retry) == b"x"
 
 
 def test_a_large_object_with_an_encoding_is_brought_as_it_is_stored(bucket, tmp_path, pieces):
     packed = gzip.compress(os.urandom(3 << 20), 1)
-    blob = bucket.bucket.blob("job/packed")
+    blob = bucket.client.bucket(bucket.name).blob("job/packed")
     blob.content_encoding = "gzip"
     blob.upload_from_string(packed)
     assert fetch(bucket, "job/", tmp_path / "here") == (1, 1, {})

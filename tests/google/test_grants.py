@@ -12,12 +12,11 @@ from dataclasses import replace
 import pytest
 import requests
 from conftest import POLICY_3, make_account, settle, wait_for
-from google.api_core import exceptions
 from local_gcloud import Gcloud
 
 from berg import BergError
 from berg.config import Config
-from berg.google import artifacts, grants, rights, secret
+from berg.google import artifacts, grants, http, rights, secret
 from localcloud.identity.tokens import Tokens
 
 PROJECT = "berg-local"
@@ -446,9 +445,9 @@ def test_who_joins_a_bucket_gets_an_account_whose_secrets_no_other_reads(berg, c
     for who, name in ((others, "hers"), (she, "shared")):
         with pytest.raises(BergError, match="cannot be read"):
             secret.fetch(who, name)
-        with pytest.raises(exceptions.Forbidden):
+        with pytest.raises(http.Forbidden):
             secret.delete(who, name)
-    with pytest.raises(exceptions.Forbidden):  # its own secret it may not hand on
+    with pytest.raises(http.Forbidden):  # its own secret it may not hand on
         secret.let_read(she, secret.url(she, "hers"), [EMAIL])
     assert secret.delete(she, "hers") and secret.delete(others, "shared")
 
@@ -464,7 +463,7 @@ def test_a_project_without_the_role_for_secrets_goes_on_with_the_wide_one(
     berg, cloud, fresh, monkeypatch
 ):
     said = []
-    monkeypatch.setattr("berg.google.api.notify", said.append)
+    monkeypatch.setattr("berg.google.http.notify", said.append)
     make_account(cloud)
     cloud.session.delete(f"{cloud.url}{ROLES}/{rights.SECRET.role}")
     settings = cloud.settings(berg.bucket_name)

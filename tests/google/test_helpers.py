@@ -103,7 +103,7 @@ def test_content_that_is_not_what_its_checksum_says_is_not_brought(
 
 
 def test_content_with_an_encoding_is_brought_as_it_is_stored(bucket, tmp_path, answers):
-    blob = bucket.bucket.blob("job/packed")
+    blob = bucket.client.bucket(bucket.name).blob("job/packed")
     blob.content_encoding = "gzip"
     packed = gzip.compress(b"words" * 100)
     blob.upload_from_string(packed)

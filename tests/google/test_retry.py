@@ -6,7 +6,7 @@ import urllib.error
 import pytest
 import requests
 
-from berg.google import api, kubernetes, retry
+from berg.google import api, http, kubernetes
 from berg.machine import boot
 
 RETRIED = (408, 429, 500, 502, 503, 504)
@@ -86,14 +86,14 @@ def test_a_refusal_is_taken_at_its_word(cloud, bucket, quick, ask, method, statu
 
 def test_machines_have_the_same_list():
     statuses = range(100, 600)
-    assert {each for each in statuses if retry.is_retried(each)} == set(boot.RETRIED)
+    assert {each for each in statuses if http.is_retried(each)} == set(boot.RETRIED)
 
 
 def test_a_certificate_that_is_not_trusted_is_said_at_once():
     untrusted = requests.exceptions.SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed")
     cut = requests.exceptions.SSLError("[SSL: UNEXPECTED_EOF_WHILE_READING]")
-    assert not retry.is_transient(untrusted)
-    assert retry.is_transient(cut)
+    assert not http.is_transient(untrusted)
+    assert http.is_transient(cut)
 
 
 @pytest.mark.slow

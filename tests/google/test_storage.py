@@ -78,7 +78,7 @@ def test_content_is_read_as_it_is_stored_whatever_its_encoding(bucket, tmp_path)
     """Google would decompress it for a client that does not accept gzip."""
     packed = gzip.compress(bytes(10_000_000))
     for encoding in ("gzip", "GZIP", "br", "gzip, gzip"):
-        blob = bucket.bucket.blob(encoding)
+        blob = bucket.client.bucket(bucket.name).blob(encoding)
         blob.content_encoding = encoding
         blob.upload_from_string(packed)
         assert bucket.read(encoding) == packed

@@ -5,9 +5,9 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from google.api_core import exceptions
 
 from berg import BergError
+from berg.google import http
 from berg.google.checksum import crc32c_of
 from berg.google.mirror import Mirror
 from berg.job import State, Summary
@@ -331,8 +331,8 @@ def test_the_end_of_a_log_that_was_just_written_waits_unless_the_machine_goes(
 
 def test_a_bucket_is_gone_only_if_google_says_so():
     answers = {
-        "gone": exceptions.NotFound("no bucket"),
-        "down": exceptions.ServiceUnavailable("later"),
+        "gone": http.NotFound("no bucket"),
+        "down": http.GoogleError("later", 503),
     }
 
     def ask(prefix, fields):
