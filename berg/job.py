@@ -106,6 +106,10 @@ class Installation:
     # of the virtual environment, such as 3.11 (uv venv --python); "": the one that uv chooses
     python: str = ""
 
+    def summary(self) -> dict[str, Any]:
+        """Return the `install` object of --json."""
+        return {"what": self.words, "notes": self.notes, "folder": self.folder, "steps": self.steps}
+
     def check(self) -> None:
         """Raise ValueError for what no laptop decides."""
         for path in filter(None, (self.folder, self.venv)):

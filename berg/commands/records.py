@@ -168,6 +168,7 @@ def what_ran(this: "Job | None") -> list[tuple[str, str]]:
         code += f" with {words.plural(len(this.git_changed_files), 'uncommitted change')}"
     rows.append(("Code", code))
     rows += listed("", tables.shorten(this.git_changed_files))
+    rows += tables.install_rows(this)
     shape = this.machine_type
     if this.num_machines > 1:
         shape = f"{this.num_machines} of {shape}"

@@ -108,14 +108,8 @@ def start_machines(
 def show_request(plan: Plan, request: Any, as_json: bool) -> None:
     """Print the request of a dry run; with --json in an object that has what is installed, too."""
     if as_json:
-        request = {"install": installed(plan.job), "request": request}
+        request = {"install": plan.job.installation.summary(), "request": request}
     plain.echo(json.dumps(request, indent=2))
-
-
-def installed(this: Job) -> dict[str, Any]:
-    """Return what a job's machines install, as JSON has it."""
-    made = this.installation
-    return {"what": made.words, "notes": made.notes, "folder": made.folder, "steps": made.steps}
 
 
 def ask(plan: Plan, num_jobs: int = 0) -> None:
@@ -154,7 +148,7 @@ def follow(launched: Launched, wait: bool, tail: bool, as_json: bool) -> int:
 def about_job(this: Job, zone: str) -> dict[str, Any]:
     """Return what --json says of a job that was launched."""
     about = {"name": this.job_name, "zone": zone, "results": this.gcs_results_dir}
-    return {**about, "install": installed(this)}
+    return {**about, "install": this.installation.summary()}
 
 
 def resume(

@@ -44,7 +44,7 @@ def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
     rows = [
         *command_rows(this),
         *code_rows(plan),
-        *below("Install", [this.installation.words, *this.installation.notes]),
+        *install_rows(this),
         *tpu_rows(plan),
         *plan.offer.rows,
         *below("", far_zones(plan)),
@@ -61,6 +61,11 @@ def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
         *end_rows(plan),
     ]
     return labelled(rows, sys.stderr) + "\n"
+
+
+def install_rows(this: job.Job) -> list[tuple[str, str]]:
+    """Return what a job's machines install."""
+    return below("Install", [this.installation.words, *this.installation.notes])
 
 
 def install_secrets(this: job.Job) -> str:

@@ -38,8 +38,10 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         described = asdict(self.job) if self.job else None
+        install = self.job.installation.summary() if self.job else None
         files = [{"path": each.name, "bytes": each.size} for each in self.results]
-        return {**self.entry.to_dict(), "metadata": described, "results": files, "log": self.log}
+        record = {"install": install, "metadata": described, "results": files, "log": self.log}
+        return {**self.entry.to_dict(), **record}
 
 
 def read(config: Config, name: str, lines: int) -> Record:

@@ -133,9 +133,14 @@ def test_a_job_records_its_installation_and_a_rerun_takes_it(berg, index):
     berg.cloud.call("POST", "/_berg/settings", {"boot": 0})  # its machine runs nothing
     lock(write(berg.repo, SHAPES["extras-in-conflict"]), index)
     ran = berg("run", "-g", "0", "-n", "first", "--json", TRAIN)
-    assert json.loads(ran.stdout)["install"]["steps"] == [
-        ["uv", "sync", "--frozen", "--extra", "cpu"]
-    ]
+    install = json.loads(ran.stdout)["install"]
+    assert install["steps"] == [["uv", "sync", "--frozen", "--extra", "cpu"]]
+    assert json.loads(berg("show", "first", "--json").stdout)["install"] == install
+    in_plan, shown = ran.stderr.splitlines(), berg("show", "first").stdout.splitlines()
+    begin = next(at for at, line in enumerate(in_plan) if line.startswith("Install "))
+    assert in_plan[begin + 1].startswith("          extra cpu, as ")
+    at = shown.index(in_plan[begin])
+    assert shown[at : at + 3] == in_plan[begin : begin + 3], "the same words"
     first = recorded(berg, "first")
     assert first.venv == ".venv" and first.no_sync and first.needs_uv
     (berg.repo / "uv.lock").unlink()
