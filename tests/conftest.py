@@ -144,10 +144,11 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
         (cells[1], cells[0]): line for line in old.splitlines()[2:] if (cells := line.split(" | "))
     }
     for (name, promises), row in rows.items():
-        failed = f" ({row['unproven']} failed)" if row["unproven"] else ""
-        line = f"| {name} | {promises} | {row['tried']}{failed} | {row['lost']} | {row['leaked']} |"
+        kinds = (("unproven", "failed"), ("lost", "files lost"), ("leaked", "left behind"))
+        bad = "".join(f", {row[key]} {what}" for key, what in kinds if row[key])
+        line = f"| {name} | {promises} | {row['tried']}{bad} |"
         shown[promises, f"| {name}"] = line
-    lines = ["| fault | promises | times tried | files lost | leaked |", "|---|---|---:|---:|---:|"]
+    lines = ["| fault | promises | times tried |", "|---|---|---:|"]
     lines += [line for _, line in sorted(shown.items())]
     Path(page).write_text(head + begin + "\n".join(lines) + "\n" + end + tail)
 
