@@ -218,6 +218,12 @@ class Job:
         return "stop" if self.keeps_disk else "stay"
 
     @property
+    def pinned_image(self) -> str:
+        """The image of its containers or pods by its digest; "" if that is not known."""
+        image = self.image if self.place == "gke" else self.docker
+        return image if "@" in image else ""
+
+    @property
     def is_restarted(self) -> bool:
         """Whether Google starts its machines again, with their disks, after maintaining a host: one
         machine alone, or all of a slice of TPUs on demand together.

@@ -18,14 +18,14 @@ from berg.spec import LIMITS, JobSpec
 
 # What spec_of takes from no record, and what it takes that becomes a part of a URL.
 UNBELIEVED = {"cmd", "name", "note", "defaults", "secrets", "notify", "branch", "commit"}
-UNBELIEVED |= {"install_secrets"}
+UNBELIEVED |= {"install_secrets", "recorded_image"}
 UNBELIEVED |= {"pod_patch"}  # a part of a request, which would be sent with the person's rights
 NAMES = ("image", "gpu_type", "machine_type", "tpu", "cluster", "queue")
 
 
 def spec_of(job: Job) -> JobSpec:
     """Return what a job was asked for with, without its name, its secrets, its webhook and the
-    patch for its pods.
+    patch for its pods; the image of its containers by the digest that it ran with.
 
     Raise BergError where its record says what no option can be. What names a file or variable of
     the laptop is left out: machines may have written the record.
@@ -33,6 +33,8 @@ def spec_of(job: Job) -> JobSpec:
     known = {each.name for each in fields(JobSpec)} - UNBELIEVED
     values = {key: as_given(value) for key, value in job.spec.items() if key in known}
     spec = JobSpec(**values, cmd=job.cmd if job.kind == "job" else None)
+    spec.docker = job.pinned_image or spec.docker
+    spec.recorded_image = spec.docker or ""
     try:
         check_types(spec)
         gate.check_project(spec.image_project or "")
@@ -118,6 +120,7 @@ class Plan:
     # what the bucket had of the archives and the code, by the objects' names
     there: dict[str, Listed] = field(repr=False, default_factory=dict)
     code_bytes: int = 0  # about, that are to be sent of the code
+    container: list[str] = field(default_factory=list)  # image of containers, in words
     left: list[Machine] = field(default_factory=list)  # that an earlier job of the name still has
     limit: str = "--max-hours"  # what says when its machines end
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another

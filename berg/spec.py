@@ -105,6 +105,8 @@ class JobSpec:
 
     cmd: str | None = None  # None: machines for people
     defaults: tuple[str, ...] = ()  # what came from where, for people to read
+    # container image that a job's record names by its tag: no registry is asked about it
+    recorded_image: str = ""
 
     name: str | None = option(
         None,
@@ -609,7 +611,12 @@ class JobSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options for the job's metadata, without the values of secrets."""
-        left_out = ["cmd", "name", *(["notify"] if "://" in (self.notify or "") else [])]
+        left_out = [
+            "cmd",
+            "name",
+            "recorded_image",
+            *(["notify"] if "://" in (self.notify or "") else []),
+        ]
         return {key: value for key, value in asdict(self).items() if key not in left_out}
 
     @property

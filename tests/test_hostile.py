@@ -49,6 +49,7 @@ VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another pers
 # tests/code/test_installation.py.
 # The traps of a clone and of an archive are in tests/test_traps.py.
 # A wheel of another hash is in tests/code/test_packages.py, images in tests/test_supply.py.
+# Tags that move and registries are in tests/machine/test_container.py and tests/google/test_registry.py.
 ELSEWHERE = [
     (
         "a cloned repo with `berg/`, `git/`, `google/`, `tensorboard/` or `sitecustomize.py`, in "
@@ -148,6 +149,19 @@ ELSEWHERE = [
         "a person who can move tags of binfmt, BuildKit, Cloud Build's docker or nginx, to have Berg run "
         "another image",
         "Berg names them by digest",
+    ),
+    (
+        "a person who can move the tag of `--docker` or of pods, after the submit or before a rerun",
+        "machines and pods pull the digest that the plan showed",
+    ),
+    (
+        "a registry called `evilgcr.io` or `us-docker.pkg.dev.evil.com`, or one that names another "
+        "host for tokens or redirects, to get a Google token or a password of `~/.netrc`",
+        "it gets none; no redirect is followed",
+    ),
+    (
+        "a person who can write a job's record, to have this computer ask a registry of their choice",
+        "an image that a record names by its tag is not looked up",
     ),
 ]
 ATTACK = '''

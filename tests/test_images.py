@@ -68,6 +68,10 @@ class Registry:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    def digest(self) -> str:
+        answer = self.session.head(f"{self.base}/manifests/{self.tag}")
+        return answer.headers["Docker-Content-Digest"]
+
     def blob(self, digest: str) -> bytes:
         return self.session.get(f"{self.base}/blobs/{digest}").content
 
@@ -402,7 +406,7 @@ PROJECT_FILES = {
 
 @pytest.mark.slow
 @needs_podman
-def test_a_default_dockerfile_whose_image_pods_run(berg, cluster, image, podman, base):
+def test_a_default_dockerfile_whose_image_pods_run(berg, cloud, cluster, image, podman, base):
     """The files of the image, and no program of this host's: a job of berg's, and what its
     Dockerfile says.
     """
@@ -438,6 +442,10 @@ def test_a_default_dockerfile_whose_image_pods_run(berg, cluster, image, podman,
         f'python -c "{code}"',
     )
     assert ran.returncode == 0, ran.stderr + berg.log("in-image")
+    path = ".berg/jobs/in-image_metadata.json"
+    digest = Registry(cloud, name).digest()
+    assert json.loads(berg.objects(path)[path])["image"] == f"{name}@{digest}"
+    assert f"Image     {name} ({digest[:19]}…)" in ran.stderr
     assert "changed False" in ran.stdout.splitlines(), (
         "the code is the working tree's, not the image's"
     )

@@ -42,7 +42,7 @@ def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
     """
     this = plan.job
     rows = [
-        *command_rows(this),
+        *command_rows(plan),
         *code_rows(plan),
         *install_rows(this),
         *tpu_rows(plan),
@@ -81,26 +81,32 @@ def below(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
     return list(zip(labels, shown, strict=False))
 
 
-def command_rows(this: job.Job) -> list[tuple[str, str]]:
+def command_rows(plan: Plan) -> list[tuple[str, str]]:
     """What runs, and in which folder."""
+    this = plan.job
     if not this.cmd:
         return [(this.kind.capitalize(), this.job_name)]
     where = ""
     if this.num_machines > 1:
         where = {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on]
     folder = f"{this.cwd} of the repo (--cwd)" if this.cwd else ""
-    ran = [("Command", this.cmd + where), *below("Container", container(this))]
+    ran = [("Command", this.cmd + where), *below("Container", container(plan))]
     return [("Job", this.job_name), *ran, *below("Folder", [folder])]
 
 
-def container(this: job.Job) -> list[str]:
+def container(plan: Plan) -> list[str]:
     """Return the image that the command runs in, and what the machine installs for that."""
-    if not this.docker or this.place == "gke":
-        return [this.docker]
+    this = plan.job
+    if not this.docker:
+        return []
     toolkit = " and NVIDIA's container toolkit" if this.gpus_per_machine else ""
     if this.tpu:
-        return [this.docker, "Google's image for TPUs has no docker: apt-get installs docker.io"]
-    return [this.docker, f"docker{toolkit}: installed with apt-get where the machine has none"]
+        return [
+            *plan.container,
+            "Google's image for TPUs has no docker: apt-get installs docker.io",
+        ]
+    what = f"docker{toolkit}: installed with apt-get where the machine has none"
+    return [*plan.container, what]
 
 
 def code_rows(plan: Plan) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ from typing import Any
 from berg import BergError, computer, plain, words
 from berg.code import git, requirements, snapshot
 from berg.config import Config, label
-from berg.google import artifacts, builds
+from berg.google import artifacts, builds, registry
 from berg.places import gke
 
 PLATFORMS = ("linux/amd64", "linux/arm64")
@@ -109,7 +109,11 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
         context, written = Path(temporary, "context"), Path(temporary, "Dockerfile")
         snapshot.write_out(taken, context)
         own = file_in(context, taken.root, file)
-        content = own.read_bytes() if own else dockerfile(context, taken.root, wanted, say).encode()
+        content = (
+            own.read_bytes()
+            if own
+            else dockerfile(config, context, taken.root, wanted, say).encode()
+        )
         written.write_bytes(content)
         write_ignore_files(context, taken.root, file)
         name, tag = wanted.name or label(taken.repo_name) or "image", taken.commit
@@ -164,9 +168,9 @@ def file_in(context: Path, root: Path, file: Path) -> Path | None:
     return named
 
 
-def dockerfile(context: Path, root: Path, wanted: Wanted, say: Say) -> str:
-    """A Dockerfile for a repo without one: the python packages that it names, then its files. `say`
-    hears it.
+def dockerfile(config: Config, context: Path, root: Path, wanted: Wanted, say: Say) -> str:
+    """Return a Dockerfile for a repo without one: the Python packages that it names, then its
+    files; on the image that Python's tag names now, by its digest.
     """
     named = requirements.arguments(context)
     if not named:
@@ -175,7 +179,10 @@ def dockerfile(context: Path, root: Path, wanted: Wanted, say: Say) -> str:
             "to make one from. "
             "Write one of these, or name a Dockerfile: -f PATH"
         )
-    lines = [f"FROM python:{wanted.python or PYTHON}-slim"]
+    base = registry.pin(config, f"python:{wanted.python or PYTHON}-slim")
+    if base.why_not:
+        say(f"{base.image} is used by its tag: {base.why_not}")
+    lines = [f"FROM {base.image}"]
     # A pod's code comes with git; without it each pod would install it.
     lines.append(
         "RUN command -v git || { apt-get update && apt-get install -y --no-install-recommends git; "

@@ -23,7 +23,18 @@ from typing import Any
 from berg import BergError, __version__, checks, gce, job, places, states
 from berg.code import dist, packages, revision, snapshot, uv
 from berg.config import Config
-from berg.google import api, data, grants, http, mounts, offers, owner, prices, secret
+from berg.google import (
+    api,
+    data,
+    grants,
+    http,
+    mounts,
+    offers,
+    owner,
+    prices,
+    registry,
+    secret,
+)
 from berg.google.storage import Bucket, Changed, Listed
 from berg.inventory import Machine
 from berg.laptop import index, installing, jobs, limits, power, spending, ssh
@@ -69,16 +80,19 @@ def prepare(
         region = pool.submit(check_bucket, config)
         free = pool.submit(check_free, config, name, again)
         left = pool.submit(machines_left, place, config, [] if sweep or again else [name])
+        pinned = pool.submit(pin_image, config, spec, choice, place_name)
         taken = code or snapshot.take(root)
         code_bytes = snapshot.bytes_to_send(taken, config.bucket)
         installation = installing.decide(config, spec, choice, taken, folder, image_for)
         bucket_region, _, _ = region.result(), free.result(), within.result()
         (offer, rates), (data_sets, folders) = offered.result(), measured.result()
         wheel, needed, there = ahead.result()
+        container = pinned.result()
+    offer = with_image(offer, place_name, container)
     check_room(config, data_sets, offer.image, offer.disk_gb)
     gcsfuse = program_for(place_name, folders)
     this = replace(
-        job_of(spec, config, name, taken),
+        job_of(spec, config, name, taken, container.image),
         installation=installation,
         data=data_sets,
         mounts=folders,
@@ -116,11 +130,33 @@ def prepare(
         cluster_key=cluster_key,
         there=there,
         code_bytes=code_bytes,
+        container=container.lines,
         left=left.result(),
     )
     if sweep:
         return made  # whose limit depends on the number of its jobs
     return limits.limited(made)
+
+
+def pin_image(config: Config, spec: JobSpec, choice: Choice, place_name: str) -> registry.Pinned:
+    """Return the image of a job's containers by its digest, as far as its registry says it. One
+    that a record names by its tag is not looked up: the record would name a host.
+    """
+    image = choice.image if place_name == "gke" else spec.container
+    if not image or image == spec.recorded_image:
+        return registry.Pinned(image, "its record names no digest" * ("@" not in image))
+    return registry.pin(config, image)
+
+
+def with_image(offer: Offer, place_name: str, pinned: registry.Pinned) -> Offer:
+    """Return what a place has; the image of pods by digest."""
+    if place_name != "gke":
+        return offer
+    rows = []
+    for label, text in offer.rows:
+        lines = pinned.lines if label == "Image" else [text]
+        rows += [(label if number == 0 else "", line) for number, line in enumerate(lines)]
+    return replace(offer, image=pinned.image, rows=rows)
 
 
 def look_ahead(
@@ -204,8 +240,12 @@ def priced_offer(
     return found, spending.rates(config, found, spec.model)
 
 
-def job_of(spec: JobSpec, config: Config, name: str, taken: snapshot.Snapshot) -> job.Job:
-    """Return the job that a spec and the code say, without what its place adds."""
+def job_of(
+    spec: JobSpec, config: Config, name: str, taken: snapshot.Snapshot, container: str = ""
+) -> job.Job:
+    """Return the job that a spec and the code say, without what its place adds; `container` is the
+    image of its containers.
+    """
     results_dir = results_dir_of(spec, name)
     return job.Job(
         job_name=name,
@@ -225,7 +265,7 @@ def job_of(spec: JobSpec, config: Config, name: str, taken: snapshot.Snapshot) -
         keep_going=spec.keep_going,
         idle_seconds=math.ceil(spec.idle_hours * 3600),
         tpu=(spec.tpu or "").lower(),
-        docker=spec.container,
+        docker=spec.container and (container or spec.container),
         kill_instance_after_job=not spec.no_kill,
         max_run_seconds=round(spec.max_hours * 3600),
         wait_seconds=round(spec.wait_hours * 3600),

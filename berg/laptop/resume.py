@@ -23,6 +23,7 @@ ANEW = ("secrets", "install_secrets", "notify", "pod_patch")
 # Fields of a job that today's berg may fill otherwise than the one that submitted it.
 COMPARED = (
     "image",
+    "docker",
     "machine_type",
     "gpus_per_machine",
     "gpu_type",

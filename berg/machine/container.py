@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from berg import BergError
+from berg.google import registry
 from berg.job import Job
 from berg.machine import boot, data
 from berg.machine.attempt import Attempt
@@ -30,7 +31,6 @@ from berg.machine.surroundings import INSTALLING, OURS, PROGRAM
 NAME = "berg-command"  # of the container
 # What the machine says of its own programs: not for those of the image.
 OF_THE_MACHINE = {"HOME", "PATH", "UV_CACHE_DIR", *INSTALLING}
-REGISTRIES = (".pkg.dev", "gcr.io")  # ends of the names of Google's, which know the machine
 LACKS = {  # what a machine's image has not, by program
     "docker": "this machine has no docker, and apt-get could not install it",
     "nvidia-ctk": (
@@ -93,7 +93,7 @@ def provide_docker(attempt: Attempt) -> None:
 def login(image: str, folder: str) -> None:
     """Let docker's settings in a folder know this machine at a registry of Google's."""
     host = image.partition("/")[0]
-    if not host.endswith(REGISTRIES):
+    if not registry.is_google(host):
         return
     told = json.loads(boot.metadata("instance/service-accounts/default/token"))
     words = ["docker", "--config", folder, "login", "--username", USER, "--password-stdin", host]

@@ -1,5 +1,6 @@
 """Commands in containers: what docker is asked for, and what becomes of its words."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -12,9 +13,12 @@ import pytest
 from conftest import commit, wait_for
 
 from berg import BergError
+from berg.google import artifacts
 from berg.job import Job
+from berg.laptop import launch
 from berg.machine import container
 from berg.machine.surroundings import PROGRAM
+from berg.plan import spec_of
 from berg.spec import JobSpec
 
 IMAGE = docker_shim.IMAGE
@@ -169,6 +173,57 @@ def test_an_image_that_is_not_there_and_a_machine_without_docker_are_named(berg)
     why = "the installation failed with exit code 1: docker pull localhost/other:1"
     assert berg.state("missing")["reason"].startswith(why)
     assert "manifest for localhost/other:1 not found" in berg.log("missing")
+
+
+def push(cloud, image: str, text: str) -> str:
+    """Give a tag of the embedded registry another image; return its digest."""
+    base = f"{cloud.url}/v2/{image.partition(':')[0]}"
+    kind = "application/vnd.oci.image.manifest.v1+json"
+    parts = []
+    for content in (b"{}", text.encode()):
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        path = f"{base}/blobs/uploads/?digest={digest}"
+        assert cloud.session.post(path, data=content).status_code == 201
+        parts.append({"mediaType": "x", "digest": digest, "size": len(content)})
+    body = {"schemaVersion": 2, "mediaType": kind, "config": parts[0], "layers": parts[1:]}
+    path = f"{base}/manifests/{image.partition(':')[2]}"
+    sent = cloud.session.put(path, data=json.dumps(body), headers={"Content-Type": kind})
+    assert sent.status_code == 201, sent.text
+    return sent.headers["Docker-Content-Digest"]
+
+
+@pytest.mark.slow
+def test_a_tag_that_moves_changes_neither_a_job_that_waits_nor_its_rerun(berg, cloud):
+    """The laptop asks the registry once; the machine pulls what was there then."""
+    install_shim(berg)
+    artifacts.ensure(cloud.settings(berg.bucket_name))
+    berg.allowed.append(400)
+    name = "berg-local/berg/trainer:1"
+    image = f"{cloud.url.removeprefix('http://')}/{name}"
+    words = ["-g", "0", "--docker", image, "--install-script", "install.sh"]
+    first = push(cloud, name, "first")
+    cloud.call("POST", "/_berg/stockout", {"on": True})
+    ran = berg("run", *words, "-n", "waits", "--wait-for-capacity", "cat /root/docker.jsonl")
+    assert ran.returncode == 0, ran.stderr
+    assert f"{image} ({first[:19]}…)" in ran.stderr
+    second = push(cloud, name, "second")
+    cloud.call("POST", "/_berg/stockout", {"on": False})
+    wait_for(lambda: berg.state("waits")["state"] in ("SUCCEEDED", "FAILED"), 90)
+    log = berg.log("waits")
+    assert f'"pull", "--quiet", "{image}@{first}"' in log and second not in log
+    dry = berg("rerun", "waits", "--dry-run")
+    assert f"{image} ({first[:19]}…)" in dry.stderr + dry.stdout, dry.stderr
+    new = berg("run", *words, "--dry-run", "true")
+    assert f"{image} ({second[:19]}…)" in new.stderr + new.stdout, new.stderr
+
+
+def test_no_registry_is_asked_for_what_a_record_names_by_its_tag(berg, cloud):
+    """Who can write the record would choose a host that the laptop asks."""
+    job = Job("box", "true", "box", "", "proj", "", "", docker=IMAGE, spec={"docker": IMAGE})
+    spec = spec_of(job)
+    assert (spec.docker, spec.recorded_image) == (IMAGE, IMAGE)
+    found = launch.pin_image(cloud.settings(), spec, None, "gce")
+    assert found.image == IMAGE and found.lines[1].endswith("its record names no digest")
 
 
 PACKAGES = {
