@@ -50,6 +50,10 @@ ADVICE = {  # pattern in what a step printed -> what to change
     r"[Rr]equires-[Pp]ython|No interpreter found": (
         "Let uv download another python: --install uv, or take another --image"
     ),
+    # pip does not say that an index refused it
+    r"No matching distribution found|not found in the package registry": (
+        "If a private index has it, give its password: --install-secret NAME"
+    ),
 }
 OTHERWISE = "Change what it installs, or say what to run instead: --install uv|pip|none|COMMAND"
 
