@@ -38,11 +38,6 @@ TOO_LATE = "not all of its pods or machines had come when --wait-hours were over
 # seconds that the machines of a slice may be silent which Google repairs
 REPAIRED_WITHIN = 900
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
-YOUNG = (
-    "wait_seconds",
-    "rates",
-    "max_run_seconds",
-)  # fields of a Summary that the first versions had not
 # what no job has more of: USD for an hour of one machine, and machines
 MOST_RATE, MOST_MACHINES = 10_000, 100_000
 ATTEMPTS = 10  # attempts that a state remembers, with so many characters of why each began
@@ -305,28 +300,20 @@ class Summary:
     gpus: str = ""  # in words, such as 8 x h100; or its TPUs
     wait_seconds: int = 0  # as in `Job`
     rates: dict[str, float] = field(default_factory=dict)  # as Job.rates
-    max_run_seconds: int = 0  # as in `Job`; 0: an earlier berg did not say
+    max_run_seconds: int = 0  # as in `Job`
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as it lies in the bucket: a job without a sweep says nothing of one."""
+        """Return it as it is in the bucket: a job without a sweep has no keys for one."""
         values = {**asdict(self), "group": str(self.group)}
         if not self.sweep:
             del values["sweep"], values["params"]
         return values
-
-    def to_store(self) -> dict[str, Any]:
-        """Return it for the bucket: an earlier berg takes no number that it does not know, so that
-        one that says nothing is left out.
-        """
-        return {key: value for key, value in self.to_dict().items() if value or key not in YOUNG}
 
 
 def from_json(data: bytes, name: str) -> Job:
     """The job in `data`; raises BergError if it is damaged or written by a newer berg."""
     try:
         values = gate.values(data)
-        if "spec" not in values and "wishes" in values:  # as earlier versions wrote it
-            values["spec"] = values.pop("wishes")
         group = Group.parse(values.get("group", ""))
         installation = gate.build(Installation, values.get("installation", {}))
         job = gate.build(Job, {**values, "group": group, "installation": installation})
@@ -424,7 +411,7 @@ class State:
         return text
 
     def _as_text(self) -> str:
-        return json.dumps({**asdict(self), "job": self.job.to_store()})
+        return json.dumps({**asdict(self), "job": self.job.to_dict()})
 
     def _shortened(self, room: int) -> "State":
         """Return it with texts of at most `room` characters."""

@@ -19,7 +19,6 @@ from pathlib import Path
 import pods
 import pytest
 from conftest import POLICY_3, Berg, commit, settle, wait_for
-from local_kube import job
 from pods import clean, cluster  # noqa: F401 (a fixture)
 from rendezvous import TRAINING, check_attempts
 from watch.test_profile import SPIN
@@ -355,37 +354,16 @@ def test_doctor_names_the_rights_that_jobs_in_clusters_take(berg, kube, cloud):
     assert look("roles/container.developer")["rights: clusters"]["status"] == "ok"
 
 
-def test_pods_of_an_older_cluster_keep_their_account_until_an_administrator_narrows_it(
-    berg, kube, cloud, monkeypatch
-):
-    """Who may give no rights in the cluster goes on; the wide rights go with the last of its Jobs."""
-    said = []
-    monkeypatch.setattr("berg.google.http.notify", said.append)
+def test_pods_get_an_account_only_from_somebody_who_may_give_rights(berg, kube, cloud):
     settings = cloud.settings(berg.bucket_name)
     server = gke.connect(settings, "us-central1-a/verbs")
-    about = {"name": manifest.WIDE_ACCOUNT}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "berg-worker"}
-    old = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "roleRef": role}
-    kube.create({**old, "metadata": about})
-    kube.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about})
     kube.call("DELETE", f"{gke.k8s.CORE}/serviceaccounts/{manifest.ACCOUNT}")
     her = somebody(berg, cloud, *RIGHTS, "roles/container.developer")
     theirs = replace(settings, credentials_file=her["BERG_CREDENTIALS_FILE"])
-    assert podaccount.ensure(theirs, server).account == manifest.WIDE_ACCOUNT
-    assert "The first job there of somebody with roles/container.admin mends it" in said[0]
-    podaccount.narrow(settings, server)
-    assert not podaccount.has_account(settings, server, manifest.WIDE_ACCOUNT)
     with pytest.raises(gke.k8s.Refused, match="does not let you"):
         podaccount.ensure(theirs, server)
     assert podaccount.ensure(settings, server).account == manifest.ACCOUNT
     assert podaccount.ensure(theirs, server).account == manifest.ACCOUNT
-    kube.create({**old, "metadata": about})
-    body = job("older", "true", pod={"serviceAccountName": manifest.WIDE_ACCOUNT}, suspend=True)
-    body["metadata"]["labels"] = {"berg": "1"}
-    kube.create(body)
-    kube.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about})
-    podaccount.narrow(settings, server)
-    assert podaccount.has_account(settings, server, manifest.WIDE_ACCOUNT), "a Job still has it"
 
 
 # --- what runs

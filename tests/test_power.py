@@ -130,8 +130,6 @@ def test_what_google_does_not_stop_is_not_stopped(words, why):
         (box(State("KILLED", job=OFF.job)), "there is nothing to stop"),
         (box(State("RUNNING", job=Summary(kind="job"))), "it is no devbox. End it: berg kill box"),
         (box(status="RUNNING"), "box is just being started or stopped"),
-        # Its worker would take that for the end, and delete the machine.
-        (box(State("RUNNING", job=Summary(kind="devbox")), "RUNNING"), "an earlier berg started"),
     ],
 )
 def test_what_cannot_be_stopped_is_named(found, why):

@@ -224,16 +224,13 @@ def test_a_state_with_odd_values_is_none(odd):
         job.state_from_json(json.dumps({"state": "RUNNING", **odd}))
 
 
-def test_states_are_written_as_earlier_versions_read_them():
+def test_a_state_has_keys_of_a_sweep_only_in_a_sweep_and_unknown_keys_are_ignored():
     alone = json.loads(State(job=Summary("ada", machines=2)).to_json())
-    assert alone["job"].keys() == {
-        *("user", "created_at", "cmd", "results_dir", "repo", "commit", "place", "kind"),
-        *("machines", "kept", "group", "secrets", "gpus", "note"),
-    }
+    assert alone["job"]["machines"] == 2 and not alone["job"].keys() & {"sweep", "params"}
     of_sweep = json.loads(State(job=Summary(sweep="lr", params={"lr": "1"})).to_json())
     assert (of_sweep["job"]["sweep"], of_sweep["job"]["params"]) == ("lr", {"lr": "1"})
-    earlier = json.dumps({"state": "RUNNING", "job": {"user": "ada", "later": 1}})
-    assert job.state_from_json(earlier).job == Summary("ada")
+    with_more = json.dumps({"state": "RUNNING", "job": {"user": "ada", "later": 1}})
+    assert job.state_from_json(with_more).job == Summary("ada")
 
 
 @pytest.mark.parametrize("group", ["", "us-central1", "us-central1-a/my-cluster"])

@@ -690,13 +690,11 @@ def restore(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         init(folder, commit)
-        shallow, cut = description["shallow"], description.get("cut")
-        write_shallow(folder, [*shallow, *(cut or [])])
-        # An earlier berg did not say where it cut the history of the first pack.
-        strict = [] if cut is None else [STRICT]
+        shallow = description["shallow"]
+        write_shallow(folder, [*shallow, *(description.get("cut") or [])])
         for name in description["packs"]:
             with open_pack(name) as stream:
-                git(folder, "index-pack", *strict, "--fix-thin", "--stdin", stdin=stream)
+                git(folder, "index-pack", STRICT, "--fix-thin", "--stdin", stdin=stream)
         write_shallow(folder, shallow)
         git(
             folder, "update-ref", "--no-deref", f"refs/heads/{branch}" if branch else "HEAD", commit

@@ -168,8 +168,6 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         ensure_pool(config, place, pool, kind, wanted, say)
         server = k8s.server_of(config, container.get(config, place))
         podaccount.ensure(replace(config, service_account=account), server)
-        with contextlib.suppress(k8s.Refused):  # by who may not; somebody else will
-            podaccount.narrow(config, server)
     except api.OperationFailed as error:
         say_incomplete(name, location, wanted, say)
         message = error.message

@@ -96,11 +96,6 @@ def check_stop(found: Entry, now: bool) -> Machine:
     )
     if why:
         raise BergError(f"{found.name} cannot be stopped: {why}. End it: berg kill {found.name}")
-    if not summary.max_run_seconds:
-        raise BergError(
-            f"{found.name} cannot be stopped: an earlier berg started it, whose devboxes end for "
-            f"good when they go off, with their disk. End it: berg kill {found.name}"
-        )
     if state.state == STOPPED and machine.status not in OFF and not now:
         raise BergError(
             f"{found.name} is just being started or stopped. Try again in a minute, or turn it "

@@ -2,8 +2,7 @@
 has, what moves of devboxes left that broke off, templates.
 
 Every machine deletes itself, and Google deletes it at its time limit; this is for what went wrong
-all the same, and for who does not want to wait for the limit. Idle clusters are named, and stay;
-what earlier versions of berg put into them goes.
+all the same, and for users who do not want to wait for the limit. Idle clusters are only named.
 """
 
 import functools

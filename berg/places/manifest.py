@@ -22,7 +22,6 @@ from berg.spec import JobSpec
 
 BOOT = Path(__file__).parent.parent / "machine" / "boot.py"
 ACCOUNT = workload.ACCOUNT  # of the pods; it may list pods
-WIDE_ACCOUNT = "berg-worker"  # of earlier versions' pods; it may change every Job as well
 DEATHS = 5  # times that a job's pod may die by itself, such as for lack of memory
 OVER = 42  # exit code of a pod whose job is over without success (boot.py)
 KEY = "BERG_CLUSTER_KEY"  # signs what the pods of a job tell each other (boot.py)

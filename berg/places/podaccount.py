@@ -19,7 +19,6 @@ from berg.google import container, http, workload
 from berg.google import kubernetes as k8s
 from berg.google.grants import Grant
 from berg.places import manifest
-from berg.places.podstatus import ending
 
 RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
 GROUP = "rbac.authorization.k8s.io"
@@ -79,11 +78,14 @@ def may(config: Config, place: str, permission: str) -> bool:
 
 
 def ensure(config: Config, server: k8s.Server) -> Home:
-    """Make what the pods need of the cluster beside themselves, where it lacks it."""
+    """Create what the pods need in the cluster besides themselves, if it is missing."""
     if server.has_identity:
         return ensure_own(config, server)
     k8s.create(config, server, k8s.below(k8s.SHARED, "configmaps"), manifest.boot_map())
-    return Home(k8s.SHARED, ensure_shared(config, server))
+    account = f"{k8s.below(k8s.SHARED, 'serviceaccounts')}/{manifest.ACCOUNT}"
+    if not k8s.find(config, server, account):
+        admit_pods(config, server, k8s.SHARED)
+    return Home(k8s.SHARED, manifest.ACCOUNT)
 
 
 # --- with Workload Identity
@@ -166,35 +168,6 @@ def missing(config: Config, look: Callable[[], list[dict[str, Any]]]) -> list[Gr
     return [Grant(text, workload.command(config), lambda: workload.bind(config))]
 
 
-# --- without
-
-
-def ensure_shared(config: Config, server: k8s.Server) -> str:
-    """Return the account that all pods of a cluster have: the wide one of earlier versions where
-    the cluster has that alone, and the person may not give rights in it.
-    """
-    if has_account(config, server, manifest.ACCOUNT):
-        return manifest.ACCOUNT
-    try:
-        admit_pods(config, server, k8s.SHARED)
-        narrow(config, server)
-    except k8s.Refused as error:
-        if error.code != 403 or not has_account(config, server, manifest.WIDE_ACCOUNT):
-            raise
-        http.notify(
-            f"The pods of {server.place} may change each other's jobs, as an earlier berg let "
-            "them. The first job there of somebody with roles/container.admin mends it"
-        )
-        return manifest.WIDE_ACCOUNT
-    return manifest.ACCOUNT
-
-
-def has_account(config: Config, server: k8s.Server, name: str) -> bool:
-    """Return whether a cluster has this account of pods."""
-    path = k8s.below(k8s.SHARED, "serviceaccounts")
-    return bool(k8s.find(config, server, f"{path}/{name}"))
-
-
 def admit_pods(config: Config, server: k8s.Server, namespace: str) -> None:
     """Let the account of the pods list the pods of its namespace, and make it.
 
@@ -210,14 +183,3 @@ def admit_pods(config: Config, server: k8s.Server, namespace: str) -> None:
     k8s.create(config, server, k8s.below(namespace, "rolebindings"), binding)
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about}
     k8s.create(config, server, k8s.below(namespace, "serviceaccounts"), account)
-
-
-def narrow(config: Config, server: k8s.Server) -> None:
-    """Delete the account of earlier versions' pods and its rights, once no Job has it."""
-    wide = manifest.WIDE_ACCOUNT
-    there = k8s.items(config, server, k8s.below(k8s.SHARED, "jobs"))
-    live = [each for each in there if not ending(each)]
-    used = [each["spec"]["template"]["spec"].get("serviceAccountName") for each in live]
-    if wide not in used:
-        k8s.delete(config, server, f"{k8s.below(k8s.SHARED, 'rolebindings')}/{wide}")
-        k8s.delete(config, server, f"{k8s.below(k8s.SHARED, 'serviceaccounts')}/{wide}")
