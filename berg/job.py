@@ -105,6 +105,10 @@ class Installation:
         """Return the `install` object of --json."""
         return {"what": self.words, "notes": self.notes, "folder": self.folder, "steps": self.steps}
 
+    def environment(self, repo: str) -> str:
+        """Return what the folder of the virtual environment of a repo is called."""
+        return "-".join([repo, *self.venv.split("/")[:-1]])
+
     def check(self) -> None:
         """Raise ValueError for what no laptop decides."""
         for path in filter(None, (self.folder, self.venv)):

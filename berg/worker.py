@@ -262,7 +262,8 @@ def restore(attempt: Attempt) -> None:
         return
 
     folder = repo_folder(this)
-    if attempt.sweep:  # what the job before left there is not this one's
+    # What a job before left there, or a container image has there, is not of this commit.
+    if attempt.sweep or not (folder / ".git").exists():
         shutil.rmtree(folder, ignore_errors=True)
     checkout.fetch(attempt.bucket, this.snapshot, folder)
     attempt.say(f"Checked out {this.git_snapshot[:12]} of {this.repo_name} to {folder}")

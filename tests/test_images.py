@@ -3,6 +3,7 @@
 command line.
 """
 
+import functools
 import io
 import json
 import os
@@ -11,7 +12,9 @@ import shutil
 import signal
 import sys
 import tarfile
+import threading
 import uuid
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from conftest import commit, git, settle, wait_for
 from containers import Podman, base, needs_podman, slow  # noqa: F401 (fixtures)
 from local_gcloud import Gcloud
 from local_kube import Kube
+from test_install_on_machines import make_lock, make_wheel, uv_program  # noqa: F401 (a fixture)
 
 from berg.config import Config
 from berg.laptop import clusters, images
@@ -249,9 +253,10 @@ def test_a_repo_without_anything_to_build_from(berg, podman):
     built = berg("image", "build", **podman.variables)
     assert (
         built.returncode == 1
-        and "has no Dockerfile, and no requirements.txt, pyproject.toml" in built.stderr
+        and "has no Dockerfile, and what berg would install is nothing (no requirements.txt, "
+        in built.stderr
     )
-    assert "-f PATH" in built.stderr
+    assert "-f PATH" in built.stderr and "--install none" in built.stderr
 
 
 def test_no_builder_is_named_with_what_to_install(berg, tmp_path):
@@ -404,53 +409,148 @@ PROJECT_FILES = {
 }
 
 
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+@pytest.fixture
+def python(podman, base):
+    """The image that a Dockerfile of berg's begins with: no program of it is this computer's."""
+    podman("import", str(base), f"docker.io/library/python:{VERSION}-slim")
+
+
+def build(image, *words: str) -> tuple[str, str]:
+    """Build for this computer, and push; return the image's name, and what was printed."""
+    built = image("--push", "--python", VERSION, "--platform", HERE, *words)
+    assert built.returncode == 0, built.stderr
+    return built.stdout.strip(), built.stderr
+
+
+def run_in(berg, name: str, image: str, command: str, *words: str) -> tuple[str, str]:
+    """Run a job in a pod of an image; return its plan, and its log."""
+    options = ["--cluster", "images", "-n", name, "-g", "0", "--docker", image, *words]
+    ran = berg("run", *options, "--wait", command)
+    assert ran.returncode == 0, ran.stderr + berg.log(name)
+    return ran.stderr, berg.log(name)
+
+
 @pytest.mark.slow
 @needs_podman
-def test_a_default_dockerfile_whose_image_pods_run(berg, cloud, cluster, image, podman, base):
-    """The files of the image, and no program of this host's: a job of berg's, and what its
-    Dockerfile says.
-    """
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    podman("import", str(base), f"docker.io/library/python:{version}-slim")
+def test_requirements_and_a_package_are_in_an_image_that_pods_run(
+    berg, cloud, cluster, image, python
+):
     fill(berg.repo, **PROJECT_FILES)
-    built = image("--push", "--python", version, "--platform", HERE)
-    assert built.returncode == 0, built.stderr
-    assert "has no Dockerfile; this one is used" in built.stderr
-    assert f"FROM python:{version}-slim\nRUN command -v git" in built.stderr
-    assert (
-        "COPY requirements.txt ./\nRUN pip install --no-cache-dir -r requirements.txt\nCOPY . .\n"
-        in built.stderr
-    )
-    assert (
-        "RUN pip install --no-cache-dir -e .\n" in built.stderr
-        and "Successfully installed demo" in built.stderr
-    )
-    name = built.stdout.strip()
+    name, said = build(image)
+    assert "Install   requirements.txt and -e .\n" in said
+    assert "has no Dockerfile; this one is used" in said
+    assert f"FROM python:{VERSION}-slim\nRUN command -v git" in said
+    pip = "RUN python -m pip install --no-input --no-compile --progress-bar=off"
+    lines = f"COPY pyproject.toml requirements.txt ./\n{pip} -r requirements.txt --no-cache-dir\n"
+    assert f"{lines}COPY . .\n{pip} -e . --no-cache-dir\n" in said
+    assert "Successfully installed demo" in said
     (berg.repo / "demo/colors.py").write_text("GREEN = 'changed'\n")
     code = "import click, os; from demo.colors import GREEN; print(GREEN, os.path.exists('/usr/bin/apt-get'))"
-    ran = berg(
-        "run",
-        "--cluster",
-        "images",
-        "-n",
-        "in-image",
-        "-g",
-        "0",
-        "--docker",
-        name,
-        "--tail",
-        f'python -c "{code}"',
-    )
-    assert ran.returncode == 0, ran.stderr + berg.log("in-image")
+    plan, log = run_in(berg, "in-image", name, f'python -c "{code}"')
+    assert "changed False" in log.splitlines(), "the code is the working tree's, not the image's"
     path = ".berg/jobs/in-image_metadata.json"
     digest = Registry(cloud, name).digest()
     assert json.loads(berg.objects(path)[path])["image"] == f"{name}@{digest}"
-    assert f"Image     {name} ({digest[:19]}…)" in ran.stderr
-    assert "changed False" in ran.stdout.splitlines(), (
-        "the code is the working tree's, not the image's"
-    )
-    assert "Installing with apt-get" not in cluster.log(cluster.pods()[0]["metadata"]["name"]), (
-        "git is in the image"
+    assert f"Image     {name} ({digest[:19]}…)" in plan
+    pods = cluster.log(cluster.pods()[0]["metadata"]["name"])
+    assert "Installing with apt-get" not in pods, "git is in the image"
+
+
+LOCKED = """\
+[project]
+name = "proj"
+version = "1"
+requires-python = ">=3.9"
+dependencies = ["tinytwo"]
+[project.optional-dependencies]
+cpu = ["tinyone==1.0"]
+gpu = ["tinyone==2.0"]
+[build-system]
+requires = ["setuptools"]
+[tool.setuptools]
+packages = ["demo"]
+[tool.uv]
+find-links = ["{index}"]
+conflicts = [[{{extra = "cpu"}}, {{extra = "gpu"}}]]
+"""
+SHOW = """\
+import sys, tinyone, tinytwo, demo
+print("tinyone", tinyone.version, demo.__file__, "in", sys.prefix)
+"""
+
+
+@pytest.fixture
+def locked(berg, uv_program, tmp_path):
+    """Make the repo one with a uv.lock whose packages a server has; return what it was asked for."""
+    for name, version in (("tinyone", "1.0"), ("tinyone", "2.0"), ("tinytwo", "1.0")):
+        make_wheel(tmp_path / "index", name, version)
+    asked: list[str] = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_request(self, *_) -> None:
+            asked.append(self.path)
+
+    handler = functools.partial(Handler, directory=str(tmp_path / "index"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        index = f"http://127.0.0.1:{server.server_port}"
+        (berg.repo / "pyproject.toml").write_text(LOCKED.format(index=index))
+        make_lock(uv_program, berg.repo, "--no-index")
+        fill(berg.repo, **{"demo____init__.py": "", "show.py": SHOW})
+        yield asked
+        server.shutdown()
+
+
+@pytest.mark.slow
+@needs_podman
+def test_what_a_lock_says_is_in_an_image_and_pods_install_nothing(
+    berg, cluster, image, python, locked
+):
+    """Nor does another build of other code; and the choice of extras is that of berg run."""
+    (berg.repo / "berg.toml").write_text('extras = ["cpu"]\n')
+    name, said = build(image, "--extra", "gpu")
+    assert "Install   uv.lock: 2 packages, extra gpu, python" in said
+    sync = "RUN uv sync --frozen --extra gpu"
+    lines = f"COPY pyproject.toml uv.lock ./\nRUN uv venv --seed /root/berg_env/proj\n{sync}"
+    assert f"{lines} --no-install-local\nCOPY . .\n" in said and f"{sync}\n" in said
+    assert "/tinyone-2.0-py3-none-any.whl" in locked
+    locked.clear()
+    command = "python show.py; uv run show.py; echo $VIRTUAL_ENV; head -n 1 /root/berg/bin/mpi"
+    plan, log = run_in(berg, "locked", name, command, "--extra", "gpu")
+    assert "Install   uv.lock: 2 packages, extra gpu" in plan
+    shown = "tinyone 2.0 /root/code/proj/demo/__init__.py in /root/code/proj/.venv\n"
+    assert log.count(shown) == 2 and "\n/root/code/proj/.venv\n" in log, log
+    assert "Installing: uv venv" not in log and "tinyone==" not in log, log
+    assert "#!/usr/bin/python3\n" in log, "berg runs in the environment of the repo"
+
+    (berg.repo / "show.py").write_text(f"{SHOW}print('changed')\n")
+    (berg.repo / "berg.toml").unlink()
+    (berg.repo / "stale.py").write_text("")
+    name, said = build(image, "--extra", "gpu")
+    (berg.repo / "stale.py").unlink()
+    _, log = run_in(berg, "none", name, "python show.py; ls", "--install", "none")
+    assert "in /root/berg_env/proj\nchanged\n" in log, "what the image has is first on PATH"
+    assert "stale.py" not in log, "what the image has there is not of the commit"
+    assert not [path for path in locked if path.endswith(".whl")], "something was installed again"
+
+
+@pytest.mark.slow
+@needs_podman
+def test_a_pod_of_any_image_installs_what_a_lock_says(berg, cluster, image, python, locked):
+    (berg.repo / "Dockerfile").write_text(f"FROM python:{VERSION}-slim\n")
+    refused = image("--extra", "gpu")
+    assert refused.returncode == 1 and "Dockerfile says what is installed" in refused.stderr
+    name, said = build(image)
+    assert "Install   what Dockerfile says\n" in said
+    plan, log = run_in(berg, "any", name, "python show.py", "--extra", "gpu")
+    assert "Install   uv.lock: 2 packages, extra gpu" in plan
+    assert (
+        "Installing: uv venv" in log
+        and "tinyone 2.0 " in log
+        and " in /root/code/proj/.venv\n" in log
     )
 
 

@@ -34,6 +34,10 @@ DECLARING = (REQUIREMENTS, "setup.py", *LOCKS)
 FRAMEWORKS = {"torch", "jax", "tensorflow"}
 PYTHONS = [f"3.{minor}" for minor in range(8, 16)]
 LARGE = 10**9  # bytes of a download from which an image of one's own is proposed
+# Option that takes another image, and what makes one of one's own, by where it is installed.
+OTHER_IMAGE = {"machine": "--image", "pod": "--docker", "build": "--python"}
+OWN_IMAGE = {"machine": "a disk image", "pod": "a container image"}
+MADE_BY = {"machine": "berg image create", "pod": "berg image build --push"}
 # Extras that are for machines with these accelerators, by what people call them.
 FITTING = {
     "gpu": re.compile(r"gpu|cuda|cuda-?\d+|cu\d+"),
@@ -63,6 +67,7 @@ class Wanted:
     python: str = ""  # that the image has, such as 3.12; "": not known
     torch: str = ""  # the same of torch
     is_own_image: bool = False  # it may have all that is needed
+    where: str = "machine"  # or pod, or build: of a container image
 
 
 @dataclass(frozen=True)
@@ -491,8 +496,11 @@ def downloads(locked: uvlock.Locked, wanted: Wanted) -> list[str]:
         unknown = " (whose size it does not say)" if is_unsized else ""
         parts.append(f"torch {torch} from the lock{unknown}{of_image}")
     lines = [f"downloads {', '.join(parts)}"]
-    if is_large and not wanted.is_own_image:
-        lines.append("each start downloads that; a disk image with it: berg image create")
+    if wanted.is_own_image:
+        lines[0] += ", unless the image has it" * (wanted.where != "build")
+    elif is_large:
+        own, command = OWN_IMAGE[wanted.where], MADE_BY[wanted.where]
+        lines.append(f"each start downloads that; {own} with it: {command}")
     return lines
 
 
@@ -772,7 +780,7 @@ def check_python(repo: Repo, wanted: Wanted) -> None:
     if wanted.python and not is_uvs and not meets(wanted.python, needs):
         raise BergError(
             f"requires-python {needs}, and {has}. Let uv bring one: --install uv, or take another "
-            "--image"
+            f"{OTHER_IMAGE[wanted.where]}"
         )
     pinned = pinned_python(repo)
     if is_uvs and pinned and not meets(pinned, needs):

@@ -1,6 +1,7 @@
 """The commands about images: build for pods; create, list, delete for machines."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -153,16 +154,21 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
     help="Who builds.  [default: who is there]",
 )
 @click.option("--force", is_flag=True, help="Push it also where the commit has an image already.")
+@click.option(
+    "--install-script", default="", metavar="FILE", help="Script of the repo that installs more."
+)
+@install_options
 def build(**options: Any) -> None:
     """Build an image of the repo around you, and print its name, which --docker takes.
 
     What is in it is the working tree: the last commit and what you changed since, ignored files
-    not, nor what .dockerignore names. Its tag is the commit. A repo without a Dockerfile gets a
-    small one, which is shown. docker, podman or Google's Cloud Build (--builder cloud) build it.
-    The repository in Artifact Registry is made if it is missing.
+    not, nor what .dockerignore names. Its tag is the commit. A repo without a Dockerfile gets one,
+    which is shown: it installs what `berg run` would install for machines with GPUs (--extra for
+    others). docker, podman or Google's Cloud Build (--builder cloud) build it. The repository in
+    Artifact Registry is made if it is missing.
 
     \b
-    berg image build
+    berg image build --extra gpu
     berg image build --push --platform linux/amd64,linux/arm64
     berg image build --push --builder cloud -f docker/Dockerfile --name trainer
     """
@@ -171,7 +177,11 @@ def build(**options: Any) -> None:
 
     name = images.build(settings, images.Wanted(**options), Path.cwd(), say)
     if options["push"]:
-        say(f'\nRun with it:  berg run --cluster NAME --docker {name} "python train.py"\n')
+        words = [word for each in options["extras"] for word in ("--extra", each)]
+        words += [word for each in options["groups"] for word in ("--group", each)]
+        words += ["--install", options["install"]] if options["install"] else []
+        chosen = shlex.join(["--docker", name, *words])
+        say(f'\nRun with it:  berg run --cluster NAME {chosen} "python train.py"\n')
     plain.echo(name)
 
 

@@ -107,6 +107,19 @@ def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, An
     return {**filled, "defaults": sources(values, used, file, settings)}
 
 
+def of_installation(
+    extras: tuple[str, ...], groups: tuple[str, ...], install: str | None, folder: Path
+) -> dict[str, Any]:
+    """Return what is chosen of an image's installation, with the repo's choices in place of what
+    was not given.
+    """
+    given = {"extras": extras, "groups": groups, "install": install or ""}
+    named = {key for key, value in given.items() if value}
+    values, _ = find(folder)
+    used = values.keys() & given.keys() - dropped_keys(named, install)
+    return {**given, **{key: option_of(values[key]) for key in used}}
+
+
 def check_secrets(names: list[str], given: tuple[str, ...], file: str) -> None:
     """Raise BergError for a secret that the repo says its installation needs and that is not given:
     no repo takes a variable of this computer by itself.

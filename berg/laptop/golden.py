@@ -25,7 +25,7 @@ from berg.config import Config, label
 from berg.google import api, images, instances, offers
 from berg.google.storage import Bucket
 from berg.inventory import Machine
-from berg.laptop import launch
+from berg.laptop import defaults, launch
 from berg.laptop.jobs import GOING, STARTUP_LINE
 from berg.plan import Plan
 from berg.spec import JobSpec
@@ -88,9 +88,7 @@ def plan(config: Config, wanted: Wanted, folder: Path) -> Plan:
         disk_gb=wanted.disk_gb or offers.image_gb(config, found),
         max_hours=HOURS,
         install_script=wanted.install_script or None,
-        extras=wanted.extras,
-        groups=wanted.groups,
-        install=wanted.install,
+        **defaults.of_installation(wanted.extras, wanted.groups, wanted.install, folder),
     )
     made = launch.prepare(config, spec, folder, image_for="gpu")
     return replace(

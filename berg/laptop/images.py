@@ -26,9 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, computer, plain, words
-from berg.code import git, requirements, snapshot
+from berg.code import git, snapshot
 from berg.config import Config, label
 from berg.google import artifacts, builds, registry
+from berg.laptop import defaults, dockerfile, installing
+from berg.laptop.launch import repo_name
 from berg.places import gke
 
 PLATFORMS = ("linux/amd64", "linux/arm64")
@@ -37,8 +39,6 @@ NAME = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*")  # of images, in their r
 LAST = 5  # lines of a build that failed which an error repeats
 USER = "oauth2accesstoken"
 LATE = 900  # seconds until what was granted counts everywhere
-# Lines of a requirements.txt that need more of the repo than this file.
-NEEDS_REPO = re.compile(r"^\s*(-[erc]\b|--(editable|requirement|constraint)\b|\.|file:)", re.M)
 # docker asks git about the context, whose files may look like a repo with settings of its own.
 NO_FOREIGN_GIT = {**git.ENVIRONMENT, "BUILDX_GIT_INFO": "0"}
 
@@ -56,6 +56,10 @@ class Wanted:
     push: bool = False
     builder: str | None = None
     force: bool = False
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    install: str | None = None
+    install_script: str = ""
 
     @property
     def all_platforms(self) -> list[str]:
@@ -109,11 +113,10 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
         context, written = Path(temporary, "context"), Path(temporary, "Dockerfile")
         snapshot.write_out(taken, context)
         own = file_in(context, taken.root, file)
-        content = (
-            own.read_bytes()
-            if own
-            else dockerfile(config, context, taken.root, wanted, say).encode()
-        )
+        if own:
+            check_no_choice(wanted, own.name)
+            say(f"Install   what {own.name} says")
+        content = own.read_bytes() if own else made_for(config, taken, folder, wanted, say)
         written.write_bytes(content)
         write_ignore_files(context, taken.root, file)
         name, tag = wanted.name or label(taken.repo_name) or "image", taken.commit
@@ -168,40 +171,42 @@ def file_in(context: Path, root: Path, file: Path) -> Path | None:
     return named
 
 
-def dockerfile(config: Config, context: Path, root: Path, wanted: Wanted, say: Say) -> str:
-    """Return a Dockerfile for a repo without one: the Python packages that it names, then its
-    files; on the image that Python's tag names now, by its digest.
-    """
-    named = requirements.arguments(context)
-    if not named:
+def check_no_choice(wanted: Wanted, name: str) -> None:
+    """Raise BergError for a choice of what is installed, which is that of a Dockerfile."""
+    if wanted.extras or wanted.groups or wanted.install or wanted.install_script:
         raise BergError(
-            f"{root} has no Dockerfile, and no requirements.txt, pyproject.toml or setup.py "
-            "to make one from. "
-            "Write one of these, or name a Dockerfile: -f PATH"
+            f"{name} says what is installed: leave out --extra, --group, --install and "
+            "--install-script, or install it there"
         )
-    base = registry.pin(config, f"python:{wanted.python or PYTHON}-slim")
+
+
+def made_for(
+    config: Config, taken: snapshot.Snapshot, folder: Path, wanted: Wanted, say: Say
+) -> bytes:
+    """Return a Dockerfile for a repo without one, on the image that Python's tag names now, by its
+    digest; `say` hears what it installs.
+    """
+    python = wanted.python or PYTHON
+    chosen = defaults.of_installation(wanted.extras, wanted.groups, wanted.install, folder)
+    chosen["script"] = wanted.install_script
+    files, what = installing.decide_for_image(taken, folder, python, chosen)
+    if not (what.steps or what.venv or wanted.install_script or chosen["install"] == "none"):
+        found = ". ".join([what.words, *what.notes])
+        raise BergError(
+            f"{taken.root} has no Dockerfile, and what berg would install is {found}. Name a "
+            "Dockerfile: -f PATH, or build an image without packages: --install none"
+        )
+    base = registry.pin(config, f"python:{python}-slim")
     if base.why_not:
         say(f"{base.image} is used by its tag: {base.why_not}")
-    lines = [f"FROM {base.image}"]
-    # A pod's code comes with git; without it each pod would install it.
-    lines.append(
-        "RUN command -v git || { apt-get update && apt-get install -y --no-install-recommends git; "
-        "}"
-    )
-    lines.append("WORKDIR /app")
-    install = "RUN pip install --no-cache-dir"
-    listed = file_in(context, root, root / requirements.FILE)
-    if listed and not NEEDS_REPO.search(listed.read_text(errors="replace")):
-        # so that a change of the code alone installs nothing again
-        lines += [f"COPY {requirements.FILE} ./", f"{install} -r {requirements.FILE}"]
-        named = named[2:]
-    lines.append("COPY . .")
-    lines += [f"{install} {' '.join(named)}"] if named else []
-    text = "\n".join(lines) + "\n"
+    repo = repo_name(taken.root.name)
+    text = dockerfile.write(what, files, repo, wanted.install_script, base.image)
+    say("\n          ".join([f"Install   {what.words}", *what.notes]))
     say(
-        f"{root} has no Dockerfile; this one is used. Save it as Dockerfile to change it:\n\n{text}"
+        f"{taken.root} has no Dockerfile; this one is used. Save it as Dockerfile to change it:"
+        f"\n\n{text}"
     )
-    return text
+    return text.encode()
 
 
 def write_ignore_files(context: Path, root: Path, file: Path) -> None:

@@ -12,7 +12,7 @@ from berg.code import changes, files, installation, missing
 from berg.code.files import Files
 from berg.code.snapshot import Snapshot
 from berg.config import Config
-from berg.google import http
+from berg.google import artifacts, http
 from berg.google.storage import Bucket
 from berg.job import Installation
 from berg.plan import Choice
@@ -45,6 +45,8 @@ def decide(
     `image_for` says for which accelerators a disk image is made, gpu or tpu.
     """
     accelerator = "tpu" if spec.tpu is not None else "gpu" * bool(choice.shape.num_gpus)
+    is_own = choice.image_project == config.project or image_for is not None
+    is_own = is_own or choice.image.startswith(artifacts.full_name(config, "", "").rstrip(":"))
     wanted = installation.Wanted(
         folder=folder_in(spec, taken, folder),
         command=spec.cmd or "",
@@ -55,7 +57,8 @@ def decide(
         container=spec.container,
         accelerator=image_for or accelerator,
         image=choice.image,
-        is_own_image=choice.image_project == config.project or image_for is not None,
+        is_own_image=is_own,
+        where="machine" if spec.cluster is None else "pod",
         **software(config, choice.image, choice.image_project),
     )
     ran = taken.ran
@@ -69,6 +72,25 @@ def decide(
         folder.mkdir()
         found = changes.files_of(ran.snapshot, folder, packs_of(bucket, Path(temporary)))
         return decided(found, wanted)
+
+
+def decide_for_image(
+    taken: Snapshot, folder: Path, python: str, additions: dict[str, Any]
+) -> tuple[Files, Installation]:
+    """Return the files of the repo, and what a container image with a python installs for them on
+    machines with GPUs; `additions` are the choices of extras and the like.
+    """
+    found = files.of_snapshot(taken)
+    wanted = installation.Wanted(
+        folder=folder_in(JobSpec(), taken, folder),
+        accelerator="gpu",
+        image=f"python:{python}-slim",
+        python=".".join(python.split(".")[:2]),
+        is_own_image=True,
+        where="build",
+        **additions,
+    )
+    return found, installation.decide(found, wanted)
 
 
 def decided(found: Files, wanted: installation.Wanted) -> Installation:

@@ -859,7 +859,17 @@ def main() -> None:
 
 
 def prepare_pod() -> None:
-    """Let SIGTERM end this process until there is a worker, and find the node's drivers."""
+    """Let SIGTERM end this process until there is a worker, and find the node's drivers.
+
+    An installation may replace the image's virtual environment, and the checkout the folder that
+    its containers begin in: berg uses neither.
+    """
+    os.chdir("/")
+    folders = os.environ.get("PATH", os.defpath).split(":")
+    path = ":".join(each for each in folders if each != sys.prefix + "/bin")
+    python = shutil.which("python3", path=path)
+    if python and sys.prefix != sys.base_prefix and sys.argv[1:] != ["work"]:
+        os.execv(python, [python, __file__, "work"])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     for key, folder in NVIDIA.items():
         os.environ[key] = ":".join(filter(None, [os.environ.get(key), folder]))

@@ -109,7 +109,10 @@ def install(attempt: Attempt) -> None:
 def steps_of(what: Installation, script: str, repo: Path) -> list[Step]:
     """Return what an installation runs, in order."""
     steps = []
-    if what.venv and not (repo / what.venv / "bin/pip").exists():
+    venv = repo / what.venv
+    if what.venv and (venv.is_symlink() or not venv.exists()):  # prepare() makes the link
+        venv = ENVIRONMENTS / what.environment(repo.name)
+    if what.venv and not (venv / "bin/pip").exists():
         folder, name = (repo / what.venv).parent, PurePosixPath(what.venv).name
         python = ["--python", what.python] if what.python else []
         make = ["uv", "venv", "--seed", "--allow-existing", *python, name]
@@ -128,7 +131,7 @@ def prepare(machine: boot.Machine, what: Installation, repo: Path) -> None:
     if not what.venv:
         return
     link = repo / what.venv
-    name = "-".join([repo.name, *PurePosixPath(what.venv).parts[:-1]])
+    name = what.environment(repo.name)
     (ENVIRONMENTS / name).mkdir(parents=True, exist_ok=True)
     if link.is_symlink():  # of the snapshot, or of an earlier installation
         link.unlink()

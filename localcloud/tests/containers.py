@@ -99,7 +99,7 @@ PROGRAMS += "true uname"
 
 def make_root(folder: Path) -> Path:
     """A small file system with python, pip, git and a shell, made of what this computer has; pip
-    finds wheels in it.
+    and uv find wheels in it.
     """
     (folder / "usr/bin").mkdir(parents=True)
     for name in ("bin", "sbin"):
@@ -109,7 +109,9 @@ def make_root(folder: Path) -> Path:
     (folder / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
     (folder / "etc/pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
     (folder / "wheels").mkdir()
-    for name in ("click", "packaging", "setuptools", "wheel"):
+    (folder / "etc/uv").mkdir()
+    (folder / "etc/uv/uv.toml").write_text('no-index = true\nfind-links = ["/wheels"]\n')
+    for name in ("click", "packaging", "pip", "setuptools", "uv", "wheel"):
         for wheel in Path(sys.prefix, "wheelhouse").glob(f"{name}-*.whl"):
             shutil.copy(wheel, folder / "wheels")
     python = Path(sys.executable).resolve()

@@ -231,6 +231,12 @@ conflicts = [[{ extra = "cpu" }, { extra = "gpu" }]]
     proposal = "each start downloads that; a disk image with it: berg image create"
     assert (proposal in made.notes) == ("GB" in download)
     assert proposal not in decide(files, wanted, is_own_image=True).notes
+    in_pods = "each start downloads that; a container image with it: berg image build --push"
+    assert (in_pods in decide(files, wanted, where="pod").notes) == ("GB" in download)
+    own = decide(files, wanted, where="pod", is_own_image=True).notes
+    assert any(each.endswith(", unless the image has it") for each in own)
+    built = decide(files, wanted, where="build", is_own_image=True).notes
+    assert not [each for each in built if "each start" in each or "unless" in each]
 
 
 # --- extras and groups
