@@ -3,6 +3,7 @@
 python tools/commands.py docs/commands.md
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,16 +16,24 @@ from berg.commands.terminal import SHOW_ALL
 
 HEAD = """# Commands
 
-What `berg COMMAND --help-all` and `--help` print. `make docs` writes this page; change the docstrings in `berg/commands/`,
-not the page.
+```bash
+berg --help
+berg run --help          # the usual options
+berg run --help-all      # all of them
+```
+
+What `--help-all` and `--help` print, without `--help` itself. `berg devbox` and `berg rerun` are shown with the usual options;
+the others are those of `berg run`. `make docs` writes this page from the docstrings in `berg/commands/`.
 """
 WIDTH = 100
+LIKE_RUN = ("devbox", "rerun")  # commands whose further options are those of berg run
+HELP = re.compile(r"^ +-h, --help +Show this message and exit\.\n?", re.M)
 
 
 def walk(command: click.Command, name: str, parent: click.Context) -> Iterator[click.Context]:
     """A context for a command, or for each command of a group."""
     context = click.Context(command, info_name=name, parent=parent)
-    context.meta[SHOW_ALL] = True
+    context.meta[SHOW_ALL] = name not in LIKE_RUN
     if not isinstance(command, click.Group):
         yield context
         return
@@ -39,7 +48,8 @@ def page() -> str:
         parts.append(f"## {heading}\n")
         for name in names:
             for each in walk(cli.commands[name], name, root):
-                parts.append(f"### {each.command_path}\n\n```text\n{each.get_help()}\n```\n")
+                text = HELP.sub("", each.get_help()).removesuffix("Options:\n").rstrip()
+                parts.append(f"### {each.command_path}\n\n```text\n{text}\n```\n")
     return "\n".join(parts)
 
 
