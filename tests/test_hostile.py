@@ -32,6 +32,18 @@ from localcloud.machines import sshd
 
 TABLE = os.environ.get("HOSTILE_TABLE")  # the page to write
 BEGIN, END = "<!-- hostile -->\n", "<!-- end of hostile -->"
+# how rows begin -> the head of their table
+ACTORS = {
+    "": "a job with root and its machine's token, or another as named, tries",
+    "in a pod, ": "a job in a pod tries",
+    "another user of the bucket, ": "another user of the bucket tries",
+    "another user of this computer, ": "another user of this computer tries",
+    "a state with ": "a job's state with",
+    "a description with ": "a job's description with",
+    "a sweep's record with ": "a sweep's record with",
+    "a record with ": "a record, for `berg rerun` and `--resume`, with",
+    "a job, ": "a job's results, metrics and log try",
+}
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 EVIL = "ssh-ed25519 AAAAEVIL evil"
 NOT_RUN = "the machine does not run it; FAILED, with the reason"
@@ -217,9 +229,17 @@ def rows():
         return
     page = Path(TABLE)
     head, _, rest = page.read_text().partition(BEGIN)
-    lines = ["| a job with root and its machine's token tries | result |", "|---|---|"]
-    lines += [f"| {tried} | {became} |" for tried, became in found]
-    page.write_text(head + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
+    tables = (table_of(begin, title, found) for begin, title in ACTORS.items())
+    page.write_text(head + BEGIN + "\n".join(tables) + END + rest.partition(END)[2])
+
+
+def table_of(begin: str, title: str, found: list[tuple[str, str]]) -> str:
+    """Return the table of rows that begin so; "" is the table of all that begin otherwise."""
+    lines = [f"| {title} | result |", "|---|---|"]
+    for tried, became in found:
+        if next((each for each in ACTORS if each and tried.startswith(each)), "") == begin:
+            lines.append(f"| {tried.removeprefix(begin)} | {became} |")
+    return "\n".join(lines) + "\n"
 
 
 def submit(berg: Berg, name: str, command: str, *options: str) -> None:
@@ -755,7 +775,12 @@ def test_a_wheel_that_was_replaced_is_not_run_and_the_next_submit_mends_it(berg,
     ran = berg("run", "-g", "0", "-n", "after", "true")
     assert f"{wheel} was not what berg sent: somebody replaced it" in ran.stderr + ran.stdout
     assert ended(berg, "after")["state"] == "SUCCEEDED"
-    rows.append(("the same", "the next submit replaces it and reports it"))
+    rows.append(
+        (
+            "another user of the bucket, the same, at the next submit",
+            "the submit replaces it and reports it",
+        )
+    )
 
 
 @pytest.mark.slow
@@ -942,19 +967,19 @@ STATES: dict[str, str | dict] = {
     "an absolute results folder": {**SOUND, "job": {"results_dir": "/etc"}},
     "a NUL in the results folder": {**SOUND, "job": {"results_dir": "a\0b"}},
     "a string of a megabyte": {**SOUND, "reason": "x" * 1_000_000},
-    "JSON that is nested 100,000 times": DEEP,
-    "a key that is there twice": '{"state": "KILLED", "state": "SUCCEEDED"}',
+    "JSON nested 100,000 times": DEEP,
+    "a duplicate key": '{"state": "KILLED", "state": "SUCCEEDED"}',
     "NaN": '{"state": "SUCCEEDED", "ran_seconds": NaN}',
-    "a number beyond all": '{"state": "SUCCEEDED", "ran_seconds": 1e999}',
-    "a whole number that no float holds": {**SOUND, "job": {"machines": 10**400}},
+    "an infinite number": '{"state": "SUCCEEDED", "ran_seconds": 1e999}',
+    "an integer too large for a float": {**SOUND, "job": {"machines": 10**400}},
     "a list as state": "[]",
     "a text as number": {**SOUND, "attempt": "1; rm -rf ~"},
     "a number as text": {**SOUND, "reason": 7},
     "an unknown state": {**SOUND, "state": "OWNED"},
     "a price of 1e308 USD an hour": {**SOUND, "job": {"rates": {"us-central1": 1e308}}},
-    "a sweep that its name is not of": {**SOUND, "job": {"sweep": "evil"}},
+    "a sweep that does not match its name": {**SOUND, "job": {"sweep": "evil"}},
     "another job's machine, as a path": {**SOUND, "machine": "../../zones/x/instances/y"},
-    "a place that is none": {**SOUND, "job": {"place": "evil"}},
+    "an unknown place": {**SOUND, "job": {"place": "evil"}},
     "a zone with an escape sequence": {**SOUND, "zone": "\x1b]0;evil\x07"},
     "escapes in the reason": {**SOUND, "reason": "\x1b]0;evil\x07\x9b31m\u202eevil"},
     "new lines in the reason and in its folders": {**SOUND, **dict.fromkeys(TOLD, "x\nforged")},
@@ -1033,8 +1058,8 @@ DESCRIPTIONS: dict[str, str | dict] = {
     "a text as number": {"num_machines": "1; rm -rf ~"},
     "a number below zero": {"num_machines": -1},
     "NaN": '{"job_name": "done", "max_run_seconds": NaN}',
-    "a key that is there twice": '{"job_name": "done", "job_name": "other"}',
-    "JSON that is nested 100,000 times": DEEP,
+    "a duplicate key": '{"job_name": "done", "job_name": "other"}',
+    "JSON nested 100,000 times": DEEP,
     "a list": "[]",
     "escapes in the command": {"cmd": "\x1b[2Jevil"},
     "escapes in a variable": {"env": {"A": "\x1b]0;evil\x07"}},
@@ -1090,10 +1115,10 @@ SWEEPS: dict[str, str | dict] = {
     "a job of another sweep": {"jobs": ["done"]},
     "escapes as a job": {"jobs": ["\x1b]0;evil\x07"]},
     "a text as its jobs": {"jobs": "lr-0"},
-    "a place that is none": {"jobs": ["lr-0"], "place": "evil"},
+    "an unknown place": {"jobs": ["lr-0"], "place": "evil"},
     "NaN": '{"jobs": [], "claim": NaN}',
-    "a key that is there twice": '{"jobs": [], "jobs": ["lr-0"]}',
-    "JSON that is nested 100,000 times": DEEP,
+    "a duplicate key": '{"jobs": [], "jobs": ["lr-0"]}',
+    "JSON nested 100,000 times": DEEP,
 }
 
 
@@ -1202,7 +1227,7 @@ HOST = {"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}
 PATCHES: dict[str, dict] = {
     "the node's disk": HOST,
     "another account": {"spec": {"serviceAccountName": "admin"}},
-    "what is none": {"spec": 3},
+    "an invalid one": {"spec": 3},
 }
 
 
@@ -1236,13 +1261,13 @@ def test_a_record_whose_options_are_none_is_damaged(berg, spec):
 
 ELSEWHERE_BY_OPTION = {
     "`../` as a region": {"regions": ["../../evil"]},
-    "a region that is none": {"regions": ["evil"]},
+    "an unknown region": {"regions": ["evil"]},
     "`../` in a reservation's name": {"reservation": "projects/../evil/reservations/x"},
-    "a container's image that is none": {"docker": "x;evil"},
+    "an invalid container image": {"docker": "x;evil"},
     "`../` as a data set": {"data": ["../evil:/mnt/x"]},
     "a mount over `/etc`": {"mount": ["gs://evil/x:/etc"]},
     "a mount over `/etc`, by `..`": {"mount": ["gs://evil/x:/mnt/../etc"]},
-    "a mount of a bucket that is none": {"mount": ["gs://evil/x:/mnt/x"]},
+    "a mount of an invalid bucket": {"mount": ["gs://evil/x:/mnt/x"]},
     "`../` as a cluster": {"cluster": "../../evil"},
     "`../` as the folder of its results": {"results_parent": "../../evil"},
     "a variable of berg's": {"env": ["BERG_JOB=evil"]},

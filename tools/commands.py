@@ -18,8 +18,8 @@ HEAD = """# Commands
 
 ```bash
 berg --help
-berg run --help          # the usual options
-berg run --help-all      # all of them
+berg COMMAND --help          # the usual options
+berg COMMAND --help-all      # all of them
 ```
 
 What `--help-all` and `--help` print, without `--help` itself. `berg devbox` and `berg rerun` are shown with the usual options;
