@@ -45,9 +45,7 @@ def run(cmd: str, folder: str | Path = ".", **options: Any) -> "Job":
         )
     if isinstance(options.get("env"), dict):
         options["env"] = tuple(f"{key}={value}" for key, value in options["env"].items())
-    options = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in options.items()
-    }
+    options = {key: defaults.option_of(key, value) for key, value in options.items()}
     place = Path(folder).expanduser().resolve()
     spec = JobSpec(cmd=cmd, **defaults.fill(options, set(options), place))
     settings = config.load_ready(**spec.settings)

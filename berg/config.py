@@ -4,6 +4,7 @@ Precedence: a flag, then BERG_<KEY>, then the file, then the default. This is th
 knows where the APIs are; with `endpoint` null they are Google's.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, credentials, plain
+from berg import BergError, credentials, gate, plain
 
 VERSION = 1
 SIGN_IN = 10  # seconds for an answer of who gives tokens
@@ -261,6 +262,10 @@ def convert(key: str, value: Any, like: Any) -> Any:
     if not isinstance(like, int) or not isinstance(value, str):
         return value
     kind, form = "a whole number", "0|[1-9][0-9]*"
+    if key.endswith("_days"):
+        kind = "a number of whole days, such as 14 or 14d"
+        with contextlib.suppress(BergError):
+            value = f"{gate.parse_duration(value, 'd') / gate.UNITS['d']:g}"
     if isinstance(like, bool):
         kind, form = "true or false", "true|false"
     if not re.fullmatch(form, value):

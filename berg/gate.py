@@ -13,12 +13,13 @@ from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from berg import plain
+from berg import BergError, plain
 from berg.checks import check_types, types_of
 
 Made = TypeVar("Made")
 MOST_BYTES = 16 << 20  # of one object that is read as JSON
 LARGEST = 2**63 - 1  # of whole numbers; python has larger ones, which no float holds
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}  # of durations, in seconds
 PROJECT = re.compile(r"([a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]*")
 # A machine, a zone or a region, or LOCATION/NAME of a cluster: it becomes a part of a URL.
 RESOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
@@ -162,3 +163,18 @@ def check_resource(name: str) -> None:
     """Raise ValueError for what is neither empty nor the name of something of Google's."""
     if name and not RESOURCE.fullmatch(name):
         raise ValueError(f"{name[:40]!r} is no name of a resource")
+
+
+def parse_duration(text: str, unit: str = "") -> float:
+    """Return a duration such as 90s, 30m, 2h or 3d in seconds; a number alone counts `unit`.
+
+    Raise BergError for anything else.
+    """
+    letter = text[-1:] if text[-1:] in UNITS else ""
+    try:
+        number = float(text.removesuffix(letter))
+    except ValueError:
+        number = math.nan
+    if math.isnan(number) or not (letter or unit or number == 0):
+        raise BergError(f"{text!r} is not a duration: give one such as 90s, 30m, 2h or 3d")
+    return number * UNITS.get(letter or unit, 1)

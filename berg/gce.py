@@ -189,7 +189,7 @@ def is_requested(spec: JobSpec, choice: Choice) -> bool:
     """Return whether a group asks for machines by flex-start: for several, which come all at once,
     or for one that may wait longer than two hours.
     """
-    return spec.flex and not choice.is_slice and (choice.hosts > 1 or spec.wait_hours > 0)
+    return spec.flex and not choice.is_slice and (choice.hosts > 1 or spec.queue_timeout > 0)
 
 
 def healed(spec: JobSpec, choice: Choice) -> str:

@@ -34,7 +34,7 @@ VERSION = 1
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
 MAX_STATE = 8000  # bytes; Cloud Storage takes 8 KiB of custom metadata for an object
 STOPPED = "STOPPED"  # of a devbox: its machine is off, and keeps its disk
-TOO_LATE = "not all of its pods or machines had come when --wait-hours were over"
+TOO_LATE = "not all of its pods or machines had come when --queue-timeout was over"
 # seconds that the machines of a slice may be silent which Google repairs
 REPAIRED_WITHIN = 900
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")

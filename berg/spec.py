@@ -8,7 +8,7 @@ import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from berg import BergError
+from berg import BergError, gate
 from berg.google import prices
 
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google accepts as maxRunDuration
@@ -39,6 +39,9 @@ class Option:
     usual: bool = False  # shown by --help; --help-all shows all
     metavar: str | None = None
     choices: tuple[str, ...] = ()
+    # of a duration: the field's unit, which a number without one has, too: h, m or s; "-": the
+    # field has seconds, and the option needs a unit
+    unit: str = ""
     preset: Any = None  # default on the command line, where it differs from the field's
     complete: str = ""  # what the shell completes: names, types or zones
     bounds: tuple[float, float] = (-math.inf, math.inf)
@@ -69,6 +72,12 @@ def option(
     return field(default=default, repr=repr, metadata={"option": row})
 
 
+def in_unit(text: str, unit: str) -> float:
+    """Return a duration as a number of an option's unit; raise BergError for an invalid one."""
+    unit = unit.strip("-")
+    return gate.parse_duration(text, unit) / gate.UNITS[unit or "s"]
+
+
 def rows(kind: Any) -> dict[str, Option]:
     """Return the rows of a dataclass, by field."""
     return {each.name: each.metadata["option"] for each in fields(kind) if each.metadata}
@@ -80,14 +89,20 @@ def check_rows(options: Any) -> None:
     given = {name: getattr(options, name) for name in known if is_given(options, name)}
     for name, value in given.items():
         row = known[name]
-        least, most = row.bounds
-        if isinstance(value, (int, float)) and not least <= value <= most:
-            raise BergError(f"{row.flag} {shown(value)} is not possible: {row.advice}")
+        check_bounds(row, value)
         if clash := [known[each].flag for each in row.excludes if each in given]:
             raise BergError(f"{row.why}: leave out {', '.join(clash)}")
         if row.needs and not given.keys() & set(row.needs):
             needed = " or ".join(known[each].flags[-1] for each in row.needs)
             raise BergError(f"{row.flags[-1]} needs {needed}")
+
+
+def check_bounds(row: Option, value: Any) -> None:
+    """Raise BergError for a number out of its bounds."""
+    least, most = row.bounds
+    if isinstance(value, (int, float)) and not least <= value <= most:
+        unit = "s" if row.unit == "-" else ""
+        raise BergError(f"{row.flag} {shown(value)}{unit} is not possible: {row.advice}")
 
 
 def is_given(options: Any, name: str) -> bool:
@@ -420,9 +435,9 @@ class JobSpec:
         168,
         "--max-hours",
         LIMIT,
-        "Delete the machines after so many hours.",
+        "Delete the machines after this time.",
         usual=True,
-        metavar="HOURS",
+        unit="h",
         bounds=(LIMITS[0] / 3600, LIMITS[1] / 3600),
         advice="Google takes 30 seconds to 120 days",
         key="max-hours",
@@ -447,10 +462,10 @@ class JobSpec:
         0,
         "--idle-hours",
         LIMIT,
-        "End after so long idle; 0 for never.",
+        "End after being idle for this time; 0 for never.",
         commands=DEVBOX,
         usual=True,
-        metavar="HOURS",
+        unit="h",
         preset=4.0,
         bounds=(0, 1e6),
         advice="give hours, or 0 for never",
@@ -473,25 +488,25 @@ class JobSpec:
         excludes=("num_machines",),
         why="--wait-for-capacity is for jobs on one machine",
     )
-    wait_hours: float = option(
+    queue_timeout: float = option(
         0,
-        "--wait-hours",
+        "--queue-timeout",
         LIMIT,
         "Give up if not all pods, or machines by --flex, have come up by then.",
-        metavar="HOURS",
+        unit="-",
         needs=("cluster", "flex"),
-        bounds=(0, 24 * 30),
-        advice="give up to 720, or 0 for ever",
+        bounds=(0, 30 * 24 * 3600),
+        advice="give up to 30d, or 0 for no timeout",
     )
-    wait_minutes: float = option(
-        15,
-        "--wait-minutes",
+    replacement_timeout: float = option(
+        900,
+        "--replacement-timeout",
         LIMIT,
-        "Of several --spot machines, or pods: wait so long for all.",
+        "Give up if lost Spot machines or pods of several are not replaced by then.",
         commands=RUN,
-        metavar="MINUTES",
-        bounds=(0.1, 7 * 24 * 60),
-        advice="give 0.1 to 10080, a week",
+        unit="-",
+        bounds=(6, 7 * 24 * 3600),
+        advice="give 6s to 7d",
     )
     max_restarts: int = option(
         20,
@@ -529,15 +544,15 @@ class JobSpec:
         LIMIT,
         "Time for --min-utilization.",
         commands=RUN,
-        metavar="MINUTES",
+        unit="m",
         needs=("min_utilization",),
     )
-    sample_seconds: int = option(
+    sample_seconds: float = option(
         30,
         "--sample-seconds",
         LIMIT,
         "How often to measure how busy the machines are; 0 for never.",
-        metavar="SECONDS",
+        unit="s",
         bounds=(0, 3600),
         advice="give 1 to 3600, or 0 for none",
         key="sample-seconds",
@@ -664,7 +679,7 @@ class JobSpec:
         if self.min_utilization and not 0 < two_samples <= self.for_minutes * 60 < math.inf:
             raise BergError(
                 f"--min-utilization needs at least two samples in --for {self.for_minutes:g} "
-                f"minutes: there is one every {self.sample_seconds} s (--sample-seconds)"
+                f"minutes: there is one every {self.sample_seconds:g} s (--sample-seconds)"
             )
 
     def check_container(self) -> None:
@@ -683,14 +698,14 @@ class JobSpec:
             raise BergError(f"--queue {self.queue!r} is no name of a queue: it is one as in team-a")
 
     def check_replacement(self) -> None:
-        """Raise BergError for --wait-minutes where no machine is replaced on its own."""
+        """Raise BergError for --replacement-timeout where no machine is replaced on its own."""
         is_alone = self.num_machines == 1
         in_pods = self.cluster is not None and (self.tpu is not None or not is_alone)
         is_replaced = in_pods or (self.spot and not is_alone)
-        if is_given(self, "wait_minutes") and not is_replaced:
+        if is_given(self, "replacement_timeout") and not is_replaced:
             raise BergError(
-                "--wait-minutes is for several Spot machines or pods: give -m N, and --spot or "
-                "--cluster NAME"
+                "--replacement-timeout is for several Spot machines or pods: give -m N, and "
+                "--spot or --cluster NAME"
             )
 
     @property

@@ -144,12 +144,13 @@ def test_time_limit_while_machines_wait(trial, victim):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [2, 0])
 @fault(
-    "no room for one of 3 Spot machines for longer than --wait-minutes; then --resume", "1 2 4 7"
+    "no room for one of 3 Spot machines for longer than --replacement-timeout; then --resume",
+    "1 2 4 7",
 )
 def test_no_room_for_too_long(trial, victim):
-    with one_missing(trial, victim, "--wait-minutes", "0.25"):
+    with one_missing(trial, victim, "--replacement-timeout", "0.25m"):
         state = trial.check("FAILED")
-    why = f"{trial.name}-{victim} did not come within 0.25 minutes (--wait-minutes). "
+    why = f"{trial.name}-{victim} did not come within 0.25 minutes (--replacement-timeout). "
     assert state["reason"].startswith(f"{why}Go on: berg run --resume {trial.name}"), state
     resumed = trial.berg("run", "--resume", trial.name, "--wait")
     assert resumed.returncode == 0, (resumed.stderr, trial.log())

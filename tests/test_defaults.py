@@ -208,6 +208,25 @@ def test_two_places_for_defaults_are_one_too_many(berg):
     refused(berg, "run", "-g", "0", "true", says=("pyproject.toml", "tool.berg"))
 
 
+def test_durations_of_a_repo_and_of_options_have_units(berg):
+    (berg.repo / "berg.toml").write_text('max-hours = "90m"\nsample-seconds = "1m"\n')
+    shown = berg("run", "-g", "0", "-n", "job", "--dry-run", "true")
+    assert "1.5 h" in shown.stderr and shown.returncode == 0, shown.stderr
+    for text in ("2h", "120m", "7200s", "2"):
+        shown = berg("run", "-g", "0", "--max-hours", text, "--dry-run", "true")
+        assert "2 h" in shown.stderr, text
+    (berg.repo / "berg.toml").write_text('max-hours = "soon"\n')
+    refused(berg, "run", "-g", "0", "true", says=("'max-hours' must be a duration, such as 90s",))
+    (berg.repo / "berg.toml").unlink()
+    words = ("run", "-g", "0", "--flex", "true", "--queue-timeout")
+    for text in ("48", "soon", "nan", "h"):
+        done = berg(*words, text)
+        assert done.returncode == 2 and f"'{text}' is not a duration" in done.stderr
+    assert berg("config", "set", "max_stopped_days", "3d").returncode == 0
+    assert berg("config", "get", "max_stopped_days").stdout == "3\n"
+    refused(berg, "config", "set", "max_stopped_days", "36h", says=("whole days",))
+
+
 def test_every_key_is_explained():
     from test_readme import ROOT
 

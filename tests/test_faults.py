@@ -1538,7 +1538,7 @@ QUEUES = {
     "a machine": ("-t", "l4", "-g", "1", "--flex", "--zone", "us-central1-a"),
     "several machines": ("-t", "l4", "-m", "2", "--flex", "--max-hours", "4"),
     "a machine in two regions": (
-        *("-t", "l4", "-g", "1", "--flex", "--max-hours", "4", "--wait-hours", "4"),
+        *("-t", "l4", "-g", "1", "--flex", "--max-hours", "4", "--queue-timeout", "4h"),
         *TWO_REGIONS,
     ),
     "several machines in two regions": (
@@ -1546,7 +1546,7 @@ QUEUES = {
         *TWO_REGIONS,
     ),
     "a machine with TPUs": (
-        *("--tpu", "v6e-1", "--flex", "--max-hours", "4", "--wait-hours", "4"),
+        *("--tpu", "v6e-1", "--flex", "--max-hours", "4", "--queue-timeout", "4h"),
         *("--zone", "us-central1-a"),
     ),
     "a slice": (*SLICE, "--flex", "--max-hours", "4"),

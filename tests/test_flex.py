@@ -59,7 +59,7 @@ def test_a_g4_can_be_had_by_flex_start(berg, cloud):
         (("--max-hours", "169"), "168 hours at most"),
         (("-t", "t4"), "not for n1-standard-8 with 1 x t4"),
         (("-g", "0"), "not for n1-standard-8"),
-        (("--tpu", "v6e-1", "--wait-hours", "1000"), "give up to 720"),
+        (("--tpu", "v6e-1", "--queue-timeout", "1000h"), "give up to 30d"),
         (("-g", "1", "--queue", "team"), "--queue needs --cluster"),
         (("--grid", "x=1,2"), "--flex is not for sweeps"),
     ],
@@ -154,7 +154,7 @@ def test_several_machines_are_asked_for_by_one_resize_request(berg):
 
 
 def test_one_machine_that_may_wait_longer_is_asked_for_so_too(berg):
-    shown = berg(*FLEX, "-n", "patient", "--wait-hours", "48", "--dry-run", "true")
+    shown = berg(*FLEX, "-n", "patient", "--queue-timeout", "48h", "--dry-run", "true")
     assert shown.returncode == 0, shown.stderr
     made = json.loads(shown.stdout)
     assert made["request"]["instances"] == [{"name": "patient"}]
@@ -167,7 +167,7 @@ TPU = ("run", "--tpu", "v6e-1", "--zone", ZONE, "--flex", "--max-hours", "4")
 
 
 def test_one_machine_with_tpus_that_may_wait_longer_is_asked_for_in_bulk(berg):
-    shown = berg(*TPU, "-n", "chip", "--wait-hours", "5", "--dry-run", "true")
+    shown = berg(*TPU, "-n", "chip", "--queue-timeout", "5h", "--dry-run", "true")
     assert shown.returncode == 0, shown.stderr
     made = json.loads(shown.stdout)
     assert "request" not in made, "resize requests take no TPUs"
@@ -181,7 +181,7 @@ def test_one_machine_with_tpus_that_may_wait_longer_is_asked_for_in_bulk(berg):
 @pytest.mark.parametrize("asked", [(*FLEX, "--zone", ZONE), TPU], ids=["gpu", "tpu"])
 def test_one_machine_waits_longer_than_two_hours_without_the_laptop(berg, cloud, full, asked):
     cloud.call("POST", "/_berg/settings", {"hurry": 3600})  # two hours are two seconds
-    submitted = berg(*asked, "-n", "patient", "--wait-hours", "48", "true")
+    submitted = berg(*asked, "-n", "patient", "--queue-timeout", "48h", "true")
     assert submitted.returncode == 0, submitted.stderr
     time.sleep(3)
     row = listed(berg)
@@ -193,7 +193,7 @@ def test_one_machine_waits_longer_than_two_hours_without_the_laptop(berg, cloud,
 
 
 def test_one_machine_with_tpus_that_is_killed_in_the_queue_leaves_nothing(berg, cloud, full):
-    assert berg(*TPU, "--wait-hours", "5", "-n", "bored-chip", "true").returncode == 0
+    assert berg(*TPU, "--queue-timeout", "5h", "-n", "bored-chip", "true").returncode == 0
     assert regional(cloud) == ["bored-chip"]
     killed = berg("kill", "bored-chip")
     assert killed.returncode == 0, killed.stderr
@@ -203,7 +203,7 @@ def test_one_machine_with_tpus_that_is_killed_in_the_queue_leaves_nothing(berg, 
     assert not regional(cloud) and not berg.machines()
 
 
-@pytest.mark.parametrize("asked", [TWO, (*TPU, "--wait-hours", "5")], ids=["gpus", "tpu"])
+@pytest.mark.parametrize("asked", [TWO, (*TPU, "--queue-timeout", "5h")], ids=["gpus", "tpu"])
 def test_a_request_that_google_refuses_leaves_nothing(berg, cloud, asked):
     error = {"code": "INVALID_USAGE", "message": "Not this one."}
     cloud.fault("compute.instances.insert", operation_error=error)
@@ -313,14 +313,14 @@ def test_a_slice_that_is_killed_in_the_queue_leaves_nothing(berg, cloud, full):
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [SLICE, TWO, TPU], ids=["a slice", "several", "one with TPUs"])
 def test_what_comes_too_late_gives_itself_up(berg, cloud, full, monkeypatch, which):
-    late = berg.start(*which, "-n", "late", "--wait-hours", "1", "true", wait_seconds=1)
+    late = berg.start(*which, "-n", "late", "--queue-timeout", "1h", "true", wait_seconds=1)
     assert late.wait(60) == 0, late.stderr.read()
     time.sleep(2.1)  # clocks have seconds
     from berg.laptop import jobs
 
     monkeypatch.setattr(jobs, "LOST_AFTER", -400)
     seen = jobs.find(cloud.settings(berg.bucket_name), "late").state
-    assert seen.state == "LOST" and "--wait-hours were over" in seen.reason
+    assert seen.state == "LOST" and "--queue-timeout was over" in seen.reason
     full()
     wait_for(lambda: berg.state("late")["state"] == "FAILED", 90)
     wait_for(lambda: not (berg.machines() or groups(cloud) or regional(cloud)), 60)

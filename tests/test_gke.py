@@ -416,7 +416,10 @@ def test_the_plan_says_what_becomes_of_lost_pods(berg, kube):
         and "168 h, then Kubernetes ends the pod" in alone
     )
     several = " ".join(plan("run", "-m", "2", "true").split())
-    assert "pods that were taken away; the others wait 15 min for them (--wait-minutes)" in several
+    assert (
+        "pods that were taken away; the others wait 15 min for them (--replacement-timeout)"
+        in several
+    )
     assert "none: a pod that is taken away ends it\n" in plan("devbox")
 
 
@@ -491,7 +494,7 @@ def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, cl
     pool = {"gpu_type": "t4", "num_gpus": 2, "machine_type": "n1-standard-4"}
     with cluster(cloud, "full", tmp_path, pool) as kube:
         cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a"})
-        wishes = ["-n", "wide", "-m", "2", "-g", "2", "--wait-hours", "0.006"]
+        wishes = ["-n", "wide", "-m", "2", "-g", "2", "--queue-timeout", "0.006h"]
         assert berg("run", "--cluster", "full", *wishes, "true").returncode == 0
         text = wait_for(
             lambda: (t := berg("list").stdout) and "no stock" in t and t,
@@ -504,7 +507,7 @@ def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, cl
         bucket_says = wait_for(
             lambda: (t := berg("list").stdout) and "LOST" in t and t, 90, "its end in the list"
         )
-        assert "not all of its pods or machines had come when --wait-hours were over" in " ".join(
+        assert "not all of its pods or machines had come when --queue-timeout was over" in " ".join(
             bucket_says.split()
         )
         assert berg("kill", "wide").returncode == 0
@@ -515,14 +518,15 @@ def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, cl
 def test_a_pod_that_comes_too_late_gives_up_and_no_other_takes_its_place(berg, kube, cloud):
     image = {"image": "debian:12-late"}
     cloud.call("POST", "/_berg/clusters/pods/images", image)
-    wishes = ["-n", "late", "-g", "0", "--docker", "debian:12-late", "--wait-hours", "0.001"]
+    wishes = ["-n", "late", "-g", "0", "--docker", "debian:12-late", "--queue-timeout", "0.001h"]
     assert run(berg, *wishes, "echo ran").returncode == 0
     wait_for(lambda: "cannot be pulled" in berg("list").stdout, 30, "the reason in the list")
     time.sleep(3)
     cloud.call("POST", "/_berg/clusters/pods/images", {**image, "on": False})
     wait_for(lambda: berg.state("late")["state"] == "FAILED", 90, "the end of the job")
     assert (
-        "not all of its pods or machines had come when --wait-hours" in berg.state("late")["reason"]
+        "not all of its pods or machines had come when --queue-timeout"
+        in berg.state("late")["reason"]
     )
     assert "ran" not in berg.log("late").split()
     assert kube.ended("late")["reason"] == "PodFailurePolicy"
@@ -530,7 +534,7 @@ def test_a_pod_that_comes_too_late_gives_up_and_no_other_takes_its_place(berg, k
 
 @pytest.mark.slow
 def test_the_limit_of_the_wait_ends_with_it(berg, kube):
-    wishes = ["-n", "slow", "-m", "2", "-g", "0", "--wait-hours", "0.01", "--wait"]
+    wishes = ["-n", "slow", "-m", "2", "-g", "0", "--queue-timeout", "0.01h", "--wait"]
     done = run(berg, *wishes, "sleep 37")
     assert done.returncode == 0, done.stderr
     assert "activeDeadlineSeconds" not in kube.get("jobs", "slow")["spec"]
@@ -768,8 +772,8 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
         (["--cluster", "pods", "--no-kill", "true"], "leave out --no-kill"),
         (["--cluster", "pods", "--no-external-ip", "true"], "leave out --no-external-ip"),
         (
-            ["--cluster", "pods", "--wait-hours", "1e9", "true"],
-            "--wait-hours 1e+09 is not possible",
+            ["--cluster", "pods", "--queue-timeout", "1e9h", "true"],
+            "--queue-timeout 3.6e+12s is not possible",
         ),
         (
             ["--cluster", "pods", "-n", "n" * 62, "true"],

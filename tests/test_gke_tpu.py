@@ -271,7 +271,7 @@ def test_compute_engine_makes_no_such_machine_by_itself(cloud, machine_type):
 
 
 def test_a_dry_run_shows_the_service_and_the_job(berg, kube):
-    words = ("--tpu", "v5e-2x4", "--wait-minutes", "5", "--dry-run", "-n", "pod")
+    words = ("--tpu", "v5e-2x4", "--replacement-timeout", "5m", "--dry-run", "-n", "pod")
     done = run(berg, *words, "true")
     assert done.returncode == 0, done.stderr
     assert "20 after pods that were taken away; the others wait 5 min for them" in done.stderr
@@ -395,7 +395,7 @@ COUNTED = (
 @contextlib.contextmanager
 def lost_without_room(berg, cloud, kube, name: str):
     """A job whose slice was lost, for which there is no room."""
-    started = run(berg, "-n", name, "--tpu", "v5e-2x4", "--wait-minutes", "0.1", COUNTED)
+    started = run(berg, "-n", name, "--tpu", "v5e-2x4", "--replacement-timeout", "0.1m", COUNTED)
     assert started.returncode == 0, started.stderr
     wait_for(lambda: berg.log(name).count(" of run 1\n") == 2, 90, "the job")
     wait_for(lambda: len(berg.objects(f"berg_results/{name}/")) == 3, 60, "what it wrote")
@@ -413,9 +413,9 @@ def lost_without_room(berg, cloud, kube, name: str):
 
 @pytest.mark.slow
 def test_a_slice_that_is_lost_waits_for_room_without_an_end(berg, cloud, kube):
-    """None of its pods is there, which would count --wait-minutes."""
+    """None of its pods is there, which would count --replacement-timeout."""
     with lost_without_room(berg, cloud, kube, "still"):
-        time.sleep(7)  # longer than --wait-minutes
+        time.sleep(7)  # longer than --replacement-timeout
         assert not berg.state("still")["finished_at"]  # what it says is its first pod's last word
     wait_for(lambda: berg.state("still")["finished_at"], 120, "the end of the job")
     state = berg.state("still")
@@ -434,7 +434,7 @@ def closed(kube, node: str):
 
 @pytest.mark.slow
 def test_the_other_pods_of_a_slice_wait_for_one_as_long_as_they_may(berg, cloud, kube):
-    started = run(berg, "-n", "alone", "--tpu", "v5e-2x4", "--wait-minutes", "0.1", COUNTED)
+    started = run(berg, "-n", "alone", "--tpu", "v5e-2x4", "--replacement-timeout", "0.1m", COUNTED)
     assert started.returncode == 0, started.stderr
     wait_for(lambda: berg.log("alone").count(" of run 1\n") == 2, 90, "the job")
     (pod,) = [each for each in kube.pods() if "alone-1-" in each["metadata"]["name"]]
@@ -443,7 +443,7 @@ def test_the_other_pods_of_a_slice_wait_for_one_as_long_as_they_may(berg, cloud,
         wait_for(lambda: berg.state("alone")["finished_at"], 40, "the end of the job")
     state = berg.state("alone")
     assert state["state"] == "FAILED", state
-    why = "alone-1 did not come within 0.1 minutes (--wait-minutes). Go on: berg run --resume alone"
+    why = "alone-1 did not come within 0.1 minutes (--replacement-timeout). Go on: berg run --resume alone"
     assert state["reason"].startswith(why), state["reason"]
     wait_for(lambda: not alive(kube, "alone"), 60, "the end of the pods")
 

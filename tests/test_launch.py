@@ -55,11 +55,11 @@ def test_two_data_sets_in_one_place_are_refused(monkeypatch):
 
 
 def test_hours_and_minutes_of_a_spec_are_seconds_of_its_job(taken):
-    spec = plan.JobSpec(cmd="true", max_hours=1.5, wait_hours=0.5, idle_hours=0.25)
+    spec = plan.JobSpec(cmd="true", max_hours=1.5, queue_timeout=1800, idle_hours=0.25)
     made = launch.job_of(spec, config.Config(), "one", taken)
     assert (made.max_run_seconds, made.wait_seconds, made.idle_seconds) == (5400, 1800, 900)
     assert made.mending_seconds == 900
-    patient = plan.JobSpec(cmd="true", spot=True, num_machines=2, wait_minutes=0.51)
+    patient = plan.JobSpec(cmd="true", spot=True, num_machines=2, replacement_timeout=30.5)
     assert launch.job_of(patient, config.Config(), "one", taken).mending_seconds == 31
     assert made.waste_seconds == 0, "without --min-utilization nothing is waste"
     wasted = plan.JobSpec(cmd="true", min_utilization=10, for_minutes=2)
@@ -138,15 +138,15 @@ def test_what_gone_machines_of_a_cluster_said_of_themselves_is_deleted(bucket):
         ({"num_machines": 2}, "give -m N, and --spot or --cluster NAME"),
         ({"spot": True}, "give -m N, and --spot or --cluster NAME"),
         ({"cluster": "pods"}, "give -m N, and --spot or --cluster NAME"),
-        ({"num_machines": 2, "spot": True, "wait_minutes": 0.05}, "0.05 is not possible"),
+        ({"num_machines": 2, "spot": True, "replacement_timeout": 3}, "3s is not possible"),
     ],
 )
-def test_wait_minutes_are_for_several_spot_machines_or_pods(given, says):
-    spec = plan.JobSpec(cmd="true", **{"wait_minutes": 5, **given})
+def test_replacement_timeout_is_for_several_spot_machines_or_pods(given, says):
+    spec = plan.JobSpec(cmd="true", **{"replacement_timeout": 300, **given})
     with pytest.raises(BergError, match=says):
         spec.check()
-    plan.JobSpec(cmd="true", num_machines=2, spot=True, wait_minutes=5).check()
-    plan.JobSpec(cmd="true", num_machines=2, cluster="pods", wait_minutes=5).check()
+    plan.JobSpec(cmd="true", num_machines=2, spot=True, replacement_timeout=300).check()
+    plan.JobSpec(cmd="true", num_machines=2, cluster="pods", replacement_timeout=300).check()
 
 
 def place_with(monkeypatch, *machines: Machine, waiting: tuple[str, ...] = ()) -> list[object]:

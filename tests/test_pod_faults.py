@@ -218,11 +218,11 @@ def test_time_limit_while_pods_wait(trial, kube, victim):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [2, 0])
-@fault("no room for one of 3 pods for longer than --wait-minutes; then --resume", "1 2 4 7")
+@fault("no room for one of 3 pods for longer than --replacement-timeout; then --resume", "1 2 4 7")
 def test_no_room_for_a_pod_for_too_long(trial, kube, victim):
-    with one_missing(trial, kube, victim, "--wait-minutes", "0.25"):
+    with one_missing(trial, kube, victim, "--replacement-timeout", "0.25m"):
         state = trial.check("FAILED")
-    why = f"{trial.name}-{victim} did not come within 0.25 minutes (--wait-minutes). "
+    why = f"{trial.name}-{victim} did not come within 0.25 minutes (--replacement-timeout). "
     assert state["reason"].startswith(f"{why}Go on: berg run --resume {trial.name}"), state
     secret = with_secret(trial)
     resumed = trial.berg("run", "--resume", trial.name, "--wait", *secret)
@@ -343,7 +343,7 @@ def test_the_api_is_busy(trial, kube):
     for number, status in enumerate((429, 503)):
         seed = trial.seed * 10 + number
         trial.fault("kubernetes.*", status=status, times=None, probability=0.17, seed=seed)
-    trial.run(trial.command(20, 0.1), "-m", "2", "--wait-hours", "0.1")
+    trial.run(trial.command(20, 0.1), "-m", "2", "--queue-timeout", "0.1h")
     trial.fault("kubernetes.pods.list", status=503, times=3)
     trial.until_state("SUCCEEDED", "FAILED")
     trial.berg.cloud.call("DELETE", "/_berg/faults")
@@ -429,7 +429,7 @@ def test_an_exec_is_cut(trial, kube):
 @fault("a pod's image cannot be pulled", "1 7")
 def test_no_image(trial, kube, end):
     kube.cloud.call("POST", "/_berg/clusters/faults/images", {"image": "nosuch"})
-    wait = ["--wait-hours", "0.004"] if end == "give up" else []
+    wait = ["--queue-timeout", "0.004h"] if end == "give up" else []
     trial.run(None, "--docker", "example.com/nosuch:1", *wait, *with_secret(trial))
     words = "its image example.com/nosuch:1 cannot be pulled"
     wait_for(
@@ -440,7 +440,7 @@ def test_no_image(trial, kube, end):
         trial.check("KILLED", 0)
         return
     said = wait_for(lambda: "LOST" in (t := trial.berg("list").stdout) and t, 90, "the loss")
-    assert "not all of its pods or machines had come when --wait-hours were over" in " ".join(
+    assert "not all of its pods or machines had come when --queue-timeout was over" in " ".join(
         said.split()
     )
     assert trial.berg("kill", trial.name).returncode == 0

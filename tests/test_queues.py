@@ -102,7 +102,7 @@ def test_a_queue_that_is_not_there_is_refused_with_those_that_are(berg, kube, te
 
 def test_the_wait_in_a_queue_has_its_limit(berg, kube, team, cloud, monkeypatch):
     monkeypatch.setattr("berg.laptop.jobs.LOST_AFTER", 0)
-    words = ["--queue", "team", "-c", "2", "-n", "large", "--wait-hours", "0.0005"]
+    words = ["--queue", "team", "-c", "2", "-n", "large", "--queue-timeout", "0.0005h"]
     assert berg("run", "--cluster", "queued", *words, "true").returncode == 0
     wait_for(lambda: "maximum capacity (1)" in listed(berg), 30, "the reason in the list")
 
@@ -110,14 +110,14 @@ def test_the_wait_in_a_queue_has_its_limit(berg, kube, team, cloud, monkeypatch)
         (found,) = jobs.overview(cloud.settings(berg.bucket_name), None)
         return found.state.reason if found.state.state == "LOST" else ""
 
-    assert "when --wait-hours were over" in wait_for(end, 30, "its end")
+    assert "when --queue-timeout was over" in wait_for(end, 30, "its end")
     assert berg("kill", "large").returncode == 0
     assert not kube.get("jobs")["items"]
 
 
 @pytest.mark.slow
 def test_the_limit_of_the_wait_counts_anew_from_an_eviction(berg, kube, team):
-    words = ["--queue", "team", "-n", "late", "--wait-hours", "0.005"]
+    words = ["--queue", "team", "-n", "late", "--queue-timeout", "0.005h"]
     assert run(berg, *words, "sleep 1000").returncode == 0
     wait_for(lambda: berg.state("late")["state"] == "RUNNING", 60, "it runs")
     time.sleep(19)
@@ -129,7 +129,7 @@ def test_the_limit_of_the_wait_counts_anew_from_an_eviction(berg, kube, team):
         wait_for(lambda: berg.state("late")["state"] in ("RUNNING", "FAILED"), 60, "what follows")
     state = berg.state("late")
     assert (state["state"], state["attempt"]) == ("FAILED", 3)
-    assert "when --wait-hours were over; this one came after" in state["reason"]
+    assert "when --queue-timeout was over; this one came after" in state["reason"]
 
 
 @pytest.mark.slow

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from berg import config, plain
-from berg.commands.terminal import complete_types, given, json_option, say, table, yes_option
+from berg.commands.terminal import (
+    Duration,
+    complete_types,
+    given,
+    json_option,
+    say,
+    table,
+    yes_option,
+)
 
 if TYPE_CHECKING:
     from berg.laptop.clusters import Status
@@ -48,10 +56,10 @@ def cluster() -> None:
 @click.option("--tpu", help="TPUs of the nodes in place of GPUs: v5e-4x4, v4-2x2x2, v5e-8, …")
 @click.option(
     "--max-hours",
-    type=int,
+    type=Duration("h"),
     default=336,
-    show_default=True,
-    help="Hours after which Google deletes a node with TPUs, however busy.",
+    show_default="14d",
+    help="Time after which Google deletes a node with TPUs, even a busy one.",
 )
 @click.option(
     "-t", "--gpu-type", shell_complete=complete_types, help="GPU type of the nodes.  [default: l4]"

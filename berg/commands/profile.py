@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from berg import plain
-from berg.commands.terminal import json_option, name_argument, ready, say
+from berg.commands.terminal import Duration, json_option, name_argument, ready, say
 
 KINDS = {
     "jax": "the command's profiler server (JAX, torch_tpu)",
@@ -23,10 +23,10 @@ SPEEDSCOPE = "https://www.speedscope.app (files stay in the browser), or: npx sp
 @click.option(
     "-s",
     "--seconds",
-    type=click.FloatRange(1, 600),
+    type=Duration("s"),
     default=10,
-    show_default=True,
-    help="How long.",
+    show_default="10s",
+    help="How long; 1s to 10m.",
 )
 @click.option("--machine", metavar="NAME", help="Only that machine of a cluster.")
 @json_option
@@ -42,6 +42,8 @@ def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> No
     berg profile @
     berg profile digits-1121-0930-x7k -s 30 --machine digits-1121-0930-x7k-1
     """
+    if not 1 <= seconds <= 600:
+        raise click.UsageError(f"--seconds {seconds:g}: give 1s to 10m")
     settings, name = ready(name)
     from berg.watch import profile as profiles
 

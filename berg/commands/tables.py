@@ -170,7 +170,7 @@ def patience(this: job.Job) -> str:
     """How long the machines of a job wait for those of them that are made anew; "" for one."""
     if not this.is_mended:
         return ""
-    return f"; the others wait {this.mending_seconds / 60:g} min for them (--wait-minutes)"
+    return f"; the others wait {this.mending_seconds / 60:g} min for them (--replacement-timeout)"
 
 
 def end_rows(plan: Plan) -> list[tuple[str, str]]:

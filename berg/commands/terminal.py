@@ -12,7 +12,7 @@ from typing import IO, Any, TypeVar, get_args, get_origin
 
 import click
 
-from berg import columns, config, gate, plain, spec, wrapped
+from berg import BergError, columns, config, gate, plain, spec, wrapped
 from berg.spec import shown
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -202,6 +202,24 @@ def agree(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     ctx.meta[AGREED] = value
 
 
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """A duration such as 90s, 30m, 2h or 3d, in the unit of a field; see Option.unit."""
+
+    name = "duration"
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            number = spec.in_unit(value, self.unit)
+        except BergError as error:
+            self.fail(error.message, param, ctx)
+        return int(number) if number.is_integer() else number
+
+
 class Row(click.Option):
     """An option that is made from a row."""
 
@@ -215,12 +233,21 @@ def row_option(name: str, field: Any) -> Row:
     more: dict[str, Any] = {"type": kind, "metavar": row.metavar}
     if kind is bool:
         more = {"is_flag": True}
+    elif row.unit:
+        more["type"] = Duration(row.unit)
     elif row.choices:
         more["type"] = click.Choice(row.choices)
     elif kind not in (int, float):
         more["type"] = str
     default = field.default if row.preset is None else row.preset
-    usual = "" if default in (None, False, "", 0, ()) else f"  [default: {shown(default)}]"
+    usual = ""
+    if default not in (None, False, "", 0, ()):
+        value = shown(default)
+        if row.unit:
+            seconds = default * gate.UNITS[row.unit.strip("-") or "s"]
+            unit = next(each for each in "dhms" if seconds % gate.UNITS[each] == 0)
+            value = f"{seconds / gate.UNITS[unit]:g}{unit}"
+        usual = f"  [default: {value}]"
     made = Row(
         [*row.flags, name],
         help=row.help + usual,

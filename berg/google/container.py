@@ -183,7 +183,7 @@ class NodeShape:
     disk_type: str
     spot: bool = False
     tpu: Slice | None = None
-    max_hours: int = 0  # that a node with TPUs may exist
+    max_hours: float = 0  # that a node with TPUs may exist
 
     @property
     def pool(self) -> str:
@@ -226,7 +226,7 @@ def pool_body(
 def chips_of(shape: NodeShape) -> dict[str, Any]:
     """Return what nodes say of their chips; without any, the taint that keeps others away."""
     if shape.tpu:
-        return {"maxRunDuration": f"{shape.max_hours * 3600}s"}
+        return {"maxRunDuration": f"{round(shape.max_hours * 3600)}s"}
     if not shape.num_gpus:  # GKE taints those with chips itself; else kube-system keeps nodes up
         return {"taints": [{"key": FOR_JOBS, "value": "true", "effect": "NO_SCHEDULE"}]}
     gpus = {

@@ -59,6 +59,8 @@ def wanted_in(file: str, values: Any, zone: str | None) -> Wanted:
     kinds = typing.get_type_hints(Wanted)
     for key, value in values.items():
         kind = kinds[KEYS[key]]
+        if kind is float:
+            kind = float | int
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
             raise BergError(f"{file}: {key} cannot be {value!r}")
     wanted = Wanted(zone=zone, **{KEYS[key]: value for key, value in values.items()})

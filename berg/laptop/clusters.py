@@ -61,7 +61,7 @@ class Wanted:
     max_nodes: int | None = None
     machine_type: str | None = None
     tpu: str | None = None
-    max_hours: int = 336  # of a node with TPUs
+    max_hours: float = 336  # of a node with TPUs
     gpu_type: str | None = None
     num_gpus: int | None = None
     disk_gb: int = 100
@@ -118,7 +118,7 @@ class Wanted:
         if given := [option for option, value in said.items() if value is not None]:
             raise BergError(f"--tpu says what the nodes are: leave out {', '.join(given)}")
         if not 1 <= self.max_hours <= MOST_NODE_HOURS:
-            raise BergError(f"--max-hours {self.max_hours}: give 1 to {MOST_NODE_HOURS}")
+            raise BergError(f"--max-hours {self.max_hours:g}: give 1 to {MOST_NODE_HOURS}")
         wanted = tpu_nodes.parse(self.tpu)
         if self.spot and not wanted.spot:
             raise BergError(

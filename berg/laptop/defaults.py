@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from berg import BergError, config, toml
-from berg.spec import JobSpec, rows
+from berg.spec import JobSpec, in_unit, rows
 
 ROWS = rows(JobSpec)
 TYPES: dict[str, Any] = {each.name: each.type for each in fields(JobSpec)}
@@ -70,6 +70,8 @@ def check(file: Path, key: str, value: Any) -> None:
         kind = next(iter(get_args(kind)), kind)  # int of int | None
         what = {str: "text", bool: "true or false"}.get(kind, "a number")
         is_right = type(value) is kind or (kind is float and type(value) is int)
+    if ROWS[KEYS[key]].unit and isinstance(value, str):
+        what, is_right = "a duration, such as 90s, 30m, 2h or 3d", is_duration(KEYS[key], value)
     if not is_right:
         raise BergError(f"{file}: {key!r} must be {what}, not {value!r}. Mend it there")
 
@@ -95,7 +97,7 @@ def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, An
         dropped.add("image-project")
     used = {key: value for key, value in values.items() if key not in dropped}
     own = config.load()
-    filled = {**options, **{KEYS[key]: option_of(value) for key, value in used.items()}}
+    filled = {**options, **{KEYS[key]: option_of(KEYS[key], value) for key, value in used.items()}}
     if "gpu-type" in settings:
         filled["gpu_type"] = own.gpu_type
     if "num-gpus" in settings:
@@ -117,7 +119,7 @@ def of_installation(
     named = {key for key, value in given.items() if value}
     values, _ = find(folder)
     used = values.keys() & given.keys() - dropped_keys(named, install)
-    return {**given, **{key: option_of(values[key]) for key in used}}
+    return {**given, **{key: option_of(key, values[key]) for key in used}}
 
 
 def check_secrets(names: list[str], given: tuple[str, ...], file: str) -> None:
@@ -163,8 +165,18 @@ def keys_of_others(
     return found
 
 
-def option_of(value: Any) -> Any:
-    """Return a value of the repo's as the command line would have it."""
+def is_duration(name: str, text: str) -> bool:
+    try:
+        in_unit(text, ROWS[name].unit)
+    except BergError:
+        return False
+    return True
+
+
+def option_of(name: str, value: Any) -> Any:
+    """Return a repo's value as the command line would have it."""
+    if name in ROWS and ROWS[name].unit and isinstance(value, str):
+        return in_unit(value, ROWS[name].unit)
     return tuple(value) if isinstance(value, list) else value
 
 

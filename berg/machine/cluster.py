@@ -259,7 +259,7 @@ def lateness(this: job.Job, names: list[str], patience: float) -> str:
     if patience != this.mending_seconds or not this.is_mended:
         return f"{missing} did not come up within {patience:.0f} s"
     return (
-        f"{missing} did not come within {patience / 60:g} minutes (--wait-minutes). "
+        f"{missing} did not come within {patience / 60:g} minutes (--replacement-timeout). "
         f"Go on: berg run --resume {this.job_name}"
     )
 

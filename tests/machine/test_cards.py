@@ -310,7 +310,7 @@ def test_a_first_machine_that_is_silent_is_deleted_once(monkeypatch):
     cluster.announce(first)  # it came, and hangs again
     assert not endings(2100) and deleted == ["duo-0", "duo-0"]
     (ending, *_) = endings(3000)
-    assert ending.reason.startswith("duo-0 did not come within 10 minutes (--wait-minutes)")
+    assert ending.reason.startswith("duo-0 did not come within 10 minutes (--replacement-timeout)")
 
 
 def test_a_machine_made_anew_takes_no_part_in_what_runs():
@@ -379,7 +379,9 @@ def test_a_machine_waits_for_so_long_and_no_longer(monkeypatch):
     clock, first = waiting_for_one(monkeypatch)
     with pytest.raises(BergError) as refused:
         cluster.gather(first, cluster.coming_seconds(first), missing.append)
-    why = "duo-1 did not come within 10 minutes (--wait-minutes). Go on: berg run --resume duo"
+    why = (
+        "duo-1 did not come within 10 minutes (--replacement-timeout). Go on: berg run --resume duo"
+    )
     assert refused.value.message == why
     assert 1600 < clock.now < 1605
     assert set(missing) == {1}, "which the list shows"
