@@ -195,6 +195,14 @@ def call(
     return answer
 
 
+def find(config: Config, path: str, project: str = "", **query: Any) -> dict[str, Any]:
+    """GET what is at a path; {} if there is nothing."""
+    try:
+        return call(config, "GET", path, project=project, **query)
+    except http.NotFound:
+        return {}
+
+
 def storage_url(config: Config) -> str:
     return config.endpoint or "https://storage.googleapis.com"
 
@@ -250,18 +258,17 @@ def wait(config: Config, operation: dict[str, Any]) -> None:
 def delete(config: Config, path: str, wait_for_it: bool = False) -> None:
     """Delete what is at a path below the project; what is gone already is fine."""
     try:
-        try:
-            operation = call(config, "DELETE", path, requestId=str(uuid.uuid4()))
-        except http.BadRequest as error:  # somebody else is deleting it
-            if error.reason != "resourceNotReady":
-                raise
-            while wait_for_it and call(config, "GET", path, fields="name"):
-                time.sleep(0.5)
-            return
-        if wait_for_it:
-            wait(config, operation)
+        operation = call(config, "DELETE", path, requestId=str(uuid.uuid4()))
     except http.NotFound:
-        pass
+        return
+    except http.BadRequest as error:  # another request is deleting it
+        if error.reason != "resourceNotReady":
+            raise
+        if wait_for_it:
+            http.wait_for(lambda: not find(config, path, fields="name"), 0.5)
+        return
+    if wait_for_it:
+        wait(config, operation)
 
 
 def write(config: Config, path: str, body: dict[str, Any]) -> None:

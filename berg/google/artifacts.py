@@ -4,7 +4,6 @@ Its images are called REGION-docker.pkg.dev/PROJECT/berg/NAME:TAG. Whoever pushe
 `oauth2accesstoken`, with an access token as the password.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from berg.google import api, grants, http
 REPOSITORY = "berg"
 READER, WRITER = "roles/artifactregistry.reader", "roles/artifactregistry.writer"
 PUSH = "artifactregistry.repositories.uploadArtifacts"
-PATIENCE = 300  # seconds until a new repository is there; it takes some
+TIMEOUT = 300  # seconds until a new repository is there; it takes some
 
 
 def registry(config: Config) -> str:
@@ -38,18 +37,19 @@ def ask(
     config: Config, method: str, path: str, body: dict[str, Any] | None = None, **query: Any
 ) -> dict[str, Any]:
     """One request below the region's place."""
+    return api.call(config, method, url(config) + path, body, **query)
+
+
+def url(config: Config) -> str:
     place = f"projects/{config.project}/locations/{config.region}"
-    base = f"{config.service_url('artifactregistry')}/v1/{place}"
-    return api.call(config, method, base + path, body, **query)
+    return f"{config.service_url('artifactregistry')}/v1/{place}"
 
 
 def ensure(config: Config) -> bool:
     """Make the repository if there is none; return whether it was made. Raises BergError."""
     try:
-        ask(config, "GET", f"/repositories/{REPOSITORY}")
-        return False
-    except http.NotFound:
-        pass
+        if api.find(config, f"{url(config)}/repositories/{REPOSITORY}"):
+            return False
     except http.Forbidden as error:
         raise refusal(config, error, "see") from None
     body = {"format": "DOCKER", "description": "Images of berg's jobs", "labels": {"berg": "1"}}
@@ -59,16 +59,18 @@ def ensure(config: Config) -> bool:
         return False
     except http.Forbidden as error:
         raise refusal(config, error, "make") from None
-    end = time.monotonic() + PATIENCE
-    while not operation.get("done"):
-        if time.monotonic() > end:
-            raise BergError(
-                f"the repository {REPOSITORY} did not come within {PATIENCE // 60} minutes. Try "
-                "again"
-            )
-        time.sleep(0.3)
-        operation = ask(config, "GET", f"/operations/{api.last_part(operation['name'])}")
-    if failed := operation.get("error"):
+    path = f"/operations/{api.last_part(operation['name'])}"
+
+    def ended() -> dict[str, Any] | None:
+        seen = ask(config, "GET", path)
+        return seen if seen.get("done") else None
+
+    done = operation if operation.get("done") else http.wait_for(ended, 0.3, TIMEOUT)
+    if done is None:
+        raise BergError(
+            f"the repository {REPOSITORY} was not created within {TIMEOUT // 60} minutes. Try again"
+        )
+    if failed := done.get("error"):
         raise BergError(
             f"the repository {REPOSITORY} could not be made: "
             f"{failed.get('message', 'no reason given')}"
@@ -134,8 +136,5 @@ def admit(config: Config, role: str, say: Callable[[str], None]) -> bool:
 
 def digest(config: Config, name: str, tag: str) -> str:
     """The digest of the image that has a tag; "" if none has."""
-    try:
-        found = ask(config, "GET", f"/repositories/{REPOSITORY}/packages/{name}/tags/{tag}")
-    except http.NotFound:
-        return ""
-    return api.last_part(found["version"])
+    path = f"/repositories/{REPOSITORY}/packages/{name}/tags/{tag}"
+    return api.last_part(api.find(config, url(config) + path).get("version", ""))

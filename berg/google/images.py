@@ -1,6 +1,5 @@
 """Images of machines' disks that berg made in the project: listed, made, deleted."""
 
-import time
 from typing import Any
 
 from berg import BergError
@@ -35,11 +34,7 @@ def make(config: Config, name: str, zone: str, body: dict[str, Any]) -> None:
 def withdraw(config: Config, name: str) -> None:
     """Delete an image that may be half made: Google refuses that until it is made."""
     path = f"/global/images/{name}"
-    try:
-        while api.call(config, "GET", path, fields="status")["status"] == "PENDING":
-            time.sleep(0.5)
-    except http.NotFound:
-        return
+    http.wait_for(lambda: api.find(config, path, fields="status").get("status") != "PENDING", 0.5)
     api.delete(config, path, wait_for_it=True)
 
 

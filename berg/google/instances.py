@@ -4,7 +4,6 @@ Inserts go through google-cloud-compute, which takes long to import and is impor
 used. Everything else is a single HTTP request.
 """
 
-import contextlib
 import importlib.util
 import json
 import re
@@ -155,21 +154,15 @@ def path_of(machine: Machine) -> str:
 
 def serial_output(config: Config, machine: Machine) -> str:
     """The last megabyte that a machine wrote to its serial console; "" if it is gone."""
-    try:
-        output: str = call(config, "GET", f"{path_of(machine)}/serialPort").get("contents", "")
-        return output
-    except http.NotFound:
-        return ""
+    return str(api.find(config, f"{path_of(machine)}/serialPort").get("contents", ""))
 
 
 def metadata(config: Config, machine: Machine) -> dict[str, str] | None:
     """What a machine is told, None if it is gone, or if another one has its name now."""
-    try:
-        instance = call(config, "GET", path_of(machine), fields="id,metadata/items")
-    except http.NotFound:
+    instance = api.find(config, path_of(machine), fields="id,metadata/items")
+    if instance.get("id") != machine.id:
         return None
-    items = instance.get("metadata", {}).get("items", [])
-    return {item["key"]: item["value"] for item in items} if instance["id"] == machine.id else None
+    return {item["key"]: item["value"] for item in instance.get("metadata", {}).get("items", [])}
 
 
 def login(config: Config, machine: Machine) -> Login | None:
@@ -354,12 +347,11 @@ def delete_new_disks(config: Config, zone: str, names: list[str], since: str) ->
     """Delete the disks that an insert made which then failed, and none that is older."""
     for name in names:
         path = f"/zones/{zone}/disks/{name}"
-        with contextlib.suppress(http.NotFound):
-            found = call(config, "GET", path, fields="creationTimestamp,users")
-            made, begun = api.time_of(found["creationTimestamp"]), api.time_of(since)
-            is_new = made > begun - timedelta(seconds=10)
-            if is_new and not found.get("users"):
-                api.delete(config, path, wait_for_it=True)
+        found = api.find(config, path, fields="creationTimestamp,users")
+        if not found or found.get("users"):
+            continue
+        if api.time_of(found["creationTimestamp"]) > api.time_of(since) - timedelta(seconds=10):
+            api.delete(config, path, wait_for_it=True)
 
 
 def let_disk_go(config: Config, machine: Machine) -> None:
@@ -394,11 +386,8 @@ def wait_or_queue(config: Config, operation: dict[str, Any], path: str) -> None:
     known = f"/zones/{operation['zone']}/operations/{operation['name']}"
     while operation["status"] != "DONE":
         operation = call(config, "GET", known)
-        try:
-            if call(config, "GET", path, fields="status")["status"] == "PENDING":
-                return
-        except http.NotFound:
-            pass  # not yet, or not any more
+        if api.find(config, path, fields="status").get("status") == "PENDING":
+            return
         time.sleep(0.3)
     wait(config, operation)
 

@@ -7,12 +7,11 @@ Not covered: disks beside the first one, addresses that were reserved, and image
 project lends to its first zone alone.
 """
 
-import time
 from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import accelerators, api, instances, offers
+from berg.google import accelerators, api, http, instances, offers
 from berg.google.accelerators import Shape
 from berg.google.api import last_part
 from berg.inventory import Machine
@@ -81,11 +80,12 @@ def is_current(snapshot: dict[str, Any], instance: dict[str, Any]) -> bool:
 def wait_until_ready(config: Config, name: str) -> None:
     """Wait for a snapshot that somebody else began; raise BergError after two hours."""
     path = f"/global/snapshots/{name}"
-    end = time.monotonic() + LONGEST
-    while api.call(config, "GET", path, fields="status")["status"] in UNDER_WAY:
-        if time.monotonic() > end:
-            raise BergError(f"Google still makes the snapshot {name}. Try again later")
-        time.sleep(PAUSE)
+
+    def is_ready() -> bool:
+        return api.call(config, "GET", path, fields="status")["status"] not in UNDER_WAY
+
+    if not http.wait_for(is_ready, PAUSE, LONGEST):
+        raise BergError(f"Google still makes the snapshot {name}. Try again later")
 
 
 def copied_at(config: Config, name: str) -> str:

@@ -163,9 +163,7 @@ def set_up(settings: Config, options: str = "") -> str:
 
 
 def check_project(settings: Config) -> list[Finding]:
-    try:
-        api.call(settings, "GET", "", fields="name")
-    except http.NotFound:
+    if not api.find(settings, "", fields="name"):
         found = f"there is no project {settings.project!r}"
         return [Finding("project", FAILED, found, set_up(settings))]
     return [Finding("project", OK, settings.project)]
@@ -345,11 +343,7 @@ def check_firewall(settings: Config) -> list[Finding]:
 def has_network(settings: Config) -> bool:
     network = networks.network_of(settings)
     path = f"/global/networks/{network.name}"
-    try:
-        api.call(settings, "GET", path, project=network.project, fields="name")
-    except http.NotFound:
-        return False
-    return True
+    return bool(api.find(settings, path, project=network.project, fields="name"))
 
 
 def firewall_rules(settings: Config) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from pathlib import Path
 from berg import BergError, computer, gate, gce, job, places
 from berg import config as settings
 from berg.config import Config
-from berg.google import grants, networks
+from berg.google import grants, http, networks
 from berg.google.instances import HOST_KEY
 from berg.google.storage import Bucket
 from berg.inventory import Login, Machine
@@ -406,14 +406,14 @@ def answers(target: Target) -> bool:
 
 def wait_until_admitted(config: Config, target: Target, say: Say) -> None:
     """Wait until the machine knows our key; the login itself says what else is wrong."""
-    end = time.monotonic() + NO_ANSWER
     probe = [require("ssh"), *command(config, target, ["-o", "BatchMode=yes"], ["true"])[1:]]
     say(f"Handing your key to {target.machine}")
-    while time.monotonic() < end:
+
+    def is_admitted() -> bool:
         done = subprocess.run(probe, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if "Permission denied" not in done.stderr:
-            return
-        time.sleep(INTERVAL)
+        return "Permission denied" not in done.stderr
+
+    http.wait_for(is_admitted, INTERVAL, NO_ANSWER)
 
 
 def check_port(forward: str) -> None:

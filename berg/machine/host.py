@@ -7,13 +7,12 @@ nothing but the standard library, has those of before the worker runs.
 import json
 import re
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from berg import BergError, job
 from berg.config import Config
-from berg.google import api, groups, instances
+from berg.google import api, groups, http, instances
 from berg.job import Job
 from berg.machine import boot, pods
 
@@ -96,17 +95,19 @@ class SliceWorker(Host):
 
     def identity(self, this: Job) -> tuple[dict[str, Any], int]:
         """Return the metadata and the rank once Google has numbered the workers of the slice."""
-        end = time.monotonic() + NUMBERED
-        while time.monotonic() < end:
+
+        def numbered() -> tuple[dict[str, Any], int] | None:
             instance = self.machine.instance()
             number = worker_number(instance)
-            if number is not None:
-                return instance, number
-            time.sleep(POLL)
-        raise BergError(
-            f"Google did not say within {NUMBERED} s which worker of its slice "
-            f"{self.machine.name} is"
-        )
+            return None if number is None else (instance, number)
+
+        found = http.wait_for(numbered, POLL, NUMBERED)
+        if found is None:
+            raise BergError(
+                f"Google did not say within {NUMBERED} s which worker of its slice "
+                f"{self.machine.name} is"
+            )
+        return found
 
     def peers(self, this: Job) -> dict[str, bool]:
         """Return the job's machines that are there; of a slice that Google repairs all count as on,

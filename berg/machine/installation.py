@@ -9,12 +9,12 @@ import contextlib
 import re
 import shlex
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from berg import BergError
+from berg.google import http
 from berg.job import Installation
 from berg.machine import boot, uv
 from berg.machine.attempt import Attempt
@@ -219,13 +219,11 @@ def await_driver(attempt: Attempt) -> None:
     if not (attempt.job.gpus_per_machine and DRIVER_SCRIPT.exists()) or has_driver():
         return
     attempt.say("Waiting for the driver of the GPUs, which this image installs at its first boot")
-    until = time.monotonic() + DRIVER_SECONDS
-    while not has_driver():
-        if attempt.stopping.ending:
-            raise Stopped
-        if time.monotonic() > until:
-            raise InstallationFailed(1, ["nvidia-smi"])
-        time.sleep(2)
+    is_over = http.wait_for(lambda: attempt.stopping.ending or has_driver(), 2, DRIVER_SECONDS)
+    if attempt.stopping.ending:
+        raise Stopped
+    if not is_over:
+        raise InstallationFailed(1, ["nvidia-smi"])
 
 
 def has_driver() -> bool:

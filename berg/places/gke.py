@@ -230,15 +230,12 @@ def create_job(config: Config, server: k8s.Server, made: dict[str, Any]) -> None
 
 def clear(config: Config, server: k8s.Server, path: str) -> None:
     """Delete the Job at a path, which is over, and wait until it is gone."""
-    end, name = time.monotonic() + GONE, path.rpartition("/")[2]
+    name = path.rpartition("/")[2]
     k8s.delete(config, server, path)
-    while k8s.find(config, server, path):
-        if time.monotonic() > end:
-            raise BergError(
-                f"the job {name} of an earlier attempt does not go. See: kubectl describe job "
-                f"{name}"
-            )
-        time.sleep(0.3)
+    if not http.wait_for(lambda: not k8s.find(config, server, path), 0.3, GONE):
+        raise BergError(
+            f"the job {name} of an earlier attempt does not go. See: kubectl describe job {name}"
+        )
 
 
 # --- what there is

@@ -211,11 +211,12 @@ def start(folder: Path, port: int) -> tuple[subprocess.Popen[bytes], str]:
     words = [*program, "--logdir", str(folder), "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(words, stdout=output, stderr=output)
-    end = time.monotonic() + START
-    while not (up := UP.search(log.read_text(errors="replace"))):
-        if process.poll() is not None or time.monotonic() > end:
-            break
-        time.sleep(0.2)
+
+    def is_up() -> "re.Match[str] | None":
+        return UP.search(log.read_text(errors="replace"))
+
+    http.wait_for(lambda: is_up() or process.poll() is not None, 0.2, START)
+    up = is_up()
     if up and version_of(up["version"]) >= CONFINED:
         return process, up["address"]
     process.kill()

@@ -14,6 +14,7 @@ from typing import Any
 
 from berg import BergError, gate, job
 from berg.config import Config
+from berg.google import http
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket, Listed
 from berg.inventory import Machine
@@ -193,13 +194,13 @@ def wait_for_files(bucket: Bucket, names: list[str]) -> tuple[dict[str, Listed],
     """Return those objects once all are in the bucket, and after a while the names of those that
     are not.
     """
-    end = time.monotonic() + UPLOAD
     blobs: dict[str, Listed] = {}
-    while True:
+
+    def are_there() -> bool:
         for name in names:
             if name not in blobs and (blob := bucket.get(name)):
                 blobs[name] = blob
-        missing = [name for name in names if name not in blobs]
-        if not missing or time.monotonic() > end:
-            return blobs, missing
-        time.sleep(POLL)
+        return len(blobs) == len(names)
+
+    http.wait_for(are_there, POLL, UPLOAD)
+    return blobs, [name for name in names if name not in blobs]
