@@ -365,7 +365,7 @@ def test_a_conflict(trial, kube):
 @pytest.mark.slow
 @fault("the cluster's API is silent while its job is killed", "1 4")
 def test_the_api_is_silent(trial, kube, monkeypatch):
-    monkeypatch.setattr("berg.google.kubernetes.PATIENCE", 3)
+    monkeypatch.setattr("berg.google.kubernetes.TIMEOUT", 3)
     monkeypatch.setattr("berg.places.gke.LISTING", 2)
     trial.run(trial.command(8, then="sleep 600"))
     trial.until("all written")

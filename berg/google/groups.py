@@ -166,9 +166,8 @@ def create(
     try:
         send(config, f"/regions/{region}", requests(config, shape, zones, body, names))
     except (http.GoogleError, api.OperationFailed) as error:
-        raise BergError(
-            f"no group of machines could be made in {region}: {error.message}"
-        ) from None
+        why = f"{error.message} {api.advise(error.message)}".rstrip()
+        raise BergError(f"no group of machines could be made in {region}: {why}") from None
     answer = {KEPT: answer_of_kept, QUEUED: answer_of_request, BULK: answer_of_bulk}[shape]
     end = time.monotonic() + PATIENCE
     zone = None

@@ -192,6 +192,7 @@ def retrying(
     """Return a decorator that repeats a call for so long while its error passes, with jitter.
 
     With `forbidden` also 403, for as long as that may pass. Raises RetryError when time is up.
+    After some seconds the user reads that berg waits for `what`; "" says nothing.
     """
 
     def decorate(ask: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,10 +208,10 @@ def retrying(
                         end = max(end, forbidden_passes_until)
                     elif not passes(error):
                         raise
-                    pause = random.uniform(0, longest)
+                    pause = max(random.uniform(0, longest), getattr(error, "retry_after", 0))
                     if now + pause > end:
                         raise RetryError(error) from error
-                    if now - began > SLOW and not is_told:
+                    if what and now - began > SLOW and not is_told:
                         tell_of_retries(what, error)
                         is_told = True
                 time.sleep(pause)

@@ -8,9 +8,7 @@ Not covered: watches; who waits asks again every second or so.
 
 import base64
 import json
-import random
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,8 @@ from berg import BergError, computer
 from berg import config as settings
 from berg.config import Config
 from berg.google import container, http
-from berg.google.http import is_retried, is_transient
 
-PATIENCE = 60  # seconds for an answer
+TIMEOUT = 60  # seconds for an answer
 SHARED = "default"  # the namespace of what all have in common
 CORE = f"/api/v1/namespaces/{SHARED}"
 NAMESPACES = "/api/v1/namespaces"
@@ -35,7 +32,7 @@ WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 BACKSLASH = "\\"
 warned: set[str] = set()  # what this process has said already
 MOST_LOG = 1 << 20  # bytes
-LOG_PATIENCE = 5  # seconds for a node to hand a log on
+LOG_TIMEOUT = 5  # seconds for a node to hand a log on
 
 
 @dataclass(frozen=True)
@@ -107,34 +104,28 @@ def send(
     method: str,
     path: str,
     body: Any = None,
-    patience: float = 0,
+    timeout: float = 0,
     **options: Any,
 ) -> Any:
-    """Return an answer of the API to whoever a session of `requests` stands for.
+    """Return an answer of the API to a session of `requests`, within `timeout` seconds.
 
     `options` are the query's, and `kind`: the body's content type.
     """
     import requests
 
-    patience = patience or PATIENCE
-    end, pause = time.monotonic() + patience, 0.5
-    while True:
-        why = ""
-        try:
-            return send_once(session, server, method, path, body, patience, **options)
-        except requests.RequestException as error:
-            if not is_transient(error):
-                raise silent(server, type(error).__name__) from None
-            why = type(error).__name__
-        except Refused as error:
-            if not may_pass(error):
-                raise
-            pause = max(pause, error.retry_after)
-            why = f"{error.code}: {error.message}"
-        if time.monotonic() + pause > end:
-            raise silent(server, why)
-        time.sleep(pause * random.uniform(0.8, 1.2))
-        pause = min(pause * 2, 10)
+    def passes(error: Exception) -> bool:
+        if isinstance(error, Refused):  # a change that met another one may be sent again
+            return http.is_retried(error.code) or error.reason == "Conflict"
+        return isinstance(error, requests.RequestException) and http.is_transient(error)
+
+    seconds = timeout or TIMEOUT
+    ask = http.retrying(passes, seconds, "", forbidden=False, maximum=10)(send_once)
+    try:
+        return ask(session, server, method, path, body, seconds, **options)
+    except requests.RequestException as error:
+        raise silent(server, error) from None
+    except http.RetryError as error:
+        raise silent(server, error.cause) from None
 
 
 def send_once(
@@ -143,7 +134,7 @@ def send_once(
     method: str,
     path: str,
     body: Any,
-    patience: float,
+    timeout: float,
     kind: str = "application/json",
     **query: Any,
 ) -> Any:
@@ -157,7 +148,7 @@ def send_once(
         params=query or None,
         data=data,
         headers={"Content-Type": kind, "Accept": "application/json"},
-        timeout=(min(10, patience), patience),
+        timeout=(min(10, timeout), timeout),
         verify=server.verify,
     )
     pass_on_warnings(answer.headers.get("Warning", ""))
@@ -180,15 +171,8 @@ def pass_on_warnings(header: str) -> None:
             http.notify(f"Kubernetes warns: {each.replace(BACKSLASH, '')}")
 
 
-def may_pass(error: Refused) -> bool:
-    """Return whether the same request may succeed later.
-
-    A change that met another one may: nothing here depends on what it changes.
-    """
-    return is_retried(error.code) or error.reason == "Conflict"
-
-
-def silent(server: Server, why: str) -> Silent:
+def silent(server: Server, error: Exception) -> Silent:
+    why = f"{error.code}: {error.message}" if isinstance(error, Refused) else type(error).__name__
     return Silent(f"the cluster {server.place} does not answer ({why}). See: berg cluster list")
 
 
@@ -320,11 +304,9 @@ def log(config: Config, server: Server, pod: str) -> str:
 
     path = f"{path_to('pods', pod)}/log"
     try:  # with limitBytes it would be the first megabyte of these lines
-        answer = send_once(
-            config.session, server, "GET", path, None, LOG_PATIENCE, tailLines=10_000
-        )
+        answer = send_once(config.session, server, "GET", path, None, LOG_TIMEOUT, tailLines=10_000)
     except requests.RequestException as error:
-        raise silent(server, type(error).__name__) from None
+        raise silent(server, error) from None
     except Refused as error:
         if error.code not in (400, 404):  # 400: its container waits to start
             raise

@@ -29,8 +29,7 @@ from typing import Any
 
 from berg import BergError, job
 from berg.checks import check_folder
-from berg.google import fetch
-from berg.google.http import is_retried
+from berg.google import fetch, http
 from berg.google.manifest import Entry, Manifest, block_before, marks
 from berg.google.paths import name_left, shorten
 from berg.google.sending import GROWS_FROM, WRITER, Refused, Sender, Sending, Taken
@@ -276,16 +275,16 @@ class Mirror:
             return
         now = time.monotonic()
         since = self.failing_since.setdefault(path, now)
-        if now - since > self.patience_with(getattr(error, "code", None) or 0):
+        if now - since > self.timeout_of(http.status_of(error)):
             self.refused[path] = self.rejected[path] = f"the bucket refuses it: {why}"
         else:
             self.failed[path] = why
 
-    def patience_with(self, status: int) -> float:
+    def timeout_of(self, status: int) -> float:
         """Return after how many seconds of this answer a file is not tried again."""
         if status in HOPELESS:
             return 0
-        is_refusal = 400 <= status < 500 and status != 412 and not is_retried(status)
+        is_refusal = 400 <= status < 500 and status != 412 and not http.is_retried(status)
         if is_refusal and self.finishing:
             return REFUSED_FOR
         return math.inf

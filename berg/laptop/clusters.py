@@ -484,8 +484,8 @@ class Inside:
 
 def gather(config: Config, cluster: dict[str, Any]) -> Inside:
     server = k8s.server_of(config, cluster)
-    ours = {"labelSelector": "berg=1", "patience": gke.LISTING}
-    nodes = k8s.items(config, server, k8s.NODES, patience=gke.LISTING)
+    ours = {"labelSelector": "berg=1", "timeout": gke.LISTING}
+    nodes = k8s.items(config, server, k8s.NODES, timeout=gke.LISTING)
     jobs = k8s.items(config, server, k8s.everywhere(server, "jobs"), **ours)
     pods = k8s.items(config, server, k8s.everywhere(server, "pods"), **ours)
     alive = [each for each in pods if gke.is_alive(each)]

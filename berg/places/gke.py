@@ -163,7 +163,7 @@ def body(
 ) -> dict[str, Any]:
     """The Job; its pods know the cluster's dataset cache, if there is one now."""
     made = manifest.body(request, names)
-    there = k8s.find(config, server, f"{k8s.CORE}/services/{manifest.CACHE}", patience=LISTING)
+    there = k8s.find(config, server, f"{k8s.CORE}/services/{manifest.CACHE}", timeout=LISTING)
     return manifest.with_cache(made) if there else made
 
 
@@ -301,7 +301,7 @@ def listed(
         try:
             server = connect(config, place)
             path = k8s.everywhere(server, plural)
-            return k8s.items(config, server, path, labelSelector=labels, patience=LISTING)
+            return k8s.items(config, server, path, labelSelector=labels, timeout=LISTING)
         except BergError as error:
             http.notify(f"{error.message}; its pods are not among what follows")
             return None
@@ -390,7 +390,7 @@ def name_silent_nodes(
 def unready_nodes(config: Config, place: str) -> dict[str, dict[str, Any]]:
     """Return what a cluster says of its nodes that are not ready, by name; none if it is silent."""
     with contextlib.suppress(BergError):
-        return readiness(k8s.items(config, connect(config, place), k8s.NODES, patience=LISTING))
+        return readiness(k8s.items(config, connect(config, place), k8s.NODES, timeout=LISTING))
     return {}
 
 
@@ -425,7 +425,7 @@ def events_for(
         with contextlib.suppress(BergError):
             server = connect(config, place)
             path = k8s.everywhere(server, "events")
-            return k8s.items(config, server, path, patience=LISTING)
+            return k8s.items(config, server, path, timeout=LISTING)
     return []
 
 
@@ -447,7 +447,7 @@ def waiting(config: Config, job: str | None = None) -> set[str]:
 def job_in(config: Config, place: str, name: str) -> dict[str, Any] | None:
     """Return the Job of that name in a cluster, whoever's it is; None if there is none."""
     server = connect(config, place)
-    named = {"fieldSelector": f"metadata.name={name}", "patience": LISTING}
+    named = {"fieldSelector": f"metadata.name={name}", "timeout": LISTING}
     found = k8s.items(config, server, k8s.everywhere(server, "jobs"), **named)
     return next(iter(found), None)
 

@@ -16,13 +16,13 @@ from berg.google import kubernetes as k8s
 
 GROUP = "kueue.x-k8s.io"
 LABEL = f"{GROUP}/queue-name"
-PATIENCE = 10  # seconds for a cluster to answer
+TIMEOUT = 10  # seconds for a cluster to answer
 Thing = dict[str, Any]
 
 
 def home(config: Config, server: k8s.Server) -> str:
     """Return the path of Kueue's API in the version that a cluster prefers; "" without Kueue."""
-    there = k8s.find(config, server, f"/apis/{GROUP}", patience=PATIENCE)
+    there = k8s.find(config, server, f"/apis/{GROUP}", timeout=TIMEOUT)
     return f"/apis/{GROUP}/{there['preferredVersion']['version']}" if there else ""
 
 
@@ -75,7 +75,7 @@ def reasons(config: Config, server: k8s.Server, jobs: list[Thing]) -> dict[str, 
 def workloads_by_job(config: Config, server: k8s.Server) -> dict[str, Thing]:
     """Return a cluster's Workloads by the uids of their Jobs."""
     where = "/workloads" if server.has_identity else f"/namespaces/{k8s.SHARED}/workloads"
-    there = k8s.items(config, server, home(config, server) + where, patience=PATIENCE)
+    there = k8s.items(config, server, home(config, server) + where, timeout=TIMEOUT)
     return {
         owner["uid"]: each
         for each in there

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from berg import BergError
-from berg.google import fetch
+from berg.google import fetch, http
 from berg.google import mirror as module
 from berg.google.manifest import Entry, block_before, marks
 from berg.google.mirror import Mirror
@@ -312,24 +312,23 @@ def test_a_file_that_no_pass_will_send_is_refused(mirror, error, why):
     assert mirror.sender.taken == ({"file"} if isinstance(error, Taken) else set())
 
 
-def test_a_failure_is_one_until_the_patience_with_it_ends(mirror, clock):
-    refusal, mirror.finishing = Exception("no"), True
-    refusal.code = 403
+def test_a_failure_is_one_until_its_timeout(mirror, clock):
+    refusal, mirror.finishing = http.Forbidden("no"), True
     for seconds in (0, 900):
         clock.now += seconds
         mirror.note_error("file", refusal)
-        assert (mirror.failed, mirror.refused) == ({"file": "no"}, {})
+        assert (mirror.failed, mirror.refused) == ({"file": "403 no"}, {})
     clock.now += 1
     mirror.failed = {}
     mirror.note_error("file", refusal)
-    assert mirror.failed == {} and mirror.refused == {"file": "the bucket refuses it: no"}
+    assert mirror.failed == {} and mirror.refused == {"file": "the bucket refuses it: 403 no"}
     assert mirror.rejected == mirror.refused
     mirror.note_error("other", ConnectionError("no network"))
     assert mirror.failed == {"other": "no network"}
 
 
 @pytest.mark.parametrize(
-    ("status", "patience", "at_the_end"),
+    ("status", "timeout", "at_the_end"),
     [
         (400, 0, 0),
         (431, 0, 0),
@@ -346,10 +345,10 @@ def test_a_failure_is_one_until_the_patience_with_it_ends(mirror, clock):
         (0, math.inf, math.inf),
     ],
 )
-def test_a_refusal_is_taken_at_its_word_at_the_end_alone(mirror, status, patience, at_the_end):
-    assert mirror.patience_with(status) == patience
+def test_a_refusal_is_taken_at_its_word_at_the_end_alone(mirror, status, timeout, at_the_end):
+    assert mirror.timeout_of(status) == timeout
     mirror.finishing = True
-    assert mirror.patience_with(status) == at_the_end
+    assert mirror.timeout_of(status) == at_the_end
 
 
 def test_what_is_given_up_says_for_how_long_nothing_came(mirror, clock):

@@ -29,7 +29,7 @@ def ask_compute_engine(cloud, bucket) -> None:
 
 def ask_as_a_cluster(cloud, bucket) -> None:
     server = kubernetes.Server("here/cluster", cloud.url)
-    kubernetes.send(cloud.session, server, "GET", ZONES, patience=20)
+    kubernetes.send(cloud.session, server, "GET", ZONES, timeout=20)
 
 
 def ask_as_a_machine(cloud, bucket) -> None:

@@ -20,7 +20,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(installation, "DRIVER_SCRIPT", tmp_path / "install-driver.sh")
     (tmp_path / "install-driver.sh").touch()
     real = time.sleep
-    monkeypatch.setattr(installation.time, "sleep", lambda seconds: real(0.05))
+    monkeypatch.setattr(time, "sleep", lambda seconds: real(0.05))
     return tmp_path
 
 
