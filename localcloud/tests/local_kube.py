@@ -223,9 +223,9 @@ class Kube:
         )
 
 
-def make_cluster(cloud, name: str, folder: Path, *pools: dict) -> Kube:
+def make_cluster(cloud, name: str, folder: Path, *pools: dict, **fields) -> Kube:
     """A cluster with a small pool, and others."""
-    body = {"cluster": {"name": name, "nodePools": [SYSTEM, *pools]}}
+    body = {"cluster": {"name": name, "nodePools": [SYSTEM, *pools], **fields}}
     operation = cloud.call("POST", f"/container/v1/{PLACE}/clusters", body)
     kube = Kube(cloud, name, folder)
     done = kube.done(operation)

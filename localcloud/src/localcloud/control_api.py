@@ -107,7 +107,7 @@ async def expire_tokens(cloud: Cloud, name: str, body: dict) -> dict:
 
 
 async def forget_roles(cloud: Cloud, name: str, body: dict) -> dict:
-    """Let what was deleted be gone for good, as it is on Google after 7 days."""
+    """Remove deleted roles for good, as Google does after 7 days."""
     gone = [role for role, row in cloud.iam.roles.items() if row.get("deleted")]
     for role in gone:
         del cloud.iam.roles[role]

@@ -270,29 +270,13 @@ def finish(
         return web.Response(status=204)
     if isinstance(answer, web.StreamResponse):
         return answer
-    answer = checked_answer(service, method, answer)
+    try:
+        schema.check_answer(service, method, answer)
+    except ApiError as error:
+        raise RuntimeError(f"answer of {method.id} does not fit: {error.message}") from error
     return json_response(
         schema.select(answer, mask), indent=1 if params.get("prettyPrint") == "true" else None
     )
-
-
-def checked_answer(service: schema.Api, method: schema.Method, answer: dict) -> dict:
-    """Return an answer of ours that fits Google's schema.
-
-    A list goes out without what does not fit, which is logged: one bad item hides no other.
-    """
-    try:
-        schema.check_answer(service, method, answer)
-        return answer
-    except ApiError as error:
-        why = f"answer of {method.id} does not fit Google's schema: {error.message}"
-        kept = schema.without_misfits(service, method, answer)
-        try:
-            schema.check_answer(service, method, kept)
-        except ApiError:
-            raise RuntimeError(why) from error
-        log.error("%s: left out of the list", why)
-        return kept
 
 
 def owner_of(

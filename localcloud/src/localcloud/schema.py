@@ -360,34 +360,6 @@ def without_nulls(value: Any, kept: bool = False) -> Any:
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
-def without_misfits(api: Api, method: Method, answer: dict) -> dict:
-    """Return a list without the items that do not fit its schema, so that the others are seen."""
-    kept = dict(answer)
-    if isinstance(answer.get("items"), list):
-        kept["items"] = [item for item in answer["items"] if _fits(api, method, {"items": [item]})]
-    elif isinstance(answer.get("items"), dict):
-        kept["items"] = {
-            place: {
-                kind: [
-                    item for item in rows if _fits(api, method, {"items": {place: {kind: [item]}}})
-                ]
-                if isinstance(rows, list)
-                else rows
-                for kind, rows in scope.items()
-            }
-            for place, scope in answer["items"].items()
-        }
-    return kept
-
-
-def _fits(api: Api, method: Method, answer: dict) -> bool:
-    try:
-        check_answer(api, method, answer)
-    except ApiError:
-        return False
-    return True
-
-
 def check_answer(api: Api, method: Method, body: Any) -> None:
     """Check an answer of ours: like a request, but 64-bit integers must be strings and nothing
     null.

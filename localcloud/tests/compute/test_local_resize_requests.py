@@ -101,12 +101,8 @@ def test_with_room_all_machines_come_under_their_names(client):
     scheduling = client.call("GET", f"/zones/{A}/instances/g-0").json()["scheduling"]
     assert scheduling["maxRunDuration"] == {"seconds": "3600"}
     assert scheduling["provisioningModel"] == "FLEX_START"
-    refused = error(client.call("POST", f"{REQUESTS}/g/cancel"))
-    assert refused[0] == 400 and "SUCCEEDED; only ACCEPTED" in refused[2]
     assert error(ask(client))[0] == 409
     assert client.call("GET", REQUESTS).json()["items"] == [asked(client)]
-    client.wait(client.call("DELETE", f"{REQUESTS}/g"))
-    assert error(client.call("GET", f"{REQUESTS}/g"))[0] == 404 and len(machines(client)) == 2
 
 
 def test_what_a_group_sets_for_all_is_not_applied_to_the_machines_of_a_request(client):
@@ -130,8 +126,6 @@ def test_a_request_waits_until_one_zone_has_room_for_all(client):
     assert why["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED" and A in why["message"]
     members = client.call("POST", f"{GROUPS}/g/listManagedInstances").json()["managedInstances"]
     assert [each["currentAction"] for each in members] == ["CREATING", "CREATING"]
-    refused = error(client.call("DELETE", f"{REQUESTS}/g"))
-    assert refused[0] == 400 and "must be cancelled first" in refused[2]
     client.control("stockout", {"zone": B, "on": False})
     state(client, "SUCCEEDED")
     assert machines(client, B) == {"g-0": "RUNNING", "g-1": "RUNNING"}
@@ -150,20 +144,6 @@ def test_a_quota_that_is_missing_is_waited_for_too(client):
     (limit,) = [each["limit"] for each in before if each["metric"] == quota["metric"]]
     client.control("quotas", {**quota, "limit": limit})
     state(client, "SUCCEEDED")
-
-
-def test_who_cancels_gives_up_the_place(client):
-    template(client)
-    group(client)
-    client.control("stockout", {})
-    client.wait(ask(client))
-    state(client, "ACCEPTED")
-    client.wait(client.call("POST", f"{REQUESTS}/g/cancel"))
-    assert state(client, "CANCELLED")["status"] == {}
-    client.control("stockout", {"on": False})
-    until(lambda: size(client) == 0, "an empty group")
-    assert not machines(client)
-    client.wait(client.call("DELETE", f"{REQUESTS}/g"))
 
 
 def test_a_group_takes_its_requests_along(client):

@@ -32,7 +32,7 @@ def account(kube):
 def test_googles_roles_count_in_a_cluster_and_role_bindings_add_to_them(kube, account):
     email, token = account
     assert kube.raw("GET", PODS, token=token).ok
-    refused = kube.raw("DELETE", PODS, token=token)
+    refused = kube.raw("DELETE", f"{PODS}/none", token=token)
     assert (
         refused.status_code == 403
         and 'requires one of ["container.pods.delete"]' in refused.json()["message"]

@@ -139,30 +139,6 @@ def test_what_must_stay_and_who_must_not_be(kube):
     for name in ("default", "kube-system"):
         answer = kube.raw("DELETE", f"/api/v1/namespaces/{name}")
         assert answer.status_code == 403 and "may not be deleted" in answer.text
-    answer = kube.raw("DELETE", f"{JOBS}", propagationPolicy="Foo", labelSelector="none=such")
-    assert answer.status_code == 422 and "propagationPolicy" in answer.text
-
-
-def test_a_second_manager_does_not_apply(kube):
-    body = named("ConfigMap", data={"a": "1"})
-    apply = {"headers": {"Content-Type": "application/apply-patch+yaml"}}
-    path = f"{CORE}/configmaps/refused"
-    try:
-        assert kube.raw("PATCH", path, body, **apply, fieldManager="one").status_code == 201
-        assert kube.raw("PATCH", path, body, **apply, fieldManager="one").status_code == 200
-        assert kube.raw("PATCH", path, body, **apply, fieldManager="two").status_code == 501
-    finally:
-        kube.raw("DELETE", path)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(10, "less than 10"), (1 << 33, "larger than 2^32")]
-)
-def test_how_long_a_token_may_last(kube, seconds, words):
-    path = "/api/v1/namespaces/default/serviceaccounts/default/token"
-    found = kube.raw("POST", path, {"spec": {"expirationSeconds": seconds}})
-    assert found.status_code == 422 and words in found.json()["message"]
-    assert kube.raw("POST", path, {"spec": {"expirationSeconds": 600}}).ok
 
 
 @pytest.mark.parametrize(

@@ -206,9 +206,7 @@ def test_what_may_not_change(kept, path, patch, words):
 
 
 def test_what_may_change(kept):
-    placed = {"nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}]}
     for path, patch in (
-        (JOBS, {"spec": {"template": {"metadata": {"labels": {"a": "b"}}, "spec": placed}}}),
         (JOBS, {"spec": {"backoffLimit": 3, "suspend": False}}),
         (f"{CORE}/secrets", {"stringData": {"c": "d"}}),
         (f"{CORE}/services", {"spec": {"selector": {"a": "c"}}}),

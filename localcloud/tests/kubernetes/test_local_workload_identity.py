@@ -5,7 +5,6 @@ import json
 import pytest
 import requests
 from cloud_fixtures import POLICY_3, settle
-from local_gcloud import Gcloud
 from local_kube import PLACE, SCOPES, delete_cluster, job, make_cluster
 from local_machines import until
 
@@ -13,7 +12,6 @@ POOL = "berg-local.svc.id.goog"
 ACCOUNTS = "/iam/v1/projects/berg-local/serviceAccounts"
 EMAIL = "berg-alice@berg-local.iam.gserviceaccount.com"
 USER = "roles/iam.workloadIdentityUser"
-GKE = {"workloadMetadataConfig": {"mode": "GKE_METADATA"}}
 ASK = """
 import json, os, urllib.error, urllib.request
 
@@ -47,22 +45,12 @@ def message(answer) -> str:
 
 @pytest.fixture(scope="module")
 def kube(cloud, tmp_path_factory):
-    """A cluster that gets Workload Identity when it is there, and a pool that has it."""
-    made = make_cluster(cloud, "wi", tmp_path_factory.mktemp("wi"))
+    """A cluster with Workload Identity, and a pool of its own."""
+    identity = {"workloadIdentityConfig": {"workloadPool": POOL}}
+    made = make_cluster(cloud, "wi", tmp_path_factory.mktemp("wi"), **identity)
     member = f"serviceAccount:{POOL}[alice/berg-pod]"
     cloud.call("POST", ACCOUNTS, {"accountId": "berg-alice", "serviceAccount": {}})
-    policy = {"bindings": [{"role": USER, "members": [member]}]}
-    answer = set_policy(cloud, policy)
-    known = cloud.session.get(f"{cloud.url}/container/v1/{PLACE}/clusters").ok
-    assert known and (answer.ok or "Identity Pool does not exist" in message(answer))
-    refused = clusters(cloud, "PUT", "/wi/nodePools/system", GKE)
-    assert refused.status_code == 400 and "Workload Identity is not enabled" in message(refused)
-    wrong = {"desiredWorkloadIdentityConfig": {"workloadPool": "other.svc.id.goog"}}
-    refused = clusters(cloud, "PUT", "/wi", {"update": wrong})
-    assert refused.status_code == 400 and POOL in message(refused)
-    wanted = {"desiredWorkloadIdentityConfig": {"workloadPool": POOL}}
-    made.done(clusters(cloud, "PUT", "/wi", {"update": wanted}).json())
-    assert set_policy(cloud, policy).ok
+    assert set_policy(cloud, {"bindings": [{"role": USER, "members": [member]}]}).ok
     pool = {"name": "new", "initialNodeCount": 1, "config": {"oauthScopes": SCOPES}}
     made.done(clusters(cloud, "POST", "/wi/nodePools", {"nodePool": pool}).json())
     for namespace in ("alice", "bob"):
@@ -112,18 +100,11 @@ def answers(kube, name: str, namespace: str, paths: str, account: str = "berg-po
 TOKEN = "instance/service-accounts/default/token"
 
 
-def test_new_pools_have_the_metadata_server_and_old_ones_stay(cloud, kube):
+def test_pools_have_the_metadata_server(cloud, kube):
     found = cloud.call("GET", f"/container/v1/{PLACE}/clusters/wi")
     assert found["workloadIdentityConfig"] == {"workloadPool": POOL}
-    modes = {
-        each["name"]: each["config"].get("workloadMetadataConfig") for each in found["nodePools"]
-    }
-    assert modes == {"system": None, "new": {"mode": "GKE_METADATA"}}
-    off = {"update": {"desiredWorkloadIdentityConfig": {}}}
-    refused = clusters(cloud, "PUT", "/wi", off)
-    assert refused.status_code == 400 and "cannot be disabled" in message(refused)
-    other = clusters(cloud, "PUT", "/wi", {"update": {"desiredNodeVersion": "1.36"}})
-    assert other.status_code == 501
+    modes = {each["config"]["workloadMetadataConfig"]["mode"] for each in found["nodePools"]}
+    assert modes == {"GKE_METADATA"}
 
 
 def test_a_pod_gets_the_token_of_the_account_that_its_own_names(cloud, kube):
@@ -205,14 +186,3 @@ def test_a_pod_without_the_binding_gets_no_token_and_one_without_an_annotation_i
     finally:
         back = {"version": 3, "bindings": before["bindings"]}
         assert cloud.session.post(f"{project}:setIamPolicy", json={"policy": back}).ok
-
-
-@pytest.mark.slow
-def test_gcloud_switches_it_on(cloud, kube, tmp_path):
-    gcloud = Gcloud(cloud.url, "berg-local", cloud.session.credentials.token, tmp_path)
-    gcloud(
-        *("container", "node-pools", "update", "system", "--cluster=wi", "--zone=us-central1-a"),
-        "--workload-metadata=GKE_METADATA",
-    )
-    found = cloud.call("GET", f"/container/v1/{PLACE}/clusters/wi/nodePools/system")
-    assert found["config"]["workloadMetadataConfig"] == {"mode": "GKE_METADATA"}

@@ -47,11 +47,8 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         "repositories.list": list_repositories,
         "repositories.delete": delete,
         "repositories.packages.tags.get": get_tag,
-        "repositories.packages.tags.list": list_tags,
         "repositories.dockerImages.list": list_images,
         "operations.get": get_operation,
-        "get": get_location,
-        "list": list_locations,
     }
     prefix = "artifactregistry.projects.locations."
     return {
@@ -113,18 +110,6 @@ async def get_operation(cloud: Cloud, call: Call, name: str) -> dict:
     if name not in cloud.artifacts.operations:
         raise ApiError(404, "notFound", "Requested entity was not found.")
     return operation(name, cloud.artifacts.operations[name])
-
-
-async def get_location(cloud: Cloud, call: Call, name: str) -> dict:
-    return {"name": name, "locationId": name.rpartition("/")[2]}
-
-
-async def list_locations(cloud: Cloud, call: Call, name: str) -> dict:
-    rows = [
-        {"name": f"{name}/locations/{each}", "locationId": each}
-        for each in sorted(REGIONS | MULTI_REGIONS)
-    ]
-    return resources(call.params, "locations", rows, 500)
 
 
 # --- repositories
@@ -216,12 +201,6 @@ async def get_tag(cloud: Cloud, call: Call, name: str) -> dict:
     if tag not in state["tags"]:
         raise ApiError(404, "notFound", "Requested entity was not found.")
     return present_tag(repository, image, tag, state["tags"][tag])
-
-
-async def list_tags(cloud: Cloud, call: Call, name: str) -> dict:
-    repository, image, state = find_image(cloud, name)
-    rows = [present_tag(repository, image, tag, digest) for tag, digest in state["tags"].items()]
-    return resources(call.params, "tags", rows, 1000)
 
 
 async def list_images(cloud: Cloud, call: Call, repository: str) -> dict:

@@ -119,23 +119,7 @@ SKUS = {COMPUTE: ROWS, KUBERNETES: CLUSTER_ROWS}
 
 def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
-    table = {"services.list": list_services, "services.skus.list": list_skus}
-    return {
-        f"cloudbilling.{method}": functools.partial(handler) for method, handler in table.items()
-    }
-
-
-async def list_services(call: Call) -> dict:
-    rows = [
-        {
-            "name": f"services/{each}",
-            "serviceId": each,
-            "displayName": title,
-            "businessEntityName": "businessEntities/GCP",
-        }
-        for each, title in SERVICES.items()
-    ]
-    return page(call, "services", rows)
+    return {"cloudbilling.services.skus.list": functools.partial(list_skus)}
 
 
 async def list_skus(call: Call) -> dict:

@@ -27,7 +27,6 @@ from localcloud.compute.checks import (
     missing,
     not_found,
 )
-from localcloud.compute.disks import relabel
 from localcloud.compute.fields import check_address, honoured
 from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute
@@ -219,12 +218,6 @@ def scope_of(row: dict) -> str:
     return f"regions/{last(row['region'])}" if "region" in row else "global"
 
 
-async def label_address(compute: Compute, call: Call) -> dict:
-    row = find(compute, call.params, call.params["resource"])
-    relabel(row, call.body or {})
-    return done(compute, call, "setLabels", row)
-
-
 async def delete_address(compute: Compute, call: Call) -> dict:
     row = find(compute, call.params, call.params["address"])
     users = shown(compute, row).get("users")
@@ -241,11 +234,9 @@ HANDLERS = {
     "addresses.get": get_address,
     "addresses.list": list_addresses,
     "addresses.aggregatedList": list_addresses,
-    "addresses.setLabels": label_address,
     "addresses.delete": delete_address,
     "globalAddresses.insert": insert_global,
     "globalAddresses.get": get_address,
     "globalAddresses.list": list_addresses,
-    "globalAddresses.setLabels": label_address,
     "globalAddresses.delete": delete_address,
 }

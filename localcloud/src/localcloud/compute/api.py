@@ -31,7 +31,6 @@ from localcloud.compute import (
     rates,
     reservations_api,
     resize_requests,
-    update,
 )
 from localcloud.compute import power as compute_power
 from localcloud.compute.checks import LINK, not_found
@@ -68,7 +67,6 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
     own = {
         "instances.insert": insert,
         "instances.bulkInsert": bulk.bulk_insert,
-        "regionInstances.bulkInsert": bulk.bulk_insert,
         "instances.get": get_instance,
         "instances.delete": change_power,
         "instances.stop": change_power,
@@ -77,9 +75,9 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "instances.getSerialPortOutput": serial_port_output,
         "instances.getGuestAttributes": guest_attributes.get,
         "instances.setMetadata": set_metadata,
+        "instances.setDeletionProtection": set_deletion_protection,
         "instances.setLabels": set_labels,
         "instances.setTags": set_tags,
-        "instances.setDeletionProtection": set_deletion_protection,
         "instances.list": list_instances,
         "instances.aggregatedList": list_instances,
         "disks.get": images.get_disk,
@@ -99,14 +97,12 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "firewalls.patch": change_firewall,
         "firewalls.update": change_firewall,
         "networks.getEffectiveFirewalls": effective_firewalls,
-        "instances.getEffectiveFirewalls": effective_firewalls,
         "instances.setMachineType": set_machine_type,
         "routers.insert": insert_router,
         "routers.patch": patch_router,
         "routers.delete": delete_router,
         "subnetworks.setPrivateIpGoogleAccess": set_private_access,
         "subnetworks.listUsable": list_usable,
-        "imageFamilyViews.get": images.image_family_view,
         **groups_api.HANDLERS,
         **policies.HANDLERS,
         **reservations_api.HANDLERS,
@@ -114,7 +110,6 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         **advice.HANDLERS,
         **disks.HANDLERS,
         **access.HANDLERS,
-        **update.HANDLERS,
         **addresses.HANDLERS,
         **{f"{scope}Operations.get": get_operation for scope in ("zone", "region", "global")},
         **{f"{scope}Operations.wait": wait_operation for scope in ("zone", "region", "global")},
@@ -165,15 +160,10 @@ async def _checked(cloud: Cloud, counted: rates.Rates, handler: Callable, call: 
 
 async def insert(compute: Compute, call: Call) -> dict:
     project, zone, body = call.params["project"], call.params["zone"], call.body or {}
-    if call.params.get("sourceMachineImage"):
-        raise checks.missing("sourceMachineImage")
+    for name in ("sourceMachineImage", "sourceInstanceTemplate"):
+        if call.params.get(name):
+            raise checks.missing(name)
     checks.check_types_are_links(body)
-    if link := call.params.get("sourceInstanceTemplate"):
-        # The names of types in it are bare, which is as good as a path here.
-        template = bulk.template_of(
-            compute, project, catalog.ZONES[zone], link, "sourceInstanceTemplate"
-        )
-        body = {**template["properties"], **body}
     instance, disk = make_instance(compute, project, zone, body)
     constraints.check_instance(compute, project, zone, body)
     operation = new_operation(compute, call, "insert", instance)

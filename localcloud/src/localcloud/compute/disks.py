@@ -496,12 +496,6 @@ async def delete_snapshot(compute: Compute, call: Call) -> dict:
     return of_snapshot(compute, call, "delete", row)
 
 
-async def label_snapshot(compute: Compute, call: Call) -> dict:
-    row = find_snapshot(compute, call.params["project"], call.params["resource"])
-    relabel(row, call.body or {})
-    return of_snapshot(compute, call, "setLabels", row)
-
-
 def of_snapshot(compute: Compute, call: Call, kind: str, row: dict) -> dict:
     project = call.params["project"]
     compute.save_project(project)
@@ -522,5 +516,4 @@ HANDLERS = {
     "snapshots.get": get_snapshot,
     "snapshots.list": list_snapshots,
     "snapshots.delete": delete_snapshot,
-    "snapshots.setLabels": label_snapshot,
 }

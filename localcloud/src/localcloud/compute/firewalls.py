@@ -245,22 +245,8 @@ async def change_firewall(compute: Compute, call: Call) -> dict:
 
 
 async def effective_firewalls(compute: Compute, call: Call) -> dict:
-    """What counts for a network, or for a machine on it: its rules; there are no policies."""
+    """The rules of a network; there are no policies."""
     project = call.params["project"]
-    if "instance" in call.params:
-        instance = compute.get(project, call.params["zone"], call.params["instance"])
-        if call.params["networkInterface"] != "nic0":
-            raise invalid("networkInterface", call.params["networkInterface"], "There is no such.")
-        tags = set(instance.resource["tags"].get("items", []))
-        accounts = {row["email"] for row in instance.resource.get("serviceAccounts", [])}
-        about = [
-            row
-            for row in rules(compute, project)
-            if not row.get("targetTags", row.get("targetServiceAccounts"))
-            or tags & set(row.get("targetTags", []))
-            or accounts & set(row.get("targetServiceAccounts", []))
-        ]
-        return {"firewalls": about}
     if last(call.params["network"]) != "default":
         raise not_found(f"projects/{project}/global/networks/{call.params['network']}")
     return {"firewalls": rules(compute, project)}

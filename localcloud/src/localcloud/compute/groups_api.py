@@ -46,14 +46,6 @@ HONOURED = {
     ),
 }
 
-# What a patch may change.
-PATCHED = (
-    *("description", "baseInstanceName", "targetSize", "instanceTemplate", "versions"),
-    *("distributionPolicy", "updatePolicy", "allInstancesConfig", "instanceLifecyclePolicy"),
-    "listManagedInstancesResults",
-)
-OF_MEMBERS = ("instanceTemplate", "allInstancesConfig")
-
 
 # --- from the body of an insert to a group
 
@@ -382,82 +374,6 @@ async def delete_group(compute: Compute, call: Call) -> dict:
 # --- changes of a group
 
 
-async def patch_group(compute: Compute, call: Call) -> dict:
-    """Change what a group is to be. Members that are there stay as they are: updating them is not
-    covered, so that what would do so is refused.
-    """
-    group, given = open_group(compute, call), call.body or {}
-    if group.is_slice:
-        raise missing("targetSizePolicy: BULK, in a patch")
-    body = checks.written({"$ref": "InstanceGroupManager"}, given)
-    check_kept(group, body)
-    old = {key: group.resource[key] for key in PATCHED if key in group.resource}
-    if "versions" in body:
-        old.pop("instanceTemplate")
-    elif "instanceTemplate" in body:
-        old.pop("versions")
-    new = checks.merged(old, {key: given[key] for key in PATCHED if key in given})
-    for key in ("baseInstanceName", "targetSize"):
-        if key not in new:
-            message = f"Required field 'resource.{key}' not specified"
-            raise ApiError(400, "required", message)
-    made = checked_patch(compute, group, new)
-    size = check_size("resource.targetSize", new["targetSize"])
-    check_pace(new, size, not group.zone)
-    is_other = any(made.get(key) != group.resource.get(key) for key in OF_MEMBERS)
-    if is_other and group.members and made["updatePolicy"]["type"] == "PROACTIVE":
-        raise missing("updatePolicy.type: PROACTIVE, with a change of members that are there")
-
-    def work() -> None:
-        group.resource = {**group.resource, **made}
-        group.resource["fingerprint"] = checks.fingerprint([group.resource["fingerprint"], given])
-        more, fewer = to_size(group, size)
-        compute_groups.add(compute, group, more)
-        compute_groups.remove(compute, group, fewer)
-
-    kind = "compute.instanceGroupManagers.patch"
-    return change(compute, call, kind, group.path, group.resource["id"], work)
-
-
-def check_kept(group: Group, body: dict) -> None:
-    """Refuse a change of what of a group never changes, and of a group that meanwhile changed."""
-    if body.get("fingerprint", group.resource["fingerprint"]) != group.resource["fingerprint"]:
-        message = "Supplied fingerprint does not match current metadata fingerprint."
-        raise ApiError(412, "conditionNotMet", message)
-    if body.get("name", group.name) != group.name:
-        raise checks.invalid("resource.name", body["name"], "A group's name cannot be changed.")
-    for field, value in body.items():
-        is_known = field in (*PATCHED, "name", "fingerprint")
-        if not is_known and value and value != group.resource.get(field):
-            raise missing(field)
-    zones = (body.get("distributionPolicy") or {}).get("zones")
-    there = (group.resource.get("distributionPolicy") or {}).get("zones", [])
-    names = [{checks.last(row["zone"]) for row in rows} for rows in (zones or there, there)]
-    if names[0] != names[1]:
-        why = "The zones of a group cannot be changed."
-        raise checks.invalid("resource.distributionPolicy.zones", "", why)
-
-
-def checked_patch(compute: Compute, group: Group, new: dict) -> dict[str, Any]:
-    """What a changed group has, checked as an insert is."""
-    checks.check_description(new)
-    template, version = template_of(compute, group.project, group.region, new)
-    made: dict[str, Any] = {
-        "description": new.get("description", ""),
-        "instanceTemplate": template,
-        "versions": [{**version, "instanceTemplate": template}],
-        "baseInstanceName": check_base_name(new["baseInstanceName"]),
-        "updatePolicy": update_policy(new),
-        "instanceLifecyclePolicy": check_lifecycle(new),
-        "listManagedInstancesResults": new.get("listManagedInstancesResults", "PAGELESS"),
-    }
-    if not group.zone:
-        made["distributionPolicy"] = check_distribution(group.project, group.region, new)
-    if new.get("allInstancesConfig"):
-        made["allInstancesConfig"] = check_all_instances(new)
-    return made
-
-
 def to_size(group: Group, size: int) -> tuple[list[str], list[str]]:
     """The members that come and those that go, so that a group has so many."""
     there = sorted(compute_groups.wanted(group), key=lambda name: group.members[name]["created"])
@@ -523,25 +439,6 @@ def check_new_names(group: Group, names: list[str], field: str) -> None:
     check_size("resource.targetSize", group.resource["targetSize"] + len(names))
 
 
-async def delete_instances(compute: Compute, call: Call) -> dict:
-    group, body = open_group(compute, call), call.body or {}
-    there = {link_of(compute, group, name): name for name in compute_groups.wanted(group)}
-    names = []
-    if not body.get("instances"):
-        raise checks.invalid("instances", "", "At least one instance must be specified.")
-    for link in body["instances"]:
-        match = re.fullmatch(r".*?(zones/[^/]+/instances/[^/]+)", link)
-        if not match:
-            raise checks.invalid("instances", link, "The URL is malformed.")
-        name = there.get(f"{LINK}projects/{group.project}/{match[1]}")
-        if name:
-            names.append(name)
-        elif not body.get("skipInstancesOnValidationError"):
-            why = f"The instance is not a member of '{group.path}', or it is already being deleted."
-            raise checks.invalid("instances", link, why)
-    return change_members(compute, call, group, [], sorted(set(names)))
-
-
 def link_of(compute: Compute, group: Group, name: str) -> str:
     instance = compute_groups.found(compute, group, name)
     zone = instance.zone if instance else group.members[name]["zone"]
@@ -583,10 +480,8 @@ MANAGER = {
     "get": get_group,
     "list": list_groups,
     "delete": delete_group,
-    "patch": patch_group,
     "resize": resize,
     "createInstances": create_instances,
-    "deleteInstances": delete_instances,
     "listManagedInstances": list_managed_instances,
 }
 HANDLERS = {

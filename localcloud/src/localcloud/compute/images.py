@@ -358,10 +358,6 @@ async def get_image(compute: Compute, call: Call) -> dict:
     return find(compute, project, call.params["image"])
 
 
-async def image_family_view(compute: Compute, call: Call) -> dict:
-    return {"image": await get_image(compute, call)}
-
-
 async def list_images(compute: Compute, call: Call) -> dict:
     rows = images_of(compute, call.params["project"])
     return listed(call, "image", "globals", [("global", row) for row in rows])

@@ -8,14 +8,10 @@ sharing, sharing with whole organisations, quota for what is reserved.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import re
-from typing import Any
 
 from localcloud.call import Call
 from localcloud.compute import catalog
-from localcloud.compute.bulk import template_of
 from localcloud.compute.checks import (
     LINK,
     already_exists,
@@ -35,7 +31,6 @@ from localcloud.compute.templates import change
 from localcloud.errors import ApiError
 
 COUNT = "specificReservation.count"
-SHARED = r"shareSettings(\.shareType|\.projectMap(\..+)?)?"  # what of it an update may name
 SPECIFIC = "resource.specificReservation"
 KEPT: tuple[str, ...] = (
     "name",
@@ -52,11 +47,8 @@ async def insert_reservation(compute: Compute, call: Call) -> dict:
     check_name("resource.name", body.get("name", ""))
     honoured("resource", body, KEPT)
     specific = body.get("specificReservation") or {}
-    if link := specific.get("sourceInstanceTemplate"):
-        if specific.get("instanceProperties"):
-            why = "It cannot be specified together with a source instance template."
-            raise invalid(f"{SPECIFIC}.instanceProperties", "", why)
-        specific["instanceProperties"] = of_template(compute, project, zone, link)
+    if specific.get("sourceInstanceTemplate"):
+        raise missing(f"{SPECIFIC}.sourceInstanceTemplate")
     check_properties(zone, specific.get("instanceProperties") or {})
     if int(specific.get("count", 0)) < 1:
         raise invalid("resource.specificReservation.count", specific.get("count"), "Must be 1 up.")
@@ -124,23 +116,6 @@ async def insert_future(compute: Compute, call: Call) -> dict:
 async def list_future(compute: Compute, call: Call) -> dict:
     rows = [(last(row["zone"]), row) for row in future(compute, call.params["project"])]
     return listed(call, "futureReservation", "zones", rows)
-
-
-def of_template(compute: Compute, project: str, zone: str, link: str) -> dict[str, Any]:
-    """What a reservation holds for machines of a template."""
-    field = f"{SPECIFIC}.sourceInstanceTemplate"
-    properties = template_of(compute, project, catalog.ZONES[zone], link, field)["properties"]
-    made = {
-        key: properties[key]
-        for key in ("machineType", "minCpuPlatform", "guestAccelerators")
-        if properties.get(key)
-    }
-    scratch = [row for row in properties.get("disks", []) if row.get("type") == "SCRATCH"]
-    ssds = [
-        {"diskSizeGb": str(catalog.SSD_GB), "interface": row.get("interface", "SCSI")}
-        for row in scratch
-    ]
-    return {**made, **({"localSsds": ssds} if ssds else {})}
 
 
 def check_properties(zone: str, properties: dict) -> None:
@@ -231,71 +206,6 @@ def check_count(compute: Compute, row: dict, field: str, count: int) -> None:
         raise invalid(field, count, why)
 
 
-async def update_reservation(compute: Compute, call: Call) -> dict:
-    """Change the fields that the request names: how many machines a reservation is for, and with
-    whom it is shared.
-    """
-    row, given = row_of(compute, call), written({"$ref": "Reservation"}, call.body or {})
-    names = masked(call)
-    if not names:
-        raise invalid("paths", "", "The fields to update must be named.")
-    for name in names:
-        if name != COUNT and not re.fullmatch(SHARED, name):
-            raise missing(f"paths: {name}")
-    specific = dict(row["specificReservation"])
-    if COUNT in names:
-        specific["count"] = str((given.get("specificReservation") or {}).get("count", 0))
-        check_count(compute, row, f"resource.{COUNT}", int(specific["count"]))
-    sharing = copy.deepcopy(row.get("shareSettings") or {"shareType": "LOCAL"})
-    asked = given.get("shareSettings") or {}
-    for name in (name for name in names if name != COUNT):
-        set_sharing(sharing, asked, name.split(".")[1:])
-    check_sharing(sharing)
-
-    def keep() -> None:
-        row.update(specificReservation=specific, shareSettings=sharing)
-        compute.write("reservations", row["id"], row)
-
-    return change(compute, call, "update", row["selfLink"].removeprefix(LINK), row["id"], keep)
-
-
-def masked(call: Call) -> list[str]:
-    """The fields that a request names, by either of its two parameters."""
-    paths = call.params.get("paths") or []
-    rows = [paths] if isinstance(paths, str) else [*paths]
-    return [
-        each
-        for row in (*rows, call.params.get("updateMask") or "")
-        for each in row.split(",")
-        if each
-    ]
-
-
-def set_sharing(sharing: dict, asked: dict, path: list[str]) -> None:
-    """Take over a part of the settings: all, the type, all projects or one, which goes if it is not
-    among those that are sent.
-    """
-    if not path:
-        sharing.clear()
-        sharing.update(asked)
-    elif len(path) == 1:
-        sharing.pop(path[0], None)
-        sharing.update({key: asked[key] for key in path if key in asked})
-    else:
-        projects, sent = sharing.setdefault("projectMap", {}), asked.get("projectMap") or {}
-        projects.pop(path[1], None)
-        projects.update({key: sent[key] for key in path[1:] if key in sent})
-
-
-def check_sharing(sharing: dict) -> None:
-    kind, projects = sharing.get("shareType"), sharing.get("projectMap") or {}
-    if kind not in ("LOCAL", "SPECIFIC_PROJECTS"):
-        raise missing(f"resource.shareSettings.shareType: {kind}")
-    if bool(projects) != (kind == "SPECIFIC_PROJECTS"):
-        why = "It goes with the shareType SPECIFIC_PROJECTS, which needs at least one project."
-        raise invalid("resource.shareSettings.projectMap", "", why)
-
-
 HANDLERS = {
     "reservations.insert": insert_reservation,
     "reservations.get": get_reservation,
@@ -303,7 +213,6 @@ HANDLERS = {
     "reservations.aggregatedList": list_reservations,
     "reservations.delete": delete_reservation,
     "reservations.resize": resize_reservation,
-    "reservations.update": update_reservation,
     "futureReservations.insert": insert_future,
     "futureReservations.list": list_future,
     "futureReservations.aggregatedList": list_future,

@@ -227,37 +227,7 @@ async def list_requests(compute: Compute, call: Call) -> dict:
     return {**found, **rows, **({"nextPageToken": token} if token else {})}
 
 
-async def cancel(compute: Compute, call: Call) -> dict:
-    group = groups_api.open_group(compute, call)
-    row = request_of(group, call)
-    if row["state"] != "ACCEPTED" or any(group.members[n]["created"] for n in members(group, row)):
-        why = f"The resize request is in the state {row['state']}; only ACCEPTED can be cancelled."
-        raise ApiError(400, "invalid", why)
-
-    def take_back() -> None:
-        compute_groups.remove(compute, group, members(group, row))
-        end(compute, group, row, "CANCELLED")
-
-    path = f"{group.path}/resizeRequests/{row['name']}"
-    return change(compute, call, "cancel", path, row["id"], take_back)
-
-
-async def delete(compute: Compute, call: Call) -> dict:
-    group = groups_api.open_group(compute, call)
-    row = request_of(group, call)
-    if row["state"] not in OVER:
-        why = f"The resize request is in the state {row['state']}: it must be cancelled first."
-        raise ApiError(400, "invalid", why)
-
-    def forget() -> None:
-        del group.requests[row["name"]]
-        compute.save_group(group)
-
-    path = f"{group.path}/resizeRequests/{row['name']}"
-    return change(compute, call, "delete", path, row["id"], forget)
-
-
-METHODS = {"insert": insert, "get": get, "list": list_requests, "cancel": cancel, "delete": delete}
+METHODS = {"insert": insert, "get": get, "list": list_requests}
 HANDLERS = {
     f"{kind}ResizeRequests.{verb}": handler
     for kind in ("instanceGroupManager", "regionInstanceGroupManager")

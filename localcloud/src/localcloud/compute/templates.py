@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from localcloud.call import Call
 from localcloud.compute import catalog, from_instance
-from localcloud.compute.bulk import samples_by_zone
 from localcloud.compute.checks import (
     LINK,
     already_exists,
@@ -23,6 +22,7 @@ from localcloud.compute.checks import (
     written,
 )
 from localcloud.compute.listing import listed
+from localcloud.compute.make import make_instance
 from localcloud.compute.state import Compute, template_key
 from localcloud.errors import ApiError
 
@@ -97,17 +97,20 @@ def check_properties(compute: Compute, project: str, properties: dict, region: s
     if not kind:
         raise invalid("resource.properties.machineType", kind, "Machine type must be specified.")
     check_types_are_names("resource.properties", properties)
-    try:
-        # Under a name that no machine has.
-        samples_by_zone(
-            compute,
-            project,
-            [zone for zone in catalog.ZONES if region in ("", catalog.ZONES[zone])],
-            {**properties, "name": f"template-{uuid.uuid4().hex}"},
-        )
-    except ApiError as error:
-        error.message = error.message.replace("field 'resource.", "field 'resource.properties.")
-        raise
+    refusals = []
+    for zone in (each for each in catalog.ZONES if region in ("", catalog.ZONES[each])):
+        try:
+            # Under a name that no machine has.
+            make_instance(
+                compute, project, zone, {**properties, "name": f"template-{uuid.uuid4().hex}"}
+            )
+            break
+        except ApiError as error:
+            refusals.append(error)
+    else:
+        first = refusals[0]
+        first.message = first.message.replace("field 'resource.", "field 'resource.properties.")
+        raise first
 
 
 async def get_template(compute: Compute, call: Call) -> dict:

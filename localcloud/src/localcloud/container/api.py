@@ -25,7 +25,6 @@ from localcloud.container.checks import (
     bad,
     check_cluster,
     check_count,
-    check_labels,
     check_locations,
     check_metadata_mode,
     check_name,
@@ -36,7 +35,6 @@ from localcloud.container.checks import (
     check_upgrades,
     check_workload_pool,
     filled_pool,
-    mode_of,
 )
 from localcloud.container.state import LINK, Container, shown, stamp
 from localcloud.errors import ApiError
@@ -49,13 +47,10 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         "clusters.get": get,
         "clusters.list": list_clusters,
         "clusters.delete": delete,
-        "clusters.update": update,
-        "clusters.setResourceLabels": set_labels,
         "clusters.nodePools.create": create_pool,
         "clusters.nodePools.get": get_pool,
         "clusters.nodePools.list": list_pools,
         "clusters.nodePools.delete": delete_pool,
-        "clusters.nodePools.update": update_pool,
         "clusters.nodePools.setSize": set_size,
         "clusters.nodePools.setAutoscaling": set_autoscaling,
         "operations.get": get_operation,
@@ -325,71 +320,6 @@ async def delete(
         del container.clusters[project, place, rest[1]]
 
     return container.begin(cluster, "DELETE_CLUSTER", "", work)
-
-
-async def update(
-    container: Container, call: Call, project: str, place: str, rest: list[str]
-) -> dict:
-    """Switch Workload Identity on or off; pools that are there stay as they are."""
-    cluster, wanted = find(container, project, place, rest), (call.body or {}).get("update") or {}
-    only(wanted, "desiredWorkloadIdentityConfig")
-    config = wanted["desiredWorkloadIdentityConfig"] or {}
-    check_workload_pool(config, project)
-    check_idle(cluster)
-    if not config.get("workloadPool") and any(map(mode_of, cluster["nodePools"])):
-        raise bad("Workload Identity cannot be disabled while node pools use GKE_METADATA.")
-    cluster["workloadIdentityConfig"] = config
-    container.note_pool(cluster)
-
-    async def work() -> None: ...
-
-    return container.begin(cluster, "UPDATE_CLUSTER", "", work)
-
-
-def only(wanted: dict, *fields: str) -> None:
-    """Refuse changes that are not served, and none at all."""
-    sent = {key for key in wanted if key not in ("name", "etag")}
-    if not sent:
-        raise bad("Must specify a field to update.")
-    if others := sorted(sent - {*fields}):
-        told = f"The embedded cloud does not change {', '.join(others)} of what is there"
-        raise ApiError(501, "notImplemented", told)
-
-
-async def update_pool(
-    container: Container, call: Call, project: str, place: str, rest: list[str]
-) -> dict:
-    """Change what pods of a pool see as their metadata server: those that begin from now on."""
-    cluster, pool = find_pool(container, project, place, rest)
-    body = call.body or {}
-    only(body, "workloadMetadataConfig")
-    changed = {"name": pool["name"], "config": body}
-    check_metadata_mode(cluster, changed)
-    check_idle(cluster)
-    pool["config"]["workloadMetadataConfig"] = body["workloadMetadataConfig"]
-    container.plane_of(cluster).store.notify()
-    return change(
-        container, cluster, "UPDATE_CLUSTER", pool, lambda: provisioned(container, cluster, [])
-    )
-
-
-async def set_labels(
-    container: Container, call: Call, project: str, place: str, rest: list[str]
-) -> dict:
-    cluster, body = find(container, project, place, rest), call.body or {}
-    check_idle(cluster)
-    if body.get("labelFingerprint") != cluster["labelFingerprint"]:
-        raise ApiError(
-            412, "conditionNotMet", "Labels could not be set due to fingerprint mismatch."
-        )
-    check_labels(body.get("resourceLabels") or {})
-    cluster.update(
-        resourceLabels=body.get("resourceLabels", {}), labelFingerprint=uuid.uuid4().hex[:8]
-    )
-
-    async def work() -> None: ...
-
-    return container.begin(cluster, "UPDATE_CLUSTER", "", work)
 
 
 # --- pools

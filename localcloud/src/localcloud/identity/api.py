@@ -39,10 +39,8 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         f"{accounts}delete": delete_account,
         f"{roles}create": create_role,
         f"{roles}get": get_role,
-        f"{roles}list": list_roles,
         f"{roles}patch": patch_role,
         f"{roles}delete": delete_role,
-        f"{roles}undelete": undelete_role,
         f"{projects}get": get_project,
         "iam.permissions.queryTestablePermissions": testable_permissions,
     }
@@ -209,17 +207,6 @@ async def delete_account(cloud: Cloud, call: Call) -> dict:
 # --- roles
 
 
-async def testable_permissions(cloud: Cloud, call: Call) -> dict:
-    """What custom roles may hold of the served APIs; gcloud asks before it makes a role."""
-    body = call.body or {}
-    project_of(
-        cloud, call, "projects/" + (body.get("fullResourceName") or "").rpartition("/projects/")[2]
-    )
-    rows = [{"name": name, "stage": "GA"} for name in names()]
-    asked = {key: str(body[key]) for key in ("pageSize", "pageToken") if body.get(key)}
-    return resources(asked, "permissions", rows, 100)
-
-
 def find_role(cloud: Cloud, call: Call) -> dict:
     name = call.params["name"]
     name = f"projects/{project_of(cloud, call, name)}/roles/{name.split('/')[3]}"
@@ -247,6 +234,17 @@ def keep_role(cloud: Cloud, name: str, role: dict) -> dict:
     cloud.iam.roles[name] = kept
     cloud.iam.save()
     return kept
+
+
+async def testable_permissions(cloud: Cloud, call: Call) -> dict:
+    """What custom roles may hold of the served APIs; gcloud asks before it makes a role."""
+    body = call.body or {}
+    project_of(
+        cloud, call, "projects/" + (body.get("fullResourceName") or "").rpartition("/projects/")[2]
+    )
+    rows = [{"name": name, "stage": "GA"} for name in names()]
+    asked = {key: str(body[key]) for key in ("pageSize", "pageToken") if body.get(key)}
+    return resources(asked, "permissions", rows, 100)
 
 
 async def create_role(cloud: Cloud, call: Call) -> dict:
@@ -278,19 +276,6 @@ async def get_role(cloud: Cloud, call: Call) -> dict:
     return find_role(cloud, call)
 
 
-async def list_roles(cloud: Cloud, call: Call) -> dict:
-    project = project_of(cloud, call, call.params["parent"])
-    rows = [
-        role
-        for name, role in cloud.iam.roles.items()
-        if name.startswith(f"projects/{project}/")
-        and (call.params.get("showDeleted") or not role.get("deleted"))
-    ]
-    if call.params.get("view") != "FULL":
-        rows = [{key: role[key] for key in role if key != "includedPermissions"} for role in rows]
-    return resources(call.params, "roles", rows, 300)
-
-
 async def patch_role(cloud: Cloud, call: Call) -> dict:
     role, body = find_role(cloud, call), call.body or {}
     if role.get("deleted"):
@@ -318,13 +303,3 @@ async def delete_role(cloud: Cloud, call: Call) -> dict[str, Any]:
     cloud.iam.roles[role["name"]] = {**role, "deleted": True}
     cloud.iam.save()
     return cloud.iam.roles[role["name"]]
-
-
-async def undelete_role(cloud: Cloud, call: Call) -> dict:
-    role = find_role(cloud, call)
-    if is_stale((call.body or {}).get("etag"), role["etag"]):
-        raise aborted("There were concurrent changes to the role.")
-    if not role.get("deleted"):
-        message = f"Role {role['name']} is not in a deleted state."
-        raise ApiError(400, "failedPrecondition", message, code="FAILED_PRECONDITION")
-    return keep_role(cloud, role["name"], role)

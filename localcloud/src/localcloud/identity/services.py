@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from localcloud.call import Call, Cloud, Handler
-from localcloud.compute.listing import resources
 from localcloud.errors import ApiError
 
 TITLES = {
@@ -72,11 +71,9 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
     """Return the handler of every method that is served, by method id."""
     table = {
         "services.get": get,
-        "services.list": list_services,
         "services.batchGet": batch_get,
         "services.enable": change,
         "services.disable": change,
-        "services.batchEnable": batch_enable,
         "operations.get": get_operation,
     }
     return {
@@ -193,15 +190,6 @@ async def get(cloud: Cloud, call: Call) -> dict:
     return present(cloud, named(cloud, call, name), check_known(name.split("/")[3]))
 
 
-async def list_services(cloud: Cloud, call: Call) -> dict:
-    project, asked = named(cloud, call, call.params["parent"]), call.params.get("filter", "")
-    if asked not in ("", "state:ENABLED", "state:DISABLED"):
-        raise ApiError(400, "invalid", f"Invalid filter: {asked}")
-    return resources(
-        call.params, "services", [present(cloud, project, service) for service in titles()], 50
-    )
-
-
 async def batch_get(cloud: Cloud, call: Call) -> dict:
     project, names = named(cloud, call, call.params["parent"]), call.params.get("names") or []
     if not 1 <= len(names) <= 30:
@@ -226,23 +214,6 @@ async def change(cloud: Cloud, call: Call) -> dict:
     kind = "EnableServiceResponse" if on else "DisableServiceResponse"
     return operation(
         cloud, project, {"@type": KIND + kind, "service": present(cloud, project, service)}, same
-    )
-
-
-async def batch_enable(cloud: Cloud, call: Call) -> dict:
-    project, ids = (
-        named(cloud, call, call.params["parent"]),
-        (call.body or {}).get("serviceIds") or [],
-    )
-    if not 1 <= len(ids) <= 20:
-        raise ApiError(400, "invalid", "A batch enables 1 to 20 services.")
-    services = [check_known(id) for id in ids]
-    same = set(services) <= set(enabled(cloud, project))
-    for service in services:
-        turn(cloud, project, service, True)
-    shown = [present(cloud, project, service) for service in services]
-    return operation(
-        cloud, project, {"@type": f"{KIND}BatchEnableServicesResponse", "services": shown}, same
     )
 
 

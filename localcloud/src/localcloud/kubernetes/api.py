@@ -58,7 +58,6 @@ from localcloud.kubernetes.kinds import (
 from localcloud.kubernetes.plane import Plane
 from localcloud.kubernetes.store import Selector
 from localcloud.kubernetes.tables import table
-from localcloud.kubernetes.words import invalid
 
 log = logging.getLogger("localcloud")
 
@@ -261,17 +260,6 @@ async def body_of(request: web.Request, of: str) -> Any:
     return await bodies.read(request, of)
 
 
-def check_manager(plane: Plane, request: web.Request, uid: str) -> None:
-    """Refuse the server-side apply of a second manager: who manages which field is not kept here."""
-    manager = request.query.get("fieldManager", "")
-    if "apply-patch" not in request.content_type or not manager:
-        return
-    first = plane.memory.setdefault("appliers", {}).setdefault(uid, manager)
-    if manager != first:
-        told = f"server-side apply by {manager} after {first} is not part of the embedded cloud"
-        raise Refusal(501, "NotImplemented", told)
-
-
 def wants_table(request: web.Request) -> bool:
     """Whether the answer shall be a table, as `kubectl get` asks for it."""
     return "as=Table" in request.headers.get("Accept", "")
@@ -299,7 +287,6 @@ async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str)
         cloud, owner = request[CALLER]
         escalation.check(cloud, plane, owner, kind, namespace, body)
     made = plane.create(kind.plural, namespace, body, *flags)
-    check_manager(plane, request, made["metadata"]["uid"])
     return shown(request, plane, kind, made, 201)
 
 
@@ -321,19 +308,10 @@ async def collection(
     chosen = queries.selector(request)
     if verb == "watch":
         return await watch(plane, request, kind, chosen)
-    if verb not in ("list", "deletecollection") or verb in kind.without:
+    if verb != "list":
         raise no_method()
     queries.version(request)
     found = [thing for thing in plane.store.shown[kind.plural].values() if chosen.fits(thing)]
-    if verb == "deletecollection":
-        options = queries.deletion(request, await body_of(request, bodies.OPTIONS))
-        policy_of(options)
-        for thing in found:
-            live = plane.store.get(
-                kind.plural, thing["metadata"].get("namespace", ""), thing["metadata"]["name"]
-            )
-            if live is not None:
-                delete(plane, kind, live, options)
     found, meta = queries.page(request, found, plane.store)
     if wants_table(request):
         return as_json(table(kind.plural, found, meta))
@@ -468,7 +446,6 @@ async def change(
 
 async def patch(plane: Plane, request: web.Request, kind: Kind, thing: dict, strict: bool) -> dict:
     """The object that a patch makes of another."""
-    check_manager(plane, request, thing["metadata"]["uid"])
     text, content = bodies.text_of(await request.read()), request.content_type
     if content == patches.APPLY:
         patches.check_version(kind, patches.read(content, text))
@@ -477,27 +454,12 @@ async def patch(plane: Plane, request: web.Request, kind: Kind, thing: dict, str
     return new
 
 
-def lifetime(seconds: int | None) -> int:
-    """How long a token of a service account lasts; Kubernetes' refusal of too short or too long."""
-    path, told = "spec.expirationSeconds", ""
-    if seconds is None:
-        return 3600
-    if seconds < 600:
-        told = "may not specify a duration less than 10 minutes"
-    if seconds > 1 << 32:
-        told = "may not specify a duration larger than 2^32 seconds"
-    if told:
-        bad = [invalid(path, seconds, told)]
-        checks.refuse_as("TokenRequest", "authentication.k8s.io", "", bad)
-    return seconds
-
-
 async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> web.Response:
     """Evict a pod as `kubectl drain` does; a token for a service account."""
     meta = thing["metadata"]
     if sub == "token":
         body = await body_of(request, "TokenRequest")
-        seconds = lifetime((body.get("spec") or {}).get("expirationSeconds"))
+        seconds = (body.get("spec") or {}).get("expirationSeconds") or 3600
         token = plane.mint(meta["namespace"], meta["name"], seconds)
         status = {"token": token, "expirationTimestamp": stamp(time.time() + seconds)}
         made = {

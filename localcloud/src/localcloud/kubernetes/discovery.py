@@ -7,7 +7,7 @@ from localcloud.kubernetes.kinds import ALL, GROUPS, KUEUE, Kind
 from localcloud.kubernetes.plane import MINOR, VERSION
 
 EVERYBODY = {"clientCIDR": "0.0.0.0/0", "serverAddress": ""}
-VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 ABOUT = {
     "gitCommit": "",
     "gitTreeState": "clean",
@@ -99,8 +99,7 @@ def resources(version: str, kinds: list[Kind]) -> dict:
     for kind in kinds:
         about = {"namespaced": kind.namespaced, "kind": kind.name}
         categories = {"categories": ["all"]} if kind.in_all else {}
-        verbs = [each for each in VERBS if each not in kind.without]
-        row = {"name": kind.plural, "singularName": kind.name.lower(), **about, "verbs": verbs}
+        row = {"name": kind.plural, "singularName": kind.name.lower(), **about, "verbs": VERBS}
         rows.append({**row, "shortNames": list(kind.short), **categories})
         for sub in kind.subresources:
             verbs = (

@@ -8,8 +8,6 @@ from localcloud.kubernetes.words import LABEL, invalid, not_negative, one_of, re
 
 ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
 IMMUTABLE = ("selector", "template", "completionMode", "podFailurePolicy", "successPolicy")
-# Of a pod in a job that has not begun: what may change, besides affinity to nodes.
-PLACING = ("nodeSelector", "tolerations", "schedulingGates")
 COUNTS = (
     "parallelism",
     "completions",
@@ -84,9 +82,6 @@ def label_errors(spec: dict, meta: dict) -> list[str]:
 
 def failure_errors(spec: dict, bad: list[str]) -> None:
     """Of the rules that say what becomes of a job when a pod fails."""
-    pod = (spec.get("template") or {}).get("spec") or {}
-    rows = [*(pod.get("containers") or []), *(pod.get("initContainers") or [])]
-    names = {each.get("name") for each in rows}
     for number, rule in enumerate(spec["podFailurePolicy"].get("rules") or []):
         path, action = f"spec.podFailurePolicy.rules[{number}]", rule.get("action")
         codes, conditions = rule.get("onExitCodes"), rule.get("onPodConditions") or []
@@ -105,28 +100,6 @@ def failure_errors(spec: dict, bad: list[str]) -> None:
             told = "specifying one of OnExitCodes and OnPodConditions is required"
         if told:
             bad.append(f"{path}: Invalid value: {told}")
-        if codes is not None:
-            code_errors(codes, f"{path}.onExitCodes", names, bad)
-
-
-def code_errors(codes: dict, path: str, names: set, bad: list[str]) -> None:
-    operator, values = codes.get("operator"), codes.get("values") or []
-    one_of(operator or "", ("In", "NotIn"), f"{path}.operator", bad)
-    if codes.get("containerName") not in (None, *names):
-        told = "must be one of the container or initContainer names in the pod template"
-        bad.append(invalid(f"{path}.containerName", codes["containerName"], told))
-    if not values:
-        bad.append(f"{path}.values: Invalid value: []: at least one value is required")
-    if len(values) > 255:
-        bad.append(f"{path}.values: Too many: {len(values)}: must have at most 255 items")
-    for number, value in enumerate(values):
-        at = f"{path}.values[{number}]"
-        if operator == "In" and value == 0:
-            bad.append(invalid(at, value, "must not be 0 for the In operator"))
-        if value in values[:number]:
-            bad.append(f"{at}: Duplicate value: {value}")
-    if values != sorted(values):
-        bad.append(invalid(f"{path}.values", values, "must be ordered"))
 
 
 def success_errors(spec: dict, bad: list[str]) -> None:
@@ -190,29 +163,9 @@ def change_errors(old: dict, new: dict) -> list[str]:
         elif wanted != after.get("parallelism"):
             told = "can only be modified in tandem with spec.parallelism"
             bad.append(invalid("spec.completions", wanted, told))
-    waits = before.get("suspend") and not (old.get("status") or {}).get("startTime")
-    for key in IMMUTABLE:
-        placed = key == "template" and waits and unplaced(before) == unplaced(after)
-        if before.get(key) != after.get(key) and not placed:
-            bad.append(immutable(key, after))
-    return bad
+    return bad + [immutable(key, after) for key in IMMUTABLE if before.get(key) != after.get(key)]
 
 
 def immutable(key: str, after: dict) -> str:
     shown = json.dumps(after.get(key), separators=(",", ":"))[:200]
     return f"spec.{key}: Invalid value: {shown}: field is immutable"
-
-
-def unplaced(spec: dict) -> dict:
-    """The pod of a job's template without what decides where it goes and what it asks for: all that
-    may change before the job begins.
-    """
-    pod = dict((spec.get("template") or {}).get("spec") or {})
-    for key in PLACING:
-        pod.pop(key, None)
-    affinity = dict(pod.pop("affinity", None) or {})
-    affinity.pop("nodeAffinity", None)
-    for kind in ("containers", "initContainers"):
-        rows = pod.get(kind) or []
-        pod[kind] = [{k: v for k, v in row.items() if k != "resources"} for row in rows]
-    return {**pod, "affinity": affinity}

@@ -16,7 +16,6 @@ class Kind:
     short: tuple[str, ...] = ()
     subresources: tuple[str, ...] = field(default=())
     in_all: bool = False  # `kubectl get all` shows it
-    without: tuple[str, ...] = ()  # verbs that it has not
     counted: bool = False  # its metadata tell how often what it is to be was changed
 
     @property
@@ -56,7 +55,6 @@ ALL = (
         False,
         ("ns",),
         ("status",),
-        without=("deletecollection",),
     ),
     Kind("nodes", "v1", "Node", False, ("no",), ("status",)),
     Kind("events", "v1", "Event", True, ("ev",)),

@@ -51,7 +51,7 @@ GOOGLE = {
     "portforward": "portForward",
     "eviction": "evict",
 }
-VERBS = {"watch": "list", "patch": "update", "deletecollection": "delete"}
+VERBS = {"watch": "list", "patch": "update"}
 
 
 def authenticate(cloud: Cloud, plane: Plane, header: str) -> Owner:

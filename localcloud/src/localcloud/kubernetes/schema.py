@@ -157,12 +157,6 @@ def described(item: ast.AnnAssign) -> tuple[str, ast.expr]:
     return wire, ast.parse(str(item.annotation.value), mode="eval").body
 
 
-def is_known(api: str, kind: str) -> bool:
-    """Whether there is a kind of objects of that name in a group."""
-    found = module(MODULES[api]).get(kind) if api in MODULES else None
-    return isinstance(found, dict) and "apiVersion" in found
-
-
 def errors(api: str, kind: str, value: Any) -> list[str]:
     """What a strict API server says of a body: unknown fields, which are taken out, and wrong
     types.

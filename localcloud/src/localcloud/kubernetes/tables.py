@@ -103,16 +103,6 @@ def deployment_cells(thing: dict) -> list:
     ]
 
 
-def replicas_cells(thing: dict) -> list:
-    status = thing["status"]
-    return [
-        thing["spec"]["replicas"],
-        status.get("replicas", 0),
-        status.get("readyReplicas", 0),
-        born(thing),
-    ]
-
-
 def node_cells(node: dict) -> list:
     state = "Ready" if condition(node, "Ready") else "NotReady"
     state += ",SchedulingDisabled" if node["spec"].get("unschedulable") else ""
@@ -146,56 +136,16 @@ def event_cells(event: dict) -> list:
     ]
 
 
-def queue_cells(queue: dict) -> list:
-    status = queue["status"]
-    numbers = [status.get(key, 0) for key in ("pendingWorkloads", "admittedWorkloads")]
-    return [queue["spec"].get("clusterQueue", ""), *numbers]
-
-
-def workload_cells(workload: dict) -> list:
-    rows = {row["type"]: row["status"] for row in workload["status"].get("conditions") or []}
-    where = workload["status"].get("admission", {}).get("clusterQueue", "")
-    said = [rows.get(key, "") for key in ("Admitted", "Finished")]
-    return [workload["spec"].get("queueName", ""), where, *said, born(workload)]
-
-
-def quota_cells(quota: dict) -> list:
-    """What is used of what, requests and limits apart."""
-    status = quota.get("status") or {}
-    rows = {
-        name: f"{name}: {(status.get('used') or {}).get(name, '0')}/{most}"
-        for name, most in sorted((status.get("hard") or {}).items())
-    }
-    limits = [text for name, text in rows.items() if name.startswith("limits")]
-    others = [text for name, text in rows.items() if not name.startswith("limits")]
-    return [", ".join(others), ", ".join(limits), born(quota)]
-
-
-def binding_cells(binding: dict) -> list:
-    role = binding["roleRef"]
-    return [f"{role['kind']}/{role['name']}", born(binding)]
-
-
-def created(thing: dict) -> list:
-    return [thing["metadata"]["creationTimestamp"]]
-
-
 COLUMNS: dict[str, tuple[str, Callable[[dict], list]]] = {
     "pods": ("Name|Ready|Status|Restarts|Age|IP|Node|Nominated Node|Readiness Gates", pod_cells),
     "jobs": ("Name|Status|Completions|Duration|Age", job_cells),
     "deployments": ("Name|Ready|Up-to-date|Available|Age", deployment_cells),
-    "replicasets": ("Name|Desired|Current|Ready|Age", replicas_cells),
     "nodes": ("Name|Status|Roles|Age|Version|Internal-IP", node_cells),
     "services": ("Name|Type|Cluster-IP|External-IP|Port(s)|Age", service_cells),
     "events": ("Last Seen|Type|Reason|Object|Message", event_cells),
     "configmaps": ("Name|Data|Age", lambda o: [len(o.get("data") or {}), born(o)]),
     "secrets": ("Name|Type|Data|Age", lambda o: [o.get("type"), len(o.get("data") or {}), born(o)]),
-    "localqueues": ("Name|ClusterQueue|Pending Workloads|Admitted Workloads", queue_cells),
-    "workloads": ("Name|Queue|Reserved in|Admitted|Finished|Age", workload_cells),
-    "resourcequotas": ("Name|Request|Limit|Age", quota_cells),
     "serviceaccounts": ("Name|Secrets|Age", lambda o: [len(o.get("secrets") or []), born(o)]),
-    **dict.fromkeys(("roles", "clusterroles"), ("Name|Created At", created)),
-    **dict.fromkeys(("rolebindings", "clusterrolebindings"), ("Name|Role|Age", binding_cells)),
     "namespaces": ("Name|Status|Age", lambda o: [o["status"]["phase"], born(o)]),
 }
 

@@ -79,7 +79,6 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         "dashboards.delete": delete,
         "timeSeries.create": write,
         "timeSeries.list": read,
-        "metricDescriptors.list": list_metrics,
     }
     prefix = "monitoring.projects."
     return {
@@ -430,12 +429,3 @@ async def read(cloud: Cloud, call: Call, name: str) -> dict:
             about = {key: value for key, value in each.items() if key not in ("project", "points")}
             rows += [{**about, "points": points}] if points else []
     return paged(call, "timeSeries", rows, 100_000)
-
-
-async def list_metrics(cloud: Cloud, call: Call, name: str) -> dict:
-    """Descriptors of the project's own metrics."""
-    project = name.split("/")[1]
-    there = cloud.monitoring.metrics.items()
-    here = [row for full, row in there if full.startswith(f"{project}/")]
-    rows = [{"name": f"projects/{project}/metricDescriptors/{row['type']}", **row} for row in here]
-    return paged(call, "metricDescriptors", rows, 10_000)

@@ -46,9 +46,6 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         "versions.get": get_version,
         "versions.list": list_versions,
         "versions.access": access,
-        "versions.enable": change_state,
-        "versions.disable": change_state,
-        "versions.destroy": destroy,
     }
     prefix = "secretmanager.projects.secrets."
     return {
@@ -110,7 +107,7 @@ def find(cloud: Cloud, name: str) -> Secret:
 
 
 def find_version(cloud: Cloud, name: str) -> tuple[Secret, Version]:
-    """The version of a full name; `latest` is the newest, even if it is disabled or destroyed."""
+    """The version of a full name; `latest` is the newest."""
     parent, _, number = name.partition("/versions/")
     secret = find(cloud, parent)
     if number == "latest" and not secret.versions:
@@ -143,12 +140,10 @@ def present_version(cloud: Cloud, secret: Secret, version: Version) -> dict:
     shown: dict[str, Any] = {
         "name": shown_name(cloud, f"{secret.name}/versions/{version.number}"),
         "createTime": timestamp(version.created),
-        "state": version.state,
+        "state": "ENABLED",
         "replicationStatus": {kind: status},
         "etag": etag(version),
     }
-    if version.state == "DESTROYED":
-        shown["destroyTime"] = timestamp(version.destroyed)
     if version.checked:
         shown["clientSpecifiedPayloadChecksum"] = True
     return shown
@@ -299,34 +294,8 @@ async def list_versions(cloud: Cloud, call: Call, name: str) -> dict:
     )
 
 
-def check_state(cloud: Cloud, secret: Secret, version: Version, *refused: str) -> None:
-    if version.state in refused:
-        name = shown_name(cloud, f"{secret.name}/versions/{version.number}")
-        message = f"Secret Version [{name}] is in {version.state} state."
-        raise ApiError(400, "failedPrecondition", message, code="FAILED_PRECONDITION")
-
-
 async def access(cloud: Cloud, call: Call, name: str) -> dict:
     secret, version = find_version(cloud, name)
-    check_state(cloud, secret, version, "DISABLED", "DESTROYED")
     data = base64.b64encode(cloud.secrets.read(version)).decode()
     full = shown_name(cloud, f"{secret.name}/versions/{version.number}")
     return {"name": full, "payload": {"data": data, "dataCrc32c": str(version.crc)}}
-
-
-async def change_state(cloud: Cloud, call: Call, name: str) -> dict:
-    """Enable or disable a version."""
-    secret, version = find_version(cloud, name)
-    check_etag((call.body or {}).get("etag"), version)
-    check_state(cloud, secret, version, "DESTROYED")
-    version.state = "ENABLED" if call.method.endswith("enable") else "DISABLED"
-    cloud.secrets.save()
-    return present_version(cloud, secret, version)
-
-
-async def destroy(cloud: Cloud, call: Call, name: str) -> dict:
-    secret, version = find_version(cloud, name)
-    check_etag((call.body or {}).get("etag"), version)
-    check_state(cloud, secret, version, "DESTROYED")
-    cloud.secrets.destroy(version)
-    return present_version(cloud, secret, version)

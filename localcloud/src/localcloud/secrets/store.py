@@ -28,9 +28,7 @@ class Version:
     created: float
     crc: int
     checked: bool  # the client had sent a checksum
-    state: str = "ENABLED"  # DISABLED, DESTROYED
-    destroyed: float = 0
-    file: str = ""  # none once destroyed
+    file: str
 
 
 @dataclass
@@ -82,7 +80,7 @@ class Secrets:
         self._sweep()
 
     def add_version(self, secret: Secret, data: bytes, crc: int, checked: bool) -> Version:
-        version = Version(len(secret.versions) + 1, self.now(), crc, checked, file=uuid.uuid4().hex)
+        version = Version(len(secret.versions) + 1, self.now(), crc, checked, uuid.uuid4().hex)
         descriptor = os.open(
             self.folder / version.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600
         )
@@ -94,11 +92,6 @@ class Secrets:
 
     def read(self, version: Version) -> bytes:
         return (self.folder / version.file).read_bytes()
-
-    def destroy(self, version: Version) -> None:
-        version.state, version.destroyed, version.file = "DESTROYED", self.now(), ""
-        self.save()
-        self._sweep()
 
     def save(self) -> None:
         write_private(self.index, {"secrets": [asdict(secret) for secret in self._rows]})

@@ -2,7 +2,7 @@
 uploads.py and downloads.py.
 
 Refused: ACLs, object versions, holds, retention, encryption keys. Not covered: soft delete,
-lifecycle and CORS rules (kept, never applied), folders and managed folders, notifications, HMAC
+lifecycle and CORS rules, folders and managed folders, notifications, HMAC
 keys.
 """
 
@@ -54,12 +54,10 @@ def handlers(cloud: "Cloud") -> dict[str, "Handler"]:
         "storage.objects.get": get,
         "storage.objects.list": list_objects,
         "storage.objects.patch": patch,
-        "storage.objects.update": update,
         "storage.objects.delete": delete,
         "storage.objects.compose": compose,
         "storage.objects.copy": copy,
         "storage.objects.rewrite": rewrite,
-        "storage.objects.move": move,
     }
     return {
         method: functools.partial(_checked, cloud, handler) for method, handler in table.items()
@@ -199,17 +197,6 @@ def change(cloud: "Cloud", call: "Call", old: dict, new: dict) -> dict:
     check_change(old, new)
     check_rate(cloud, old["bucket"], old["name"])
     return present(cloud.storage.change(new), origin(call))
-
-
-async def update(cloud: "Cloud", call: "Call") -> dict:
-    """Replace all writable fields by those of the body."""
-    resource, body = find_object(cloud, call), call.body or {}
-    check_request(call, resource)
-    check_supported(cloud, call, body)
-    check_identity(body, named(resource))
-    fixed = {key: value for key, value in resource.items() if key not in WRITABLE}
-    fixed["storageClass"] = resource["storageClass"]
-    return change(cloud, call, resource, {**fixed, **written(body)})
 
 
 async def delete(cloud: "Cloud", call: "Call") -> None:
@@ -370,14 +357,3 @@ def read_rewrite_token(token: str, what: list) -> int:
     if meant != what:
         raise ApiError(400, "invalid", "The rewriteToken does not match the request.")
     return rewritten
-
-
-async def move(cloud: "Cloud", call: "Call") -> dict:
-    """Rename an object within its bucket."""
-    if call.params["sourceObject"] == call.params["destinationObject"]:
-        raise ApiError(400, "invalid", "The source and the destination of a move must differ")
-    resource = copy_object(cloud, call)
-    cloud.storage.delete(
-        find_object(cloud, call, call.params["bucket"], call.params["sourceObject"])
-    )
-    return present(resource, origin(call))

@@ -20,25 +20,8 @@ from localcloud.storage.state import timestamp
 
 DAY = 24 * 3600  # seconds
 SOFT_DELETE_SECONDS = "604800"  # Google's default, a week
-# Set by the server, or fixed when a bucket is made.
-FIXED = {
-    *(
-        "name",
-        "projectNumber",
-        "generation",
-        "metageneration",
-        "location",
-        "locationType",
-        "timeCreated",
-        "updated",
-    ),
-    "project",
-}
 KEPT = (
     "labels",
-    "lifecycle",
-    "cors",
-    "website",
     "storageClass",
     "iamConfiguration",
     "softDeletePolicy",
@@ -56,10 +39,8 @@ OFF = {
         ("retentionPolicy", "objectRetention", "defaultEventBasedHold", "encryption", "logging"), ""
     ),
     **dict.fromkeys(("ipFilter", "customPlacementConfig", "acl", "defaultObjectAcl"), ""),
+    **dict.fromkeys(("lifecycle", "cors", "website"), ""),
 }
-# Actions of lifecycle rules, and the conditions that only one of them may have.
-ACTIONS = ("Delete", "SetStorageClass", "AbortIncompleteMultipartUpload")
-ABORT_CONDITIONS = {"age", "matchesPrefix", "matchesSuffix"}
 
 
 async def list_buckets(cloud: "Cloud", call: "Call") -> dict:
@@ -141,18 +122,6 @@ async def patch_bucket(cloud: "Cloud", call: "Call") -> dict:
     check_lists(call, bucket["iamConfiguration"])
     check_kept(cloud, bucket["project"], call.body or {})
     return change_bucket(cloud, call, bucket)
-
-
-async def update_bucket(cloud: "Cloud", call: "Call") -> dict:
-    bucket = find_bucket(cloud, call)
-    check_request(call, bucket)
-    check_place(call.body or {}, bucket)
-    check_lists(call, {})
-    fixed = {key: value for key, value in bucket.items() if key in FIXED}
-    fixed["iamConfiguration"] = {}
-    fixed["storageClass"] = bucket["storageClass"]
-    fixed["softDeletePolicy"] = bucket["softDeletePolicy"]
-    return change_bucket(cloud, call, fixed)
 
 
 def check_place(body: dict, bucket: dict) -> None:
@@ -253,8 +222,6 @@ def merge_bucket(bucket: dict, body: dict) -> None:
     check_class_of_place(bucket, body.get("storageClass"))
     merge(bucket, {key: value for key, value in body.items() if key in KEPT or OFF.get(key)})
     check_labels(bucket.get("labels", {}))
-    check_rules((body.get("lifecycle") or {}).get("rule") or [])
-    check_cors(body.get("cors") or [])
     if bucket.get("rpo", "DEFAULT") not in ("DEFAULT", "ASYNC_TURBO"):
         raise ApiError(400, "invalid", f"Invalid rpo: {bucket['rpo']}")
     if bucket.get("rpo") == "ASYNC_TURBO" and bucket["locationType"] != "dual-region":
@@ -337,54 +304,6 @@ def is_on(value: Any, switch: str) -> bool:
     return bool(value)
 
 
-def check_rules(rules: list[dict]) -> None:
-    """Raise 400 for rules that break https://cloud.google.com/storage/docs/lifecycle."""
-    if len(rules) > 100:
-        raise ApiError(400, "invalid", "A lifecycle configuration can have at most 100 rules.")
-    for rule in rules:
-        action, condition = rule.get("action") or {}, rule.get("condition") or {}
-        kind, goal = action.get("type"), action.get("storageClass")
-        classes = [goal] if kind == "SetStorageClass" else []
-        names = [
-            name for key in ("matchesPrefix", "matchesSuffix") for name in condition.get(key) or []
-        ]
-        wrong = (
-            (kind not in ACTIONS and f"Invalid action type: {kind}")
-            or (
-                bool(goal) != bool(classes)
-                and "A storage class belongs to the action SetStorageClass, and only there."
-            )
-            or (not condition and "A lifecycle rule needs at least one condition.")
-            or (
-                any(str(value).startswith("-") for value in condition.values())
-                and "A condition cannot be negative."
-            )
-            or (len(names) > 50 and "A rule can have at most 50 prefixes and suffixes.")
-            or (
-                kind == ACTIONS[2]
-                and set(condition) - ABORT_CONDITIONS
-                and f"{kind} allows {sorted(ABORT_CONDITIONS)}."
-            )
-        )
-        if wrong:
-            raise ApiError(400, "invalid", wrong)
-        for name in [*classes, *(condition.get("matchesStorageClass") or [])]:
-            check_storage_class({"storageClass": name})
-
-
-def check_cors(rules: list[dict]) -> None:
-    for rule in rules:
-        for method in rule.get("method") or []:
-            if method not in ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "*"):
-                raise ApiError(400, "invalid", f"Invalid CORS method: {method}")
-        if not rule.get("origin") or int(rule.get("maxAgeSeconds") or 0) < 0:
-            raise ApiError(
-                400,
-                "invalid",
-                "A CORS rule needs origins, and a maxAgeSeconds that is not negative.",
-            )
-
-
 def merge(target: dict, patch: dict) -> None:
     """JSON merge patch (RFC 7396), in place."""
     for key, value in patch.items():
@@ -415,7 +334,6 @@ TABLE = {
     "storage.buckets.insert": insert_bucket,
     "storage.buckets.get": get_bucket,
     "storage.buckets.patch": patch_bucket,
-    "storage.buckets.update": update_bucket,
     "storage.buckets.delete": delete_bucket,
     "storage.buckets.getStorageLayout": get_storage_layout,
 }
