@@ -22,7 +22,7 @@ boot = age - time.clock_gettime(time.CLOCK_BOOTTIME) + time.monotonic()
 with open(os.environ["BERG_RESULTS_DIR"] + "/times.json", "w") as file:
     json.dump([boot, time.monotonic()], file)
 """
-IMAGE = ("--image", "golden", "--image-project", "golden-images")
+IMAGE = ("--image", "golden-images/golden")
 PHASES = {
     "plan": "`berg run` to the plan: Python, settings, working tree, what the cloud offers",
     "submit": "to the machine's insert: imports, upload of code and job",

@@ -14,7 +14,7 @@ with open(os.environ["BERG_RESULTS_DIR"] + "/seconds.json", "w") as file:
     json.dump(now - began, file)
 """
 IMPORTS = "Python importing the worker"
-GOLDEN = ("--image", "golden", "--image-project", "golden-images")
+GOLDEN = ("--image", "golden-images/golden")
 
 
 def measure(repeats: int) -> list[Result]:

@@ -151,12 +151,13 @@ def zones_to_try(
     config: Config, spec: JobSpec, choice: Choice, reserved: reservations.Reservation | None
 ) -> list[str]:
     """Return the zones for a spec's machines: the reservation's, those named, or all of the region;
-    of several regions the cheapest region's first.
+    of regions that are named the cheapest one's first, after the zones named.
     """
     if reserved:
-        return offers.zones_with(config, choice.shape, [reserved.zone], False)
+        return offers.zones_with(config, choice.shape, [reserved.zone])
     if not spec.regions:
-        return offers.zones_with(config, choice.shape, config.zones, spec.any_zone)
+        return offers.zones_with(config, choice.shape, config.zones)
+    first = offers.zones_with(config, choice.shape, [*spec.zones]) if spec.zones else []
     zones = offers.zones_in(config, choice.shape, spec.regions)
     listed = prices.latest(config, map(region_of, zones))
 
@@ -166,7 +167,7 @@ def zones_to_try(
             hourly = there.per_hour(choice.shape, spec.model, spec.disk_gb)
         return hourly or math.inf, region_of(zone) != config.region, zone
 
-    return sorted(zones, key=order)
+    return list(dict.fromkeys([*first, *sorted(zones, key=order)]))
 
 
 def reservation(config: Config, spec: JobSpec, choice: Choice) -> reservations.Reservation | None:

@@ -20,7 +20,7 @@ from berg.spec import LIMITS, JobSpec
 UNBELIEVED = {"cmd", "name", "note", "defaults", "secrets", "notify", "branch", "commit"}
 UNBELIEVED |= {"install_secrets", "recorded_image"}
 UNBELIEVED |= {"pod_patch"}  # a part of a request, which would be sent with the person's rights
-NAMES = ("image", "gpu_type", "machine_type", "tpu", "cluster", "queue")
+NAMES = ("gpu_type", "machine_type", "tpu", "cluster", "queue")
 
 
 def spec_of(job: Job) -> JobSpec:
@@ -37,8 +37,9 @@ def spec_of(job: Job) -> JobSpec:
     spec.recorded_image = spec.docker or ""
     try:
         check_types(spec)
-        gate.check_project(spec.image_project or "")
-        for name in (*spec.zones, *(getattr(spec, each) or "" for each in NAMES)):
+        project, _, image = (spec.image or "").rpartition("/")
+        gate.check_project(project)
+        for name in (image, *spec.zones, *(getattr(spec, each) or "" for each in NAMES)):
             gate.check_resource(name)
     except ValueError as error:
         raise BergError(

@@ -313,10 +313,8 @@ class JobSpec:
         metavar="NAME",
         excludes=(
             "image",
-            "image_project",
             "machine_type",
             "zones",
-            "any_zone",
             "disk_gb",
             "no_kill",
             "wait_for_capacity",
@@ -350,17 +348,8 @@ class JobSpec:
         WHERE,
         "Image or image family.  [default: default_image]",
         usual=True,
-        metavar="IMAGE",
+        metavar="[PROJECT/]IMAGE",
         key="image",
-        replaces=("image_project",),
-    )
-    image_project: str | None = option(
-        None,
-        "--image-project",
-        WHERE,
-        "Project of the image.",
-        metavar="PROJECT",
-        key="image-project",
     )
     disk_gb: int = option(
         200,
@@ -376,13 +365,11 @@ class JobSpec:
         (),
         "--zone",
         WHERE,
-        "Zone to try; repeatable.  [default: all of the region]",
+        "Zone to try; repeatable. With --region, the other zones of that region come after it.",
         metavar="ZONE",
+        replaces=("regions",),
         complete="zones",
         key="zones",
-    )
-    any_zone: bool = option(
-        False, "--any-zone", WHERE, "After the zones given, try the others of their region."
     )
     # whose zones are tried, the cheapest first; any: all there are
     regions: tuple[str, ...] = option(
@@ -392,7 +379,8 @@ class JobSpec:
         "Try all zones of this region, or of any; repeatable.",
         usual=True,
         metavar="REGION",
-        excludes=("zones", "any_zone", "reservation"),
+        excludes=("reservation",),
+        replaces=("zones",),
         why="--region says where to try",
         key="regions",
     )
@@ -637,11 +625,12 @@ class JobSpec:
     @property
     def settings(self) -> dict[str, object]:
         """The settings that it overrides."""
+        project, _, image = (self.image or "").rpartition("/")
         return {
             "zones": self.zones,
-            "default_image": self.image,
+            "default_image": image or None,
+            "default_image_project": project or None,
             "default_docker_image": self.docker,
-            "default_image_project": self.image_project,
             "no_external_ip": self.no_external_ip or None,
         }
 

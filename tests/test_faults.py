@@ -847,7 +847,7 @@ def test_what_somebody_else_wrote_stays(trial):
 @fault("no room in the first two zones", "7")
 def test_stockout_in_two_zones(trial):
     with stockout(trial.berg, "us-central1-a", "us-central1-b"):
-        ran = trial.run(None, "--zone", "us-central1-b", "--any-zone")
+        ran = trial.run(None, "--zone", "us-central1-b", "--region", "us-central1")
     assert (
         "us-central1-b: out of stock" in ran.stderr and "us-central1-a: out of stock" in ran.stderr
     )
@@ -1126,7 +1126,8 @@ def test_room_for_one_of_several(trial, kind):
     unused, stock = "; true {x}" * (kind == "sweep"), {"zone": "us-central1-a"}
     trial.berg.cloud.call("POST", "/_berg/stockout", {**stock, "left": 1})
     try:
-        ran = trial.run(trial.command() + unused, *wishes, "--zone", "us-central1-a", "--any-zone")
+        where = ("--zone", "us-central1-a", "--region", "us-central1")
+        ran = trial.run(trial.command() + unused, *wishes, *where)
     finally:
         trial.berg.cloud.call("POST", "/_berg/stockout", {**stock, "on": False})
     assert "us-central1-a: out of stock" in ran.stderr, ran.stderr
@@ -1397,9 +1398,7 @@ def test_first_boot(trial):
     trial.run(
         None,
         "--image",
-        config.Config.default_image,
-        "--image-project",
-        config.Config.default_image_project,
+        f"{config.Config.default_image_project}/{config.Config.default_image}",
     )
     trial.check("SUCCEEDED", 8)
 

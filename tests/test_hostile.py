@@ -1250,7 +1250,7 @@ def test_a_patch_for_pods_in_a_record_is_given_anew_or_not_at_all(berg, rows, wh
 
 @pytest.mark.parametrize(
     "spec",
-    [{"zones": ["../../evil"]}, {"image_project": "a/../b"}, {"num_gpus": "0"}, {"zones": [[1]]}],
+    [{"zones": ["../../evil"]}, {"image": "a/../b/c"}, {"num_gpus": "0"}, {"zones": [[1]]}],
 )
 def test_a_record_whose_options_are_none_is_damaged(berg, spec):
     record(berg, "odd", spec=spec)

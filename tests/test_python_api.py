@@ -76,7 +76,7 @@ for wrong in (lambda: berg.run("true", gpus=1), lambda: berg.run("true", num_gpu
     assert ran.returncode == 0, ran.stderr
     said = ran.stdout.splitlines()
     assert (
-        said[0].startswith("TypeError berg.run() has no option 'gpus'. It has: any_zone, ")
+        said[0].startswith("TypeError berg.run() has no option 'gpus'. It has: branch, ")
         and "gpu_type, " in said[0]
     )
     assert said[1].startswith("BergError ") and "mars-east1-a" in said[1]

@@ -250,9 +250,9 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
         each["zone"].rpartition("/")[2] for each in asked["group"]["distributionPolicy"]["zones"]
     ]
     assert zones == ["us-central1-f"]
-    others = json.loads(berg("run", "--dry-run", *wishes, "--any-zone", "true").stdout)["group"][
-        "distributionPolicy"
-    ]
+    others = json.loads(
+        berg("run", "--dry-run", *wishes, "--region", "us-central1", "true").stdout
+    )["group"]["distributionPolicy"]
     zones = [each["zone"].rpartition("/")[2] for each in others["zones"]]
     assert zones[0] == "us-central1-f" and len(zones) > 1, "then the region's others"
     far = berg(
@@ -298,9 +298,7 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
                 "--machine-type",
                 "n2-standard-2",
                 "--image",
-                "debian-12",
-                "--image-project",
-                "debian-cloud",
+                "debian-cloud/debian-12",
             ],
             "",
             "",
@@ -350,7 +348,7 @@ def test_a_right_that_somebody_lacks_is_not_put_on_the_bucket(berg, cloud):
 
 
 def test_a_zone_whose_name_ends_otherwise(berg):
-    wishes = ["-t", "h200", "--spot", "--any-zone", "--zone", "us-central1-ai1a"]
+    wishes = ["-t", "h200", "--spot", "--region", "us-central1", "--zone", "us-central1-ai1a"]
     ran = berg("run", "--dry-run", *wishes, "true")
     assert ran.returncode == 0, ran.stderr
     group = json.loads(ran.stdout)["group"]

@@ -27,8 +27,13 @@ def image() -> None:
 
 
 @image.command()
-@click.option("--from", "source", default="", help="Image or family to begin with.")
-@click.option("--from-project", "source_project", default="", help="Project of that image.")
+@click.option(
+    "--from",
+    "source",
+    default="",
+    metavar="[PROJECT/]IMAGE",
+    help="Image or family to begin with.",
+)
 @click.option("--family", default="", help="Family of the image.  [default: berg-REPO]")
 @click.option(
     "--with",
@@ -58,7 +63,7 @@ def create(as_default: bool, dry_run: bool, additions: tuple[str, ...], **option
     berg image create --from my-image --with openmpi,tmux
     berg image create --with horovod --default
     berg image create --install-script setup.sh --family trainer
-    berg run --image berg-myrepo --image-project my-project "python train.py"
+    berg run --image my-project/berg-myrepo "python train.py"
     """
     settings = config.load_ready()
     from berg.commands import tables
@@ -77,8 +82,8 @@ def create(as_default: bool, dry_run: bool, additions: tuple[str, ...], **option
         config.save(where)
         say(f"Jobs boot the newest image of {made['family']} from now on")
     else:
-        options_of = f"--image {made['family']} --image-project {settings.project}"
-        say(f'\nRun with it:  berg run {options_of} "python train.py"\n')
+        name = f"{settings.project}/{made['family']}"
+        say(f'\nRun with it:  berg run --image {name} "python train.py"\n')
     plain.echo(made["name"])
 
 

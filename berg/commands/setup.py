@@ -29,8 +29,7 @@ def sentence(key: str) -> str:
 @click.option("--region", help=sentence("region"))
 @click.option("--bucket", help=sentence("bucket"))
 @click.option("--service-account", help="Account that machines act as.")
-@click.option("--image", "default_image", help=sentence("default_image"))
-@click.option("--image-project", "default_image_project", help=sentence("default_image_project"))
+@click.option("--image", "default_image", metavar="[PROJECT/]IMAGE", help=sentence("default_image"))
 @click.option(
     "--monitoring/--no-monitoring",
     default=None,
@@ -57,6 +56,9 @@ def init(
         raise click.UsageError(
             f"--local sets up all of the embedded cloud by itself; leave {', '.join(options)} out"
         )
+    project, _, image = (given["default_image"] or "").rpartition("/")
+    if project:
+        given = {**given, "default_image": image, "default_image_project": project}
     from berg.google import owner
 
     settings = load_or_set_aside()

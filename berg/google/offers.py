@@ -43,19 +43,15 @@ def image_gb(config: Config, image: str) -> int:
     )
 
 
-def zones_with(config: Config, shape: Shape, wanted: list[str], others_too: bool) -> list[str]:
+def zones_with(config: Config, shape: Shape, wanted: list[str]) -> list[str]:
     """Return zones to try for a machine: those wanted, or all of the region; raise BergError where
     there is none.
-
-    With `others_too` the region's others come after those wanted.
     """
     kind, name = listed_type(shape)
     offered = zones_that_offer(config, kind, name)
     zones = list(dict.fromkeys(wanted))
-    if others_too or not wanted:
-        region = wanted[0].rpartition("-")[0] if wanted else config.region
-        others = offered - set(wanted)
-        zones += sorted(zone for zone in others if zone.startswith(f"{region}-"))
+    if not wanted:
+        zones = sorted(zone for zone in offered if zone.startswith(f"{config.region}-"))
     missing = [f"zone {zone}" for zone in zones if zone not in offered]
     if not zones:
         missing = [f"region {config.region}"]

@@ -158,7 +158,7 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         config, location = as_its_nodes(config, there), there["location"]
     else:
         zones = [wanted.zone] if wanted.zone else config.zones
-        location = place_of(offers.zones_with(config, shape, zones, False))
+        location = place_of(offers.zones_with(config, shape, zones))
     place, pool = f"{location}/{name}", pool_for(config, shape, wanted)
     kind = f"{wanted.tpu or shape}, spot" if wanted.spot else str(wanted.tpu or shape)
     try:

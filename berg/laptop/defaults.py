@@ -93,8 +93,6 @@ def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, An
     dropped = dropped_keys(given, options.get("install"))
     settings = of_settings(dropped | keys_of_others(options, given, values, dropped), values)
     dropped |= {key for key, variable in VARIABLES.items() if os.environ.get(variable)}
-    if "image" in dropped:
-        dropped.add("image-project")
     used = {key: value for key, value in values.items() if key not in dropped}
     own = config.load()
     filled = {**options, **{KEYS[key]: option_of(KEYS[key], value) for key, value in used.items()}}
@@ -143,6 +141,8 @@ def dropped_keys(given: set[str], install: str | None) -> set[str]:
     for key, name in KEYS.items():
         if name in given | said or given & {*ROWS[name].excludes}:
             dropped.add(key)
+    if "image" in dropped:
+        dropped.add("image-project")
     return dropped - {"env"}
 
 

@@ -50,7 +50,6 @@ class Wanted:
     """What image is to be made; "" and 0 stand for what is usual."""
 
     source: str = ""
-    source_project: str = ""
     family: str = ""
     additions: tuple[str, ...] = ()
     install_script: str = ""
@@ -75,8 +74,9 @@ def plan(config: Config, wanted: Wanted, folder: Path) -> Plan:
             "dashes, beginning with a letter"
         )
     now = datetime.now(timezone.utc)
-    source = wanted.source or config.default_image
-    project = wanted.source_project or (config.project if wanted.source else "")
+    project, _, source = wanted.source.rpartition("/")
+    project = project or (config.project if source else "")
+    source = source or config.default_image
     found = offers.find_image(config, source, project or config.default_image_project)
     config = replace(config, default_image=source)
     config.default_image_project = found.split("/")[1]

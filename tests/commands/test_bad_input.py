@@ -170,7 +170,7 @@ def test_wishes_that_cannot_be(berg, arguments, says):
             ["--image", "no-such-image"],
             ("'no-such-image'", "deeplearning-platform-release", "gcloud compute images"),
         ),
-        (["--image-project", "no-such-project"], ("no-such-project", "gcloud compute images")),
+        (["--image", "no-such-project/some"], ("no-such-project", "gcloud compute images")),
         (["--machine-type", "n9-huge-3"], ("n9-huge-3", "no zone")),
         (["--disk-gb", "20"], ("disk", "50 GB")),
     ],

@@ -92,7 +92,7 @@ def test_plans_and_sweeps_fit(berg):
             berg.repo
             / f"a file with a name of some length, number {i}, which nobody added so far.txt"
         ).write_text("x")
-    options = ("--dry-run", "--spot", "--zone", "us-central1-a", "--any-zone", "--env", "A=1")
+    options = ("--dry-run", "--spot", "--zone", "us-central1-a", "--env", "A=1")
     wide, narrow = (
         berg("run", "-n", "one", *options, COMMAND, COLUMNS=columns).stderr
         for columns in ("", "80")

@@ -28,7 +28,7 @@ from localcloud.machines import sandbox
 LAST_WORDS = (
     "trap 'sleep 6; echo late > $BERG_RESULTS_DIR/late; exit 3' TERM; touch $BERG_RESULTS_DIR/up; "
 )
-DEBIAN = ("--image", "debian-12", "--image-project", "debian-cloud")
+DEBIAN = ("--image", "debian-cloud/debian-12")
 GPU = ("-g", "1", "-t", "t4")  # hosts of machines without one are maintained without a word
 pytestmark = pytest.mark.default_image
 ENDLESS = LAST_WORDS + "echo up; while :; do sleep 0.1; done"
@@ -199,7 +199,7 @@ def test_a_job_of_one_machine_goes_on_after_maintenance(berg):
 def test_machines_take_what_the_worker_needs_from_the_bucket(berg):
     """The default image has no environment for berg, and cannot make one: no venv, no network."""
     run(berg, "plain", "python3 -c 'import click'; ls /root/berg; ls /root/berg/packages")
-    run(berg, "golden", "ls /root/berg", "--image", "golden", "--image-project", "golden-images")
+    run(berg, "golden", "ls /root/berg", "--image", "golden-images/golden")
     for name in ("plain", "golden"):
         wait_for(lambda name=name: berg.state(name)["state"] == "SUCCEEDED", 60)
         assert "Making a python environment" not in berg.log(name)
