@@ -43,9 +43,9 @@ IDENTITY = ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "
 
 NET = {
     "requests": ("requests", 0),
-    "round trips": ("trips", 0),
-    "bytes sent": ("sent", 0),
-    "cloud's CPU, s": ("served", 2),
+    "trips": ("trips", 0),
+    "bytes": ("sent", 0),
+    "served": ("served", 2),
 }
 FAR = 0.03  # seconds to a cloud in another region and back
 
@@ -156,7 +156,7 @@ def table(
     """
     first, rows = next(iter(costs.values())), []
     has_cpu = bool(median(first, "cpu"))
-    header = ["", "wall, s", "range", *(["CPU, s"] if has_cpu else []), "ratio"]
+    header = ["", "wall", "range", *(["CPU"] if has_cpu else []), "ratio"]
     header += list(NET) if net else []
     for name, each in costs.items():
         walls = [cost.wall for cost in each]

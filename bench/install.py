@@ -1,12 +1,8 @@
-"""What the environment of a uv project costs a machine: a cold install, the next job of a sweep, and
-a machine from a golden image.
+"""What a uv project's environment costs: a new machine, the next job of a sweep, a golden image.
 
-The lock names numpy, scipy, pandas, scikit-learn and matplotlib, with all that they need. Machines
-really download them from PyPI, by the network of this computer. Measured are the seconds until the
-command starts: from the boot of a new machine, which downloads uv and runs `uv venv` and
-`uv sync`; for the next job of a sweep on the same machine from the end of the command before; from the
-boot of a machine whose image `berg image create` made of the same repo; and from the boot of a
-new machine that installs nothing, which is what the others need without the environment.
+The lock names numpy, scipy, pandas, scikit-learn and matplotlib, downloaded from PyPI. Seconds until the command
+starts: from a new machine's boot, from the end of the job before, from the boot of an image of
+`berg image create`, and from the boot of a machine that installs nothing.
 """
 
 import json

@@ -107,7 +107,7 @@ def measure(repeats: int) -> list[Result]:
             trips = median(costs[berg], "trips")
             targets = []
             if latency:  # without, who asks what at the same time is chance
-                name = "round trips one after the other"
+                name = "sequential round trips"
                 targets.append(Target(name, trips, 5, "round trips"))
             if gcloud in costs:
                 own = median(costs[berg], "cpu") + trips * latency
@@ -116,7 +116,7 @@ def measure(repeats: int) -> list[Result]:
                     f"Berg takes {median(costs[berg], 'cpu'):.2f} s of CPU, most of it Python's start and imports, "
                     f"and waits {trips * latency:.2f} s for round trips: {least:.2f} x is the limit"
                 )
-                over = Target(f"wall over {gcloud}", ratio(costs, berg, gcloud), limit, why=why)
+                over = Target("wall over gcloud's", ratio(costs, berg, gcloud), limit, why=why)
                 targets.insert(0, over)
             title = f"List, {distance(latency)}"
             found.append(table(title, "gcloud shows only the machines.", costs, targets, net=True))

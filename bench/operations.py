@@ -76,8 +76,8 @@ def measure(repeats: int) -> list[Result]:
     )
     most = 1800 + 360 * FILES + 120 + 360 + 300  # log, results, state, laptop, and what is retried
     targets = [
-        Target("operations of class A of a job that does nothing", quiet[0], 30, "requests"),
-        Target("operations of class A in an hour of the busy job", hour[0], most, "requests"),
+        Target("class A, a job that does nothing", quiet[0], 30, "requests"),
+        Target("class A, an hour of the busy job", hour[0], most, "requests"),
     ]
     return [Result("Operations", note, ["", "class A", "class B", "cost"], rows, targets)]
 

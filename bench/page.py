@@ -137,11 +137,9 @@ def measure(repeats: int) -> list[Result]:
         for name, each in costs.items()
         if "page" in name
     ]
-    targets.append(
-        Target(f"memory that grew while it was opened {OPENED} times more", grown / 1e6, 20, "MB")
-    )
+    targets.append(Target(f"memory growth while opened {OPENED} times", grown / 1e6, 20, "MB"))
     note = "No live machines. Chromium: until all rows are drawn."
-    return [table("Page: 1,000 past jobs", note, costs, targets, net=True)]
+    return [table("Page", note, costs, targets, net=True)]
 
 
 if __name__ == "__main__":

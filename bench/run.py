@@ -70,9 +70,9 @@ make bench CHECK=1                      # compare with this page; fails if ratio
 
 Compared programs run in turn against the [embedded cloud](embedded-cloud.md), which shares the computer's cores.
 With "30 ms away", each of the laptop's requests takes that time, and the first on a connection three times that,
-for its handshakes. Times are in seconds: medians, the range, and the ratio to the first row. CPU is user and system
-time of a program and its children. Round trips are the longest chain of sequential requests; at 0 ms it depends on
-chance.
+for its handshakes. Times are in seconds: medians (wall), their range, and the ratio to the first row. CPU is user and system
+time of a program and its children, served is that of the embedded cloud. Trips are round trips in the longest chain of sequential
+requests; at 0 ms it depends on chance.
 
 {versions}
 """

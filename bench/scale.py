@@ -186,7 +186,7 @@ def measure(repeats: int) -> list[Result]:
     ]
     if GCLOUD in many:
         over = ratio(many, LIST, GCLOUD)
-        targets.append(Target(f"{LIST}: wall over {GCLOUD}", over, 1, why=WHY))
+        targets.append(Target(f"{LIST}: wall over gcloud's", over, 1, why=WHY))
     for name in (LIST, PAGE, KILL):
         grown = median(many[name]) / median(few[name])
         text = f"{name}: wall with {SIZES[1]:,} jobs over {SIZES[0]:,}"

@@ -45,7 +45,7 @@ def measure(repeats: int) -> list[common.Result]:
     costs = rounds(sides, repeats * 4)
     targets = [
         Target(
-            f"{shown} of {name} over {click}", ratio(costs, name, click, what), most, why=WHY_CLICK
+            f"{shown} of {name} over click", ratio(costs, name, click, what), most, why=WHY_CLICK
         )
         for name, most in zip(list(costs)[:3], MOST, strict=True)
         for shown, what in (("wall", "wall"), ("CPU", "cpu"))

@@ -128,7 +128,7 @@ def measure(repeats: int) -> list[Result]:
             [
                 Target("wall", median(third[BERG]), 1.3, "s", WHY),
                 Target(
-                    "round trips one after the other",
+                    "sequential round trips",
                     median(fourth, "trips"),
                     5,
                     "round trips",

@@ -79,7 +79,7 @@ def measure(repeats: int) -> list[Result]:
     libtpu.wait()
     note = "In the worker's process. nvidia-smi and libtpu are stand-ins: the real nvidia-smi's own process is not measured."
     rows = [[what, f"{took:.2f}"] for what, took in costs.items()]
-    targets = [Target(f"CPU of a sample, {what}", took, 1, "ms") for what, took in costs.items()]
+    targets = [Target(what, took, 1, "ms") for what, took in costs.items()]
     found = [Result("CPU of a sample", note, ["", "CPU, ms"], rows, targets)]
     rows, first = [], []
     with Cloud() as cloud:
@@ -97,7 +97,7 @@ def measure(repeats: int) -> list[Result]:
         "file; from 1 MB on only what is new, in two operations of class A. Measured once."
     )
     targets = [
-        Target("operations of class A, the first hour", first[0][0], HOUR + 5, "requests"),
+        Target("class A, the first hour", first[0][0], HOUR + 5, "requests"),
         Target("bytes, the first hour without a GPU", first[0][1], 3_000_000, "bytes"),
     ]
     header = ["a machine", "class A", "requests", "sent", "cost"]

@@ -31,10 +31,11 @@ from localcloud.identity.tokens import Tokens
 from localcloud.machines import sshd
 
 TABLE = os.environ.get("HOSTILE_TABLE")  # the page to write
+REFUSED = "refused: 403"
 BEGIN, END = "<!-- hostile -->\n", "<!-- end of hostile -->"
 # how rows begin -> the head of their table
 ACTORS = {
-    "": "a job with root and its machine's token, or another as named, tries",
+    "": "a job with root and its machine's token tries",
     "in a pod, ": "a job in a pod tries",
     "another user of the bucket, ": "another user of the bucket tries",
     "another user of this computer, ": "another user of this computer tries",
@@ -234,12 +235,21 @@ def rows():
 
 
 def table_of(begin: str, title: str, found: list[tuple[str, str]]) -> str:
-    """Return the table of rows that begin so; "" is the table of all that begin otherwise."""
-    lines = [f"| {title} | result |", "|---|---|"]
+    """Return the table of rows that begin so, after a list of those that Google refused; "" is the
+    table of all that begin otherwise.
+    """
+    refused, lines = [], [f"| {title} | result |", "|---|---|"]
     for tried, became in found:
-        if next((each for each in ACTORS if each and tried.startswith(each)), "") == begin:
-            lines.append(f"| {tried.removeprefix(begin)} | {became} |")
-    return "\n".join(lines) + "\n"
+        if next((each for each in ACTORS if each and tried.startswith(each)), "") != begin:
+            continue
+        text = tried.removeprefix(begin)
+        if became == REFUSED:
+            refused.append(f"- {text}")
+        else:
+            lines.append(f"| {text} | {became} |")
+    if refused:
+        refused = [f"{title[0].upper()}{title[1:]}, and is refused with 403:", "", *refused, ""]
+    return "\n".join(refused + (lines if len(lines) > 2 else [])) + "\n"
 
 
 def submit(berg: Berg, name: str, command: str, *options: str) -> None:

@@ -22,18 +22,23 @@ berg COMMAND --help          # the usual options
 berg COMMAND --help-all      # all of them
 ```
 
-What `--help-all` and `--help` print, without `--help` itself. `berg devbox` and `berg rerun` are shown with the usual options;
-the others are those of `berg run`. `make docs` writes this page from the docstrings in `berg/commands/`.
+What `--help-all` and `--help` print, without `--help` itself. `berg devbox` and `berg rerun` also have the options of `berg run`
+that make sense for them. `make docs` writes this page from the docstrings in `berg/commands/`.
 """
 WIDTH = 100
-LIKE_RUN = ("devbox", "rerun")  # commands whose further options are those of berg run
+LIKE_RUN = ("devbox", "rerun")  # commands whose other options are those of berg run
 HELP = re.compile(r"^ +-h, --help +Show this message and exit\.\n?", re.M)
 
 
 def walk(command: click.Command, name: str, parent: click.Context) -> Iterator[click.Context]:
     """A context for a command, or for each command of a group."""
     context = click.Context(command, info_name=name, parent=parent)
-    context.meta[SHOW_ALL] = name not in LIKE_RUN
+    context.meta[SHOW_ALL] = True
+    if name in LIKE_RUN:
+        known = {option for each in cli.commands["run"].params for option in each.opts}
+        options = (each for each in command.params if not known & {*each.opts})
+        command = click.Command(name, help=command.help, params=[*options])
+        context = click.Context(command, info_name=name, parent=parent)
     if not isinstance(command, click.Group):
         yield context
         return
