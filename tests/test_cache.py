@@ -76,7 +76,7 @@ class Nginx:
         return requests.get(f"{self.url}/{path}", headers=headers, timeout=60)
 
     def counted(self) -> cache.Status:
-        """What `berg cache status` would say."""
+        """What `berg cluster cache` would say."""
         script = cache.COUNT.replace("/cache/", f"{self.folder}/")
         status = cache.Status("", "", "", "", 0)
         cache.count(
@@ -270,12 +270,12 @@ def kube(cloud, tmp_path_factory):
 
 
 def deploy(berg, *options: str) -> None:
-    made = berg("cache", "deploy", "cached", *options)
+    made = berg("cluster", "cache", "cached", *options)
     assert made.returncode == 0, made.stderr
 
 
 def status(berg) -> dict:
-    shown = berg("cache", "status", "cached", "--json")
+    shown = berg("cluster", "cache", "cached", "--json")
     assert shown.returncode == 0, shown.stderr
     return json.loads(shown.stdout)
 
@@ -303,15 +303,15 @@ print("sum", hashlib.md5(session.get(url).content).hexdigest())
 @pytest.mark.slow
 def test_from_deploy_to_delete(berg, kube, cloud):
     assert (
-        "has no dataset cache. Make it: berg cache deploy cached"
-        in berg("cache", "status", "cached").stderr
+        "has no dataset cache. Make it: berg cluster cache cached --size 200"
+        in berg("cluster", "cache", "cached").stderr
     )
     deploy(berg, "--size", "10")
     nodes = lambda: [name for name in cloud.instances() if name.startswith("gke-cached-cache-")]
     (pod,) = cache_pods(kube)
     assert pod["spec"]["nodeName"] == nodes()[0]
     assert pod["spec"]["containers"][0]["resources"]["requests"] == {"ephemeral-storage": "18Gi"}
-    shown = berg("cache", "status", "cached")
+    shown = berg("cluster", "cache", "cached")
     assert (
         "READY" in shown.stdout and "0 B of 10 GB" in shown.stdout and "nothing yet" in shown.stdout
     )
@@ -332,13 +332,13 @@ def test_from_deploy_to_delete(berg, kube, cloud):
     now = status(berg)
     assert (now["slices"], now["hits"], now["hit_rate"]) == (8, 6, 0.75)
     assert now["fetched_bytes"] == len(content) and now["hit_bytes"] == 3 * len(content)
-    assert "Hits      75.0%: 50.3 MB" in berg("cache", "status", "cached").stdout
+    assert "Hits      75.0%: 50.3 MB" in berg("cluster", "cache", "cached").stdout
 
-    most = berg("cache", "deploy", "cached", "--size", "11")
+    most = berg("cluster", "cache", "cached", "--size", "11")
     assert most.returncode == 1 and "--size 11 does not fit the cache's node" in most.stderr, (
         most.stderr
     )
-    assert "Give --size 10, or begin anew: berg cache delete cached" in most.stderr
+    assert "Give --size 10, or begin anew: berg cluster cache cached --delete" in most.stderr
     grown = berg("cluster", "resize", "cached", "--max-nodes", "3")
     assert "Changed the pool n1-standard-4 of cached" in grown.stderr, (
         "the cache's pool is none for jobs"
@@ -356,29 +356,29 @@ def test_from_deploy_to_delete(berg, kube, cloud):
         lambda: kube.get("pods", "hog")["status"].get("phase") == "Running",
         what="another who takes its disk",
     )
-    full = berg("cache", "deploy", "cached", "--size", "10")
+    full = berg("cluster", "cache", "cached", "--size", "10")
     assert full.returncode == 1 and "does not fit the disk of its node" in full.stderr, full.stderr
     kube.call("DELETE", "/api/v1/namespaces/default/pods/hog", gracePeriodSeconds=0)
     assert "and its dataset cache. Delete it" in berg("reap", "-y").stderr
 
-    assert berg("cache", "delete", "cached", stdin="n\n").returncode == 130
-    gone = berg("cache", "delete", "cached", "-y")
+    assert berg("cluster", "cache", "cached", "--delete", stdin="n\n").returncode == 130
+    gone = berg("cluster", "cache", "cached", "--delete", "-y")
     assert gone.returncode == 0, gone.stderr
     wait_for(lambda: not nodes(), what="the end of its node")
     for kind in ("pods", "services", "deployments", "configmaps"):
         assert not kube.get(kind, labelSelector="app=berg-cache")["items"], kind
-    assert "has no dataset cache" in berg("cache", "delete", "cached", "-y").stderr
+    assert "has no dataset cache" in berg("cluster", "cache", "cached", "--delete", "-y").stderr
     assert "BERG_CACHE_URL" not in run(berg, "--dry-run", "true").stdout
 
 
 def test_what_cannot_be_is_said_in_a_sentence(berg, kube, cloud):
     for words, told in {
-        ("deploy", "nosuch"): "there is no cluster 'nosuch'",
-        ("deploy", "cached", "--size", "0"): "--size 0 is not possible: give 1 to 50000 GB",
-        ("deploy", "cached", "--size", "99999"): "--size 99999 is not possible",
-        ("delete", "cached", "-y"): "the cluster cached has no dataset cache",
+        ("nosuch", "--size", "9"): "there is no cluster 'nosuch'",
+        ("cached", "--size", "0"): "--size 0 is not possible: give 1 to 50000 GB",
+        ("cached", "--size", "99999"): "--size 99999 is not possible",
+        ("cached", "--delete", "-y"): "the cluster cached has no dataset cache",
     }.items():
-        done = berg("cache", *words)
+        done = berg("cluster", "cache", *words)
         assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr, (
             done.stderr
         )
@@ -388,7 +388,7 @@ def test_what_cannot_be_is_said_in_a_sentence(berg, kube, cloud):
 @pytest.mark.slow
 def test_a_cache_that_does_not_come_says_why_and_can_be_interrupted(berg, kube, cloud):
     cloud.call("POST", "/_berg/clusters/cached/images", {"image": "nginx"})
-    process = berg.start("cache", "deploy", "cached", "--size", "5")
+    process = berg.start("cluster", "cache", "cached", "--size", "5")
     wait_for(
         lambda: cache_pods(kube) and "image" in json.dumps(status(berg)["state"]),
         60,
@@ -400,12 +400,12 @@ def test_a_cache_that_does_not_come_says_why_and_can_be_interrupted(berg, kube, 
     assert process.returncode == 130
     assert "Its image nginx:" in said and "cannot be pulled" in said
     assert (
-        "Go on:      berg cache deploy cached --size 5" in said
-        and "berg cache delete cached" in said
+        "Go on:      berg cluster cache cached --size 5" in said
+        and "berg cluster cache cached --delete" in said
     )
     cloud.call("POST", "/_berg/clusters/cached/images", {"image": "nginx", "on": False})
     deploy(berg, "--size", "5")
-    assert berg("cache", "delete", "cached", "-y").returncode == 0
+    assert berg("cluster", "cache", "cached", "--delete", "-y").returncode == 0
 
 
 @pytest.mark.slow

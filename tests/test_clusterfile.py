@@ -79,7 +79,7 @@ def test_what_is_printed_can_be_made_again(berg, cloud, tmp_path):
     for each in (file, str(tmp_path / "printed.toml")):
         made = berg("cluster", "create", "-f", each)
         assert made.returncode == 0 and made.stdout == "us-central1-a/again\n", made.stderr
-        shown = berg("cluster", "show", "again", "--toml")
+        shown = berg("cluster", "status", "again", "--toml")
         assert shown.returncode == 0, shown.stderr
         printed.append(shown.stdout)
         (tmp_path / "printed.toml").write_text(shown.stdout)

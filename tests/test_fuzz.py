@@ -192,7 +192,7 @@ COMMANDS = [
     ["ssh", "lr/0", "--dry-run"],
     ["stop", "--now", "one"],
     ["profile", "lr/0"],
-    ["cache", "status", "train"],
+    ["cluster", "cache", "train"],
     ["rerun", "lr/0", "--dry-run"],
     ["rerun", "@", "--dry-run", "--spot"],
     ["run", "--resume", "lr/0", "--dry-run"],

@@ -163,7 +163,9 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
             "kind": "Config",
         }
         file.write_text(json.dumps({"apiVersion": "v1", **others}))
-        assert berg("cluster", "credentials", "gke-dist", KUBECONFIG=str(file)).returncode == 0
+        assert (
+            berg("cluster", "status", "gke-dist", "--kubectl", KUBECONFIG=str(file)).returncode == 0
+        )
         assert "mine" in file.read_text()
         environment = berg.environment(KUBECONFIG=str(file))
         asked = subprocess.run(
@@ -807,7 +809,7 @@ def test_what_a_cluster_cannot_do_is_said_in_a_sentence(berg, kube, words, says)
         (["status", "nosuch"], "there is no cluster 'nosuch'"),
         (["status", "us-central1-a/nosuch"], "berg cluster create nosuch --zone us-central1-a;"),
         (["delete", "nosuch", "-y"], "there is no cluster 'nosuch'"),
-        (["credentials", "nosuch"], "there is no cluster 'nosuch'"),
+        (["status", "nosuch", "--kubectl"], "there is no cluster 'nosuch'"),
     ],
 )
 def test_clusters_that_cannot_be_are_refused_in_a_sentence(berg, words, says):
@@ -853,7 +855,7 @@ def test_a_cluster_that_is_not_bergs_is_left_alone(berg, cloud, kube):
 def test_a_kubeconfig_that_is_broken_stays_as_it_is(berg, kube, tmp_path):
     file = tmp_path / "kubeconfig"
     file.write_text("{ broken")
-    done = berg("cluster", "credentials", "pods", KUBECONFIG=str(file))
+    done = berg("cluster", "status", "pods", "--kubectl", KUBECONFIG=str(file))
     assert done.returncode == 1 and str(file) in done.stderr
     assert file.read_text() == "{ broken"
 

@@ -1,15 +1,17 @@
-"""The commands for clusters: create, list, status, resize, credentials, admit, delete; for programs
+"""The commands for clusters: create, list, status, resize, admit, cache, delete; for programs
 token, exec.
 """
 
 import json
+import shutil
 import sys
 from dataclasses import asdict
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import config, plain
+from berg import BergError, config, plain
 from berg.commands.terminal import (
     Duration,
     complete_types,
@@ -75,13 +77,14 @@ def create(name: str | None, file: str | None, **options: Any) -> None:
     """Make the cluster NAME, or add a pool of other nodes to it.
 
     It has one small node for itself, and nodes for jobs only while jobs need them. Google installs
-    the GPUs' drivers. After an interruption the same command goes on.
+    the GPUs' drivers. After an interruption the same command continues. If kubectl is installed, it
+    learns the cluster.
 
     \b
     berg cluster create gke-dist --num-nodes 2 --machine-type n1-standard-4 -t t4 -g 2
     berg cluster create gke-dist -t t4 -g 2 --spot
     berg cluster create gke-dist --tpu v5e-4x4 --spot
-    berg cluster create -f cluster.toml              # what berg cluster show gke-dist --toml prints
+    berg cluster create -f cluster.toml       # what berg cluster status gke-dist --toml prints
     """
     if (name is None) == (file is None):
         raise click.UsageError("give a name, or --file with one in it")
@@ -95,8 +98,12 @@ def create(name: str | None, file: str | None, **options: Any) -> None:
         name, wanted = clusterfile.read(file)
     for each in wanted:
         place = clusters.create(settings, name or "", each, say)
+    if shutil.which("kubectl"):
+        try:
+            say(f"kubectl's context is now {clusters.credentials(settings, name or '')}")
+        except BergError as error:
+            say(error.message)
     say(f'\nRun a job:  berg run --cluster {name} "python train.py"')
-    say(f"kubectl:    berg cluster credentials {name}")
     say(f"Delete it:  berg cluster delete {name}\n")
     plain.echo(place)
 
@@ -139,18 +146,30 @@ def list_(as_json: bool) -> None:
 
 @cluster.command()
 @click.argument("name")
+@click.option("--toml", is_flag=True, help="Print the file that makes it: berg cluster create -f.")
+@click.option("--kubectl", is_flag=True, help="Add the cluster to kubectl's configuration.")
 @json_option
-def status(name: str, as_json: bool) -> None:
+def status(name: str, toml: bool, kubectl: bool, as_json: bool) -> None:
     """Show a cluster's nodes, its GPUs with their drivers, and what the pods of jobs wait for.
 
     \b
     berg cluster status train
+    berg cluster status train --toml >cluster.toml
+    berg cluster status train --kubectl && kubectl get pods
     """
+    if toml + kubectl + as_json > 1:
+        raise click.UsageError("give one of --toml, --kubectl and --json")
     settings = config.load_ready()
     from berg.commands import costs, tables
     from berg.google import container
-    from berg.laptop import clusters
+    from berg.laptop import clusterfile, clusters
 
+    if kubectl:
+        say(f"kubectl's context is now {clusters.credentials(settings, name)}")
+        return
+    if toml:
+        plain.echo(clusterfile.text(container.find(settings, name)), nl=False)
+        return
     found = clusters.status(settings, container.find(settings, name))
     if as_json:
         plain.echo(json.dumps(asdict(found), indent=2))
@@ -158,24 +177,6 @@ def status(name: str, as_json: bool) -> None:
     plain.echo(tables.cluster(found, costs.cluster(settings, found)))
     if any(pool["gpus"] for pool in found.pools):
         plain.echo(f"\n{drivers(found)}")
-
-
-@cluster.command()
-@click.argument("name")
-@click.option("--toml", is_flag=True, help="As TOML, which is the only form.")
-def show(name: str, toml: bool) -> None:
-    """Print how a cluster was made, as a file that berg cluster create -f makes again.
-
-    \b
-    berg cluster show train --toml >cluster.toml
-    berg cluster delete train
-    berg cluster create -f cluster.toml
-    """
-    settings = config.load_ready()
-    from berg.google import container
-    from berg.laptop import clusterfile
-
-    plain.echo(clusterfile.text(container.find(settings, name)), nl=False)
 
 
 def drivers(found: "Status") -> str:
@@ -222,21 +223,6 @@ def resize(
 
 @cluster.command()
 @click.argument("name")
-def credentials(name: str) -> None:
-    """Let kubectl know the cluster NAME, beside those that it knows.
-
-    \b
-    berg cluster credentials train
-    kubectl get pods
-    """
-    settings = config.load_ready()
-    from berg.laptop import clusters
-
-    say(f"kubectl's context is now {clusters.credentials(settings, name)}")
-
-
-@cluster.command()
-@click.argument("name")
 @click.argument("user")
 def admit(name: str, user: str) -> None:
     """Give the pods of USER a namespace of their own in the cluster NAME.
@@ -276,6 +262,60 @@ def delete(name: str, yes: bool) -> None:
         click.confirm("Delete it for good?", abort=True, err=True)
     clusters.delete(settings, name, say)
     say(f"Deleted the cluster {name}")
+
+
+@cluster.command()
+@click.argument("name")
+@click.option("--size", type=int, metavar="GB", help="Create it, or change its size.")
+@click.option("--delete", "is_to_go", is_flag=True, help="Delete it with its node.")
+@yes_option
+@json_option
+def cache(name: str, size: int | None, is_to_go: bool, yes: bool, as_json: bool) -> None:
+    """Show, create or delete the dataset cache of the cluster NAME.
+
+    The cache is NGINX on its own node, which costs money until it is deleted. Jobs that start after
+    that find it in BERG_CACHE_URL: $BERG_CACHE_URL/BUCKET/OBJECT is what
+    https://storage.googleapis.com/BUCKET/OBJECT is, with the same token. It serves only what Cloud
+    Storage lets the job read. A new size empties it. Jobs must be able to continue from the bucket
+    when it is deleted; the bucket keeps everything.
+
+    \b
+    berg cluster cache train --size 200       # GB
+    berg cluster cache train                  # hit rate, contents
+    berg cluster cache train --delete
+    """
+    if (size is not None) + is_to_go + as_json > 1:
+        raise click.UsageError("give one of --size, --delete and --json")
+    settings = config.load_ready()
+    from berg.commands import tables
+    from berg.laptop import cache as caches
+
+    if is_to_go:
+        if not yes:
+            question = f"Delete the dataset cache of {name}, and its node?"
+            click.confirm(question, abort=True, err=True)
+        caches.delete(settings, name, say)
+        say(f"Deleted the dataset cache of {name}")
+    elif size is not None:
+        caches.deploy(settings, name, size, say)
+        say(f"The dataset cache of {name} is ready. Hits: berg cluster cache {name}")
+        say(f"It costs money until:  berg cluster cache {name} --delete")
+    elif as_json:
+        found = caches.status(settings, name)
+        about = asdict(found)
+        about["since_at"] = moment(about.pop("since"))
+        plain.echo(json.dumps({**about, "hit_rate": found.hit_rate}, indent=2))
+    else:
+        plain.echo(tables.cache(caches.status(settings, name)))
+
+
+def moment(seconds: float) -> str:
+    """Return seconds since 1970 as a timestamp; "" for 0, which has not come."""
+    from berg import job
+
+    if not seconds:
+        return ""
+    return job.timestamp(datetime.fromtimestamp(seconds, timezone.utc))
 
 
 @cluster.command(hidden=True)

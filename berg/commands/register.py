@@ -44,7 +44,6 @@ SECTIONS = {
     "Data": {
         "fetch": ("results", "Bring results to this computer; only what changed."),
         "data": ("data", "Keep data sets in the bucket, for jobs to take along."),
-        "cache": ("cache", "Keep data sets near the pods of a cluster."),
     },
     "Watching": {
         "log": ("results", "Print the whole log of a job, also after its machine is gone."),

@@ -73,7 +73,8 @@ def deploy(config: Config, name: str, size: int, say: Say) -> None:
         raise BergError(
             f"--size {size} does not fit the cache's node: its disk has "
             f"{pool['config']['diskSizeGb']} GB, which leave "
-            f"{most} GB to the cache. Give --size {most}, or begin anew: berg cache delete {name}"
+            f"{most} GB to the cache. Give --size {most}, or begin anew: "
+            f"berg cluster cache {name} --delete"
         )
     try:
         if not pool:
@@ -91,8 +92,8 @@ def deploy(config: Config, name: str, size: int, say: Say) -> None:
     except BaseException as error:
         say(f"\nThe dataset cache of {name} is not complete, and what there is of it costs money.")
         say(
-            f"Go on:      berg cache deploy {name} --size {size}\nDelete it:  berg cache delete "
-            f"{name}"
+            f"Go on:      berg cluster cache {name} --size {size}\n"
+            f"Delete it:  berg cluster cache {name} --delete"
         )
         if isinstance(error, api.OperationFailed):
             raise BergError(error.message) from None
@@ -253,7 +254,7 @@ def wait(config: Config, server: k8s.Server, name: str, say: Say) -> None:
         why = why_not(config, server)
         if why.startswith(NO_ROOM):
             raise BergError(
-                f"{why}. Give a smaller --size, or begin anew: berg cache delete {name}"
+                f"{why}. Give a smaller --size, or begin anew: berg cluster cache {name} --delete"
             )
         if time.monotonic() > end:
             raise BergError(
@@ -285,7 +286,9 @@ def delete(config: Config, name: str, say: Say) -> None:
 
 
 def missing(name: str) -> BergError:
-    return BergError(f"the cluster {name} has no dataset cache. Make it: berg cache deploy {name}")
+    return BergError(
+        f"the cluster {name} has no dataset cache. Make it: berg cluster cache {name} --size 200"
+    )
 
 
 @dataclass
