@@ -6,11 +6,11 @@ The bucket is in memory, and Compute Engine has nothing, so that hundreds of com
 """
 
 import copy
-import http.client
 import json
 import os
 import re
 import threading
+from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -315,7 +315,7 @@ def site(world):
 
 
 def look(site: Any, address: str) -> None:
-    line = http.client.HTTPConnection("127.0.0.1", site.server_port, timeout=20)
+    line = HTTPConnection("127.0.0.1", site.server_port, timeout=20)
     line.request("GET", site.root + address.removeprefix("/"))
     answer = line.getresponse()
     text = answer.read().decode()
