@@ -22,12 +22,14 @@ berg COMMAND --help          # the usual options
 berg COMMAND --help-all      # all of them
 ```
 
-What `--help-all` and `--help` print, without `--help` itself. `berg devbox` and `berg rerun` also have the options of `berg run`
+What `--help-all` and `--help` print, without `--help` itself and `--json`, which commands that print data have
+([json.md](json.md)). `berg devbox` and `berg rerun` also have the options of `berg run`
 that make sense for them. `make docs` writes this page from the docstrings in `berg/commands/`.
 """
 WIDTH = 100
 LIKE_RUN = ("devbox", "rerun")  # commands whose other options are those of berg run
-HELP = re.compile(r"^ +-h, --help +Show this message and exit\.\n?", re.M)
+# options that the head of the page explains
+COMMON = re.compile(r"^ +(-h, --help +Show this message and exit|--json +Print JSON)\.\n?", re.M)
 
 
 def walk(command: click.Command, name: str, parent: click.Context) -> Iterator[click.Context]:
@@ -53,8 +55,10 @@ def page() -> str:
         parts.append(f"## {heading}\n")
         for name in names:
             for each in walk(cli.commands[name], name, root):
-                text = HELP.sub("", each.get_help()).removesuffix("Options:\n").rstrip()
-                parts.append(f"### {each.command_path}\n\n```text\n{text}\n```\n")
+                usage = " ".join([each.command_path, *each.command.collect_usage_pieces(each)])
+                _, _, text = each.get_help().partition("\n\n")  # without the line of the usage
+                text = COMMON.sub("", text).removesuffix("Options:\n").rstrip()
+                parts.append(f"### {usage}\n\n```text\n{text}\n```\n")
     return "\n".join(parts)
 
 
