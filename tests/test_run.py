@@ -154,7 +154,7 @@ def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
         re.search(r"^one +tester +SUCCEEDED .* sweep1/one +0$", table, re.M)
         and f"$ {command}" in table
     )
-    gone = berg("ip", "one")
+    gone = berg("show", "one", "--ip")
     assert gone.returncode == 1 and "one has no machine any more (SUCCEEDED)" in gone.stderr
     over = berg("kill", "one")
     assert over.returncode == 0 and "SUCCEEDED" in over.stderr
@@ -387,9 +387,8 @@ def test_a_running_job_is_seen_and_ends_in_time(berg):
 
     (listed,) = json.loads(berg("list", "--json").stdout)
     assert (listed["state"], listed["machine_status"]) == ("RUNNING", "RUNNING")
-    assert berg("ip", "live").stdout == listed["external_ip"] + "\n"
     assert berg("show", "live", "--ip").stdout == listed["external_ip"] + "\n"
-    assert berg("ip", "live", "--internal").stdout == listed["internal_ip"] + "\n"
+    assert berg("show", "live", "--ip").stdout == listed["external_ip"] + "\n"
     assert "now " in berg("log", "live").stdout
     stopped.send_signal(signal.SIGINT)
     assert stopped.wait(10) == 130, "Ctrl-C ends the following, not the job"

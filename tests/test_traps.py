@@ -82,8 +82,6 @@ ARGUMENTS = {
     "local status": [],
     "local stop": [],
     "local reset": ["-y"],
-    "ip": ["nosuch"],
-    "tpus": [],
 }
 SERVES = ("page", "tensorboard")  # until they are interrupted
 

@@ -80,21 +80,8 @@ def show_sweep(settings: config.Config, name: str, as_json: bool) -> None:
         plain.echo(describe_sweep(name, rows))
 
 
-@click.command(hidden=True)
-@name_argument()
-@click.option("--internal", is_flag=True, help="The address inside of the network.")
-def ip(name: str, internal: bool) -> None:
-    """Print the address of a machine; the same as `berg show --ip`.
-
-    \b
-    ping $(berg ip digits-1121-0930-x7k)
-    """
-    settings, name = ready(name)
-    plain.echo(address_of(settings, name, internal))
-
-
-def address_of(settings: config.Config, name: str, internal: bool = False) -> str:
-    """Return the address of a job's machine, the external one if it has one and unless `internal`;
+def address_of(settings: config.Config, name: str) -> str:
+    """Return the address of a job's machine, the external one if it has one;
     raises BergError where there is none.
     """
     from berg.laptop import jobs
@@ -103,7 +90,7 @@ def address_of(settings: config.Config, name: str, internal: bool = False) -> st
     if not found.machine:
         raise BergError(f"{name} has no machine any more ({found.status})")
     address = found.machine.internal_ip
-    if found.machine.external_ip and not internal:
+    if found.machine.external_ip:
         address = found.machine.external_ip
     if not address:
         raise BergError(
@@ -412,4 +399,4 @@ def describe_comparison(found: "Comparison", stat: bool) -> str:
     return "\n\n".join([*parts, code])
 
 
-COMMANDS = (show, ip, rm, rerun, diff)
+COMMANDS = (show, rm, rerun, diff)

@@ -67,15 +67,12 @@ SECTIONS = {
         "local": ("setup", "Look after the embedded cloud on this computer."),
     },
 }
-HIDDEN = {"ip": "records", "tpus": "setup"}  # names that commands had once -> module
 
 
 class Commands(Mapping[str, click.Command]):
     """All commands by name, each imported when it is looked up."""
 
-    modules = {
-        name: module for each in SECTIONS.values() for name, (module, _) in each.items()
-    } | HIDDEN
+    modules = {name: module for each in SECTIONS.values() for name, (module, _) in each.items()}
 
     def __getitem__(self, name: str) -> click.Command:
         """Return a command; raises KeyError if there is none of this name."""

@@ -204,17 +204,6 @@ def gpus(everywhere: bool, tpu: bool, as_json: bool) -> None:
     say(f"\n{about}")
 
 
-@click.command(hidden=True)
-@json_option
-def tpus(as_json: bool) -> None:
-    """Show TPU families, as `berg gpus --tpu` does.
-
-    \b
-    berg tpus
-    """
-    show_tpus(config.load_ready(), as_json)
-
-
 def show_tpus(settings: config.Config, as_json: bool) -> None:
     from berg.commands import costs
     from berg.google import offers, prices
@@ -485,4 +474,4 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     say("Deleted.")
 
 
-COMMANDS = (init, doctor, gpus, tpus, config_group, local, reap)
+COMMANDS = (init, doctor, gpus, config_group, local, reap)

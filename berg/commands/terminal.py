@@ -17,7 +17,7 @@ from berg.spec import shown
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 # Commands whose NAME must have a machine.
-NEED_A_MACHINE = ("ssh", "open", "sync", "ip", "kill", "stop", "start")
+NEED_A_MACHINE = ("ssh", "open", "sync", "kill", "stop", "start")
 QUOTE = 'Quote the command, as in: berg run "python train.py --lr=3" (or put it last, after --)'
 
 

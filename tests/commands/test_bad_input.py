@@ -192,7 +192,7 @@ def test_a_name_that_is_taken(berg):
 
 
 def test_names_that_do_not_exist(berg):
-    for command in ("tail", "log", "kill", "ip"):
+    for command in ("tail", "log", "kill"):
         refused(berg, command, "nobody", says=("no job or machine 'nobody'", "berg list"))
     refused(berg, "fetch", "nobody", says=("berg_results/nobody", "berg list"))
     refused(berg, "fetch", "../nobody", says=("'../nobody'",))

@@ -234,7 +234,13 @@ def test_rm_takes_sweeps_whole_and_patterns(berg):
 
 
 def test_the_latest_job_is_mine_and_newest(berg):
-    for command in (("show", "@"), ("tail", "-"), ("rm", "@", "-y"), ("kill", "@"), ("ip", "@")):
+    for command in (
+        ("show", "@"),
+        ("tail", "-"),
+        ("rm", "@", "-y"),
+        ("kill", "@"),
+        ("show", "@", "--ip"),
+    ):
         refused = berg(*command)
         assert (
             refused.returncode == 1 and "your latest job, and you have none yet" in refused.stderr

@@ -112,10 +112,10 @@ def test_plans_and_sweeps_fit(berg):
 
 
 def test_tpus_fit_and_name_zones_once(berg):
-    narrow = berg("tpus", COLUMNS="80").stdout
+    narrow = berg("gpus", "--tpu", COLUMNS="80").stdout
     fits(narrow)
     assert narrow.count("southamerica-west1-a") == 1 and narrow.count("as above") > 10
-    assert "as above" not in berg("tpus").stdout
+    assert "as above" not in berg("gpus", "--tpu").stdout
 
 
 def test_a_terminal_says_itself_how_wide_it_is(berg):

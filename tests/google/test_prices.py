@@ -177,7 +177,7 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
         assert {each["usd_per_hour"] for each in json.loads(berg("gpus", "--json").stdout)} == {
             None
         }
-        assert berg("tpus").returncode == 0
+        assert berg("gpus", "--tpu").returncode == 0
     shown = berg("gpus")
     today = time.strftime("%Y-%m-%d", time.gmtime())
     assert f"List prices in us-central1 of {today}, without disks and traffic" in shown.stderr
@@ -196,11 +196,11 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     assert f"; at most ${30 * (3.67388 + disks / 2):,.0f} in 30 machine-hours" in shown
     unknown = berg("run", "--dry-run", "-t", "p4", "--image", accelerators.OLD_IMAGE, "true").stderr
     assert "Price     unknown in us-central1\n" in unknown
-    chips = berg("tpus", BERG_REGION="us-east5").stderr
+    chips = berg("gpus", "--tpu", BERG_REGION="us-east5").stderr
     assert "$/h a chip, on demand and Spot: v6e 2.70, 1.40; v5p ?, ?; tpu7x ?, ?." in chips
     rows = {
         each["tpu"]: each
-        for each in json.loads(berg("tpus", "--json", BERG_REGION="us-east5").stdout)
+        for each in json.loads(berg("gpus", "--tpu", "--json", BERG_REGION="us-east5").stdout)
     }
     assert (
         rows["v6e-2x4"]["usd_per_hour"] == pytest.approx(8 * 2.70)
