@@ -553,10 +553,10 @@ def test_the_include_goes_before_everything_and_a_linked_file_stays_linked(at_ho
 def test_where_nobody_can_ssh_the_status_says_why():
     """`berg local status` shows the limits that are found when the cloud starts."""
     plain = " ".join(describe(machines.Sandbox(machines.PLAIN), "")["limits"])
-    assert "Nobody can ssh into machines here: that takes namespaces" in plain
+    assert "ssh into machines does not work here: that takes namespaces" in plain
     for user in (False, True):
         here = " ".join(describe(machines.Sandbox(machines.OVERLAY, user), "")["limits"])
-        assert ("Nobody can ssh" in here) == bool(sshd.obstacle(user))
+        assert ("ssh into machines does not work" in here) == bool(sshd.obstacle(user))
         assert sshd.obstacle(user) in here
 
 

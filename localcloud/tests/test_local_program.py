@@ -181,6 +181,19 @@ def test_what_the_fixture_gives(tmp_path):
     assert "2 passed" in done.stdout, done.stdout
 
 
+def test_the_example_of_the_readme_passes(tmp_path):
+    page = (ROOT / "README.md").read_text()
+    (tmp_path / "test_example.py").write_text(page.split("```python\n")[1].partition("```")[0])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *FIXTURE, "test_example.py"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    assert "1 passed" in done.stdout, done.stdout
+
+
 def test_every_control_route_is_documented():
     """By its last word, which the page has in backticks."""
     source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))

@@ -45,9 +45,7 @@ class Call:
     late_fault: Fault | None = None
 
     async def named(self, name: str) -> None:
-        """Suffer a fault that is meant for an object whose name stands in the body, not in the
-        path.
-        """
+        """Apply a fault for an object whose name is in the body instead of the path."""
         fault = self.request.app[CLOUD].faults.take(self.method, f"name={name}", named=True)
         if fault and not fault.after_handler:
             await suffer(fault, self.request)

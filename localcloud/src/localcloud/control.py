@@ -183,7 +183,7 @@ def disk_bytes(folder: Path) -> int:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a server holds the folder's lock; a process id alone could be somebody else's by now."""
+    """Whether a server holds the folder's lock: its process id may be reused by another process."""
     try:
         file = (folder / "server.lock").open()
     except OSError:

@@ -47,7 +47,7 @@ WITH_REASONS = (
     "/download/",
     "/resumable/",
 )
-# Beside their base paths, uploads and downloads of objects have prefixes of their own.
+# Uploads and downloads of objects also have prefixes of their own.
 STORAGE_PREFIXES = ("/download/storage/v1/", "/upload/storage/v1/", "/resumable/upload/storage/v1/")
 UNKNOWN = "unknown"  # method id in the log and for faults, of requests that match nothing
 HANDLERS: web.AppKey[dict] = web.AppKey("handlers")
@@ -286,7 +286,7 @@ def owner_of(
     headers: Any,
     upload_id: str | None,
 ) -> Owner:
-    """Return who asks; raise Google's 401 for nobody, but where a bucket is open to everybody."""
+    """Return the caller; raise Google's 401 without one, unless the bucket is public."""
     if "Authorization" not in headers and upload_id:
         return Owner("")  # the URI of an upload session is a credential itself, as documented
     if "Authorization" not in headers and permissions.is_public(cloud, method, path_values):

@@ -27,7 +27,7 @@ class Link:
     """The way to one cloud; what it has been told in `POST /_berg/settings`."""
 
     latency: float = 0.0  # seconds to the cloud and back
-    # The same for whoever is not the laptop, as machines in another region; None: `latency`.
+    # The same for callers other than the laptop, as if they were in another region; None: `latency`.
     machine_latency: float | None = None
     bandwidth: float = 0.0  # bytes a second in each direction; 0: as many as there are
     free_at: dict[str, float] = field(default_factory=dict)  # by direction; time.monotonic()

@@ -5,7 +5,7 @@ Not covered: Google's HTML error pages (unknown hosts, overload) and localised m
 
 from typing import Any
 
-# The gRPC code that Google puts beside the HTTP status; see google/rpc/code.proto.
+# The gRPC code that Google adds to the HTTP status; see google/rpc/code.proto.
 STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",

@@ -16,7 +16,7 @@ from localcloud.errors import ApiError
 LOG_LENGTH = 5000
 EFFECTS = ("status", "delay", "together", "reset", "operation_error")
 MEETING = 30.0  # seconds for which a request waits for the others that it is to meet
-# What Google writes beside the statuses that tests ask for most.
+# Google's reasons for the statuses that tests use most.
 REASONS = {
     401: "authError",
     403: "forbidden",
@@ -46,7 +46,7 @@ class Fault:
     reason: str | None = None
     message: str | None = None
     delay: float = 0
-    together: int = 0  # requests that wait for each other, and then go on at once
+    together: int = 0  # requests that wait for each other, and are then released together
     reset: bool = False
     after_handler: bool = False  # do the work, then lose the answer
     operation_error: dict | None = None
@@ -72,7 +72,7 @@ class Fault:
         return True
 
     async def meet(self) -> None:
-        """Wait until all of the requests are here that are to go on at once."""
+        """Wait until all of the requests that are released together have arrived."""
         self.here += 1
         if self.here == self.together:
             self.all_here.set()
@@ -80,7 +80,7 @@ class Fault:
             await asyncio.wait_for(self.all_here.wait(), MEETING)
 
     def error(self) -> ApiError:
-        """The error that a fault with a status stands for."""
+        """The error of a fault with a status."""
         status = self.status or 500
         reason = self.reason or REASONS.get(status, "backendError")
         return ApiError(status, reason, self.message or f"Injected fault: {reason}")

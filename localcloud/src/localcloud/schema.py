@@ -28,7 +28,7 @@ INT_RANGES = {
     "int64": (-(2**63), 2**63 - 1),
     "uint64": (0, 2**64 - 1),
 }
-# Accepted with every method beside those of the document ("parameters" at its top).
+# Accepted with every method in addition to those of the document ("parameters" at its top).
 SCOPE = re.compile(rb'"(https://[^"\s]+)": \{\s*"description"')
 SCOPES_END = 16 << 10  # bytes of a document in which its scopes stand
 # Scopes of APIs that have no document, such as gRPC ones and those that gcloud's aliases know.
@@ -68,7 +68,7 @@ class Method:
     verb: str
     # of the path below the service's base; "{name}" or "{name}:verb" for a parameter
     segments: tuple[str, ...]
-    # of a path with `{+name}`: what stands before it, "name", what follows
+    # of a path with `{+name}`: the part before it, "name", the part after it
     whole: tuple[str, str, str] | None
     params: dict[str, dict]
     request: dict | None  # schema of the body
@@ -107,9 +107,7 @@ def names() -> set[str]:
 
 @lru_cache
 def scopes() -> frozenset[str]:
-    """The access scopes that there are: those of all of Google's APIs, which stand at the top of
-    their documents, and the few that no document has and machines are given all the same.
-    """
+    """The known access scopes: those at the top of the documents of Google's APIs, and the few that no document has and machines are given all the same."""
     found = set(OTHER_SCOPES)
     for path in _documents().glob("*.json"):
         with path.open("rb") as file:
@@ -212,7 +210,7 @@ def check_params(
     """Check and convert path and query parameters; raise Google's 400 for a wrong one.
 
     Integers (int64 too) become int, booleans bool, repeated parameters lists. The parameters that
-    every method takes (`fields`, `alt`, `key`, ...) come back as well, as strings.
+    every method takes (`fields`, `alt`, `key`, ...) are returned as well, as strings.
     """
     result: dict[str, Any] = {}
     for name, text in [*path_values.items(), *query]:
@@ -220,7 +218,7 @@ def check_params(
             raise invalid(f"Parameter '{name}' is not valid UTF-8", "invalidParameter")
     for name, text in path_values.items():
         spec = method.params.get(name, {})
-        # "-" stands for "any zone" in the wildcard lookups that gcloud makes.
+        # gcloud's wildcard lookups use "-" as "any zone".
         if text != "-" and "pattern" in spec and not re.fullmatch(spec["pattern"], text):
             raise _no_match(name, text, spec["pattern"])
         result[name] = _convert(name, spec, text)

@@ -1,8 +1,8 @@
 """The embedded cloud's one HTTP application: its services, its routes, and the network of its
 machines.
 
-Handlers are plain async functions in tables keyed by Google's method ids. How a request comes to
-its handler stands in dispatch.py.
+Handlers are plain async functions in tables keyed by Google's method ids. The way of a request to
+its handler is in dispatch.py.
 
 Not covered: HTTP/2, TLS, gRPC, API keys.
 """

@@ -2,7 +2,7 @@
 and others speak.
 
 https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md, below
-/v2/PROJECT/REPOSITORY/IMAGE. Whoever has no token is told where to get one (/v2/token), as by
+/v2/PROJECT/REPOSITORY/IMAGE. A client without a token gets the address of /v2/token, as from
 Google's registries: with the user `oauth2accesstoken` and an access token as its password. An
 access token will do, too.
 

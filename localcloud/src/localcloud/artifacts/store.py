@@ -5,7 +5,7 @@ blobs <folder>/blobs/<hex>       content by its sha256: layers, configurations, 
 <folder>/uploads/<id>      what arrives <folder>/roots/<hex>/      images that pods run, unpacked,
 by the digest of their manifest
 
-Not covered: content that nobody names any more stays.
+Not covered: content that no image uses any more is kept.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ class Artifacts:
         write_private(self.path, {"repositories": self.repositories, "images": self.images})
 
     def image(self, repository: str, name: str) -> dict[str, Any]:
-        """What is known of an image; nothing of one that nobody has sent yet."""
+        """The state of an image; empty for one that was never pushed."""
         return self.images.get(repository, {}).get(name) or {
             "tags": {},
             "manifests": {},
@@ -83,7 +83,7 @@ class Artifacts:
         return self.folder / "blobs" / digest.removeprefix("sha256:")
 
     def manifest(self, repository: str, name: str, reference: str) -> tuple[str, str, bytes] | None:
-        """Digest, media type and content of what a tag or a digest stands for."""
+        """Digest, media type and content of the manifest of a tag or a digest."""
         image = self.image(repository, name)
         digest = image["tags"].get(reference, reference)
         if digest not in image["manifests"]:

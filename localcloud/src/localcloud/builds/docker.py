@@ -1,5 +1,4 @@
-"""What stands for docker where only podman is: as much of its command line as builds of images
-need.
+"""docker's command line on podman: as much of it as builds of images need.
 
 Run as a program. It reads docker's own settings (DOCKER_CONFIG), and refuses what docker's own
 builder refuses: several platforms, unless `docker buildx create` has made another one. A registry
@@ -35,7 +34,7 @@ def main(words: list[str]) -> int:
     if words[:1] == ["push"]:
         return push(words[1])
     if words[:3] == ["run", "--privileged", "--rm"] and BINFMT.fullmatch(words[3]):
-        # which processors this host's kernel knows how to stand for, nobody but its owner changes
+        # only the host's owner can register emulators of other processors with its kernel
         return 0
     return fail(f"the embedded cloud has no docker {' '.join(words[:2])}")
 

@@ -29,7 +29,7 @@ FLUSH = 1.0  # seconds between two writes of the log
 
 
 class Failed(Exception):
-    """A build that cannot go on: the kind of failure, and a sentence."""
+    """A build that fails: the kind of failure, and a sentence."""
 
     def __init__(self, kind: str, detail: str):
         super().__init__(detail)

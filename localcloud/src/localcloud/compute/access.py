@@ -1,7 +1,7 @@
 """External addresses of machines that are there: instances.addAccessConfig and deleteAccessConfig.
 
-A machine of the embedded cloud is at one address. What it is given later is another one only if it
-is a reserved one: that stands in the resource, and nobody listens there.
+A machine of the embedded cloud has one address. An address added later differs from it only if it is
+a reserved one: the resource shows it, but nothing listens there.
 
 Not covered: updateAccessConfig, IPv6.
 """

@@ -1,8 +1,8 @@
-"""Reserved addresses, of regions and global ones: kept until they are released, whoever has them.
+"""Reserved addresses, regional and global: they are kept until they are released.
 
-A machine of the embedded cloud has one address, internal and external at once: whoever gives it a
-reserved external address gives it that one, unless the machine is there already: then the address
-stands in its resource alone. Global addresses are for load balancers, of which there are none.
+A machine of the embedded cloud has one address, both internal and external. A machine that is created
+with a reserved external address has that one. A reserved address that is added later is only shown in
+its resource. Global addresses are for load balancers, of which there are none.
 
 Not covered: internal global addresses and other ranges, IPv6 of regions, addresses of subnetworks
 other than `default`, moving.

@@ -1,6 +1,6 @@
-"""What is on disks beside a machine's first, in a file for each:
+"""The content of a machine's disks other than the first, one file for each:
 
-    disk-files/<id>                     its bytes, of which those that nobody wrote take no room
+    disk-files/<id>                     its bytes, as a sparse file
     machines/<id>/disks/google-<name>   the same file where the machine finds it, by its device name,
                                         below /dev/disk/by-id
 

@@ -85,7 +85,7 @@ def forbidden(compute: Compute, project: str, zone: str, body: dict) -> dict | N
 
 
 def too_few(least: int) -> dict:
-    """The first error of a bulk insert that came to nothing; why stands in those after it."""
+    """The first error of a failed bulk insert; the errors after it give the reasons."""
     message = f"Requested minimum count of {least} VMs could not be created."
     return {"code": "VM_MIN_COUNT_NOT_REACHED", "message": message}
 

@@ -1,6 +1,6 @@
 """Regional groups in BULK mode: one machine with TPUs that comes by flex-start once there is room.
 
-`status.bulkInstanceOperation` of the group alone says what stands in the way. The rules are those of
+Only `status.bulkInstanceOperation` of the group shows why there are none yet. The rules are those of
 Google's page on this mode, the words are ours. Resize requests take no TPUs, so that this is how one
 machine with TPUs waits for longer than its insert may.
 

@@ -2,7 +2,7 @@
 2026-11).
 
 Not covered: most regions, machine families that berg never asks for, prices, capacity. Accelerators
-stand in the zones that Google documents for them; disk and image sizes are round figures.
+are in the zones that Google documents for them; disk and image sizes are round figures.
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ IMAGES = {
             deprecated=True,
         )
     ],
-    # One that somebody made of a machine, with conda and an environment for berg.
+    # A custom image with conda and an environment for berg.
     "golden-images": [Image("golden-v1", "golden", "Golden", 50, "2025-10-20T12:00:00.000-07:00")],
     "debian-cloud": [
         Image(
@@ -515,7 +515,7 @@ def machine_type(zone: str, name: str) -> MachineType | None:
     return MachineType(name, cpus, memory)
 
 
-# Family -> the vCPUs it may have beside 1 (N1), from, to, in steps of; GB of memory for each, from,
+# Family -> the vCPUs it may have besides 1 (N1), from, to, in steps of; GB of memory for each, from,
 # to. https://cloud.google.com/compute/docs/instances/creating-instance-with-custom-machine-type
 CUSTOM = {"n1": (2, 96, 2, 0.9, 6.5), "n2": (2, 128, 2, 0.5, 8), "e2": (2, 32, 2, 0.5, 8)}
 

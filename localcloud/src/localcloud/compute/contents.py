@@ -1,5 +1,5 @@
-"""What is on the disk of an image or a snapshot that was made from a machine's disk: its folder beside
-the images' rows, which a machine's disk begins as.
+"""The files of an image or a snapshot that was made from a machine's disk: a folder next to the
+images' rows, from which a new machine's disk starts.
 
     image-disks/<id>/about.json   of what image that machine was
     image-disks/<id>/upper/       as in the machine's folder, see sandbox.py; without overlays its /root

@@ -1,7 +1,7 @@
-"""Persistent disks beside those that come with a machine, and snapshots of disks.
+"""Persistent disks other than those created with a machine, and snapshots of disks.
 
-Disks are resources with a size, a type, users and what they were made from; what is on those beside
-the first is kept in files, see blocks.py. A boot disk made of a snapshot has what was on the disk of
+Disks are resources with a size, a type, users and a source; the content of all but a
+machine's first disk is kept in files, see blocks.py. A boot disk made of a snapshot has what was on the disk of
 the machine that the snapshot was taken of.
 
 Not covered: regional disks, customer keys, schedules of snapshots, instant snapshots, and disks in
@@ -117,7 +117,7 @@ def origin(compute: Compute, project: str, params: dict, field: str) -> tuple[di
     return {}, 0
 
 
-# --- disks of a machine beside its boot disk
+# --- disks of a machine other than its boot disk
 
 
 def others(
@@ -469,7 +469,7 @@ async def make_snapshot(compute: Compute, call: Call, disk: dict) -> dict:
 async def finish_snapshot(
     compute: Compute, project: str, row: dict, disk: dict, operation: dict
 ) -> None:
-    """Copy what is on a disk; nothing is made of the snapshot before, and nobody deletes it."""
+    """Copy the content of a disk; until then the snapshot can be neither used nor deleted."""
     await asyncio.sleep(compute.settings.image_delay)
     await contents.keep(compute, disk, row["id"])
     await blocks.keep(compute, disk, row["id"])

@@ -167,7 +167,7 @@ def reserved(compute: Compute, project: str, region: str, given: dict, field: st
         if not wanted:
             continue
         if given.get("networkIP"):
-            raise missing(f"{field}.networkIP beside a reserved external address")
+            raise missing(f"{field}.networkIP with a reserved external address")
         where = f"{field}.accessConfigs[0].natIP"
         return external_address(compute, project, region, wanted, where)
     wanted = given.get("networkIP") or ""

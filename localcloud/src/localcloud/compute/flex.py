@@ -1,7 +1,7 @@
 """Flex-start: a machine that waits for room, and for quota, for as long as its insert says.
 
 While it waits the instance is PENDING and its operation runs. When the wait runs out the instance is
-gone, and the operation alone says why; whoever deletes the instance gives up its place.
+gone, and only the operation shows why. Deleting the instance gives up its place.
 
 Not covered: the order in which Google serves who waits. Several machines at once are
 resize_requests.py's.
@@ -47,7 +47,7 @@ def may_wait(instance: Instance, error: dict | None) -> bool:
 async def room(compute: Compute, instance: Instance) -> dict | None:
     """Wait until there is room for an instance; return why there was none in time.
 
-    Somebody may have deleted the instance meanwhile.
+    The instance may have been deleted meanwhile.
     """
     ends = compute.now() + instance.valid_seconds / compute.settings.hurry
     error = quotas.shortage(compute, instance)

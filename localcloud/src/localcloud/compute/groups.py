@@ -7,7 +7,7 @@ What Google says, in pages below https://cloud.google.com/compute/docs/instance-
 - In another zone only with `onRepair.allowChangingZone`, when its own has no room; that needs `forceUpdateOnRepair`,
   the shape ANY or BALANCED, and a group without stateful configuration (repair-vm-in-alternate-zone). Whether a name
   alone is such a configuration no page says; here it is one.
-- A member whose maxRunDuration is over is deleted and not made anew, and the group has one less (release notes).
+- A member that reaches its maxRunDuration is deleted and not re-created: the group shrinks (release notes).
 - A creation that fails is tried again until it succeeds; `currentAction` and `lastAttempt` of the member show it
   (reference of listManagedInstances).
 
@@ -38,7 +38,7 @@ CODES = {
 
 
 def resume(compute: Compute) -> None:
-    """Go on with every group, after a start of the server."""
+    """Resume every group after a start of the server."""
     for group in compute.groups.values():
         for name in group.members:
             compute.in_background(keep(compute, group, name))

@@ -317,7 +317,7 @@ def by_place(
 
 
 def instance_group(compute: Compute, group: Group) -> dict:
-    """The InstanceGroup that stands beside a group: the machines that there are."""
+    """The InstanceGroup that belongs to a managed group: its existing machines."""
     where = "zone" if group.zone else "region"
     kept = {
         key: group.resource[key]

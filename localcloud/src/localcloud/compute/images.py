@@ -420,7 +420,7 @@ def source_of(compute: Compute, project: str, body: dict, force: bool) -> tuple[
 
 
 def check_features(features: list[dict]) -> None:
-    """Raise the refusal of a feature that says nothing, or that stands there twice."""
+    """Refuse a feature without a name, and one that is listed twice."""
     kinds = [row.get("type", "FEATURE_TYPE_UNSPECIFIED") for row in features]
     for index, kind in enumerate(kinds):
         if kind == "FEATURE_TYPE_UNSPECIFIED" or kind in kinds[:index]:

@@ -1,10 +1,10 @@
 """From the body of an insert to an instance: everything checked, everything filled in that Google
 fills in.
 
-What is checked field by field stands in fields.py, disks in images.py.
+The checks of single fields are in fields.py, those of disks in images.py.
 
-Not covered: sole tenancy, confidential machines. Local SSDs and disks beside the first one stand
-in the resource alone.
+Not covered: sole tenancy, confidential machines. Local SSDs are only
+shown in the resource.
 """
 
 from __future__ import annotations

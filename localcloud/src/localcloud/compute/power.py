@@ -194,7 +194,7 @@ def chips_on(instance: Instance, there: sandbox.Sandbox) -> tuple[dict[str, str]
 
 
 def watch(compute: Compute, instance: Instance) -> None:
-    """See a machine that ends by itself, and end one whose time is over."""
+    """Notice a machine that ends by itself, and end one that reaches its time limit."""
     tasks = [asyncio.ensure_future(see_end(compute, instance))]
     if instance.ends_at is not None:
         tasks.append(asyncio.ensure_future(end_in_time(compute, instance, instance.ends_at)))
@@ -249,7 +249,7 @@ async def power_off(compute: Compute, instance: Instance, grace: float | None) -
     """Take a machine down, to TERMINATED. Its disk stays."""
     await take_down(compute, instance, grace)
     release_external(compute, instance)
-    # Google counts the time limit anew from the next start.
+    # Google restarts the time limit with the next start.
     instance.resource.pop("resourceStatus", None)
     compute.set_status(instance, "TERMINATED", lastStopTimestamp=compute.timestamp())
 
@@ -332,8 +332,8 @@ def preempt(
 
 
 def maintain(compute: Compute, instance: Instance, notice: float = 3600) -> dict:
-    """Maintain an instance's host: those that cannot move are told an hour before, stopped, and
-    started elsewhere.
+    """Maintain an instance's host: an instance that cannot move gets an hour's notice, is stopped, and
+    starts elsewhere.
     """
     if instance.resource["scheduling"]["onHostMaintenance"] == "MIGRATE":
         return compute.finish(
@@ -377,8 +377,8 @@ async def network_down(compute: Compute, instance: Instance) -> None:
 
 
 async def adopt(compute: Compute) -> None:
-    """After a start of the server: take over machines that run, go on with what was to end some,
-    settle the others.
+    """After a start of the server: take over running machines, continue ending those that were being
+    ended, and settle the others.
     """
     going_on = {group.deletion for group in compute.groups.values()}
     there, ends = {instance.id for instance in compute.instances.values()}, {}

@@ -2,9 +2,9 @@
 
 A request that is ACCEPTED waits in Google's queue until there is room and quota for all of its
 machines; `status.lastAttempt` says what stood in the way. Its members are there from the beginning,
-CREATING, and count as the group's targetSize. What no waiting mends lets it be FAILED: its machines
-are rolled back, and its members are gone. Only what is ACCEPTED may be cancelled, only what is over
-deleted; a group takes its requests along.
+CREATING, and count as the group's targetSize. A refusal that waiting cannot change makes it FAILED:
+its machines are rolled back, and its members are gone. Deleting a group deletes its requests. Not
+covered: cancelling and deleting requests.
 
 What Google wants of the group is as its pages and Terraform's samples of them have it: no repairs
 (`DO_NOTHING`), of a regional one the shape ANY_SINGLE_ZONE, a template by flex-start. The words are
@@ -34,7 +34,7 @@ OVER = ("CANCELLED", "FAILED", "SUCCEEDED")
 
 
 def resume(compute: Compute) -> None:
-    """Go on with every request that waits, after a start of the server."""
+    """Resume every waiting request after a start of the server."""
     for group in compute.groups.values():
         for row in group.requests.values():
             if row["state"] not in OVER:
@@ -131,7 +131,7 @@ def check_duration(body: dict) -> None:
 
 
 async def serve(compute: Compute, group: Group, row: dict) -> None:
-    """Try again and again until a request has its machines, or is over otherwise."""
+    """Retry until a request has its machines or has ended otherwise."""
     row["state"] = "ACCEPTED"
     compute.save_group(group)
     while row["state"] == "ACCEPTED" and not (compute.closing or group.deletion):

@@ -1,9 +1,9 @@
 """Zonal instance groups in BULK mode whose machines form a slice of TPUs: all of them are made, or
 none.
 
-Google tries until there is room; what stands in the way is in `status.bulkInstanceOperation`.
+Google tries until there is room; the reason for waiting is in `status.bulkInstanceOperation`.
 A host that fails, or is maintained, takes the whole slice along: where `automaticRestart` is on, all
-machines go down together and come back together, with their disks. A machine that is preempted or
+machines stop together and start again together, with their disks. A machine that is preempted or
 deleted leaves a slice without one. The order of the workers is not that of the names.
 
 Not covered: BULK groups of other machines, reservations, slices that Google drains, repairs that
@@ -48,7 +48,7 @@ POLICY = "resource.resourcePolicies.workloadPolicy"
 def check(
     compute: Compute, project: str, region: str, body: dict, template: dict
 ) -> dict[str, Any]:
-    """What the resource of a zonal group has beside that of a regional one."""
+    """Fields of a zonal group's resource that a regional one lacks."""
     link = (body.get("resourcePolicies") or {}).get("workloadPolicy", "")
     mode = (body.get("targetSizePolicy") or {}).get("mode", "")
     if not link:
@@ -99,7 +99,7 @@ def check_size(compute: Compute, group: Group, size: int) -> None:
 def create(compute: Compute, group: Group, bodies: dict[str, dict]) -> None:
     """Make all machines of a group that has none yet, or note what stood in the way."""
     if len(bodies) < len(group.members):
-        return  # some were there, and are not made anew
+        return  # some existed, and are not re-created
     made, failure = make_all(compute, group, group.zone, bodies.values())
     group.progress = {
         "timestamp": compute.timestamp(),
@@ -210,7 +210,7 @@ def repaired(compute: Compute, instance: Instance) -> list[Instance]:
 
 
 def fail(compute: Compute, instance: Instance) -> None:
-    """Let the host of a slice's machine fail: seconds later all go down, and all come back."""
+    """Let the host of a slice's machine fail: seconds later all machines stop and start again."""
     operation = compute.operation_on(instance, "compute.instances.hostError")
     machines = repaired(compute, instance)
 
@@ -224,7 +224,7 @@ def fail(compute: Compute, instance: Instance) -> None:
 
 
 def maintain(compute: Compute, instance: Instance, notice: float) -> dict:
-    """Maintain one host of a slice: all of its machines are told, and all go."""
+    """Maintain one host of a slice: all of its machines get the notice, and all stop."""
     operation = compute.operation_on(instance, "compute.instances.terminateOnHostMaintenance")
     machines = repaired(compute, instance)
     for each in machines:

@@ -32,7 +32,7 @@ log = logging.getLogger("localcloud")
 
 SYSTEM = "system@google.com"
 KEEP_OPERATIONS = 14 * 24 * 3600  # seconds, as on Google
-# Operation error code -> the HTTP status and message that stand beside it.
+# Operation error code -> its HTTP status and message.
 HTTP_OF_ERROR = {
     "QUOTA_EXCEEDED": (403, "FORBIDDEN"),
     "ZONE_RESOURCE_POOL_EXHAUSTED": (503, "SERVICE UNAVAILABLE"),
@@ -59,7 +59,7 @@ class Instance:
     maintenance: str = "NONE"  # what is to happen to its host
     cut: bool = False  # off the network
     network_down: bool = False  # it took its network down itself, on its way out
-    ends_at: float | None = None  # when maxRunDuration is over
+    ends_at: float | None = None  # when maxRunDuration ends
     valid_seconds: float = 0  # for which it waits for room (flex-start)
     token: str = ""
     token_expires: float = 0

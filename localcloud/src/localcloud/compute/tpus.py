@@ -16,7 +16,7 @@ import zlib
 from dataclasses import dataclass
 from math import prod
 
-# stands for libtpu.so, which JAX looks for and, told to use the CPU, does not load
+# used as libtpu.so: JAX looks for the file, and does not load it when it uses the CPU
 LIBRARY = "/etc/hostname"
 
 

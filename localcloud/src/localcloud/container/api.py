@@ -3,8 +3,7 @@
 A cluster does one thing at a time, as on Google. An operation ends when the nodes are there, or
 gives up on them.
 
-Not covered: updates of clusters and pools but for Workload Identity (where Google makes the nodes of
-a pool anew, they stay), Autopilot, upgrades, the older methods below zones.
+Not covered: updates of clusters and pools, Autopilot, upgrades, the older methods below zones.
 """
 
 from __future__ import annotations

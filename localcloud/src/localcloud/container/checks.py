@@ -149,7 +149,7 @@ def check_slice_size(pool: dict, hosts: int) -> None:
 
 
 def check_config(pool: dict) -> None:
-    """What nodes are made of, beside their machines: image, scopes, labels, pods."""
+    """Check the configuration of nodes other than their machines: image, scopes, labels, pods."""
     config = pool.get("config") or {}
     image = config.get("imageType", "COS_CONTAINERD")
     if image.upper() not in IMAGES:
@@ -346,7 +346,7 @@ def check_service(what: str, name: str) -> None:
 
 
 def check_endpoints(config: dict) -> None:
-    """Refuse a control plane that nobody could reach."""
+    """Refuse a control plane without any endpoint."""
     dns, ip = config.get("dnsEndpointConfig") or {}, config.get("ipEndpointsConfig") or {}
     if not dns.get("allowExternalTraffic") and ip.get("enabled") is False:
         raise bad("At least one of the DNS-based and the IP-based endpoints must be enabled.")

@@ -9,7 +9,7 @@
 
 Google's rules follow https://cloud.google.com/iam/docs/conditions-attribute-reference: an expression
 that IAM cannot read is refused when the policy is written, one that fails when it is asked counts as
-false. `contains` is none of IAM's functions. At most 12 logical operators stand in an expression.
+false. `contains` is none of IAM's functions. An expression has at most 12 logical operators.
 
 Not covered: tags, access levels, dates' parts, `in`, `matches`; they are refused with 501, as what
 the embedded cloud lacks.
@@ -215,7 +215,7 @@ class Parser:
 
 
 def extract(value: str, template: str) -> str:
-    """What of a value stands in the place of `{...}` of a template; "" where it does not fit."""
+    """The part of a value that matches `{...}` of a template; "" where it does not match."""
     before, _, rest = template.partition("{")
     after = rest.partition("}")[2]
     _, found, tail = value.partition(before)

@@ -51,7 +51,7 @@ PRINCIPAL = re.compile(
 )
 # Who is gone, as policies name them.
 DELETED = re.compile(r"deleted:(user|serviceAccount|group):[^?\s]+@[^?\s]+\?uid=[0-9]+")
-MOST_MEMBERS = 1500  # of all bindings of a policy, each as often as it stands there
+MOST_MEMBERS = 1500  # of all bindings of a policy, duplicates included
 BASIC = ("roles/owner", "roles/editor", "roles/viewer")
 PUBLIC = {"allUsers", "allAuthenticatedUsers"}
 
@@ -291,7 +291,7 @@ class Iam:
         return [found[key] for key in sorted(found)]
 
     def _check_size(self, policy: dict) -> None:
-        """Refuse bindings of nobody, and of too many."""
+        """Refuse bindings without members, and too many members."""
         numbers = [len(each.get("members") or []) for each in policy.get("bindings") or []]
         if 0 in numbers:
             raise refused("Each of the bindings must contain at least one principal.")
@@ -302,7 +302,7 @@ class Iam:
             )
 
     def _checked_condition(self, policy: dict, binding: dict) -> dict | None:
-        """The condition of a binding; raise Google's refusal of one that may not stand there."""
+        """The condition of a binding; raise Google's refusal of one that is not allowed there."""
         condition = binding.get("condition")
         if condition is None:
             return None
@@ -353,7 +353,7 @@ class Iam:
 
 
 def people(bindings: list[dict]) -> set[str]:
-    """Who owns a project by its policy, beside service accounts."""
+    """The owners of a project by its policy, without service accounts."""
     owners = {m for each in bindings if each["role"] == BASIC[0] for m in each["members"]}
     return {member for member in owners if member.startswith("user:")}
 

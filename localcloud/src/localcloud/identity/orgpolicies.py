@@ -14,7 +14,7 @@ from localcloud.errors import ApiError
 from localcloud.identity.api import project_name
 from localcloud.identity.iam import aborted, is_stale, refused, tag
 
-# Constraint -> the field of a policy that it takes, and that field where nobody set one.
+# Constraint -> the field of a policy that it takes, and its value where none is set.
 KNOWN = {
     "constraints/compute.vmExternalIpAccess": ("listPolicy", {"allValues": "ALLOW"}),
     "constraints/compute.requireOsLogin": ("booleanPolicy", {}),

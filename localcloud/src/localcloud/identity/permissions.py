@@ -10,7 +10,7 @@ https://cloud.google.com/storage/docs/access-control/iam-json and
 https://cloud.google.com/secret-manager/docs/access-control.
 
 Not covered: permissions on single machines, disks and images, access lists of objects, what
-creating an instance group needs beside the group's own permission.
+creating an instance group needs in addition to the group's own permission.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ MANAGERS = {"create", "delete", "get", "list", "update", "use"}
 
 
 def is_held(principal: str) -> bool:
-    """Whether a principal needs permissions: it is an account that was made through IAM, or nobody
-    knows who.
+    """Whether a principal needs permissions: it is an account that was created through IAM, or
+    unknown.
     """
     return (
         principal == ANONYMOUS
@@ -343,7 +343,7 @@ def compute_needs(cloud: Cloud, call: Call) -> Needs:
 
 
 def instance_needs(cloud: Cloud, project: str, body: dict) -> Needs:
-    """What an instance needs beside compute.instances.create."""
+    """What an instance needs in addition to compute.instances.create."""
     interfaces, accounts = body.get("networkInterfaces") or [], body.get("serviceAccounts") or []
     wanted = {
         "disks.create": any("initializeParams" in disk for disk in body.get("disks") or []),

@@ -105,7 +105,7 @@ PREDEFINED = {
     "storage.objects.setIamPolicy",
 }
 ON_BUCKETS = tuple(role for role in PREDEFINED if "storage.legacy" in role)  # and there only
-# Roles that Google has for what is served here, and that nobody can hold here yet.
+# Google's roles for services that are served here, which cannot be granted here yet.
 UNKNOWN = {
     "compute": "imageUser instanceAdmin instanceGroupManagerServiceAgent loadBalancerAdmin loadBalancerServiceUser "
     "networkAdmin networkViewer orgFirewallPolicyAdmin osAdminLogin osLogin osLoginExternalUser "

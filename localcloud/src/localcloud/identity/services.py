@@ -1,6 +1,6 @@
 """Service Usage: which APIs a project has turned on; what calls to the others are answered.
 
-A project starts with every API on that the embedded cloud serves. What changes stands in
+A project starts with every API on that the embedded cloud serves. Changes are stored in
 projects.json.
 
 Not covered: what services need of each other, quotas, services of folders and organizations, and

@@ -1,7 +1,7 @@
 """Admission: what a cluster asks of new objects beyond that they are well formed.
 
 Pods need their service account, what the namespace's label `pod-security.kubernetes.io/enforce` demands, and room in the resource quotas of their namespace; other objects count in quotas, too.
-What Kubernetes Engine asks of pods with TPUs stands in tpus.py.
+The rules of Kubernetes Engine for pods with TPUs are in tpus.py.
 
 Not covered: scopes of quotas, webhooks, defaults and exemptions of PodSecurity.
 """

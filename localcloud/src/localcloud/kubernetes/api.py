@@ -1,7 +1,7 @@
 """The API server of a cluster: HTTP on loopback, with TLS of the cluster's own authority.
 
 A request passes: token, faults (as `kubernetes.<plural>.<verb>`), rights, then what it asks for.
-What goes through streams stands in streams.py, how objects change in changes.py.
+Streams are in streams.py, changes of objects in changes.py.
 
 Not covered: answers in protobuf, impersonation, who manages which field.
 """
@@ -224,8 +224,8 @@ async def review(
 
 
 def kind_of(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> Kind:
-    """Of what kind the objects at a path are; who may not do that with what is not there is told
-    that alone.
+    """The kind of the objects at a path. A caller without the right gets the 403 even if there is no
+    such kind.
     """
     match = request.match_info
     kind, sub = KINDS.get(match["plural"]), match.get("sub")

@@ -7,7 +7,7 @@
 # CAPABILITIES are what its root may do, in the words of setpriv. With `image` its root is that of an unpacked image, which
 # the command alone changes, for itself.
 # FOLDER/mounts has a line `SOURCE TARGET ro|rw` for each volume; SOURCE `tmpfs` makes one of memory. What it prints is
-# the container's log. Its exit code comes into FOLDER/exit, whoever is left to see it. With `own` the command is
+# the container's log. Its exit code is written to FOLDER/exit, even if the server has ended. With `own` the command is
 # process 1, so that it ignores SIGTERM unless it handles it; with `shared` (shareProcessNamespace) process 1 is one that
 # reaps, as Kubernetes' pause.
 

@@ -262,7 +262,7 @@ def not_started(running: Running, code: int) -> str:
 
 
 def main_process(running: Running) -> int | None:
-    """The process that is told to end: the container's command."""
+    """The process that gets the signal to end: the container's command."""
     first = processes.first_process(running.folder)
     if not first or not running.shared:
         return first

@@ -1,5 +1,5 @@
-"""Nobody gives a right that he lacks: what RBAC asks of who writes roles and bindings, in the words
-of pkg/registry/rbac. Google's permissions `escalate` and `bind` allow it.
+"""Privilege escalation is refused: a caller cannot write roles and bindings that grant rights which it
+lacks, as in pkg/registry/rbac. Google's permissions `escalate` and `bind` allow it.
 """
 
 from __future__ import annotations

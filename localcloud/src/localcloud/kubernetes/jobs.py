@@ -42,7 +42,7 @@ def look(plane: Plane) -> None:
             continue  # another one looks after it
         try_to_finish(plane, job) if is_finished(job) else sync(plane, job)
     living = {job["metadata"]["uid"] for job in plane.store.all("jobs")}
-    for pod in plane.store.all("pods"):  # whose job is gone nobody counts any more
+    for pod in plane.store.all("pods"):  # pods of deleted jobs are not counted any more
         owners = {row["uid"] for row in pod["metadata"].get("ownerReferences") or []}
         if TRACKING in (pod["metadata"].get("finalizers") or []) and not owners & living:
             release(plane, pod)
@@ -53,7 +53,7 @@ def is_finished(job: dict) -> bool:
 
 
 def try_to_finish(plane: Plane, job: dict) -> None:
-    """Delete a job whose time to live is over."""
+    """Delete a finished job at the end of its time to live."""
     ended = condition(job, "Complete") or condition(job, "Failed")
     seconds = job["spec"].get("ttlSecondsAfterFinished")
     for pod in pods_of(plane, job):
@@ -140,7 +140,7 @@ class Missing:
 
 
 def sync(plane: Plane, job: dict) -> None:
-    """Count what ended, decide whether the job is over, and make or delete pods."""
+    """Count pods that ended, decide whether the job is finished, and create or delete pods."""
     if job["spec"].get("suspend"):
         suspend(plane, job)
         return
@@ -175,7 +175,7 @@ def observe(plane: Plane, job: dict) -> Observed:
     there = [pod for pod in pods_of(plane, job) if not is_over(pod)]
     active = [pod for pod in there if not is_leaving(pod)]
     ready = sum(bool(condition(pod, "Ready")) for pod in active)
-    # By podReplacementPolicy Failed a pod counts until it has ended, else until it is told to end.
+    # With podReplacementPolicy Failed a pod counts until it has ended, otherwise until its deletion.
     live = there if job["spec"]["podReplacementPolicy"] == "Failed" else active
     return Observed(active, [pod for pod in there if is_leaving(pod)], ready, live)
 
@@ -183,7 +183,7 @@ def observe(plane: Plane, job: dict) -> Observed:
 def decide(
     job: dict, seen: Observed, verdict: tuple[str, str, str] | None, backoff: Backoff
 ) -> Decision:
-    """Return whether the job is over, and if not, which pods are too many and which are missing."""
+    """Return whether the job is finished, and if not, which pods to delete and which are missing."""
     over = early(job) or verdict or judged(job, seen.live)
     if over:
         return Decision(over=over)
@@ -313,7 +313,7 @@ def early(job: dict) -> tuple[str, str, str] | None:
 
 
 def judged(job: dict, live: list[dict]) -> tuple[str, str, str] | None:
-    """Whether a job is over: the final condition, its reason, its message."""
+    """The final condition of a finished job, its reason and its message."""
     spec, status = job["spec"], job["status"]
     completions, succeeded = spec.get("completions"), status.get("succeeded", 0)
     done, lost = (
@@ -369,7 +369,7 @@ def finish(plane: Plane, job: dict, over: tuple[str, str, str], active: list[dic
         rows.append(
             {"type": "SuccessCriteriaMet" if final == "Complete" else "FailureTarget", **row}
         )
-    for pod in active:  # whatever becomes of them: in a job that is over they have failed
+    for pod in active:  # they count as failed: the job is finished
         if TRACKING in (pod["metadata"].get("finalizers") or []):
             action, _ = action_for(job, pod)
             job["status"]["failed"] = job["status"].get("failed", 0) + (action != "Ignore")

@@ -1,4 +1,4 @@
-"""The kubelet of every node: how pods begin, restart and end. What a container is here stands in
+"""The kubelet of every node: how pods begin, restart and end. Containers are in
 containers.py.
 
     pods/<uid>/volumes/       the pod's volumes
@@ -128,7 +128,7 @@ async def live(plane: Plane, pod: dict) -> None:
 
 
 def is_sidecar(container: dict) -> bool:
-    """Whether an init container runs beside the pod's own ones until these are over."""
+    """Whether an init container is a sidecar, which runs until the pod's own containers have ended."""
     return container.get("restartPolicy") == "Always"
 
 
@@ -144,7 +144,7 @@ async def run_beside(plane: Plane, pod: dict, number: int, over: asyncio.Event) 
 
 
 async def end_sidecars(plane: Plane, pod: dict, sidecars: list[asyncio.Task]) -> None:
-    """End what ran beside a pod's own containers: SIGTERM, and SIGKILL after the grace."""
+    """End a pod's sidecars: SIGTERM, and SIGKILL after the grace period."""
     uid = pod["metadata"]["uid"]
     until = time.monotonic() + pod["spec"]["terminationGracePeriodSeconds"]
     told: set[int] = set()
@@ -186,7 +186,9 @@ def set_ready(status: dict) -> None:
 def close_status(pod: dict) -> None:
     """The last words of a pod whose containers have all ended."""
     status = pod["status"]
-    beside = {each["name"] for each in pod["spec"].get("initContainers") or [] if is_sidecar(each)}
+    sidecars = {
+        each["name"] for each in pod["spec"].get("initContainers") or [] if is_sidecar(each)
+    }
     codes = []
     for row in [
         *(status.get("initContainerStatuses") or []),
@@ -194,7 +196,7 @@ def close_status(pod: dict) -> None:
     ]:
         if "terminated" not in row["state"]:  # it never began
             row["state"] = {"terminated": {"exitCode": KILLED, "reason": "ContainerStatusUnknown"}}
-        if row["name"] not in beside:
+        if row["name"] not in sidecars:
             codes.append(row["state"]["terminated"]["exitCode"])
         row.update(ready=False, started=False)
     failed = any(codes) or bool(status.get("reason"))
@@ -377,7 +379,7 @@ async def ended(plane: Plane, pod: dict, container: dict, row: dict, running: Ru
         while not exit_file.exists() and time.monotonic() < until:
             await asyncio.sleep(0.02)
     while plane.is_silent(pod) and not plane.closing:
-        await asyncio.sleep(0.1)  # it ended, and nobody hears of it
+        await asyncio.sleep(0.1)  # it ended, and the server does not learn of it
     note(running)
     code = int(exit_file.read_text()) if exit_file.exists() else KILLED
     plane.running.pop((pod["metadata"]["uid"], container["name"]), None)

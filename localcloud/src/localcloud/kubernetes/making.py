@@ -1,5 +1,5 @@
-"""The pods that controllers make for what owns them: those that are refused are told as events of
-the owner, and tried again later and later.
+"""The pods that controllers make for what owns them: a refused pod becomes an event of the
+owner and is retried with increasing delays.
 """
 
 from __future__ import annotations

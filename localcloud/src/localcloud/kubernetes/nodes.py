@@ -1,7 +1,7 @@
 """Nodes: the instances of a cluster's pools, and what Kubernetes sees of them.
 
-A node is an instance whose startup script stands for the kubelet: while pods run on it, it keeps
-the machine and its network up, as GKE's graceful node shutdown does. The pods themselves run beside
+A node is an instance whose startup script acts as the kubelet: while pods run on it, it keeps the
+machine and its network up, as GKE's graceful node shutdown does. The pods themselves run outside of
 it, see kubelet.py.
 
 Not covered: upgrades, repairs other than of instances that are off or of nodes that are silent, node
@@ -40,7 +40,7 @@ GRACE = 15
 # of nodes whose pods have a metadata server of their own
 GKE_METADATA = "iam.gke.io/gke-metadata-server-enabled"
 KUBELET = """#!/bin/sh
-# Stands for the kubelet: it holds the machine up while pods run on it (/run/pods).
+# Acts as the kubelet: it keeps the machine up while pods run on it (/run/pods).
 cat >/run/kubelet <<'END'
 trap 'while [ -e /run/pods ]; do sleep 0.1; done; exit' TERM
 while :; do sleep infinity & wait $!; done
@@ -110,7 +110,7 @@ def resize(plane: Plane, pool: dict, mine: list[Instance]) -> None:
         or unreachable.is_beyond_hope(plane, pool, each.name)
     ]
     if topology_of(pool) and (ended or breaks(plane, pool, mine)):
-        ended = mine  # Google makes all of a slice anew when one of its nodes is lost
+        ended = mine  # Google re-creates the whole slice when one of its nodes is lost
     for instance in ended:
         if instance.name not in going["names"]:
             remove(plane, pool, instance)
@@ -467,7 +467,7 @@ def allocatable_disk(gigabytes: int) -> int:
 
 
 def leave(plane: Plane, pool: dict, instance: Instance) -> None:
-    """A node whose machine goes down: its pods are told, and have until the power is cut."""
+    """End the pods of a node whose machine goes down: they have until the power is cut."""
     node = plane.store.get("nodes", "", instance.name)
     assert node
     folder = plane.compute.machine_folder(instance)
@@ -481,7 +481,7 @@ def leave(plane: Plane, pool: dict, instance: Instance) -> None:
     ):
         lose(plane, node)
         return
-    if instance.cut:  # nobody hears of it, and nothing waits for its pods
+    if instance.cut:  # its node is unreachable, and nothing waits for its pods
         (folder / "rootfs/run/pods").unlink(missing_ok=True)
         return
     if instance.resource["status"] != "STOPPING":

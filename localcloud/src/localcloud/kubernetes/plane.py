@@ -4,7 +4,7 @@ HTTP.
 Deleting follows Kubernetes: an object with finalizers only begins to go; what an object owns goes
 with it, unless it is orphaned; a pod goes when its kubelet has ended it.
 
-Not covered: finalizers of users' own are kept, and nobody removes them but they.
+Not covered: removing finalizers of users, which are kept.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Settings:
     scale_retry: float = 300.0  # seconds before the autoscaler tries again where there was no room
     scale_down: float = 600.0  # seconds that a node may be idle
     node_grace: float = 40.0  # seconds without a word of a node until it is NotReady
-    repair: float = 600.0  # seconds that a node may be NotReady until it is made anew
+    repair: float = 600.0  # seconds that a node may be NotReady until it is re-created
     eviction: float = 300.0  # seconds that pods stay on such a node, unless they say otherwise
     give_up: float = 3.0  # seconds after which an operation gives up on nodes that do not come
 
@@ -109,7 +109,7 @@ class Plane:
 
     @property
     def has_kueue(self) -> bool:
-        """Whether somebody installed Kueue in the cluster."""
+        """Whether Kueue is installed in the cluster."""
         return (self.folder / "kueue").exists()
 
     def in_background(self, work: Any) -> asyncio.Task:
@@ -234,8 +234,8 @@ class Plane:
         self.store.put(plural, thing)
 
     def delete_pod(self, pod: dict, grace: int | None) -> None:
-        """Tell a pod to end; one that nobody runs is gone at once. A second delete can only shorten
-        the grace.
+        """End a pod; one that does not run is deleted at once. A second delete can only shorten the
+        grace period.
         """
         meta = pod["metadata"]
         seconds = pod["spec"].get("terminationGracePeriodSeconds", 30) if grace is None else grace

@@ -1,8 +1,8 @@
 """What a request's query asks for: which objects, from which version, how many at once, how
 strictly checked.
 
-A list that is continued goes on in what is there now, as Kubernetes' does when its own copy of the
-list has expired.
+The next page of a list shows the current objects, as Kubernetes' does when its own copy of the list
+has expired.
 """
 
 from __future__ import annotations

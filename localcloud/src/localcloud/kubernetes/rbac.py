@@ -1,8 +1,8 @@
 """Who may do what in a cluster: Google's permissions for people and Google's accounts, roles for
 all.
 
-Whoever may do everything in the project may do everything in its clusters. A service account of a
-cluster's may do what role bindings give it, and nothing else.
+A caller with all rights in the project has all rights in its clusters. A service account of a cluster
+has only the rights that role bindings give it.
 
 Not covered: aggregated cluster roles, groups other than those of service accounts, impersonation.
 """
@@ -150,7 +150,7 @@ def google_permission(verb: str, plural: str, sub: str) -> str:
 
 
 def rules_of(plane: Plane, owner: Owner, namespace: str) -> Iterator[dict]:
-    """The rules that bindings give somebody, in a namespace and everywhere."""
+    """The rules that bindings give a caller, in a namespace and cluster-wide."""
     for kind, where in (("clusterrolebindings", ""), ("rolebindings", namespace)):
         for (there, _), binding in list(plane.store.rows[kind].items()):
             if there == where and any(
@@ -167,7 +167,7 @@ def rules_of(plane: Plane, owner: Owner, namespace: str) -> Iterator[dict]:
 
 
 def groups_of(plane: Plane, owner: Owner) -> list[str]:
-    """The groups that somebody is in."""
+    """The groups of a caller."""
     account = plane.account_of(owner.email)
     if not account:
         return ["system:authenticated"]

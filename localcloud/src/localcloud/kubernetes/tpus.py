@@ -74,7 +74,7 @@ def chips_of_nodes(accelerator: str, topology: str) -> set[int]:
 def tell(pod: dict) -> None:
     """Write into the containers of a pod with TPUs which worker of its slice it is.
 
-    Of several pods only those of an indexed job are told, and only by a headless service's name.
+    With several pods only those of an indexed job with a headless service get them.
     """
     spec, meta = pod["spec"], pod["metadata"]
     selector = spec.get("nodeSelector") or {}

@@ -45,12 +45,12 @@ def look(plane: Plane, node: dict) -> None:
             plane.event(pod, "NodeNotReady", "Node is not ready", "Warning", "node-controller")
     for pod in pods:
         begun = memory.setdefault("not ready", time.monotonic())
-        if not is_leaving(pod) and time.monotonic() >= begun + patience(plane, pod):
+        if not is_leaving(pod) and time.monotonic() >= begun + toleration(plane, pod):
             evict(plane, pod)
 
 
 def is_beyond_hope(plane: Plane, pool: dict, name: str) -> bool:
-    """Whether Google makes a pool's node anew by now."""
+    """Whether Google re-creates a pool's node by now."""
     since = plane.memory.get(f"node {name}", {}).get("not ready")
     is_repaired = (pool.get("management") or {}).get("autoRepair", False)
     return is_repaired and since is not None and time.monotonic() >= since + plane.settings.repair
@@ -61,7 +61,7 @@ def is_there(pod: dict, node: str) -> bool:
     return pod["spec"].get("nodeName") == node and not is_over(pod)
 
 
-def patience(plane: Plane, pod: dict) -> float:
+def toleration(plane: Plane, pod: dict) -> float:
     """Return for how many seconds a pod tolerates a node that does not answer."""
     rows = [
         row

@@ -1,6 +1,6 @@
 """What a container is given: its environment and its volumes. Knows no HTTP.
 
-Not covered: persistent volumes, CSI but for gcsfuse's driver, resourceFieldRef, subPath in a volume that is projected anew,
+Not covered: persistent volumes, CSI but for gcsfuse's driver, resourceFieldRef, updates of files that are mounted by subPath,
 hostPath's types.
 """
 

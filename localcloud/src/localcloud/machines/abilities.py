@@ -50,17 +50,17 @@ def describe(sandbox: Sandbox, reason: str) -> dict:
     if sandbox.files == PLAIN:
         limits.append(
             f"Namespaces do not work here ({reason}): machines are plain process trees that share the host's "
-            "name, files and /tmp. The folder that BERG_ROOT names stands for their /root."
+            "name, files and /tmp. The folder in BERG_ROOT is used as their /root."
         )
     if sandbox.user:
         limits.append(
-            "Without root, apt-get does not work in machines (the system's files belong to nobody there), and "
+            "Without root, apt-get does not work in machines (the system's files belong to another user there), and "
             "metadata servers do not answer on port 80 (GCE_METADATA_HOST tells the port that does). Who logs in by "
             "ssh, on port 2222, has the number 1000 instead of 0."
         )
     if obstacle := ssh_obstacle(sandbox):
         limits.append(
-            f"Nobody can ssh into machines here: {obstacle}. `berg ssh` and `berg sync` do not work."
+            f"ssh into machines does not work here: {obstacle}. `berg ssh` and `berg sync` need it."
         )
     limits.append(
         "Machines share the host's network ports; each has a loopback address of its own."

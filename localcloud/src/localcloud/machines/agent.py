@@ -1,7 +1,7 @@
 """The accounts daemon of Google's guest agent, as far as root goes: which keys of the metadata let
 people in.
 
-boot.sh asks for them and writes them to root's authorized_keys, beside what others wrote there, as
+boot.sh asks for them and adds them to the other lines of root's authorized_keys, as
 updateAuthorizedKeys of https://github.com/GoogleCloudPlatform/guest-agent does. Not covered: users
 other than root, whom that one makes.
 """
@@ -48,7 +48,7 @@ def is_true(value: str) -> bool:
 
 
 def is_over(key: str) -> bool:
-    """Whether a key has a time that is over, as those of gcloud may."""
+    """Whether a key has expired, as gcloud's keys do."""
     found = EXPIRES.search(key)
     if not found:
         return False

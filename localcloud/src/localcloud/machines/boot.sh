@@ -10,7 +10,7 @@
 # python that berg itself runs on.
 #
 # SIGTERM is the power button: what follows is what systemd does on Google's images. At once the reader of the
-# startup script's output is told, nobody else of google-startup-scripts.service (KillMode=process), and every unit
+# startup script's output gets it, no other process of google-startup-scripts.service (KillMode=process), and every unit
 # that `systemctl` began (systemctl.sh). What waits for the network at the start keeps it up until it has stopped. Then
 # the network goes, and then everything that is left gets SIGTERM.
 #
@@ -81,7 +81,7 @@ mount_kernel() {
     # The devices that JAX and others count. A host without PCI has no such folder.
     [[ ! -d $folder/pci || ! -d $new/sys/bus/pci/devices ]] || mount --bind "$folder/pci" "$new/sys/bus/pci/devices"
     mount --rbind /dev "$new/dev"
-    # Its disks beside the first. A host without the folder gets an empty one, if the server is root there.
+    # Its disks other than the first. A host without the folder gets an empty one, if the server is root there.
     mkdir -p "$new/dev/disk/by-id" 2>/dev/null && mount --bind "$folder/disks" "$new/dev/disk/by-id"
     mount -t tmpfs -o mode=1777 tmpfs "$new/dev/shm"
     hostname "$machine_name" # the file in /proc/sys is not for the root of a user namespace
@@ -114,12 +114,12 @@ start_sshd() {
 }
 
 # The guest agent's accounts: writes the keys that the metadata names for root to root's file, each below a line that
-# says whose it is, beside whatever else is there. Sets `known`, the tag of those keys; waits for others than known ones.
+# says whose it is, and leaves other lines alone. Sets `known`, the tag of those keys; waits for others than known ones.
 install_keys() {
     local file=/root/.ssh/authorized_keys line skip='' new
     local -a answer kept=()
     mapfile -t answer < <(ask_for_keys 2>/dev/null)
-    # What stands before the empty line is the answer's head, the first line below it the tag.
+    # The head of the answer ends with the empty line; the first line after it is the tag.
     while ((${#answer[@]})) && [[ ${answer[0]} != $'\r' ]]; do answer=("${answer[@]:1}"); done
     ((${#answer[@]} > 1)) || return
     new=${answer[1]} answer=("${answer[@]:2}")
@@ -211,7 +211,7 @@ is_alone() {
 }
 
 # SIGTERM to the processes of units that their KillMode names, SIGKILL to what is left of them when the first process
-# of each has ended or its time is over.
+# of each has ended or its timeout has passed.
 stop_units() {
     local file unit pid id mode seconds after pids process end
     local -a stopping=()
@@ -313,7 +313,7 @@ main() {
         sleep infinity {idle}>&- &
         services+=" $!"
         wait $!
-        # 127: there is no `sleep` any more, since somebody deleted the machine's files
+        # 127: there is no `sleep` any more, since the machine's files were deleted
         (($? != 127)) || exit 1
     done
 }

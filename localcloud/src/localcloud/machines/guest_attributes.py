@@ -1,6 +1,6 @@
 """Guest attributes: what a machine writes by its metadata server, and who may look reads by the API.
 
-Nobody else can write them, so that host keys that lie in the namespace `hostkeys` are the machine's.
+Only the machine can write them, so that host keys in the namespace `hostkeys` are its own.
 They are there with enable-guest-attributes=TRUE in the metadata of the machine or the project.
 https://docs.cloud.google.com/compute/docs/metadata/manage-guest-attributes
 

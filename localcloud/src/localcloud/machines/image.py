@@ -3,7 +3,7 @@
 A golden one has /root/anaconda3 (the image's python, a virtual environment with pip),
 /root/berg/venv (a link to the python environment of the server, so the machine has berg's
 dependencies), /root/code. Google's deep-learning images have /root/code alone; their python is the
-host's, with a package `torch` that stands for the real one, and without venv and ensurepip; with the
+host's, with a stub package `torch`, and without venv and ensurepip; with the
 setting `prepared` they have /root/berg/venv as well, which saves a machine half of its CPU time.
 Plain images have an empty /root.
 """
@@ -24,7 +24,7 @@ from localcloud.machines import sandbox as machines
 
 
 class Interrupted(Exception):
-    """The server was told to stop while it made the image."""
+    """The server was stopped while it made the image."""
 
 
 def make_image(

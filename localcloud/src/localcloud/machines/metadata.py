@@ -3,7 +3,7 @@
 It serves Google's `computeMetadata/v1` tree: values, directories, `recursive`, `alt`, ETags,
 `wait_for_change`, tokens of the instance's service account. All instances share one port that the
 server chooses and keeps; where the server may (root), port 80 answers too, so
-`http://metadata.google.internal` works inside. It answers nobody but the user of its machines:
+`http://metadata.google.internal` works inside. It answers only the user of its machines:
 other people on this computer reach loopback as well.
 
 What a machine writes below `instance/guest-attributes/` is read by instances.getGuestAttributes

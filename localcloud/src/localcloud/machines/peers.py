@@ -71,7 +71,7 @@ def ask_kernel(theirs: tuple[str, int], ours: tuple[str, int]) -> Peer | None:
     if kind != SOCK_DIAG_BY_FAMILY:
         return None
     uid, inode = struct.unpack_from("=II", answer, 16 + 4 + 48 + 12)
-    # Without an inode nobody holds it any more, and its owner reads as root.
+    # Without an inode no process holds it any more, and its owner reads as root.
     return Peer(uid, str(inode)) if inode else None
 
 
@@ -108,8 +108,8 @@ def has_socket(folder: Path, inode: str) -> bool:
 
 
 def house_of(process: Path) -> str:
-    """The UTS namespace of a process, by which a machine's or container's are told from others'; ""
-    of one that has ended.
+    """The UTS namespace of a process, which identifies its machine or container; "" if the process has
+    ended.
     """
     try:
         return str((process / "ns/uts").readlink())

@@ -7,7 +7,7 @@ server is not root). Its folder in the state folder holds everything it owns:
     machines/<id>/upper/ work/  overlays: what it changed in /usr /etc /var /opt /srv and /root
     machines/<id>/root/         its /root where overlays do not work
     machines/<id>/ssh/          its /etc/ssh, see sshd.py
-    machines/<id>/disks/        its disks beside the first, see compute/blocks.py
+    machines/<id>/disks/        its disks other than the first, see compute/blocks.py
     machines/<id>/serial.log    what it wrote to the serial console
     machines/<id>/init.pid      process id and start time of its first process
 
@@ -21,7 +21,7 @@ processes.py.
 Not covered: a network namespace of its own (machines share the host's ports, each has a loopback
 address), memory and cpu limits, devices, folders mounted separately below /usr /etc /var /opt /srv.
 It is no security boundary: where the server is root, so is the machine. As an ordinary user the
-host's system files belong to nobody inside, so a package manager cannot replace them.
+host's system files belong to another user inside, so a package manager cannot replace them.
 shutdown-script and startup-script-url are not run.
 """
 
@@ -81,14 +81,14 @@ case " $* " in *" install "*" python3-venv "*) rm -f /usr/local/lib/python3*/dis
 # What is a machine's own in /usr/local, or its root could install nothing there where that is not
 # the host's root.
 LOCAL = ("", "sbin", "bin", "etc", "include", "lib", "share", "share/man", "share/man/man1")
-# Stands for PyTorch on machines of a deep-learning image, and in place of parts of it that are often imported.
+# A stub of PyTorch on machines of a deep-learning image, with the parts that are often imported.
 TORCH = """\
-'PyTorch is not here: this package of the embedded cloud stands for it.'
+'A stub of the embedded cloud: PyTorch is not installed.'
 
 __version__ = "2.9.1+cu129"
 SAYS = (
-    "this machine of the embedded cloud has no PyTorch: its package torch only stands for the one that Google's "
-    "deep-learning images have. Let the job install one (torch in requirements.txt)"
+    "this machine of the embedded cloud has no PyTorch: its package torch is only a stub of the one in "
+    "Google's deep-learning images. Let the job install one (torch in requirements.txt)"
 )
 
 

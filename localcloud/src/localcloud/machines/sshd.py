@@ -8,7 +8,7 @@ host's.
 
 boot.sh starts the server, as the init of Google's images does. It takes keys only, on the machine's
 own address: on port 22, or in a user namespace on port 2222. There the server cannot be root, which
-would change to other users, and nobody but root is there: in a namespace of its own it has the
+would change to other users, and only root exists there: in a namespace of its own it has the
 number 1000, and so has who logs in, by the name of root and with all that root's processes may do
 to files. Not covered: PAM, OS Login, users other than root.
 """
@@ -91,8 +91,8 @@ def prepare(folder: Path, address: str, variables: dict[str, str], runs: bool, u
 
 
 def lines(name: str, *without: str) -> list[str]:
-    """Lines of a file of the host's /etc but for those of some names, and for who has the number of
-    root there.
+    """Lines of a file of the host's /etc, without those of some names and of the user that has the
+    number of root there.
     """
     entries = Path("/etc", name).read_text().splitlines(keepends=True)
     return [

@@ -1,9 +1,9 @@
 #!/bin/bash
 # What systemctl does on a machine of the embedded cloud: begin one kind of unit, a file of /run/systemd/system.
 #
-# A unit runs apart from whoever began it, in the environment of the machine's first process, its output on the
-# console. What `boot.sh` must know to stop it lies in /run/systemd/units/NAME.service: process id, INVOCATION_ID (which
-# stands for the unit's cgroup), KillMode, TimeoutStopSec, and whether it comes after the network.
+# A unit runs apart from the process that started it, in the environment of the machine's first process, its output on the
+# console. What `boot.sh` needs to stop it is in /run/systemd/units/NAME.service: process id, INVOCATION_ID (which
+# identifies the unit, as its cgroup would), KillMode, TimeoutStopSec, and whether it comes after the network.
 #
 # As needrestart does after an upgrade of packages, google-startup-scripts can be restarted, which runs the startup
 # script once more, and a unit that says RefuseManualStop cannot. Restarting docker, where it is installed, does nothing.

@@ -5,10 +5,10 @@ Frames are binary: a tag of two bytes, then a length of four bytes and data, or 
 bytes that arrived. A firewall rule must let the relay's addresses in to the port, as on Google.
 Codes of refusals are those of https://cloud.google.com/iap/docs/faq.
 
-gcloud insists on TLS. The server's certificate is one that it signed itself, which nobody is to
-trust but on loopback.
+gcloud insists on TLS. The server's certificate is self-signed, to be trusted on loopback
+only.
 
-Not covered: going on with a connection that broke (reconnect), hosts by address, destination
+Not covered: resuming a broken connection (reconnect), hosts by address, destination
 groups.
 """
 

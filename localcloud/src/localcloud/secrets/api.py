@@ -1,4 +1,4 @@
-"""Handlers of the Secret Manager methods. What secrets hold stands in answers to `access` and in no
+"""Handlers of the Secret Manager methods. The payload of a secret is only in answers to `access`, in no
 log.
 
 Not covered: regional secrets (projects.locations), patch, rotation, topics, version aliases,

@@ -3,8 +3,8 @@
     <folder>/index.json   secrets and versions without what they hold, written in one step
     <folder>/<id>         what one version holds: mode 0600, in a folder of mode 0700
 
-A version is there once the index names its file; a killed server leaves at worst a file nobody
-refers to, which the next start deletes. An expired secret is gone, with its files, at the first
+A version is there once the index names its file; a killed server leaves at worst an unused
+file, which the next start deletes. An expired secret is gone, with its files, at the first
 look at any secret after its time.
 
 Not covered: encryption at rest.

@@ -132,7 +132,7 @@ def read_page_token(token: str) -> bytes:
 def translate_glob(glob: str) -> tuple[re.Pattern[str], str]:
     """Return a matchGlob pattern as a regular expression, and the literal text that it begins with.
 
-    `**` crosses slashes, `*` and `?` do not; `**/` at the beginning may stand for no folder at all;
+    `**` crosses slashes, `*` and `?` do not; `**/` at the beginning also matches no folder at all;
     `[a-z]`, `[!a-z]` and `{one,two}` as documented.
     """
     out, at, depth = "", 0, 0

@@ -1,4 +1,4 @@
-"""Handlers of the Cloud Storage methods on buckets. What they do not cover stands in api.py."""
+"""Handlers of the Cloud Storage methods on buckets. The docstring of api.py lists what they do not cover."""
 
 import re
 from typing import Any

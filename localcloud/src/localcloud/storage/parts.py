@@ -59,7 +59,7 @@ def is_meant(verb: str, query: str) -> bool:
 async def answer(
     cloud: Cloud, request: web.Request, who: str, bucket: str, name: str, query: str
 ) -> web.Response:
-    """Answer such a request of somebody who is known."""
+    """Answer such a request of a known caller."""
     given = dict(parse_qsl(query, keep_blank_values=True))
     check_access(cloud, who, bucket, name)
     if "uploads" in given:

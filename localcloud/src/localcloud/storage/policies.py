@@ -1,4 +1,4 @@
-"""Handlers of the IAM policies of buckets. What policies may hold stands in iam.py, what they do in
+"""Handlers of the IAM policies of buckets. The content of policies is checked in iam.py, their effect is in
 permissions.py.
 
 Not covered: policies of single objects and of managed folders.

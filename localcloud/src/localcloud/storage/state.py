@@ -8,8 +8,8 @@
     <folder>/uploads/<id>             content that is still arriving
 
 An object exists from the moment its row is committed, which happens after its complete content was
-renamed into place; a killed process leaves the old object or the new one, at worst a file nobody
-refers to. Object names never become file names. All calls but those of content.py are short and
+renamed into place; a killed process leaves the old object or the new one, at worst an unused
+file. Object names never become file names. All calls but those of content.py are short and
 belong to the event loop's thread, so a check followed by a write is atomic without locks.
 
 Not covered: object versions, soft delete, retention, holds, encryption keys, lifecycle rules,

@@ -4,7 +4,7 @@ listed by their names, /BUCKET/OBJECT.
 Each request is one of the JSON API in other words. A reader who says not who he is gets 403, but
 for a bucket that everybody may read; one with a token that is none gets 401.
 
-Uploads in parts stand in parts.py.
+Uploads in parts are in parts.py.
 
 Not covered: buckets, custom metadata and access lists of what is written, signed
 URLs, HMAC keys, buckets as host names, entity tags that are MD5 sums.
