@@ -210,7 +210,6 @@ COMMANDS = [
 GENTLE = COMMANDS[:-4]  # they delete no job
 PAGES = ["/", "/job/one/", "/sweep/lr/", "/job/one/log", "/job/one/kill", "/job/one/log.txt"]
 PAGES += ["/job/one/?find=loss", "/job/one/files/metrics.jsonl"]
-OLD = Path(__file__).parent / "records/before_the_gate.json"
 # Where commands write: results, and what berg remembers.
 OURS = ("berg_results/out/", "berg_results/lr/results.csv", "berg_results/other/", ".berg/")
 
@@ -370,69 +369,12 @@ def test_any_bucket_is_read_without_harm(world, site, changes, replaced):
     assert not plain.STEERING.search((world.home / ".berg/names").read_text())
 
 
-def test_a_bucket_of_an_earlier_berg_is_read_and_its_jobs_go_on(world, site, monkeypatch):
-    """Written by the berg that had neither gate nor hashes, claims or a sweep's fingerprint."""
-    objects = json.loads(OLD.read_text())
-    objects[".berg/repos/proj/c0ffee.pack"] = "x"
-    fill(world, objects)
-    monkeypatch.setenv("TOKEN", "sesame")
-    shown = CliRunner().invoke(cli.cli, ["list", "-a", "-v"]).output
-    assert "damaged" not in shown and "one" in shown and "lr-0" in shown
-    told = CliRunner().invoke(cli.cli, ["show", "one"])
-    assert told.exit_code == 0 and "python train.py" in told.output, told.output
-    for command in GENTLE:
-        run(command)
-    for again in (["rerun", "one"], ["run", "--resume", "one"], ["run", "--resume", "lr"]):
-        refused = CliRunner().invoke(cli.cli, [*again, "--dry-run"])
-        assert refused.exit_code == 1 and "asks for anew: --secret TOKEN" in refused.output
-        done = CliRunner().invoke(cli.cli, [*again, "--dry-run", "--secret", "TOKEN"])
-        assert done.exit_code == 0 and "maxRunDuration" in done.output, done.output
-    for address in PAGES[:-1]:
-        look(site, address)
-    assert CliRunner().invoke(cli.cli, ["rm", "-y", "one", "lr"]).exit_code == 0
-    left = [name for name in world.memory.blobs if not name.startswith(".berg/repos/")]
-    assert left == [".berg/index/living/.complete"], left
-
-
 def test_one_job_of_a_sweep_whose_state_is_damaged_does_not_run_again(world):
     objects = sound_bucket()
     objects[".berg/jobs/lr-0_state.json"]["claim"] = ["evil"]
     fill(world, objects)
     refused = CliRunner().invoke(cli.cli, ["run", "--resume", "lr/0", "--dry-run"])
     assert refused.exit_code == 1 and "lr-0 cannot run again: its state is da" in refused.output
-
-
-LATER = Path(__file__).parent / "records/before_the_stops.json"
-
-
-def test_a_bucket_of_a_berg_before_devboxes_stopped_is_read_and_its_jobs_go_on(world, monkeypatch):
-    """Written by commit 298e908 on its embedded cloud: jobs, a sweep, a cluster and a devbox."""
-    objects = json.loads(LATER.read_text())
-    fill(world, objects)
-    monkeypatch.setenv("KEY", "sesame")
-
-    def told(*words: str) -> str:
-        done = CliRunner().invoke(cli.cli, words)
-        assert done.exit_code == 0 and "damaged" not in done.output, done.output
-        check_output(str(words), done.output)
-        return done.output
-
-    listed = told("list", "-a", "-v")
-    assert {"good", "bad", "lr-0", "lr-1", "duo", "box"} <= set(listed.split())
-    assert "python3 train.py 2" in told("show", "bad") and "1 SUCCEEDED, 1 FAILED" in told(
-        "show", "lr"
-    )
-    assert "training 0.5" in told("log", "good") and "training 0.7" in told("log", "duo")
-    assert "mnist" in told("data", "ls")
-    told("diff", "good", "bad")
-    for again in (["rerun", "bad"], ["run", "--resume", "bad"], ["run", "--resume", "lr"]):
-        assert "maxRunDuration" in told(*again, "--dry-run")
-    refused = CliRunner().invoke(cli.cli, ["rerun", "withsecret", "--dry-run"])
-    assert "asks for anew: --secret KEY" in refused.output
-    told("rerun", "withsecret", "--dry-run", "--secret", "KEY")
-    told("rm", "-y", "good", "bad", "lr", "duo", "withsecret")
-    left = [name for name in world.memory.blobs if name.startswith(".berg/jobs/")]
-    assert left == [".berg/jobs/box_metadata.json", ".berg/jobs/box_state.json"]
 
 
 def test_a_sound_bucket_is_read(world, site):
