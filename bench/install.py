@@ -85,7 +85,7 @@ def measure(repeats: int) -> list[Result]:
             first, second = sorted(jobs, key=lambda each: each["began"])
             costs[COLD].append(Cost(first["since_boot"], 0))
             costs[NEXT].append(Cost(second["began"] - first["ended"], 0))
-            golden = ["--image", FAMILY, "--image-project", cloud.project]
+            golden = ["--image", f"{cloud.project}/{FAMILY}"]
             for side, options in {GOLDEN: golden, BARE: ["--install", "none"]}.items():
                 name = f"{'golden' if side == GOLDEN else 'bare'}-{number}"
                 cloud.berg("run", "-g", "0", "-n", name, *options, "--wait", COMMAND, cwd=repo)
