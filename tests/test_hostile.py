@@ -1280,7 +1280,7 @@ ELSEWHERE_BY_OPTION = {
     "a mount of an invalid bucket": {"mount": ["gs://evil/x:/mnt/x"]},
     "`../` as a cluster": {"cluster": "../../evil"},
     "`../` as the folder of its results": {"results_parent": "../../evil"},
-    "a variable of berg's": {"env": ["BERG_JOB=evil"]},
+    "one of Berg's variables": {"env": ["BERG_JOB=evil"]},
     "no machine at all": {"num_machines": 0},
 }
 
