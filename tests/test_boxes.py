@@ -185,8 +185,8 @@ def test_a_box_that_cannot_be_created_leaves_no_disk(berg):
     berg.cloud.call("POST", "/_berg/settings", {"boot": 0})
     error = {"code": "INTERNAL_ERROR", "message": "no", "instance_lives": True}
     berg.cloud.fault("compute.instances.insert", operation_error=error, times=None)
-    assert berg(*ON, "never").returncode == 1
-    assert "never" not in berg.machines() and not berg.disks()
+    assert berg(*ON, "uncreated").returncode == 1
+    assert "uncreated" not in berg.machines() and not berg.disks()
 
 
 def path_of(berg, name: str) -> str:

@@ -158,7 +158,7 @@ def test_jobs_of_a_sweep_end_at_their_rungs_and_hand_on_their_machine(berg, tmp_
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--stop-worst", "loss"), "give both"),
+        (("--stop-worst", "loss"), "--stop-worst needs --rungs"),
         (("--stop-worst", "loss", "--rungs", "3,x"), "give steps"),
         (("--stop-worst", "loss", "--rungs", "9,3"), "above the one before"),
     ],

@@ -147,7 +147,7 @@ def test_what_nobody_tells_ends_no_job(berg):
         ),
         (
             [*GPU, "--for", "10"],
-            "--for says in how many minutes: give --min-utilization PERCENT as well",
+            "--for needs --min-utilization",
         ),
     ],
 )
