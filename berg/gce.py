@@ -96,7 +96,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
             odds = advice.of_zones(config, choice.shape, zones, sweep or choice.hosts)
         if not (spec.zones or spec.regions):
             zones = list(dict.fromkeys([*(each.zone for each in odds), *zones]))
-        regions = list(dict.fromkeys(region_of(zone) for zone in zones))
+        regions = list(dict.fromkeys(prices.region_of(zone) for zone in zones))
         if regions[0] != likely:
             quotas = pool.submit(offers.quotas, config, regions[0])
         ways = pool.map(lambda region: ways_out(config, region), with_ways(config, regions))
@@ -126,7 +126,7 @@ def likely_region(config: Config) -> str:
     need not wait until zones are known.
     """
     if config.zones:
-        return region_of(config.zones[0])
+        return prices.region_of(config.zones[0])
     return config.region
 
 
@@ -143,7 +143,7 @@ def let_wait(found: Offer, regions: list[str], most: int) -> None:
     """Let machines wait for room in the first of these regions, in so many at most."""
     found.regions = regions[:most]
     found.group = Group(region=regions[0])
-    found.zones = [zone for zone in found.zones if region_of(zone) in found.regions]
+    found.zones = [zone for zone in found.zones if prices.region_of(zone) in found.regions]
     found.left_out = regions[most:]
 
 
@@ -159,13 +159,13 @@ def zones_to_try(
         return offers.zones_with(config, choice.shape, config.zones)
     first = offers.zones_with(config, choice.shape, [*spec.zones]) if spec.zones else []
     zones = offers.zones_in(config, choice.shape, spec.regions)
-    listed = prices.latest(config, map(region_of, zones))
+    listed = prices.latest(config, map(prices.region_of, zones))
 
     def order(zone: str) -> tuple[float, bool, str]:
-        there, hourly = listed.get(region_of(zone)), None
+        there, hourly = listed.get(prices.region_of(zone)), None
         if there:
             hourly = there.per_hour(choice.shape, spec.model, spec.disk_gb)
-        return hourly or math.inf, region_of(zone) != config.region, zone
+        return hourly or math.inf, prices.region_of(zone) != config.region, zone
 
     return list(dict.fromkeys([*first, *sorted(zones, key=order)]))
 
@@ -340,7 +340,7 @@ def scheduling(plan: Plan) -> dict[str, Any]:
 
 def interface(config: Config, shape: accelerators.Shape, zone: str) -> dict[str, Any]:
     """Return a machine's network interface."""
-    found: dict[str, Any] = {**networks.interface(config, region_of(zone))}
+    found: dict[str, Any] = {**networks.interface(config, prices.region_of(zone))}
     if shape.nic_type:
         found["nicType"] = shape.nic_type
     if not config.no_external_ip:
@@ -374,10 +374,6 @@ def metadata(plan: Plan) -> dict[str, str]:
     if plan.ssh_key:
         found["ssh-keys"] = plan.ssh_key
     return found
-
-
-def region_of(zone: str) -> str:
-    return zone.rpartition("-")[0]
 
 
 def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
@@ -443,7 +439,7 @@ def by_region(zones: Iterable[str]) -> list[list[str]]:
     """Return zones by their regions, in the order of the first of each."""
     found: dict[str, list[str]] = {}
     for zone in zones:
-        found.setdefault(region_of(zone), []).append(zone)
+        found.setdefault(prices.region_of(zone), []).append(zone)
     return list(found.values())
 
 
@@ -486,7 +482,7 @@ def in_turn(
     tried: list[str] = []
     full_regions: set[str] = set()
     for zone in zones:
-        region = region_of(zone)
+        region = prices.region_of(zone)
         if region in full_regions:
             continue
         if tried:

@@ -94,7 +94,7 @@ def price(plan: Plan, jobs: int, at_once: int) -> str:
         return "that of the reservation, which is paid for whether it is used or not"
     if plan.offer.priced is None:
         return ""
-    region = spending.region_of(plan.offer.zones[0])
+    region = prices.region_of(plan.offer.zones[0])
     listed = prices.known(plan.config, region)
     if listed is None:
         return "unknown; berg prices says why"
@@ -124,7 +124,7 @@ def at_most(plan: Plan, jobs: int) -> str:
     hours = plan.job.max_run_seconds / 3600
     limit = f"{tidy(jobs * hours)} machine-hours" if jobs else f"{tidy(hours)} h"
     if usd is None:
-        unpriced = set(map(spending.region_of, plan.offer.zones)) - plan.job.rates.keys()
+        unpriced = set(map(prices.region_of, plan.offer.zones)) - plan.job.rates.keys()
         return f"at most unknown: no price in {', '.join(sorted(unpriced))}"
     amount = f"{usd:,.0f}" if usd >= 10 else dollars(usd)
     return f"at most ${amount} in {limit}"

@@ -98,6 +98,13 @@ DISKS = {
 LOCAL_DISK = "SSD backed Local Storage"
 
 
+def region_of(place: str) -> str:
+    """Return the region of a zone; of a region itself."""
+    if place.count("-") == 1:
+        return place
+    return place.rpartition("-")[0]
+
+
 @dataclass
 class Prices:
     """The list prices of one region, by description."""

@@ -23,7 +23,7 @@ from berg.config import Config
 from berg.google import api, container, podexec, prices
 from berg.google import kubernetes as k8s
 from berg.google.accelerators import Shape
-from berg.laptop.spending import region_of
+from berg.google.prices import region_of
 from berg.places import gke, podstatus
 from berg.places.manifest import CACHE, CACHE_PORT, CACHE_URL
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, computer, gce
+from berg import BergError, computer
 from berg.config import Config
 from berg.google import (
     accelerators,
@@ -30,6 +30,7 @@ from berg.google import (
     grants,
     http,
     offers,
+    prices,
     rights,
     tpu_nodes,
     tpus,
@@ -312,7 +313,7 @@ def ensure_policy(config: Config, location: str, wanted: tpu_nodes.Slice) -> Non
         return
     body = tpus.policy(wanted.policy, wanted.topology, "for pools of berg's clusters")
     with contextlib.suppress(http.Conflict):
-        api.write(config, f"/regions/{gce.region_of(location)}/resourcePolicies", body)
+        api.write(config, f"/regions/{prices.region_of(location)}/resourcePolicies", body)
 
 
 def say_incomplete(name: str, location: str, wanted: Wanted, say: Say) -> None:

@@ -23,7 +23,7 @@ from berg.google.api import OperationFailed
 from berg.google.storage import Bucket, Changed
 from berg.inventory import Machine
 from berg.job import STOPPED
-from berg.laptop import spending, standing
+from berg.laptop import standing
 from berg.laptop.jobs import OFF, Entry, find, look_again
 from berg.laptop.power_claim import Claim, claimed
 
@@ -407,7 +407,7 @@ def finish_move(config: Config, claim: Claim, found: Entry, say: Say) -> None:
 
 def cost_of(config: Config, machine: Machine) -> str:
     """Return what a stopped machine costs, and until when, in words."""
-    region = spending.region_of(machine.zone)
+    region = prices.region_of(machine.zone)
     prices.latest(config, [region])
     hourly = standing.machine_rate(config, replace(machine, status="TERMINATED"))
     amount = "money, nobody knows how much,"

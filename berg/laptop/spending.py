@@ -16,16 +16,10 @@ from itertools import pairwise
 from berg import job
 from berg.config import Config
 from berg.google import prices
+from berg.google.prices import region_of
 from berg.plan import Offer
 
 PAID = ("STARTING", "INSTALLING", "RUNNING", "UPLOADING")
-
-
-def region_of(place: str) -> str:
-    """Return the region of a zone; of a region itself."""
-    if place.count("-") == 1:
-        return place
-    return place.rpartition("-")[0]
 
 
 def rates(config: Config, offer: Offer, model: str) -> dict[str, float]:

@@ -14,9 +14,9 @@ from berg import places
 from berg.config import Config
 from berg.google import container, prices
 from berg.google.accelerators import Shape, find_built_in
+from berg.google.prices import region_of
 from berg.inventory import Machine, Resource
 from berg.laptop import clusters
-from berg.laptop.spending import region_of
 
 STOPPED = ("STOPPED", "TERMINATED", "SUSPENDED")
 NOT_YET = ("PENDING", "PROVISIONING")  # nothing is paid for until there is room
