@@ -21,12 +21,12 @@ from pathlib import Path
 from berg import BergError
 from berg.google import registry
 from berg.job import Job
-from berg.machine import boot, data
+from berg.machine import boot
 from berg.machine.attempt import Attempt
 from berg.machine.installation import InstallationFailed
 from berg.machine.process import RESULTS
 from berg.machine.stopping import Stopped
-from berg.machine.surroundings import INSTALLING, OURS, PROGRAM
+from berg.machine.surroundings import INSTALLING, OURS, PROGRAM, place
 
 NAME = "berg-command"  # of the container
 # What the machine says of its own programs: not for those of the image.
@@ -121,7 +121,7 @@ def command(this: Job, folder: Path, names: list[str]) -> list[str]:
 
 def folders(this: Job) -> list[str]:
     """Return the folders of the machine that a container shares."""
-    places = [str(data.place(each["path"])) for each in (*this.data, *this.mounts)]
+    places = [str(place(each["path"])) for each in (*this.data, *this.mounts)]
     ours = [str(boot.ROOT / "code"), str(RESULTS), str(PROGRAM)]
     return list(dict.fromkeys([*ours, *places]))
 

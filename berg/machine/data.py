@@ -1,15 +1,14 @@
 """The data sets of a job, brought to the machine before its command begins."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 from berg import BergError
 from berg.google import data, http
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket
-from berg.machine import boot
 from berg.machine.attempt import Attempt
+from berg.machine.surroundings import place
 from berg.words import plural
 
 
@@ -62,8 +61,3 @@ def refused(bucket: Bucket, name: str, error: Exception) -> BergError:
     account = getattr(bucket.config.credentials, "service_account_email", "ACCOUNT")
     mend = data.mend(bucket.name, f"serviceAccount:{account}")
     return BergError(f"data {name}: {http.words(error)}. {mend}")
-
-
-def place(path: str) -> Path:
-    """A folder on this machine, whose /root may lie elsewhere."""
-    return boot.ROOT / path.removeprefix("/root/") if path.startswith("/root/") else Path(path)

@@ -15,8 +15,7 @@ from berg.config import Config
 from berg.google import mounts
 from berg.machine import boot
 from berg.machine.attempt import Attempt
-from berg.machine.data import place
-from berg.machine.surroundings import BIN, python_path
+from berg.machine.surroundings import BIN, place, python_path
 from berg.words import plural
 
 CACHE = boot.BERG / "mounts"  # what was read, on the machine's disk

@@ -132,3 +132,8 @@ def with_report(values: dict[str, str]) -> dict[str, str]:
     """Return the environment of a command, with what lets its pythons import berg.report."""
     path = filter(None, [values.get("PYTHONPATH"), str(PROGRAM)])
     return {**values, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def place(path: str) -> Path:
+    """A folder on this machine, whose /root may be another folder."""
+    return boot.ROOT / path.removeprefix("/root/") if path.startswith("/root/") else Path(path)
