@@ -153,11 +153,11 @@ def test_to_create_a_machine_takes_many_permissions(client, cloud, account):
     missing = (
         "compute.instances.create",
         "compute.disks.create",
-        "compute.subnetworks.use",
-        "compute.subnetworks.useExternalIp",
         "compute.instances.setMetadata",
         "compute.instances.setLabels",
         "compute.instances.setServiceAccount",
+        "compute.subnetworks.use",
+        "compute.subnetworks.useExternalIp",
     )
     for permission in missing:
         status, _, text = message(machine.call("POST", path, wanted))
@@ -275,7 +275,10 @@ def gcloud(client, tmp_path):
 
 
 @pytest.mark.slow
-def test_gcloud_makes_accounts_roles_and_bindings(client, gcloud, bucket):
+def test_gcloud_makes_accounts_roles_and_bindings(client, gcloud):
+    bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+    uniform = {"iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}
+    call(client, "POST", f"/storage/v1/b?project={PROJECT}", {"name": bucket, **uniform})
     id, role = f"g-{uuid.uuid4().hex[:12]}", f"g_{uuid.uuid4().hex[:12]}"
     email = f"{id}@{PROJECT}.iam.gserviceaccount.com"
     gcloud("iam", "service-accounts", "create", id, "--display-name", "made by gcloud")
@@ -304,8 +307,8 @@ def test_gcloud_makes_accounts_roles_and_bindings(client, gcloud, bucket):
     gcloud("projects", "add-iam-policy-binding", PROJECT, *words)
     assert member in gcloud("projects", "get-iam-policy", PROJECT)
     words = ["--member", member, "--role", "roles/storage.objectUser"]
-    gcloud("storage", "buckets", "add-iam-policy-binding", f"gs://{bucket.name}", *words)
-    policy = call(client, "GET", f"/storage/v1/b/{bucket.name}/iam")
+    gcloud("storage", "buckets", "add-iam-policy-binding", f"gs://{bucket}", *words)
+    policy = call(client, "GET", f"/storage/v1/b/{bucket}/iam")
     assert {"role": "roles/storage.objectUser", "members": [member]} in policy["bindings"]
 
 
