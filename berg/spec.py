@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from berg import BergError, gate
-from berg.google import prices
 
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google accepts as maxRunDuration
 MOST_FLEX_HOURS = 168
@@ -705,6 +704,8 @@ class JobSpec:
     @property
     def model(self) -> str:
         """How its machines are paid for, in the API's words."""
+        from berg.google import prices
+
         if self.spot:
             return prices.SPOT
         if self.flex:

@@ -52,8 +52,8 @@ def list_(
 ) -> None:
     """Show machines and recent jobs with what became of them.
 
-    What lives and what is new is found by an index in the bucket. A job that an older berg
-    submitted and nobody saw while it lived is missing there, until --all-jobs looks at every job.
+    Running and new jobs are found by an index in the bucket. A job whose entry was never written,
+    because its submit broke off in between, is missing there until --all-jobs looks at every job.
 
     \b
     berg list

@@ -20,7 +20,7 @@ from berg.google import api, http, rights
 from berg.google.instances import bucket_label
 from berg.inventory import Resource
 
-# What earlier versions gave on the secret; given still where the project lacks berg's role for it.
+# Given on the secret where the project lacks berg's own role, which allows less.
 WIDE_ROLE = "roles/secretmanager.admin"
 WEBHOOK = "BERG_NOTIFY"  # among them, but none of the command's variables: the URL of --notify
 CLUSTER_KEY = "BERG_CLUSTER_KEY"  # the same: signs what the machines of a job tell each other

@@ -15,7 +15,8 @@ only as it was before that state was read, so that a job which begins meanwhile 
 state may be another job's lie of the moment: an entry goes only if records that machines cannot
 write agree (recent.py).
 
-Not covered: jobs that an older berg submits, until a list sees their machines or looks at all.
+Not covered: a job whose submit broke off before its entry was written, until a list sees its
+machine or looks at all jobs.
 """
 
 import contextlib

@@ -82,10 +82,10 @@ class Tokens:
         if not token.isascii() or not hmac.compare_digest(signature, self._sign(payload)):
             return None
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        email, expires, epoch, _, *scopes = claims  # tokens of an earlier berg have no scopes
+        email, expires, epoch, _, scopes = claims
         if epoch != self.state["epoch"] or self.now() >= expires:
             return None
-        return Owner(email, tuple(scopes[0]) if scopes and scopes[0] is not None else None)
+        return Owner(email, tuple(scopes) if scopes is not None else None)
 
     def refresh_token(self, email: str) -> str:
         """Return the long-lived refresh token of `email`, making one the first time."""
