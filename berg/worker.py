@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -93,7 +94,12 @@ def run(attempt: Attempt) -> None:
         if not attempt.state.job.kept:
             attempt.machine.insist_on_deletion(is_refused=bool(attempt.state.undeleted))
         return
-    signal.signal(signal.SIGTERM, lambda *_: attempt.stop(SHUT_DOWN))
+
+    def shut_down(*_: Any) -> None:
+        boot.SIGTERM_TIMES.append(time.time())
+        attempt.stop(SHUT_DOWN)
+
+    signal.signal(signal.SIGTERM, shut_down)
     http.notify = attempt.say
     try:
         ending = ending_of_phases(attempt)

@@ -79,7 +79,8 @@ LimitMEMLOCK=infinity
 StandardOutput=tty
 """
 GOING = 60  # seconds in which a machine that shuts down is gone
-# When this script got SIGTERM, as it does when the machine stops; seconds since 1970.
+# When this process, the script or its worker, got SIGTERM, as it does when the machine stops;
+# seconds since 1970.
 SIGTERM_TIMES: list[float] = []
 LARGEST = 1 << 30  # bytes of an answer that are read
 CRASHES = 3  # of its worker, that a machine of a sweep survives
@@ -395,7 +396,7 @@ class Machine:
         """Keep this machine on for logins until it is stopped, killed or out of time."""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         stops = None
-        while True:
+        while not SIGTERM_TIMES:  # else it would hold up a shutdown that has begun
             try:
                 attributes = self.instance()["attributes"]
                 install_keys(attributes.get("ssh-keys", ""))

@@ -64,12 +64,10 @@ def check_metadata(compute: Compute, project: str, items: Iterable[dict]) -> Non
     if not in_force(compute, project, OS_LOGIN).get("booleanPolicy", {}).get("enforced"):
         return
     if any(
-        item.get("key") == "enable-oslogin" and is_false(item.get("value", "")) for item in items
+        item.get("key") == "enable-oslogin"
+        and item.get("value", "").lower() in ("false", "n", "no", "0")
+        for item in items
     ):
         number = compute.projects[project]["number"]
         message = f"Constraint {OS_LOGIN} violated for project {number}. The metadata key enable-oslogin must not be"
         raise ApiError(412, "conditionNotMet", f"{message} set to FALSE.")
-
-
-def is_false(value: str) -> bool:
-    return value.lower() in ("false", "n", "no", "0")

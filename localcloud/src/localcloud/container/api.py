@@ -3,7 +3,8 @@
 A cluster does one thing at a time, as on Google. An operation ends when the nodes are there, or
 gives up on them.
 
-Not covered: updates of clusters and pools, Autopilot, upgrades, the older methods below zones.
+Not covered: updates of clusters and pools but for Workload Identity (Google re-creates the nodes of
+a pool for it, here they stay), Autopilot, upgrades, the older methods below zones.
 """
 
 from __future__ import annotations
@@ -46,10 +47,12 @@ def handlers(cloud: Cloud) -> dict[str, Handler]:
         "clusters.get": get,
         "clusters.list": list_clusters,
         "clusters.delete": delete,
+        "clusters.update": update,
         "clusters.nodePools.create": create_pool,
         "clusters.nodePools.get": get_pool,
         "clusters.nodePools.list": list_pools,
         "clusters.nodePools.delete": delete_pool,
+        "clusters.nodePools.update": update_pool,
         "clusters.nodePools.setSize": set_size,
         "clusters.nodePools.setAutoscaling": set_autoscaling,
         "operations.get": get_operation,
@@ -319,6 +322,36 @@ async def delete(
         del container.clusters[project, place, rest[1]]
 
     return container.begin(cluster, "DELETE_CLUSTER", "", work)
+
+
+async def update(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
+    """Switch Workload Identity on; pools that are there stay as they are."""
+    cluster = find(container, project, place, rest)
+    config = (call.body or {})["update"]["desiredWorkloadIdentityConfig"]
+    check_workload_pool(config, project)
+    check_idle(cluster)
+    cluster["workloadIdentityConfig"] = config
+    container.note_pool(cluster)
+
+    async def work() -> None: ...
+
+    return container.begin(cluster, "UPDATE_CLUSTER", "", work)
+
+
+async def update_pool(
+    container: Container, call: Call, project: str, place: str, rest: list[str]
+) -> dict:
+    """Change what pods of a pool see as their metadata server: those that begin from now on."""
+    cluster, pool = find_pool(container, project, place, rest)
+    check_metadata_mode(cluster, {"name": pool["name"], "config": call.body})
+    check_idle(cluster)
+    pool["config"]["workloadMetadataConfig"] = (call.body or {})["workloadMetadataConfig"]
+    container.plane_of(cluster).store.notify()
+    return change(
+        container, cluster, "UPDATE_CLUSTER", pool, lambda: provisioned(container, cluster, [])
+    )
 
 
 # --- pools

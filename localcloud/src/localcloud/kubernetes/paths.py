@@ -20,10 +20,6 @@ HEALTH = ("healthz", "livez", "readyz")
 OPEN = ("version", *HEALTH)  # without a token
 
 
-def is_open(path: str) -> bool:
-    return path.strip("/") in OPEN
-
-
 async def answer(
     cloud: Cloud, plane: Plane, request: web.Request, owner: Owner | None
 ) -> web.StreamResponse:

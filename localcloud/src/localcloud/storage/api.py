@@ -114,12 +114,8 @@ async def list_objects(cloud: "Cloud", call: "Call") -> dict:
     if prefixes:
         answer["prefixes"] = prefixes
     if following is not None:
-        answer["nextPageToken"] = page_token(following)
+        answer["nextPageToken"] = base64.urlsafe_b64encode(following).decode()
     return answer
-
-
-def page_token(following: bytes) -> str:
-    return base64.urlsafe_b64encode(following).decode()
 
 
 def read_page_token(token: str) -> bytes:

@@ -116,15 +116,13 @@ async def take(cloud: Cloud, upload: Upload, number: str, request: web.Request) 
     upload.parts[int(number)] = content
     if before:
         before.discard()
-    return web.Response(headers={"ETag": tag_of(content), "x-goog-hash": hash_of(content)})
+    return web.Response(
+        headers={"ETag": tag_of(content), "x-goog-hash": f"crc32c={content.hashes()['crc32c']}"}
+    )
 
 
 def tag_of(part: Content) -> str:
     return f'"{part.md5.hexdigest()}"'
-
-
-def hash_of(part: Content) -> str:
-    return f"crc32c={part.hashes()['crc32c']}"
 
 
 async def join(cloud: Cloud, upload: Upload, request: web.Request) -> web.Response:
