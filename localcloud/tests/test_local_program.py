@@ -126,7 +126,7 @@ def test_the_plugin_imports_nothing_of_the_cloud_or_of_google():
 def test_the_example_of_the_fixture_passes():
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *FIXTURE, "test_provision.py"],
-        cwd=ROOT / "examples/localcloud_test",
+        cwd=ROOT.parent / "examples/localcloud_test",
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
