@@ -19,7 +19,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["berg", "berg.*"]),
     package_data={
-        "berg.laptop": ["nginx.conf"],
+        "berg.gke": ["nginx.conf"],
         "berg.machine": ["guard/sitecustomize.py", "horovod.sh"],
         "berg.watch": ["figures.js", "page.css", "page.js"],
     },

@@ -13,7 +13,7 @@ import common
 import requests
 from common import SCRATCH, Cloud, Cost, Result, Target, ratio, rounds, table, timed
 
-from berg.laptop import cache
+from berg.gke import cache
 
 SHARDS, SIZE, PORT = 8, 32 << 20, 18085
 READ = """

@@ -16,7 +16,7 @@ import common
 from common import Result, Target
 
 from berg import job, states
-from berg.machine import halving
+from berg.machine import watchdogs
 from berg.machine.outcome import Ending
 
 JOBS, MACHINES, STEPS = 81, 9, 81
@@ -78,7 +78,7 @@ class Sweep:
             say=lambda text: None,
             stop=endings.append,
         )
-        halving.judge(attempt, step, self.curves[number][step - 1])
+        watchdogs.judge_rung(attempt, step, self.curves[number][step - 1])
         return any(isinstance(each, Ending) for each in endings)
 
     def listed(self, bucket: object, prefix: str) -> list[states.Stored]:
@@ -90,7 +90,7 @@ def played(seed: int, rates: tuple[float, float], rungs: list[int]) -> tuple[flo
     """Return the share of steps, whether the best was found, and the loss above the best's in %."""
     dice = random.Random(seed)
     sweep = Sweep([curve(dice, rates) for _ in range(JOBS)], rungs)
-    with patch.object(halving.states, "listed", sweep.listed):
+    with patch.object(watchdogs.states, "listed", sweep.listed):
         sweep.play()
     best = min(each[-1] for each in sweep.curves)
     found = min(sweep.ended.values(), default=math.inf)

@@ -5,7 +5,7 @@ import time
 import common
 from common import SCRATCH, Cloud, Cost, Result, Target, ratio, rounds, table
 
-from berg.google import container
+from berg.gke import container
 
 WITH, WITHOUT = "with Workload Identity", "without it"
 

@@ -17,7 +17,7 @@ import json, sys, time
 from pathlib import Path
 from berg import config
 from berg.google.mirror import Mirror
-from berg.google.manifest import Entry
+from berg.google.sending import Entry
 from berg.google.storage import Bucket
 
 mirror = Mirror(Path(sys.argv[1]), Bucket(config.load()), "berg_results/")

@@ -23,18 +23,18 @@ from common import SCRATCH, Cost, Result, Target, ratio, table
 sys.path.append(str(common.TOP / "tests"))
 from ssh_server import Server
 
-from berg.code import push
+from berg.laptop import sync
 from berg.laptop.sync import multiplex
 
 WHOLE_TREE = ["-a", "--delete", "--exclude=/.git"]
 WHY = (
-    f"berg waits {push.STEP} ms for more saves, then asks the machine whether its checkout is the one that it knows, by a "
+    f"berg waits {sync.STEP} ms for more saves, then asks the machine whether its checkout is the one that it knows, by a "
     "round trip of ssh of 15 ms, before rsync begins; rsync alone takes 0.13 s, which is the limit"
 )
 EDITED = Path("package7/module3/file11.py")
 
 
-def checkout_ons(root: Path, server: Server, folder: Path) -> list[push.Checkout]:
+def checkout_ons(root: Path, server: Server, folder: Path) -> list[sync.Checkout]:
     checkouts = []
     for number in range(2):
         sockets = folder / str(number)
@@ -46,7 +46,7 @@ def checkout_ons(root: Path, server: Server, folder: Path) -> list[push.Checkout
             f"{getpass.getuser()}@{server.address}",
         )
         where = ssh, destination
-        checkouts.append(push.Checkout(checkout.name, str(checkout), lambda where=where: where))  # type: ignore[misc]
+        checkouts.append(sync.Checkout(checkout.name, str(checkout), lambda where=where: where))  # type: ignore[misc]
     return checkouts
 
 
@@ -55,8 +55,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def time_sync(root: Path, checkouts: list[push.Checkout], edits: int) -> list[float]:
-    running = push.Push(root, checkouts, lambda line: print(line, file=sys.stderr))
+def time_sync(root: Path, checkouts: list[sync.Checkout], edits: int) -> list[float]:
+    running = sync.Push(root, checkouts, lambda line: print(line, file=sys.stderr))
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
     wait_for(lambda: all(checkout.has is not None for checkout in checkouts))
@@ -68,7 +68,7 @@ def time_sync(root: Path, checkouts: list[push.Checkout], edits: int) -> list[fl
     return times
 
 
-def time_edits(root: Path, checkouts: list[push.Checkout], edits: int) -> list[float]:
+def time_edits(root: Path, checkouts: list[sync.Checkout], edits: int) -> list[float]:
     """Seconds from the save of a file to its arrival on every machine."""
     times = []
     for number in range(edits):
@@ -83,7 +83,7 @@ def time_edits(root: Path, checkouts: list[push.Checkout], edits: int) -> list[f
     return times
 
 
-def rsync(root: Path, checkout: push.Checkout, options: list[str], stdin: str = "") -> int:
+def rsync(root: Path, checkout: sync.Checkout, options: list[str], stdin: str = "") -> int:
     """Run rsync to a machine; returns how many bytes it sent."""
     target = f"{checkout.destination}:{checkout.folder}/"
     command = ["rsync", *options, "--stats", "-e", shlex.join(checkout.ssh), "./", target]
@@ -95,14 +95,14 @@ def rsync(root: Path, checkout: push.Checkout, options: list[str], stdin: str = 
     return int(found[1].replace(",", ""))
 
 
-def bytes_of_edit(root: Path, checkout: push.Checkout, options: list[str], stdin: str = "") -> int:
+def bytes_of_edit(root: Path, checkout: sync.Checkout, options: list[str], stdin: str = "") -> int:
     """Bytes that travel to one machine for one edit."""
     (root / EDITED).write_text(f"edit = {time.time()}\n")
     return rsync(root, checkout, options, stdin)
 
 
-def time_rsync(root: Path, checkouts: list[push.Checkout], edits: int) -> list[float]:
-    def whole_tree(checkout: push.Checkout) -> None:
+def time_rsync(root: Path, checkouts: list[sync.Checkout], edits: int) -> list[float]:
+    def whole_tree(checkout: sync.Checkout) -> None:
         rsync(root, checkout, WHOLE_TREE)
 
     times = []
@@ -133,7 +133,7 @@ def measure(repeats: int) -> list[Result]:
             times[berg] += time_sync(root, checkouts, edits)
             times[rsync] += time_rsync(root, checkouts, edits)
         sent = (
-            bytes_of_edit(root, checkouts[0], push.RSYNC[1:], f"./{EDITED}"),
+            bytes_of_edit(root, checkouts[0], sync.RSYNC[1:], f"./{EDITED}"),
             bytes_of_edit(root, checkouts[0], WHOLE_TREE),
         )
     finally:

@@ -12,7 +12,7 @@ from common import SCRATCH, TOP, Cloud, Result, Target
 
 from berg.google.mirror import Mirror
 from berg.google.storage import Bucket
-from berg.machine import tpus, usage
+from berg.machine import usage
 
 SECONDS, HOUR = 30, 120  # of a sample, and samples in an hour
 EIGHT = "".join(f"{n}, {n * 10}, {n * 10000}, 81559, 512.34, 61\n" for n in range(8))
@@ -72,9 +72,9 @@ def measure(repeats: int) -> list[Result]:
     libtpu = subprocess.Popen(
         [sys.executable, TOP / "tests/libtpu.py", "600"], env={**os.environ, "PYTHONPATH": TOP}
     )
-    while not tpus.read():
+    while not usage.read():
         time.sleep(0.1)
-    costs["2 TPUs"] = cpu(repeats, lambda: (take(), tpus.read()))
+    costs["2 TPUs"] = cpu(repeats, lambda: (take(), usage.read()))
     libtpu.kill()
     libtpu.wait()
     note = "In the worker's process. nvidia-smi and libtpu are stand-ins: the real nvidia-smi's own process is not measured."

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, config
+from berg import plan as defaults
 from berg.config import Config
-from berg.google.explain import explain
+from berg.google.api import explain
 from berg.google.fetch import RepoFile, fetch
 from berg.google.storage import Bucket
 from berg.job import State
-from berg.laptop import defaults, ending, fits, jobs, latest, launch, logs, results
+from berg.laptop import ending, jobs, latest, launch, logs, results
 from berg.plan import Plan
 from berg.spec import JobSpec, rows
 
@@ -50,7 +51,7 @@ def run(cmd: str, folder: str | Path = ".", **options: Any) -> "Job":
     spec = JobSpec(cmd=cmd, **defaults.fill(options, set(options), place))
     settings = config.load_ready(**spec.settings)
     with explained(settings):
-        name = fits.first(settings, spec, place, None, submit, log.info)
+        name = launch.first(settings, spec, place, None, submit, log.info)
     return Job(name, settings)
 
 

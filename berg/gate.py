@@ -3,24 +3,35 @@
 Whoever may write to the bucket may have written anything under any name. `values` reads JSON,
 `build` makes a dataclass of it, `clean` takes out of a text what would steer a terminal. They raise
 ValueError for what does not pass; callers name the object and leave it alone.
+
+What a job and its state must be like for a machine or a list to do anything with them; its
+guessed results dir.
 """
 
+import contextlib
+import functools
 import json
 import math
 import re
+import shlex
+import unicodedata
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 from berg import BergError, plain
-from berg.checks import check_types, types_of
 
 Made = TypeVar("Made")
+
 MOST_BYTES = 16 << 20  # of one object that is read as JSON
+
 LARGEST = 2**63 - 1  # of whole numbers; python has larger ones, which no float holds
+
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}  # of durations, in seconds
+
 PROJECT = re.compile(r"([a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]*")
+
 # A machine, a zone or a region, or LOCATION/NAME of a cluster: it becomes a part of a URL.
 RESOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 
@@ -178,3 +189,177 @@ def parse_duration(text: str, unit: str = "") -> float:
     if math.isnan(number) or not (letter or unit or number == 0):
         raise BergError(f"{text!r} is not a duration: give one such as 90s, 30m, 2h or 3d")
     return number * UNITS.get(letter or unit, 1)
+
+
+# Bytes. Linux takes 128 KiB for one argument or variable.
+MOST_COMMAND, MOST_VARIABLES = 64_000, 100_000
+
+# Options that name a file, and those that do where the name is a file's, too: `--out x/model`, not
+# `--out x/run1`.
+FILE_OPTION = re.compile(r"-o|--?[\w-]*file(name)?")
+
+OUTPUT_OPTION = re.compile(
+    r"--?(out(put)?|save|model|weights|checkpoint|ckpt|log)([-_](to|as|path))?"
+)
+
+FILE_NAME = re.compile(
+    r"(model|weights|checkpoint|ckpt|best|last|final|log|out(put)?|predictions|metrics|report)",
+    re.I,
+)
+
+REPOS = {".git", ".hg", ".svn"}
+
+COMMIT = re.compile(r"[0-9a-f]{1,64}")  # or its beginning; git would take others for options
+
+FILE = re.compile(
+    r"\.(txt|log|out|jsonl?|[ct]sv|ya?ml|parquet|np[yz]|pth?|pkl|ckpt|h5|safetensors|png|jpg|t?gz)$"
+)
+
+
+def check_size(job: Any) -> Any:
+    """Return a job; raise BergError if it is too long for one of the places in which it is kept."""
+    size = len(job.cmd.encode())
+    if size > MOST_COMMAND:
+        raise BergError(
+            f"the command has {size:,} bytes, more than {MOST_COMMAND:,}: put it into a script of "
+            'the repo, as in: berg run "bash job.sh"'
+        )
+    size = len(json.dumps(job.env).encode())
+    if size > MOST_VARIABLES:
+        raise BergError(
+            f"the variables have {size:,} bytes, more than {MOST_VARIABLES:,}: "
+            "put them into a file of the repo"
+        )
+    return job
+
+
+def check_types(thing: Any) -> None:
+    """Raise ValueError with the first field of a dataclass whose value is not of its type."""
+    made: Any = type(thing)
+    for name, kind in types_of(made).items():
+        value = getattr(thing, name)
+        if type(value) is not kind and not fits(value, kind):
+            raise ValueError(f"{name} is {str(value)[:40]!r}")
+
+
+@functools.cache
+def types_of(kind: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields by their names: a list asks thousands of times."""
+    return {f.name: f.type for f in fields(kind)}
+
+
+@functools.cache
+def parts_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return what a type such as dict[str, str] is made of."""
+    return get_origin(kind), get_args(kind)
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value from JSON is of a type such as int, dict[str, str] or int | None."""
+    origin, parts = parts_of(kind)
+    if origin is dict:
+        return isinstance(value, dict) and all(fits(each, parts[1]) for each in value.values())
+    if origin in (list, tuple):
+        return type(value) is origin and all(fits(each, parts[0]) for each in value)
+    if parts:
+        return any(fits(value, part) for part in parts)
+    numbers = {float: (int, float)}
+    return kind is Any or type(value) in numbers.get(kind, (kind,))
+
+
+def check_bounds(job: Any) -> None:
+    """Raise ValueError or BergError for values that no machine can do anything with."""
+    check_results_dir(job.results_dir)
+    counts = [(f.name, getattr(job, f.name)) for f in fields(job) if f.type is int]
+    texts = [job.cmd, job.install_script, *job.env.values()]
+    wrong = {
+        **{f"{name} is {value}": value < 0 for name, value in counts},
+        "cmd is empty": job.kind == "job" and not job.cmd.strip(),
+        f"kind is {job.kind!r}": job.kind not in ("job", "devbox"),
+        f"run_on is {job.run_on!r}": job.run_on not in ("first", "each"),
+        f"num_machines is {job.num_machines}": not 1 <= job.num_machines <= 1000,
+        f"repo_name is {job.repo_name!r}": not re.fullmatch(
+            r"[A-Za-z0-9_-][A-Za-z0-9._-]*", job.repo_name
+        ),
+        f"git_snapshot is {job.git_snapshot[:40]!r}": not COMMIT.fullmatch(job.git_snapshot),
+        "a text has a NUL": any("\0" in text for text in texts),
+        "env has a name that is none": any(
+            not re.fullmatch(r"[A-Za-z_]\w*", key) for key in job.env
+        ),
+    }
+    for what, is_wrong in wrong.items():
+        if is_wrong:
+            raise ValueError(what)
+
+
+def check_results_dir(results_dir: str) -> str:
+    """Return a results dir, which becomes a folder here, there and in the bucket; raise BergError
+    for one that cannot.
+    """
+    if names_repo(results_dir):
+        raise BergError(
+            f"{results_dir!r} cannot be a results dir: .git, .hg and .svn hold settings of programs"
+        )
+    return check_folder(results_dir)
+
+
+def names_repo(path: str) -> bool:
+    """Whether a part of a path is one where git, Mercurial or Subversion has its settings, which
+    can name programs. Disks of macOS fold case, and one kind ignores marks of format.
+    """
+    plain = "".join(each for each in path if unicodedata.category(each) != "Cf")
+    return not REPOS.isdisjoint(plain.casefold().split("/"))
+
+
+def check_folder(results_dir: str) -> str:
+    """Return a relative path of plain parts below berg_results; raise BergError for another one."""
+    parts = results_dir.split("/")
+    if any(part in ("", ".", "..") for part in parts) or re.search(
+        r"[\x00-\x1f\\*?\[\]#]", results_dir
+    ):
+        raise BergError(
+            f"{results_dir!r} cannot be a results dir: give a relative path, such as sweep1/bs_256"
+        )
+    return results_dir
+
+
+def sketchy_guess_at_results_dir_from_cmd(cmd: str) -> str | None:
+    """Return the folder named after `berg_results/` in a command, such as sweep1/bs_256; None
+    without one.
+    """
+    words = shlex.shlex(cmd, posix=True, punctuation_chars=True)
+    words.whitespace_split, words.commenters = True, ""
+    before = ""
+    with contextlib.suppress(ValueError):  # a quote that does not end
+        for word in words:
+            if path := path_of_results(word):
+                return folder_of(path, word, before)
+            before = word
+    return None
+
+
+def path_of_results(word: str) -> str:
+    """Return what follows `berg_results/` in a word of a command; "" without it."""
+    # A word that is a path may have blanks in it; in one that is code the path ends with them.
+    found = re.match(r"[^\s'\"(]*berg_results/([^'\"`;|&<>()=,]+)", word)
+    found = found or re.search(r"berg_results/([^\s'\"`;|&<>()=,]+)", word)
+    return found[1] if found else ""
+
+
+def folder_of(path: str, word: str, before: str) -> str | None:
+    """Return the folder that a path in a word of a command is or lies in; None without one."""
+    known, unknown = re.split(r"(?=[$*?\\])|$", path.strip("/ "), maxsplit=1)
+    if unknown or names_file(known, word, before):
+        known = known.rpartition("/")[0]
+    return known or None
+
+
+def names_file(path: str, word: str, before: str) -> bool:
+    """Return whether a path in a word of a command, after the word `before`, is a file's."""
+    if before.endswith(">") or before in (">&", "tee", "-a") or FILE.search(path):
+        return True
+    option = word.partition("=")[0] if word.startswith("-") else before
+    if FILE_OPTION.fullmatch(option):
+        return True
+    leaf = path.rpartition("/")[2]
+    return bool(OUTPUT_OPTION.fullmatch(option) and FILE_NAME.fullmatch(leaf))

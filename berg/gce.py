@@ -12,24 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError
-from berg.config import Config
-from berg.credentials import SCOPES
-from berg.google import (
-    accelerators,
-    advice,
-    api,
-    grants,
-    groups,
-    instances,
-    moving,
-    networks,
-    offers,
-    prices,
-    reservations,
-    tpus,
-)
-from berg.inventory import Machine, Resource
-from berg.job import NO_GROUP, Group
+from berg.config import SCOPES, Config
+from berg.google import api, groups, iam, instances, offers, prices, shapes, tpus
+from berg.job import NO_GROUP, Group, Machine, Resource
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec
 from berg.words import plural
@@ -65,12 +50,12 @@ def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     """Return the machines that a spec means; raise BergError where Google has no such ones."""
     if spec.tpu is not None:
         return choose_tpus(config, tpus.parse(spec.tpu.lower()), spec)
-    shape = accelerators.choose(spec.num_gpus, spec.gpu_type, spec.num_cpus, spec.machine_type)
-    is_never_reserved = shape.machine_type.startswith(accelerators.NOT_RESERVED)
+    shape = shapes.choose(spec.num_gpus, spec.gpu_type, spec.num_cpus, spec.machine_type)
+    is_never_reserved = shape.machine_type.startswith(shapes.NOT_RESERVED)
     from_elsewhere = spec.elsewhere and not (spec.reservation and is_never_reserved)
-    accelerators.check(shape, config.default_image, from_elsewhere)
+    shapes.check(shape, config.default_image, from_elsewhere)
     if spec.flex:
-        accelerators.check_flex(shape)
+        shapes.check_flex(shape)
     return Choice(shape, spec.num_machines, config.default_image, config.default_image_project)
 
 
@@ -93,7 +78,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         zones = zones_to_try(config, spec, choice, reserved)
         odds = []
         if spec.spot:
-            odds = advice.of_zones(config, choice.shape, zones, sweep or choice.hosts)
+            odds = offers.of_zones(config, choice.shape, zones, sweep or choice.hosts)
         if not (spec.zones or spec.regions):
             zones = list(dict.fromkeys([*(each.zone for each in odds), *zones]))
         regions = list(dict.fromkeys(prices.region_of(zone) for zone in zones))
@@ -148,7 +133,7 @@ def let_wait(found: Offer, regions: list[str], most: int) -> None:
 
 
 def zones_to_try(
-    config: Config, spec: JobSpec, choice: Choice, reserved: reservations.Reservation | None
+    config: Config, spec: JobSpec, choice: Choice, reserved: offers.Reservation | None
 ) -> list[str]:
     """Return the zones for a spec's machines: the reservation's, those named, or all of the region;
     of regions that are named the cheapest one's first, after the zones named.
@@ -170,11 +155,11 @@ def zones_to_try(
     return list(dict.fromkeys([*first, *sorted(zones, key=order)]))
 
 
-def reservation(config: Config, spec: JobSpec, choice: Choice) -> reservations.Reservation | None:
+def reservation(config: Config, spec: JobSpec, choice: Choice) -> offers.Reservation | None:
     """Return the reservation that a spec names; None if it names none."""
     if not spec.reservation:
         return None
-    return reservations.find(config, spec.reservation, choice.shape.machine_type, list(spec.zones))
+    return offers.find(config, spec.reservation, choice.shape.machine_type, list(spec.zones))
 
 
 def is_kept(spec: JobSpec, choice: Choice, sweep: int) -> bool:
@@ -210,7 +195,7 @@ def shortages(
     quotas: dict[str, tuple[float, float]],
 ) -> list[str]:
     """Return a sentence for each quota that has no room for the machines now."""
-    needs = accelerators.quota_needs(
+    needs = shapes.quota_needs(
         choice.shape,
         machines=sweep or choice.hosts,
         disk_gb=spec.disk_gb,
@@ -226,9 +211,9 @@ def with_ways(config: Config, regions: list[str]) -> list[str]:
     return regions if config.no_external_ip else []
 
 
-def ways_out(config: Config, region: str) -> networks.Ways:
+def ways_out(config: Config, region: str) -> offers.Ways:
     """Return what leads out of a region; raise BergError if machines would not reach Google."""
-    ways = networks.ways(config, region)
+    ways = offers.ways(config, region)
     if ways.to_google is False:
         raise BergError(
             "a machine without an external address reaches nothing of Google's from the "
@@ -300,7 +285,7 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
     if plan.model == prices.FLEX:
         made |= instances.queued(FLEX_SECONDS)
     if plan.offer.reservation:
-        made["reservationAffinity"] = reservations.affinity(config, plan.offer.reservation)
+        made["reservationAffinity"] = offers.affinity(config, plan.offer.reservation)
     if shape.accelerator:
         kind = f"zones/{zone}/acceleratorTypes/{shape.accelerator}"
         attached = {"acceleratorType": kind, "acceleratorCount": shape.num_gpus}
@@ -338,9 +323,9 @@ def scheduling(plan: Plan) -> dict[str, Any]:
     return found
 
 
-def interface(config: Config, shape: accelerators.Shape, zone: str) -> dict[str, Any]:
+def interface(config: Config, shape: shapes.Shape, zone: str) -> dict[str, Any]:
     """Return a machine's network interface."""
-    found: dict[str, Any] = {**networks.interface(config, prices.region_of(zone))}
+    found: dict[str, Any] = {**offers.interface(config, prices.region_of(zone))}
     if shape.nic_type:
         found["nicType"] = shape.nic_type
     if not config.no_external_ip:
@@ -356,7 +341,7 @@ def metadata(plan: Plan) -> dict[str, str]:
         **plan.owner,
         "berg-dist": f".berg/dist/{plan.wheel[0]}",
         "startup-script": STARTUP_SCRIPT.read_text(),
-        **accelerators.told(plan.offer.shape.gpu_type),
+        **shapes.told(plan.offer.shape.gpu_type),
     }
     if plan.packages[0]:
         found["berg-packages"] = f".berg/dist/{plan.packages[0]}"
@@ -430,7 +415,7 @@ def create(
                 is_tpu = api.last_part(request[zone]["machineType"]) in tpus.MACHINE_TYPES
                 raise (tpus.meaning(error) if is_tpu else error) from None
 
-        grants.once_known(config, insert)
+        iam.once_known(config, insert)
 
     return in_turn(list(request), make, hint, say, still_trying)
 
@@ -548,8 +533,8 @@ def resources(config: Config) -> list[Resource]:
     found += [unused_disk(disk) for disk in instances.unused_disks(config)]
     found += [
         left_snapshot(each)
-        for each in moving.snapshots(config)
-        if each["status"] not in moving.UNDER_WAY
+        for each in instances.snapshots(config)
+        if each["status"] not in instances.UNDER_WAY
     ]
     why = "no group is made from it"
     found += [

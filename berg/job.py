@@ -18,6 +18,8 @@ Where it lies in the bucket:
     the jobs of a sweep, and the hashes of their metadata (states.py)
 berg_results/<results_dir>/...
     what it left
+
+What there is in a place for jobs: machines, and other resources that may be left over.
 """
 
 import json
@@ -28,23 +30,35 @@ from datetime import datetime, timezone
 from typing import Any
 
 from berg import BergError, gate
-from berg.checks import COMMIT, check_bounds, check_results_dir, fits
+from berg.gate import COMMIT, check_bounds, check_results_dir, fits
 
 VERSION = 1
+
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
+
 MAX_STATE = 8000  # bytes; Cloud Storage takes 8 KiB of custom metadata for an object
+
 STOPPED = "STOPPED"  # of a devbox: its machine is off, and keeps its disk
+
 TOO_LATE = "not all of its pods or machines had come when --queue-timeout was over"
+
 # seconds that the machines of a slice may be silent which Google repairs
 REPAIRED_WITHIN = 900
+
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
+
 # what no job has more of: USD for an hour of one machine, and machines
 MOST_RATE, MOST_MACHINES = 10_000, 100_000
+
 ATTEMPTS = 10  # attempts that a state remembers, with so many characters of why each began
+
 WHY = 150
+
 HISTORY = 30  # changes that a state remembers: it must fit an object's custom metadata
+
 # A machine's name is its job's name, so a job's name must be one that Compute Engine takes.
 SOFTWARE = ".software.json"  # ends what an attempt writes beside its log of what it ran with
+
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -570,3 +584,54 @@ def check_name(name: str) -> str:
         f"{name!r} is {why}: use lower-case letters, digits and dashes, beginning with a letter, "
         "for example: berg run -n bs-256"
     )
+
+
+@dataclass
+class Machine:
+    """A machine as the place that it is in tells of it. The words of its status are Compute
+    Engine's.
+    """
+
+    name: str
+    zone: str
+    status: str = ""
+    id: str = ""  # tells it from an earlier one of its name
+    labels: dict[str, str] = field(default_factory=dict)
+    created_at: str = ""
+    external_ip: str = ""
+    internal_ip: str = ""
+    gpus: str = ""  # such as 4 x p100
+    machine_type: str = ""
+    model: str = "STANDARD"  # how it is paid for, in the API's words
+    disk_gb: int = 0  # of all of its disks
+    account: str = ""  # that it acts as
+    place: str = "gce"
+    pod: str = ""  # its name in Kubernetes, where it is a pod
+    note: str = ""  # what it waits for, in words
+    is_vain: bool = False  # those before it ended alike, again and again, before they began
+    is_queued: bool = False  # its cluster holds it back until it is its turn
+    silence: str = ""  # that the node it is on does not answer, in words
+
+
+@dataclass
+class Login:
+    """How to log in to a machine, in its own words."""
+
+    rank: int
+    port: int  # of its ssh server; 0: it runs none
+    host_keys: list[str]
+
+
+@dataclass
+class Resource:
+    """What a place has for jobs beside machines, such as a disk."""
+
+    kind: str
+    name: str
+    where: str  # zone or region; "": everywhere
+    created_at: str
+    why: str  # why nobody needs it; "": as long as its job is not over
+    user: str = ""  # "": shared
+    disk_type: str = ""  # of a disk
+    gb: int = 0  # of a disk
+    place: str = "gce"

@@ -5,7 +5,7 @@ The phases stand in `run`, in their order; attempt.py holds what they share.
 """
 
 # First, since it makes what comes next fast, or says what is missing.
-from berg.machine import libraries  # noqa: F401
+from berg.machine import installation  # noqa: F401
 
 # isort: split
 import contextlib
@@ -25,30 +25,25 @@ from typing import Any
 import click
 
 from berg import BergError, job
-from berg.google import http, paths, secret
+from berg.google import api, secret, walk
 from berg.job import STOPPED, State
 from berg.machine import (
     boot,
-    checkout,
-    cluster,
     container,
-    data,
     golden,
-    halving,
     idle,
-    kineto,
+    inputs,
     lacking,
     logins,
-    mounts,
-    notify,
-    outside,
+    peers,
+    profile,
     saving,
-    software,
     sweep_worker,
-    waste,
+    watchdogs,
 )
-from berg.machine.attempt import Attempt, MachineLost
-from berg.machine.command import COMMAND_FILE, GRACE
+from berg.machine import environment as software
+from berg.machine.attempt import Attempt, Damaged, Ended, MachineLost, NoJob
+from berg.machine.environment import environment, install_commands, repo_folder, with_report
 from berg.machine.installation import InstallationFailed, install
 from berg.machine.outcome import (
     POD_TAKEN_AWAY,
@@ -56,12 +51,15 @@ from berg.machine.outcome import (
     SHUT_DOWN,
     Ending,
     Restart,
+    Stopped,
     Uploads,
     after_uploads,
     decide,
     final_reason,
 )
 from berg.machine.process import (
+    COMMAND_FILE,
+    GRACE,
     RESULTS,
     delete_soon,
     end_group,
@@ -70,14 +68,6 @@ from berg.machine.process import (
     judge,
     shell_exit_code,
     start_thread,
-)
-from berg.machine.state_writer import Damaged, Ended, NoJob
-from berg.machine.stopping import Stopped
-from berg.machine.surroundings import (
-    environment,
-    install_commands,
-    repo_folder,
-    with_report,
 )
 
 SILENT_PATIENCE = 60  # seconds for which the deletion of a silent machine is tried
@@ -100,7 +90,7 @@ def run(attempt: Attempt) -> None:
         attempt.stop(SHUT_DOWN)
 
     signal.signal(signal.SIGTERM, shut_down)
-    http.notify = attempt.say
+    api.notify = attempt.say
     try:
         ending = ending_of_phases(attempt)
     except Ended as error:
@@ -153,7 +143,7 @@ def try_once(attempt: Attempt, meet_others: Callable[[Attempt], None]) -> Ending
         if not attempt.is_prepared:
             prepare(attempt)
         if not attempt.member.is_alone:
-            cluster.get_ready(attempt.member)
+            peers.get_ready(attempt.member)
         return run_command(attempt)
     except MachineLost:
         return None
@@ -171,7 +161,7 @@ def prepare(attempt: Attempt) -> None:
             installed_mark(attempt).write_text(attempt.machine.job_sha256)
         if attempt.job.kind == "devbox" and attempt.secrets:
             introduce(attempt)
-    mounts.mount(attempt)
+    inputs.mount(attempt)
     if attempt.job.docker:
         container.pull(attempt)
     saving.mirror_results(attempt)
@@ -202,7 +192,7 @@ def reason_of_shutdown(attempt: Attempt) -> Ending:
     """Return why this machine shuts down, if its metadata says more than that it does."""
     usual = POD_TAKEN_AWAY if boot.POD else SHUT_DOWN
     with contextlib.suppress(OSError, ValueError):
-        return outside.ending_in(attempt, attempt.machine.instance_now()) or usual
+        return watchdogs.ending_in(attempt, attempt.machine.instance_now()) or usual
     return usual
 
 
@@ -242,19 +232,19 @@ def begin(attempt: Attempt) -> None:
     mark, record = installed_mark(attempt), attempt.machine.job_sha256
     is_devbox = attempt.job.kind == "devbox"
     attempt.is_installed = is_devbox and mark.exists() and mark.read_text() == record
-    notify.read_secrets(attempt)
+    watchdogs.read_secrets(attempt)
     install_commands(attempt.machine)
-    attempt.member.node = cluster.describe(attempt.member)
+    attempt.member.node = peers.describe(attempt.member)
     attempt.member.nodes = [attempt.member.node]
     if attempt.member.is_alone:
         introduce(attempt)
     elif not attempt.job.is_mended:
-        cluster.note_earlier(attempt.member)
-    start_thread(outside.watch, attempt)
-    start_thread(outside.limit_time, attempt)
-    attempt.sampling = start_thread(waste.watch, attempt)
-    start_thread(halving.watch, attempt)
-    kineto.listen(attempt)
+        peers.note_earlier(attempt.member)
+    start_thread(watchdogs.watch, attempt)
+    start_thread(watchdogs.limit_time, attempt)
+    attempt.sampling = start_thread(watchdogs.watch_use, attempt)
+    start_thread(watchdogs.watch_rungs, attempt)
+    profile.listen(attempt)
     attempt.reachable = start_thread(attempt.become_reachable)
 
 
@@ -271,9 +261,9 @@ def restore(attempt: Attempt) -> None:
     # What a job before left there, or a container image has there, is not of this commit.
     if attempt.sweep or not (folder / ".git").exists():
         shutil.rmtree(folder, ignore_errors=True)
-    checkout.fetch(attempt.bucket, this.snapshot, folder)
+    inputs.fetch_code(attempt.bucket, this.snapshot, folder)
     attempt.say(f"Checked out {this.git_snapshot[:12]} of {this.repo_name} to {folder}")
-    data.bring(attempt)
+    inputs.bring(attempt)
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.write_text(this.to_json())
 
@@ -284,17 +274,17 @@ def meet(attempt: Attempt) -> None:
         attempt.reachable.join()
         member = attempt.member
         if member.job.is_mended:
-            start_thread(outside.watch_others, attempt)
+            start_thread(watchdogs.watch_others, attempt)
         note = functools.partial(note_waiting, attempt)
-        patience = cluster.coming_seconds(member, attempt.waited_last)
-        member.nodes = cluster.gather(member, patience, note)
+        patience = peers.coming_seconds(member, attempt.waited_last)
+        member.nodes = peers.gather(member, patience, note)
         if not member.job.is_mended:
-            start_thread(outside.watch_others, attempt)
+            start_thread(watchdogs.watch_others, attempt)
         if member.job.is_mended:
             saving.bring_news(attempt)  # of machines that stayed
         introduce(attempt)
         start_thread(logins.tell_ready, attempt.member)  # for people, before all is installed
-        start_thread(cluster.announce_soon, attempt.member)
+        start_thread(peers.announce_soon, attempt.member)
 
 
 def meet_again(attempt: Attempt) -> None:
@@ -304,13 +294,13 @@ def meet_again(attempt: Attempt) -> None:
     take is watched by the threads beside this.
     """
     saving.send_all(attempt)
-    cluster.begin_attempt(attempt.member, attempt.state.attempt)
+    peers.begin_attempt(attempt.member, attempt.state.attempt)
     attempt.loss = ""
     patience = math.inf
     if attempt.job.is_mended:
         patience = attempt.job.mending_seconds
     note = functools.partial(note_waiting, attempt)
-    attempt.member.nodes = cluster.gather(attempt.member, patience, note)
+    attempt.member.nodes = peers.gather(attempt.member, patience, note)
     saving.bring_news(attempt)
     introduce(attempt)
 
@@ -378,7 +368,7 @@ def run_in(attempt: Attempt, folder: Path) -> int:
             return attempt.runner.keep(words, folder, variables)
         finally:
             container.remove()
-    variables = kineto.variables(attempt, with_report(environment(attempt)))
+    variables = profile.variables(attempt, with_report(environment(attempt)))
     noted = start_thread(software.note, attempt)
     code = attempt.runner.keep(["bash", "-c", this.cmd], folder, variables)
     noted.join(NOTING)
@@ -389,11 +379,11 @@ def wait_for_other_commands(attempt: Attempt, code: int) -> Ending | None:
     """Tell the other machines that the command has ended here, and return how it ended on all of
     them. On a machine that does not lead, wait for the next attempt.
     """
-    cluster.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(time.time()))
+    peers.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(time.time()))
     if not attempt.leads:
         wait_for_next_attempt(attempt)
         return None
-    return cluster.wait_for_commands(attempt.member)
+    return peers.wait_for_commands(attempt.member)
 
 
 def wait_for_the_end(attempt: Attempt) -> None:
@@ -404,7 +394,7 @@ def wait_for_the_end(attempt: Attempt) -> None:
     if attempt.job.idle_seconds and attempt.leads:
         end_when_idle(attempt)
     elif attempt.job.idle_seconds:
-        cluster.report_use(attempt.member, attempt.stopping.event.wait)
+        peers.report_use(attempt.member, attempt.stopping.event.wait)
     wait_for_next_attempt(attempt)
 
 
@@ -426,7 +416,7 @@ def end_when_idle(attempt: Attempt) -> None:
         attempt.say(text)
         idle.tell_terminals(text)
         if not attempt.member.is_alone:
-            cluster.announce(attempt.member, warning=f"{time.time()} {text}")
+            peers.announce(attempt.member, warning=f"{time.time()} {text}")
 
     this = attempt.job
     ending = Ending("SUCCEEDED", f"idle for {this.idle_seconds / 3600:.2g} h", is_chosen=True)
@@ -434,7 +424,7 @@ def end_when_idle(attempt: Attempt) -> None:
     if this.stops_when_idle:
         ending = replace(ending, state=STOPPED, is_chosen=False)
         ends, kept = "stops", "Its disk is kept"
-    is_used_elsewhere = functools.partial(cluster.others_are_used, attempt.member)
+    is_used_elsewhere = functools.partial(peers.others_are_used, attempt.member)
     stopped = attempt.stopping.event.wait
     if idle.wait(this.idle_seconds, stopped, warn, is_used_elsewhere, bool(this.tpu)):
         attempt.stop(ending)
@@ -455,9 +445,9 @@ def finish(attempt: Attempt, ending: Ending) -> None:
         begin_upload(attempt, ending)
         left, is_whole = saving.save(attempt, ending.reason)
         for path, why in left.items():
-            name = paths.shorten(path, 2 * paths.MAX_NAME)
+            name = walk.shorten(path, 2 * walk.MAX_NAME)
             attempt.say(f"Not in the bucket: {name}: {why}")
-        uploads = Uploads(is_whole=is_whole, lost=paths.name_left(left))
+        uploads = Uploads(is_whole=is_whole, lost=walk.name_left(left))
         write_end(attempt, ending, uploads)
     except Ended as error:
         leave(attempt, str(error))
@@ -497,9 +487,7 @@ def begin_upload(attempt: Attempt, ending: Ending) -> None:
         phase = "FAILED"
         if attempt.comes_back:
             phase = "GONE"
-        attempt.insist(
-            lambda: cluster.announce(attempt.member, phase=phase, reason=ending.reason), 1
-        )
+        attempt.insist(lambda: peers.announce(attempt.member, phase=phase, reason=ending.reason), 1)
 
 
 def write_end(attempt: Attempt, ending: Ending, uploads: Uploads) -> None:
@@ -540,17 +528,17 @@ def wait_for_others(attempt: Attempt, ending: Ending, uploads: Uploads) -> tuple
     uploaded = "part"
     if uploads.is_whole:
         uploaded = "all"
-    cluster.announce(member, uploaded=uploaded, lost=uploads.lost)
+    peers.announce(member, uploaded=uploaded, lost=uploads.lost)
     if attempt.comes_back:
         return ending, uploads
-    if not attempt.leads and not cluster.wait_for_end(member, attempt.is_over):
+    if not attempt.leads and not peers.wait_for_end(member, attempt.is_over):
         # From now on this machine leads.
-        absence = cluster.absence(member, cluster.first_machine(member))
+        absence = peers.absence(member, peers.first_machine(member))
         if ending.state == "ENDED":
             ending = replace(ending, state="FAILED", reason=absence)
     if not attempt.leads:
         return ending, uploads
-    lost, are_whole = cluster.wait_for_uploads(member, functools.partial(saving.note_left, attempt))
+    lost, are_whole = peers.wait_for_uploads(member, functools.partial(saving.note_left, attempt))
     return ending, replace(uploads, others_lost=lost, others_are_whole=are_whole)
 
 
@@ -573,7 +561,7 @@ def announce_end(
             text += f": {reason}"
         attempt.say(text)
     if not restart:
-        notify.of_job(attempt, replace(ending, reason=reason))
+        watchdogs.of_job(attempt, replace(ending, reason=reason))
 
 
 def release_machines(attempt: Attempt) -> None:
@@ -605,7 +593,7 @@ def delete_machines(attempt: Attempt) -> None:
         attempt.insist(lambda: attempt.member.host.delete_peers(this), saving.UNREACHABLE)
     # it comes with the deletion, and ends nothing that is left to do
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    tell = functools.partial(notify.of_machine, attempt)
+    tell = functools.partial(watchdogs.of_machine, attempt)
     attempt.machine.insist_on_deletion(tell, is_chosen=True)
 
 
@@ -629,7 +617,7 @@ def main() -> None:
     \b
     berg-worker run digits-1121-0930-x7k
     """
-    http.forbidden_passes_until = time.monotonic() + boot.FORBIDDEN_SECONDS
+    api.forbidden_passes_until = time.monotonic() + boot.FORBIDDEN_SECONDS
 
 
 @main.command(name="run")
@@ -706,11 +694,11 @@ def salvage(name: str, reason: str, sweep: str) -> None:
     if not attempt.state.final:
         with contextlib.suppress(BergError):
             saving.read_job(attempt)
-            attempt.member.node = cluster.describe(attempt.member)
+            attempt.member.node = peers.describe(attempt.member)
         with contextlib.suppress(Exception):
-            notify.read_secrets(attempt)
+            watchdogs.read_secrets(attempt)
         if not attempt.member.is_alone:
-            start_thread(cluster.heartbeat, attempt.member)
+            start_thread(peers.heartbeat, attempt.member)
         ending = ending_after_death(attempt.state, reason)
         if ending.state == STOPPED:
             attempt.stopping.request(ending)

@@ -32,8 +32,8 @@ from memory_bucket import Memory
 
 from berg import BergError, config
 from berg.code import dist, uv
-from berg.code import packages as archive
-from berg.google import grants, rights, storage
+from berg.code import dist as archive
+from berg.google import iam, storage
 
 HOME = empty_home.enter()
 # the computer may be busy
@@ -392,19 +392,19 @@ def account(cloud) -> str:
 def make_account(cloud: Cloud) -> str:
     """Give berg's account what `berg init` does, but in every bucket; returns its address."""
     settings = cloud.settings()
-    email = grants.account(settings)
-    grants.create_account(settings)
-    grants.write_role(settings, rights.SECRET)
-    for right in rights.RIGHTS:
-        grants.write_role(settings, right)
-        role, condition = rights.role_name(settings.project, right), right.condition("BUCKET")
+    email = iam.account(settings)
+    iam.create_account(settings)
+    iam.write_role(settings, iam.SECRET)
+    for right in iam.RIGHTS:
+        iam.write_role(settings, right)
+        role, condition = iam.role_name(settings.project, right), right.condition("BUCKET")
         if condition:  # here they hold in every bucket
             named = 'resource.name.startsWith("projects/_/buckets/BUCKET/objects/'
             anywhere = 'resource.name.extract("/objects/{name}").startsWith("'
             expression = condition["expression"].replace(named, anywhere)
             condition = {**condition, "expression": expression}
         member = f"serviceAccount:{email}"
-        grants.bind(settings, grants.project_policy, role, member, condition)
+        iam.bind(settings, iam.project_policy, role, member, condition)
     return email
 
 

@@ -6,25 +6,27 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from berg.google import wire
-from berg.machine import tpus
+from berg.google import events
+from berg.machine import usage
 
 
-def serve(chips: dict[int, tuple[float, int, int]], port: int = tpus.PORT):
+def serve(chips: dict[int, tuple[float, int, int]], port: int = usage.PORT):
     """Serve percent, used and total bytes of each chip."""
 
     def answer(request: bytes, context) -> bytes:
-        name = dict(wire.fields(request))[1].decode()
-        position = list(tpus.METRICS.values()).index(name)
+        name = dict(events.fields(request))[1].decode()
+        position = list(usage.METRICS.values()).index(name)
         metrics = b""
         for chip, values in chips.items():
             value = values[position]
-            gauge = wire.fixed(1, "<d", value) if position == 0 else wire.number(2, int(value))
-            attribute = wire.embedded(1, b"device-id") + wire.embedded(2, wire.number(3, chip))
-            metrics += wire.embedded(3, wire.embedded(1, attribute) + wire.embedded(3, gauge))
-        return wire.embedded(1, wire.embedded(1, name.encode()) + metrics)
+            gauge = events.fixed(1, "<d", value) if position == 0 else events.number(2, int(value))
+            attribute = events.embedded(1, b"device-id") + events.embedded(
+                2, events.number(3, chip)
+            )
+            metrics += events.embedded(3, events.embedded(1, attribute) + events.embedded(3, gauge))
+        return events.embedded(1, events.embedded(1, name.encode()) + metrics)
 
-    service, method = tpus.METHOD.strip("/").split("/")
+    service, method = usage.METHOD.strip("/").split("/")
     server = grpc.server(ThreadPoolExecutor(2))
     handlers = {method: grpc.unary_unary_rpc_method_handler(answer)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))

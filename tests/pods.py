@@ -11,7 +11,7 @@ import pytest
 from conftest import wait_for
 from local_kube import Kube
 
-from berg.laptop import clusters
+from berg.gke import clusters
 
 
 @contextlib.contextmanager

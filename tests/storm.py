@@ -30,7 +30,7 @@ import pytest
 from conftest import POLICY_3, Berg, commit, wait_for
 from requests import ConnectionError
 
-from berg.google import api, paths
+from berg.google import api, walk
 from berg.laptop import jobs, reap
 from localcloud import control
 
@@ -400,7 +400,7 @@ def compare(this: Round, entry: jobs.Entry, said_elsewhere: str = "") -> tuple[i
     said = "".join([state.reason, state.lost, *re.findall(r"^.*Not in the bucket: .*$", log, re.M)])
 
     def is_named(path: bytes) -> bool:
-        return any(paths.shorten(os.fsdecode(path), length) in said for length in (80, 2000))
+        return any(walk.shorten(os.fsdecode(path), length) in said for length in (80, 2000))
 
     def is_excused(path: bytes, rank: str, at: float) -> bool:
         return is_named(path) or any(

@@ -11,7 +11,7 @@ from test_run import worker_of
 
 from berg import BergError, worker
 from berg.job import STOPPED, metadata_path, state_path
-from berg.laptop import jobs, power, power_claim, reap
+from berg.laptop import jobs, power, reap
 from berg.machine import boot, outcome
 from berg.machine.outcome import Ending
 
@@ -243,30 +243,30 @@ def test_a_fault_stops_a_box(box, chosen, cause, after):
 def test_a_claim_is_waited_for_taken_over_when_it_is_old_and_taken_by_force(cloud, bucket):
     settings = replace(cloud.settings(bucket.name), user="ada")
     said = []
-    with power_claim.claimed(settings, "box", "moved", said.append) as first:
+    with power.claimed(settings, "box", "moved", said.append) as first:
         first.check()
-        with power_claim.claimed(settings, "box", "killed", said.append, is_forced=True):
+        with power.claimed(settings, "box", "killed", said.append, is_forced=True):
             assert not said
             with pytest.raises(BergError, match="another berg stopped, started or killed box"):
                 first.check()
         assert not bucket.exists(first.path), "the one that was forced has ended"
-        left = power_claim.Claim(settings, "box", "started")
+        left = power.Claim(settings, "box", "started")
         left.take(False, said.append)  # and its computer dies
     assert bucket.exists(left.path), "a claim that was lost deletes none of others"
 
 
 def test_an_old_claim_is_taken_over(cloud, bucket, monkeypatch):
     settings = replace(cloud.settings(bucket.name), user="ada")
-    dead = power_claim.Claim(settings, "box", "started")
+    dead = power.Claim(settings, "box", "started")
     dead.take(False, lambda text: None)
-    monkeypatch.setattr(power_claim, "PAUSE", 0)
+    monkeypatch.setattr(power, "CLAIM_PAUSE", 0)
     said = []
 
     def hear(text: str) -> None:
         said.append(text)
-        monkeypatch.setattr(power_claim, "AGED", -1)
+        monkeypatch.setattr(power, "AGED", -1)
 
-    with power_claim.claimed(settings, "box", "stopped", hear) as claim:
+    with power.claimed(settings, "box", "stopped", hear) as claim:
         claim.check()
     assert len(said) == 1 and said[0].startswith("Waiting: box is just being started by ada since ")
     with pytest.raises(BergError):

@@ -16,7 +16,7 @@ from conftest import commit, settle, wait_for
 from local_kube import Kube
 from machine.test_cluster import BORROW_TORCH, EXAMPLES
 
-from berg.laptop import cache, clusters
+from berg.gke import cache, clusters
 from localcloud.identity.tokens import LAPTOP, Tokens
 from localcloud.kubernetes import nodes
 

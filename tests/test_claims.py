@@ -11,8 +11,7 @@ from test_run import check_ended
 
 from berg import BergError, config, job, states
 from berg.google import secret as secrets
-from berg.inventory import Machine
-from berg.job import now
+from berg.job import Machine, now
 from berg.laptop import jobs, records, sweep
 
 RUN = ["run", "-g", "0", "-n", "twin"]

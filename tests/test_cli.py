@@ -12,8 +12,7 @@ import pytest
 
 import berg.commands
 from berg import __version__, spec
-from berg.cli import cli
-from berg.commands.register import SECTIONS
+from berg.cli import SECTIONS, cli
 from berg.worker import main as worker
 
 

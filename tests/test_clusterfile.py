@@ -3,8 +3,8 @@
 import pytest
 
 from berg import BergError
-from berg.laptop import clusterfile
-from berg.laptop.clusters import Wanted
+from berg.gke import clusters
+from berg.gke.clusters import Wanted
 
 TEXT = """
 name = "train"
@@ -28,7 +28,7 @@ def written(folder, text: str) -> str:
 
 
 def test_a_file_says_the_pools(tmp_path):
-    name, pools = clusterfile.read(written(tmp_path, TEXT))
+    name, pools = clusters.read(written(tmp_path, TEXT))
     assert name == "train"
     zone = "us-central1-a"
     assert pools == [
@@ -56,13 +56,13 @@ def test_a_file_says_the_pools(tmp_path):
 def test_what_is_no_cluster_is_refused(tmp_path, old, new, why):
     assert old in TEXT
     with pytest.raises(BergError) as error:
-        clusterfile.read(written(tmp_path, TEXT.replace(old, new)))
+        clusters.read(written(tmp_path, TEXT.replace(old, new)))
     assert why in error.value.message
 
 
 def test_a_missing_file_and_options_beside_one(berg, tmp_path):
     with pytest.raises(BergError, match="cannot read"):
-        clusterfile.read(str(tmp_path / "none"))
+        clusters.read(str(tmp_path / "none"))
     file = written(tmp_path, TEXT)
     for words, why in (
         ([], "give a name, or --file"),
@@ -86,7 +86,7 @@ def test_what_is_printed_can_be_made_again(berg, cloud, tmp_path):
         assert berg("cluster", "create", "-f", each).returncode == 0, "it may be there already"
         assert berg("cluster", "delete", "again", "-y").returncode == 0
     assert printed[0] == printed[1]
-    name, pools = clusterfile.read(str(tmp_path / "printed.toml"))
+    name, pools = clusters.read(str(tmp_path / "printed.toml"))
     assert (name, len(pools)) == ("again", 2)
     assert (pools[0].gpu_type, pools[0].num_gpus, pools[0].max_nodes) == ("t4", 2, 4)
     assert (pools[1].machine_type, pools[1].spot) == ("n1-standard-8", True)

@@ -14,8 +14,9 @@ import folding_fs
 import pytest
 
 from berg import BergError, computer
-from berg.code import packages
-from berg.google import data, fetch, podexec
+from berg.code import dist
+from berg.gke import client
+from berg.google import data, fetch
 from berg.laptop import doctor, ssh, sync
 from berg.watch import board
 
@@ -98,19 +99,19 @@ def shutil_which(name: str) -> str:
 
 
 def test_a_python_that_knows_no_authority_takes_those_of_requests(monkeypatch):
-    empty = podexec.ssl.SSLContext(podexec.ssl.PROTOCOL_TLS_CLIENT)
-    monkeypatch.setattr(podexec.ssl, "create_default_context", lambda cafile: empty)
-    assert podexec.trusting("").cert_store_stats()["x509_ca"] > 50
-    other = podexec.ssl.SSLContext(podexec.ssl.PROTOCOL_TLS_CLIENT)
-    monkeypatch.setattr(podexec.ssl, "create_default_context", lambda cafile: other)
-    assert podexec.trusting("a file").cert_store_stats()["x509_ca"] == 0
+    empty = client.ssl.SSLContext(client.ssl.PROTOCOL_TLS_CLIENT)
+    monkeypatch.setattr(client.ssl, "create_default_context", lambda cafile: empty)
+    assert client.trusting("").cert_store_stats()["x509_ca"] > 50
+    other = client.ssl.SSLContext(client.ssl.PROTOCOL_TLS_CLIENT)
+    monkeypatch.setattr(client.ssl, "create_default_context", lambda cafile: other)
+    assert client.trusting("a file").cert_store_stats()["x509_ca"] == 0
 
 
 def test_an_environment_of_uv_s_has_pip_by_uv(monkeypatch, programs):
-    assert packages.pip() == computer.python("pip")
-    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None)
+    assert dist.pip() == computer.python("pip")
+    monkeypatch.setattr(dist.importlib.util, "find_spec", lambda name: None)
     programs("uv", "")
-    assert packages.pip() == ["uv", "tool", "run", "pip"]
+    assert dist.pip() == ["uv", "tool", "run", "pip"]
 
 
 def test_names_of_files_go_up_composed_and_the_finder_s_stay(mac, tmp_path):

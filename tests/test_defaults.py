@@ -5,7 +5,7 @@ import json
 import pytest
 from conftest import Berg
 
-from berg.laptop import defaults
+from berg import plan as defaults
 
 REPO = """
 [tool.berg]

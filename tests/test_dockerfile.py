@@ -5,7 +5,7 @@ from repositories import BUILT, SHAPES, project
 
 from berg import BergError
 from berg.code import installation, uv
-from berg.code.files import Files
+from berg.code.commits import Files
 from berg.code.installation import Wanted
 from berg.laptop import dockerfile
 

@@ -7,28 +7,28 @@ import random
 import pytest
 
 from berg import BergError, states
-from berg.laptop import draw
+from berg.laptop import sweep
 
 PARAMS = ("lr=log:1e-5..1e-1", "bs=32|64|128", "layers=int:2..5", "dropout=0..0.5")
 
 
 @pytest.mark.parametrize("dimension", range(10))
 def test_every_parameter_s_range_is_covered_evenly(dimension):
-    points = itertools.islice(draw.sobol(10, random.Random(dimension)), 64)
+    points = itertools.islice(sweep.sobol(10, random.Random(dimension)), 64)
     assert sorted(int(64 * point[dimension]) for point in points) == list(range(64))
 
 
 def test_two_parameters_fill_the_square():
-    points = itertools.islice(draw.sobol(2, random.Random(5)), 64)
+    points = itertools.islice(sweep.sobol(2, random.Random(5)), 64)
     cells = sorted((int(8 * x), int(8 * y)) for x, y in points)
     assert cells == list(itertools.product(range(8), range(8)))
 
 
-@pytest.mark.parametrize("sampler", [draw.RANDOM, draw.SOBOL])
+@pytest.mark.parametrize("sampler", [sweep.RANDOM, sweep.SOBOL])
 def test_the_same_seed_draws_the_same(sampler):
-    rows = draw.rows(PARAMS, 50, sampler, 7)
-    assert rows == draw.rows(PARAMS, 50, sampler, 7) != draw.rows(PARAMS, 50, sampler, 8)
-    assert rows[:20] == draw.rows(PARAMS, 20, sampler, 7), "more samples begin with the same"
+    rows = sweep.rows(PARAMS, 50, sampler, 7)
+    assert rows == sweep.rows(PARAMS, 50, sampler, 7) != sweep.rows(PARAMS, 50, sampler, 8)
+    assert rows[:20] == sweep.rows(PARAMS, 20, sampler, 7), "more samples begin with the same"
     assert {row["bs"] for row in rows} == {"32", "64", "128"}
     assert {row["layers"] for row in rows} == {"2", "3", "4", "5"}
     rates = sorted(float(row["lr"]) for row in rows)
@@ -49,16 +49,16 @@ def test_the_same_seed_draws_the_same(sampler):
 )
 def test_what_nothing_can_be_drawn_from_is_named(text, says):
     with pytest.raises(BergError, match=says):
-        draw.rows((text,), 2, draw.SOBOL, 1)
+        sweep.rows((text,), 2, sweep.SOBOL, 1)
 
 
 def test_too_much_and_twice_is_refused():
     with pytest.raises(BergError, match="twice"):
-        draw.rows(("a=0..1", "a=1|2"), 2, draw.RANDOM, 1)
+        sweep.rows(("a=0..1", "a=1|2"), 2, sweep.RANDOM, 1)
     many = tuple(f"p{number}=0..1" for number in range(11))
     with pytest.raises(BergError, match="10 parameters at most"):
-        draw.rows(many, 2, draw.SOBOL, 1)
-    assert len(draw.rows(many, 2, draw.RANDOM, 1)) == 2
+        sweep.rows(many, 2, sweep.SOBOL, 1)
+    assert len(sweep.rows(many, 2, sweep.RANDOM, 1)) == 2
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_what_was_drawn_is_recorded_with_its_seed(berg):
     assert f"Drawn with {how}" in ran.stderr
     assert states.read_sweep(berg.bucket, "drawn").drawn == how
     rows = json.loads(berg("show", "drawn", "--json").stdout)
-    expected = draw.rows(("lr=log:1e-5..1e-1", "bs=32|64"), 2, draw.SOBOL, 3)
+    expected = sweep.rows(("lr=log:1e-5..1e-1", "bs=32|64"), 2, sweep.SOBOL, 3)
     assert [each["params"] for each in rows] == expected
 
 

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from berg import BergError, config, job, states
-from berg.inventory import Machine, Resource
-from berg.job import Group, State, Summary
-from berg.laptop import ending, jobs, names, reap, records, rows
+from berg.job import Group, Machine, Resource, State, Summary
+from berg.laptop import ending, jobs, reap, records
+from berg.laptop import jobs as names
+from berg.laptop import jobs as rows
 from berg.laptop.jobs import Entry
 
 
@@ -500,7 +501,7 @@ def test_a_kill_means_what_lives(monkeypatch, memory, patterns, everything, name
     entries = [entry(name, "RUNNING") for name in ("one", "other")]
     entries += [entry("over"), entry("lost", "LOST", ("RUNNING",))]
     seen = SimpleNamespace(entries=entries)
-    monkeypatch.setattr(ending.recent, "look", lambda config, user, hours: seen)
+    monkeypatch.setattr(ending.index, "look", lambda config, user, hours: seen)
     found = ending.match(memory.config, tuple(patterns), everything)
     assert list(found) == names
     looked = everything or any("*" in each for each in patterns)

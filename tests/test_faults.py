@@ -29,7 +29,7 @@ from conftest import Berg, commit, wait_for
 from test_run import worker_of
 
 from berg import BergError, cli, config, gce
-from berg.google import api, grants, groups, instances
+from berg.google import api, groups, iam, instances
 from berg.laptop import ending, jobs, reap
 from berg.places import PLACES, tpu
 from localcloud import control
@@ -1024,7 +1024,7 @@ def test_what_machines_said_before_their_account_was_known_is_forgotten(monkeypa
             raise api.OperationFailed("EXTERNAL_RESOURCE_NOT_FOUND", "the account was not found")
 
     monkeypatch.setattr(instances, "insert", insert)
-    monkeypatch.setattr(grants, "is_settling", lambda settings, error: len(calls) == 1)
+    monkeypatch.setattr(iam, "is_settling", lambda settings, error: len(calls) == 1)
     zones, names = {"us-central1-a": {}}, ["a-0", "a-1"]
     gce.create(
         config.Config(), zones, names, False, lambda text: None, lambda: calls.append("forget")

@@ -24,7 +24,7 @@ from memory_bucket import Memory
 import berg
 from berg import BergError, cli, config, gce, job, plain
 from berg.commands.terminal import complete_names, complete_zones
-from berg.google import api, http, mirror, owner
+from berg.google import api, media, mirror
 from berg.laptop import launch
 from berg.plan import Offer
 from berg.watch import serve
@@ -217,7 +217,7 @@ OURS = ("berg_results/out/", "berg_results/lr/results.csv", "berg_results/other/
 def nothing(config: Any, method: str, path: str, *_: Any, **__: Any) -> dict[str, Any]:
     """Compute Engine without a machine, a cluster or a secret."""
     if method == "DELETE" or "clusters/" in path or "Guest" in path:
-        raise http.NotFound("nothing is there")
+        raise api.NotFound("nothing is there")
     return {"status": "DONE", "defaultServiceAccount": "1-compute@x"}
 
 
@@ -238,9 +238,9 @@ def world(tmp_path_factory):
         patch.setattr(api, "call", nothing)
         patch.setattr(config.Config, "session", SimpleNamespace(request=None))
         patch.setattr(config.Config, "credentials", None)
-        patch.setattr(owner, "check", lambda config: None)
+        patch.setattr(media, "check_owner", lambda config: None)
         patch.setattr(launch, "check_bucket", lambda config: "us-central1")
-        patch.setattr(launch.packages, "build", lambda: ("", b""))
+        patch.setattr(launch.dist, "build", lambda: ("", b""))
         patch.setattr(launch.dist, "build_wheel", lambda: ("berg.whl", b""))
         patch.setattr(gce, "offer", an_offer)
         patch.setattr("time.sleep", give_up_soon())

@@ -19,10 +19,10 @@ from local_kube import job
 from machine.test_cluster import OLD_LAUNCHER, check_training, copy_torch_example
 from pods import alive, cluster
 
-from berg.google import container
-from berg.google import kubernetes as k8s
-from berg.laptop import clusters, reap
-from berg.places import gke, manifest
+from berg.gke import client as k8s
+from berg.gke import clusters, container, manifest
+from berg.gke import place as gke
+from berg.laptop import reap
 
 PLACE = "us-central1-a/pods"
 needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
@@ -878,7 +878,7 @@ def test_what_gcloud_wrote_of_a_cluster_makes_room_for_the_public_endpoint(
             ["config", "set-cluster", name, "--server=https://127.0.0.1:1", *authority]
         )
     # as if what the endpoint has now were such a name
-    monkeypatch.setattr("berg.google.kubernetes.PUBLIC", "")
+    monkeypatch.setattr("berg.gke.client.PUBLIC", "")
     for _ in range(2):
         assert clusters.credentials(settings, "pods") == there
         told = json.loads(clusters.kubectl(["config", "view", "--raw", "-o", "json"]))

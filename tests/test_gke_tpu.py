@@ -16,8 +16,8 @@ from local_kube import PLACE
 from pods import alive, cluster
 
 from berg import BergError
-from berg.google import api, container, http, tpu_nodes, tpus
-from berg.laptop import clusterfile, clusters
+from berg.gke import clusters, container
+from berg.google import api, tpus
 
 ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
 TOPOLOGY = "cloud.google.com/gke-tpu-topology"
@@ -71,11 +71,11 @@ def test_a_pool_is_one_slice_with_a_limit_and_without_nodes(kube):
 
 def test_the_cluster_is_a_file_that_makes_it_again(kube, cloud, tmp_path):
     settings = cloud.settings("any")
-    text = clusterfile.text(container.find(settings, "chips"))
+    text = clusters.text(container.find(settings, "chips"))
     assert 'tpu = "v5e-2x4"\nmax-hours = 336\n' in text and "num-gpus" not in text
     file = tmp_path / "cluster.toml"
     file.write_text(text)
-    _, pools = clusterfile.read(str(file))
+    _, pools = clusters.read(str(file))
     assert [(each.tpu, clusters.most_of(each)) for each in pools] == [("v5e-2x4", 2), ("v5e-8", 2)]
 
 
@@ -96,15 +96,15 @@ def test_the_cluster_is_a_file_that_makes_it_again(kube, cloud, tmp_path):
     ],
 )
 def test_names_of_slices(name, machine_type, hosts, chips_each):
-    found = tpu_nodes.parse(name)
+    found = tpus.parse_slice(name)
     assert (found.machine_type, found.hosts, found.chips_each) == (machine_type, hosts, chips_each)
-    assert tpu_nodes.parse(found.name) == found
+    assert tpus.parse_slice(found.name) == found
 
 
 @pytest.mark.parametrize("name", ["v3-8", "tpu7x-2x2", "v5e-3x3", "v5p-8x4x4", "v5e", "l4"])
 def test_names_of_no_slice(name):
     with pytest.raises(BergError, match="--tpu"):
-        tpu_nodes.parse(name)
+        tpus.parse_slice(name)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ NAMED = {"policyName": "there", "tpuTopology": "2x2x4"}
 def test_a_slice_of_ironwood_names_its_workload_policy(cloud, kube, placement, words):
     settings = cloud.settings("any")
     body = tpus.policy("there", "2x2x4", "a test's")
-    with contextlib.suppress(http.Conflict):
+    with contextlib.suppress(api.Conflict):
         api.write(settings, "/regions/us-central1/resourcePolicies", body)
     wanted = tpu_pool(IRONWOOD, placementPolicy=placement, locations=["us-central1-c"])
     wanted["config"]["diskType"] = "hyperdisk-balanced"
@@ -206,8 +206,8 @@ def test_a_pool_of_ironwood(cloud, ironwood):
     pool = next(each for each in ironwood["nodePools"] if each["name"] == "tpu7x-2x2x2")
     policy = {"policyName": "berg-pools-2x2x2", "tpuTopology": "2x2x2"}
     assert pool["placementPolicy"] == policy and pool["config"]["machineType"] == IRONWOOD
-    assert tpu_nodes.of_pool(pool).hosts == pool["autoscaling"]["maxNodeCount"] == 2
-    text = clusterfile.text(ironwood)
+    assert tpus.of_pool(pool).hosts == pool["autoscaling"]["maxNodeCount"] == 2
+    text = clusters.text(ironwood)
     assert 'tpu = "tpu7x-2x2x2"' in text
     url = f"{cloud.url}/compute/v1/projects/berg-local/regions/us-central1/resourcePolicies"
     refused = cloud.session.delete(f"{url}/berg-pools-2x2x2")

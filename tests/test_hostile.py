@@ -23,10 +23,10 @@ from pods import cluster
 from traps import Traps
 
 from berg import job, plan, states
-from berg.google import artifacts, builds, grants, secret
+from berg.gke import manifest
+from berg.google import builds, iam, secret
 from berg.google.fetch import side_by_side
 from berg.google.sending import WRITER
-from berg.places import manifest
 from localcloud.identity.tokens import Tokens
 from localcloud.machines import sshd
 
@@ -429,7 +429,7 @@ def shared(bucket: str, log: str) -> dict[str, tuple[str, str, str | None]]:
 def victim(cloud, account) -> str:
     """Another person's account with a secret, and a secret of the account of all; the first's."""
     settings = replace(cloud.settings(), service_account=VICTIM)
-    grants.create_account(settings)
+    iam.create_account(settings)
     settle(cloud)
     secret.store(settings, "victim", {"A": "hush"}, 3600, [VICTIM])
     secret.store(settings, "own", {"A": "known"}, 3600, [account])
@@ -459,7 +459,7 @@ def answers(berg: Berg, name: str, rank: int = 0) -> dict[str, int]:
 def test_what_the_token_may_not(berg, rows, victim, tmp_path):
     berg.allowed += [400, 501]
     settings = berg.cloud.settings(berg.bucket_name)
-    artifacts.ensure(settings)
+    builds.ensure(settings)
     builds.prepare(settings, print)
     prepare(berg, {})
     submit(berg, "other", "true")
@@ -569,7 +569,7 @@ def of_metadata(node: str, other: str) -> dict[str, tuple[str, str]]:
 def test_what_a_pod_may_not(berg, cloud, rows, victim, account, tmp_path):
     """The pod holds the token of its person's account of Google's, and one of Kubernetes'."""
     berg.allowed += [400, 501]
-    grants.create_account(replace(cloud.settings(), service_account=NODES))
+    iam.create_account(replace(cloud.settings(), service_account=NODES))
     settle(cloud)
     pool = {"num_gpus": 0, "machine_type": "n1-standard-2", "num_nodes": 1}
     with cluster(cloud, "hostile", tmp_path, pool, account=NODES) as kube:
@@ -723,8 +723,8 @@ def test_what_another_user_of_the_bucket_may_not(berg, cloud, rows, victim):
     accounts = "/iam/v1/projects/berg-local/serviceAccounts"
     email = cloud.call("POST", accounts, {"accountId": f"c-{uuid.uuid4().hex[:12]}"})["email"]
     member, settings = f"serviceAccount:{email}", cloud.settings(berg.bucket_name)
-    grants.bind(settings, grants.bucket_policy, "roles/storage.objectUser", member)
-    grants.bind(settings, grants.project_policy, "roles/compute.instanceAdmin.v1", member)
+    iam.bind(settings, iam.bucket_policy, "roles/storage.objectUser", member)
+    iam.bind(settings, iam.project_policy, "roles/compute.instanceAdmin.v1", member)
     settle(cloud)
     file = berg.home / "colleague.json"
     Tokens(cloud.folder, lambda: cloud.url).write_credentials(file, email)
@@ -875,7 +875,7 @@ def test_a_machine_of_another_account_is_not_entered(berg, rows, account):
     """The tester's machines act as an account of the tester's own; a colleague's cannot."""
     own = "berg-worker-tester@berg-local.iam.gserviceaccount.com"
     settings = json.loads((berg.home / "berg.json").read_text())
-    grants.create_account(replace(berg.cloud.settings(), service_account=own))
+    iam.create_account(replace(berg.cloud.settings(), service_account=own))
     settle(berg.cloud)
     berg.write_config(**{**settings, "service_account": own})
     record(berg, "box")

@@ -16,9 +16,6 @@ ROOMS = {
     "contract": {
         "config",
         "job",
-        "inventory",
-        "checks",
-        "credentials",
         "words",
         "gate",
         "computer",
@@ -40,8 +37,9 @@ BELOW = {
     "states": {"berg", "contract", "google"},
     "code": {"berg", "contract"},
     "plan": {"berg", "contract", "google", "code"},
-    "places": {"berg", "contract", "google", "code", "plan"},
-    "laptop": {"berg", "contract", "google", "states", "code", "plan", "places"},
+    "gke": {"berg", "contract", "google", "plan"},
+    "places": {"berg", "contract", "google", "code", "plan", "gke"},
+    "laptop": {"berg", "contract", "google", "states", "code", "plan", "gke", "places"},
     "api": {"berg", "contract", "google", "states", "plan", "laptop"},
     "watch": {"berg", "contract", "google", "states", "code", "plan", "places", "laptop"},
     "commands": {
@@ -51,12 +49,13 @@ BELOW = {
         "states",
         "code",
         "plan",
+        "gke",
         "places",
         "laptop",
         "watch",
     },
     "cli": {"berg", "contract", "google", "plan", "laptop", "commands"},
-    "machine": {"berg", "contract", "google", "states", "code"},
+    "machine": {"berg", "contract", "google", "states", "code", "gke"},
     "worker": {"berg", "contract", "google", "states", "code", "machine"},
 }
 # The embedded cloud is started and looked after from outside, as a program is; nothing of it is

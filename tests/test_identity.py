@@ -13,10 +13,10 @@ from pods import cluster
 from test_pods import RIGHTS, somebody
 
 from berg import BergError
-from berg.google import container, workload
-from berg.google import kubernetes as k8s
-from berg.laptop import clusters, readiness
-from berg.places import gke, manifest, podaccount, volumes
+from berg.gke import client as k8s
+from berg.gke import clusters, container, manifest, place, podaccount
+from berg.google import iam
+from berg.laptop import doctor
 from berg.spec import JobSpec
 
 PLACE = "us-central1-a/own"
@@ -56,7 +56,7 @@ def pods_in(kube, namespace: str) -> list[dict]:
 
 
 def account_in(kube, namespace: str) -> dict:
-    return kube.get("serviceaccounts", workload.ACCOUNT, namespace=namespace)
+    return kube.get("serviceaccounts", iam.ACCOUNT, namespace=namespace)
 
 
 def test_clusters_have_workload_identity_and_pools_the_metadata_server_for_pods(cloud, kube):
@@ -64,13 +64,13 @@ def test_clusters_have_workload_identity_and_pools_the_metadata_server_for_pods(
     assert container.workload_pool(found) == "berg-local.svc.id.goog"
     assert [pool["name"] for pool in container.pools(found)] == ["system", "n1-standard-2"]
     assert not container.without_identity(found)
-    volumes.check(found, JobSpec(mount=("mnist",)))
+    manifest.check_volumes(found, JobSpec(mount=("mnist",)))
     body = container.cluster_body(cloud.settings(), "old", "tester")
     with pytest.raises(BergError, match="have no account of their own"):
-        volumes.check({**body, "location": "us-central1-a"}, JobSpec(mount=("mnist",)))
+        manifest.check_volumes({**body, "location": "us-central1-a"}, JobSpec(mount=("mnist",)))
     without = {key: value for key, value in found.items() if key != "addonsConfig"}
     with pytest.raises(BergError, match="--update-addons GcsFuseCsiDriver=ENABLED"):
-        volumes.check(without, JobSpec(mount=("mnist",)))
+        manifest.check_volumes(without, JobSpec(mount=("mnist",)))
     assert "workloadIdentityConfig" not in body, "no account that pods could act as"
     assert "workloadMetadataConfig" not in body["nodePools"][0]["config"]
 
@@ -84,9 +84,9 @@ def test_pods_act_as_the_account_of_their_person_and_get_no_token_of_their_node(
     assert berg(*where, "-n", "who", "--wait", "python3 who.py").returncode == 0, berg.log("who")
     said = berg("log", "who").stdout
     assert f"acts as {account}\n" in said and "of its node 404\n" in said
-    home = workload.namespace(berg.bucket.config.user)
+    home = iam.namespace(berg.bucket.config.user)
     there = account_in(kube, home)["metadata"]["annotations"]
-    assert there == {workload.ANNOTATION: account}
+    assert there == {iam.ANNOTATION: account}
     assert not kube.pods(), "none is in the shared namespace"
     assert berg(*where, "-n", "stays", "sleep 1000", BERG_USER="ann").returncode == 0
     wait_for(lambda: berg.state("stays")["state"] == "RUNNING", 60, "another's job")
@@ -118,7 +118,7 @@ def test_a_folder_of_a_bucket_is_a_volume_of_the_pod(berg, kube, account, tmp_pa
     (volume,) = [each["csi"] for each in made["spec"]["volumes"] if "csi" in each]
     options = volume["volumeAttributes"]["mountOptions"].split(",")
     assert options[:2] == ["only-dir=data/mnist", "implicit-dirs"] and volume["readOnly"]
-    assert made["metadata"]["annotations"].items() >= volumes.ANNOTATIONS.items()
+    assert made["metadata"]["annotations"].items() >= manifest.ANNOTATIONS.items()
     done = berg(*words, "--wait")
     assert done.returncode == 0, berg.log("reads") + done.stderr
     said = berg.log("reads")
@@ -129,9 +129,9 @@ def test_a_folder_of_a_bucket_is_a_volume_of_the_pod(berg, kube, account, tmp_pa
     ("annotations", "attributes", "says"),
     [
         ({}, {}, "failed to find the sidecar container in Pod spec"),
-        (volumes.ANNOTATIONS, {"bucketName": "none-such"}, "bucket none-such doesn't exist"),
-        (volumes.ANNOTATIONS, {"mountOptions": "implicit_dirs"}, "unknown flag: --implicit_dirs"),
-        (volumes.ANNOTATIONS, {}, "does not have storage.objects.list access"),
+        (manifest.ANNOTATIONS, {"bucketName": "none-such"}, "bucket none-such doesn't exist"),
+        (manifest.ANNOTATIONS, {"mountOptions": "implicit_dirs"}, "unknown flag: --implicit_dirs"),
+        (manifest.ANNOTATIONS, {}, "does not have storage.objects.list access"),
     ],
 )
 def test_volumes_that_the_driver_cannot_show_are_told(
@@ -140,7 +140,7 @@ def test_volumes_that_the_driver_cannot_show_are_told(
     made = job("shows", "true")
     template = made["spec"]["template"]
     template["metadata"] = {"annotations": annotations}
-    source = {"driver": volumes.DRIVER, "readOnly": True}
+    source = {"driver": manifest.DRIVER, "readOnly": True}
     source["volumeAttributes"] = {"bucketName": berg.bucket_name, **attributes}
     template["spec"]["volumes"] = [{"name": "data", "csi": source}]
     mount = {"name": "data", "mountPath": "/data"}
@@ -158,8 +158,8 @@ def test_who_may_give_no_rights_in_the_cluster_is_admitted_by_who_may(
     berg, kube, cloud, settings, monkeypatch
 ):
     said = []
-    monkeypatch.setattr("berg.google.http.notify", said.append)
-    server = gke.connect(settings, PLACE)
+    monkeypatch.setattr("berg.google.api.notify", said.append)
+    server = place.connect(settings, PLACE)
     her = somebody(berg, cloud, *RIGHTS, "roles/container.developer")
     bob = replace(settings, user="bob", credentials_file=her["BERG_CREDENTIALS_FILE"])
     with pytest.raises(BergError, match="berg cluster admit own bob"):
@@ -169,7 +169,7 @@ def test_who_may_give_no_rights_in_the_cluster_is_admitted_by_who_may(
     (notice,) = said
     assert "add-iam-policy-binding" in notice and "[berg-bob/berg-pod]" in notice
     assert account_in(kube, "berg-bob")["metadata"]["annotations"] == {
-        workload.ANNOTATION: settings.service_account
+        iam.ANNOTATION: settings.service_account
     }
     podaccount.ensure(bob, server)
     assert len(said) == 1, "what was said once is not said with each job"
@@ -179,16 +179,16 @@ def test_the_binding_that_is_missing_is_named_and_made_by_init(cloud, kube, sett
     carol = replace(settings, user="carol_x")
     look = lambda: container.clusters(carol)
     (grant,) = podaccount.missing(carol, look)
-    home = workload.namespace("carol_x")
+    home = iam.namespace("carol_x")
     assert home.startswith("berg-carol-x-"), "there may be a user carol-x, too"
     assert f"'serviceAccount:berg-local.svc.id.goog[{home}/berg-pod]'" in grant.gcloud
-    (found,) = readiness.check_identity(carol)
+    (found,) = doctor.check_identity(carol)
     assert (found.check, found.mend) == ("pods' account", grant.gcloud)
     grant.make()
-    assert not podaccount.missing(carol, look) and not readiness.check_identity(carol)
-    policy = workload.policy(carol)
-    mine = [each for each in policy["bindings"] if each["role"] == workload.ROLE]
-    assert workload.member(carol) in mine[0]["members"]
+    assert not podaccount.missing(carol, look) and not doctor.check_identity(carol)
+    policy = iam.policy(carol)
+    mine = [each for each in policy["bindings"] if each["role"] == iam.WORKLOAD_ROLE]
+    assert iam.member(carol) in mine[0]["members"]
     assert not podaccount.missing(replace(carol, service_account=""), look)
     none = replace(carol, service_account="nobody@berg-local.iam.gserviceaccount.com")
     assert len(podaccount.missing(none, look)) == 1, "an account that is yet to be made"
@@ -209,7 +209,7 @@ def test_secrets_are_for_the_account_that_pods_act_as(settings):
 
 def test_doctor_says_how_older_clusters_and_pools_are_changed(settings):
     old = {"name": "c", "location": "us-central1-a", "nodePools": []}
-    found, mend = readiness.without_identity(settings, old)
+    found, mend = doctor.without_identity(settings, old)
     assert "no Workload Identity" in found
     assert mend == (
         "gcloud container clusters update c --location us-central1-a --project berg-local "
@@ -217,7 +217,7 @@ def test_doctor_says_how_older_clusters_and_pools_are_changed(settings):
     )
     pool = {"workloadIdentityConfig": {"workloadPool": "berg-local.svc.id.goog"}}
     mixed = {**old, **pool, "nodePools": [{"name": "t4", "config": {}}]}
-    found, mend = readiness.without_identity(settings, mixed)
+    found, mend = doctor.without_identity(settings, mixed)
     assert found == "pods on t4 of c get the token of their node"
     assert mend.endswith("--workload-metadata GKE_METADATA")
 
@@ -228,14 +228,14 @@ def test_what_things_are_called_in_a_cluster_leads_to_them():
     assert (k8s.called(pod), k8s.called(shared)) == ("berg-ann/a-x", "a-x")
     assert k8s.path_to("pods", "berg-ann/a-x") == "/api/v1/namespaces/berg-ann/pods/a-x"
     assert k8s.path_to("jobs", "a") == "/apis/batch/v1/namespaces/default/jobs/a"
-    long = workload.namespace("x" * 80)
-    assert len(long) == 63 and workload.namespace("ann-b") == "berg-ann-b"
+    long = iam.namespace("x" * 80)
+    assert len(long) == 63 and iam.namespace("ann-b") == "berg-ann-b"
 
 
 def test_no_two_people_have_the_same_namespace():
     """Else the pods of both would act as the account of whoever submitted last."""
     users = ["a", "a_", "a-", "a_b", "a-b", "x" * 58, "x" * 59, "x" * 60, "x" * 59 + "y"]
-    found = {user: workload.namespace(user) for user in users}
+    found = {user: iam.namespace(user) for user in users}
     assert len(set(found.values())) == len(users), found
     assert all(re.fullmatch("berg-[-a-z0-9]{0,57}[a-z0-9]", name) for name in found.values()), found
 
@@ -250,7 +250,7 @@ def test_pods_of_a_job_find_each_other_and_their_secret(berg, kube, tmp_path):
     assert ran.returncode == 0, ran.stderr + berg.log("two")
     said = berg.log("two")
     assert said.count("hsuh :2 fo ") == 2
-    home = workload.namespace(berg.bucket.config.user)
+    home = iam.namespace(berg.bucket.config.user)
     (made,) = [
         each
         for each in kube.get("jobs", namespace=home)["items"]
@@ -266,20 +266,20 @@ def test_pods_of_a_job_find_each_other_and_their_secret(berg, kube, tmp_path):
 @pytest.mark.slow
 def test_an_older_cluster_goes_on_and_is_changed_as_doctor_says(berg, cloud, settings, tmp_path):
     with cluster(cloud, "older", tmp_path, POOL) as old:
-        mine = lambda: [each for each in readiness.check_identity(settings) if "older" in each.mend]
+        mine = lambda: [each for each in doctor.check_identity(settings) if "older" in each.mend]
         assert "no Workload Identity" in mine()[0].found
         where = ("run", "--cluster", "older", "-g", "0", "--wait")
         assert berg(*where, "-n", "before", "true").returncode == 0
         assert old.get("jobs")["items"], "its Job is in the shared namespace"
         base = "projects/berg-local/locations/us-central1-a/clusters/older"
-        pool = {"desiredWorkloadIdentityConfig": {"workloadPool": workload.pool(settings)}}
+        pool = {"desiredWorkloadIdentityConfig": {"workloadPool": iam.pool(settings)}}
         old.done(old.google("PUT", base, {"update": pool}))
         assert "get the token of their node" in mine()[0].found
         for name in ("system", "n1-standard-2"):
             body = {"workloadMetadataConfig": container.FOR_PODS}
             old.done(old.google("PUT", f"{base}/nodePools/{name}", body))
         assert berg(*where, "-n", "after", "true").returncode == 0, berg.log("after")
-        there = old.get("jobs", namespace=workload.namespace(berg.bucket.config.user))["items"]
+        there = old.get("jobs", namespace=iam.namespace(berg.bucket.config.user))["items"]
         assert [each["metadata"]["name"] for each in there] == ["after"]
         assert not mine()
         names = {each["name"] for each in json.loads(berg("list", "--json").stdout)}

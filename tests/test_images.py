@@ -25,7 +25,8 @@ from local_kube import Kube
 from test_install_on_machines import make_lock, make_wheel, uv_program  # noqa: F401 (a fixture)
 
 from berg.config import Config
-from berg.laptop import clusters, images
+from berg.gke import clusters
+from berg.laptop import images
 from localcloud.builds import docker
 from localcloud.identity.tokens import Tokens
 
@@ -373,10 +374,10 @@ def test_the_nodes_of_clusters_that_others_made_read_the_images_too(monkeypatch)
     ours = {"name": "a", "resourceLabels": {"berg": "1"}, "nodePools": pools}
     cache = {"name": "cache", "config": {"serviceAccount": "of-the-cache@p"}}
     there = [{**ours, "nodePools": [*pools, cache]}, {"name": "b", "nodePools": pools}]
-    monkeypatch.setattr("berg.google.container.clusters", lambda config: there)
+    monkeypatch.setattr("berg.gke.container.clusters", lambda config: there)
     admitted = []
     monkeypatch.setattr(
-        "berg.google.artifacts.admit", lambda config, role, say: admitted.append(config)
+        "berg.google.builds.admit_readers", lambda config, role, say: admitted.append(config)
     )
     images.admit_readers(Config(service_account="mine@p"), print)
     assert [each.service_account for each in admitted] == ["hers@p", "mine@p"]

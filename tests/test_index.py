@@ -7,11 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from berg import cli, job, places, states
-from berg.google import http
+from berg.google import api
 from berg.google.storage import Bucket
-from berg.inventory import Machine
-from berg.job import State, Summary
-from berg.laptop import index, readiness, recent
+from berg.job import Machine, State, Summary
+from berg.laptop import doctor, index
 
 ME = "tester"
 
@@ -38,7 +37,7 @@ def submit(bucket, name: str, state: str = "SUCCEEDED", **details) -> states.Sto
 
 def listed(settings, limit: int = 20, user: str | None = ME) -> list[str]:
     """Return what a list finds, and let it write what it does to the index."""
-    found = recent.look(settings, user, limit)
+    found = index.look(settings, user, limit)
     found.tidy()
     return [each.name for each in found.entries]
 
@@ -129,12 +128,12 @@ def test_too_many_jobs_that_are_gone_do_not_hide_those_that_are_there(bucket, se
 def test_a_job_that_begins_again_meanwhile_keeps_its_entry(bucket, settings):
     listed(settings)
     over = submit(bucket, "again")
-    found = recent.look(settings, ME, 20)
+    found = index.look(settings, ME, 20)
     states.claim(bucket, "again", State(job=over.state.job), over.generation)
     index.note(bucket, "again", over.state.job)
     found.tidy()
     assert "living/again" in entries(bucket)
-    (entry,) = recent.look(settings, ME, 20).entries
+    (entry,) = index.look(settings, ME, 20).entries
     assert entry.state and entry.state.state == "SUBMITTED"
 
 
@@ -149,7 +148,7 @@ def test_a_job_without_an_entry_is_found_by_its_machine(bucket, settings, monkey
         Machine("box", "z", "RUNNING", labels={"berg-user": ME}),
     ]
     monkeypatch.setattr(places, "machines", lambda *_, **__: there)
-    found = recent.look(settings, ME, 20)
+    found = index.look(settings, ME, 20)
     assert {each.name: bool(each.state) for each in found.entries} == {
         "seen": True,
         "grid-0": True,
@@ -212,7 +211,7 @@ def test_a_job_stays_listed_whatever_another_job_writes_into_its_state_for_a_whi
     else:
         bucket.delete(path)
     listed(settings)
-    recent.look_at_all(settings, None).tidy()
+    index.look_at_all(settings, None).tidy()
     text = truth.state.to_json()
     bucket.write(path, text, metadata={"state": text})
     assert before <= entries(bucket)
@@ -243,7 +242,7 @@ def test_the_machine_of_a_job_that_is_said_to_be_of_a_sweep_is_its_own(settings,
     there = Machine("run-1", "z", "RUNNING", labels={"berg-job": "run-1", "berg-user": ME})
     monkeypatch.setattr(places, "machines", lambda *_, **__: [there])
     write(bucket, "run-1", "KILLED", sweep="run", created_at=job.now())
-    (entry,) = recent.look(settings, ME, 20).entries
+    (entry,) = index.look(settings, ME, 20).entries
     assert entry.machines == [there] and "machine RUNNING" in entry.status
 
 
@@ -265,8 +264,8 @@ def test_who_may_not_write_lists_as_well(bucket, settings, cloud):
 
 
 def test_without_a_bucket_there_is_the_error_that_names_it(settings):
-    with pytest.raises(http.NotFound):
-        recent.look(replace(settings, bucket="no-such-bucket-of-berg"), ME, 20)
+    with pytest.raises(api.NotFound):
+        index.look(replace(settings, bucket="no-such-bucket-of-berg"), ME, 20)
 
 
 def test_a_batch_says_of_each_object_what_is_there(bucket):
@@ -283,7 +282,7 @@ def test_doctor_names_an_index_that_is_missing_or_wrong_and_what_mends_it(
     bucket, settings, monkeypatch
 ):
     def found() -> tuple[str, str]:
-        (finding,) = readiness.check_index(settings)
+        (finding,) = doctor.check_index(settings)
         assert finding.mend == ("" if finding.status == "ok" else "berg list --all-jobs")
         return finding.status, finding.found
 
@@ -308,5 +307,5 @@ def test_doctor_looks_at_no_more_jobs_than_it_has_time_for(bucket, settings, mon
     for number in range(3):
         submit(bucket, f"job-{number}")
     listed(settings)
-    monkeypatch.setattr(readiness, "STATES", 2)
-    assert readiness.check_index(settings)[0].found == "has 2 jobs"
+    monkeypatch.setattr(doctor, "STATES", 2)
+    assert doctor.check_index(settings)[0].found == "has 2 jobs"

@@ -12,8 +12,8 @@ import pytest
 
 from berg import BergError, config, job, plan, states
 from berg.code import snapshot
-from berg.google.accelerators import Shape
-from berg.inventory import Machine
+from berg.google.shapes import Shape
+from berg.job import Machine
 from berg.laptop import launch
 
 GIB = 2**30
@@ -513,7 +513,7 @@ def test_what_is_taken_back_is_ours(alive, memory, monkeypatch, claim):
 def test_what_the_bucket_has_of_the_archives_is_asked_for_before(memory, monkeypatch):
     wheel, needed = ("berg-1.whl", b"w"), ("", b"")
     monkeypatch.setattr(launch.dist, "build_wheel", lambda: wheel)
-    monkeypatch.setattr(launch.packages, "build", lambda: needed)
+    monkeypatch.setattr(launch.dist, "build", lambda: needed)
     monkeypatch.setattr(launch.snapshot, "base_pack", lambda repo, bucket: f"{repo.name}.pack")
     for name in (".berg/dist/berg-1.whl", "proj.pack"):
         memory.write(name, b"x")

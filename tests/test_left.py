@@ -12,7 +12,7 @@ from conftest import settle, wait_for
 from webhook import webhook  # noqa: F401 (a fixture)
 
 from berg import cli, gce
-from berg.google import rights
+from berg.google import iam
 from berg.laptop import reap
 
 PROJECT = "berg-local"
@@ -57,9 +57,9 @@ def hold(cloud, account):
         cloud.call("PATCH", path, {"includedPermissions": permissions})
         settle(cloud)
 
-    held([each for each in rights.MACHINES if each != LACKED])
+    held([each for each in iam.MACHINES if each != LACKED])
     yield held
-    held([*rights.MACHINES])
+    held([*iam.MACHINES])
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_machine_that_stays_is_told_and_goes_once_it_may(
     ended, stays = (about["text"] for _, about in webhook.told)
     assert ended == "told SUCCEEDED with exit code 0"
     assert "of told may not delete itself: it runs on, and costs money" in stays
-    hold([*rights.MACHINES])
+    hold([*iam.MACHINES])
     wait_for(lambda: not berg.machines() and not groups(cloud), 60, "the end of all machines")
     assert len(webhook.told) == 2
 
@@ -154,7 +154,7 @@ def test_a_machine_that_is_re_created_does_not_begin_again(berg, cloud, hold, im
 
 
 def test_a_machine_that_may_change_its_group_empties_it(berg, cloud, hold, impatient):
-    held = [each for each in rights.MACHINES if each != LACKED]
+    held = [each for each in iam.MACHINES if each != LACKED]
     hold([*held, "compute.instanceGroupManagers.update"])
     impatient("run", "-n", "emptied", *KINDS["spot"], "true")
     wait_for(lambda: berg.state("emptied")["state"] == "SUCCEEDED", 120, "the end of the job")

@@ -13,8 +13,8 @@ import pytest
 from conftest import Berg
 
 from berg import BergError, config
-from berg.google import mounts
-from berg.machine import mounts as on_machine
+from berg.google import data
+from berg.machine import inputs as on_machine
 from berg.spec import JobSpec
 
 LOOK = """cd /root/data/mnist && cat 'train set/a.txt' b.txt && ls -1
@@ -122,7 +122,7 @@ def test_gcsfuse_of_this_computer_comes_along_by_its_checksum(tmp_path, monkeypa
         program.write_bytes(content)
         program.chmod(0o755)
         named = f"gcsfuse-{hashlib.sha256(content).hexdigest()}", content
-        assert mounts.own_program() == (named if is_sent else ("", b""))
+        assert data.own_program() == (named if is_sent else ("", b""))
 
 
 HAS_COMPILER = shutil.which("gcc") is not None and platform.machine() == "x86_64"
@@ -185,11 +185,11 @@ def test_an_image_without_any_gcsfuse_is_told_where_it_may_come_from(monkeypatch
 
 
 def test_of_many_files_a_part_is_counted(monkeypatch):
-    monkeypatch.setattr(mounts, "MOST", 3)
+    monkeypatch.setattr(data, "MOST", 3)
     blob = type("Blob", (), {"size": 10, "name": "x"})
     bucket = type("Bucket", (), {"name": "b", "list": lambda self, prefix: iter([blob] * 9)})()
-    monkeypatch.setattr(mounts.data, "find", lambda config, name: (bucket, "data/a/"))
-    found = mounts.measure(config.Config(bucket="b"), "a:/mnt/a")
+    monkeypatch.setattr(data, "find", lambda config, name: (bucket, "data/a/"))
+    found = data.measure_mount(config.Config(bucket="b"), "a:/mnt/a")
     assert (found["files"], found["bytes"], found["has_more"]) == (3, 30, True)
     assert (found["path"], found["prefix"]) == ("/mnt/a", "data/a")
     assert JobSpec(mount=("a",)).to_dict()["mount"] == ("a",)

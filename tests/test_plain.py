@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from berg import gate, plain
 from berg.commands import terminal
 from berg.commands.tables import Interleaved
-from berg.google import paths
-from berg.laptop import names
+from berg.google import walk
+from berg.laptop import jobs
 from berg.watch import markup
 
 EVIL = "a\x1b]0;title\x07b\x9b31mc\u202ed\x1b[2Je\x1b[31mred\x1b[0m\x08\x00\x7f\ud800\r\u2066"
@@ -38,7 +38,7 @@ def test_no_text_steers_a_terminal_or_a_page(text):
     assert is_plain(plain.printable(text, colors=False))
     assert is_plain(COLOR.sub("", plain.printable(text)))
     assert is_plain(gate.clean({text: [text]})[plain.clean(text)][0])
-    assert is_plain(paths.shorten(text, 200))
+    assert is_plain(walk.shorten(text, 200))
     assert is_plain(markup.text(text)) and is_plain(markup.tag("p", text, title=text))
     assert is_plain(markup.of_terminal(text)) and is_plain(markup.plain(text))
 
@@ -86,12 +86,12 @@ def test_no_odd_name_reaches_the_shells_completion(monkeypatch, tmp_path):
 def test_a_shell_that_completes_meanwhile_reads_all_names_or_those_of_before(monkeypatch, tmp_path):
     monkeypatch.setenv("BERG_HOME", str(tmp_path))
     named = [(f"job-{number}", "") for number in range(2000)]
-    names.remember(named, set())
-    reader, before = names.file().open(), names.file().read_text()
-    names.remember(named[:10], set())
-    names.forget(["job-3"])
+    jobs.remember(named, set())
+    reader, before = jobs.file().open(), jobs.file().read_text()
+    jobs.remember(named[:10], set())
+    jobs.forget(["job-3"])
     assert reader.read() == before, "who had it open goes on with the whole"
-    assert len(names.file().read_text().splitlines()) == 9
+    assert len(jobs.file().read_text().splitlines()) == 9
     assert [path.name for path in tmp_path.iterdir()] == ["names"]
 
 

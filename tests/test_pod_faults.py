@@ -21,8 +21,8 @@ from test_faults import Trial, fault, faults, stockout
 from test_run import worker_of
 
 from berg import BergError
-from berg.laptop import clusters, ending, jobs
-from berg.places import gke, manifest, podaccount
+from berg.gke import clusters, manifest, place, podaccount
+from berg.laptop import ending, jobs
 from localcloud import control
 
 
@@ -298,9 +298,9 @@ def test_a_node_hangs(trial, kube, capsys):
     trial.berg.allowed += [500]  # of the pod's log
     trial.berg.cloud.call("POST", f"/_berg/instances/{node}/cut", {})
     try:
-        (machine,) = gke.machines(config, [trial.name])
+        (machine,) = place.machines(config, [trial.name])
         began = time.monotonic()
-        assert gke.console(config, machine) == "" and time.monotonic() - began < 9
+        assert place.console(config, machine) == "" and time.monotonic() - began < 9
         assert "cannot be read now" in capsys.readouterr().err
         trial.berg.cloud.call("POST", "/_berg/settings", {"node_grace": 0.5, "eviction": 0.5})
         words = f"its node {node} does not answer since 20"
@@ -365,8 +365,8 @@ def test_a_conflict(trial, kube):
 @pytest.mark.slow
 @fault("the cluster's API is silent while its job is killed", "1 4")
 def test_the_api_is_silent(trial, kube, monkeypatch):
-    monkeypatch.setattr("berg.google.kubernetes.TIMEOUT", 3)
-    monkeypatch.setattr("berg.places.gke.LISTING", 2)
+    monkeypatch.setattr("berg.gke.client.TIMEOUT", 3)
+    monkeypatch.setattr("berg.gke.place.LISTING", 2)
     trial.run(trial.command(8, then="sleep 600"))
     trial.until("all written")
     trial.fault("kubernetes.*", status=503, times=None)
@@ -502,7 +502,7 @@ def test_no_account_for_pods(trial, kube):
     said = lambda: " ".join(trial.berg("list").stdout.split())
     wait_for(lambda: f'serviceaccount "{manifest.ACCOUNT}" not found' in said(), 15, "the reason")
     config = trial.berg.bucket.config
-    podaccount.ensure(config, gke.connect(config, "us-central1-a/faults"))
+    podaccount.ensure(config, place.connect(config, "us-central1-a/faults"))
     trial.check("SUCCEEDED", 8)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from berg import BergError
-from berg.places import podpatch
+from berg.gke import manifest
 from berg.spec import JobSpec
 from localcloud.kubernetes import patches
 
@@ -49,8 +49,8 @@ def written(folder, text: str) -> str:
 
 
 def test_a_patch_is_merged_as_kubernetes_merges_it(tmp_path):
-    patch = podpatch.read(written(tmp_path, PATCH))
-    made = podpatch.merged(TEMPLATE, patch)
+    patch = manifest.read(written(tmp_path, PATCH))
+    made = manifest.merged(TEMPLATE, patch)
     spec = made["spec"]
     main = spec["containers"][0]
     assert made["metadata"] == {
@@ -64,7 +64,7 @@ def test_a_patch_is_merged_as_kubernetes_merges_it(tmp_path):
     # As a server merges it that shares no code with berg.
     assert made == patches.merge(json.loads(json.dumps(TEMPLATE)), patch)
     assert "team" not in TEMPLATE["metadata"]["labels"]
-    assert podpatch.in_words(patch).startswith("metadata.labels, spec.nodeSelector")
+    assert manifest.in_words(patch).startswith("metadata.labels, spec.nodeSelector")
 
 
 def test_items_go_and_tolerations_come():
@@ -74,7 +74,7 @@ def test_items_go_and_tolerations_come():
             "tolerations": [{"key": "mine", "operator": "Exists"}],
         }
     }
-    spec = podpatch.merged(TEMPLATE, patch)["spec"]
+    spec = manifest.merged(TEMPLATE, patch)["spec"]
     assert spec["volumes"] == []
     assert [each["key"] for each in spec["tolerations"]] == ["nvidia.com/gpu", "mine"]
 
@@ -97,14 +97,14 @@ def test_items_go_and_tolerations_come():
 )
 def test_what_is_no_patch_is_refused(tmp_path, text, why):
     with pytest.raises(BergError) as error:
-        podpatch.read(written(tmp_path, text))
+        manifest.read(written(tmp_path, text))
     assert why in error.value.message
 
 
 def test_items_without_a_name_and_directives_are_refused():
     for spec in ({"volumes": [{"emptyDir": {}}]}, {"$retainKeys": ["a"]}):
         with pytest.raises(BergError, match="--pod-patch"):
-            podpatch.merged(TEMPLATE, {"spec": spec})
+            manifest.merged(TEMPLATE, {"spec": spec})
 
 
 @pytest.mark.parametrize("spec", [{"volumes": 3}, {"volumes": [3]}, {"securityContext": {"a": 1}}])
@@ -112,11 +112,11 @@ def test_what_fits_nowhere_in_a_pod_is_refused(spec):
     """As Python gives it, without a file that was looked at."""
     template = {"spec": {**TEMPLATE["spec"], "securityContext": 7}}
     with pytest.raises(BergError, match="--pod-patch: what it holds is no part of a pod"):
-        podpatch.merged(template, {"spec": spec})
+        manifest.merged(template, {"spec": spec})
 
 
 def test_a_missing_file_and_a_patch_without_a_cluster(tmp_path):
     with pytest.raises(BergError, match="cannot read it"):
-        podpatch.read(str(tmp_path / "none"))
+        manifest.read(str(tmp_path / "none"))
     with pytest.raises(BergError, match="--pod-patch needs --cluster"):
         JobSpec(cmd="true", pod_patch={"spec": {}}).check()

@@ -1,6 +1,6 @@
 """What Kubernetes says of pods, in berg's words."""
 
-from berg.places import podstatus
+from berg.gke import podstatus
 
 
 def test_an_image_that_cannot_be_pulled_has_one_reason_between_two_tries_and_at_them():

@@ -9,14 +9,13 @@ from conftest import wait_for
 from test_ssh import needs_sshd
 
 from berg import BergError, config, states
-from berg.commands import running
-from berg.google import moving
-from berg.google.accelerators import Shape
-from berg.inventory import Machine
-from berg.job import STOPPED, Job, State, Summary, now
+from berg.commands import run
+from berg.google import instances
+from berg.google.shapes import Shape
+from berg.job import STOPPED, Job, Machine, State, Summary, now
 from berg.laptop import jobs, launch, power, reap, spending
 from berg.laptop.jobs import Entry
-from berg.machine import outcome, outside
+from berg.machine import outcome, watchdogs
 from berg.machine.outcome import WHEN_STARTED, Ending, Uploads, decide, restart_after
 from berg.spec import JobSpec
 from localcloud.compute import power as embedded
@@ -213,8 +212,8 @@ def test_a_stop_that_is_not_possible_is_refused_before_anything_is_made():
 def test_a_request_counts_for_the_attempt_that_it_was_made_of():
     attempt = SimpleNamespace(name="box", state=State(attempt=2))
     for asked, who in (("ada 2", "ada"), ("ada 1", ""), ("ada 22", ""), ("", ""), ("ada", "")):
-        assert outside.who_stops(attempt, {"attributes": {"berg-stop-box": asked}}) == who
-    assert outside.who_stops(attempt, {"attributes": {"berg-stop-other": "ada 2"}}) == ""
+        assert watchdogs.who_stops(attempt, {"attributes": {"berg-stop-box": asked}}) == who
+    assert watchdogs.who_stops(attempt, {"attributes": {"berg-stop-other": "ada 2"}}) == ""
 
 
 def test_a_stop_is_no_end_and_no_restart():
@@ -288,9 +287,9 @@ def test_a_price_that_is_not_known_is_said(monkeypatch):
 )
 def test_no_command_that_would_be_refused_is_offered(machine, model):
     box = Job("box", "", "", "box", "", "", "")
-    can = running.how_to_live_with(replace(box, machine_type="g2-standard-12"), "SPOT")
+    can = run.how_to_live_with(replace(box, machine_type="g2-standard-12"), "SPOT")
     assert can == "Log in:  berg ssh box\nStop it: berg stop box\nEnd it:  berg kill box\n"
-    cannot = running.how_to_live_with(replace(box, **machine), model)
+    cannot = run.how_to_live_with(replace(box, **machine), model)
     assert cannot == "Log in:  berg ssh box\nEnd it:  berg kill box\n"
 
 
@@ -532,7 +531,9 @@ def test_a_box_that_is_stopped_before_its_worker_begins_does_not_stop_again(berg
     (who, number) = told["berg-stop-early"].split()
     next_one = replace(state, **state.next_attempt("it was stopped"))
     attempt = SimpleNamespace(name="early", state=next_one)
-    assert (who, number) == ("tester", "1") and not outside.who_stops(attempt, {"attributes": told})
+    assert (who, number) == ("tester", "1") and not watchdogs.who_stops(
+        attempt, {"attributes": told}
+    )
 
     # A worker that never comes up after a start, as on a disk that is full, keeps no box on.
     laptop = berg.start("start", "early")
@@ -723,7 +724,7 @@ def test_a_machine_elsewhere_has_the_gpus_of_the_one_here():
         "metadata": {"fingerprint": "x", "items": [{"key": "a", "value": "b"}]},
         "networkInterfaces": [{"network": "net", "networkIP": "10.0.0.2"}],
     }
-    there = moving.body(here, "us-central1-b", "snap")
+    there = instances.body(here, "us-central1-b", "snap")
     kind = "zones/us-central1-b/acceleratorTypes/nvidia-tesla-t4"
     assert there["guestAccelerators"] == [{"acceleratorType": kind, "acceleratorCount": 2}]
     assert there["networkInterfaces"] == [{"network": "net"}], "no address of its own, as here"
@@ -732,7 +733,9 @@ def test_a_machine_elsewhere_has_the_gpus_of_the_one_here():
     assert (disk["sourceSnapshot"], disk["diskSizeGb"]) == ("global/snapshots/snap", "200")
     h100 = f"{zone}/machineTypes/a2-highgpu-1g"
     attached = [{"acceleratorType": "nvidia-tesla-a100", "acceleratorCount": 1}]
-    built_in = moving.body({**here, "machineType": h100, "guestAccelerators": attached}, "z", "s")
+    built_in = instances.body(
+        {**here, "machineType": h100, "guestAccelerators": attached}, "z", "s"
+    )
     assert "guestAccelerators" not in built_in, "they come with the machine"
 
 

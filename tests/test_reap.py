@@ -7,7 +7,7 @@ import pytest
 from conftest import wait_for
 
 from berg import job
-from berg.inventory import Machine
+from berg.job import Machine
 from berg.laptop import reap
 from berg.laptop.jobs import Entry
 

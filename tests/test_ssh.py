@@ -21,10 +21,10 @@ from conftest import Berg, commit, git, wait_for
 
 from berg import BergError, gate, gce
 from berg.config import Config
-from berg.google import http, instances, storage
-from berg.inventory import Machine
-from berg.laptop import ssh, ssh_config
-from berg.places import gke
+from berg.gke import place as gke
+from berg.google import api, instances, storage
+from berg.job import Machine
+from berg.laptop import ssh
 from localcloud.machines import sandbox as machines
 from localcloud.machines import sshd
 from localcloud.machines.abilities import describe
@@ -496,7 +496,7 @@ def test_an_unknown_name_makes_no_key(cloud, bucket, at_home):
 
 
 def test_without_machines_there_is_no_key(cloud, bucket, at_home):
-    assert ssh_config.write_config(cloud.settings(bucket.name), print) == []
+    assert ssh.write_config(cloud.settings(bucket.name), print) == []
     assert not (at_home / ".ssh").exists()
 
 
@@ -541,9 +541,9 @@ def test_the_include_goes_before_everything_and_a_linked_file_stays_linked(at_ho
     dotfiles.mkdir()
     (dotfiles / "config").write_text("Host *\n    User me\n")
     (folder / "config").symlink_to(dotfiles / "config")
-    assert not ssh_config.is_included()
-    ssh_config.include()
-    assert ssh_config.is_included() and (folder / "config").is_symlink()
+    assert not ssh.is_included()
+    ssh.include()
+    assert ssh.is_included() and (folder / "config").is_symlink()
     assert (dotfiles / "config").read_text() == (
         # quoted, because of the blank
         f'Include "{at_home}/berg home/ssh_config"\n\nHost *\n    User me\n'
@@ -578,7 +578,7 @@ def machine_that_told(monkeypatch, told: dict[str, str], record: bytes | None = 
 
     def call(config: Config, method: str, path: str) -> dict:
         if not items:
-            raise http.NotFound("")
+            raise api.NotFound("")
         return {"queryValue": {"items": items}}
 
     bucket = SimpleNamespace(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from berg.config import Config
+from berg.gke import cache
 from berg.google import builds
-from berg.laptop import cache
 
 ROOT = Path(__file__).parent.parent
 # Names that their projects have had on the index for years.

@@ -19,10 +19,11 @@ import pytest
 from conftest import Berg, wait_for
 from traps import Traps, run
 
-from berg import BergError, computer, inventory, job
+from berg import BergError, computer, job
 from berg.cli import cli
-from berg.code import git, packages, snapshot, worktree
-from berg.places import gke
+from berg.code import dist, git, snapshot
+from berg.gke import place
+from berg.laptop import sync
 
 BERG = Path(sys.executable).with_name("berg")
 # How each command is started, so that it goes as far as it can without a machine.
@@ -171,7 +172,7 @@ def test_a_repo_inside_of_the_repo_starts_no_filter_of_its_own(berg, traps):
     env = snapshot.objects_of(inner)
     assert git.run(inner.root, "show", f"{inner.commit}:file", env=env) == b"2\n"
     assert "inner/ (git's filter evil was not run there)" in taken.doubtful
-    assert {"inner/file", "inner/new"} <= worktree.scan(berg.repo).keys()
+    assert {"inner/file", "inner/new"} <= sync.scan(berg.repo).keys()
     assert traps.sprung() == []
 
 
@@ -213,13 +214,13 @@ def test_a_repo_inside_of_the_repo_leads_nowhere_else(berg, traps, tmp_path):
 
 def test_what_others_start_of_berg_runs_nothing_of_their_folder(berg, traps, monkeypatch):
     """What leads ssh, rsync and editors into a pod, kubectl's program, and pip."""
-    machine = inventory.Machine("pod", zone="us-central1-a/nosuch", status="RUNNING", pod="pod")
+    machine = job.Machine("pod", zone="us-central1-a/nosuch", status="RUNNING", pod="pod")
     monkeypatch.chdir(berg.repo)
     programs = [
-        [*gke.shell(machine), "--help"],
-        [*gke.proxy(berg.cloud.settings(), machine)],
+        [*place.shell(machine), "--help"],
+        [*place.proxy(berg.cloud.settings(), machine)],
         [*computer.python("berg", "cluster", "token")],
-        [*packages.pip(), "--version"],
+        [*dist.pip(), "--version"],
     ]
     for program in programs:
         ran = subprocess.run(program, env=berg.environment(), capture_output=True, text=True)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import click
 
-from berg.cli import cli
-from berg.commands.register import SECTIONS
+from berg.cli import SECTIONS, cli
 from berg.commands.terminal import SHOW_ALL
 
 HEAD = """# Commands

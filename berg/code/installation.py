@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from berg import BergError, toml
-from berg.code import poetrylock, uv, uvlock
-from berg.code.files import Files
-from berg.code.requirement import meets, normal, number, parse
+from berg.code import uv, uvlock
+from berg.code.commits import Files
+from berg.code.uvlock import meets, normal, number, parse
 from berg.job import Installation
 from berg.words import plural, size
 
@@ -563,23 +563,21 @@ def by_poetry_lock(repo: Repo, wanted: Wanted) -> Installation:
     path = repo.path("poetry.lock")
     lock = load(repo.files, path)
     extras, groups = {*map(normal, wanted.extras)}, {*wanted.groups}
-    if missing := poetrylock.missing(lock, repo.project, extras, groups):
+    if missing := uvlock.missing(lock, repo.project, extras, groups):
         raise BergError(
             f"{path} is older than {repo.path(PROJECT)}: {', '.join(missing)}. Run: poetry lock"
         )
     needs = lock.get("metadata", {}).get("python-versions", "")
     liked = filter(None, (wanted.python, pinned_python(repo), "3.12"))
-    pythons = [each for each in (*liked, *PYTHONS[::-1]) if poetrylock.takes(each, needs)]
+    pythons = [each for each in (*liked, *PYTHONS[::-1]) if uvlock.takes(each, needs)]
     if not pythons:
         raise BergError(f"{path} is for python {needs}, and there is none")
-    found = {
-        each: poetrylock.packages(lock, repo.project, extras, groups, each) for each in pythons
-    }
+    found = {each: uvlock.packages(lock, repo.project, extras, groups, each) for each in pythons}
     # Where no python has files of all packages, some are built.
-    python = next((each for each in found if poetrylock.has_files(found[each], each)), pythons[0])
+    python = next((each for each in found if uvlock.has_files(found[each], each)), pythons[0])
     download = ", which uv downloads" * (wanted.python not in ("", python))
     count = plural(len(found[python]), "package")
-    named = poetrylock.arguments(found[python])
+    named = uvlock.arguments(found[python])
     steps = [["uv", "pip", "install", "--no-deps", *named]] * bool(named)
     if repo.is_package:
         steps.append(["uv", "pip", "install", "--no-deps", "-e", "."])

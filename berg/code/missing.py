@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from berg import BergError
-from berg.code.files import Files
+from berg.code.commits import Files
 from berg.code.installation import (
     PROJECT,
     REQUIREMENTS,
@@ -21,7 +21,7 @@ from berg.code.installation import (
     scripts,
     upwards,
 )
-from berg.code.requirement import parse
+from berg.code.uvlock import parse
 from berg.job import Installation
 
 LIST = re.compile(r"(^|/)requirements([^/]*|/[^/]+)\.txt$")

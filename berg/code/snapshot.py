@@ -26,10 +26,8 @@ from typing import IO, Any
 
 from berg import BergError, computer, config, job, words
 from berg.code import git as program
-from berg.code import trees
-from berg.code.git import common_folder, last_line, names, text
+from berg.code.git import Entry, common_folder, last_line, names, text
 from berg.code.git import run as git
-from berg.code.trees import Entry
 
 MAX_UNTRACKED_BYTES = 1 << 30
 LARGE_UNTRACKED = 50_000_000  # bytes from which an untracked file is named
@@ -340,7 +338,7 @@ def tree_with(root: Path, env: dict[str, str], tree: str, changes: dict[str, Ent
     def run(words: list[str], stdin: bytes) -> bytes:
         return git(root, *words, env=env, stdin=stdin)
 
-    return trees.edited(run, tree, changes) if changes else tree
+    return program.edited(run, tree, changes) if changes else tree
 
 
 def update_index(root: Path, env: dict[str, str], paths: list[str], *options: str) -> None:

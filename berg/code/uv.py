@@ -8,7 +8,7 @@ import hashlib
 from dataclasses import dataclass
 
 from berg import computer
-from berg.code import packages
+from berg.code import dist
 from berg.config import home
 
 VERSION = "0.13.9"
@@ -54,7 +54,7 @@ def fetch() -> tuple[str, bytes]:
     kept = home() / "uv" / OF_MACHINES.name
     content = kept.read_bytes() if kept.exists() else b""
     if hashlib.sha256(content).hexdigest() != OF_MACHINES.sha256:
-        content = download(OF_MACHINES, packages.pip())
+        content = download(OF_MACHINES, dist.pip())
         computer.write(kept, content)
     return OF_MACHINES.name, content
 
@@ -64,4 +64,4 @@ def download(wheel: Wheel, pip: list[str]) -> bytes:
 
     Raise BergError if the index does not have it, or has another file of that name.
     """
-    return packages.download(f"uv=={VERSION}", wheel.sha256, pip, "--platform", wheel.platform)
+    return dist.download(f"uv=={VERSION}", wheel.sha256, pip, "--platform", wheel.platform)

@@ -2,6 +2,14 @@
 
 Read without uv, which a laptop may not have. Not covered when a lock is compared: the contents of
 sources, dependencies that are dynamic.
+
+What a requirement of python packages says, as far as berg needs it: name, extras, versions.
+
+What a poetry.lock holds for a machine, as arguments for uv; poetry itself is not needed.
+
+Locks since poetry 2 say which groups a package is for; in older ones dependencies are followed.
+Not covered: whether the lock has the versions that pyproject.toml asks for, of which poetry keeps
+a hash of its own.
 """
 
 import ast
@@ -13,9 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from berg.code.requirement import Requirement, normal, number, parse, with_extras
-
 OWN = {"virtual", "editable", "directory"}  # kinds of sources that are folders
+
 MACHINE = {
     "sys_platform": "linux",
     "platform_machine": "x86_64",
@@ -24,6 +31,7 @@ MACHINE = {
     "implementation_name": "cpython",
     "platform_python_implementation": "CPython",
 }
+
 Table = dict[str, Any]
 
 
@@ -263,6 +271,18 @@ def outdated_groups(known: Table, project: Table, places: set[str]) -> set[str]:
     return found
 
 
+@dataclass(frozen=True)
+class Requirement:
+    name: str
+    extras: frozenset[str] = frozenset()
+    specifiers: frozenset[str] = frozenset()
+    has_place: bool = False  # it names a URL
+
+    @property
+    def key(self) -> tuple[str, frozenset[str], frozenset[str]]:
+        return self.name, self.extras, self.specifiers
+
+
 def differences(
     mine: Iterable[Requirement], known: Iterable[Requirement], places: set[str]
 ) -> set[str]:
@@ -277,3 +297,209 @@ def recorded(entry: Table) -> Requirement:
     """Return a requirement as a lock records it."""
     specifier = entry.get("specifier", "")
     return with_extras(entry["name"], entry.get("extras", []), specifier)
+
+
+REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[([^\]]*)\])?\s*([^;@#]*)(@?)")
+
+BOUND = re.compile(r"(>=|<=|<|>|===?|~=)(\d+)(?:\.(\d+))?(.*)")
+
+# Modules whose packages have other names.
+PACKAGES = {
+    "attr": ["attrs"],
+    "bs4": ["beautifulsoup4"],
+    "cv2": ["opencv-python", "opencv-python-headless", "opencv-contrib-python"],
+    "dateutil": ["python-dateutil"],
+    "dotenv": ["python-dotenv"],
+    "faiss": ["faiss-cpu", "faiss-gpu"],
+    "git": ["gitpython"],
+    "hydra": ["hydra-core"],
+    "OpenSSL": ["pyopenssl"],
+    "PIL": ["pillow"],
+    "skimage": ["scikit-image"],
+    "sklearn": ["scikit-learn"],
+    "umap": ["umap-learn"],
+    "yaml": ["pyyaml"],
+}
+
+
+def normal(name: str) -> str:
+    """Return a package's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def packages_of(module: str) -> list[str]:
+    """Return the names that the package of a module may have."""
+    top = module.partition(".")[0]
+    return [*PACKAGES.get(top, []), normal(top)]
+
+
+def parse(texts: Iterable[str]) -> list[Requirement]:
+    """Return the requirements in texts of PEP 508; other lines are left out, and so are markers."""
+    found = []
+    for text in texts:
+        if match := REQUIREMENT.match(text):
+            extras = (match[2] or "").split(",")
+            specifier = re.sub(r"[\s()]", "", match[3])
+            made = with_extras(match[1], extras, specifier)
+            found.append(Requirement(*made.key, has_place=bool(match[4])))
+    return found
+
+
+def with_extras(name: str, extras: Iterable[str], specifier: str) -> Requirement:
+    wanted = frozenset(normal(each) for each in extras if each.strip())
+    return Requirement(normal(name), wanted, frozenset(specifier.split(",")) - {""})
+
+
+def number(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version such as 3.12."""
+    return tuple(int(each) for each in re.findall(r"\d+", version))
+
+
+def meets(version: str, specifiers: str) -> bool:
+    """Return whether a version of two numbers, such as 3.12, can meet specifiers such as >=3.10,<4.
+
+    What is not understood is met, and so is a bound that only a third number decides.
+    """
+    here = number(version)[:2]
+    return all(meets_one(here, each) for each in specifiers.replace(" ", "").split(","))
+
+
+def meets_one(here: tuple[int, ...], specifier: str) -> bool:
+    match = BOUND.fullmatch(specifier)
+    if not match:
+        return True
+    sign, bound, rest = match[1], (int(match[2]), int(match[3] or 0)), match[4]
+    if match[3] is None and rest == ".*":  # a major version
+        here, bound, rest = (here[0], 0), (bound[0], 0), ""
+    is_exact = bool(re.search(r"[1-9]", rest))  # >=3.13.14: whether 3.13 meets it is not known
+    if sign == "~=" and not rest:
+        return here[0] == bound[0] and here >= bound
+    if here == bound:
+        return is_exact or sign != "<"
+    return sign[0] == ("<" if here < bound else ">")
+
+
+Need = tuple[str, frozenset[str]]  # a package and its extras
+
+OF_EXTRA = re.compile(r"""extra == (["']).*?\1""")
+
+
+def packages(
+    lock: Table, project: Table, extras: set[str], groups: set[str], python: str
+) -> list[Table]:
+    """Return the packages of a lock that a machine with a python needs, with extras and groups."""
+    context = Context(python, frozenset(extras))
+    fitting = [each for each in lock["package"] if meets(python, each.get("python-versions", ""))]
+    if not any("groups" in each for each in lock["package"]):
+        return followed(fitting, project, extras, groups, context)
+    wanted = {"main", *groups}
+    return [each for each in fitting if is_for(each, wanted, context)]
+
+
+def missing(lock: Table, project: Table, extras: set[str], groups: set[str]) -> list[str]:
+    """Return what a project names and its lock does not have."""
+    there = {normal(each["name"]) for each in lock["package"]}
+    return sorted({name for name, _ in roots(project, extras, groups, Context("3.12"))} - there)
+
+
+def is_for(package: Table, wanted: set[str], context: Context) -> bool:
+    """Return whether a package is for one of these groups on the machine."""
+    markers = package.get("markers", "")
+    if not isinstance(markers, dict):
+        markers = dict.fromkeys(package["groups"], markers)
+    return any(context.holds(markers.get(group, "")) for group in wanted & {*package["groups"]})
+
+
+def followed(
+    fitting: list[Table], project: Table, extras: set[str], groups: set[str], context: Context
+) -> list[Table]:
+    """Return the packages to which the dependencies of a project lead."""
+    by_name = {normal(each["name"]): each for each in fitting}
+    ahead = roots(project, extras, groups, context)
+    found: dict[str, Table] = {}
+    seen = set()
+    while ahead:
+        name, wanted = ahead.pop()
+        if (name, wanted) in seen or name not in by_name:
+            continue
+        seen.add((name, wanted))
+        package = found[name] = by_name[name]
+        brought = parse(t for extra in wanted for t in package.get("extras", {}).get(extra, []))
+        ahead += poetry_needs(
+            package.get("dependencies", {}), {each.name for each in brought}, context
+        )
+    return sorted(found.values(), key=lambda each: str(each["name"]))
+
+
+def roots(project: Table, extras: set[str], groups: set[str], context: Context) -> list[Need]:
+    """Return what a project needs itself, with extras and groups."""
+    poetry = project.get("tool", {}).get("poetry", {})
+    tables = {**poetry.get("extras", {})}
+    optional = {normal(each) for extra in extras for each in tables.get(extra, [])}
+    found = poetry_needs(poetry.get("dependencies", {}), optional, context)
+    for group in groups:
+        of_group = poetry.get("group", {}).get(group, {}).get("dependencies", {})
+        old = poetry.get("dev-dependencies", {}) if group == "dev" else {}
+        found += poetry_needs({**old, **of_group}, set(), context)
+    listed = parse(project.get("project", {}).get("dependencies", []))
+    return [*found, *((each.name, each.extras) for each in listed)]
+
+
+def poetry_needs(table: Table, optional: set[str], context: Context) -> list[Need]:
+    """Return the names and extras of dependencies that hold; of optional ones those named."""
+    found = []
+    for name, entry in table.items():
+        for each in entry if isinstance(entry, list) else [entry]:
+            about = each if isinstance(each, dict) else {}
+            is_wanted = not about.get("optional") or normal(name) in optional
+            # Which extras are wanted, says `optional`.
+            marker = re.sub(OF_EXTRA, "os_name == 'posix'", about.get("markers", ""))
+            if name != "python" and is_wanted and context.holds(marker):
+                found.append((normal(name), frozenset(about.get("extras", []))))
+    return found
+
+
+def has_files(found: list[Table], python: str) -> bool:
+    """Return whether each package has a wheel for a machine with a python, or none at all."""
+    for each in found:
+        wheels = [f["file"] for f in each.get("files", []) if f["file"].endswith(".whl")]
+        if wheels and not any(fits_machine(wheel, python) for wheel in wheels):
+            return False
+    return True
+
+
+def takes(python: str, spec: str) -> bool:
+    """Return whether a python meets what poetry writes of it, such as ^3.10 or >=3.9,<3.13."""
+    return any(
+        all(meets(python, plain_of(part.strip())) for part in one.split(","))
+        for one in spec.split("||")
+    )
+
+
+def plain_of(part: str) -> str:
+    """Return a part of such a text as others write it."""
+    if part.startswith("^"):
+        return f">={part[1:]},<{int(part[1:].split('.')[0]) + 1}"
+    if match := re.fullmatch(r"~(\d+\.\d+).*", part):
+        return f"=={match[1]}.*"
+    return part
+
+
+def arguments(found: list[Table]) -> list[str]:
+    """Return packages and their indexes as arguments of `uv pip install`."""
+    indexes: list[str] = []
+    texts = []
+    for each in found:
+        source = each.get("source", {})
+        url, kind = str(source.get("url", "")), source.get("type", "legacy")
+        below = f"#subdirectory={source['subdirectory']}" if source.get("subdirectory") else ""
+        if kind == "git":
+            texts.append(f"{each['name']} @ git+{url}@{source['resolved_reference']}{below}")
+        elif kind == "url":
+            texts.append(f"{each['name']} @ {url}{below}")
+        elif kind in ("directory", "file"):
+            texts += [*(["-e"] if each.get("develop") else []), f"./{url}"]
+        else:
+            indexes += [f"--index={url}"] * bool(url)
+            texts.append(f"{each['name']}=={each['version']}")
+    return [*dict.fromkeys(indexes), *texts]

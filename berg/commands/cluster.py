@@ -23,7 +23,7 @@ from berg.commands.terminal import (
 )
 
 if TYPE_CHECKING:
-    from berg.laptop.clusters import Status
+    from berg.gke.clusters import Status
 
 
 @click.group()
@@ -89,13 +89,13 @@ def create(name: str | None, file: str | None, **options: Any) -> None:
     if (name is None) == (file is None):
         raise click.UsageError("give a name, or --file with one in it")
     settings = config.load_ready()
-    from berg.laptop import clusterfile, clusters
+    from berg.gke import clusters
 
     wanted = [clusters.Wanted(**options)]
     if file:
         if others := given(click.get_current_context(), options):
             raise click.UsageError(f"{file} says what the cluster is: leave out {min(others)}")
-        name, wanted = clusterfile.read(file)
+        name, wanted = clusters.read(file)
     for each in wanted:
         place = clusters.create(settings, name or "", each, say)
     if shutil.which("kubectl"):
@@ -117,7 +117,7 @@ def list_(as_json: bool) -> None:
     berg cluster list
     """
     settings = config.load_ready()
-    from berg.google import container
+    from berg.gke import container
 
     found = []
     for each in container.clusters(settings):
@@ -160,21 +160,20 @@ def status(name: str, toml: bool, kubectl: bool, as_json: bool) -> None:
     if toml + kubectl + as_json > 1:
         raise click.UsageError("give one of --toml, --kubectl and --json")
     settings = config.load_ready()
-    from berg.commands import costs, tables
-    from berg.google import container
-    from berg.laptop import clusterfile, clusters
+    from berg.commands import tables
+    from berg.gke import clusters, container
 
     if kubectl:
         say(f"kubectl's context is now {clusters.credentials(settings, name)}")
         return
     if toml:
-        plain.echo(clusterfile.text(container.find(settings, name)), nl=False)
+        plain.echo(clusters.text(container.find(settings, name)), nl=False)
         return
     found = clusters.status(settings, container.find(settings, name))
     if as_json:
         plain.echo(json.dumps(asdict(found), indent=2))
         return
-    plain.echo(tables.cluster(found, costs.cluster(settings, found)))
+    plain.echo(tables.cluster(found, tables.cluster_cost(settings, found)))
     if any(pool["gpus"] for pool in found.pools):
         plain.echo(f"\n{drivers(found)}")
 
@@ -214,7 +213,7 @@ def resize(
     if min_nodes is None and max_nodes is None and num_nodes is None:
         raise click.UsageError("give --max-nodes, --min-nodes or --num-nodes")
     settings = config.load_ready()
-    from berg.laptop import clusters
+    from berg.gke import clusters
 
     limits = clusters.Limits(min_nodes, max_nodes, num_nodes)
     chosen = clusters.resize(settings, name, pool, limits, say)
@@ -233,7 +232,7 @@ def admit(name: str, user: str) -> None:
     berg cluster admit train alice
     """
     settings = config.load_ready()
-    from berg.laptop import clusters
+    from berg.gke import clusters
 
     namespace = clusters.admit(settings, name, config.label(user))
     say(f"The jobs of {user} run in the namespace {namespace} of {name}")
@@ -249,8 +248,7 @@ def delete(name: str, yes: bool) -> None:
     berg cluster delete train
     """
     settings = config.load_ready()
-    from berg.google import container
-    from berg.laptop import clusters
+    from berg.gke import clusters, container
 
     found = clusters.status(settings, container.find(settings, name))
     jobs = sorted({each["job"] for each in found.pods})
@@ -288,7 +286,7 @@ def cache(name: str, size: int | None, is_to_go: bool, yes: bool, as_json: bool)
         raise click.UsageError("give one of --size, --delete and --json")
     settings = config.load_ready()
     from berg.commands import tables
-    from berg.laptop import cache as caches
+    from berg.gke import cache as caches
 
     if is_to_go:
         if not yes:
@@ -325,7 +323,7 @@ def token() -> None:
     \b
     berg cluster token
     """
-    from berg.laptop import clusters
+    from berg.gke import clusters
 
     plain.echo(clusters.token(config.load_ready()))
 
@@ -342,10 +340,10 @@ def exec_(place: str, pod: str, command: tuple[str, ...], terminal: bool) -> Non
     berg cluster exec us-central1-a/train berg-alice/job-x7k2p -- nvidia-smi
     """
     settings = config.load_ready()
-    from berg.google import podexec
-    from berg.places import gke
+    from berg.gke import client
+    from berg.gke import place as gke
 
-    sys.exit(podexec.run(settings, gke.connect(settings, place), pod, list(command), terminal))
+    sys.exit(client.run(settings, gke.connect(settings, place), pod, list(command), terminal))
 
 
 COMMANDS = (cluster,)

@@ -67,7 +67,7 @@ def list_(
         )
     settings = config.load_ready()
     from berg.commands import tables
-    from berg.laptop import jobs, power, recent
+    from berg.laptop import index, jobs, power
 
     user: str | None = settings.user
     if everybody:
@@ -75,10 +75,10 @@ def list_(
 
     def newest() -> "tuple[list[Entry], Callable[[], None]]":
         if is_whole:
-            found = recent.look_at_all(settings, user, say)
+            found = index.look_at_all(settings, user, say)
             entries = found.entries
         else:
-            found = recent.look(settings, user, limit, say)
+            found = index.look(settings, user, limit, say)
             entries = jobs.newest(found.entries, limit)
         power.note_stopped(settings, entries)
         return entries, found.tidy

@@ -317,8 +317,8 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     """
     settings = config.load_ready()
     from berg.commands import tables
+    from berg.laptop import jobs as names_seen
     from berg.laptop import latest, records
-    from berg.laptop import names as names_seen
 
     removals = records.plan_removal(
         settings, [latest.resolve(settings, name) for name in names], say

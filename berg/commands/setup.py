@@ -1,19 +1,34 @@
-"""The commands that set berg up, look around, tidy up: init, doctor, gpus, config, local, reap."""
+"""The commands that set berg up, look around, tidy up: init, doctor, gpus, config, local, reap.
+
+The commands about images: build for pods; create, list, delete for machines.
+
+The commands that say what things cost: prices, costs.
+"""
 
 import json
 import os
 import re
+import shlex
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from berg import BergError, columns, config, plain, wrapped
-from berg.commands.terminal import json_option, remember_zones, say, yes_option
+from berg.commands.terminal import (
+    complete_types,
+    install_options,
+    json_option,
+    remember_zones,
+    say,
+    table,
+    yes_option,
+)
 
 if TYPE_CHECKING:
-    from berg.laptop.readiness import Finding
+    from berg.laptop.doctor import Finding
 
 
 def sentence(key: str) -> str:
@@ -59,7 +74,7 @@ def init(
     project, _, image = (given["default_image"] or "").rpartition("/")
     if project:
         given = {**given, "default_image": image, "default_image_project": project}
-    from berg.google import owner
+    from berg.google import media
 
     settings = load_or_set_aside()
     if monitoring is not None:
@@ -69,7 +84,7 @@ def init(
     else:
         answers = set_up_google(settings, given, yes, create_bucket)
     config.save(answers)
-    owner.remember(answers["bucket"], "")  # the next command learns whose it is
+    media.remember(answers["bucket"], "")  # the next command learns whose it is
     say(f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"')
 
 
@@ -95,7 +110,7 @@ def set_up_google(
     settings: config.Config, given: dict[str, str | None], yes: bool, create_bucket: bool
 ) -> dict[str, Any]:
     """Return the settings for Google, which are asked for."""
-    from berg.google.explain import explain
+    from berg.google.api import explain
     from berg.laptop import init as setup
 
     if config.read_file().get("endpoint") == settings.endpoint and settings.endpoint:
@@ -137,7 +152,8 @@ def doctor(as_json: bool) -> None:
     berg doctor
     berg doctor --json | jq -r '.[] | select(.status != "ok") | .mend'
     """
-    from berg.laptop import doctor, readiness
+    from berg.laptop import doctor
+    from berg.laptop import doctor as readiness
 
     findings = doctor.examine()
     if as_json:
@@ -149,7 +165,7 @@ def doctor(as_json: bool) -> None:
 
 
 def show_finding(finding: "Finding") -> None:
-    from berg.laptop import readiness
+    from berg.laptop import doctor as readiness
 
     colors = {readiness.OK: "green", readiness.WARNING: "yellow", readiness.FAILED: "red"}
     line = wrapped(f"{finding.status:<8} {finding.check:<17} {finding.found}", sys.stdout, 27)
@@ -186,7 +202,7 @@ def gpus(everywhere: bool, tpu: bool, as_json: bool) -> None:
     if tpu:
         show_tpus(settings, as_json)
         return
-    from berg.commands import costs
+    from berg.commands import tables
     from berg.google import offers, prices
 
     listed, why = prices.look_up(settings, settings.region)
@@ -195,17 +211,17 @@ def gpus(everywhere: bool, tpu: bool, as_json: bool) -> None:
     if as_json:
         plain.echo(json.dumps([asdict(each) for each in found], indent=2))
         return
-    plain.echo(costs.gpus(found, settings.region, everywhere))
-    about = costs.about_prices(listed, why)
+    plain.echo(tables.gpus(found, settings.region, everywhere))
+    about = tables.about_prices(listed, why)
     if listed:
         about += " The smallest machine with such GPUs."
     if not everywhere and any(each.spot_odds for each in found):
-        about += f"\n{costs.ABOUT_ODDS}"
+        about += f"\n{tables.ABOUT_ODDS}"
     say(f"\n{about}")
 
 
 def show_tpus(settings: config.Config, as_json: bool) -> None:
-    from berg.commands import costs
+    from berg.commands import tables
     from berg.google import offers, prices
 
     listed, why = prices.look_up(settings, settings.region)
@@ -213,10 +229,10 @@ def show_tpus(settings: config.Config, as_json: bool) -> None:
     if as_json:
         plain.echo(json.dumps(found, indent=2))
         return
-    plain.echo(costs.tpus(found))
-    about = costs.about_prices(listed, why)
+    plain.echo(tables.tpu_table(found))
+    about = tables.about_prices(listed, why)
     if listed:
-        about += costs.per_chip(found)
+        about += tables.per_chip(found)
     say(f"\n{about}")
 
 
@@ -474,4 +490,272 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     say("Deleted.")
 
 
-COMMANDS = (init, doctor, gpus, config_group, local, reap)
+@click.group()
+def image() -> None:
+    """Make images of disks or containers with what the repo needs.
+
+    No job needs one: its machine or pod installs what the repo names. With one's own it starts
+    sooner, and has what pip does not install.
+
+    \b
+    berg image create --default
+    berg image build --push
+    berg run --cluster train --docker $(berg image build --push) "python train.py"
+    """
+
+
+@image.command()
+@click.option(
+    "--from",
+    "source",
+    default="",
+    metavar="[PROJECT/]IMAGE",
+    help="Image or family to begin with.",
+)
+@click.option("--family", default="", help="Family of the image.  [default: berg-REPO]")
+@click.option(
+    "--with",
+    "additions",
+    multiple=True,
+    metavar="LIST",
+    help="Have these as well: horovod, openmpi, tmux.",
+)
+@click.option(
+    "--install-script", default="", metavar="FILE", help="Script of the repo that installs more."
+)
+@install_options
+@click.option("--zone", "zones", multiple=True, help="Zone of the machine; repeatable.")
+@click.option("--disk-gb", type=int, default=0, help="Size.  [default: that of the other image]")
+@click.option("--default", "as_default", is_flag=True, help="Let jobs boot it from now on.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and the request, do nothing.")
+def create(as_default: bool, dry_run: bool, additions: tuple[str, ...], **options: Any) -> None:
+    """Make an image for machines, with what the repo around you needs; print its name.
+
+    A machine boots from the default image, or another one (--from), installs what the repo's files
+    name for machines with GPUs (--extra for others) and what berg itself needs, and loses the code,
+    keys and logs again. It is stopped, its disk becomes the image, and it is deleted, also if that
+    fails or is interrupted. The newest image of a family is the one that jobs boot.
+
+    \b
+    berg image create --default
+    berg image create --from my-image --with openmpi,tmux
+    berg image create --with horovod --default
+    berg image create --install-script setup.sh --family trainer
+    berg run --image my-project/berg-myrepo "python train.py"
+    """
+    settings = config.load_ready()
+    from berg.commands import tables
+    from berg.laptop import images
+
+    names = tuple(filter(None, ",".join(additions).split(",")))
+    wanted = images.MachineImage(additions=names, **options)
+    plan = images.image_plan(settings, wanted, Path.cwd())
+    say(tables.plan(plan))
+    if dry_run:
+        plain.echo(json.dumps(images.preview(plan, wanted), indent=2))
+        return
+    made = images.create(plan, wanted, say, tables.sending)
+    where = {"default_image": made["family"], "default_image_project": settings.project}
+    if as_default:
+        config.save(where)
+        say(f"Jobs boot the newest image of {made['family']} from now on")
+    else:
+        name = f"{settings.project}/{made['family']}"
+        say(f'\nRun with it:  berg run --image {name} "python train.py"\n')
+    plain.echo(made["name"])
+
+
+@image.command(name="list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the images for machines that berg made, the newest first.
+
+    \b
+    berg image list
+    """
+    settings = config.load_ready()
+    from berg.google import instances
+    from berg.laptop import images
+
+    found = [images.described(each) for each in instances.find_images(settings)]
+    if as_json:
+        plain.echo(json.dumps(found, indent=2))
+        return
+    header = ["NAME", "FAMILY", "GB", "STATUS", "MADE", "BY", "OF"]
+    rows = [list(map(str, each.values())) for each in found]
+    plain.echo(table([header, *rows], sys.stdout))
+
+
+@image.command()
+@click.argument("names", metavar="NAME…", nargs=-1, required=True)
+@yes_option
+def delete(names: tuple[str, ...], yes: bool) -> None:
+    """Delete images for machines that berg made.
+
+    What was booted from them stays.
+
+    \b
+    berg image delete berg-myrepo-20261123-041500
+    """
+    settings = config.load_ready()
+    from berg.google import instances
+    from berg.laptop import images
+
+    instances.check_made(settings, list(names))
+    if not yes:
+        click.confirm(f"Delete {', '.join(names)}?", abort=True, err=True)
+    instances.delete(settings, list(names))
+    say(f"Deleted {', '.join(names)}")
+    if images.lacks_default(settings):
+        say(
+            f"Jobs boot {settings.default_image} by default, and there is no such image any more.\n"
+            "Make one:  berg image create --default\n"
+            "Or go back to Google's:  berg config unset default_image; "
+            "berg config unset default_image_project"
+        )
+
+
+@image.command()
+@click.option("-f", "--file", type=click.Path(path_type=Path), help="The Dockerfile.")
+@click.option("--name", help="Name of the image.  [default: the repo's]")
+@click.option(
+    "--python",
+    metavar="VERSION",
+    help="Version of python; for a Dockerfile of yours ARG PYTHON_VERSION.",
+)
+@click.option(
+    "--platform",
+    "platforms",
+    default="linux/amd64",
+    show_default=True,
+    help="linux/amd64,linux/arm64: both.",
+)
+@click.option("--push", is_flag=True, help="Push it to the project's Artifact Registry.")
+@click.option(
+    "--builder",
+    type=click.Choice(["docker", "podman", "cloud"]),
+    help="Who builds.  [default: who is there]",
+)
+@click.option("--force", is_flag=True, help="Push it also where the commit has an image already.")
+@click.option(
+    "--install-script", default="", metavar="FILE", help="Script of the repo that installs more."
+)
+@install_options
+def build(**options: Any) -> None:
+    """Build an image of the repo around you, and print its name, which --docker takes.
+
+    What is in it is the working tree: the last commit and what you changed since, ignored files
+    not, nor what .dockerignore names. Its tag is the commit. A repo without a Dockerfile gets one,
+    which is shown: it installs what `berg run` would install for machines with GPUs (--extra for
+    others). docker, podman or Google's Cloud Build (--builder cloud) build it. The repository in
+    Artifact Registry is made if it is missing.
+
+    \b
+    berg image build --extra gpu
+    berg image build --push --platform linux/amd64,linux/arm64
+    berg image build --push --builder cloud -f docker/Dockerfile --name trainer
+    """
+    settings = config.load_ready()
+    from berg.laptop import images
+
+    name = images.build(settings, images.Wanted(**options), Path.cwd(), say)
+    if options["push"]:
+        words = [word for each in options["extras"] for word in ("--extra", each)]
+        words += [word for each in options["groups"] for word in ("--group", each)]
+        words += ["--install", options["install"]] if options["install"] else []
+        chosen = shlex.join(["--docker", name, *words])
+        say(f'\nRun with it:  berg run --cluster NAME {chosen} "python train.py"\n')
+    plain.echo(name)
+
+
+@click.command(name="prices")
+@click.option(
+    "-t",
+    "--gpu-type",
+    shell_complete=complete_types,
+    help="Only this GPU type, or several with commas, in all numbers that a machine may have.",
+)
+@json_option
+def prices_(gpu_type: str | None, as_json: bool) -> None:
+    """Compare what GPUs cost an hour, on demand and otherwise.
+
+    These are Google's list prices in the configured region, without disk and traffic, from the
+    Cloud Billing Catalog, which is asked once a day. The cheapest GPU comes first; `?` stands for a
+    price that is not in the list.
+
+    \b
+    berg prices
+    berg prices -t l4,t4
+    """
+    settings = config.load_ready()
+    from berg.commands import tables
+    from berg.google import offers, prices
+
+    listed, why = prices.look_up(settings, settings.region)
+    found = offers.priced(settings, listed, settings.region, gpu_type)
+    if as_json:
+        plain.echo(json.dumps([asdict(each) for each in found], indent=2))
+        return
+    plain.echo(tables.priced(found, settings.region))
+    say(f"\n{tables.about_prices(listed, why)}")
+
+
+@click.command(name="costs")
+@click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's, not only mine.")
+@click.option(
+    "--spend-cap",
+    type=click.IntRange(1),
+    metavar="DOLLARS",
+    help="Print the command that lets Google itself end what the project costs in a month.",
+)
+@json_option
+def costs_(everybody: bool, spend_cap: int | None, as_json: bool) -> None:
+    """Show what jobs cost by week and user, and what costs money now.
+
+    A job counts in the week in which it was submitted, at the list price of that moment, from its
+    worker's beginning to its end. Jobs whose price was unknown are counted apart, never as nothing;
+    those that were deleted (berg rm) are in no sum. Below stands what costs money now, whatever its
+    jobs do: machines, disks, clusters with their caches. What Google bills differs: discounts,
+    traffic, addresses and the bucket are not in it.
+
+    --spend-cap prints a command to copy: a cap of Google's for Compute Engine in this project. It
+    takes rights for the billing account, which berg should not have.
+
+    \b
+    berg costs
+    berg costs --spend-cap 500
+    berg costs -a --json
+    """
+    settings = config.load_ready()
+    from berg.commands import tables
+
+    if spend_cap:
+        plain.echo(tables.cap_command(settings.project, spend_cap))
+        return
+    from berg.laptop import jobs, spending, standing
+
+    user = None if everybody else settings.user
+    entries = jobs.overview(settings, user, say=say)
+    told = [(each.state, each.running) for each in entries if each.state]
+    weeks = spending.weeks(told)
+    there = standing.everything(settings)
+    if as_json:
+        found = {"weeks": [asdict(each) for each in weeks], "now": [asdict(each) for each in there]}
+        plain.echo(json.dumps(found, indent=2))
+        return
+    plain.echo(tables.sums(weeks))
+    if there:
+        plain.echo(f"\n{tables.standing_table(there)}")
+
+
+COMMANDS = (
+    init,
+    doctor,
+    gpus,
+    config_group,
+    local,
+    reap,
+    image,
+    prices_,
+    costs_,
+)

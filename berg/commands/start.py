@@ -34,7 +34,7 @@ def run_options(options: dict[str, Any]) -> RunOptions:
 
 def wish(options: dict[str, Any]) -> JobSpec:
     """Return what the command line asks for, and for the rest what the repo's defaults do."""
-    from berg.laptop import defaults
+    from berg import plan as defaults
 
     read_patch(options)
     on_command_line = given(click.get_current_context(), options)
@@ -43,10 +43,10 @@ def wish(options: dict[str, Any]) -> JobSpec:
 
 def read_patch(options: dict[str, Any]) -> None:
     """Put what the file of --pod-patch holds in place of its name, where it is given."""
-    from berg.places import podpatch
+    from berg.gke import manifest
 
     if options["pod_patch"]:
-        options["pod_patch"] = podpatch.read(options["pod_patch"])
+        options["pod_patch"] = manifest.read(options["pod_patch"])
 
 
 def check_resume(name: str | None, options: dict[str, Any]) -> None:
@@ -79,7 +79,7 @@ def start_machines(
     settings = config.load_ready(**spec.settings)
     from berg import places
     from berg.commands import tables
-    from berg.laptop import fits, launch
+    from berg.laptop import launch
 
     def carry_out(plan: Plan) -> Launched | None:
         remember_zones(sorted({*remembered("zones"), *plan.offer.zones}))
@@ -102,7 +102,7 @@ def start_machines(
     if not dry_run:
         launch.import_ahead(places.of(places.name_for(spec)))
     code = code_of and code_of(settings)
-    return fits.first(settings, spec, Path.cwd(), code, carry_out, say)
+    return launch.first(settings, spec, Path.cwd(), code, carry_out, say)
 
 
 def show_request(plan: Plan, request: Any, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from berg.commands import tables
 from berg.commands.results import exit_code, tell_missing
 from berg.commands.terminal import say
 from berg.google.storage import Bucket
-from berg.laptop import draw, launch, limits, sweep
+from berg.laptop import launch, limits, sweep
 from berg.spec import JobSpec, RunOptions, check_rows
 from berg.watch import collect
 
@@ -48,7 +48,7 @@ def rows_of(asked: RunOptions) -> tuple[list[dict[str, str]], str]:
     if asked.tasks:
         return sweep.tasks(Path(asked.tasks)), ""
     seed = secrets.randbelow(10**6) if asked.seed is None else asked.seed
-    found = draw.rows(asked.params, asked.samples or 0, asked.sampler, seed)
+    found = sweep.rows(asked.params, asked.samples or 0, asked.sampler, seed)
     how = f"--samples {asked.samples} --sampler {asked.sampler} --seed {seed}"
     return found, " ".join([how, *(f"--param {shlex.quote(each)}" for each in asked.params)])
 

@@ -167,9 +167,9 @@ def complete_zones(_: click.Context, _param: click.Parameter, incomplete: str) -
 
 
 def complete_types(_: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from berg.google import accelerators
+    from berg.google import shapes
 
-    return [name for name in accelerators.TYPES if name.startswith(incomplete)]
+    return [name for name in shapes.TYPES if name.startswith(incomplete)]
 
 
 def ready(name: str) -> tuple[config.Config, str]:
@@ -367,7 +367,7 @@ STEPS = {
 
 def describe(error: Exception) -> str:
     """Return an error as one sentence."""
-    from berg.google.explain import explain
+    from berg.google.api import explain
 
     if isinstance(error, click.ClickException):
         return error.message

@@ -1,4 +1,11 @@
-"""The commands that look at what runs: wait, top, tensorboard."""
+"""The commands that look at what runs: wait, top, tensorboard.
+
+The command that shows jobs in a browser: page.
+
+The command that profiles what runs: profile.
+
+The command that keeps the dashboard in Cloud Monitoring: dashboard.
+"""
 
 import json
 import sys
@@ -11,8 +18,16 @@ import click
 
 from berg import BergError, config, plain
 from berg.commands.results import exit_code
-from berg.commands.terminal import complete_names, json_option, name_argument, say
-from berg.google import http
+from berg.commands.terminal import (
+    Duration,
+    complete_names,
+    json_option,
+    name_argument,
+    ready,
+    say,
+    yes_option,
+)
+from berg.google import api
 
 if TYPE_CHECKING:
     import subprocess
@@ -22,11 +37,17 @@ if TYPE_CHECKING:
     from berg.watch.board import Made
 
 Sample = dict[str, Any]  # as berg/watch/usage.py says
+
 POLL, REDRAW, BRING = 2, 10, 30  # seconds
+
 HISTORY = 1800  # seconds that a sparkline shows
+
 STALE = 120  # seconds after which a sample says nothing of now
+
 BLOCKS = "▁▂▃▄▅▆▇█"
+
 EIGHTHS = ("", *"▏▎▍▌▋▊▉")
+
 COLUMNS = ("GPU", "GPU MEM", "CPU", "MEMORY")
 
 names_argument = click.argument(
@@ -109,10 +130,10 @@ def look_again(settings: config.Config, names: list[str]) -> "list[Entry]":
         return look_at(settings, names)
     except (
         auth.TransportError,
-        http.RetryError,
+        api.RetryError,
         requests.RequestException,
     ) as error:
-        from berg.google.explain import explain
+        from berg.google.api import explain
 
         say(f"Waiting on: {explain(error, settings) or error}")
         return []
@@ -226,13 +247,13 @@ def busy_entries(settings: config.Config, names: list[str]) -> "list[Entry]":
     """Return those jobs as they are now, of several only those with machines; without names all of
     mine.
     """
-    from berg.laptop import jobs, recent
+    from berg.laptop import index, jobs
 
     if len(names) == 1:
         return [jobs.find(settings, names[0])]
     if not names:
-        return [each for each in recent.look(settings, settings.user, 0).entries if each.machines]
-    everybody = recent.look(settings, None, 0).entries
+        return [each for each in index.look(settings, settings.user, 0).entries if each.machines]
+    everybody = index.look(settings, None, 0).entries
     return [each for each in everybody if each.machines and each.name in names]
 
 
@@ -449,4 +470,203 @@ def ended(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
     return True
 
 
-COMMANDS = (wait, top, tensorboard)
+@click.command()
+@click.argument("names", metavar="[NAME…]", nargs=-1, shell_complete=complete_names)
+@click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's jobs, not only mine.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port on this computer.  [default: a free one]",
+)
+@click.option(
+    "--export",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write files instead.",
+)
+def page(names: tuple[str, ...], everybody: bool, port: int, export: Path | None) -> None:
+    """Show jobs, logs, charts and results in a browser.
+
+    The page is served on this computer alone, until Ctrl-C, to who opens the whole address with its
+    token. What lives is followed; jobs can be ended, after a question, and nothing else can be
+    changed. With --export the pages of jobs and sweeps NAME… are written to a new folder instead,
+    with their logs and results, to open from disk or to send.
+
+    \b
+    berg page
+    berg page --export ./for-ada sweep1
+    """
+    if export and not names:
+        raise click.UsageError("--export writes the pages of jobs and sweeps: give their names")
+    if names and not export:
+        raise click.UsageError("the page has all jobs; NAME is for --export FOLDER")
+    settings = config.load_ready()
+    if export:
+        from berg.laptop import latest
+        from berg.watch import serve as exporting
+
+        plain.echo(
+            exporting.export(
+                settings, [latest.resolve(settings, name) for name in names], export, say
+            )
+        )
+        return
+    from berg import BergError
+    from berg.watch.serve import Server
+
+    try:
+        server = Server(settings, port, None if everybody else settings.user)
+    except OSError as error:
+        raise BergError(
+            f"port {port} cannot be had: {error.strerror}. Take a free one: leave --port out"
+        ) from None
+    plain.echo(server.address)
+    say("Open it in a browser on this computer. Ctrl-C ends it.")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        say("")
+    finally:
+        server.server_close()
+
+
+KINDS = {
+    "jax": "the command's profiler server (JAX, torch_tpu)",
+    "kineto": "PyTorch's profiler (Kineto)",
+    "py-spy": "py-spy: python from outside",
+}
+
+PERFETTO = "https://ui.perfetto.dev (files stay in the browser)"
+
+SPEEDSCOPE = "https://www.speedscope.app (files stay in the browser), or: npx speedscope FILE"
+
+
+@click.command()
+@name_argument()
+@click.option(
+    "-s",
+    "--seconds",
+    type=Duration("s"),
+    default=10,
+    show_default="10s",
+    help="How long; 1s to 10m.",
+)
+@click.option("--machine", metavar="NAME", help="Only that machine of a cluster.")
+@json_option
+def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> None:
+    """Take a profile of a command that runs.
+
+    All its machines take it at once, and the command runs on. It is JAX's if the command started
+    the profiler server on the port BERG_PROFILER_PORT, PyTorch's if the job was started with
+    --profile; else py-spy looks at its python processes from outside. Files are kept among the
+    results, and brought to ~/berg_results.
+
+    \b
+    berg profile @
+    berg profile digits-1121-0930-x7k -s 30 --machine digits-1121-0930-x7k-1
+    """
+    if not 1 <= seconds <= 600:
+        raise click.UsageError(f"--seconds {seconds:g}: give 1s to 10m")
+    settings, name = ready(name)
+    from berg.watch import profile as profiles
+
+    found, machines = profiles.find(settings, name, machine)
+    say(f"Taking a profile of {found.name} for {seconds:g} s")
+    answers = profiles.take(settings, found, machines, seconds)
+    files = profiles.bring(settings, answers, Path.home() / "berg_results", say)
+    kinds = set()
+    for each in sorted(answers):
+        kind = answers[each].get("kind", "")
+        error = answers[each].get("error") or "odd answer"
+        kinds.add(kind)
+        say(f"{each}: {KINDS.get(kind, error)}")
+    if as_json:
+        paths = [str(file) for file in files]
+        plain.echo(json.dumps({"machines": answers, "files": paths}, indent=2))
+    else:
+        plain.echo("\n".join(map(str, files)))
+        for file in files:
+            say_hottest(profiles.hottest(file))
+
+        say_how_to_open(name, kinds)
+    sys.exit(int(not files))
+
+
+def say_hottest(lines: list[str]) -> None:
+    """Say in which lines the time went, if that is known."""
+    if lines:
+        say("The time went here, without what these called:\n" + "\n".join(lines))
+
+
+def say_how_to_open(name: str, kinds: set[str]) -> None:
+    """Say which program shows profiles of each kind."""
+    if "jax" in kinds:
+        say(f"Open it:  berg tensorboard {name}    (its tab takes berg's extra, profile)")
+    if "kineto" in kinds:
+        say(f"Open it:  {PERFETTO}")
+    if "py-spy" in kinds:
+        say(f"Open it:  {SPEEDSCOPE}")
+
+
+@click.command()
+@click.option("--delete", is_flag=True, help="Delete it instead, after asking.")
+@yes_option
+@json_option
+def dashboard(delete: bool, yes: bool, as_json: bool) -> None:
+    """Keep a dashboard of berg's machines in Cloud Monitoring.
+
+    It is made, or brought up to date, and its address is printed. It shows CPU, network and disk of
+    each machine, which Google measures without an agent, by job. Memory, GPUs and TPUs are there
+    too where `berg init --monitoring` lets the machines write them. Metrics that were written stay
+    after --delete until Google forgets them.
+
+    \b
+    berg dashboard
+    berg dashboard --delete
+    """
+    if delete and as_json:
+        raise click.UsageError("--delete prints nothing: leave --json out")
+    settings = config.load_ready()
+    if delete:
+        delete_dashboard(settings, yes)
+        return
+    from berg.google import monitoring
+
+    there, is_new = monitoring.create(settings)
+    done = "Brought up to date:"
+    if is_new:
+        done = "Created"
+    say(f"{done} {there['displayName']}")
+    if not settings.monitoring:
+        empty = "Memory, GPUs and TPUs stay empty until machines may write them"
+        say(f"{empty}: berg init --monitoring")
+    if as_json:
+        plain.echo(json.dumps(there, indent=2))
+        return
+    for tile in there.get("mosaicLayout", {}).get("tiles", []):
+        say(f"  {tile.get('widget', {}).get('title', '')}")
+    plain.echo(monitoring.address(settings, there))
+
+
+def delete_dashboard(settings: config.Config, yes: bool) -> None:
+    from berg.google import monitoring
+
+    there = monitoring.find(settings)
+    if there is None:
+        raise BergError(f"{settings.project} has no dashboard of berg's. Make it: berg dashboard")
+    if not yes:
+        question = f"Delete the dashboard {there['displayName']} of {settings.project}?"
+        click.confirm(question, abort=True, err=True)
+    monitoring.delete(settings, there)
+    say("Deleted.")
+
+
+COMMANDS = (
+    wait,
+    top,
+    tensorboard,
+    page,
+    profile,
+    dashboard,
+)

@@ -5,6 +5,11 @@ that others run.
 
 For one platform, that of Google's machines, docker builds and Cloud Build pushes. For others docker
 gets a builder of its own, which pushes, and the kernel programs that stand for other processors.
+
+Artifact Registry: the project's repository of container images, and what is in it.
+
+Its images are called REGION-docker.pkg.dev/PROJECT/berg/NAME:TAG. Whoever pushes is
+`oauth2accesstoken`, with an access token as the password.
 """
 
 import functools
@@ -17,8 +22,8 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, artifacts, grants, http, rights
-from berg.google.grants import Grant
+from berg.google import api, iam
+from berg.google.iam import Grant
 from berg.google.storage import Bucket
 
 # What builds run, by digest: who can move a tag of theirs would have the build's rights.
@@ -26,32 +31,47 @@ DOCKER = (
     "gcr.io/cloud-builders/docker"
     "@sha256:3d00b6c1a9b862621c30fc74d4f2abfc62bcbdee631ed3febd31e7edbdf6252c"
 )
+
 BINFMT = (
     "tonistiigi/binfmt:qemu-v10.2.3"
     "@sha256:400a4873b838d1b89194d982c45e5fb3cda4593fbfd7e08a02e76b03b21166f0"
 )
+
 BUILDKIT = (
     "moby/buildkit:v0.31.2@sha256:2f5adac4ecd194d9f8c10b7b5d7bceb5186853db1b26e5abd3a657af0b7e26ec"
 )
+
 CREATE = ["buildx", "create", "--name", "berg", "--driver", "docker-container"]
+
+
 CREATE += ["--driver-opt", f"image={BUILDKIT}"]
+
 NATIVE = "linux/amd64"
+
 TIMEOUT, QUEUE = 7200, 1800  # seconds that a build may run, and wait before
+
 INTERVAL = 2.0  # seconds between two looks at a build
+
 UNDER_WAY = ("STATUS_UNKNOWN", "PENDING", "QUEUED", "WORKING")
+
 SOURCES, LOGS = ".berg/images", ".berg/builds"
+
 PIECE = 1 << 20  # bytes of the log that are read at a time
+
 LAST = 5  # lines of the log that an error repeats
+
 ROLE = "roles/cloudbuild.builds.editor"
+
 # on the bucket of the log, which Cloud Build reads as the account
 READER = "roles/storage.legacyBucketReader"
+
 # on objects of the bucket: to read the source, to write the log
 ON_OBJECTS = (("roles/storage.objectViewer", SOURCES), ("roles/storage.objectUser", LOGS))
 
 
 def account(config: Config) -> str:
     """Return the account that builds act as."""
-    return grants.address(config, "berg-builder")
+    return iam.address(config, "berg-builder")
 
 
 class Forbidden(BergError):
@@ -104,7 +124,7 @@ def run(
         try:
             # A repeated request builds the same again, which costs minutes and changes nothing.
             begun = api.call(config, "POST", base, body)["metadata"]["build"]
-        except (http.Forbidden, http.BadRequest) as error:
+        except (api.Forbidden, api.BadRequest) as error:
             raise refusal(config, error) from None
         url = f"{base}/{begun['id']}"
         try:
@@ -155,27 +175,27 @@ def follow(
 def cancel(config: Config, url: str) -> None:
     try:
         api.call(config, "POST", f"{url}:cancel", {})
-    except http.GoogleError:  # it has ended meanwhile
+    except api.GoogleError:  # it has ended meanwhile
         pass
 
 
 def missing(config: Config, look: Callable[..., dict[str, Any]]) -> list[Grant]:
     """Return what the account that builds lacks, in the order of making."""
     email = account(config)
-    found = grants.missing_account(config, look, email, "Berg's builds of images")
+    found = iam.missing_account(config, look, email, "Berg's builds of images")
     member = f"serviceAccount:{email}"
-    if not grants.is_bound(look(artifacts.policy), artifacts.WRITER, member):
-        command = artifacts.bind_command(config, member, artifacts.WRITER)
-        bind = functools.partial(grants.bind, config, artifacts.policy, artifacts.WRITER, member)
-        found.append(Grant(f"Let it push to the repository {artifacts.REPOSITORY}", command, bind))
-    on_bucket, url = look(grants.bucket_policy), f"gs://{config.bucket}"
+    if not iam.is_bound(look(policy), WRITER, member):
+        command = bind_command(config, member, WRITER)
+        bind = functools.partial(iam.bind, config, policy, WRITER, member)
+        found.append(Grant(f"Let it push to the repository {REPOSITORY}", command, bind))
+    on_bucket, url = look(iam.bucket_policy), f"gs://{config.bucket}"
     wanted: list[tuple[str, dict[str, str] | None, str]] = [(READER, None, url)]
     for role, folder in ON_OBJECTS:
-        expression = rights.is_below(config.bucket, f"{folder}/")
+        expression = iam.is_below(config.bucket, f"{folder}/")
         condition = {"title": "berg-builder", "expression": expression}
         wanted.append((role, condition, f"{url}/{folder}/"))
     for role, given, where in wanted:
-        if not grants.is_bound(on_bucket, role, member, given):
+        if not iam.is_bound(on_bucket, role, member, given):
             limit = (
                 f"'expression={given['expression']},title={given['title']}'" if given else "None"
             )
@@ -183,7 +203,7 @@ def missing(config: Config, look: Callable[..., dict[str, Any]]) -> list[Grant]:
                 f"gcloud storage buckets add-iam-policy-binding {url} --member {member} "
                 f"--role {role} --condition={limit}"
             )
-            bind = functools.partial(grants.bind, config, grants.bucket_policy, role, member, given)
+            bind = functools.partial(iam.bind, config, iam.bucket_policy, role, member, given)
             found.append(Grant(f"Give it {role} on {where}", command, bind))
     return found
 
@@ -193,7 +213,7 @@ def prepare(config: Config, say: Callable[[str], None]) -> bool:
 
     Users that may not do that get the commands for an administrator.
     """
-    look = grants.Look(config)
+    look = iam.Look(config)
     lacking = missing(config, look)
     if look.refusals:
         say(f"You may not see what {account(config)} may do ({look.refusals[0]}). Building anyway")
@@ -201,7 +221,7 @@ def prepare(config: Config, say: Callable[[str], None]) -> bool:
     for each in lacking:
         say(each.text)
     is_new = bool(lacking)
-    if refused := grants.make_all(lacking):
+    if refused := iam.make_all(lacking):
         commands = "\n  ".join(each.gcloud for each in lacking)
         say(f"You may not do that ({refused}). An administrator can:\n  {commands}")
         return False
@@ -213,35 +233,33 @@ def too_wide(config: Config) -> list[Grant]:
     images that others run.
     """
     try:
-        bindings = artifacts.policy(config).get("bindings", [])
-    except (http.Forbidden, http.NotFound):  # no repository, or the API is off
+        bindings = policy(config).get("bindings", [])
+    except (api.Forbidden, api.NotFound):  # no repository, or the API is off
         return []
     where = f"--location {config.region} --project {config.project}"
-    command = f"gcloud artifacts repositories remove-iam-policy-binding {artifacts.REPOSITORY}"
+    command = f"gcloud artifacts repositories remove-iam-policy-binding {REPOSITORY}"
     found = []
-    writers = [each["members"] for each in bindings if each["role"] == artifacts.WRITER]
+    writers = [each["members"] for each in bindings if each["role"] == WRITER]
     for member in itertools.chain(*writers):
-        if grants.is_ours(config, email := member.partition(":")[2]):
+        if iam.is_ours(config, email := member.partition(":")[2]):
             text = (
-                f"Take {artifacts.WRITER} on the repository {artifacts.REPOSITORY} from {email}: "
+                f"Take {WRITER} on the repository {REPOSITORY} from {email}: "
                 "with it a job may replace images that others run"
             )
-            take = functools.partial(
-                grants.unbind, config, artifacts.policy, artifacts.WRITER, member
-            )
-            what = f"{command} {where} --member {member} --role {artifacts.WRITER}"
+            take = functools.partial(iam.unbind, config, policy, WRITER, member)
+            what = f"{command} {where} --member {member} --role {WRITER}"
             found.append(Grant(text, what, take))
     return found
 
 
 def refusal(config: Config, error: Any) -> BergError:
     """Google's refusal of a build, with the next step."""
-    said, email = http.words(error), account(config)
+    said, email = api.words(error), account(config)
     if why := api.refused_to_all(config, error, "Cloud Build", "cloudbuild"):
         return BergError(why)
     if "actAs" in said or "serviceAccountUser" in said:
         return BergError(
-            f"you may not let {email} build. {said} Run: {grants.act_as_command(config, email)}"
+            f"you may not let {email} build. {said} Run: {iam.act_as_command(config, email)}"
         )
     if "logs bucket" in said or "service account" in said:
         commands = "\n  ".join(each.gcloud for each in missing(config, lambda *_: {}))
@@ -251,9 +269,142 @@ def refusal(config: Config, error: Any) -> BergError:
     if error.status == 403:
         bind = (
             f"gcloud projects add-iam-policy-binding {config.project} --member "
-            f"{grants.person(config)} --role {ROLE}"
+            f"{iam.person(config)} --role {ROLE}"
         )
         return BergError(
             f"you may not build with Cloud Build ({said}). An administrator should run: {bind}"
         )
     return BergError(f"Cloud Build refused the build: {said}")
+
+
+REPOSITORY = "berg"
+
+IMAGE_READER, WRITER = "roles/artifactregistry.reader", "roles/artifactregistry.writer"
+
+PUSH = "artifactregistry.repositories.uploadArtifacts"
+
+REPOSITORY_TIMEOUT = 300  # seconds until a new repository is there; it takes some
+
+
+def registry(config: Config) -> str:
+    """URL of the registry of the settings' region."""
+    return config.endpoint or f"https://{config.region}-docker.pkg.dev"
+
+
+def host(config: Config) -> str:
+    return registry(config).partition("://")[2]
+
+
+def full_name(config: Config, name: str, tag: str) -> str:
+    """What an image is called everywhere. A project of a domain has a slash there in place of its
+    colon.
+    """
+    return f"{host(config)}/{config.project.replace(':', '/')}/{REPOSITORY}/{name}:{tag}"
+
+
+def ask(
+    config: Config, method: str, path: str, body: dict[str, Any] | None = None, **query: Any
+) -> dict[str, Any]:
+    """One request below the region's place."""
+    return api.call(config, method, url(config) + path, body, **query)
+
+
+def url(config: Config) -> str:
+    place = f"projects/{config.project}/locations/{config.region}"
+    return f"{config.service_url('artifactregistry')}/v1/{place}"
+
+
+def ensure(config: Config) -> bool:
+    """Make the repository if there is none; return whether it was made. Raises BergError."""
+    try:
+        if api.find(config, f"{url(config)}/repositories/{REPOSITORY}"):
+            return False
+    except api.Forbidden as error:
+        raise refusal_of_images(config, error, "see") from None
+    body = {"format": "DOCKER", "description": "Images of berg's jobs", "labels": {"berg": "1"}}
+    try:
+        operation = ask(config, "POST", "/repositories", body, repositoryId=REPOSITORY)
+    except api.Conflict:  # made by a request whose answer was lost, or by somebody else just now
+        return False
+    except api.Forbidden as error:
+        raise refusal_of_images(config, error, "make") from None
+    path = f"/operations/{api.last_part(operation['name'])}"
+
+    def ended() -> dict[str, Any] | None:
+        seen = ask(config, "GET", path)
+        return seen if seen.get("done") else None
+
+    done = operation if operation.get("done") else api.wait_for(ended, 0.3, REPOSITORY_TIMEOUT)
+    if done is None:
+        raise BergError(
+            f"the repository {REPOSITORY} was not created within "
+            f"{REPOSITORY_TIMEOUT // 60} minutes. Try again"
+        )
+    if failed := done.get("error"):
+        raise BergError(
+            f"the repository {REPOSITORY} could not be made: "
+            f"{failed.get('message', 'no reason given')}"
+        )
+    return True
+
+
+def refusal_of_images(config: Config, error: Any, verb: str) -> BergError:
+    """Google's 403 with the next step."""
+    said, where = api.words(error), f"--location {config.region} --project {config.project}"
+    if why := api.refused_to_all(config, error, "Artifact Registry", "artifactregistry"):
+        return BergError(why)
+    create = f"gcloud artifacts repositories create {REPOSITORY} --repository-format docker {where}"
+    return BergError(
+        f"you may not {verb} the repository {REPOSITORY} ({said}). Somebody who may should run: "
+        f"{create}"
+    )
+
+
+def check_push(config: Config) -> None:
+    """Raise BergError unless the person may push images."""
+    held = ask(
+        config, "POST", f"/repositories/{REPOSITORY}:testIamPermissions", {"permissions": [PUSH]}
+    )
+    if not held.get("permissions"):
+        raise BergError(
+            f"you may not push images to the repository {REPOSITORY} of {config.project}. Somebody "
+            "who may should run: "
+            f"{bind_command(config, iam.person(config), WRITER)}"
+        )
+
+
+def bind_command(config: Config, member: str, role: str) -> str:
+    where = f"--location {config.region} --project {config.project}"
+    return (
+        f"gcloud artifacts repositories add-iam-policy-binding {REPOSITORY} {where} --member "
+        f"{member} --role {role}"
+    )
+
+
+def policy(config: Config, new: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Read the repository's policy, or write it."""
+    if new is None:
+        return ask(config, "GET", f"/repositories/{REPOSITORY}:getIamPolicy")
+    return ask(config, "POST", f"/repositories/{REPOSITORY}:setIamPolicy", {"policy": new})
+
+
+def admit_readers(config: Config, role: str, say: Callable[[str], None]) -> bool:
+    """Let the account of machines and nodes at the images; whether it had no such right.
+
+    Who may not do that is told who else does what. The project's default account may already.
+    """
+    if not config.service_account:
+        return False
+    member = f"serviceAccount:{config.service_account}"
+    try:
+        return iam.bind(config, policy, role, member)
+    except api.GoogleError as error:
+        say(f"Pods may not be let at the image ({api.words(error)}). Somebody who may should run:")
+        say(f"  {bind_command(config, member, role)}")
+        return False
+
+
+def digest(config: Config, name: str, tag: str) -> str:
+    """The digest of the image that has a tag; "" if none has."""
+    path = f"/repositories/{REPOSITORY}/packages/{name}/tags/{tag}"
+    return api.last_part(api.find(config, url(config) + path).get("version", ""))

@@ -5,12 +5,21 @@ What is there already is recognised by its size and crc32c. Not covered: empty f
 versions of a data set, and writers at the same time: an object that somebody else replaces
 meanwhile is an error, one that he adds is not. A file that changes here while it is sent is never
 sent as a mixture.
+
+Folders of buckets that jobs see as files, read only, by gcsfuse: what is asked for, and with
+which program.
+
+Machines run gcsfuse itself, pods get a volume of Kubernetes Engine's driver for it
+(places/volumes.py). Not covered: writing through a mount. Results stay mirrored: gcsfuse writes a
+file when it is closed, and all of it for each change.
 """
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
+import shutil
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable
@@ -20,21 +29,31 @@ from typing import Any
 
 from berg import BergError, computer
 from berg.config import Config
-from berg.google import http
-from berg.google.checksum import file_crc32c
+from berg.google import api
 from berg.google.fetch import side_by_side
-from berg.google.paths import bad_name
+from berg.google.media import file_crc32c
 from berg.google.storage import Bucket, Changed, Listed
+from berg.google.walk import bad_name
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
 HOME = PurePosixPath("/root/data")  # on machines
+
 GS = "gs://"
+
 READING = [f"roles/storage.{each}" for each in ("admin", "objectAdmin", "objectUser")]
+
+
 READING.append("roles/storage.objectViewer")
+
 OURS = ("/root/berg", "/root/berg_results")  # berg's own, and what is mirrored
+
 THREADS = 8
+
 TRIES = 3  # for a file that changes while it is sent
+
 FINDERS = ".DS_Store"  # what macOS keeps of how a folder is shown
+
 SHOWN = 3  # files named in an error
 
 
@@ -98,9 +117,9 @@ def measure(config: Config, text: str) -> dict[str, Any]:
     bucket, prefix = find(config, name)
     try:
         listed = list(bucket.list(prefix))
-    except http.Forbidden as error:
-        raise BergError(f"--data {name}: {http.words(error)}. {mend(bucket.name)}") from None
-    except http.NotFound:
+    except api.Forbidden as error:
+        raise BergError(f"--data {name}: {api.words(error)}. {mend(bucket.name)}") from None
+    except api.NotFound:
         raise BergError(f"--data {name}: there is no bucket {bucket.name!r}") from None
     blobs = [blob for blob in listed if blob.size or not blob.name.endswith("/")]
     if not blobs:
@@ -133,7 +152,7 @@ def warn_of_rights(config: Config, bucket: Bucket) -> None:
     account = f"serviceAccount:{config.service_account}"
     try:
         policy = bucket.ask("GET", "/iam", optionsRequestedPolicyVersion=3)
-    except http.Forbidden:
+    except api.Forbidden:
         return  # it may be as it should
     readers = {"allUsers", "allAuthenticatedUsers", account}
     named = {
@@ -143,7 +162,7 @@ def warn_of_rights(config: Config, bucket: Bucket) -> None:
         for who in each["members"]
     }
     if config.service_account and not named & readers:
-        http.notify(f"The machines may be refused gs://{bucket.name}. {mend(bucket.name, account)}")
+        api.notify(f"The machines may be refused gs://{bucket.name}. {mend(bucket.name, account)}")
 
 
 def checksum(blobs: Iterable[Any]) -> str:
@@ -348,3 +367,86 @@ def delete(
     """Delete objects; `on_progress` hears how many are gone."""
     for number, _ in enumerate(side_by_side(bucket.delete, names, THREADS), 1):
         on_progress(number)
+
+
+MOST = 100_000  # files that are counted; of more the plan says so
+
+# Folders of every Linux that a mount would hide.
+SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr", "var")
+
+CODE = PurePosixPath("/root/code")
+
+PROGRAM = "gcsfuse"
+
+X86 = b"\x3e\x00"  # of an ELF header, what processors a program is for
+
+
+def wanted_mount(text: str) -> tuple[str, str]:
+    """Return name and path for NAME[:PATH] or gs://BUCKET/FOLDER[:PATH].
+
+    Raise BergError for a place where a mount would hide files.
+    """
+    name, path = wanted(text, "--mount")
+    place = PurePosixPath(path)
+    hides_code = place == CODE or place.parent == CODE
+    if place.parts[1] in SYSTEM or hides_code:
+        raise BergError(
+            f"--mount {text}: a mount at {path} would hide what is there. Give another place, such "
+            f"as {name}:{HOME / name.rpartition('/')[2]}"
+        )
+    return name, path
+
+
+def check_places(folders: list[dict[str, Any]], data_sets: list[dict[str, Any]]) -> None:
+    """Raise BergError if a mount lies in another one or in data, or one of those in it."""
+    paths = {each["path"] for each in folders}
+    places = [each["path"] for each in folders + data_sets]
+    for one, other in itertools.permutations(places, 2):
+        if f"{one}/".startswith(f"{other}/") and {one, other} & paths:
+            raise BergError(
+                f"--mount, --data: {one} lies in {other}, or is it. "
+                "Give one of them another place: NAME:PATH"
+            )
+
+
+def measure_mount(config: Config, text: str) -> dict[str, Any]:
+    """What a job is to know of a mount; raises BergError if there are no files, or they may not be
+    read. At most MOST files are counted, in `files` and `bytes`.
+    """
+    name, path = wanted_mount(text)
+    bucket, prefix = find(config, name)
+    try:
+        listed = list(itertools.islice(bucket.list(prefix), MOST + 1))
+    except api.Forbidden as error:
+        raise BergError(f"--mount {name}: {api.words(error)}. {mend(bucket.name)}") from None
+    except api.NotFound:
+        raise BergError(f"--mount {name}: there is no bucket {bucket.name!r}") from None
+    if not listed:
+        raise BergError(
+            f"--mount {name}: there is nothing in gs://{bucket.name}/{prefix}. "
+            f"Send it: berg data push FOLDER {name} (what there is: berg data ls)"
+        )
+    if bucket.name != config.bucket:
+        warn_of_rights(config, bucket)
+    counted = listed[:MOST]
+    return {
+        "name": name,
+        "path": path,
+        "bucket": bucket.name,
+        "prefix": prefix.rstrip("/"),
+        "files": len(counted),
+        "bytes": sum(blob.size for blob in counted),
+        "has_more": len(listed) > MOST,
+    }
+
+
+def own_program() -> tuple[str, bytes]:
+    """Return this computer's gcsfuse, for machines that have none, under a name that says its
+    sha256; ("", b"") where it has none that runs on Linux.
+    """
+    found = shutil.which(PROGRAM)
+    content = Path(found).read_bytes() if found else b""
+    is_program = content[:5] == b"\x7fELF\x02" and content[18:20] == X86
+    if not is_program:
+        return "", b""
+    return f"{PROGRAM}-{hashlib.sha256(content).hexdigest()}", content

@@ -7,6 +7,9 @@ protobuf message, its masked crc32c.
 https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto
 
 Not covered: anything but scalars, such as pictures and histograms, which are passed over.
+
+Protocol buffers by hand, as far as small messages need them: fields are written, and read by
+their numbers.
 """
 
 import json
@@ -16,19 +19,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from berg.google.wire import embedded, fields, fixed, number
-
 Series = dict[str, list[tuple[int, float, float]]]  # tag -> step, value, time
 
 # Fields of the messages, by number.
 WALL_TIME, STEP, FILE_VERSION, SUMMARY = 1, 2, 3, 5  # of Event
+
 VALUE = 1  # of Summary
+
 TAG, SIMPLE_VALUE, TENSOR = 1, 2, 8  # of Summary.Value
+
 DTYPE, CONTENT, FLOATS, DOUBLES = 1, 4, 5, 6  # of TensorProto
+
 FLOAT, DOUBLE = 1, 2  # its dtypes
 
 LAST_STEP = 2**63 - 1
+
 MOST = 64 << 20  # bytes of a file of lines that are read
+
 # keys of a metrics.jsonl that say where it is
 STEPS = (
     "step",
@@ -37,6 +44,7 @@ STEPS = (
     "iter",
     "epoch",
 )
+
 TIMES = ("time", "timestamp", "wall_time")
 
 
@@ -168,3 +176,55 @@ def scalar_of(value: dict[int, Any]) -> float | None:
     if not width or len(data) != struct.calcsize(width):
         return None
     return float(struct.unpack(width, data)[0])
+
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
+
+
+def varint(number: int) -> bytes:
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+def number(field: int, value: int) -> bytes:
+    return varint(field << 3 | VARINT) + varint(value)
+
+
+def fixed(field: int, form: str, value: float) -> bytes:
+    kind = FIXED64 if form == "<d" else FIXED32
+    return bytes([field << 3 | kind]) + struct.pack(form, value)
+
+
+def embedded(field: int, content: bytes) -> bytes:
+    return varint(field << 3 | BYTES) + varint(len(content)) + content
+
+
+def fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Number and value of each field of a protobuf message: an int for a varint, else bytes.
+
+    Raises IndexError or ValueError for what is none.
+    """
+    at = 0
+
+    def read_varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+            if shift > 63:
+                raise ValueError("a number without an end")
+
+    while at < len(message):
+        key = read_varint()
+        if key & 7 == VARINT:
+            yield key >> 3, read_varint()
+            continue
+        size = {FIXED64: 8, FIXED32: 4}.get(key & 7) or read_varint()
+        yield key >> 3, message[at : at + size]
+        at += size

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from berg import BergError, computer
-from berg.checks import names_repo
-from berg.google.checksum import blocks, crc32c_of
+from berg.gate import names_repo
+from berg.google.api import status_of
 from berg.google.helpers import Helpers
-from berg.google.http import status_of
+from berg.google.media import blocks, crc32c_of
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")

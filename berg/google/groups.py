@@ -25,7 +25,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, grants, http, tpus
+from berg.google import api, iam, tpus
 from berg.google.instances import base_name, without_zones
 from berg.google.prices import FLEX
 from berg.words import plural
@@ -161,11 +161,11 @@ def create(
     region, job, shape = zones[0].rpartition("-")[0], job_of(names), shape_of(body)
     say(f"Asking Google for {plural(len(names), 'machine')} in {region} ({', '.join(zones)})")
     if shape == QUEUED:
-        with contextlib.suppress(http.GoogleError, BergError):
+        with contextlib.suppress(api.GoogleError, BergError):
             delete_old_templates(config)
     try:
         send(config, f"/regions/{region}", requests(config, shape, zones, body, names))
-    except (http.GoogleError, api.OperationFailed) as error:
+    except (api.GoogleError, api.OperationFailed) as error:
         why = f"{error.message} {api.advise(error.message)}".rstrip()
         raise BergError(f"no group of machines could be made in {region}: {why}") from None
     answer = {KEPT: answer_of_kept, QUEUED: answer_of_request, BULK: answer_of_bulk}[shape]
@@ -198,7 +198,7 @@ def send(config: Config, where: str, bodies: dict[str, dict[str, Any]]) -> None:
     for key, body in bodies.items():
         try:
             api.write(config, paths[key], body)
-        except http.Conflict:
+        except api.Conflict:
             if key not in ("policy", "template"):  # those may be an earlier job's of this kind
                 raise
 
@@ -217,7 +217,7 @@ def answer_of_kept(config: Config, region: str, job: str) -> str | None:
     failed = api.OperationFailed(errors[0].get("code", ""), errors[0].get("message", ""))
     if failed.blocks == "zone":
         return ""
-    if grants.is_settling(config, failed):
+    if iam.is_settling(config, failed):
         return None
     error = nothing_made(failed.explain(region))
     raise api.NoRoom(error.message) if failed.blocks else error
@@ -242,7 +242,7 @@ def answer_of_bulk(config: Config, region: str, job: str) -> str | None:
     for failed in bulk_errors(status):
         if failed.blocks:
             return ""
-        if not grants.is_settling(config, failed):
+        if not iam.is_settling(config, failed):
             raise nothing_made(failed.explain(region))
     return None
 
@@ -262,7 +262,7 @@ def why_failed(config: Config, region: str, job: str) -> str:
     """Return why a job's resize request failed; "" if there is no such request."""
     try:
         return why(resize_request(config, region, job))
-    except http.NotFound:
+    except api.NotFound:
         return ""
 
 

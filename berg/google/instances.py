@@ -2,6 +2,16 @@
 
 Inserts go through google-cloud-compute, which takes long to import and is imported where it is
 used. Everything else is a single HTTP request.
+
+Images of machines' disks that berg made in the project: listed, made, deleted.
+
+Moves a machine that is off to another zone: a snapshot of its disk, and a machine like it there.
+
+A laptop that dies meanwhile leaves the snapshot, and maybe both machines: who tries again goes on
+from there.
+
+Not covered: disks beside the first one, addresses that were reserved, and images that another
+project lends to its first zone alone.
 """
 
 import importlib.util
@@ -15,17 +25,23 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from berg import computer
+from berg import BergError, computer
 from berg.config import Config
-from berg.google import api, http
+from berg.google import api, offers, shapes
 from berg.google.api import OperationFailed, call, last_part, pages, wait
-from berg.inventory import Login, Machine
+from berg.google.shapes import Shape
+from berg.job import Login, Machine
 
 HOST_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
+
 LOGIN = re.compile(r"(\d{1,5}) (\d{1,5})", re.A)  # a machine's rank, and the port of its ssh server
+
 OF_JOBS = ("berg-job", "berg-sweep")  # labels
+
 MOST = 58  # characters of the name that a group's members' names begin with
+
 CREATED_BY: dict[str, str] = {}  # instance id -> the group that created it, which never changes
+
 RESERVED = "SPECIFIC_RESERVATION"  # what a machine consumes that names its reservation
 
 
@@ -172,7 +188,7 @@ def login(config: Config, machine: Machine) -> Login | None:
     """
     try:
         found = call(config, "GET", f"{path_of(machine)}/getGuestAttributes")
-    except (http.NotFound, http.Forbidden, http.BadRequest):
+    except (api.NotFound, api.Forbidden, api.BadRequest):
         return None
     items = found.get("queryValue", {}).get("items", [])
     values = {(each["namespace"], each["key"]): each["value"] for each in items}
@@ -248,7 +264,7 @@ def set_metadata(
                 config,
                 call(config, "POST", f"{path}/setMetadata", body, requestId=str(uuid.uuid4())),
             )
-        except http.PreconditionFailed:  # somebody else changed it since it was read
+        except api.PreconditionFailed:  # somebody else changed it since it was read
             if attempt == 4:
                 raise
     return None
@@ -318,16 +334,16 @@ def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) ->
             )
 
         def create() -> Any:
-            with http.translated():
+            with api.translated():
                 return call_once(request=request, retry=None, timeout=60)
 
-        operation = http.retrying()(create)()
-    except http.Conflict as error:
+        operation = api.retrying()(create)()
+    except api.Conflict as error:
         what = "a machine"
         if "/disks/" in error.message:
             what = "a disk without a machine (berg reap) named"
         raise OperationFailed("alreadyExists", f"{what} {names[0]!r} exists in {zone}") from None
-    except http.GoogleError as error:
+    except api.GoogleError as error:
         raise OperationFailed(error.reason, error.message) from None
     try:
         begun = {"name": operation.name, "zone": zone, "status": ""}
@@ -366,7 +382,7 @@ def let_disk_go(config: Config, machine: Machine) -> None:
                 asked = {"deviceName": disk["deviceName"], "autoDelete": "true"}
                 asked["requestId"] = str(uuid.uuid4())
                 wait(config, call(config, "POST", f"{path}/setDiskAutoDelete", **asked))
-    except http.NotFound:
+    except api.NotFound:
         return
 
 
@@ -413,3 +429,180 @@ def without_zones(value: Any) -> Any:
     if isinstance(value, list):
         return [without_zones(inner) for inner in value]
     return last_part(value) if isinstance(value, str) and value.startswith("zones/") else value
+
+
+FIELDS = "name,family,status,diskSizeGb,archiveSizeBytes,creationTimestamp,description,labels"
+
+
+def find_images(config: Config) -> list[dict[str, Any]]:
+    """Return the images that berg made, whoever asked for them, the newest first."""
+    fields = f"items({FIELDS}),nextPageToken"
+    listed = api.pages(config, "/global/images", filter='(labels.berg="1")', fields=fields)
+    found = [image for page in listed for image in page.get("items", [])]
+    return sorted(found, key=lambda image: str(image["creationTimestamp"]), reverse=True)
+
+
+def make(config: Config, name: str, zone: str, body: dict[str, Any]) -> None:
+    """Make an image of the disk that has its name, and wait until it can be used.
+
+    If that fails or is interrupted, there is no image. Raise api.OperationFailed with Google's
+    words.
+    """
+    disk = f"projects/{config.project}/zones/{zone}/disks/{name}"
+    try:
+        api.write(config, "/global/images", {"name": name, "sourceDisk": disk, **body})
+    except BaseException:
+        withdraw(config, name)
+        raise
+
+
+def withdraw(config: Config, name: str) -> None:
+    """Delete an image that may be half made: Google refuses that until it is made."""
+    path = f"/global/images/{name}"
+    api.wait_for(lambda: api.find(config, path, fields="status").get("status") != "PENDING", 0.5)
+    api.delete(config, path, wait_for_it=True)
+
+
+def delete(config: Config, names: list[str]) -> None:
+    """Delete images; raise BergError for one that berg did not make, before any is deleted."""
+    check_made(config, names)
+    for name in names:
+        withdraw(config, name)
+
+
+def check_made(config: Config, names: list[str]) -> None:
+    """Raise BergError if berg made no image of one of these names."""
+    there = {image["name"] for image in find_images(config)}
+    for name in names:
+        if name not in there:
+            raise BergError(f"berg made no image {name!r}. See those it made: berg image list")
+
+
+SAME = ("labels", "scheduling", "serviceAccounts", "reservationAffinity")
+
+COPIED_AT = "berg-copied-at"  # in the metadata of what was made of a snapshot: when it was taken
+
+KIND = "move"  # the label berg-kind of its snapshots
+
+UNDER_WAY = ("CREATING", "UPLOADING")
+
+PAUSE = 1  # seconds between two looks at a snapshot
+
+LONGEST = 7200  # seconds that a snapshot may take
+
+INTERFACE = ("network", "subnetwork", "nicType")  # what an interface there has of the one here
+
+
+def read(config: Config, machine: Machine) -> dict[str, Any]:
+    """Return an instance as Google describes it."""
+    found: dict[str, Any] = api.call(config, "GET", path_of(machine))
+    return found
+
+
+def shape_of(instance: dict[str, Any]) -> Shape:
+    """Return what kind of machine an instance is, with the GPUs that are attached to it."""
+    kind = last_part(instance["machineType"])
+    gpus = instance.get("guestAccelerators", [])
+    if not gpus or shapes.find_built_in(kind):
+        return Shape(kind, 0, "")
+    attached = last_part(gpus[0]["acceleratorType"])
+    return Shape(kind, gpus[0]["acceleratorCount"], "", accelerator=attached)
+
+
+def zones(config: Config, instance: dict[str, Any]) -> list[str]:
+    """Return the other zones of its region that have such machines."""
+    here = last_part(instance["zone"])
+    offered = offers.zones_in(config, shape_of(instance), [here.rpartition("-")[0]])
+    return [zone for zone in offered if zone != here]
+
+
+def take_snapshot(config: Config, instance: dict[str, Any], name: str) -> None:
+    """Copy a machine's disk to a snapshot, which may take minutes."""
+    disk = last_part(instance["disks"][0]["source"])
+    path = f"/zones/{last_part(instance['zone'])}/disks/{disk}/createSnapshot"
+    labels = {**instance.get("labels", {}), "berg-kind": KIND}
+    api.write(config, path, {"name": name, "labels": labels})
+
+
+def snapshots(config: Config, box: str = "") -> list[dict[str, Any]]:
+    """Return the snapshots that moves of a box (of all boxes) made and have not deleted."""
+    which = f'{ours(config)} AND (labels.berg-kind="{KIND}")'
+    if box:
+        which += f' AND (labels.berg-job="{box}")'
+    fields = "items(name,status,labels,creationTimestamp,sourceDisk),nextPageToken"
+    listed = api.pages(config, "/global/snapshots", filter=which, fields=fields)
+    return [each for page in listed for each in page.get("items", [])]
+
+
+def is_current(snapshot: dict[str, Any], instance: dict[str, Any]) -> bool:
+    """Return whether a snapshot has what is on the disk of an instance that is off."""
+    on = instance.get("lastStartTimestamp") or instance["creationTimestamp"]
+    disk = instance["disks"][0]["source"].partition("/projects/")[2]
+    return (
+        snapshot["sourceDisk"].partition("/projects/")[2] == disk
+        and api.time_of(snapshot["creationTimestamp"]) > api.time_of(on)
+        and snapshot["status"] in ("READY", *UNDER_WAY)
+    )
+
+
+def wait_until_ready(config: Config, name: str) -> None:
+    """Wait for a snapshot that somebody else began; raise BergError after two hours."""
+    path = f"/global/snapshots/{name}"
+
+    def is_ready() -> bool:
+        return api.call(config, "GET", path, fields="status")["status"] not in UNDER_WAY
+
+    if not api.wait_for(is_ready, PAUSE, LONGEST):
+        raise BergError(f"Google still makes the snapshot {name}. Try again later")
+
+
+def copied_at(config: Config, name: str) -> str:
+    """Return when a snapshot was taken; raise BergError unless it is whole."""
+    found = api.call(config, "GET", f"/global/snapshots/{name}", fields="status,creationTimestamp")
+    if found["status"] != "READY":
+        raise BergError(
+            f"the snapshot {name} is {found['status']}. Try again: berg reap, then start"
+        )
+    return str(found["creationTimestamp"])
+
+
+def delete_snapshots(config: Config, box: str) -> list[str]:
+    """Delete the snapshots of a box's moves; return those that Google still makes, which stay."""
+    there = snapshots(config, box)
+    going = [each["name"] for each in there if each["status"] in UNDER_WAY]
+    for each in there:
+        if each["name"] not in going:
+            api.delete(config, f"/global/snapshots/{each['name']}", wait_for_it=True)
+    return going
+
+
+def body(instance: dict[str, Any], zone: str, snapshot: str, copied: str = "") -> dict[str, Any]:
+    """Return what a machine like this one is to be in a zone, with the disk of a snapshot."""
+    shape = shape_of(instance)
+    disk = {
+        "sourceSnapshot": f"global/snapshots/{snapshot}",
+        "diskSizeGb": instance["disks"][0]["diskSizeGb"],
+        "diskType": f"zones/{zone}/diskTypes/{shape.disk_type}",
+        "labels": instance.get("labels", {}),
+    }
+    made = {key: instance[key] for key in SAME if instance.get(key)}
+    made["machineType"] = f"zones/{zone}/machineTypes/{shape.machine_type}"
+    made["tags"] = {"items": instance.get("tags", {}).get("items", [])}
+    items = [each for each in instance["metadata"].get("items", []) if each["key"] != COPIED_AT]
+    made["metadata"] = {"items": [*items, *[{"key": COPIED_AT, "value": copied}] * bool(copied)]}
+    made["networkInterfaces"] = [interface(each) for each in instance["networkInterfaces"]]
+    is_kept = not instance["disks"][0].get("autoDelete", True)
+    made["disks"] = [{"boot": True, "autoDelete": not is_kept, "initializeParams": disk}]
+    if shape.accelerator:
+        kind = f"zones/{zone}/acceleratorTypes/{shape.accelerator}"
+        attached = {"acceleratorType": kind, "acceleratorCount": shape.num_gpus}
+        made["guestAccelerators"] = [attached]
+    return made
+
+
+def interface(here: dict[str, Any]) -> dict[str, Any]:
+    """Return a network interface like this one, with an external address if this one has any."""
+    there = {key: here[key] for key in INTERFACE if here.get(key)}
+    if here.get("accessConfigs"):
+        there["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
+    return there

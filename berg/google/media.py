@@ -6,27 +6,45 @@ what is sent again.
 
 Content is read as it is stored, whatever its `contentEncoding` says: a few bytes that decompress to
 gigabytes stay a few bytes. Every read has a limit.
+
+Whose a bucket is: its name may be anybody's once it was deleted, and code and secrets' names
+would then go to a stranger.
+
+    BERG_HOME/buckets.json   name of a bucket -> number of the project that it belonged to when berg
+                             first used it here
+
+The bucket is asked once in each process, beside the first request that it is used for. Machines do
+not ask: who submits their job did.
+
+The crc32c of bytes as Cloud Storage writes it: base64, big-endian.
 """
 
 import base64
+import contextlib
 import functools
 import json
 import os
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, urlencode
 
+from berg import BergError, computer
+from berg import config as settings
 from berg.config import Config
-from berg.google import api, http, owner
-from berg.google.checksum import BLOCK, crc32c_of
+from berg.google import api
+from berg.google.api import status_of
 
 CONNECTIONS = 64  # that are kept
+
 PARTIAL, ABSENT = 206, 404  # statuses
+
 LOCK = threading.Lock()  # of who makes them
+
 BOUNDARY = "berg-0f6b4e6f5c7d4d4c8a3e2b1a90817263"
 
 
@@ -109,7 +127,7 @@ class Media:
         """
         answer = self.ask_signed(method, url, headers, body)
         if answer.status >= 400:
-            raise http.refusal(f"{method} {url}", answer.status, content(answer))
+            raise api.refusal(f"{method} {url}", answer.status, content(answer))
         return answer
 
     def ask_signed(
@@ -127,7 +145,7 @@ class Media:
         import requests
         import urllib3
 
-        known = owner.confirmed(self.config)
+        known = confirmed(self.config)
         if method != "GET":
             known.result()
         signed = self.signed(method, url, {**headers, "Accept-Encoding": "gzip"})
@@ -162,7 +180,7 @@ class Media:
             answer.drain_conn()
             return None
         if answer.status >= 400:
-            raise http.refusal(f"GET {url}", answer.status, content(answer))
+            raise api.refusal(f"GET {url}", answer.status, content(answer))
         about: dict[str, Any] = json.loads(content(answer))
         return about
 
@@ -333,3 +351,157 @@ def check(name: str, found: str, expected: str) -> None:
     """Raise Corrupt unless content has its checksum."""
     if expected and base64.b64decode(found) != base64.b64decode(expected):
         raise Corrupt(f"{name} came with the checksum {found}, and the bucket says {expected}")
+
+
+# By endpoint and bucket, and whether it is to be asked at all.
+asked: dict[tuple[str | None, str, bool], Future[dict[str, Any]]] = {}
+
+
+def file() -> Path:
+    return settings.home() / "buckets.json"
+
+
+def known() -> dict[str, str]:
+    """Return the numbers of projects by the names of their buckets, as far as they are known."""
+    try:
+        found = json.loads(file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def remember(bucket: str, number: str) -> None:
+    """Keep whose a bucket is; "" forgets it."""
+    numbers = {**known(), bucket: number}
+    if not number:
+        del numbers[bucket]
+    with contextlib.suppress(OSError):  # a home that cannot be written knows nothing
+        settings.make_private(file().parent)
+        # Half of it would make any bucket look like the right one.
+        computer.write(file(), json.dumps(numbers, indent=2) + "\n")
+
+
+def bucket_record(config: Config) -> dict[str, Any]:
+    """Return what the bucket says of itself: the number of its project, and where it lies."""
+    url = f"{api.buckets_url(config)}/{config.bucket}"
+    return api.call(config, "GET", url, fields="projectNumber,location")
+
+
+def check_owner(config: Config) -> dict[str, Any]:
+    """Compare whose the bucket is with whose it was; raise BergError if that is another project.
+
+    Return what it says of itself, {} for who may not know, or without a bucket. Raise Forbidden if
+    that cannot be told of a bucket that told it before.
+    """
+    before = known().get(config.bucket, "")
+    try:
+        found = bucket_record(config)
+    except Exception as error:
+        status = status_of(error)
+        if status == 404 or (status == 403 and not before):
+            return {}  # whoever uses it says so
+        raise
+    now = found["projectNumber"]
+    if not before:
+        remember(config.bucket, now)
+    elif before != now:
+        init = f"berg init{' --local' if config.endpoint else ''}"
+        raise BergError(
+            f"the bucket {config.bucket!r} belonged to the project with number {before}, and now "
+            f"to another one, number {now}: somebody else made a bucket of its name. Choose a "
+            f"bucket of your own, or say that this one is meant: {init}"
+        )
+    return found
+
+
+def confirmed(config: Config) -> "Future[dict[str, Any]]":
+    """Return what becomes of `check`, which begins now unless it did before."""
+    key = (config.endpoint, config.bucket, config.is_mine)
+    with LOCK:
+        if key not in asked:
+            asked[key] = Future()
+            if config.is_mine:
+                threading.Thread(target=settle, args=(config, asked[key]), daemon=True).start()
+            else:
+                asked[key].set_result({})
+        return asked[key]
+
+
+def guard(config: Config, http: Any) -> None:
+    """Let a session bring no answer, and send nothing, before the bucket is known to be ours."""
+    answer, ask = confirmed(config), http.request
+
+    def request(method: str, *arguments: Any, **options: Any) -> Any:
+        if method != "GET":
+            answer.result()
+        response = ask(method, *arguments, **options)
+        answer.result()
+        return response
+
+    http.request = request
+
+
+def settle(config: Config, answer: "Future[dict[str, Any]]") -> None:
+    """Let everybody who waits know what `check` found."""
+    try:
+        answer.set_result(check_owner(config))
+    except BaseException as error:
+        answer.set_exception(error)
+
+
+BLOCK = 1 << 20
+
+# Polynomials over GF(2), the highest bit for x^0: Castagnoli's, 1, and x^8, which is one byte more.
+CASTAGNOLI, ONE, BYTE = 0x82F63B78, 1 << 31, 1 << 23
+
+
+def crc32c_of(blocks: Iterable[bytes], before: str = "") -> str:
+    """The crc32c of all blocks; behind bytes whose crc32c is `before`."""
+    import google_crc32c
+
+    value = int.from_bytes(base64.b64decode(before), "big")
+    for block in blocks:
+        value = google_crc32c.extend(value, block)
+    return encoded(value)
+
+
+def encoded(crc: int) -> str:
+    """A crc32c as Cloud Storage writes it."""
+    return base64.b64encode(crc.to_bytes(4, "big")).decode()
+
+
+def combined(first: int, second: int, size: int) -> int:
+    """The crc32c of two pieces, the second of `size` bytes, from those of each."""
+    return times(bytes_more(size), first) ^ second
+
+
+@functools.cache
+def bytes_more(size: int) -> int:
+    """What a crc32c is multiplied by for `size` bytes that follow."""
+    product, power = ONE, BYTE
+    while size:
+        product = times(product, power) if size & 1 else product
+        power, size = times(power, power), size >> 1
+    return product
+
+
+def times(one: int, other: int) -> int:
+    """The product of two polynomials, modulo Castagnoli's."""
+    product = 0
+    for bit in range(31, -1, -1):
+        product ^= other * (one >> bit & 1)
+        other = other >> 1 ^ CASTAGNOLI * (other & 1)
+    return product
+
+
+def file_crc32c(path: Path) -> str:
+    with path.open("rb") as file:
+        return crc32c_of(blocks(file))
+
+
+def blocks(file: IO[bytes], size: int | None = None) -> Iterator[bytes]:
+    """What a file has from where it stands; `size` bytes of it at most."""
+    left = size
+    while data := file.read(BLOCK if left is None else min(BLOCK, left)):
+        left = None if left is None else left - len(data)
+        yield data

@@ -28,14 +28,22 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, job
-from berg.checks import check_folder
-from berg.google import fetch, http
-from berg.google.manifest import Entry, Manifest, block_before, marks
-from berg.google.paths import name_left, shorten
-from berg.google.sending import GROWS_FROM, WRITER, Refused, Sender, Sending, Taken
+from berg.gate import check_folder
+from berg.google import api, fetch
+from berg.google.sending import (
+    GROWS_FROM,
+    WRITER,
+    Entry,
+    Manifest,
+    Refused,
+    Sender,
+    Sending,
+    Taken,
+    block_before,
+    marks,
+)
 from berg.google.storage import Changed, Unreadable
-from berg.google.walk import Walk
-from berg.google.watch import Watch
+from berg.google.walk import Walk, Watch, name_left, shorten
 
 LISTED = "name,size,crc32c,generation,updated,metadata"
 LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk
@@ -275,7 +283,7 @@ class Mirror:
             return
         now = time.monotonic()
         since = self.failing_since.setdefault(path, now)
-        if now - since > self.timeout_of(http.status_of(error)):
+        if now - since > self.timeout_of(api.status_of(error)):
             self.refused[path] = self.rejected[path] = f"the bucket refuses it: {why}"
         else:
             self.failed[path] = why
@@ -284,7 +292,7 @@ class Mirror:
         """Return after how many seconds of this answer a file is not tried again."""
         if status in HOPELESS:
             return 0
-        is_refusal = 400 <= status < 500 and status != 412 and not http.is_retried(status)
+        is_refusal = 400 <= status < 500 and status != 412 and not api.is_retried(status)
         if is_refusal and self.finishing:
             return REFUSED_FOR
         return math.inf

@@ -12,7 +12,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, http
+from berg.google import api
 
 TITLE, LABEL = "Berg training", "berg"
 GOOGLE, OWN = "compute.googleapis.com/instance/", "custom.googleapis.com/berg/"
@@ -50,11 +50,11 @@ def explained(config: Config) -> Iterator[None]:
     """What a person may not do, in a sentence."""
     try:
         yield
-    except http.Forbidden as error:
+    except api.Forbidden as error:
         if why := api.refused_to_all(config, error, "Cloud Monitoring", "monitoring"):
             raise BergError(why) from None
         role = f"roles/monitoring.dashboardEditor on {config.project}"
-        raise BergError(f"you lack {role} ({http.words(error)})") from None
+        raise BergError(f"you lack {role} ({api.words(error)})") from None
 
 
 def dashboard() -> dict[str, Any]:
@@ -142,7 +142,7 @@ def create(config: Config) -> tuple[dict[str, Any], bool]:
             return api.call(
                 config, "PATCH", url(config, "v1", there["name"]), {**wanted, "etag": there["etag"]}
             ), False
-    except http.Conflict:
+    except api.Conflict:
         raise BergError(
             "somebody changes the dashboard just now. Try again: berg dashboard"
         ) from None
@@ -153,7 +153,7 @@ def delete(config: Config, there: dict[str, Any]) -> None:
     # somebody else did, or an answer was lost
     with (
         explained(config),
-        contextlib.suppress(http.NotFound),
+        contextlib.suppress(api.NotFound),
     ):
         api.call(config, "DELETE", url(config, "v1", there["name"]))
 
@@ -207,4 +207,4 @@ def write(config: Config, series: Iterable[dict[str, Any]]) -> None:
     of order.
     """
     address = url(config, "v3", f"projects/{config.project}/timeSeries")
-    http.send(config, "POST", address, 30, json={"timeSeries": list(series)})
+    api.send(config, "POST", address, 30, json={"timeSeries": list(series)})

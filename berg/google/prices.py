@@ -20,8 +20,8 @@ from typing import Any
 from berg import computer
 from berg import config as settings
 from berg.config import Config
-from berg.google import api, http
-from berg.google.accelerators import FRACTIONS, Shape
+from berg.google import api
+from berg.google.shapes import FRACTIONS, Shape
 
 SERVICE = "services/6F81-5844-456A"  # Compute Engine
 CLUSTERS = "services/CCD8-9BF1-090E"  # Kubernetes Engine
@@ -260,15 +260,15 @@ def refresh(config: Config, regions: list[str], service: str = SERVICE) -> str:
             for sku in filter(is_wanted, page.get("skus", [])):
                 for region in hourly.keys() & set(sku["serviceRegions"]):
                     hourly[region][sku["description"]] = rate(sku)
-    except http.Forbidden as error:
+    except api.Forbidden as error:
         if api.lacks_quota_project(error):
             return api.name_quota_project(config)
         enable = f"enable cloudbilling.googleapis.com: {api.enable_command(config, 'cloudbilling')}"
         return enable if api.is_off(error) else error.message
-    except http.GoogleError as error:
+    except api.GoogleError as error:
         message: str = error.message
         return message
-    except (http.RetryError, OSError) as error:  # it did not answer
+    except (api.RetryError, OSError) as error:  # it did not answer
         return str(error)
     for region, prices in hourly.items():
         found = Prices(region, time.time(), prices)

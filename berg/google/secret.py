@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, http, rights
+from berg.google import api, iam
 from berg.google.instances import bucket_label
-from berg.inventory import Resource
+from berg.job import Resource
 
 # Given on the secret where the project lacks berg's own role, which allows less.
 WIDE_ROLE = "roles/secretmanager.admin"
@@ -84,7 +84,7 @@ def store(
     target = url(config, job_name)
     labels = {"berg": "1", "berg-bucket": bucket_label(config), "berg-user": config.user}
     body = {"replication": {"automatic": {}}, "labels": labels, "ttl": f"{lifetime + SLACK}s"}
-    with contextlib.suppress(http.Conflict):  # made by a request whose answer was lost
+    with contextlib.suppress(api.Conflict):  # made by a request whose answer was lost
         api.call(config, "POST", target.rpartition("/")[0], body, secretId=secret_id(job_name))
     let_read(config, target, accounts)
     data = base64.b64encode(json.dumps(values).encode()).decode()
@@ -100,11 +100,11 @@ def let_read(config: Config, target: str, accounts: Iterable[str]) -> None:
         api.call(config, "POST", f"{target}:setIamPolicy", {"policy": policy})
 
     try:
-        give(rights.role_name(config.project, rights.SECRET))
-    except http.BadRequest as error:
-        if "does not exist" not in error.message or rights.SECRET.role not in error.message:
+        give(iam.role_name(config.project, iam.SECRET))
+    except api.BadRequest as error:
+        if "does not exist" not in error.message or iam.SECRET.role not in error.message:
             raise
-        http.notify(
+        api.notify(
             "The job may change who reads its secret: the project has no role that lets it only "
             "read and delete that. Make it: berg init"
         )
@@ -122,7 +122,7 @@ def fetch(config: Config, job_name: str) -> dict[str, str]:
     """The secrets of a job; raises BergError if they are gone."""
     try:
         answer = api.call(config, "GET", f"{url(config, job_name)}/versions/latest:access")
-    except (http.NotFound, http.Forbidden) as error:
+    except (api.NotFound, api.Forbidden) as error:
         raise BergError(f"the secrets of {job_name} cannot be read: {error.message}") from None
     values: dict[str, str] = json.loads(base64.b64decode(answer["payload"]["data"]))
     return values
@@ -137,7 +137,7 @@ def find(config: Config) -> list[Resource]:
     )
     try:
         found = [each for page in listed for each in page.get("secrets", [])]
-    except http.Forbidden:  # the API is off, or not for this user
+    except api.Forbidden:  # the API is off, or not for this user
         return []
     return [
         Resource(
@@ -154,7 +154,7 @@ def find(config: Config) -> list[Resource]:
 
 def delete(config: Config, job_name: str) -> bool:
     """Delete the secrets of a job; False if there are none any more."""
-    with contextlib.suppress(http.NotFound):
+    with contextlib.suppress(api.NotFound):
         api.call(config, "DELETE", url(config, job_name))
         return True
     return False

@@ -2,10 +2,16 @@
 
 Every write can carry a generation precondition (0: the object must not exist yet), which is what
 makes a retry, a second laptop or a second worker unable to do a thing twice.
+
+Many small requests about a bucket's objects in one: Cloud Storage takes a hundred at a time.
+
+Not covered: content, which no batch carries.
 """
 
 import contextlib
+import email.parser
 import functools
+import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,24 +21,30 @@ from datetime import datetime
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
+from urllib.parse import quote
 
 from berg import BergError, gate
 from berg.config import Config
-from berg.google import api, batch, http, owner
-from berg.google.checksum import combined, encoded
-from berg.google.http import is_transient, status_of
-from berg.google.media import Media, check
+from berg.google import api
+from berg.google import media as owner
+from berg.google.api import is_transient, status_of
+from berg.google.media import Media, check, combined, encoded
 
 Item = TypeVar("Item")
+
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
+
 LONGEST_PAUSE = 8  # seconds between two tries: results are to miss for no longer than 30 s
+
 # bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more
 # CPU
 CHUNK = 8 << 20
-SMALL = 4 << 20  # bytes of an upload in one request, which are in memory
-PIECE = 32 << 20  # bytes of a large download that one connection brings
-PIECES = 8  # that come side by side
 
+SMALL = 4 << 20  # bytes of an upload in one request, which are in memory
+
+PIECE = 32 << 20  # bytes of a large download that one connection brings
+
+PIECES = 8  # that come side by side
 
 # what becomes of the fields of `Listed`
 KINDS: dict[str, Callable[[Any], Any]] = {
@@ -44,16 +56,17 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "metadata": dict,
 }
 
-
 BATCHES = 8  # that are asked side by side
+
 LISTED = "name,size,crc32c,generation,updated"
+
 ABSENT, BEYOND = 404, 416  # statuses: no such object, and none of its bytes
 
 
 def in_batches(items: Iterable[Any]) -> Iterator[list[Any]]:
     """Yield the items in lists that fit into a batch."""
     rest = iter(items)
-    while some := list(islice(rest, batch.MOST)):
+    while some := list(islice(rest, MOST)):
         yield some
 
 
@@ -168,7 +181,7 @@ class Bucket:
 
         On a machine that is new 403 is tried again as well.
         """
-        return http.retrying(is_transient, 120, f"gs://{self.name}", maximum=LONGEST_PAUSE)
+        return api.retrying(is_transient, 120, f"gs://{self.name}", maximum=LONGEST_PAUSE)
 
     @property
     def retry_of_files(self) -> Any:
@@ -176,7 +189,7 @@ class Bucket:
         and tries again.
         """
         pauses = {"maximum": LONGEST_PAUSE}
-        return http.retrying(is_transient, 120, f"gs://{self.name}", forbidden=False, **pauses)
+        return api.retrying(is_transient, 120, f"gs://{self.name}", forbidden=False, **pauses)
 
     def read(self, name: str, most: int = gate.MOST_BYTES) -> bytes | None:
         """Content of an object, of a longer one a byte more than `most`; None if there is no such
@@ -216,7 +229,7 @@ class Bucket:
         """
 
         def some(of: list[str]) -> list[dict[str, Any] | None]:
-            return batch.about(self.config, of, fields)
+            return about(self.config, of, fields)
 
         with ThreadPoolExecutor(BATCHES) as pool:
             for found in pool.map(some, in_batches(names)):
@@ -284,7 +297,7 @@ class Bucket:
         blob.metadata = metadata
         # Content is checked by its crc32c on arrival. Without a precondition the last writer wins,
         # which makes a repeated write harmless, so that it may be retried as well.
-        with self.conditional(name), http.translated():
+        with self.conditional(name), api.translated():
             part.seek(0)
             blob.upload_from_file(
                 part,
@@ -331,7 +344,7 @@ class Bucket:
         """Raise Changed if a write finds the object at another generation than it expects."""
         try:
             yield
-        except http.PreconditionFailed:
+        except api.PreconditionFailed:
             raise Changed(f"gs://{self.name}/{name} was changed by somebody else") from None
 
     def append(
@@ -391,7 +404,7 @@ class Bucket:
         """Download an object as it is stored, in one piece or in several by its size."""
         found = listed or self.get(name)
         if found is None:
-            raise http.NotFound(f"there is no gs://{self.name}/{name}")
+            raise api.NotFound(f"there is no gs://{self.name}/{name}")
         if found.size > PIECE:
             self.download_pieces(found, path)
             return
@@ -421,7 +434,7 @@ class Bucket:
     def delete(self, *object_names: str) -> None:
         """Delete objects; those that do not exist are passed over."""
         for name in object_names:
-            with contextlib.suppress(http.NotFound):
+            with contextlib.suppress(api.NotFound):
                 self.retry(self.media.delete)(name)
 
     def delete_at(self, name: str, generation: int) -> None:
@@ -429,13 +442,13 @@ class Bucket:
 
         One that does not exist is passed over.
         """
-        with self.conditional(name), contextlib.suppress(http.NotFound):
+        with self.conditional(name), contextlib.suppress(api.NotFound):
             self.retry(self.media.delete)(name, generation)
 
     def delete_all_at(self, objects: Iterable[tuple[str, int]]) -> None:
         """Delete objects, each at its generation; those that are at another one stay."""
         with ThreadPoolExecutor(BATCHES) as pool:
-            list(pool.map(lambda some: batch.delete(self.config, some), in_batches(objects)))
+            list(pool.map(lambda some: delete(self.config, some), in_batches(objects)))
 
     def folders(self, prefix: str) -> Iterator[str]:
         """Prefixes of objects up to the next slash behind a prefix, in order."""
@@ -505,3 +518,87 @@ class Listed:
         known = {key: item[key] for key in KINDS if key in item}
         checked = {key: KINDS[key](value) for key, value in known.items()}
         return cls(**checked, md5_hash=item.get("md5Hash", ""))
+
+
+MOST = 100  # calls in one batch
+
+BOUNDARY = "berg-5b0f6d2c9e7a4c1f8d3b6a4e2c1d0f97"
+
+MISSING = 404
+
+REFUSED = 412  # the object is at another generation
+
+
+def about(config: Config, names: list[str], fields: str) -> list[dict[str, Any] | None]:
+    """Return what the bucket says of at most MOST objects, None for those that are not there.
+
+    Raises GoogleError.
+    """
+    answers = ask(config, [f"GET {path_of(config, name)}?fields={fields}" for name in names])
+    return [None if status == MISSING else body for status, body in answers]
+
+
+def delete(config: Config, objects: list[tuple[str, int]]) -> None:
+    """Delete at most MOST objects that are at these generations still; others stay.
+
+    Raises GoogleError.
+    """
+    calls = [
+        f"DELETE {path_of(config, name)}?ifGenerationMatch={generation}"
+        for name, generation in objects
+    ]
+    ask(config, calls)
+
+
+def path_of(config: Config, name: str) -> str:
+    """Return the path of an object in requests."""
+    return f"/storage/v1/b/{config.bucket}/o/{quote(name, safe='')}"
+
+
+def ask(config: Config, calls: list[str]) -> list[tuple[int, dict[str, Any]]]:
+    """Return status and answer of each call, a method with a path; all may be repeated."""
+    answers: list[tuple[int, dict[str, Any]]] = api.retrying()(ask_once)(config, calls)
+    return answers
+
+
+def ask_once(config: Config, calls: list[str]) -> list[tuple[int, dict[str, Any]]]:
+    """Send calls in one request; raise GoogleError for any that failed."""
+    known = owner.confirmed(config)
+    if not all(call.startswith("GET ") for call in calls):
+        known.result()
+    body = "".join(map(part, range(len(calls)), calls)) + f"--{BOUNDARY}--\r\n"
+    headers = {"Content-Type": f"multipart/mixed; boundary={BOUNDARY}"}
+    url = f"{api.storage_url(config)}/batch/storage/v1"
+    response = api.send(config, "POST", url, 150, data=body.encode(), headers=headers)
+    known.result()
+    answers = answers_in(response.headers["Content-Type"], response.content)
+    for call, (status, answer) in zip(calls, answers, strict=True):
+        if status >= 400 and status not in (MISSING, REFUSED):
+            told = answer.get("error", {}).get("message", "unknown error")
+            raise api.error_of(status, f"{call}: {told}")
+    return answers
+
+
+def part(number: int, call: str) -> str:
+    """Return one call as a part of a batch."""
+    return (
+        f"--{BOUNDARY}\r\nContent-Type: application/http\r\nContent-ID: <berg+{number}>\r\n\r\n"
+        f"{call} HTTP/1.1\r\n\r\n\r\n"
+    )
+
+
+def answers_in(kind: str, content: bytes) -> list[tuple[int, dict[str, Any]]]:
+    """Return the status and the JSON of each part of an answer to a batch, in the calls' order."""
+    head = f"Content-Type: {kind}\r\n\r\n".encode()
+    whole: Any = email.parser.BytesParser().parsebytes(head + content)
+    found = {}
+    for each in whole.get_payload():
+        number = int(each["Content-ID"].rpartition("+")[2].rstrip(">"))
+        found[number] = answer_in(each.get_payload(decode=True))
+    return [found[number] for number in sorted(found)]
+
+
+def answer_in(answer: bytes) -> tuple[int, dict[str, Any]]:
+    """Return the status and the JSON of an HTTP answer."""
+    head, _, body = answer.replace(b"\r\n", b"\n").partition(b"\n\n")
+    return int(head.split()[1]), json.loads(body) if body.strip() else {}

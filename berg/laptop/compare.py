@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, job
-from berg.code import changes
+from berg.code import commits
 from berg.config import Config
 from berg.google.storage import Bucket
-from berg.laptop import installing, records, software, sweep
+from berg.laptop import installing, records, sweep
 from berg.laptop.records import Record
 
 METRICS = 64 << 10  # bytes at the end of a metrics.jsonl that are read
@@ -71,12 +71,12 @@ def code_between(bucket: Bucket, before: job.Job, after: job.Job) -> str:
         repo = Path(temporary, "repo")
         repo.mkdir()
         open_pack = installing.packs_of(bucket, Path(temporary))
-        return changes.between(before.snapshot, after.snapshot, repo, open_pack)
+        return commits.between(before.snapshot, after.snapshot, repo, open_pack)
 
 
 def all_facts(bucket: Bucket, record: Record) -> dict[str, str]:
     """Return what a job was, how it went, and which software its last attempt ran with."""
-    ran_with = software.read(bucket, record.entry.name)
+    ran_with = records.read_software(bucket, record.entry.name)
     return facts_of(record, described(record)) | known(ran_with.facts())
 
 

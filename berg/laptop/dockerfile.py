@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from berg import BergError
 from berg.code import installation, uv
-from berg.code.files import Files
+from berg.code.commits import Files
 from berg.code.installation import PROJECT, REQUIREMENTS
 from berg.job import Installation
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 from berg import BergError, job, places, states
 from berg.config import Config
-from berg.google import api, http, instances, secret
+from berg.google import api, instances, secret
 from berg.google.storage import Bucket, Changed
-from berg.inventory import Machine
-from berg.laptop import recent
+from berg.job import Machine
+from berg.laptop import index
 from berg.laptop.jobs import OFF, Entry, find, is_glob, logs_of, look_again, overview
-from berg.laptop.power_claim import claimed
+from berg.laptop.power import claimed
 
 KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
 SLOW = 5  # seconds after which `kill` says what it waits for
@@ -34,7 +34,7 @@ def match(config: Config, patterns: tuple[str, ...], everything: bool) -> dict[s
     """
     if not everything and not any(map(is_glob, patterns)):
         return {name: e for pattern in patterns for name, e in parts(config, pattern).items()}
-    living = {e.name: e for e in recent.look(config, config.user, 0).entries if e.can_end}
+    living = {e.name: e for e in index.look(config, config.user, 0).entries if e.can_end}
     if everything:
         return {**living}
     return {hit: living.get(hit) for pattern in patterns for hit in hits(pattern, list(living))}
@@ -309,7 +309,7 @@ def save_console(config: Config, name: str, machine: Machine) -> None:
     log.
     """
     bucket = Bucket(config)
-    with contextlib.suppress(http.NotFound, Changed):  # NotFound: no bucket to keep it in
+    with contextlib.suppress(api.NotFound, Changed):  # NotFound: no bucket to keep it in
         if not logs_of(bucket, name, machine.name) and (
             output := places.of(machine.place).console(config, machine)
         ):

@@ -17,30 +17,59 @@ write agree (recent.py).
 
 Not covered: a job whose submit broke off before its entry was written, until a list sees its
 machine or looks at all jobs.
+
+A look at the jobs that live and at the newest others, which the index leads to (index.py).
+
+Machines are listed anyway, so that a job which has one is found without an entry, too. Where there
+is no index, or it has too little, the look is at all jobs, and makes the index anew.
 """
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 
-from berg import job
-from berg.google import api, http
+from berg import BergError, job, places, states
+from berg.config import Config
+from berg.google import api
 from berg.google.storage import Bucket, Listed
+from berg.laptop import jobs as names
+from berg.laptop.jobs import (
+    Entry,
+    by_owner,
+    entries_of,
+    living,
+    overview,
+    silent,
+    sorted_of,
+)
+from berg.states import Stored
 
 TOP = ".berg/index/"
-LIVING, RECENT = f"{TOP}living/", f"{TOP}recent/"
-COMPLETE = f"{LIVING}.complete"
-MORE = "more"
-SWEEP = ".sweep"  # ends the entry of a sweep
-KEPT = 50  # jobs of a person that are entered, the newest, where there was no index
-FIELDS = "name,generation"
-LATEST = 9_999_999_999  # seconds since 1970 from which entries count backwards
-USER = re.compile("[-a-z0-9_]{1,63}")
-SPARE = 20  # entries that are looked at beside those asked for: of some the job may be gone
-THREADS = 16
 
+LIVING, RECENT = f"{TOP}living/", f"{TOP}recent/"
+
+COMPLETE = f"{LIVING}.complete"
+
+MORE = "more"
+
+SWEEP = ".sweep"  # ends the entry of a sweep
+
+KEPT = 50  # jobs of a person that are entered, the newest, where there was no index
+
+FIELDS = "name,generation"
+
+LATEST = 9_999_999_999  # seconds since 1970 from which entries count backwards
+
+USER = re.compile("[-a-z0-9_]{1,63}")
+
+SPARE = 20  # entries that are looked at beside those asked for: of some the job may be gone
+
+THREADS = 16
 
 # Returns those of some entries that go: see recent.py.
 MayGo = Callable[[list[Listed]], list[Listed]]
@@ -98,7 +127,7 @@ def note(bucket: Bucket, name: str, summary: job.Summary) -> None:
 
 def write(bucket: Bucket, paths: Iterable[str]) -> None:
     """Write entries; who may not write them does without."""
-    with contextlib.suppress(http.Forbidden), ThreadPoolExecutor(THREADS) as pool:
+    with contextlib.suppress(api.Forbidden), ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda path: bucket.write(path, b""), paths))
 
 
@@ -214,11 +243,11 @@ def recent_of(jobs: list[tuple[str, job.Summary]]) -> Iterator[str]:
 
 def delete(bucket: Bucket, entries: Collection[Listed]) -> None:
     """Delete entries as they were when they were listed; who may not does without."""
-    with contextlib.suppress(http.Forbidden):
+    with contextlib.suppress(api.Forbidden):
         bucket.delete_all_at([(each.name, each.generation) for each in entries])
 
 
-def entries_of(bucket: Bucket, jobs: list[tuple[str, job.Summary]]) -> list[Listed]:
+def listed_jobs(bucket: Bucket, jobs: list[tuple[str, job.Summary]]) -> list[Listed]:
     """Return the objects that are the entries of jobs with these names and summaries."""
     paths = set()
     for name, summary in jobs:
@@ -227,7 +256,9 @@ def entries_of(bucket: Bucket, jobs: list[tuple[str, job.Summary]]) -> list[List
     return [listed for listed in bucket.gets(sorted(paths), FIELDS) if listed]
 
 
-def tidy(bucket: Bucket, found: Index, known: set[str], living: set[str], may_go: MayGo) -> None:
+def tidy_index(
+    bucket: Bucket, found: Index, known: set[str], living: set[str], may_go: MayGo
+) -> None:
     """Delete what the states of a list showed to be over or gone.
 
     `known` are the entries that have a state, `living` those that are not over.
@@ -239,3 +270,153 @@ def tidy(bucket: Bucket, found: Index, known: set[str], living: set[str], may_go
 def gone(found: Index, known: set[str]) -> list[Listed]:
     """Return the entries of jobs that are not there any more, as `known` are those that are."""
     return [listed for entry, listed in found.recent.items() if entry not in known]
+
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Look:
+    """What a look found, and what brings the index up to date with it: that can wait."""
+
+    entries: list[Entry]  # the newest first
+    tidy: Callable[[], None]
+
+
+def look(config: Config, user: str | None, limit: int, say: Say = silent) -> Look:
+    """Return the jobs and machines of a user (None: everybody's) that live, and at least the
+    `limit` newest others, if there are as many.
+    """
+    _ = config.session
+    bucket = Bucket(config)
+    with ThreadPoolExecutor() as pool:
+        listed = pool.submit(places.machines, config)
+        try:
+            found = read(bucket, user, limit)
+        except api.NotFound:
+            found = Index()
+        if not found.is_complete:
+            return look_at_all(config, user, say)
+        stored = read_states(bucket, [*found.living, *found.recent])
+        owned = by_owner(listed.result())
+    stored |= read_states(bucket, set(owned) - set(found.living) - set(found.recent))
+    known = {of_state(each.name, each.state.job) for each in stored.values()} | set(stored)
+    if len(gone(found, known)) > SPARE:
+        return look_at_all(config, user, say)
+    entries = entries_of(config, list(stored.values()), owned, others=True)
+    entries = sorted_of(entries, None)
+    named = [(each.name, each.sweep) for each in entries]
+    names.remember(named, living(entries), is_all=False)
+
+    def tidy() -> None:
+        alive = entered(entries)
+        may_go = partial(over, config, bucket, entries)
+        tidy_index(bucket, found, known, set(alive), may_go)
+        for entry in set(alive) - set(found.living):
+            note(bucket, alive[entry].name, alive[entry].summary)
+
+    return Look(sorted_of(entries, user), quietly(tidy))
+
+
+def look_at_all(config: Config, user: str | None, say: Say = silent) -> Look:
+    """Return all jobs and machines of a user (None: everybody's)."""
+    bucket = Bucket(config)
+    try:
+        there = everything(bucket)
+    except api.NotFound:  # without a bucket there are machines alone
+        return Look(overview(config, user, say=say), lambda: None)
+    entries = overview(config, None, say=say)
+
+    def tidy() -> None:
+        jobs = [(each.name, each.summary) for each in entries if each.stored]
+        may_go = partial(over, config, bucket, entries)
+        build(bucket, there, jobs, set(entered(entries)), may_go)
+
+    return Look(sorted_of(entries, user), quietly(tidy))
+
+
+def read_states(bucket: Bucket, entries: Collection[str]) -> dict[str, Stored]:
+    """Return the states of jobs and of all jobs of sweeps, by the jobs' names."""
+    alone = [entry for entry in entries if not entry.endswith("/")]
+    sweeps = [entry.rstrip("/") for entry in entries if entry.endswith("/")]
+    with ThreadPoolExecutor() as pool:
+        of_sweeps = pool.map(lambda name: list(states.of_sweep(bucket, name)), sweeps)
+        single = list(states.several(bucket, alone))
+        return {each.name: each for each in chain(single, *of_sweeps)}
+
+
+def entered(entries: list[Entry]) -> dict[str, Entry]:
+    """Return one of the jobs of each entry of the index that may live, by what it is entered as.
+
+    A job that is lost is one: nobody wrote that it is over.
+    """
+    return {
+        of_state(each.name, each.summary): each
+        for each in entries
+        if each.stored and (each.machines or each.workers or not each.stored.state.final)
+    }
+
+
+def over(
+    config: Config, bucket: Bucket, entries: list[Entry], candidates: list[Listed]
+) -> list[Listed]:
+    """Return those of some entries of the index whose jobs are over or gone, also by what machines
+    cannot write: the jobs' metadata, the sweeps' records, the lists of machines and of what waits
+    for some.
+
+    A job may write another one's state for a moment. What the state says of a job's end is believed
+    then only if it has no machine and none is to come.
+    """
+    waiting = functools.cache(lambda place: places.of(place).waiting(config))
+    stored = {each.name: each.stored for each in entries if each.stored}
+    owners = {each.name for each in entries if each.machines}
+    owners |= {f"{each.sweep}/" for each in entries if each.workers}
+
+    def is_over(listed: Listed) -> bool:
+        entry = entry_of(listed.name)
+        try:
+            names, this = recorded(bucket, entry)
+            if not names:
+                return True
+            if entry in owners or not listed.name.startswith(LIVING):
+                return False
+            said = {name: stored[name] for name in names if name in stored}
+            for each in states.several(bucket, set(names) - set(said)):
+                said[each.name] = each
+            ended = [each for each in said.values() if each.state.final and not each.is_damaged]
+            return len(ended) == len(names) and not (this and is_to_come(this, waiting))
+        except BergError:  # a record is damaged, or nobody may look
+            return False
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        each_over = pool.map(is_over, candidates)
+        return [listed for listed, goes in zip(candidates, each_over, strict=True) if goes]
+
+
+def recorded(bucket: Bucket, entry: str) -> tuple[list[str], job.Job | None]:
+    """Return the names of the jobs that an entry is for, and the first of them; no names for what
+    is not there, and for a job whose sweep has the entry.
+    """
+    if entry.endswith("/"):
+        sweep = states.read_sweep(bucket, entry.rstrip("/"))
+        names = sweep.jobs if sweep else []
+        return names, states.read_job(bucket, names[0]) if names else None
+    this = states.read_job(bucket, entry)
+    return [] if this is None or this.sweep else [entry], this
+
+
+def is_to_come(this: job.Job, waiting: Callable[[str], set[str]]) -> bool:
+    """Return whether a place makes machines for a job."""
+    if this.place == "gce" and not this.group:
+        return False
+    return not waiting(this.place).isdisjoint((this.job_name, this.sweep, str(this.group)))
+
+
+def quietly(tidy: Callable[[], None]) -> Callable[[], None]:
+    """Return what tidies the index and is silent where that fails: the next list does it."""
+
+    def attempt() -> None:
+        with contextlib.suppress(api.GoogleError, api.RetryError, OSError):
+            tidy()
+
+    return attempt

@@ -11,12 +11,13 @@ from typing import Any
 
 import click
 
-from berg import BergError, config, credentials, plain, wrapped
+from berg import BergError, config, plain, wrapped
 from berg.config import Config
-from berg.google import api, builds, container, grants, http, offers, rights
+from berg.gke import container, podaccount
+from berg.gke import place as gke
+from berg.google import api, builds, iam, offers
 from berg.google.storage import Bucket
-from berg.laptop import doctor, readiness
-from berg.places import gke, podaccount
+from berg.laptop import doctor
 
 KEYS = (  # what a walk settles
     "project",
@@ -71,8 +72,8 @@ def walk_through(
     walk.ask("default_image", settings.default_image)
     walk.ask("default_image_project", settings.default_image_project)
     offers.find_image(settings, settings.default_image, settings.default_image_project)
-    for found in doctor.ask(settings, readiness.RIGHTS):
-        if found.status != readiness.OK:
+    for found in doctor.ask(settings, doctor.RIGHTS):
+        if found.status != doctor.OK:
             say(f"\n{found.check}: {found.found}")
             if found.mend:
                 say(f"  {found.mend}")
@@ -111,7 +112,7 @@ def ask_bucket(walk: Walk, create: bool) -> None:
     usual = in_region[0] if in_region else f"{settings.project}-berg"
     name = walk.ask("bucket", settings.bucket or usual)
     if hidden:
-        with contextlib.suppress(http.NotFound):
+        with contextlib.suppress(api.NotFound):
             Bucket(settings).ask("GET", fields="name")
             return
     ask_create_bucket(settings, name, places, create)
@@ -121,45 +122,45 @@ def ask_account(walk: Walk, earlier: str, default: str) -> None:
     """Ask for the account of the machines, and set up berg's own."""
     settings = walk.settings
     say(
-        f"\nService account: what the machines act as. It needs {grants.NEEDS}. "
+        f"\nService account: what the machines act as. It needs {iam.NEEDS}. "
         "Berg can make one that has no more. Jobs of one account may read each other's secrets."
     )
-    if grants.is_ours(settings, walk.ask("service_account", earlier or usual_account(settings))):
+    if iam.is_ours(settings, walk.ask("service_account", earlier or usual_account(settings))):
         settings.service_account = set_up_account(settings, default, walk.yes)
     else:
-        if rights.is_default(settings.service_account):
-            say(f"Careful: {rights.DEFAULT_IS_WIDE}")
+        if iam.is_default(settings.service_account):
+            say(f"Careful: {iam.DEFAULT_IS_WIDE}")
         say(
             f"{settings.service_account} is used as it is. Look at what it may do with: berg doctor"
         )
-        for found in readiness.check_acting(settings):
-            if found.check == readiness.ACCOUNT:
+        for found in doctor.check_acting(settings):
+            if found.check == doctor.ACCOUNT:
                 raise BergError(f"{found.found}. Choose another one: berg init")
 
 
 def usual_account(settings: Config) -> str:
     """Return the account to offer: one of one's own where others have the shared one already."""
-    shared = grants.shared_account(settings)
+    shared = iam.shared_account(settings)
     try:
-        grants.may_act_as(settings, shared)
-    except (http.NotFound, http.Forbidden):
+        iam.may_act_as(settings, shared)
+    except (api.NotFound, api.Forbidden):
         return shared
-    return grants.account_of_user(settings)
+    return iam.account_of_user(settings)
 
 
 def default_project(settings: Config) -> str:
     """The project that gcloud and Application Default Credentials are set to, if any."""
     _ = settings.credentials  # says what to do if there are none
-    return "" if settings.credentials_file else credentials.application_default()[1] or ""
+    return "" if settings.credentials_file else config.application_default()[1] or ""
 
 
 def check_project(settings: Config) -> dict[str, Any]:
     try:
         found: dict[str, Any] = api.when_on(settings, lambda: api.call(settings, "GET", ""))
         return found
-    except (http.NotFound, http.Forbidden) as error:
+    except (api.NotFound, api.Forbidden) as error:
         raise BergError(
-            f"project {settings.project!r} cannot be used: {http.words(error)}. "
+            f"project {settings.project!r} cannot be used: {api.words(error)}. "
             f"Check its id, or enable the API: {api.enable_command(settings, 'compute')}"
         ) from None
 
@@ -171,8 +172,8 @@ def list_buckets(settings: Config) -> tuple[dict[str, str], str]:
     try:
         listed = [each for page in pages for each in page.get("items", [])]
         return {each["name"]: each["location"].lower() for each in listed}, ""
-    except http.Forbidden as error:
-        return {}, f"Which there are you may not see: {http.words(error)}."
+    except api.Forbidden as error:
+        return {}, f"Which there are you may not see: {api.words(error)}."
 
 
 def ask_create_bucket(settings: Config, name: str, places: dict[str, str], yes: bool) -> None:
@@ -191,19 +192,19 @@ def ask_create_bucket(settings: Config, name: str, places: dict[str, str], yes: 
     try:
         try:
             create(settings, name, **without)
-        except http.PreconditionFailed as error:
+        except api.PreconditionFailed as error:
             say(
-                f"Soft delete cannot be off here: {http.words(error)}. What jobs write again and "
+                f"Soft delete cannot be off here: {api.words(error)}. What jobs write again and "
                 "again is kept, and billed, for as long as your organisation wants it"
             )
             create(settings, name)
-    except http.Conflict:
+    except api.Conflict:
         raise BergError(
             f"bucket {name!r} belongs to somebody else. Choose another name: berg init"
         ) from None
-    except (http.BadRequest, http.Forbidden) as error:
+    except (api.BadRequest, api.Forbidden) as error:
         raise BergError(
-            f"bucket {name!r} cannot be created: {http.words(error)}. Run: berg init"
+            f"bucket {name!r} cannot be created: {api.words(error)}. Run: berg init"
         ) from None
     say(f"Created gs://{name}")
 
@@ -227,8 +228,8 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
 
     Returns it, or else the shared one, or the project's default account.
     """
-    own = grants.account(settings)
-    lacking, refusal = grants.missing(settings)
+    own = iam.account(settings)
+    lacking, refusal = iam.missing(settings)
     acting = replace(settings, service_account=own)
     lacking += builds.too_wide(acting)
     lacking += podaccount.missing(acting, lambda: gke.if_seen(lambda: container.clusters(acting)))
@@ -241,13 +242,13 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
     if not refusal:
         say("\n".join(grant.text for grant in lacking))
         if yes or click.confirm("Do this?", default=True, err=True):
-            refusal = grants.make_all(lacking)
+            refusal = iam.make_all(lacking)
             if not refusal:
                 say("Done. Google may take some minutes until it holds everywhere")
                 return own
     if refusal:
         say_who_can(settings, own, lacking, refusal)
-    shared = grants.shared_account(settings)
+    shared = iam.shared_account(settings)
     if own != shared and may_use(settings, shared):
         say(f"For now the machines act as {shared}, as those of others do")
         return shared
@@ -257,17 +258,17 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
 def may_use(settings: Config, email: str) -> bool:
     """Tell whether the account is there and the person may start machines that act as it."""
     try:
-        return grants.may_act_as(settings, email)
-    except (http.NotFound, http.Forbidden):
+        return iam.may_act_as(settings, email)
+    except (api.NotFound, api.Forbidden):
         return False
 
 
-def say_who_can(settings: Config, own: str, lacking: list[grants.Grant], refusal: str) -> None:
+def say_who_can(settings: Config, own: str, lacking: list[iam.Grant], refusal: str) -> None:
     """Show the commands with which an administrator sets up the account."""
     commands = [grant.gcloud for grant in lacking]
     if "disabled" in refusal:
-        commands.insert(0, api.enable_command(settings, *grants.APIS))
-    commands.append(grants.act_as_command(settings, own))
+        commands.insert(0, api.enable_command(settings, *iam.APIS))
+    commands.append(iam.act_as_command(settings, own))
     say(
         f"You lack the right to set up {own}: {refusal}\n"
         "An administrator of the project can, with:\n  "
@@ -288,7 +289,7 @@ def take_default(default: str, yes: bool) -> str:
             f"account {default}; you can: berg init --service-account {default}"
         )
     if default:
-        say(f"Careful: {rights.DEFAULT_IS_WIDE}")
+        say(f"Careful: {iam.DEFAULT_IS_WIDE}")
     question = f"Go on with the project's default account {default} for now?"
     if not default or not click.confirm(question, default=False, err=True):
         raise BergError(

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from berg import BergError, job
-from berg.code import changes, files, installation, missing
-from berg.code.files import Files
+from berg.code import commits, installation, missing
+from berg.code.commits import Files
 from berg.code.snapshot import Snapshot
 from berg.config import Config
-from berg.google import artifacts, http
+from berg.google import api, builds
 from berg.google.storage import Bucket
 from berg.job import Installation
 from berg.plan import Choice
@@ -46,7 +46,7 @@ def decide(
     """
     accelerator = "tpu" if spec.tpu is not None else "gpu" * bool(choice.shape.num_gpus)
     is_own = choice.image_project == config.project or image_for is not None
-    is_own = is_own or choice.image.startswith(artifacts.full_name(config, "", "").rstrip(":"))
+    is_own = is_own or choice.image.startswith(builds.full_name(config, "", "").rstrip(":"))
     wanted = installation.Wanted(
         folder=folder_in(spec, taken, folder),
         command=spec.cmd or "",
@@ -63,14 +63,14 @@ def decide(
     )
     ran = taken.ran
     if ran is None:
-        return decided(files.of_snapshot(taken), wanted)
+        return decided(commits.of_snapshot(taken), wanted)
     if is_asked_alike(ran, wanted) and ran.spec.get("image") == spec.image:
         return ran.installation
     bucket = Bucket(config)
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         folder = Path(temporary, "repo")
         folder.mkdir()
-        found = changes.files_of(ran.snapshot, folder, packs_of(bucket, Path(temporary)))
+        found = commits.files_of(ran.snapshot, folder, packs_of(bucket, Path(temporary)))
         return decided(found, wanted)
 
 
@@ -80,7 +80,7 @@ def decide_for_image(
     """Return the files of the repo, and what a container image with a python installs for them on
     machines with GPUs; `additions` are the choices of extras and the like.
     """
-    found = files.of_snapshot(taken)
+    found = commits.of_snapshot(taken)
     wanted = installation.Wanted(
         folder=folder_in(JobSpec(), taken, folder),
         accelerator="gpu",
@@ -105,7 +105,7 @@ def packs_of(bucket: Bucket, folder: Path) -> Callable[[str], IO[bytes]]:
         path = folder / "pack"
         try:
             bucket.download(name, path)
-        except http.NotFound:
+        except api.NotFound:
             raise BergError(f"the code is not in the bucket any more: no {name}") from None
         return path.open("rb")
 

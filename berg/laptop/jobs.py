@@ -1,42 +1,61 @@
 """The jobs and machines there are: listed, found by name, and where their logs and results are.
 
 Not covered: all about one (records.py), and its end (ending.py).
+
+Names of jobs and sweeps that a command saw, for the shell's completion, which must not wait for
+the network.
+
+BERG_HOME/names   a line each: NAME [live] [sweep JOBS]
+
+Jobs as rows of a list, the same in the terminal and on the page.
 """
 
 import functools
 import math
+import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from berg import BergError, job, places, states
+from berg import BergError, computer, config, job, places, states
 from berg.config import Config
-from berg.google import api, grants, http
+from berg.google import api, iam
 from berg.google.storage import Bucket
-from berg.inventory import Machine
-from berg.laptop import names, spending
+from berg.job import Machine, State
+from berg.laptop import spending
 from berg.states import Stored
-from berg.words import dollars
+from berg.words import age, counts, dollars
 
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
+
 BETWEEN_ZONES = (
     300  # more of them for a slice, which is taken back in one zone before the next one is tried
 )
+
 # statuses of a machine that is there, but does nothing
 OFF = (
     "STOPPED",
     "TERMINATED",
     "SUSPENDED",
 )
+
 GOING = ("STOPPING", *OFF)
+
 LATELY = 0.5  # seconds for which a list of a sweep's machines serves all who wait for its jobs
+
 LISTING = threading.Lock()  # of who begins one
+
 LEFT_AFTER = 300  # seconds after a job's end, when its machine should be gone
+
 LEAVING = 180  # seconds for machines of a job that is over to go
+
 # What boot.py says on the serial console, among the kernel's lines: as startup script of the old
 # guest agent, of the new one, and as a unit.
 STARTUP_LINE = re.compile(
@@ -44,11 +63,13 @@ STARTUP_LINE = re.compile(
     r"(?!Going on as )([^\r\n]*)",
     re.M,
 )
+
 # there, too
 BEGAN, ENDED = (
     "Found startup-script in metadata.",
     "Finished running startup scripts.",
 )
+
 # boot.py's words
 HANDED_OVER, UNIT_ENDED = (
     "Going on as a unit of systemd's",
@@ -364,7 +385,7 @@ def overview(
         listed = pool.submit(places.machines, config)
         try:
             stored = list(states.listed(Bucket(config), prefix))
-        except http.NotFound:
+        except api.NotFound:
             if not listed.result():
                 raise
             say(
@@ -375,7 +396,7 @@ def overview(
         entries = entries_of(config, stored, by_owner(listed.result()), not prefix)
     everybodys = sorted_of(entries, None)
     if not prefix:
-        names.remember([(each.name, each.sweep) for each in everybodys], living(entries))
+        remember([(each.name, each.sweep) for each in everybodys], living(entries))
     return sorted_of(everybodys, user)
 
 
@@ -503,7 +524,7 @@ def of_its_person(config: Config, summary: job.Summary, machines: list[Machine])
     that do. Another person may have created the others: they count only where none of mine is
     there, and ssh.py refuses to log in to them.
     """
-    if summary.user != config.user or not grants.is_own(config):
+    if summary.user != config.user or not iam.is_own(config):
         return machines
     own = [each for each in machines if each.place == "gke" or is_mine(config, each)]
     return own if own and len(own) < len(machines) else machines
@@ -688,3 +709,137 @@ def is_cluster(found: Entry) -> bool:
 
 def machine_of(log: str) -> str:
     return log.rpartition("/")[2].partition(".")[0]
+
+
+MOST = 5_000  # names
+
+
+def file() -> Path:
+    return config.home() / "names"
+
+
+def remember(named: list[tuple[str, str]], live: set[str], is_all: bool = True) -> None:
+    """Write down jobs with their sweeps ("" for none), the newest first, MOST of them at most;
+    `live` are those that are not over.
+
+    Those that were there before stay, as over, unless these are all that there are.
+    """
+    counts = Counter(sweep or name for name, sweep in named)
+    sweeps = {sweep for _, sweep in named}
+    kept = {*islice(counts, MOST), *(live & counts.keys())}
+    lines = [
+        f"{name}{' live' * (name in live)}{f' sweep {counts[name]}' if name in sweeps else ''}\n"
+        for name in kept
+        if job.NAME.fullmatch(name)  # else it would be a line of this file, or another's words
+    ]
+    try:
+        if not is_all:
+            lines += islice(others(kept), max(0, MOST - len(kept)))
+        computer.write(file(), "".join(sorted(lines)))
+    except OSError:
+        pass  # completion is a comfort
+
+
+def others(known: set[str]) -> list[str]:
+    """Return the lines of the file that are of other names, as of what is over."""
+    if not file().exists():
+        return []
+    lines = [line.split() for line in file().read_text().splitlines()]
+    return [
+        f"{' '.join(word for word in words if word != 'live')}\n"
+        for words in lines
+        if words and words[0] not in known
+    ]
+
+
+def forget(names: Iterable[str]) -> None:
+    """Delete names from the file."""
+    try:
+        left = [
+            line for line in file().read_text().splitlines() if line.split()[:1][0] not in names
+        ]
+        computer.write(file(), "".join(f"{line}\n" for line in left))
+    except (OSError, IndexError):
+        pass
+
+
+def cells(entry: Entry) -> list[str]:
+    """Return what a list shows of a job or machine: name, state, age, cost, zone, GPUs, results
+    dir, exit code.
+    """
+    state, summary = entry.state, entry.summary
+    gpus = summary.gpus
+    if entry.machine:
+        gpus = gpus or entry.machine.gpus
+    if summary.machines > 1:
+        of_gpus = f" of {gpus}" if gpus else ""
+        gpus = f"{summary.machines} machines{of_gpus}"
+    code = ""
+    if state and state.exit_code is not None:
+        code = str(state.exit_code)
+    created = age(entry.created_at)
+    cost = dollars(entry.usd)
+    return [
+        entry.name,
+        entry.status,
+        created,
+        cost,
+        entry.zone,
+        gpus,
+        summary.results_dir,
+        code,
+    ]
+
+
+def folded(entries: list[Entry]) -> list[Entry]:
+    """Return entries with one in place of all jobs of a sweep, where the first of them stood."""
+    parts: dict[str, list[Entry]] = {}
+    for each in entries:
+        parts.setdefault(each.sweep, []).append(each)
+    shown: list[Entry] = []
+    done: set[str] = set()
+    for each in entries:
+        if not each.sweep:
+            shown.append(each)
+        elif each.sweep not in done:
+            shown.append(as_one(parts[each.sweep]))
+        done.add(each.sweep)
+    return shown
+
+
+def as_one(parts: list[Entry]) -> Entry:
+    """Return the jobs of a sweep as one entry, which says how many are in which state."""
+    first = parts[0]
+    states = [part.state for part in parts if part.state]
+    more = f"  (the command of {first.name}, the first of {len(parts)} here)"
+    zones = sorted({part.zone for part in parts if part.zone})
+    summary = replace(
+        first.summary,
+        sweep="",
+        results_dir=common_folder([state.job.results_dir for state in states]),
+        machines=len(first.workers),
+        cmd=first.summary.cmd + more,
+    )
+    idle: dict[str, str] = {}
+    for state in states:
+        if not state.final:
+            idle |= state.idle
+    in_states = counts(Counter(state.state for state in states))
+    state = State(state=in_states, idle=idle, zone=few(zones), job=summary)
+    return replace(first, name=first.sweep, state=state, machines=first.workers, parts=parts)
+
+
+def few(zones: list[str]) -> str:
+    """Return the zone, or how many there are of them."""
+    if len(zones) > 1:
+        return f"{len(zones)} zones"
+    return "".join(zones)
+
+
+def common_folder(folders: list[str]) -> str:
+    """Return what all results folders of a sweep have in common."""
+    try:
+        common = os.path.commonpath(folders)
+    except ValueError:  # odd ones, such as an absolute path among others
+        common = ""
+    return f"{common}/…" if common else "…"

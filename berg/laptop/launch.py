@@ -2,6 +2,11 @@
 
 `prepare` refuses everything that can be refused before anything exists; `submit` leaves either a
 job with its machine, or nothing.
+
+Which GPU type a job gets where several would do: the first of a list, or the cheapest, that has
+room.
+
+Not covered: sweeps, pods, TPUs, and waiting for several types at once.
 """
 
 import base64
@@ -17,26 +22,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from berg import BergError, __version__, checks, gce, job, places, states
-from berg.code import dist, packages, revision, snapshot, uv
+from berg import BergError, __version__, gate, gce, job, places, states
+from berg.code import commits as revision
+from berg.code import dist, snapshot, uv
+from berg.code.snapshot import Snapshot
 from berg.config import Config
-from berg.google import (
-    api,
-    data,
-    grants,
-    http,
-    mounts,
-    offers,
-    owner,
-    prices,
-    registry,
-    secret,
-)
+from berg.google import api, data, iam, media, offers, prices, registry, secret, shapes
+from berg.google import data as mounts
 from berg.google.storage import Bucket, Changed, Listed
-from berg.inventory import Machine
+from berg.job import Machine
 from berg.laptop import index, installing, jobs, limits, power, spending, ssh
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec, check_variable
@@ -111,7 +109,7 @@ def prepare(
         regions=offer.regions,
         rates=rates,
     )
-    checks.check_size(this)
+    gate.check_size(this)
     cluster_key = add_cluster_key(secret_values, choice.hosts, has_own_account(config, place_name))
     this.sealed = secret.CLUSTER_KEY in secret_values
     made = Plan(
@@ -172,7 +170,7 @@ def look_ahead(
     with ThreadPoolExecutor(3) as pool:
         code = pool.submit(base_there, bucket, repo)
         wheel, needed = pool.map(
-            lambda build: archive_there(bucket, build()), (dist.build_wheel, packages.build)
+            lambda build: archive_there(bucket, build()), (dist.build_wheel, dist.build)
         )
     found = [wheel[1], needed[1], code.result()]
     return wheel[0], needed[0], {each.name: each for each in found if each}
@@ -200,7 +198,7 @@ def sources(config: Config, spec: JobSpec) -> tuple[list[dict[str, Any]], list[d
     """Return what the job is to know of its data sets, and of its mounts."""
     with ThreadPoolExecutor() as pool:
         brought = pool.map(functools.partial(data.measure, config), spec.data)
-        mounted = pool.map(functools.partial(mounts.measure, config), spec.mount)
+        mounted = pool.map(functools.partial(mounts.measure_mount, config), spec.mount)
         data_sets, folders = list(brought), list(mounted)
     mounts.check_places(folders, data_sets)
     return data_sets, folders
@@ -227,7 +225,7 @@ def uv_for(config: Config, this: job.Job) -> tuple[str, bytes]:
     try:
         return uv.fetch()
     except BergError as error:
-        http.notify(f"{error.message}. The machine will ask its own package index for it")
+        api.notify(f"{error.message}. The machine will ask its own package index for it")
         return "", b""
 
 
@@ -315,7 +313,7 @@ def has_own_account(config: Config, place_name: str) -> bool:
     """Return whether the job's machines act as an account whose secrets no other person's jobs
     read. Pods take their secrets from Kubernetes.
     """
-    return place_name != "gke" and grants.is_own(config)
+    return place_name != "gke" and iam.is_own(config)
 
 
 def add_cluster_key(secret_values: dict[str, str], hosts: int, is_own: bool) -> str:
@@ -370,10 +368,10 @@ def check_names(place: places.Place, name: str, hosts: int) -> str:
 
 def results_dir_of(spec: JobSpec, name: str) -> str:
     """Return the folder of a job's results: as given, as its command names it, or after the job."""
-    found = spec.results_dir or checks.sketchy_guess_at_results_dir_from_cmd(spec.cmd or "")
+    found = spec.results_dir or gate.sketchy_guess_at_results_dir_from_cmd(spec.cmd or "")
     if not found:
         found = f"{spec.results_parent}/{name}" if spec.results_parent else name
-    return checks.check_results_dir(found.removeprefix("/root/berg_results/"))
+    return gate.check_results_dir(found.removeprefix("/root/berg_results/"))
 
 
 def ssh_line(config: Config) -> str:
@@ -394,7 +392,7 @@ def with_code(spec: JobSpec, folder: Path, root: Path) -> tuple[JobSpec, snapsho
     Raise BergError if there is no such commit or folder, or the script to install is not in it.
     """
     if spec.branch or spec.commit:
-        code = revision.take(root, spec.branch, spec.commit)
+        code = revision.revision(root, spec.branch, spec.commit)
         return in_commit(spec, folder, code), code
     return in_folder(spec, folder, root), None
 
@@ -448,11 +446,11 @@ def check_bucket(config: Config) -> str:
     init = f"berg init{' --local' if config.endpoint else ''}"
     with ThreadPoolExecutor(1) as beside:
         asked = beside.submit(api.call, config, "GET", "", fields="defaultServiceAccount")
-        found = owner.confirmed(config).result() or owner.about(config)
+        found = media.confirmed(config).result() or media.bucket_record(config)
     try:
         project = asked.result()
-    except (http.NotFound, http.Forbidden) as error:
-        why = http.words(error)
+    except (api.NotFound, api.Forbidden) as error:
+        why = api.words(error)
         raise BergError(
             f"project {config.project!r} cannot be used: {why}. Choose one: {init}"
         ) from None
@@ -779,3 +777,101 @@ def send_archive(bucket: Bucket, name: str, content: bytes, known: dict[str, Lis
 def md5(content: bytes) -> str:
     """Return the hash that Google keeps of an object that was written at once."""
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
+
+
+Made = TypeVar("Made")
+
+CHEAPEST = "cheapest"
+
+
+def candidates(config: Config, spec: JobSpec) -> list[JobSpec]:
+    """Return what was asked for with each of its GPU types alone, in the order to try them."""
+    if spec.gpu_type == CHEAPEST:
+        check_is_a_choice(spec)
+        return one_each(spec, by_price(config, spec))
+    if spec.gpu_memory:
+        raise BergError("--gpu-memory says what -t cheapest may choose from: give -t cheapest")
+    if "," not in (spec.gpu_type or ""):
+        return [spec]
+    check_is_a_choice(spec)
+    return one_each(spec, named(spec.gpu_type or ""))
+
+
+def named(types: str) -> list[str]:
+    """Return the GPU types of a list with commas; raise BergError for one that is none."""
+    found = types.split(",")
+    if "" in found:
+        raise BergError(f"-t {types} names no GPU type between two commas")
+    return [shapes.name_of(each, None) for each in found]
+
+
+def one_each(spec: JobSpec, types: list[str]) -> list[JobSpec]:
+    return [replace(spec, gpu_type=each, gpu_memory=0) for each in types]
+
+
+def check_is_a_choice(spec: JobSpec) -> None:
+    """Raise BergError where the GPU type is not all that would differ."""
+    if spec.cluster or spec.tpu is not None or spec.machine_type:
+        raise BergError("-t with several types is for machines whose GPUs -g and -t say alone")
+
+
+def by_price(config: Config, spec: JobSpec) -> list[str]:
+    """Return the GPU types of the region that have the memory, the cheapest first.
+
+    Raise BergError where none has, or has a price.
+    """
+    listed, why = prices.look_up(config, config.region)
+    if listed is None:
+        raise BergError(f"which GPU is the cheapest is unknown: {why}")
+    zones = offers.gpu_zones(config)
+    priced = {}
+    for name in shapes.TYPES:
+        is_here = any(zone.startswith(f"{config.region}-") for zone in zones[name])
+        rate = rate_of(config, listed, spec, name)
+        if is_here and rate is not None and shapes.GPU_MEMORY[name] >= spec.gpu_memory:
+            priced[name] = rate
+    if not priced:
+        raise BergError(
+            f"no GPU of at least {spec.gpu_memory} GB that {config.region} has can be had "
+            f"{prices.MODELS[spec.model]} at a known price. See them: berg prices"
+        )
+    return sorted(priced, key=lambda name: priced[name])
+
+
+def rate_of(config: Config, listed: prices.Prices, spec: JobSpec, name: str) -> float | None:
+    """Return USD for an hour of the machine that a spec means with a GPU type; None without one."""
+    try:
+        shape = shapes.choose(spec.num_gpus, name, spec.num_cpus, None)
+        shapes.check(shape, config.default_image, spec.spot or spec.flex)
+        if spec.flex:
+            shapes.check_flex(shape)
+    except BergError:  # there is no such machine
+        return None
+    return listed.per_hour(shape, spec.model, spec.disk_gb)
+
+
+def first(
+    config: Config,
+    spec: JobSpec,
+    folder: Path,
+    code: Snapshot | None,
+    carry_out: Callable[[Plan], Made],
+    say: Callable[[str], None],
+) -> Made:
+    """Carry out the plan with the first GPU type that there is room for; return what that makes.
+
+    Raise what the last one raises where none has room.
+    """
+    *others, last = found = candidates(config, spec)
+    if others:
+        say(f"GPU types to try, in this order: {', '.join(str(each.gpu_type) for each in found)}\n")
+    for each, following in pairwise(found):
+        # One name for all: what could not be taken back keeps the next one from beginning.
+        plan = prepare(config, replace(each, name=last.name, cwd=last.cwd), folder, code=code)
+        code = plan.snapshot
+        last = replace(last, name=plan.job.job_name, cwd=plan.job.cwd)
+        try:
+            return carry_out(replace(plan, must_have_room=True))
+        except api.NoRoom as error:
+            say(f"{error.message}\nNo room for {each.gpu_type}: now {following.gpu_type}\n")
+    return carry_out(prepare(config, last, folder, code=code))

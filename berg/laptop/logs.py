@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from berg import BergError, job
 from berg.config import Config
 from berg.google.storage import Bucket
-from berg.inventory import Machine
+from berg.job import Machine
 from berg.laptop import jobs
 
 LISTING = 10.0  # seconds, at most, after which a log is seen that began meanwhile

@@ -8,33 +8,48 @@ What a person lives on is deleted when they choose it, and by nothing else. A mo
 that it copied only when the machine with the copy has answered, and the old one has not run since.
 
 Not covered: boxes of several machines, which know each other by addresses that would change.
+
+The claim of a power verb: one at a time stops, starts, moves or kills a devbox.
+
+It is an object in the bucket, written under a generation precondition, where machines may not
+write. The verb renews it as long as it runs. The claim of a computer that died is not renewed, and
+is taken over. Times are compared as Cloud Storage has them.
 """
 
+import contextlib
+import json
 import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from berg import BergError, gce, job, states
+from berg import BergError, gate, gce, job, states
 from berg.config import Config
-from berg.google import accelerators, api, grants, instances, moving, prices, tpus
+from berg.google import api, iam, instances, prices, shapes, tpus
 from berg.google.api import OperationFailed
 from berg.google.storage import Bucket, Changed
-from berg.inventory import Machine
-from berg.job import STOPPED
+from berg.job import STOPPED, Machine
 from berg.laptop import standing
 from berg.laptop.jobs import OFF, Entry, find, look_again
-from berg.laptop.power_claim import Claim, claimed
 
 ANSWER = 60  # seconds for a worker to begin what it was asked for
+
 BOOTED = 600  # seconds for a box that was started to answer
+
 LOST_WORKER = 60  # of those in which its console may still be that of the boot before
+
 GOING = 60  # seconds for a machine to go off once its worker has turned it off
+
 DOWN = 300  # seconds for a machine that Google takes down; programs on it may have 120 of them
+
 SLOW = 5  # seconds after which it is said what is waited for
+
 PAUSE = 0.5  # seconds between two looks
+
 COMING = ("PENDING", "PROVISIONING", "STAGING")  # statuses of a machine that may not come about
+
 Say = Callable[[str], None]
 
 
@@ -53,7 +68,7 @@ def why_never(kind: str, place: str, num_machines: int, machine_type: str, model
         return "Google does not stop machines of flex-start"
     if machine_type in tpus.MACHINE_TYPES:
         return "Google does not say that machines with TPUs can be stopped"
-    if accelerators.has_local_disks(machine_type):
+    if shapes.has_local_disks(machine_type):
         return f"{machine_type} has local disks, which would be lost"
     return ""
 
@@ -236,6 +251,74 @@ def note_rescue(config: Config, machine: Machine, rescuer: str) -> None:
         instances.set_metadata(config, machine, "berg-rescue", rescuer)
 
 
+class Claim:
+    """The right to change the power of one devbox."""
+
+    def __init__(self, config: Config, name: str, verb: str):
+        self.config, self.name = config, name
+        self.bucket = Bucket(config)
+        self.path = f".berg/jobs/{name}_power.json"
+        words = {"verb": verb, "user": config.user, "since": job.now()}
+        self.text = json.dumps({**words, "nonce": secrets.token_hex(8)})
+        self.generation = 0
+        self.is_lost = False
+        self.is_over = threading.Event()
+        self.writing = threading.Lock()
+
+    def take(self, is_forced: bool, say: Say) -> None:
+        """Write the claim once no other verb has one; one that is forced takes it over at once."""
+        is_said = False
+        while True:
+            there = self.bucket.get(self.path)
+            age = api.now(self.config) - there.updated.timestamp() if there and there.updated else 0
+            if there is None or is_forced or age > AGED:
+                with contextlib.suppress(Changed):
+                    self.write(there.generation if there else 0)
+                    return
+            elif not is_said:
+                is_said = True
+                holder = holder_of(there.metadata or {})
+                say(f"Waiting: {self.name} is just being {holder} (Ctrl-C leaves it)")
+            time.sleep(CLAIM_PAUSE)
+
+    def write(self, generation: int) -> None:
+        """Write the claim in place of what is there at `generation`; raise Changed otherwise."""
+        metadata = {"claim": self.text, "renewed": str(time.time())}
+        self.generation = self.bucket.write(self.path, self.text, generation, metadata)
+
+    def renew(self) -> None:
+        """Write the claim again, or note that another verb took it over."""
+        with self.writing:
+            try:
+                self.write(self.generation)
+            except Changed:
+                self.is_lost = True
+
+    def keep(self) -> None:
+        """Renew the claim until the verb is over; trouble waits for the next time."""
+        while not self.is_over.wait(RENEWED):
+            with contextlib.suppress(Exception):
+                self.renew()
+
+    def check(self) -> None:
+        """Raise BergError unless the claim is still this verb's; before what cannot be undone."""
+        self.renew()
+        self.check_held()
+
+    def check_held(self) -> None:
+        """Raise BergError if another verb is known to have taken the claim over."""
+        if self.is_lost:
+            raise BergError(
+                f"another berg stopped, started or killed {self.name} meanwhile. Nothing more is "
+                "done here. See it: berg list"
+            )
+
+    def release(self) -> None:
+        with self.writing, contextlib.suppress(Changed):
+            if not self.is_lost:
+                self.bucket.delete_at(self.path, self.generation)
+
+
 def wait_until_it_answers(
     config: Config, claim: Claim, found: Entry, attempt: int, say: Say
 ) -> Entry:
@@ -313,21 +396,21 @@ def move_disk(config: Config, claim: Claim, machine: Machine, say: Say) -> None:
     The machine here and its disk stay (finish_move). Raise BergError where no zone has room: all is
     as before then.
     """
-    instance = moving.read(config, machine)
-    zones = moving.zones(config, instance)
+    instance = instances.read(config, machine)
+    zones = instances.zones(config, instance)
     if not zones:
         raise BergError(f"no other zone of the region has machines like {machine.name}")
     is_made = False
     try:
         snapshot = copy_of(config, machine, instance, say)
-        copied_at = moving.copied_at(config, snapshot)
+        copied_at = instances.copied_at(config, snapshot)
 
         def make(zone: str) -> None:
             check_not_run(config, machine, copied_at)
             claim.check()
             say(f"Creating the machine in {zone}")
-            body = moving.body(instance, zone, snapshot, copied_at)
-            grants.once_known(config, lambda: instances.insert(config, zone, body, [machine.name]))
+            body = instances.body(instance, zone, snapshot, copied_at)
+            iam.once_known(config, lambda: instances.insert(config, zone, body, [machine.name]))
 
         gce.in_turn(zones, make, "Its disk stays as it is", say, lambda: None)
         is_made = True
@@ -338,7 +421,7 @@ def move_disk(config: Config, claim: Claim, machine: Machine, say: Say) -> None:
 
 def check_not_run(config: Config, machine: Machine, copied_at: str) -> None:
     """Raise BergError unless a machine is off, and was all the time since its disk was copied."""
-    instance = moving.read(config, machine)
+    instance = instances.read(config, machine)
     on = instance.get("lastStartTimestamp") or instance["creationTimestamp"]
     if instance["status"] in OFF and copied_at and api.time_of(on) < api.time_of(copied_at):
         return
@@ -351,20 +434,20 @@ def check_not_run(config: Config, machine: Machine, copied_at: str) -> None:
 
 def copy_of(config: Config, machine: Machine, instance: dict[str, Any], say: Say) -> str:
     """Return a snapshot of a machine's disk as it is: what an earlier try left, or a new one."""
-    for left in moving.snapshots(config, machine.name):
-        if moving.is_current(left, instance):
+    for left in instances.snapshots(config, machine.name):
+        if instances.is_current(left, instance):
             say(f"Going on with the snapshot {left['name']} that an earlier try left")
-            moving.wait_until_ready(config, left["name"])
+            instances.wait_until_ready(config, left["name"])
             return str(left["name"])
     snapshot = f"{machine.name[:40].rstrip('-')}-move-{secrets.token_hex(4)}"
     say(f"Copying the disk of {machine.name} to the snapshot {snapshot}: that takes minutes")
-    moving.take_snapshot(config, instance, snapshot)
+    instances.take_snapshot(config, instance, snapshot)
     return snapshot
 
 
 def forget_snapshots(config: Config, name: str, say: Say) -> None:
     """Delete the snapshots of a box's moves, and name what cannot be deleted yet."""
-    for each in moving.delete_snapshots(config, name):
+    for each in instances.delete_snapshots(config, name):
         say(
             f"Google still makes the snapshot {each}. Go on from it: berg start --move {name}\n"
             "Or delete it in some minutes: berg reap"
@@ -398,7 +481,7 @@ def finish_move(config: Config, claim: Claim, found: Entry, say: Say) -> None:
         return
     there = instances.metadata(config, box) or {}
     for each in left:
-        check_not_run(config, each, there.get(moving.COPIED_AT, ""))
+        check_not_run(config, each, there.get(instances.COPIED_AT, ""))
         claim.check()
         gce.delete(config, found.name, [each])
         say(f"{found.name} has gone to {found.zone}: what it had in {each.zone} is deleted")
@@ -425,7 +508,7 @@ def note_stopped(config: Config, entries: list[Entry]) -> None:
     moved: set[str] = set()
     orphans: list[dict[str, Any]] = []
     if any(each.is_stopped for each in entries):
-        moved = {each["labels"]["berg-job"] for each in moving.snapshots(config)}
+        moved = {each["labels"]["berg-job"] for each in instances.snapshots(config)}
     if any(map(is_without_machine, entries)):
         orphans = instances.unused_disks(config)
     for each in entries:
@@ -478,3 +561,36 @@ def since(state: job.State | None) -> str:
     if state is None or not state.history:
         return ""
     return state.history[-1][1]
+
+
+RENEWED = 15  # seconds between two writes of a claim
+
+AGED = 90  # seconds without a write after which a claim is taken over
+
+CLAIM_PAUSE = 1  # seconds between two looks at a claim that is waited for
+
+
+def holder_of(metadata: dict[str, str]) -> str:
+    """Return what a claim says of its verb, in words."""
+    try:
+        words = gate.values(metadata.get("claim", "").encode())
+        verb, user, since = (gate.clean(str(words[key])) for key in ("verb", "user", "since"))
+    except (ValueError, KeyError):
+        return "changed by another berg"
+    return f"{verb} by {user} since {since}"
+
+
+@contextlib.contextmanager
+def claimed(
+    config: Config, name: str, verb: str, say: Say, is_forced: bool = False
+) -> Iterator[Claim]:
+    """Hold the claim of a devbox's power while a verb runs; `verb` is a participle."""
+    claim = Claim(config, name, verb)
+    claim.take(is_forced, say)
+    renewing = threading.Thread(target=claim.keep, daemon=True)
+    renewing.start()
+    try:
+        yield claim
+    finally:
+        claim.is_over.set()
+        claim.release()

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from berg import places
 from berg.config import Config
+from berg.gke import clusters
 from berg.google import api, secret
-from berg.inventory import Machine, Resource
-from berg.job import State
-from berg.laptop import clusters, ending, jobs, power
+from berg.job import Machine, Resource, State
+from berg.laptop import ending, jobs, power
 from berg.laptop.jobs import Entry
 
 # Seconds after a job's end, or a resource's creation, in which resources may still be under way.

@@ -1,6 +1,8 @@
 """What the bucket keeps of jobs: which is the latest, all about one, and its deletion.
 
 Not covered: code. Snapshots are shared by jobs, and are sent again when they are needed.
+
+Which software the attempts of a job ran with, as machine/software.py left it in the bucket.
 """
 
 import contextlib
@@ -11,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from berg import BergError, job, places, states
+from berg import BergError, gate, job, places, states
 from berg.code import snapshot
 from berg.config import Config
 from berg.google import mirror, secret
@@ -22,7 +24,9 @@ from berg.laptop.jobs import Entry
 from berg.states import Stored
 
 TAIL = 16 << 10  # bytes of a log in which its last lines are looked for
+
 THREADS = 16
+
 # Where berg keeps what it knows of jobs and sweeps, under their names.
 KEPT = (".berg/jobs/", ".berg/logs/", ".berg/machines/", ".berg/folders/", ".berg/sweeps/")
 
@@ -304,7 +308,7 @@ def remove(config: Config, removal: Removal, on_progress: Callable[[int], None])
     """
     bucket = Bucket(config)
     named = [(each.name, each.summary) for each in removal.entries]
-    entered = index.entries_of(bucket, named)
+    entered = index.listed_jobs(bucket, named)
     marked = mark(bucket, removal, config.user)
     if removal.has_secrets:
         secret.delete(config, removal.name)
@@ -355,3 +359,33 @@ def check_kept(entry: Entry) -> None:
             f"{entry.name} is being deleted by {entry.state.removed_by}. "
             f"Finish it: berg rm {entry.sweep or entry.name}"
         )
+
+
+LARGEST = 1 << 20  # bytes of what a machine may say
+
+
+@dataclass(frozen=True)
+class Software:
+    """What a job's last attempt ran with; what is not known is empty."""
+
+    python: str = ""
+    driver: str = ""  # of NVIDIA's GPUs
+    packages: dict[str, str] = field(default_factory=dict)  # name -> version
+
+    def facts(self) -> dict[str, str]:
+        """Return it as texts by what people call them."""
+        packages = {f"package {name}": self.packages[name] for name in sorted(self.packages)}
+        return {"python": self.python, "driver": self.driver, **packages}
+
+
+def read_software(bucket: Bucket, name: str) -> Software:
+    """Return what the last attempt of a job said; what is damaged counts as nothing."""
+    found = list(bucket.list(job.log_prefix(name), glob=f"**{job.SOFTWARE}"))
+    if not found:
+        return Software()
+    last = max(found, key=lambda each: str(each.updated))
+    data = bucket.read_from(last.name, 0, LARGEST) or b""
+    try:
+        return gate.cleaned(gate.build(Software, gate.values(data)))
+    except ValueError:
+        return Software()

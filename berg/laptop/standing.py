@@ -12,11 +12,11 @@ from typing import Any
 
 from berg import places
 from berg.config import Config
-from berg.google import container, prices
-from berg.google.accelerators import Shape, find_built_in
+from berg.gke import clusters, container
+from berg.google import prices
 from berg.google.prices import region_of
-from berg.inventory import Machine, Resource
-from berg.laptop import clusters
+from berg.google.shapes import Shape, find_built_in
+from berg.job import Machine, Resource
 
 STOPPED = ("STOPPED", "TERMINATED", "SUSPENDED")
 NOT_YET = ("PENDING", "PROVISIONING")  # nothing is paid for until there is room

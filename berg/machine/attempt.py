@@ -3,36 +3,53 @@
 The state is written by state_writer.py, the command is run by command.py, the request to end is in
 stopping.py, the log and the results are in mirrors.py. Not covered: the threads beside the attempt,
 which send the results (saving.py) and watch what happens outside (outside.py).
+
+The job's state in the bucket, as the machine that leads reads and writes it.
+
+Cloud Storage takes one write of an object a second. What comes sooner is written a little later by
+a timer, together with what comes meanwhile.
+
+The mirrors of an attempt's log and results, and the threads that keep them up to date.
 """
 
 import math
+import secrets
 import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from berg import BergError, computer, config, job
+from berg import BergError, computer, config, job, states
 from berg.google import api
-from berg.google.storage import Bucket
+from berg.google.mirror import Mirror
+from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
-from berg.machine import boot, cluster, kineto, logins, usage
-from berg.machine.command import GRACE, MAX_FAILURES, Runner, Runs, end_process
+from berg.machine import boot, logins, peers, profile, usage
 from berg.machine.host import COMING, host_of
-from berg.machine.mirrors import mirrors_of
-from berg.machine.outcome import Ending, Restart, restart_after
-from berg.machine.process import RESULTS, start_thread
-from berg.machine.state_writer import Damaged, Ended, NoJob, StateWriter
-from berg.machine.stopping import Stopping
+from berg.machine.outcome import Ending, Restart, Stopping, restart_after
+from berg.machine.process import (
+    GRACE,
+    MAX_FAILURES,
+    RESULTS,
+    Runner,
+    Runs,
+    end_process,
+    start_thread,
+)
 
 # Of the seconds of a machine that Google takes, those of the command, and of the last state; the
 # rest is for the last results.
 PREEMPTION_GRACE = 15
+
 LAST_STATE_SECONDS = 4
+
 HURRY = 2, 5  # seconds to connect to the bucket, and between two pieces of its answer, from then on
+
 EARLIER = "in earlier attempts: "  # before what those could not save, as it may be saved by now
+
 LONGEST_PAUSE = 30  # seconds between two tries of a step that must not fail
 
 T = TypeVar("T")
@@ -75,21 +92,21 @@ class Attempt:
         self.waited_last = 0.0  # seconds since the job was submitted, or its last machine went
         self.begins_here = True  # this disk has no files of the job's yet
         self.profiler_port = computer.free_port(host="")  # of the server that the command may start
-        self.kineto: kineto.Desk | None = None
+        self.kineto: profile.Desk | None = None
         self.loss = ""  # of a machine of the job, in words, for which the attempt is over
         self.is_installed = False  # what its repo needs
         self.is_prepared = False  # what the job needs is on this machine
         self.broken_off: Runs = None  # the last command that ended for the next attempt
 
-    def first_member(self) -> cluster.Member:
+    def first_member(self) -> peers.Member:
         """Return what this machine is among those of the job, before the job has been read."""
         is_first = self.machine.name.removeprefix(self.name).strip("-0") == ""
         # A job that says nothing but what becomes of its machine.
         unread = Job(self.name, "", "", "", "", "", "")
         if self.machine.box:
             unread = replace(unread, kind="devbox", keeps_disk=self.machine.box == boot.STOPS)
-        node = cluster.Node(self.machine.name, 0)
-        return cluster.Member(
+        node = peers.Node(self.machine.name, 0)
+        return peers.Member(
             self.machine,
             host_of(self.machine, self.bucket.config, unread),
             self.bucket,
@@ -368,7 +385,7 @@ class Attempt:
         try:
             logins.become_reachable(self.member)
             if not self.member.is_alone:  # from now on, for it may have much data to bring
-                start_thread(cluster.heartbeat, self.member)
+                start_thread(peers.heartbeat, self.member)
         except Exception as error:
             self.say(f"This machine cannot be reached by ssh: {error}")
             if not self.member.is_alone:
@@ -405,3 +422,222 @@ def delete(folder: Path) -> None:
         folder.unlink()
     else:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+WRITE_INTERVAL = 1.1  # seconds between two writes of the state
+
+LATER = 0.05  # seconds after those, when what was left for later is written
+
+# The same of what is to be written only soon: if the job ends before, its last state is the only
+# write, and waits for none.
+SOON = 1.0
+
+STALLED = 180  # seconds after which the next write does not wait for one that hangs
+
+STALLED_AT_THE_END = 2  # the same while Google takes the machine
+
+
+class NoJob(BergError):
+    """The job was taken back: its laptop gave up while Google was still making the machine."""
+
+
+class Damaged(BergError):
+    """Nobody can read the job's state any more."""
+
+
+class Ended(Exception):
+    """Somebody else ended the job; its state is not ours to write."""
+
+
+class StateWriter:
+    """Reads and writes the state of one job; any thread may call it."""
+
+    def __init__(
+        self,
+        name: str,
+        bucket: Bucket,
+        machine: boot.Machine,
+        stopping: Stopping,
+        is_leader: Callable[[], bool],
+        stop: Callable[[Ending], None],
+    ):
+        self.name, self.bucket, self.machine = name, bucket, machine
+        self.stopping, self.is_leader, self.stop = stopping, is_leader, stop
+        self.state = State()  # as it is to be in the bucket
+        self.stored = states.Stored(name, State(), 0)  # as it was there when it was last seen
+        self.began, self.ran_before = time.monotonic(), 0
+        self.lock = threading.Lock()  # of `state` and `later`
+        self.writing = threading.Lock()  # one thread at a time writes the object
+        self.written: State | None = None  # the last one that this machine wrote
+        self.next_write = -math.inf  # time.monotonic() from which the object may be written again
+        self.later: threading.Timer | None = None
+
+    def read(self) -> State:
+        """Return the state as it is in the bucket; raises NoJob or Damaged if none can be read."""
+        stored = states.read(self.bucket, self.name)
+        if stored is None:
+            raise NoJob(
+                f"there is no job {self.name!r} in gs://{self.bucket.name}; deleting the machine"
+            )
+        self.stored = stored
+        if stored.is_damaged:
+            raise Damaged(f"{job.state_path(self.name)} was overwritten with what is no state")
+        self.state = stored.state
+        return self.state
+
+    def read_first(self) -> State:
+        """Read the state for the first time, with how long the job ran before."""
+        state = self.read()
+        self.ran_before = state.ran_seconds
+        return state
+
+    def write(self, soon: bool = False, **changes: Any) -> None:
+        """Write changes to the state; raises Ended if somebody else wrote that the job is over.
+
+        What is to be written only `soon` waits for nothing, and neither does what comes early. The
+        last state of this machine waits until it is written.
+        """
+        if not self.is_leader():
+            return
+        with self.lock:
+            for key, value in changes.items():
+                setattr(self.state, key, value)
+            self.note()
+            is_early = time.monotonic() < self.next_write
+            if (soon or is_early) and self.state.state in job.ACTIVE[1:]:
+                self.schedule(SOON if soon else LATER)
+                return
+            self.unschedule()
+        self.put_in_turn()
+
+    def write_whole(self, state: State) -> None:
+        """Write a state in place of the present one."""
+        self.write(**vars(state))
+
+    def flush(self) -> None:
+        """Write now what was left for later."""
+        if not self.is_leader():
+            return
+        with self.lock:
+            if not self.later:
+                return
+            self.note()
+            self.unschedule()
+        self.put_in_turn()
+
+    def write_quietly(self, **changes: Any) -> None:
+        """Write changes from a thread beside the job: trouble waits for the next time."""
+        self.quietly(lambda: self.write(**changes))
+
+    def quietly(self, step: Callable[[], None]) -> None:
+        """Do a step; stop the job if somebody else ended it, and only say what else fails."""
+        try:
+            step()
+        except Ended as error:
+            self.stop(Ending("KILLED", str(error)))
+        except Exception as error:
+            self.machine.say(f"The state could not be written: {error}")
+
+    def note(self) -> None:
+        """Bring the state's times up to date."""
+        self.state.ran_seconds = self.ran_before + round(time.monotonic() - self.began)
+        self.state.note()
+
+    def schedule(self, pause: float) -> None:
+        """Let a timer write the state after a pause; the caller has the lock."""
+        if self.later:
+            return
+        wait = max(self.next_write - time.monotonic(), 0) + pause
+        self.later = threading.Timer(wait, self.quietly, (self.flush,))
+        self.later.daemon = True
+        self.later.start()
+
+    def unschedule(self) -> None:
+        """Let no timer write the state; the caller has the lock."""
+        if self.later:
+            self.later.cancel()
+            self.later = None
+
+    def put_in_turn(self) -> None:
+        """Write the object once no other thread does, or once one that does hangs."""
+        patience = STALLED
+        if self.stopping.machine_goes:
+            patience = STALLED_AT_THE_END
+        in_turn = self.writing.acquire(timeout=patience)
+        try:
+            time.sleep(max(self.next_write - time.monotonic(), 0))
+            self.put()
+            self.next_write = time.monotonic() + WRITE_INTERVAL
+        finally:
+            if in_turn:
+                self.writing.release()
+
+    def put(self) -> None:
+        """Write the object until it holds the state as it is now."""
+        while (state := replace(self.state)) != self.written:
+            try:
+                self.stored = states.replaced(self.bucket, self.stored, state)
+                self.written = state
+            except Changed:
+                self.stored = self.own_write()
+
+    def own_write(self) -> states.Stored:
+        """Return what is in the bucket if this machine wrote it: a write that it had given up.
+
+        Raises Ended if somebody else wrote it.
+        """
+        stored = states.read(self.bucket, self.name)
+        if stored and not stored.is_damaged and not stored.state.final:
+            writer = (stored.state.machine, stored.state.zone)
+            if writer == (self.machine.name, self.machine.zone):
+                return stored
+        raise Ended(f"the state of {self.name} was written by somebody else; leaving it to them")
+
+
+@dataclass
+class Mirrors:
+    log: Mirror
+    results: Mirror
+    restored: Path  # file that says what was restored to this disk
+    done: threading.Event = field(default_factory=threading.Event)  # the mirrors are to end
+    # The next pass over the results is not to wait.
+    hurry: threading.Event = field(default_factory=threading.Event)
+    threads: list[threading.Thread] = field(default_factory=list)
+    last_log_pass: threading.Thread = field(default_factory=threading.Thread)
+    turn: threading.Lock = field(default_factory=threading.Lock)  # of who uses `results`
+    trouble: str = ""  # why results are not in the bucket yet
+
+    def start(self, target: Callable[..., None], *arguments: object) -> None:
+        """Run a mirror in a thread until `done`."""
+        self.threads.append(start_thread(target, *arguments))
+
+    def stop(self) -> None:
+        """End the mirrors, and wait for their threads."""
+        self.done.set()
+        self.hurry.set()
+        for thread in self.threads:
+            thread.join()
+
+
+def mirrors_of(name: str, machine: boot.Machine, bucket: Bucket) -> Mirrors:
+    """Return the mirrors of a job on this machine."""
+    writer = f"{name}/{disk()}"
+    restored = boot.BERG / f"restored-{name}"
+    log = Mirror(machine.log.parent, bucket, job.log_prefix(name), writer)
+    results = Mirror(
+        RESULTS,
+        bucket,
+        "berg_results/",
+        writer,
+        records=job.folders_prefix(name),
+        restored=restored,
+    )
+    return Mirrors(log, results, restored)
+
+
+def disk() -> str:
+    """Return what tells this machine's disk from others: objects say whose files they hold."""
+    file = boot.BERG / "disk"
+    if not file.exists():
+        file.write_text(secrets.token_hex(8))
+    return file.read_text()

@@ -93,12 +93,12 @@ NVIDIA = {
 }
 FOR_WORKER = ("NO_PROXY", "LD_LIBRARY_PATH")  # variables that this script sets, beside PATH
 OVER = 42  # exit code of a pod whose job is over without success: no other is to take its place
-RETRIED = (408, 429, 500, 502, 503, 504)  # statuses, as in berg/google/http.py
+RETRIED = (408, 429, 500, 502, 503, 504)  # statuses, as in berg/google/api.py
 LAST_WORDS = 500  # characters of what the worker said before it died, for the job's reason
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
 # ends the name of an object that says of a machine that it waits to install packages
 INSTALLS = ".installs"
-# What the console says at the end of what makes an image; berg/laptop/golden.py reads it.
+# What the console says at the end of what makes an image; berg/laptop/images.py reads it.
 IMAGE_READY, NO_IMAGE = "The disk is ready to be an image", "The disk is no image: "
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
 # What a fault does to a devbox, in its metadata as berg-box: it goes off, or it stays on.

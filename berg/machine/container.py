@@ -23,10 +23,10 @@ from berg.google import registry
 from berg.job import Job
 from berg.machine import boot
 from berg.machine.attempt import Attempt
+from berg.machine.environment import INSTALLING, OURS, PROGRAM, place
 from berg.machine.installation import InstallationFailed
+from berg.machine.outcome import Stopped
 from berg.machine.process import RESULTS
-from berg.machine.stopping import Stopped
-from berg.machine.surroundings import INSTALLING, OURS, PROGRAM, place
 
 NAME = "berg-command"  # of the container
 # What the machine says of its own programs: not for those of the image.

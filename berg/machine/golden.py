@@ -15,10 +15,10 @@ from typing import Any
 from berg import BergError, gate
 from berg.google.storage import Bucket
 from berg.job import Installation
-from berg.machine import boot, checkout, installation, uv
+from berg.machine import boot, inputs, installation, uv
 from berg.machine.attempt import settings_of
+from berg.machine.environment import INSTALLING, programs
 from berg.machine.installation import InstallationFailed, Step
-from berg.machine.surroundings import INSTALLING, programs
 
 KEYS = Path("/etc/ssh")
 # The latter two are open.
@@ -46,7 +46,7 @@ def install(machine: boot.Machine, recipe: dict[str, Any]) -> None:
     if recipe["packages"]:
         boot.apt_install(machine, *recipe["packages"])
     folder = boot.ROOT / "code" / recipe["repo"]
-    checkout.fetch(Bucket(settings_of(machine)), recipe["snapshot"], folder)
+    inputs.fetch_code(Bucket(settings_of(machine)), recipe["snapshot"], folder)
     what = gate.build(Installation, recipe["installation"])
     what.check()
     installation.prepare(machine, what, folder)

@@ -12,7 +12,7 @@ from typing import Any
 
 from berg import BergError, job
 from berg.config import Config
-from berg.google import api, groups, http, instances
+from berg.google import api, groups, instances
 from berg.job import Job
 from berg.machine import boot, pods
 
@@ -101,7 +101,7 @@ class SliceWorker(Host):
             number = worker_number(instance)
             return None if number is None else (instance, number)
 
-        found = http.wait_for(numbered, POLL, NUMBERED)
+        found = api.wait_for(numbered, POLL, NUMBERED)
         if found is None:
             raise BergError(
                 f"Google did not say within {NUMBERED} s which worker of its slice "

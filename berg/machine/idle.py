@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from berg.machine import tpus, usage
+from berg.machine import usage
 
 BUSY_CPUS = 0.1  # CPUs in use, on average over a sample, from which a machine is not idle
 BUSY_GPU = 5  # percent, also of a TPU
@@ -174,7 +174,7 @@ def gpu_percent() -> float:
 def tpu_percent() -> float:
     """Use of the busiest TPU; 0 where no program uses one."""
     return max(
-        (each["percent"] for each in tpus.read() if each.get("percent") is not None), default=0
+        (each["percent"] for each in usage.read() if each.get("percent") is not None), default=0
     )
 
 

@@ -3,39 +3,64 @@
 A virtual environment is outside of the checkout, which has a link to it: it stays when the next job
 of a sweep gets a new checkout, and in an image of the disk. The steps see none of the secrets of
 the command in their environment, only those that were named for the installation.
+
+The worker's imports of other packages; where one is missing, the process exits.
+
+Meanwhile no garbage is collected: there is none. (Measured by bench/worker.py.) The worker signs
+nothing: it has no key. What google-auth signs with would be cryptography, of 15 MB and compiled
+for each processor. And it may be half a minute until the metadata server answers, which google-auth
+otherwise takes after three seconds for another computer's.
 """
 
 import contextlib
+import gc
+import importlib.util
+import os
 import re
 import shlex
 import subprocess
+import sys
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from berg import BergError
-from berg.google import http
+from berg.google import api
 from berg.job import Installation
 from berg.machine import boot, uv
 from berg.machine.attempt import Attempt
+from berg.machine.environment import environment, repo_folder
 from berg.machine.logins import ENVIRONMENT
-from berg.machine.stopping import Stopped
-from berg.machine.surroundings import environment, repo_folder
+from berg.machine.outcome import Stopped
 
 ENVIRONMENTS = boot.ROOT / "berg_env"
+
 AGAIN = boot.BERG / "install-again"  # a script that installs a changed uv.lock
+
 NETRC = "NETRC"  # a secret of this name is the content of the file that the variable names
+
 UV = {"UV_HTTP_TIMEOUT": "120", "UV_NO_PROGRESS": "1"}
+
 # What installs the driver at the first boot of one of Google's older images, and for how long.
 DRIVER_SCRIPT = Path("/opt/deeplearning/install-driver.sh")
+
 DRIVER_SECONDS = 900
+
 QUIET = subprocess.DEVNULL
+
 HEADERS = "import sys, sysconfig; print(sysconfig.get_path('include'), *sys.version_info[:2])"
+
 LAST = 20  # lines of a step's output in which the reason of its failure is looked for
+
 MOST = 300  # characters of such a line
+
 ERROR = re.compile(r"(error|fatal|E)\b.*:|\w+Error:|× ", re.I)
+
 CAUSE = "cause: "
+
 SCRIPT = "in a script that runs first: --install-script PATH"
+
 ADVICE = {  # pattern in what a step printed -> what to change
     r"\b40[13]\b|[Cc]redentials|could not read (Username|Password)|Authentication failed": (
         "Give the installation the password that it lacks: --install-secret NAME"
@@ -55,6 +80,7 @@ ADVICE = {  # pattern in what a step printed -> what to change
         "If a private index has it, give its password: --install-secret NAME"
     ),
 }
+
 OTHERWISE = "Change what it installs, or say what to run instead: --install uv|pip|none|COMMAND"
 
 
@@ -219,7 +245,7 @@ def await_driver(attempt: Attempt) -> None:
     if not (attempt.job.gpus_per_machine and DRIVER_SCRIPT.exists()) or has_driver():
         return
     attempt.say("Waiting for the driver of the GPUs, which this image installs at its first boot")
-    is_over = http.wait_for(lambda: attempt.stopping.ending or has_driver(), 2, DRIVER_SECONDS)
+    is_over = api.wait_for(lambda: attempt.stopping.ending or has_driver(), 2, DRIVER_SECONDS)
     if attempt.stopping.ending:
         raise Stopped
     if not is_over:
@@ -232,3 +258,48 @@ def has_driver() -> bool:
         return subprocess.call(["nvidia-smi"], stdout=QUIET, stderr=QUIET) == 0
     except OSError:
         return False
+
+
+class Unused(types.ModuleType):
+    """A module of which nothing is called: what it is asked for are classes, which nobody uses."""
+
+    def __getattr__(self, name: str) -> type:
+        if not name[0].isupper():
+            raise AttributeError(name)
+        return type(name, (), {"sign": None, "key_id": None})
+
+
+gc.disable()
+
+sys.modules["google.auth.crypt"] = Unused("google.auth.crypt")
+
+# google-auth reads it when it is imported; the command is not to see it
+PATIENCE = "GCE_METADATA_DETECT_RETRIES"
+
+os.environ[PATIENCE] = "6"
+
+
+try:
+    import click
+    import git
+    import google.auth.compute_engine
+    import google.auth.transport.requests
+    import google_crc32c
+
+    if google_crc32c.implementation == "python":  # would take an hour for a gigabyte
+        raise ImportError
+    if not importlib.util.find_spec("google.cloud.storage"):  # it is for large files, and is slow
+        raise ImportError
+except ImportError:
+    sys.exit(boot.DEPENDENCIES_MISSING)
+
+
+del os.environ[PATIENCE]
+
+
+gc.freeze()
+
+
+gc.enable()
+
+__all__ = ["click", "git", "google"]

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from berg.code.requirement import packages_of
+from berg.code.uvlock import packages_of
 from berg.job import Installation
 
 MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")

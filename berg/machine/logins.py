@@ -14,9 +14,9 @@ import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
-from berg.google import http
+from berg.google import api
 from berg.machine import boot, pods
-from berg.machine.cluster import CLUSTER_FILE, HOST_FILE, Member, Node, announce
+from berg.machine.peers import CLUSTER_FILE, HOST_FILE, Member, Node, announce
 
 SSH = boot.SSH
 NODE_KEY = SSH / "berg_node_key"
@@ -64,7 +64,7 @@ def open_to_ssh(member: Member) -> None:
     if shutil.which("systemctl") and drop_in.is_dir():  # Google's images forbid root
         (drop_in / "00-berg.conf").write_text("PermitRootLogin prohibit-password\n")
         subprocess.run(["systemctl", "reload", "ssh"], capture_output=True)
-    http.wait_for(lambda: answers(node.internal_ip, node.ssh_port), 0.05, 60)
+    api.wait_for(lambda: answers(node.internal_ip, node.ssh_port), 0.05, 60)
     for file in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")):
         node.host_keys.append(" ".join(file.read_text().split()[:2]))
     keys = dict(each.split() for each in node.host_keys)

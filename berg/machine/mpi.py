@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from berg import BergError
-from berg.machine import cluster
+from berg.machine import peers
 
 # Variables that belong to a machine or a login; programs elsewhere get all the others.
 OWN = {
@@ -82,7 +82,7 @@ def interface_network(address: str) -> str:
     """Return the network of the machines: mpirun must not choose docker's or a loopback one."""
     if not address or ipaddress.ip_address(address).is_loopback:
         return "lo"
-    return cluster.interface(address)
+    return peers.interface(address)
 
 
 @click.command(
@@ -100,10 +100,10 @@ def main(procs: int | None, program: tuple[str, ...]) -> None:
     mpi --mpi-procs-per-machine 2 ./a.out
     """
     try:
-        known = json.loads(cluster.CLUSTER_FILE.read_text())
+        known = json.loads(peers.CLUSTER_FILE.read_text())
     except (OSError, ValueError):
         raise BergError(
-            f"this machine is not ready: {cluster.CLUSTER_FILE} is missing. See: berg log"
+            f"this machine is not ready: {peers.CLUSTER_FILE} is missing. See: berg log"
         ) from None
     nodes = known["nodes"]
     if known["pods"] and len(nodes) > 1:

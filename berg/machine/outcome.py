@@ -1,13 +1,19 @@
 """How an attempt at a job ends: what is known of it, and the state that follows from that.
 
 Nothing here reads, writes or waits: worker.py gathers what is known, and acts on what is decided.
+
+The request that a job ends: how, why, and by when.
 """
 
+import math
+import threading
+import time
 from dataclasses import dataclass, field, replace
 
 from berg.job import STOPPED, Job, State
 
 MAX_LOST = 500  # characters of a state for what was not kept
+
 LOG_IS_CUT = "the end of the log is not in the bucket"
 
 
@@ -23,14 +29,18 @@ class Ending:
 
 
 PREEMPTED = Ending("FAILED", "Google preempted the machine")
+
 # A machine that shuts down sends SIGTERM to all its processes at once; its metadata may say why.
 SHUT_DOWN = Ending("KILLED", "the machine was shut down from outside")
+
 MAINTAINED = Ending("FAILED", "Google stopped the machine to maintain its host")
+
 POD_TAKEN_AWAY = Ending(
     "FAILED",
     "Kubernetes ended the pod: its node had to go, somebody deleted it, or another pod of the job "
     "was taken away",
 )
+
 # the machine is gone within seconds
 TAKEN_AWAY = (PREEMPTED, SHUT_DOWN, MAINTAINED, POD_TAKEN_AWAY)
 
@@ -46,7 +56,9 @@ class Restart:
 
 
 AFTER_MAINTENANCE = Restart("it comes back, and the job begins anew", is_counted=False)
+
 ELSEWHERE = Restart("the job begins anew where there is capacity")
+
 WHEN_STARTED = Restart("", is_counted=False, state=STOPPED)
 
 
@@ -171,3 +183,39 @@ def decide(
 def join(*texts: str) -> str:
     """Return the texts that are not empty as one."""
     return "; ".join(text for text in texts if text)
+
+
+NOTICE = 28  # of the 30 seconds that Google gives
+
+
+class Stopped(Exception):
+    """The job ends before its command does."""
+
+
+class Stopping:
+    """Whether the job is to end, which any thread may request; the first request stays."""
+
+    def __init__(self) -> None:
+        self.ending: Ending | None = None
+        self.event = threading.Event()
+        self.deadline = math.inf  # time.monotonic() at which Google takes the machine
+
+    def request(self, ending: Ending) -> bool:
+        """Note that the job is to end; return whether this is the first request."""
+        if self.ending:
+            return False
+        self.ending = ending
+        if self.machine_goes:
+            self.deadline = time.monotonic() + NOTICE
+        self.event.set()
+        return True
+
+    @property
+    def machine_goes(self) -> bool:
+        """Whether Google takes the machine within seconds."""
+        return self.ending in TAKEN_AWAY
+
+    def pause(self, seconds: float | None = None) -> None:
+        """Wait, for ever without `seconds`; raises Stopped when the job is to end."""
+        if self.event.wait(seconds):
+            raise Stopped

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from berg import job
-from berg.google import kubernetes
+from berg.gke import client
 from berg.machine import boot
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -33,12 +33,12 @@ def ask(path: str) -> dict[str, Any]:
     where = (
         f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
     )
-    server = kubernetes.Server("of this pod", where, str(ACCOUNT / "ca.crt"))
+    server = client.Server("of this pod", where, str(ACCOUNT / "ca.crt"))
     with requests.Session() as session:
         session.headers["Authorization"] = (
             f"Bearer {(ACCOUNT / 'token').read_text().strip()}"  # it changes by the hour
         )
-        answer = kubernetes.send(session, server, "GET", path)
+        answer = client.send(session, server, "GET", path)
         return dict(answer.json())
 
 

@@ -13,14 +13,13 @@ import time
 from dataclasses import dataclass, field
 
 from berg import BergError, job, states
-from berg.google import http
-from berg.google.paths import name_left
+from berg.google import api
+from berg.google.walk import name_left
 from berg.job import State
 from berg.machine import boot
-from berg.machine.attempt import LAST_STATE_SECONDS, Attempt
+from berg.machine.attempt import LAST_STATE_SECONDS, Attempt, Damaged, NoJob
 from berg.machine.outcome import Ending, join
 from berg.machine.process import start_thread
-from berg.machine.state_writer import Damaged, NoJob
 from berg.words import plural
 
 UNREACHABLE = 600  # seconds for which a last word is tried while the bucket refuses it
@@ -316,7 +315,7 @@ def seconds_for_last_words(attempt: Attempt) -> float:
 def bucket_is_gone(attempt: Attempt) -> bool:
     try:
         next(iter(attempt.bucket.list(job.state_path(attempt.name), "name")), None)
-    except http.NotFound:
+    except api.NotFound:
         return True
     except Exception:
         return False

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from berg import states
 from berg.google.storage import Bucket
 from berg.job import State
-from berg.machine import boot, notify
-from berg.machine.attempt import Attempt, settings_of
+from berg.machine import boot, watchdogs
+from berg.machine.attempt import Attempt, Damaged, Ended, NoJob, settings_of
 from berg.machine.process import delete_soon
-from berg.machine.state_writer import Damaged, Ended, NoJob
 
 
 def run_sweep(name: str, run: Callable[[Attempt], None]) -> None:
@@ -23,7 +22,7 @@ def run_sweep(name: str, run: Callable[[Attempt], None]) -> None:
     known = stored_states(machine, name)
     has_secrets = any(state.job.secrets for state in known.values())
     if has_secrets and all(state.final for state in known.values()):
-        notify.of_sweep(settings_of(machine), name, known, machine.say)
+        watchdogs.of_sweep(settings_of(machine), name, known, machine.say)
     machine.insist_on_deletion()
 
 

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from berg import BergError, gce
 from berg.config import Config
+from berg.gke import place as gke
 from berg.google import tpus
-from berg.inventory import Login, Machine, Resource
-from berg.job import NO_GROUP, Group
-from berg.places import gke, tpu
+from berg.job import NO_GROUP, Group, Login, Machine, Resource
+from berg.places import tpu
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec
 

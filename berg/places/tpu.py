@@ -23,9 +23,8 @@ from typing import Any
 
 from berg import BergError, gce
 from berg.config import Config
-from berg.google import api, grants, groups, http, instances, prices, tpus
-from berg.inventory import Machine, Resource
-from berg.job import NO_GROUP, Group
+from berg.google import api, groups, iam, instances, prices, tpus
+from berg.job import NO_GROUP, Group, Machine, Resource
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec
 
@@ -98,7 +97,7 @@ def create(
         bodies = groups.requests(config, groups.SLICE, [zone], body, names, topology)
         say(f"Creating a slice of {len(names)} machines in {zone}")
         ask_and_wait = functools.partial(make_slice, config, zone, bodies, names, say, still_trying)
-        grants.once_known(config, ask_and_wait)
+        iam.once_known(config, ask_and_wait)
 
     hint = "Try other zones (--zone), another topology, or --spot"
     return gce.in_turn(list(request["zones"]), make, hint, say, still_trying)
@@ -131,10 +130,10 @@ def ask(config: Config, zone: str, bodies: dict[str, Any]) -> None:
     """Send the four requests; raises OperationFailed with what Google says."""
     try:
         groups.send(config, f"/zones/{zone}", bodies)
-    except http.Conflict:
+    except api.Conflict:
         name = bodies["group"]["name"]
         raise api.OperationFailed("alreadyExists", f"a group {name!r} exists in {zone}") from None
-    except http.GoogleError as error:
+    except api.GoogleError as error:
         raise api.OperationFailed(error.reason, error.message) from None
 
 

@@ -9,6 +9,15 @@ program over it.
 TensorBoard itself is not asked to read the bucket: what changed is brought every half a minute, and
 nothing else. It keeps files open, so that one that grew gets its new end in place. On a machine
 berg does the same as here.
+
+What TensorBoard's projector reads beside event files, as torch.utils.tensorboard writes it.
+
+    projector_config.pbtxt       which embeddings there are, and the files of each
+    STEP/TAG/tensors.tsv, metadata.tsv, sprite.png
+
+TensorBoard opens every file that such a configuration names. It comes out of the bucket, where
+machines write, so that one is brought only if it names files of its own folder and says nothing
+that is not known here. Not covered: checkpoints of TensorFlow's as embeddings.
 """
 
 import functools
@@ -23,27 +32,35 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from berg import BergError, computer, gate
-from berg.checks import names_repo
 from berg.config import Config
-from berg.google import events, http
-from berg.google.checksum import file_crc32c
+from berg.gate import names_repo
+from berg.google import api, events
 from berg.google.events import Series
 from berg.google.fetch import NO_PLACE, NoPlace, below, side_by_side
-from berg.google.paths import shorten
+from berg.google.media import file_crc32c
 from berg.google.storage import Bucket, Listed
+from berg.google.walk import shorten
 from berg.laptop import results, ssh
-from berg.watch import projector, usage
+from berg.watch import usage
 
-SHOWN = re.compile(rf"tfevents|(^|/)plugins/profile/|(^|/)metrics\.jsonl$|{projector.FILES}")
+FILES = r"(^|/)(tensors|metadata)\.tsv$|(^|/)sprite\.png$|(^|/)projector_config\.pbtxt$"
+
+SHOWN = re.compile(rf"tfevents|(^|/)plugins/profile/|(^|/)metrics\.jsonl$|{FILES}")
+
 MADE = "events.out.tfevents.{}.made-by-berg"
+
 BLOCK = 8 << 20
+
 # What TensorBoard says once it has its port.
 UP = re.compile(
     r"^TensorBoard (?P<version>[\w.+-]+) at (?P<address>http://127\.0\.0\.1:\d+/) \(Press", re.M
 )
+
 # The first version whose projector opens no file outside of the folder of its configuration.
 CONFINED = (2, 21)
+
 START = 60  # seconds for TensorBoard to come up
+
 THERE = "/root/berg/berg"  # berg on a machine, with its settings
 
 # source -> the event file made of it, and how much of each tag it has
@@ -124,12 +141,12 @@ def bring(bucket: Bucket, blob: Listed, prefix: str, folder: Path) -> Path | Non
 @functools.cache
 def tell_left_out(name: str, why: str) -> None:
     """Say that an object is left out, once."""
-    http.notify(f"{gate.clean(shorten(name, 80))} is left out: {why}")
+    api.notify(f"{gate.clean(shorten(name, 80))} is left out: {why}")
 
 
 def bring_to(bucket: Bucket, blob: Listed, path: Path) -> Path | None:
     """Bring an object to a file, as `bring` does."""
-    if path.name == projector.CONFIG:
+    if path.name == CONFIG:
         return bring_projector(bucket, blob, path)
     updated = 0.0
     if blob.updated:
@@ -157,7 +174,7 @@ def bring_projector(bucket: Bucket, blob: Listed, path: Path) -> Path | None:
     updated = blob.updated.timestamp() if blob.updated else 0.0
     if path.exists() and abs(path.stat().st_mtime - updated) < 1e-3:
         return None
-    found = projector.checked(bucket.read(blob.name, projector.LARGEST) or b"")
+    found = checked(bucket.read(blob.name, LARGEST) or b"")
     if found is None:
         path.unlink(missing_ok=True)
         tell_left_out(blob.name, "it may name files of this computer")
@@ -215,7 +232,7 @@ def start(folder: Path, port: int) -> tuple[subprocess.Popen[bytes], str]:
     def is_up() -> "re.Match[str] | None":
         return UP.search(log.read_text(errors="replace"))
 
-    http.wait_for(lambda: is_up() or process.poll() is not None, 0.2, START)
+    api.wait_for(lambda: is_up() or process.poll() is not None, 0.2, START)
     up = is_up()
     if up and version_of(up["version"]) >= CONFINED:
         return process, up["address"]
@@ -288,3 +305,28 @@ def key(names: tuple[str, ...]) -> str:
     """Name of a folder that stands for what is shown together."""
     first = re.sub(r"[^a-z0-9-]+", "-", names[0].lower())[:40]
     return f"{first}-{hashlib.sha256(' '.join(sorted(names)).encode()).hexdigest()[:8]}"
+
+
+CONFIG = "projector_config.pbtxt"
+
+LARGEST = 1 << 20  # bytes of a configuration
+
+# Letters that no escape or quote is made of; a part of a path begins with no dot.
+PATH = r"\w[\w:.=+ -]*(/\w[\w:.=+ -]*)*"
+
+LINES = re.compile(
+    rf'embeddings {{|sprite {{|}}|tensor_name: "[\w:./=+ -]*"|single_image_dim: \d+|'
+    rf'(tensor|metadata|image)_path: "{PATH}"|'
+)
+
+
+def checked(config: bytes) -> str | None:
+    """Return a configuration line by line as it was understood; None if it names anything but files
+    below its own folder.
+    """
+    if len(config) > LARGEST:
+        return None
+    lines = [line.strip() for line in config.decode(errors="replace").splitlines()]
+    if not all(map(LINES.fullmatch, lines)):
+        return None
+    return "".join(f"{line}\n" for line in lines)

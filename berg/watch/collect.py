@@ -19,10 +19,10 @@ from berg import BergError, job
 from berg.config import Config
 from berg.google import events
 from berg.google.storage import Bucket, Listed
-from berg.inventory import Machine
-from berg.laptop import jobs, logs, records, software, spending, standing, sweep
-from berg.laptop.software import Software
-from berg.watch import figures, usage
+from berg.job import Machine
+from berg.laptop import jobs, logs, records, spending, standing, sweep
+from berg.laptop.records import Software
+from berg.watch import markup, usage
 
 # bytes of a file with metrics: of a metrics.jsonl the last ones, of an event file the first
 LARGEST = 32 << 20
@@ -40,7 +40,7 @@ COMPARED = 40  # jobs that are shown side by side
 
 ACCELERATOR = re.compile(r"[gt]pu\d+")
 
-Lines = dict[str, list[figures.Point]]
+Lines = dict[str, list[markup.Point]]
 
 
 @dataclass
@@ -62,7 +62,7 @@ def about(config: Config, bucket: Bucket, name: str) -> About:
     with ThreadPoolExecutor() as pool:
         busied = pool.submit(busy, bucket, name)
         record = records.read(config, name, 0)
-        ran_with = pool.submit(software.read, bucket, record.entry.name)
+        ran_with = pool.submit(records.read_software, bucket, record.entry.name)
         folder = f"{results_folder(record.entry)}/"
         files = [each for each in record.results if is_metrics(each.name)]
         files = sorted(files, key=lambda each: str(each.updated))[-FILES_WITH_METRICS:]
@@ -133,7 +133,7 @@ def numbers(bucket: Bucket, name: str, generation: int, size: int) -> Lines:
         found = events.scalars(bucket.read_from(name, 0, min(size, LARGEST)) or b"")
     unseen = (*events.STEPS, *events.TIMES)
     return {
-        key: figures.thin((step, value) for step, value, _ in points)
+        key: markup.thin((step, value) for step, value, _ in points)
         for key, points in found.items()
         if key not in unseen and len(key) <= NAME
     }
@@ -181,7 +181,7 @@ def samples(bucket: Bucket, name: str, size: int) -> Lines:
     for sample in usage.parse(bucket.read_from(name, max(0, size - LARGEST), size) or b""):
         for key, value in usage.scalars(sample).items():
             found.setdefault(key, []).append((sample["time"], float(value)))
-    return {key: figures.thin(points) for key, points in found.items()}
+    return {key: markup.thin(points) for key, points in found.items()}
 
 
 @dataclass

@@ -14,10 +14,10 @@ from typing import Any
 
 from berg import BergError, gate, job
 from berg.config import Config
-from berg.google import http
+from berg.google import api
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket, Listed
-from berg.inventory import Machine
+from berg.job import Machine
 from berg.laptop import ending, jobs
 
 PATIENCE = 180  # seconds beside those of the profile: the first one may install py-spy
@@ -202,5 +202,5 @@ def wait_for_files(bucket: Bucket, names: list[str]) -> tuple[dict[str, Listed],
                 blobs[name] = blob
         return len(blobs) == len(names)
 
-    http.wait_for(are_there, POLL, UPLOAD)
+    api.wait_for(are_there, POLL, UPLOAD)
     return blobs, [name for name in names if name not in blobs]

@@ -6,34 +6,48 @@ browsers send those of 127.0.0.1 to every port, also to a port of another user o
 Each request must name this very server as its Host (or another site's name could lead here), and
 one that changes something must come from its own pages (Origin). Nothing can be changed but that a
 job is ended. Files of jobs are shown without scripts.
+
+The page of some jobs as files in a folder, which open from disk and can be sent to somebody.
+
+Not covered: results that are larger than what one sends. They are named, and stay in the bucket.
 """
 
 import hmac
 import json
 import mimetypes
 import secrets
+import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from berg import BergError, job
 from berg.config import Config
-from berg.google.explain import explain
+from berg.google.api import explain
+from berg.google.fetch import fetch
 from berg.google.storage import Bucket
-from berg.laptop import compare, ending, jobs, logs
-from berg.watch import collect, library, page, several
+from berg.laptop import compare, ending, jobs, logs, sweep
+from berg.watch import collect, library, page
 from berg.watch.markup import Html
 from berg.watch.page import Frame
 
 HERE = Path(__file__).parent
+
 SCRIPT = "text/javascript; charset=utf-8"
+
 ASSETS = {"page.css": "text/css; charset=utf-8", "page.js": SCRIPT, "figures.js": SCRIPT}
+
 LIBRARY_CACHE = {"Cache-Control": "private, max-age=604800, immutable"}  # its name has its version
+
 SECONDS = 60  # for a request to come, or for its answer to be taken
+
 PIECE = 4 << 20  # bytes of a file that are in memory at a time
+
 PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"}
+
 TEXTS = {
     ".txt",
     ".log",
@@ -50,10 +64,12 @@ TEXTS = {
     ".out",
     ".err",
 }
+
 RULES = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
+
 FILE_RULES = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 
 
@@ -207,18 +223,18 @@ class Handler(BaseHTTPRequestHandler):
     def get_sweep(self, name: str) -> None:
         site = self.server
         found = collect.a_sweep(site.config, site.bucket, name)
-        self.show(several.one_sweep(site.frame("../../"), name, found))
+        self.show(page.one_sweep(site.frame("../../"), name, found))
 
     def get_several(self, which: str, names: list[str]) -> None:
         """Show jobs side by side, or what differs between two."""
         site, frame = self.server, self.server.frame("../")
         if which == "compare":
             found = collect.compared(site.config, site.bucket, names)
-            self.show(several.compared(frame, found, names))
+            self.show(page.compared(frame, found, names))
             return
         if len(names) != 2 or not all(map(job.NAME.fullmatch, names)):
             raise BergError("this address names two jobs: diff/?job=NAME&job=NAME")
-        self.show(several.differing(frame, compare.compare(site.config, *names)))
+        self.show(page.differing(frame, compare.compare(site.config, *names)))
 
     def get_log(self, name: str, query: dict[str, list[str]]) -> None:
         """Send what came to a job's log since the place in the query."""
@@ -341,3 +357,91 @@ def kind_of(path: str) -> str:
     if guessed in PICTURES:
         return guessed
     return "text/plain; charset=utf-8" if Path(path).suffix.lower() in TEXTS else ""
+
+
+EXPORTED = ("page.css", "page.js", "figures.js")
+
+LARGEST = 10 << 20  # bytes of a file that goes along
+
+
+def export(config: Config, names: list[str], folder: Path, say: Callable[[str], None]) -> Path:
+    """Write the pages of jobs and sweeps to a folder, which must be empty or not there yet; returns
+    the first one.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise BergError(f"{folder} is not empty. Give a folder that is new")
+    bucket = Bucket(config)
+    chosen, sweeps = members(config, bucket, names)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in EXPORTED:
+        shutil.copyfile(HERE / name, folder / name)
+    if found := library.find():
+        shutil.copyfile(found.file, folder / found.name)
+    below = Frame(config.project, config.bucket, live=False, root="../../")
+    for name in sweeps:
+        write(
+            folder / "sweep" / name,
+            page.one_sweep(below, name, collect.a_sweep(config, bucket, name)),
+        )
+    for name in chosen:
+        export_job(config, bucket, below, name, folder / "job" / name, sweeps, say)
+    entries = [alone(each, sweeps) for each in jobs.overview(config, None) if each.name in chosen]
+    top = Frame(config.project, config.bucket, live=False)
+    return write(folder, page.overview(top, entries, [], {}))
+
+
+def members(config: Config, bucket: Bucket, names: list[str]) -> tuple[list[str], list[str]]:
+    """The jobs that names stand for, and which of the names are sweeps."""
+    chosen: dict[str, None] = {}
+    sweeps = [
+        name for name in names if job.NAME.fullmatch(name) and bucket.exists(job.sweep_path(name))
+    ]
+    for name in names:
+        if name in sweeps:
+            chosen |= dict.fromkeys(entry.name for entry in sweep.entries(config, name))
+        else:
+            chosen[jobs.find(config, name).name] = None
+    return [name for name in chosen if job.NAME.fullmatch(name)], sweeps
+
+
+def alone(entry: jobs.Entry, sweeps: list[str]) -> jobs.Entry:
+    """A job as one of no sweep, if its sweep does not go along."""
+    if entry.state and entry.sweep not in sweeps:
+        return replace(entry, state=replace(entry.state, job=replace(entry.state.job, sweep="")))
+    return entry
+
+
+def export_job(
+    config: Config,
+    bucket: Bucket,
+    frame: Frame,
+    name: str,
+    folder: Path,
+    sweeps: list[str],
+    say: Callable[[str], None],
+) -> None:
+    about = collect.about(config, bucket, name)
+    entry = about.record.entry = alone(about.record.entry, sweeps)
+    piece = collect.log(config, bucket, entry)
+    write(folder, page.one_job(frame, about, page.log_section(piece, follows=False)))
+    with (folder / "log.txt").open("wb") as output:
+        try:
+            for _, chunk in logs.chunks(config, name):
+                output.write(chunk)
+        except BergError as error:  # it left none
+            output.write(f"{error.message}\n".encode())
+    prefix = f"{collect.results_folder(entry)}/"
+    small = [each for each in about.record.results if each.size <= LARGEST]
+    _, _, left = fetch(bucket, prefix, folder / "files", listed=small)
+    for path, why in left.items():
+        say(f"{path} is not among the files: {why}")
+    for each in about.record.results:
+        if each.size > LARGEST:
+            say(f"{each.name} is not among the files: it is larger than {LARGEST >> 20} MiB")
+
+
+def write(folder: Path, content: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "index.html"
+    file.write_text(content, encoding="utf-8", errors="replace")
+    return file

@@ -8,10 +8,10 @@ import repositories
 from repositories import BUILT, EXCLUSIVE, SHAPES, STUB, files_of, lock, make_index, project, write
 
 from berg import BergError
-from berg.code import installation, missing, poetrylock
-from berg.code.files import Files
+from berg.code import installation, missing, uvlock
+from berg.code.commits import Files
 from berg.code.installation import Wanted
-from berg.code.requirement import meets
+from berg.code.uvlock import meets
 
 CPU = Wanted(command="python train.py", image="pytorch-2-9", python="3.12", torch="2.9")
 GPU = replace(CPU, accelerator="gpu")
@@ -420,7 +420,7 @@ windows = {version = "*", markers = "sys_platform == \\"win32\\""}
     ],
 )
 def test_poetrys_way_to_write_versions(python, spec, is_taken):
-    assert poetrylock.takes(python, spec) == is_taken
+    assert uvlock.takes(python, spec) == is_taken
 
 
 def test_poetry_without_a_package_and_without_a_lock_is_refused():

@@ -14,10 +14,10 @@ import pytest
 from conftest import WHEELHOUSE
 
 from berg import BergError
-from berg.code import packages
+from berg.code import dist
 
 FOR_LINUX = ("--python-version", "3.12", "--platform", "manylinux2014_x86_64")
-TOP = Path(packages.__file__).parent.parent.parent
+TOP = Path(dist.__file__).parent.parent.parent
 CHECK = """
 import json, sys
 sys.path[:0] = sys.argv[1:]
@@ -65,7 +65,7 @@ def run_worker_imports(python: str, folder: Path) -> list:
 
 @pytest.mark.slow
 def test_every_python_runs_the_worker_from_the_archive_alone(home, tmp_path):
-    _, content = packages.build()
+    _, content = dist.build()
     folder = unpack(content, tmp_path / "site")
     assert len(content) < 5 << 20
     for python in pythons():
@@ -83,7 +83,7 @@ def test_every_python_runs_the_worker_from_the_archive_alone(home, tmp_path):
 @pytest.mark.slow
 def test_a_machine_with_this_python_compiles_next_to_nothing_of_the_archive(home, tmp_path):
     """Also where the sources' times are others, as they are once they are unpacked."""
-    _, content = packages.build()
+    _, content = dist.build()
     folder = unpack(content, tmp_path / "site")
     sent = {path.relative_to(folder) for path in folder.rglob("*.pyc")}
     assert (
@@ -95,10 +95,10 @@ def test_a_machine_with_this_python_compiles_next_to_nothing_of_the_archive(home
 
 
 def test_it_is_made_once_for_its_versions(home, monkeypatch):
-    made = packages.build()
+    made = dist.build()
     assert [path.read_bytes() for path in (home / "packages").iterdir()] == [made[1]]
-    monkeypatch.setattr(packages, "collect", lambda wanted: pytest.fail("made again"))
-    assert packages.build() == made
+    monkeypatch.setattr(dist, "collect", lambda wanted: pytest.fail("made again"))
+    assert dist.build() == made
 
 
 @pytest.mark.slow
@@ -116,9 +116,9 @@ def test_another_kind_of_laptop_takes_the_library_of_the_known_wheel(home, tmp_p
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
     with pytest.raises(BergError, match="DO NOT MATCH THE HASHES"):
-        packages.download(packages.LIBRARY_OF, packages.LIBRARY_SHA256, packages.pip(), *FOR_LINUX)
-    assert packages.build() == ("", b"")  # nothing that is known: the machine asks pip
+        dist.download(dist.LIBRARY_OF, dist.LIBRARY_SHA256, dist.pip(), *FOR_LINUX)
+    assert dist.build() == ("", b"")  # nothing that is known: the machine asks pip
     shutil.copy(WHEELHOUSE / name, wheels)
-    _, content = packages.build()
+    _, content = dist.build()
     folder = unpack(content, tmp_path / "site")
     assert run_worker_imports(sys.executable, folder)[1:] == ["c", 0xE3069283]

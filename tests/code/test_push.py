@@ -19,7 +19,7 @@ import ssh_server
 from conftest import commit, git, wait_for
 
 from berg import BergError
-from berg.code import push, worktree
+from berg.laptop import sync
 from berg.laptop.sync import multiplex
 from localcloud.machines import sshd
 
@@ -54,19 +54,19 @@ def checkout(server, repo, tmp_path, sockets):
     return checkout_at(server, repo, tmp_path / "machine", sockets)
 
 
-def checkout_at(server, repo: Path, folder: Path, sockets: Path) -> push.Checkout:
+def checkout_at(server, repo: Path, folder: Path, sockets: Path) -> sync.Checkout:
     git(repo, "clone", "-q", "--recurse-submodules", str(repo), str(folder))
     mark = "update-ref refs/berg/start HEAD"  # as snapshot.restore does
     git(folder, *mark.split())
     git(folder, "submodule", "--quiet", "foreach", "--recursive", f"git {mark}")
     where = multiplex(server.options(), sockets), f"{getpass.getuser()}@{server.address}"
-    return push.Checkout(
+    return sync.Checkout(
         folder.name, str(folder), lambda: where, ssh=where[0], destination=where[1]
     )
 
 
-def once(repo: Path, checkout: push.Checkout) -> push.Report:
-    report = push.push(repo, worktree.scan(repo), checkout)
+def once(repo: Path, checkout: sync.Checkout) -> sync.Report:
+    report = sync.push(repo, sync.scan(repo), checkout)
     assert not report.complaint
     return report
 
@@ -95,10 +95,10 @@ def compared(machine: str, lines: list[str]) -> bool:
 
 
 @contextmanager
-def pushing(repo: Path, *checkouts: push.Checkout):
+def pushing(repo: Path, *checkouts: sync.Checkout):
     """A push of every change in a thread; yields the lines that it says, after its first pass."""
     lines: list[str] = []
-    running = push.Push(repo, list(checkouts), lines.append)
+    running = sync.Push(repo, list(checkouts), lines.append)
     failure: list[BaseException] = []
 
     def work() -> None:
@@ -289,7 +289,7 @@ def test_a_folder_that_became_a_link_on_the_machine_stays_one(repo, checkout, tm
     Path(checkout.folder, "runs").symlink_to(results)
     for text in ("edited", "edited again"):
         write(repo / "runs/notes.txt", text)
-        report = push.push(repo, worktree.scan(repo), checkout)
+        report = sync.push(repo, sync.scan(repo), checkout)
         assert Path(checkout.folder, "runs").readlink() == results
         # What becomes of the edit depends on rsync's version; it is there, or said not to be.
         assert ((results / "notes.txt").read_text() == text) != (
@@ -342,9 +342,9 @@ def test_a_folder_that_holds_ignored_files_does_not_make_way(repo, checkout):
     shutil.rmtree(repo / "runs")
     write(repo / "runs", "a file")
     write(repo / "train.py", "other")
-    report = push.push(repo, worktree.scan(repo), checkout)
+    report = sync.push(repo, sync.scan(repo), checkout)
     assert "runs" in report.complaint
-    assert any("runs" in line for line in list(push.summary([(checkout, report)]))[1:])
+    assert any("runs" in line for line in list(sync.summary([(checkout, report)]))[1:])
     assert Path(checkout.folder, "runs/best.ckpt").read_text() == "precious"
     assert Path(checkout.folder, "train.py").read_text() == "other"
 
@@ -399,10 +399,10 @@ def test_a_large_file(repo, checkout):
 def test_a_file_that_vanishes_or_changes_after_the_scan(repo, checkout):
     write(repo / "gone.py", "1")
     write(repo / "grows.py", "1")
-    files = worktree.scan(repo)
+    files = sync.scan(repo)
     (repo / "gone.py").unlink()
     write(repo / "grows.py", "1 and 2")
-    assert not push.push(repo, files, checkout).complaint
+    assert not sync.push(repo, files, checkout).complaint
     write(repo / "grows.py", "1, 2 and 3")
     once(repo, checkout)
     assert tree(Path(checkout.folder)) == tree(repo)
@@ -446,18 +446,18 @@ def test_what_is_ignored_causes_no_scan(repo):
         "a.py": True,
         "b": True,
     }.items():
-        assert worktree.matters(repo, {str(repo / name)}) == expected, name
-    assert worktree.matters(repo, {str(repo / "a.log"), str(repo / "a.py")})
+        assert sync.matters(repo, {str(repo / name)}) == expected, name
+    assert sync.matters(repo, {str(repo / "a.log"), str(repo / "a.py")})
 
 
 def test_an_edit_is_sent_without_a_look_at_all_files(repo, checkout, monkeypatch):
-    looked, scan = [], worktree.scan
+    looked, scan = [], sync.scan
 
     def scan_here(root):
         looked.append(root)
         return scan(root)
 
-    monkeypatch.setattr(worktree, "scan", scan_here)
+    monkeypatch.setattr(sync, "scan", scan_here)
     there = Path(checkout.folder)
 
     def arrives(name: str, text: str | None) -> None:
@@ -500,19 +500,19 @@ def test_an_edit_is_sent_without_a_look_at_all_files(repo, checkout, monkeypatch
 def test_which_changes_are_edits_of_files_that_are_known(repo, change, is_an_edit):
     for name in (".gitignore", "sub/.bergignore"):
         write(repo / name, "nothing\n")
-    files = worktree.scan(repo)
+    files = sync.scan(repo)
     touched = [*files, "other.py", "folder", "vanished~", ".git/odd"]
     change(repo)
-    found = worktree.with_edits(repo, files, {str(repo / name) for name in touched})
+    found = sync.with_edits(repo, files, {str(repo / name) for name in touched})
     rules = {str(repo / ".gitignore"), str(repo / "sub/.bergignore")}
     if is_an_edit:
         quiet = {str(repo / name) for name in touched} - rules
-        assert worktree.with_edits(repo, files, quiet) == worktree.scan(repo)
+        assert sync.with_edits(repo, files, quiet) == sync.scan(repo)
     assert found is None, "files that say what is ignored are among those"
     if not is_an_edit:
         changed = {str(repo / name) for name in touched} - rules
         rule = {path for path in rules if Path(path).read_text() != "nothing\n"}
-        assert worktree.with_edits(repo, files, changed | rule) is None
+        assert sync.with_edits(repo, files, changed | rule) is None
 
 
 def test_a_file_that_changes_while_it_is_sent(repo, checkout):
@@ -548,7 +548,7 @@ def test_a_connection_that_is_lost_comes_back(repo, checkout, server):
 
 
 def test_a_checkout_that_is_made_anew_is_compared_again(repo, checkout, monkeypatch):
-    monkeypatch.setattr(push, "RESCAN", 1)
+    monkeypatch.setattr(sync, "RESCAN", 1)
     with pushing(repo, checkout):
         write(repo / "train.py", "edited")
         wait_for(lambda: Path(checkout.folder, "train.py").read_text() == "edited")
@@ -561,7 +561,7 @@ def test_it_waits_for_the_checkout(repo, server, tmp_path, sockets):
     checkout = checkout_at(server, repo, tmp_path / "machine", sockets)
     shutil.move(checkout.folder, tmp_path / "aside")
     lines: list[str] = []
-    running = push.Push(repo, [checkout], lines.append)
+    running = sync.Push(repo, [checkout], lines.append)
     thread = threading.Thread(target=running.run, args=[True])
     thread.start()
     wait_for(lambda: lines)
@@ -573,18 +573,18 @@ def test_it_waits_for_the_checkout(repo, server, tmp_path, sockets):
 
 def test_a_machine_that_is_gone_ends_it(repo, checkout):
     def locate():
-        raise push.Gone("machine is gone")
+        raise sync.Gone("machine is gone")
 
     checkout.locate, lines = locate, []
     with pytest.raises(BergError, match="machine is gone"):
-        push.Push(repo, [checkout], lines.append).run()
+        sync.Push(repo, [checkout], lines.append).run()
     assert lines == [], "the error says it"
 
 
 def test_an_rsync_that_is_too_old_ends_it(repo, checkout, monkeypatch):
-    monkeypatch.setattr(push, "RSYNC", ["rsync", "--an-option-of-later"])
+    monkeypatch.setattr(sync, "RSYNC", ["rsync", "--an-option-of-later"])
     with pytest.raises(BergError, match="an-option-of-later: unknown option. Berg needs rsync 3.1"):
-        push.Push(repo, [checkout], lambda line: None).run()
+        sync.Push(repo, [checkout], lambda line: None).run()
 
 
 def test_a_system_that_reports_no_changes_is_looked_at(repo, checkout, monkeypatch):
@@ -624,8 +624,8 @@ def test_a_name_that_is_not_utf_8_does_not_deafen_it(repo, checkout):
 
 
 def test_a_watch_that_fails_ends_it(repo, checkout, monkeypatch):
-    monkeypatch.setattr(worktree, "matters", lambda root, paths: 1 / 0)
-    running = push.Push(
+    monkeypatch.setattr(sync, "matters", lambda root, paths: 1 / 0)
+    running = sync.Push(
         repo,
         [checkout],
         lambda line: compared(checkout.name, [line]) and write(repo / "new.py", ""),

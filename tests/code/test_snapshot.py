@@ -11,8 +11,9 @@ import pytest
 from conftest import commit, git
 
 from berg import BergError, config
-from berg.code import snapshot, worktree
+from berg.code import snapshot
 from berg.commands import results
+from berg.laptop import sync
 
 
 @pytest.fixture(autouse=True)
@@ -530,8 +531,8 @@ def test_what_bergignore_names_stays_here(repo, trip, tmp_path):
     assert differences(repo, checkout, "raw", "notes.txt", "c.bin", "x.tmp") == ""
     assert not (checkout / "x.tmp").exists(), "what the user's own file ignores stays ignored"
     assert "M train.py" in taken.changed, "what git knows travels"
-    assert {"mixed/keep.txt", "train.py"} <= worktree.scan(repo).keys()
-    assert not {"mixed/c.bin", "raw/a.bin", "notes.txt"} & worktree.scan(repo).keys()
+    assert {"mixed/keep.txt", "train.py"} <= sync.scan(repo).keys()
+    assert not {"mixed/c.bin", "raw/a.bin", "notes.txt"} & sync.scan(repo).keys()
 
 
 def test_untracked_files_that_look_like_secrets_or_are_large_are_named(repo, monkeypatch):

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import commit, git
 
-from berg.code import snapshot, trees
+from berg.code import git as trees
+from berg.code import snapshot
 
 NAMES = ("a", "b", "a.b", "a-b", "A", "ü", "sp ace", "z\nz")
 

@@ -7,8 +7,8 @@ import pytest
 from conftest import commit, git
 
 from berg import BergError, job
-from berg.code import changes
-from berg.laptop import software
+from berg.code import commits as changes
+from berg.laptop import records
 
 EMPTY = {"commit": "a" * 40, "branch": "", "shallow": [], "packs": [], "submodules": {}}
 
@@ -77,7 +77,7 @@ def test_packages_that_differ_are_shown_and_odd_ones_are_none(berg):
 @pytest.mark.slow
 def test_an_attempt_says_which_software_it_ran_with(berg):
     submit(berg, "first", "--wait", "sleep 3")
-    found = software.read(berg.bucket, "first")
+    found = records.read_software(berg.bucket, "first")
     assert found.python.startswith("3.") and "pip" in found.packages
 
 

@@ -2,12 +2,12 @@
 
 import json
 
-from berg.google import accelerators
+from berg.google import shapes
 
 
 def test_types_zones_and_quotas(berg):
     found = {each["type"]: each for each in json.loads(berg("gpus", "--json").stdout)}
-    assert tuple(found) == accelerators.TYPES
+    assert tuple(found) == shapes.TYPES
     assert found["v100"]["per_machine"] == [1, 2, 4, 8]
     assert (
         "us-central1-c" in found["p100"]["zones"] and "us-central1-a" not in found["p100"]["zones"]

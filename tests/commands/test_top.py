@@ -16,7 +16,7 @@ from conftest import wait_for
 
 from berg import job, states
 from berg.commands import watch
-from berg.google import http
+from berg.google import api
 from berg.watch import usage
 
 
@@ -53,9 +53,9 @@ def test_wait_for_any_ends_with_the_first_of_a_sweep(berg):
 def test_without_a_network_wait_says_so_and_goes_on(berg, capsys, monkeypatch):
     assert berg("run", "-n", "far", "-g", "0", "true").returncode == 0
     settings = berg.cloud.settings(berg.bucket_name)
-    retrying = http.retrying
+    retrying = api.retrying
     monkeypatch.setattr(
-        http, "retrying", lambda *args, **more: retrying(args[0] if args else http.is_transient, 1)
+        api, "retrying", lambda *args, **more: retrying(args[0] if args else api.is_transient, 1)
     )
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))  # bound, but not listening: connections are refused

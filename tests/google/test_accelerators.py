@@ -2,7 +2,7 @@ import pytest
 
 from berg import BergError
 from berg.config import Config
-from berg.google.accelerators import (
+from berg.google.shapes import (
     CAPABILITY,
     OLD_IMAGE,
     TYPES,

@@ -218,7 +218,9 @@ def test_a_late_piece_of_a_large_object_is_tried_again_for_as_long_as_the_first(
     bucket.write("job/x", b"x")
     retry = bucket.retry_of_files
     monkeypatch.setattr(
-        api, "time", SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + 600)
+        api,
+        "time",
+        SimpleNamespace(time=time.time, sleep=time.sleep, monotonic=lambda: time.monotonic() + 600),
     )
     cloud.fault("storage.objects.get", match="alt=media", status=503)
     assert bucket.client.bucket(bucket.name).blob("job/x").download_as_bytes(retry=retry) == b"x"

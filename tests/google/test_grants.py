@@ -16,7 +16,7 @@ from local_gcloud import Gcloud
 
 from berg import BergError
 from berg.config import Config
-from berg.google import artifacts, grants, http, rights, secret
+from berg.google import api, builds, iam, secret
 from localcloud.identity.tokens import Tokens
 
 PROJECT = "berg-local"
@@ -35,10 +35,10 @@ FLAGS = ("--project", PROJECT, "--region", "us-central1")
 def fresh(cloud):
     """A project without berg's account and role."""
     policy = cloud.call("POST", f"{RESOURCES}:getIamPolicy", POLICY_3)
-    ours = [f"projects/{PROJECT}/roles/{right.role}" for right in rights.ROLES]
+    ours = [f"projects/{PROJECT}/roles/{right.role}" for right in iam.ROLES]
     policy["bindings"] = [each for each in policy["bindings"] if each["role"] not in ours]
     cloud.call("POST", f"{RESOURCES}:setIamPolicy", {"policy": policy})
-    for path in (f"{ACCOUNTS}/{EMAIL}", *(f"{ROLES}/{right.role}" for right in rights.ROLES)):
+    for path in (f"{ACCOUNTS}/{EMAIL}", *(f"{ROLES}/{right.role}" for right in iam.ROLES)):
         cloud.session.delete(cloud.url + path)
     cloud.call("POST", "/_berg/roles/forget", {})
     yield
@@ -96,7 +96,7 @@ def test_init_grants_what_machines_need_and_nothing_twice(berg, cloud, init):
     for line in (
         f"service account [{EMAIL}]",
         f" Create the service account {EMAIL}\n",
-        f"\nCreate the custom role bergWorker: {', '.join(rights.MACHINES)}\n",
+        f"\nCreate the custom role bergWorker: {', '.join(iam.MACHINES)}\n",
         f"\nGive the account bergWorker in the project {PROJECT}. Compute Engine cannot limit deletion to berg's own",
         f"\nGive the account bergReader on gs://{berg.bucket_name} below .berg/dist/, .berg/repos/,",
         f"\nGive the account bergWriter on gs://{berg.bucket_name} below berg_results/, .berg/logs/,",
@@ -107,7 +107,7 @@ def test_init_grants_what_machines_need_and_nothing_twice(berg, cloud, init):
     assert asked.stderr.index("Give the account") < asked.stderr.index("Do this?")
     assert saved(berg)["service_account"] == EMAIL
     assert sorted(cloud.call("GET", f"{ROLES}/bergWorker")["includedPermissions"]) == sorted(
-        rights.MACHINES
+        iam.MACHINES
     )
     assert held(cloud, f"{RESOURCES}:getIamPolicy") == [ROLE]
     assert held(cloud, f"/storage/v1/b/{berg.bucket_name}/iam{VERSION_3}", "GET") == OF_OBJECTS
@@ -127,12 +127,12 @@ def test_init_grants_what_machines_need_and_nothing_twice(berg, cloud, init):
     cloud.call("PATCH", f"{ROLES}/bergWorker?updateMask=includedPermissions", body)
     cloud.call("DELETE", "/_berg/requests")
     patched = init("-y")
-    added = ", ".join(rights.MACHINES[:1] + rights.MACHINES[2:])
+    added = ", ".join(iam.MACHINES[:1] + iam.MACHINES[2:])
     assert (
         f"Add to the custom role bergWorker: {added}\n" in patched.stderr
         and "Give" not in patched.stderr
     )
-    together = {*rights.MACHINES, "compute.zones.get"}
+    together = {*iam.MACHINES, "compute.zones.get"}
     assert set(cloud.call("GET", f"{ROLES}/bergWorker")["includedPermissions"]) == together
     assert writes(cloud) == ["iam.projects.roles.patch"]
 
@@ -336,19 +336,19 @@ def test_a_bucket_with_access_lists_gets_uniform_access_before_conditions(berg, 
 def test_accounts_of_machines_that_may_push_images_are_named_and_narrowed(berg, cloud, init):
     assert init("-y").returncode == 0
     config, ann = cloud.settings(berg.bucket_name), EMAIL.replace("worker", "worker-ann")
-    artifacts.ensure(config)
-    grants.create_account(config, ann)
+    builds.ensure(config)
+    iam.create_account(config, ann)
     others = "user:laptop@berg.local"
     for member in (MEMBER, f"serviceAccount:{ann}", others):
-        grants.bind(config, artifacts.policy, artifacts.WRITER, member)
+        iam.bind(config, builds.policy, builds.WRITER, member)
     settings = {**saved(berg), "endpoint": cloud.url, "credentials_file": init.file}
     berg.write_config(**settings)
     looked = berg("doctor").stdout
     for email in (EMAIL, ann):
-        assert f"Take {artifacts.WRITER} on the repository berg from {email}" in looked
+        assert f"Take {builds.WRITER} on the repository berg from {email}" in looked
     narrowed = init("-y")
     assert narrowed.returncode == 0, narrowed.stderr
-    (binding,) = artifacts.policy(config)["bindings"]
+    (binding,) = builds.policy(config)["bindings"]
     assert binding["members"] == [others], "what others have there stays"
     assert "nothing was changed" in init("-y").stderr
 
@@ -414,10 +414,10 @@ def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init,
 
 def test_people_whose_names_begin_alike_have_accounts_of_their_own():
     names = ("maria-magdalena-de-la-cruz", "maria-magdalena-de-la-torre", "ana_b")
-    accounts = [grants.account_of_user(Config(project="p", user=name)) for name in names]
+    accounts = [iam.account_of_user(Config(project="p", user=name)) for name in names]
     assert len(set(accounts)) == 3 and accounts[2].startswith("berg-worker-ana-b@")
     assert all(len(each.partition("@")[0]) <= 30 for each in accounts), "as IAM wants it"
-    assert all(grants.is_ours(Config(project="p"), each) for each in accounts)
+    assert all(iam.is_ours(Config(project="p"), each) for each in accounts)
 
 
 def test_who_joins_a_bucket_gets_an_account_whose_secrets_no_other_reads(berg, cloud, init):
@@ -445,9 +445,9 @@ def test_who_joins_a_bucket_gets_an_account_whose_secrets_no_other_reads(berg, c
     for who, name in ((others, "hers"), (she, "shared")):
         with pytest.raises(BergError, match="cannot be read"):
             secret.fetch(who, name)
-        with pytest.raises(http.Forbidden):
+        with pytest.raises(api.Forbidden):
             secret.delete(who, name)
-    with pytest.raises(http.Forbidden):  # its own secret it may not hand on
+    with pytest.raises(api.Forbidden):  # its own secret it may not hand on
         secret.let_read(she, secret.url(she, "hers"), [EMAIL])
     assert secret.delete(she, "hers") and secret.delete(others, "shared")
 
@@ -463,9 +463,9 @@ def test_a_project_without_the_role_for_secrets_goes_on_with_the_wide_one(
     berg, cloud, fresh, monkeypatch
 ):
     said = []
-    monkeypatch.setattr("berg.google.http.notify", said.append)
+    monkeypatch.setattr("berg.google.api.notify", said.append)
     make_account(cloud)
-    cloud.session.delete(f"{cloud.url}{ROLES}/{rights.SECRET.role}")
+    cloud.session.delete(f"{cloud.url}{ROLES}/{iam.SECRET.role}")
     settings = cloud.settings(berg.bucket_name)
     berg.allowed.append(400)
     secret.store(settings, "older", {"A": "hush"}, 60, [EMAIL])
@@ -499,9 +499,7 @@ def test_accounts_of_ones_own_are_taken_as_they_are(berg, cloud, init):
     mine = cloud.call("POST", ACCOUNTS, {"accountId": f"m-{uuid.uuid4().hex[:12]}"})["email"]
     taken = init("-y", "--service-account", mine)
     assert taken.returncode == 0, taken.stderr
-    assert (
-        f"It needs {grants.NEEDS}." in taken.stderr and f"{mine} is used as it is" in taken.stderr
-    )
+    assert f"It needs {iam.NEEDS}." in taken.stderr and f"{mine} is used as it is" in taken.stderr
     assert saved(berg)["service_account"] == mine
     assert cloud.session.get(f"{cloud.url}{ACCOUNTS}/{EMAIL}").status_code == 404
     unknown = init("-y", "--service-account", f"nobody@{PROJECT}.iam.gserviceaccount.com")
@@ -555,7 +553,7 @@ def test_the_key_of_a_cluster_stands_in_no_metadata_where_the_account_is_ones_ow
 def test_machines_of_an_account_of_ones_own_know_each_other_by_secret_manager(berg, cloud):
     own = f"berg-worker-ana@{PROJECT}.iam.gserviceaccount.com"
     settings = replace(cloud.settings(berg.bucket_name), service_account=own)
-    for grant in grants.missing(settings)[0]:
+    for grant in iam.missing(settings)[0]:
         grant.make()
     settle(cloud)
     berg.write_config(**{**saved(berg), "service_account": own})

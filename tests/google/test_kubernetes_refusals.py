@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from berg.google import http
-from berg.google import kubernetes as k8s
+from berg.gke import client as k8s
+from berg.google import api
 
 SERVER = k8s.Server("us-central1-a/train", "https://192.0.2.1")
 HER = 'User "her@example.com"'
@@ -62,7 +62,7 @@ def test_what_is_no_matter_of_rights_is_not_said_to_be_one():
 
 def test_what_kubernetes_warns_of_is_said_once(monkeypatch):
     heard: list[str] = []
-    monkeypatch.setattr(http, "notify", heard.append)
+    monkeypatch.setattr(api, "notify", heard.append)
     monkeypatch.setattr(k8s, "warned", set())
     header = '299 - "unknown field \\"a\\"", 299 - "would violate PodSecurity"'
     k8s.pass_on_warnings(header)

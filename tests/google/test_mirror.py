@@ -12,8 +12,8 @@ import time
 import pytest
 
 from berg.google.mirror import LARGE_FROM, Mirror
-from berg.google.paths import name_left
 from berg.google.sending import WRITER, Sender, Sending
+from berg.google.walk import name_left
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_memory_does_not_grow_with_the_tree(tmp_path):
 import resource, sys
 from pathlib import Path
 from types import SimpleNamespace
-from berg.google.checksum import crc32c_of
+from berg.google.media import crc32c_of
 from berg.google.mirror import Mirror
 
 class Bucket:

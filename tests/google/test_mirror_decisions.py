@@ -15,11 +15,10 @@ from types import SimpleNamespace
 import pytest
 
 from berg import BergError
-from berg.google import fetch, http
+from berg.google import api, fetch
 from berg.google import mirror as module
-from berg.google.manifest import Entry, block_before, marks
 from berg.google.mirror import Mirror
-from berg.google.sending import WRITER, Refused, Sending, Taken
+from berg.google.sending import WRITER, Entry, Refused, Sending, Taken, block_before, marks
 from berg.google.storage import Unreadable
 from tests.memory_bucket import Uploads
 
@@ -313,7 +312,7 @@ def test_a_file_that_no_pass_will_send_is_refused(mirror, error, why):
 
 
 def test_a_failure_is_one_until_its_timeout(mirror, clock):
-    refusal, mirror.finishing = http.Forbidden("no"), True
+    refusal, mirror.finishing = api.Forbidden("no"), True
     for seconds in (0, 900):
         clock.now += seconds
         mirror.note_error("file", refusal)

@@ -7,7 +7,7 @@ import pytest
 
 from berg import BergError
 from berg.config import Config
-from berg.google import owner
+from berg.google import media
 
 ANOTHER = "another one, number"
 
@@ -58,32 +58,32 @@ def test_who_may_not_see_whose_it_is_any_more_does_not_use_it(berg, cloud):
 def test_what_is_kept_may_be_damaged(monkeypatch, tmp_path, text):
     monkeypatch.setenv("BERG_HOME", str(tmp_path))
     (tmp_path / "buckets.json").write_text(text)
-    monkeypatch.setattr(owner.api, "call", lambda *_, **__: {"projectNumber": "7"})
+    monkeypatch.setattr(media.api, "call", lambda *_, **__: {"projectNumber": "7"})
     config = Config(bucket="a")
-    owner.check(config)
-    assert owner.known()["a"] == "7"
-    owner.check(config)
-    monkeypatch.setattr(owner.api, "call", lambda *_, **__: {"projectNumber": "8"})
+    media.check_owner(config)
+    assert media.known()["a"] == "7"
+    media.check_owner(config)
+    monkeypatch.setattr(media.api, "call", lambda *_, **__: {"projectNumber": "8"})
     with pytest.raises(BergError, match="number 7, and now to another one, number 8"):
-        owner.check(config)
-    owner.remember("a", "")
-    owner.remember("nothing", "")
-    owner.check(config)
-    assert owner.known()["a"] == "8"
+        media.check_owner(config)
+    media.remember("a", "")
+    media.remember("nothing", "")
+    media.check_owner(config)
+    assert media.known()["a"] == "8"
 
 
 def test_who_reads_while_another_command_writes_finds_what_was_known(monkeypatch, tmp_path):
     monkeypatch.setenv("BERG_HOME", str(tmp_path))
-    owner.remember("a", "7")
+    media.remember("a", "7")
 
     def write() -> None:
         for number in range(200):
-            owner.remember("b", str(number))
+            media.remember("b", str(number))
 
     writer = threading.Thread(target=write)
     writer.start()
     found = set()
     while writer.is_alive():
-        found.add(owner.known().get("a"))
+        found.add(media.known().get("a"))
     writer.join()
-    assert found == {"7"} and owner.known() == {"a": "7", "b": "199"}
+    assert found == {"7"} and media.known() == {"a": "7", "b": "199"}

@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from berg.commands import costs
-from berg.google import accelerators, container, prices, tpus
-from berg.laptop.clusters import Status
+from berg.commands import tables
+from berg.gke import container
+from berg.gke.clusters import Status
+from berg.google import prices, shapes, tpus
 
 SKUS = "/cloudbilling/v1/services/6F81-5844-456A/skus"
 
@@ -53,25 +54,25 @@ def test_the_list_is_read_as_documented(cloud, query, status):
 def test_a_machine_costs_what_google_s_published_bill_says(look):
     listed, why = look()
     assert why == ""
-    a100 = accelerators.choose(1, "a100", None, None)
+    a100 = shapes.choose(1, "a100", None, None)
     bills = {prices.STANDARD: 3.674, prices.SPOT: 1.928, prices.FLEX: 2.020}
     for model, bill in bills.items():
         assert listed.per_hour(a100, model) == pytest.approx(bill, abs=0.001)
         with_disk = listed.per_hour(a100, model, disk_gb=730)
         assert with_disk - listed.per_hour(a100, model) == pytest.approx(0.1)  # $ 0.10 a month
-    p100 = accelerators.choose(4, "p100", 32, None)
+    p100 = shapes.choose(4, "p100", 32, None)
     parts = 4 * 1.46 + 32 * 0.031611 + 120 * 0.004237
     assert listed.per_hour(p100, prices.STANDARD) == pytest.approx(parts)
-    b200 = accelerators.choose(8, "b200", None, None)
+    b200 = shapes.choose(8, "b200", None, None)
     bills = {prices.STANDARD: 16.11, prices.SPOT: 4.95, prices.FLEX: 8.06}
     for model, bill in bills.items():
         assert listed.per_hour(b200, model) == pytest.approx(8 * bill)
-    h100 = accelerators.choose(8, "h100", None, None)
+    h100 = shapes.choose(8, "h100", None, None)
     assert listed.per_hour(h100, prices.STANDARD) == pytest.approx(88.49, abs=0.01)
     flex = 33.606088 + 2.274272 + 1.782144 + 0.65753425  # the bill of somebody's training
     assert listed.per_hour(h100, prices.FLEX) == pytest.approx(flex, abs=0.0001)
     assert listed.per_hour(h100, prices.SPOT) is None
-    g4 = accelerators.choose(1, "rtx-pro-6000", None, None)
+    g4 = shapes.choose(1, "rtx-pro-6000", None, None)
     assert listed.per_hour(g4, prices.STANDARD) == pytest.approx(4.50, abs=0.001)
     v5p = tpus.parse("v5p-2x2x1").shape
     assert listed.per_hour(v5p, prices.STANDARD) == pytest.approx(4 * 4.20)
@@ -84,7 +85,7 @@ def test_a_machine_costs_what_google_s_published_bill_says(look):
 
 def test_local_disks_that_come_with_gpus_are_paid_for(look):
     listed = look()[0]
-    ultra = accelerators.choose(2, "a100-80gb", None, None)
+    ultra = shapes.choose(2, "a100-80gb", None, None)
     without = 2 * 3.93 + 24 * 0.03161 + 340 * 0.00424
     assert listed.per_hour(ultra, prices.STANDARD) == pytest.approx(without + 750 * 0.08 / 730)
 
@@ -101,9 +102,9 @@ def test_local_disks_that_come_with_gpus_are_paid_for(look):
     ],
 )
 def test_half_a_sum_is_no_price(look, options):
-    shape = accelerators.choose(*options)
+    shape = shapes.choose(*options)
     assert look()[0].per_hour(shape, prices.STANDARD) is None
-    v100 = accelerators.choose(1, "v100", None, None)
+    v100 = shapes.choose(1, "v100", None, None)
     assert look()[0].per_hour(v100, prices.STANDARD) and not look()[0].per_hour(v100, prices.SPOT)
     assert look()[0].per_hour(v100, prices.FLEX) is None
 
@@ -194,7 +195,7 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     shown = berg("run", "--dry-run", "--max-hours", "10", "-t", "a100", *sweep).stderr
     assert f"{each[0]} an hour on demand" in shown
     assert f"; at most ${30 * (3.67388 + disks / 2):,.0f} in 30 machine-hours" in shown
-    unknown = berg("run", "--dry-run", "-t", "p4", "--image", accelerators.OLD_IMAGE, "true").stderr
+    unknown = berg("run", "--dry-run", "-t", "p4", "--image", shapes.OLD_IMAGE, "true").stderr
     assert "Price     unknown in us-central1\n" in unknown
     chips = berg("gpus", "--tpu", BERG_REGION="us-east5").stderr
     assert "$/h a chip, on demand and Spot: v6e 2.70, 1.40; v5p ?, ?; tpu7x ?, ?." in chips
@@ -216,13 +217,13 @@ def test_a_cluster_costs_what_its_nodes_cost_that_are_up(cloud, look):
     ]
     nodes = [{"pool": name} for name in (container.SYSTEM, "jobs", "jobs", "more")]
     found = Status("train", "us-central1-a", "RUNNING", "", pools, nodes[:1])
-    assert costs.cluster(cloud.settings(), found) == "about $0.13 an hour"
+    assert tables.cluster_cost(cloud.settings(), found) == "about $0.13 an hour"
     found.nodes = nodes
-    assert "and more for 3 nodes up" in costs.cluster(cloud.settings(), found)
-    listed, a100 = look()[0], accelerators.choose(1, "a100", None, None)
+    assert "and more for 3 nodes up" in tables.cluster_cost(cloud.settings(), found)
+    listed, a100 = look()[0], shapes.choose(1, "a100", None, None)
     on_demand, spot = (listed.per_hour(a100, each) for each in (prices.STANDARD, prices.SPOT))
     more = f"{2 * on_demand + spot:.2f}"
-    said = costs.cluster(cloud.settings(), found)
+    said = tables.cluster_cost(cloud.settings(), found)
     assert said == f"about $0.13 an hour, and ${more} an hour for 3 nodes up"
 
 
@@ -244,6 +245,6 @@ def test_a_fee_that_nobody_tells_is_unknown(cloud, look):
 @pytest.mark.parametrize(("kind", "usd"), [("e2-medium", 0.0335), ("e2-small", 0.01675)])
 def test_machines_that_share_a_core_cost_a_part_of_it(look, kind, usd):
     listed, _ = look()
-    assert listed.per_hour(accelerators.Shape(kind, 0, ""), prices.STANDARD) == pytest.approx(
+    assert listed.per_hour(shapes.Shape(kind, 0, ""), prices.STANDARD) == pytest.approx(
         usd, abs=1e-4
     )

@@ -6,7 +6,8 @@ import urllib.error
 import pytest
 import requests
 
-from berg.google import api, http, kubernetes
+from berg.gke import client
+from berg.google import api
 from berg.machine import boot
 
 RETRIED = (408, 429, 500, 502, 503, 504)
@@ -28,8 +29,8 @@ def ask_compute_engine(cloud, bucket) -> None:
 
 
 def ask_as_a_cluster(cloud, bucket) -> None:
-    server = kubernetes.Server("here/cluster", cloud.url)
-    kubernetes.send(cloud.session, server, "GET", ZONES, timeout=20)
+    server = client.Server("here/cluster", cloud.url)
+    client.send(cloud.session, server, "GET", ZONES, timeout=20)
 
 
 def ask_as_a_machine(cloud, bucket) -> None:
@@ -86,14 +87,14 @@ def test_a_refusal_is_taken_at_its_word(cloud, bucket, quick, ask, method, statu
 
 def test_machines_have_the_same_list():
     statuses = range(100, 600)
-    assert {each for each in statuses if http.is_retried(each)} == set(boot.RETRIED)
+    assert {each for each in statuses if api.is_retried(each)} == set(boot.RETRIED)
 
 
 def test_a_certificate_that_is_not_trusted_is_said_at_once():
     untrusted = requests.exceptions.SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed")
     cut = requests.exceptions.SSLError("[SSL: UNEXPECTED_EOF_WHILE_READING]")
-    assert not http.is_transient(untrusted)
-    assert http.is_transient(cut)
+    assert not api.is_transient(untrusted)
+    assert api.is_transient(cut)
 
 
 @pytest.mark.slow

@@ -12,9 +12,18 @@ from types import SimpleNamespace
 import pytest
 
 from berg import BergError
-from berg.google.checksum import crc32c_of, file_crc32c
-from berg.google.manifest import Entry, block_before, marks
-from berg.google.sending import TAKEN, WRITER, GivenUp, Sender, Sending, Taken
+from berg.google.media import crc32c_of, file_crc32c
+from berg.google.sending import (
+    TAKEN,
+    WRITER,
+    Entry,
+    GivenUp,
+    Sender,
+    Sending,
+    Taken,
+    block_before,
+    marks,
+)
 from berg.google.storage import Changed
 from tests.memory_bucket import Uploads
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from berg.google import watch
+from berg.google import walk
 from berg.google.mirror import Mirror
 from berg.google.walk import Walk
 from tests.memory_bucket import Uploads
@@ -228,7 +228,7 @@ def test_more_changes_than_the_kernel_keeps(mirror):
 
 
 def test_more_changes_than_are_kept_in_memory(mirror, monkeypatch):
-    monkeypatch.setattr(watch, "MOST", 10)
+    monkeypatch.setattr(walk, "MOST", 10)
     for number in range(11):
         (mirror.folder / f"{number}").write_text("x")
     assert mirror.sync() == 11
@@ -241,11 +241,11 @@ def test_without_watches_each_pass_looks_at_everything(tmp_path, monkeypatch, ca
         ctypes.set_errno(errno.ENOSPC)
         return -1
 
-    real = watch.c_library()
+    real = walk.c_library()
     functions = {
         name: getattr(real, name) for name in ("inotify_init1", "inotify_add_watch") if name != call
     }
-    monkeypatch.setattr(watch, "c_library", lambda: SimpleNamespace(**{call: refuses}, **functions))
+    monkeypatch.setattr(walk, "c_library", lambda: SimpleNamespace(**{call: refuses}, **functions))
     mirror = Mirror(tmp_path, Uploads(), "berg_results/")
     for text in ("one", "two", "three"):
         (tmp_path / "file").write_text(text)
@@ -268,7 +268,7 @@ def test_a_map_of_memory_is_found_by_the_next_look_at_everything(mirror):
 
 @pytest.mark.parametrize(("took", "seconds"), [(0.001, 1), (0.1, 100), (3, 300)])
 def test_looks_at_everything_are_rare_and_never_end(took, seconds):
-    looked = watch.Watch(Path("/nowhere"))
+    looked = walk.Watch(Path("/nowhere"))
     looked.looked(took)
     assert looked.next_look == pytest.approx(time.monotonic() + seconds, abs=0.5)
 

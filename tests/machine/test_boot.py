@@ -18,7 +18,7 @@ import local_machines
 import pytest
 from conftest import WHEELHOUSE, wait_for
 
-from berg.code import packages
+from berg.code import dist
 from berg.laptop import jobs
 from berg.machine import boot
 from localcloud.machines import sandbox
@@ -290,14 +290,14 @@ def lacks_wheels() -> str:
 def test_where_the_archive_does_not_run_pip_makes_the_environment(berg, monkeypatch):
     """The library in it is for another processor than the machine's."""
     monkeypatch.setenv("BERG_HOME", str(berg.home))
-    _, content = packages.build()
+    _, content = dist.build()
     (berg.home / "packages").rename(berg.home / "shared")
     (berg.home / "packages").mkdir()
     there = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as ours, zipfile.ZipFile(there, "w") as other:
         for each in ours.namelist():
             if not each.endswith(".so"):
-                other.writestr(each, b"" if each.startswith(packages.LIBRARY) else ours.read(each))
+                other.writestr(each, b"" if each.startswith(dist.LIBRARY) else ours.read(each))
     for made in (berg.home / "shared").glob("*.zip"):
         (berg.home / "packages" / made.name).write_bytes(there.getvalue())
     run(berg, "other", "ls /root/berg", *DEBIAN)

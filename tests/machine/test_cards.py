@@ -9,10 +9,10 @@ import pytest
 
 from berg import BergError
 from berg.job import Group, Job, machine_names
-from berg.machine import boot, cards, cluster
-from berg.machine.cluster import Member, Node
+from berg.machine import boot, peers
 from berg.machine.host import Host
-from berg.machine.stopping import Stopped
+from berg.machine.outcome import Stopped
+from berg.machine.peers import Member, Node
 
 KEY = "00" * 32
 PLACE = ".berg/machines/duo/duo-1.json"
@@ -23,25 +23,25 @@ NODE = Node(
 
 
 def test_a_signed_card_is_read():
-    assert cards.read(KEY, PLACE, cards.write(KEY, PLACE, NODE).encode(), Node) == NODE
+    assert peers.read(KEY, PLACE, peers.write(KEY, PLACE, NODE).encode(), Node) == NODE
 
 
 @pytest.mark.parametrize(
     "data",
     [
         json.dumps(asdict(NODE)),  # unsigned
-        cards.write("11" * 32, PLACE, NODE),  # by another job
-        cards.write("", PLACE, NODE),
-        cards.write(KEY, PLACE.replace("-1", "-0"), NODE),  # another machine's card
-        cards.write(KEY, PLACE, NODE).replace("10.0.0.2", "10.0.0.3"),
-        cards.write(KEY, PLACE, NODE).replace("AAAA", "AAAB"),
+        peers.write("11" * 32, PLACE, NODE),  # by another job
+        peers.write("", PLACE, NODE),
+        peers.write(KEY, PLACE.replace("-1", "-0"), NODE),  # another machine's card
+        peers.write(KEY, PLACE, NODE).replace("10.0.0.2", "10.0.0.3"),
+        peers.write(KEY, PLACE, NODE).replace("AAAA", "AAAB"),
         "[]",
         "{" * 100_000,
     ],
 )
 def test_others_are_refused(data):
     with pytest.raises(ValueError):
-        cards.read(KEY, PLACE, data.encode(), Node)
+        peers.read(KEY, PLACE, data.encode(), Node)
 
 
 @pytest.mark.parametrize(
@@ -58,15 +58,15 @@ def test_others_are_refused(data):
 )
 def test_a_signature_does_not_make_odd_values_good(change):
     """The job's own root can sign; it gains nothing on the other machines but what it had."""
-    data = json.dumps(cards.signed(KEY, PLACE, {**asdict(NODE), **change}))
+    data = json.dumps(peers.signed(KEY, PLACE, {**asdict(NODE), **change}))
     with pytest.raises(ValueError):
-        cards.read(KEY, PLACE, data.encode(), Node)
+        peers.read(KEY, PLACE, data.encode(), Node)
 
 
 def test_without_a_key_nothing_is_believed():
-    assert not cards.is_signed("", PLACE, cards.signed("", PLACE, {"phase": "UP"}))
-    assert not cards.is_signed(KEY, PLACE, None)
-    assert not cards.is_signed(KEY, PLACE, {"signature": "é"})
+    assert not peers.is_signed("", PLACE, peers.signed("", PLACE, {"phase": "UP"}))
+    assert not peers.is_signed(KEY, PLACE, None)
+    assert not peers.is_signed(KEY, PLACE, {"signature": "é"})
 
 
 class Bucket:
@@ -90,7 +90,7 @@ class Bucket:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     """This bucket takes any number of writes a second."""
-    monkeypatch.setattr(cluster, "BETWEEN_WRITES", 0)
+    monkeypatch.setattr(peers, "BETWEEN_WRITES", 0)
 
 
 def member(bucket: Bucket, name: str, said: list[str]) -> Member:
@@ -104,9 +104,9 @@ def test_an_object_is_written_once_a_second_and_what_comes_meanwhile_goes_with_t
     monkeypatch,
 ):
     """Cloud Storage refuses a second write, and who retries it waits for longer."""
-    monkeypatch.setattr(cluster, "BETWEEN_WRITES", 1.05)
+    monkeypatch.setattr(peers, "BETWEEN_WRITES", 1.05)
     clock, writes = [100.0], []
-    monkeypatch.setattr(cluster.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(peers.time, "monotonic", lambda: clock[0])
     bucket = Bucket()
     first = member(bucket, "duo-0", [])
     write = bucket.write
@@ -115,38 +115,38 @@ def test_an_object_is_written_once_a_second_and_what_comes_meanwhile_goes_with_t
     def sleep(seconds: float) -> None:
         clock[0] += seconds
 
-    monkeypatch.setattr(cluster.time, "sleep", sleep)
-    cluster.announce(first)
-    cluster.announce(first, phase="READY")
+    monkeypatch.setattr(peers.time, "sleep", sleep)
+    peers.announce(first)
+    peers.announce(first, phase="READY")
     clock[0] += 5
-    cluster.announce(first, phase="ENDED")
+    peers.announce(first, phase="ENDED")
     assert writes == pytest.approx([100, 101.05, 106.05])
-    cluster.announce_soon(first)
+    peers.announce_soon(first)
     assert writes[3:] == pytest.approx([107.1])
 
     def meanwhile(seconds: float) -> None:
         sleep(seconds)
-        monkeypatch.setattr(cluster.time, "sleep", sleep)
-        cluster.announce(first)
+        monkeypatch.setattr(peers.time, "sleep", sleep)
+        peers.announce(first)
 
-    monkeypatch.setattr(cluster.time, "sleep", meanwhile)
-    cluster.announce_soon(first)
+    monkeypatch.setattr(peers.time, "sleep", meanwhile)
+    peers.announce_soon(first)
     assert len(writes) == 5, "what was written meanwhile had all of it"
 
 
 def test_a_stranger_s_card_is_ignored_and_said_once():
     bucket, said = Bucket(), []
     first, second = member(bucket, "duo-0", said), member(bucket, "duo-1", said)
-    cluster.announce(first)
+    peers.announce(first)
     bucket.write(PLACE, json.dumps(asdict(NODE)), {"phase": "FAILED", "reason": "none"})
     nodes: dict[str, Node] = {}
     for _ in range(3):
-        cluster.add_nodes(first, ["duo-0", "duo-1"], nodes)
-    assert list(nodes) == ["duo-0"] and cluster.phases(first).keys() == {"duo-0"}
+        peers.add_nodes(first, ["duo-0", "duo-1"], nodes)
+    assert list(nodes) == ["duo-0"] and peers.phases(first).keys() == {"duo-0"}
     why = "it is not signed by a machine of this job"
     assert said == [f"Ignored gs://bucket/{PLACE}: {why}"]
-    cluster.announce(second)  # the machine itself
-    cluster.add_nodes(first, ["duo-0", "duo-1"], nodes)
+    peers.announce(second)  # the machine itself
+    peers.add_nodes(first, ["duo-0", "duo-1"], nodes)
     assert list(nodes) == ["duo-0", "duo-1"]
 
 
@@ -155,10 +155,10 @@ def test_a_signed_phase_does_not_vouch_for_another_card():
     for card in ({}, {"card": json.dumps(asdict(NODE))}, {"card": "no card"}):
         bucket, said = Bucket(), []
         first = member(bucket, "duo-0", said)
-        good = cards.write(KEY, PLACE, NODE)
-        bucket.write(PLACE, good, cards.signed(KEY, PLACE, {**UP, **card}))
+        good = peers.write(KEY, PLACE, NODE)
+        bucket.write(PLACE, good, peers.signed(KEY, PLACE, {**UP, **card}))
         nodes: dict[str, Node] = {}
-        cluster.add_nodes(first, ["duo-1"], nodes)
+        peers.add_nodes(first, ["duo-1"], nodes)
         assert not nodes and said
 
 
@@ -168,21 +168,21 @@ def test_what_a_machine_wrote_earlier_is_not_believed_when_somebody_writes_it_ag
     said, bucket = [], first.bucket
     first.machine.say = said.append
     second = member(bucket, "duo-1", [])
-    cluster.announce(second, phase="FAILED", reason="of the first attempt")
+    peers.announce(second, phase="FAILED", reason="of the first attempt")
     failed = bucket.blobs[PLACE]
     for each in (first, second):
-        cluster.begin_attempt(each, 2)
+        peers.begin_attempt(each, 2)
     last, nodes = bucket.blobs[PLACE], {}
-    cluster.add_nodes(first, ["duo-0", "duo-1"], nodes)
+    peers.add_nodes(first, ["duo-0", "duo-1"], nodes)
     bucket.blobs[PLACE] = SimpleNamespace(**{**vars(failed), "generation": 7})
-    cluster.add_nodes(first, ["duo-0", "duo-1"], nodes)
-    assert sorted(nodes) == ["duo-0", "duo-1"] and cluster.phases(first).keys() == {"duo-0"}
+    peers.add_nodes(first, ["duo-0", "duo-1"], nodes)
+    assert sorted(nodes) == ["duo-0", "duo-1"] and peers.phases(first).keys() == {"duo-0"}
     why = "somebody wrote again what its machine had written before"
     assert said == [f"Ignored gs://bucket/{PLACE}: {why}"]
     for generation in range(first.job.longest_silence):
         clock.now += 2
         bucket.blobs[PLACE] = SimpleNamespace(**{**vars(last), "generation": generation})
-        cluster.phases(first)
+        peers.phases(first)
     assert first.silent == ["duo-1"]
 
 
@@ -193,11 +193,11 @@ def test_each_machine_asks_as_often_however_many_meet(machines, monkeypatch):
     members = [member(bucket, name, []) for name in machine_names("duo", machines)]
     for rank, each in enumerate(members):
         each.node.rank, each.job.num_machines = rank, machines
-        cluster.announce(each)
+        peers.announce(each)
     monkeypatch.setattr(bucket, "read", lambda name: pytest.fail(f"{name} was read"))
     monkeypatch.setattr(bucket, "list", lambda *words: asked.append(1) or [*bucket.blobs.values()])
     for each in members:
-        met = cluster.gather(each, 60, lambda missing: None)
+        met = peers.gather(each, 60, lambda missing: None)
         assert [node.rank for node in met] == [*range(machines)]
     assert len(asked) == machines
 
@@ -213,42 +213,42 @@ def test_boot_refuses_what_the_metadata_do_not_vouch_for(tmp_path, monkeypatch):
 def test_who_is_in_another_attempt_is_waited_for():
     bucket, said = Bucket(), []
     first, second = member(bucket, "duo-0", said), member(bucket, "duo-1", said)
-    cluster.announce(second, phase="ENDED", exit_code="5", ended_at="1")
-    cluster.begin_attempt(first, 2)
+    peers.announce(second, phase="ENDED", exit_code="5", ended_at="1")
+    peers.begin_attempt(first, 2)
     nodes: dict[str, Node] = {}
-    cluster.add_nodes(first, ["duo-0", "duo-1"], nodes)
+    peers.add_nodes(first, ["duo-0", "duo-1"], nodes)
     assert list(nodes) == ["duo-0"], "its card is of the last attempt"
-    cluster.add_nodes(second, ["duo-0", "duo-1"], nodes := {})
-    cluster.add_nodes(second, ["duo-0", "duo-1"], nodes)
+    peers.add_nodes(second, ["duo-0", "duo-1"], nodes := {})
+    peers.add_nodes(second, ["duo-0", "duo-1"], nodes)
     assert sorted(nodes) == ["duo-0", "duo-1"] and second.attempt == 2, "it takes part in the new"
 
 
 def test_who_was_turned_off_and_on_takes_part_in_the_next_attempt():
     """Whether the one that leads has counted it before, or after."""
     bucket, said = Bucket(), []
-    cluster.announce(member(bucket, "duo-1", said), phase="READY")
+    peers.announce(member(bucket, "duo-1", said), phase="READY")
     again, late = member(bucket, "duo-1", said), member(bucket, "duo-1", said)
     late.attempt = 2
     for each in (again, late):
-        cluster.note_earlier(each)
+        peers.note_earlier(each)
         assert each.attempt == 2
     new = member(bucket, "duo-0", said)
-    cluster.note_earlier(new)
+    peers.note_earlier(new)
     assert new.attempt == 1
 
 
 def test_a_failure_counts_in_its_attempt_alone(monkeypatch):
     bucket, said = Bucket(), []
     first, second = member(bucket, "duo-0", said), member(bucket, "duo-1", said)
-    monkeypatch.setattr(cluster, "FAILURE_GRACE", 0)
-    cluster.announce(second, phase="ENDED", exit_code="5", ended_at="1")
-    failure = cluster.lasting_failure(first, cluster.phases(first))
+    monkeypatch.setattr(peers, "FAILURE_GRACE", 0)
+    peers.announce(second, phase="ENDED", exit_code="5", ended_at="1")
+    failure = peers.lasting_failure(first, peers.phases(first))
     assert failure and failure.exit_code == 5 and failure.reason.endswith("on duo-1")
-    cluster.begin_attempt(first, 2)
-    assert cluster.lasting_failure(first, cluster.phases(first)) is None
-    cluster.begin_attempt(second, 2)
-    cluster.announce(second, phase="ENDED", exit_code="0", ended_at="2")
-    assert cluster.lasting_failure(first, cluster.phases(first)) is None
+    peers.begin_attempt(first, 2)
+    assert peers.lasting_failure(first, peers.phases(first)) is None
+    peers.begin_attempt(second, 2)
+    peers.announce(second, phase="ENDED", exit_code="0", ended_at="2")
+    assert peers.lasting_failure(first, peers.phases(first)) is None
 
 
 def test_each_attempt_has_a_port_of_its_own():
@@ -257,7 +257,7 @@ def test_each_attempt_has_a_port_of_its_own():
     ports = set()
     for attempt in range(1, 6):
         this.attempt = attempt
-        ports.add(cluster.environment(this)["MASTER_PORT"])
+        ports.add(peers.environment(this)["MASTER_PORT"])
     assert len(ports) == 5
 
 
@@ -267,27 +267,27 @@ def test_the_loss_of_a_machine_that_google_makes_anew(monkeypatch):
     for each in (first, second):
         each.job.group = Group(region="us-central1")
         each.node.instance_id = each.node.name
-        cluster.announce(each)
+        peers.announce(each)
     alive = ["duo-0", "duo-1"]
-    monkeypatch.setattr(cluster, "living", lambda member: alive)
+    monkeypatch.setattr(peers, "living", lambda member: alive)
     first.nodes = [first.node, second.node]
-    assert cluster.loss(first) == ""
-    cluster.announce(second, phase="GONE", reason="Google preempted the machine")
-    assert cluster.loss(first) == "duo-1: Google preempted the machine"
-    cluster.begin_attempt(first, 2)
+    assert peers.loss(first) == ""
+    peers.announce(second, phase="GONE", reason="Google preempted the machine")
+    assert peers.loss(first) == "duo-1: Google preempted the machine"
+    peers.begin_attempt(first, 2)
     alive.remove("duo-1")
-    assert cluster.loss(first) == "", "what it was in the last attempt does not count"
+    assert peers.loss(first) == "", "what it was in the last attempt does not count"
     anew = member(bucket, "duo-1", said)
     anew.node.instance_id, anew.attempt = "another", 0
-    cluster.announce(anew)
-    cluster.add_nodes(anew, ["duo-0", "duo-1"], {})
+    peers.announce(anew)
+    peers.add_nodes(anew, ["duo-0", "duo-1"], {})
     assert anew.attempt == 2
-    assert cluster.loss(first) == "machine duo-1 is gone"
+    assert peers.loss(first) == "machine duo-1 is gone"
     alive.append("duo-1")
     first.nodes = [first.node, second.node]
-    assert cluster.loss(first) == "machine duo-1 was made anew"
+    assert peers.loss(first) == "machine duo-1 was made anew"
     first.nodes = [first.node, anew.node]
-    assert cluster.loss(first) == ""
+    assert peers.loss(first) == ""
 
 
 def test_a_first_machine_that_is_silent_is_deleted_once(monkeypatch):
@@ -296,18 +296,18 @@ def test_a_first_machine_that_is_silent_is_deleted_once(monkeypatch):
     second, deleted = member(first.bucket, "duo-1", []), []
     second.job.group, second.job.mending_seconds = first.job.group, 600
     second.host = SimpleNamespace(delete_peer=deleted.append)
-    monkeypatch.setattr(cluster, "living", lambda member: ["duo-0", "duo-1"])
+    monkeypatch.setattr(peers, "living", lambda member: ["duo-0", "duo-1"])
 
     def endings(until: float) -> list:
         found = []
         while clock.now < until:
             clock.now += 5
-            found.append(cluster.ending_of_part(second, lambda: False))
+            found.append(peers.ending_of_part(second, lambda: False))
         return [each for each in found if each]
 
     assert not endings(1000 + second.job.silence_seconds - 5) and not deleted
     assert not endings(1700) and deleted == ["duo-0"]
-    cluster.announce(first)  # it came, and hangs again
+    peers.announce(first)  # it came, and hangs again
     assert not endings(2100) and deleted == ["duo-0", "duo-0"]
     (ending, *_) = endings(3000)
     assert ending.reason.startswith("duo-0 did not come within 10 minutes (--replacement-timeout)")
@@ -318,11 +318,11 @@ def test_a_machine_made_anew_takes_no_part_in_what_runs():
     bucket, said = Bucket(), []
     first, anew = member(bucket, "duo-0", said), member(bucket, "duo-1", said)
     anew.attempt = 0
-    cluster.announce(first, phase="READY")
-    cluster.add_nodes(anew, ["duo-0", "duo-1"], {})
+    peers.announce(first, phase="READY")
+    peers.add_nodes(anew, ["duo-0", "duo-1"], {})
     assert anew.attempt == 0
-    cluster.begin_attempt(first, 2)
-    cluster.add_nodes(anew, ["duo-0", "duo-1"], {})
+    peers.begin_attempt(first, 2)
+    peers.add_nodes(anew, ["duo-0", "duo-1"], {})
     assert anew.attempt == 2
 
 
@@ -334,7 +334,7 @@ class Clock:
         fake = SimpleNamespace(
             monotonic=lambda: self.now, time=lambda: self.now, sleep=lambda seconds: None
         )
-        monkeypatch.setattr(cluster, "time", fake)
+        monkeypatch.setattr(peers, "time", fake)
 
     def pause(self, seconds: float) -> None:
         self.now += max(seconds, 0.1)
@@ -350,8 +350,8 @@ def waiting_for_one(monkeypatch) -> tuple[Clock, Member]:
     first.job.mending_seconds = 600
     first.host = SimpleNamespace(is_pod=False)
     first.pause = clock.pause
-    cluster.announce(first)
-    monkeypatch.setattr(cluster, "living", lambda member: ["duo-0"])
+    peers.announce(first)
+    monkeypatch.setattr(peers, "living", lambda member: ["duo-0"])
     return clock, first
 
 
@@ -363,12 +363,12 @@ def test_the_machine_that_leads_says_first_who_did_not_come(monkeypatch):
         each.job.num_machines = 3
     second.job.group, second.job.mending_seconds = first.job.group, 600
     second.host, second.pause = first.host, clock.pause
-    cluster.announce(second)
+    peers.announce(second)
     ended_at = {}
     for each in (second, first):
         clock.now = 1000.0
         with pytest.raises(BergError) as refused:
-            cluster.gather(each, 600, lambda missing: None)
+            peers.gather(each, 600, lambda missing: None)
         assert refused.value.message.startswith("duo-2 did not come within 10 minutes")
         ended_at[each.node.name] = clock.now
     assert ended_at["duo-0"] + 20 < ended_at["duo-1"] < ended_at["duo-0"] + 60
@@ -378,7 +378,7 @@ def test_a_machine_waits_for_so_long_and_no_longer(monkeypatch):
     missing: list[int] = []
     clock, first = waiting_for_one(monkeypatch)
     with pytest.raises(BergError) as refused:
-        cluster.gather(first, cluster.coming_seconds(first), missing.append)
+        peers.gather(first, peers.coming_seconds(first), missing.append)
     why = (
         "duo-1 did not come within 10 minutes (--replacement-timeout). Go on: berg run --resume duo"
     )
@@ -409,7 +409,7 @@ def test_machines_that_were_made_together_wait_as_long_as_they_took(
     if "waits" in there:
         first.bucket.write(PLACE.replace(".json", boot.INSTALLS), "")
     with pytest.raises(BergError) as refused:
-        cluster.gather(first, cluster.coming_seconds(first, came), lambda missing: None)
+        peers.gather(first, peers.coming_seconds(first, came), lambda missing: None)
     assert refused.value.message == says and first.leads
     assert 1000 + seconds < clock.now < 1005 + seconds
 
@@ -419,7 +419,7 @@ def test_kill_ends_the_waiting_for_a_machine(monkeypatch):
     clock, first = waiting_for_one(monkeypatch)
     clock.killed_at = 1300
     with pytest.raises(Stopped):
-        cluster.gather(first, 600, missing.append)
+        peers.gather(first, 600, missing.append)
     assert clock.now < 1301
 
 
@@ -429,17 +429,17 @@ def test_a_machine_that_comes_back_late_is_waited_for(monkeypatch):
     clock, first = waiting_for_one(monkeypatch)
     second = member(first.bucket, "duo-1", [])
     second.attempt = 0
-    cluster.announce(second)
-    monkeypatch.setattr(cluster, "living", lambda member: ["duo-0", "duo-1"])
+    peers.announce(second)
+    monkeypatch.setattr(peers, "living", lambda member: ["duo-0", "duo-1"])
 
     def come(seconds: float) -> None:
         clock.pause(seconds)
         if clock.now > 2000 and second.attempt == 0:
-            cluster.begin_attempt(second, first.attempt)
+            peers.begin_attempt(second, first.attempt)
         elif second.attempt == 0:
-            cluster.announce(second)  # its heartbeat
+            peers.announce(second)  # its heartbeat
 
     first.pause = come
-    assert [node.name for node in cluster.gather(first, 600, missing.append)] == ["duo-0", "duo-1"]
+    assert [node.name for node in peers.gather(first, 600, missing.append)] == ["duo-0", "duo-1"]
     assert 2000 < clock.now < 2005
     assert missing[-2:] == [1, 0]

@@ -13,11 +13,11 @@ import pytest
 from conftest import commit, wait_for
 
 from berg import BergError
-from berg.google import artifacts
+from berg.google import builds
 from berg.job import Job
 from berg.laptop import launch
 from berg.machine import container
-from berg.machine.surroundings import PROGRAM
+from berg.machine.environment import PROGRAM
 from berg.plan import spec_of
 from berg.spec import JobSpec
 
@@ -196,7 +196,7 @@ def push(cloud, image: str, text: str) -> str:
 def test_a_tag_that_moves_changes_neither_a_job_that_waits_nor_its_rerun(berg, cloud):
     """The laptop asks the registry once; the machine pulls what was there then."""
     install_shim(berg)
-    artifacts.ensure(cloud.settings(berg.bucket_name))
+    builds.ensure(cloud.settings(berg.bucket_name))
     berg.allowed.append(400)
     name = "berg-local/berg/trainer:1"
     image = f"{cloud.url.removeprefix('http://')}/{name}"

@@ -7,10 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from berg.job import State
-from berg.machine.attempt import Attempt
-from berg.machine.outcome import SHUT_DOWN
-from berg.machine.state_writer import Ended, NoJob
-from berg.machine.stopping import Stopping
+from berg.machine.attempt import Attempt, Ended, NoJob
+from berg.machine.outcome import SHUT_DOWN, Stopping
 
 ELSEWHERE = State("RUNNING", machine="duo-0", zone="us-east1-b")
 HERE = State("STARTING", machine="duo-0", zone="us-central1-a")

@@ -19,7 +19,7 @@ def test_horovod_is_built_when_all_else_is_there(monkeypatch, tmp_path, horovod)
     monkeypatch.setattr(golden, "Bucket", lambda settings: None)
     monkeypatch.setattr(golden, "run", lambda step, variables: steps.append(step.words))
 
-    monkeypatch.setattr(golden.checkout, "fetch", lambda bucket, snapshot, folder: None)
+    monkeypatch.setattr(golden.inputs, "fetch_code", lambda bucket, snapshot, folder: None)
     recipe = {"packages": ["cmake"], "repo": "proj", "snapshot": "s", "install_script": "setup.sh"}
     what = asdict(Installation("requirements.txt", steps=[["pip", "install", "-r", "r.txt"]]))
     golden.install(None, {**recipe, "installation": what, "horovod": horovod})

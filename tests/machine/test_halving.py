@@ -8,7 +8,7 @@ import pytest
 
 from berg import job, states
 from berg.google import events
-from berg.machine import halving
+from berg.machine import watchdogs
 from berg.machine.outcome import Ending
 
 
@@ -27,15 +27,15 @@ TEXT = lines({"step": 1, "loss": 5}, {"step": 4, "acc": 0.5}, {"step": 6, "loss"
         (TEXT, 3, "max:acc", -0.5),
         (TEXT, 7, "loss", None),
         (lines({"epoch": 3, "loss": 1}), 3, "loss", 1),
-        ('{"step": 3, "loss": NaN}\n', 3, "loss", halving.WORST),
-        ('{"step": 3, "loss": "x"}\n', 3, "loss", halving.WORST),
+        ('{"step": 3, "loss": NaN}\n', 3, "loss", watchdogs.WORST),
+        ('{"step": 3, "loss": "x"}\n', 3, "loss", watchdogs.WORST),
         ('{"step": 3, "lo', 3, "loss", None),
         ("[1]\n" + lines({"step": 3, "loss": 1}), 3, "loss", 1),
         (lines({"loss": 1}), 1, "loss", None),  # of no step
     ],
 )
 def test_the_value_at_a_rung(text, step, metric, value):
-    assert halving.value_at(text, step, metric) == value
+    assert watchdogs.value_at(text, step, metric) == value
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_value_at_a_rung(text, step, metric, value):
     [(1, [3, 9], 1), (2, [3, 9], 1), (9, [3, 9], 3), (20, [1, 4], 5), (6, [5], 2)],
 )
 def test_how_many_go_on(count, rungs, kept):
-    assert halving.kept(count, rungs) == kept
+    assert watchdogs.kept(count, rungs) == kept
 
 
 class Sweep:
@@ -54,10 +54,10 @@ class Sweep:
         listed = lambda bucket, prefix: [
             states.Stored(name, state, 1) for name, state in self.states.items()
         ]
-        monkeypatch.setattr(halving.states, "listed", listed)
+        monkeypatch.setattr(watchdogs.states, "listed", listed)
 
     def look(
-        self, name: str, text: str, metric: str = "loss", points: halving.Points = ()
+        self, name: str, text: str, metric: str = "loss", points: watchdogs.Points = ()
     ) -> Ending | None:
         found = self.states.setdefault(name, job.State(state="RUNNING", job=job.Summary(sweep="s")))
         stopping = SimpleNamespace(ending=None)
@@ -73,7 +73,7 @@ class Sweep:
             say=lambda text: None,
             stop=lambda ending: setattr(stopping, "ending", ending),
         )
-        halving.look(attempt, text, points)
+        watchdogs.look(attempt, text, points)
         return stopping.ending
 
 
@@ -115,7 +115,7 @@ def test_tensorboard_s_events_are_taken_where_metrics_have_none(monkeypatch, tmp
         folder.mkdir(parents=True)
         points = [(4, loss, 0.0), (2, 9.0, 0.0)]
         events.write(folder / "events.out.tfevents.1.host", {"loss": points, "other": points})
-    first, second = (halving.EventFiles(tmp_path / name) for name in ("s-0", "s-1"))
+    first, second = (watchdogs.EventFiles(tmp_path / name) for name in ("s-0", "s-1"))
     assert sweep.look("s-0", lines({"step": 4, "acc": 1}), points=first.series("loss")) is None
     assert sweep.states["s-0"].rungs == {"3": 1.0}
     assert sweep.look("s-1", "", points=second.series("loss")).reason.startswith("stopped at step")
@@ -123,11 +123,11 @@ def test_tensorboard_s_events_are_taken_where_metrics_have_none(monkeypatch, tmp
 
 
 def test_event_files_are_read_again_when_they_have_grown(monkeypatch, tmp_path):
-    monkeypatch.setattr(halving, "EVENTS_LOOK", 0)
-    files, file = halving.EventFiles(tmp_path), tmp_path / "events.out.tfevents.1.host"
+    monkeypatch.setattr(watchdogs, "EVENTS_LOOK", 0)
+    files, file = watchdogs.EventFiles(tmp_path), tmp_path / "events.out.tfevents.1.host"
     events.write(file, {"loss": [(1, 5.0, 0.0)]})
     assert [point[:2] for point in files.series("loss")] == [(1, 5.0)]
-    monkeypatch.setattr(halving.events, "scalars", lambda path: pytest.fail("it is as it was"))
+    monkeypatch.setattr(watchdogs.events, "scalars", lambda path: pytest.fail("it is as it was"))
     assert len(files.series("loss")) == 1
     monkeypatch.undo()
     files.due = 0

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from berg.machine import boot, installation
-from berg.machine.stopping import Stopped
+from berg.machine.outcome import Stopped
 
 
 @pytest.fixture

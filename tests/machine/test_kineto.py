@@ -3,13 +3,13 @@
 import pytest
 
 from berg import BergError
-from berg.machine import kineto
+from berg.machine import profile
 
 
 @pytest.fixture
-def desk(monkeypatch, tmp_path) -> kineto.Desk:
-    monkeypatch.setattr(kineto, "FOLDER", tmp_path)
-    return kineto.Desk(None)
+def desk(monkeypatch, tmp_path) -> profile.Desk:
+    monkeypatch.setattr(profile, "FOLDER", tmp_path)
+    return profile.Desk(None)
 
 
 def test_a_process_that_asks_late_is_waited_for_once_more(desk, monkeypatch, tmp_path):
@@ -21,17 +21,17 @@ def test_a_process_that_asks_late_is_waited_for_once_more(desk, monkeypatch, tmp
             desk.files[7] = tmp_path / "trace_7.json"
             desk.files[7].write_text("{}")
 
-    monkeypatch.setattr(kineto.time, "sleep", sleep)
-    monkeypatch.setattr(kineto, "clients", lambda desk: [7])
-    (found,) = kineto.take(desk, 1, tmp_path / "profiles", "box")
+    monkeypatch.setattr(profile.time, "sleep", sleep)
+    monkeypatch.setattr(profile, "clients", lambda desk: [7])
+    (found,) = profile.take_from_torch(desk, 1, tmp_path / "profiles", "box")
     assert found.name == "box.pt.trace.json.gz" and len(slept) == 2
 
 
-@pytest.mark.parametrize(("living", "waits"), [([], 1), ([7], kineto.TRIES)])
+@pytest.mark.parametrize(("living", "waits"), [([], 1), ([7], profile.TRIES)])
 def test_who_ended_is_waited_for_no_longer(desk, monkeypatch, tmp_path, living, waits):
     slept = []
-    monkeypatch.setattr(kineto.time, "sleep", slept.append)
-    monkeypatch.setattr(kineto, "clients", lambda desk: living)
+    monkeypatch.setattr(profile.time, "sleep", slept.append)
+    monkeypatch.setattr(profile, "clients", lambda desk: living)
     with pytest.raises(BergError, match="the command ended before its profile was taken"):
-        kineto.take(desk, 1, tmp_path / "profiles", "box")
+        profile.take_from_torch(desk, 1, tmp_path / "profiles", "box")
     assert len(slept) == waits

@@ -7,7 +7,7 @@ import pytest
 
 from berg import worker
 from berg.machine import logins
-from berg.machine.cluster import Node
+from berg.machine.peers import Node
 
 
 def test_others_cannot_read_the_environment(tmp_path, monkeypatch):

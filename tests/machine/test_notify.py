@@ -10,7 +10,7 @@ import pytest
 from conftest import wait_for
 from webhook import webhook  # noqa: F401 (a fixture)
 
-from berg.machine import notify
+from berg.machine import watchdogs
 
 
 @pytest.mark.slow
@@ -173,13 +173,13 @@ def test_what_is_no_url_is_refused_and_not_repeated(berg):
 
 def test_what_each_service_takes():
     about = {"job": "j", "state": "FAILED"}
-    assert notify.body("https://hooks.slack.com/services/T/B/x", "j FAILED", about) == {
+    assert watchdogs.body("https://hooks.slack.com/services/T/B/x", "j FAILED", about) == {
         "text": "j FAILED"
     }
-    assert notify.body("https://discord.com/api/webhooks/1/x", "j" * 3000, about) == {
+    assert watchdogs.body("https://discord.com/api/webhooks/1/x", "j" * 3000, about) == {
         "content": "j" * 2000
     }
-    assert notify.body("https://example.com/hook", "j FAILED", about) == {
+    assert watchdogs.body("https://example.com/hook", "j FAILED", about) == {
         "text": "j FAILED",
         **about,
     }
@@ -187,10 +187,10 @@ def test_what_each_service_takes():
 
 def test_tries_are_repeated_where_that_helps_and_bounded(webhook):
     webhook.answers = [503, 200]
-    assert notify.send(webhook.url, "x", {}, 30) == "" and len(webhook.told) == 2
+    assert watchdogs.send(webhook.url, "x", {}, 30) == "" and len(webhook.told) == 2
     webhook.answers = [302]
-    assert notify.send(webhook.url, "x", {}, 30) == "it answered 302"
+    assert watchdogs.send(webhook.url, "x", {}, 30) == "it answered 302"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
-        why = notify.send(f"http://127.0.0.1:{silent.getsockname()[1]}/s3cr3t", "x", {}, 1)
+        why = watchdogs.send(f"http://127.0.0.1:{silent.getsockname()[1]}/s3cr3t", "x", {}, 1)
         assert why == "it did not answer within 1 s" and time.monotonic() - began < 5

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import berg as installed
-from berg.machine.halving import WORST, value_at
+from berg.machine.environment import with_report
 from berg.machine.program import berg as ours
-from berg.machine.surroundings import with_report
+from berg.machine.watchdogs import WORST, value_at
 
 WRITERS = """
 import berg

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from berg import BergError
-from berg.google import http
-from berg.google.checksum import crc32c_of
+from berg.google import api
+from berg.google.media import crc32c_of
 from berg.google.mirror import Mirror
 from berg.job import State, Summary
 from berg.machine import saving
-from berg.machine.state_writer import Damaged, NoJob
+from berg.machine.attempt import Damaged, NoJob
 
 
 def test_what_writes_many_files_is_mirrored_less_often():
@@ -331,8 +331,8 @@ def test_the_end_of_a_log_that_was_just_written_waits_unless_the_machine_goes(
 
 def test_a_bucket_is_gone_only_if_google_says_so():
     answers = {
-        "gone": http.NotFound("no bucket"),
-        "down": http.GoogleError("later", 503),
+        "gone": api.NotFound("no bucket"),
+        "down": api.GoogleError("later", 503),
     }
 
     def ask(prefix, fields):

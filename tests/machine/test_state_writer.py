@@ -4,8 +4,8 @@ import pytest
 
 from berg import states
 from berg.job import State
-from berg.machine.state_writer import SOON, StateWriter
-from berg.machine.stopping import Stopping
+from berg.machine.attempt import SOON, StateWriter
+from berg.machine.outcome import Stopping
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import nvidia_smi
 import pytest
 from conftest import commit, wait_for
 
-from berg.machine import tpus, usage
+from berg.machine import usage
 from berg.watch import usage as watch
 
 ANSWERS = {
@@ -78,10 +78,10 @@ def test_an_nvidia_smi_that_hangs_is_given_up_and_asked_again_once_it_is_gone(an
 
 def test_tpus_are_read_as_libtpu_tells_them():
     port = 18431
-    assert tpus.read(port) == [], "no program uses them"
+    assert usage.read(port) == [], "no program uses them"
     server = libtpu.serve({1: (12.5, 3 * 2**30, 2**35), 0: (90.5, 2**20, 2**35)}, port)
     try:
-        assert tpus.read(port) == [
+        assert usage.read(port) == [
             {"index": 0, "percent": 90.5, "memory_mb": 1, "memory_total_mb": 32768},
             {"index": 1, "percent": 12.5, "memory_mb": 3072, "memory_total_mb": 32768},
         ]

@@ -15,7 +15,7 @@ import pytest
 import requests
 from conftest import commit, wait_for
 
-from berg.google import events, http
+from berg.google import api, events
 from berg.watch import board
 from localcloud.machines import sshd
 
@@ -172,7 +172,7 @@ def test_what_came_before_a_failure_is_shown_with_the_next_pass(berg, tmp_path):
         berg.bucket.write(f"berg_results/exp/{name}/metrics.jsonl", '{"loss": 1}\n')
     berg.cloud.fault("storage.objects.get", match="exp/b/metrics.jsonl", status=403)
     folder, made = tmp_path / "board", {}
-    with pytest.raises(http.GoogleError):
+    with pytest.raises(api.GoogleError):
         board.follow(settings, "exp", folder, made)
     berg.cloud.call("DELETE", "/_berg/faults")
     assert board.follow(settings, "exp", folder, made) == 1

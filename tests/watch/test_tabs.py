@@ -10,7 +10,7 @@ import chromium
 import pytest
 from conftest import wait_for
 
-from berg.watch import projector
+from berg.watch import board
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples/tensorboard/train.py"
 # Of each tab what is seen once it has loaded; the projector lies in a frame of its own.
@@ -40,7 +40,7 @@ TABS = {
 )
 def test_a_configuration_names_files_of_its_own_folder_alone(line, is_plain):
     config = f'embeddings {{\n  tensor_name: "hidden:00002"\n  {line}\n}}\n'
-    assert (projector.checked(config.encode()) is not None) == is_plain
+    assert (board.checked(config.encode()) is not None) == is_plain
 
 
 def test_a_configuration_that_names_others_is_left_out(berg, tmp_path):
@@ -48,7 +48,7 @@ def test_a_configuration_that_names_others_is_left_out(berg, tmp_path):
     berg.bucket.write("berg_results/evil/1/tag/tensors.tsv", "1\t2\n")
     done = berg("tensorboard", "evil", "--once")
     assert done.returncode == 0 and "projector_config.pbtxt is left out" in done.stderr
-    assert not list(Path(done.stdout.strip()).rglob(projector.CONFIG))
+    assert not list(Path(done.stdout.strip()).rglob(board.CONFIG))
     assert list(Path(done.stdout.strip()).rglob("tensors.tsv"))
 
 

@@ -1,0 +1,1 @@
+"""Kubernetes on Google Cloud (GKE): clusters, pods and what they need."""
