@@ -29,6 +29,10 @@ UV_PIP = ["uv", "pip", "install", "--python", "python"]
 SHELL = ["bash", "-o", "pipefail", "-c"]
 CONDA = ["environment.yml", "environment.yaml", "conda.yml", "conda.yaml", "conda-lock.yml"]
 CONDA += ["pixi.toml", "pixi.lock"]
+WITH_CONDA = (
+    "Take an image that has its packages (--docker IMAGE, or a disk image of yours: --image), "
+    "or install them on the machine: --install-script FILE"
+)
 LOCKS = ("uv.lock", "pylock.toml", "poetry.lock", "Pipfile.lock", "pdm.lock")
 DECLARING = (REQUIREMENTS, "setup.py", *LOCKS)
 FRAMEWORKS = {"torch", "jax", "tensorflow"}
@@ -181,6 +185,7 @@ def decided(files: Files, wanted: Wanted) -> Installation:
         return by_command(wanted)
     repo = find(files, wanted.folder)
     if repo is None:
+        check_conda(files, wanted)
         return nothing(Repo(files, wanted.folder), wanted)
     check_python(repo, wanted)
     if wanted.install == "pip":
@@ -723,16 +728,26 @@ def nothing(repo: Repo, wanted: Wanted) -> Installation:
     return Installation(words=f"nothing ({why})", notes=notes)
 
 
+def check_conda(files: Files, wanted: Wanted) -> None:
+    """Raise BergError where only a file for conda or pixi says what a command needs."""
+    is_chosen = wanted.script or wanted.install or wanted.is_own_image
+    if wanted.command and not is_chosen and (conda := nearest_conda(files, wanted.folder)):
+        raise BergError(
+            f"{conda} is not read: berg installs with uv and pip, not with conda. {WITH_CONDA}, or "
+            "run the command without it: --install none"
+        )
+
+
+def nearest_conda(files: Files, folder: str) -> str:
+    found = (Repo(files, each).conda for each in upwards(folder))
+    return next(filter(None, found), "")
+
+
 def unread(files: Files, folder: str) -> list[str]:
     """Say what is there that could be installed, and how."""
     notes = []
-    around = [Repo(files, each) for each in upwards(folder)]
-    if conda := next((each.conda for each in around if each.conda), ""):
-        notes.append(
-            f"{conda} is not read: berg installs with uv and pip, not with conda. Take an image "
-            "that has it (--docker IMAGE, or a disk image of yours: --image), or make it on the "
-            "machine: --install-script FILE"
-        )
+    if conda := nearest_conda(files, folder):
+        notes.append(f"{conda} is not read. {WITH_CONDA}")
     if below := files.below(folder, REQUIREMENTS):
         others = f" (and {', '.join(below[1:3])})" if below[1:] else ""
         notes.append(

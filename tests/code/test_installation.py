@@ -562,15 +562,25 @@ def test_versions_are_compared_by_two_numbers(version, specifiers, is_met):
 # --- nothing, and what was asked for instead
 
 
-def test_a_conda_environment_is_named_with_the_ways_out():
-    made = decide(SHAPES["conda-environment"])
+def test_a_command_that_only_a_conda_environment_describes_is_refused_with_the_ways_out():
+    shape = SHAPES["conda-environment"]
+    with pytest.raises(BergError, match=r"^environment\.yml is not read: ") as refused:
+        decide(shape, command="python train.py")
+    ways = ("--docker", "--image", "--install-script", "--install none")
+    assert all(way in str(refused.value) for way in ways)
+    for chosen in ({"script": "conda.sh"}, {"install": "none"}, {"is_own_image": True}):
+        assert decide(shape, command="python train.py", **chosen).steps == []
+    assert decide(shape, command="", script="conda.sh").notes == []
+    both = {**shape, "requirements.txt": "pluggy\n"}
+    assert decide(both, command="python train.py").notes == ["environment.yml is not read"]
+
+
+def test_a_devbox_says_that_a_conda_environment_is_not_read():
+    made = decide(SHAPES["conda-environment"], command="")
     assert made.steps == [] and made.words.startswith("nothing (no requirements.txt")
     (note,) = made.notes
     assert note.startswith("environment.yml is not read")
     assert all(way in note for way in ("--docker", "--image", "--install-script"))
-    assert decide(SHAPES["conda-environment"], script="conda.sh").notes == []
-    beside = {**SHAPES["conda-environment"], "requirements.txt": "pluggy\n"}
-    assert decide(beside).notes == ["environment.yml is not read"]
 
 
 def test_requirements_below_are_named():
