@@ -24,12 +24,13 @@ from berg.google.storage import Bucket
 from berg.job import State
 from berg.laptop import ending, jobs, latest, launch, logs, results
 from berg.plan import Plan
-from berg.spec import JobSpec, rows
+from berg.spec import SWEEP, JobSpec, rows
 
 log = logging.getLogger("berg")
 POLL = 2  # seconds
-OPTIONS = {name for name, row in rows(JobSpec).items() if "run" in row.commands}
-OPTIONS -= {"stop_worst", "rungs"}
+OPTIONS = {
+    name for name, row in rows(JobSpec).items() if "run" in row.commands and row.group != SWEEP
+}
 
 
 def run(cmd: str, folder: str | Path = ".", **options: Any) -> "Job":

@@ -35,11 +35,11 @@ class Option:
     group: str
     help: str
     commands: tuple[str, ...] = ALL
-    usual: bool = False  # shown by --help; --help-all shows all
     metavar: str | None = None
+    usual: bool = False  # shown by --help; --help-all shows all
     choices: tuple[str, ...] = ()
-    # of a duration: the field's unit, which a number without one has, too: h, m or s; "-": the
-    # field has seconds, and the option needs a unit
+    # of a duration: the unit of the field, and of a number without one: h, m or s; "-": the field
+    # has seconds, and the option needs a unit
     unit: str = ""
     preset: Any = None  # default on the command line, where it differs from the field's
     complete: str = ""  # what the shell completes: names, types or zones
@@ -48,9 +48,9 @@ class Option:
     excludes: tuple[str, ...] = ()  # fields that cannot be given together with this one
     why: str = ""  # they cannot
     needs: tuple[str, ...] = ()  # fields, one of which must be given as well
+    replaces: tuple[str, ...] = ()  # fields: the repo's values of them and of `excludes` go
     key: str = ""  # in [tool.berg]
-    # fields whose value from the repo is dropped if this one is given, in addition to `excludes`
-    replaces: tuple[str, ...] = ()
+    asked_again: bool = False  # not taken from a job's record: --resume and rerun need it again
 
     @property
     def flag(self) -> str:
@@ -58,16 +58,23 @@ class Option:
 
 
 def option(
-    default: Any,
     flags: str,
     group: str,
     help: str,
+    default: Any = None,
     commands: tuple[str, ...] = ALL,
     repr: bool = True,
     **more: Any,
 ) -> Any:
-    """Return a field with its row; `flags` are separated by blanks."""
-    row = Option(tuple(flags.split()), group, help, commands, **more)
+    """Return a field with its row; `flags` are as in --help: -n --name NAME. Fields in `excludes`,
+    `needs` and `replaces` are separated by blanks.
+    """
+    for key in ("excludes", "needs", "replaces"):
+        more[key] = tuple(more.get(key, "").split())
+    words = flags.split()
+    names = tuple(word for word in words if word.startswith("-"))
+    metavar = words[-1] if len(words) > len(names) else None
+    row = Option(names, group, help, commands, metavar, **more)
     return field(default=default, repr=repr, metadata={"option": row})
 
 
@@ -85,23 +92,18 @@ def rows(kind: Any) -> dict[str, Option]:
 def check_rows(options: Any) -> None:
     """Raise BergError for numbers out of bounds, and for options that do not go together."""
     known = rows(options)
-    given = {name: getattr(options, name) for name in known if is_given(options, name)}
-    for name, value in given.items():
-        row = known[name]
-        check_bounds(row, value)
+    given = [name for name in known if is_given(options, name)]
+    for name in given:
+        row, value = known[name], getattr(options, name)
+        least, most = row.bounds
+        if isinstance(value, (int, float)) and not least <= value <= most:
+            unit = "s" * (row.unit == "-")
+            raise BergError(f"{row.flag} {shown(value)}{unit} is not possible: {row.advice}")
         if clash := [known[each].flag for each in row.excludes if each in given]:
             raise BergError(f"{row.why}: leave out {', '.join(clash)}")
-        if row.needs and not given.keys() & set(row.needs):
+        if row.needs and not {*given} & {*row.needs}:
             needed = " or ".join(known[each].flags[-1] for each in row.needs)
             raise BergError(f"{row.flags[-1]} needs {needed}")
-
-
-def check_bounds(row: Option, value: Any) -> None:
-    """Raise BergError for a number out of its bounds."""
-    least, most = row.bounds
-    if isinstance(value, (int, float)) and not least <= value <= most:
-        unit = "s" if row.unit == "-" else ""
-        raise BergError(f"{row.flag} {shown(value)}{unit} is not possible: {row.advice}")
 
 
 def is_given(options: Any, name: str) -> bool:
@@ -119,310 +121,224 @@ class JobSpec:
 
     cmd: str | None = None  # None: machines for people
     defaults: tuple[str, ...] = ()  # what came from where, for people to read
-    # container image that a job's record names by its tag: no registry is asked about it
+    # image that a job's record names by its tag; it is not looked up in its registry
     recorded_image: str = ""
 
     name: str | None = option(
-        None,
-        "-n --name",
-        RUNS,
-        "Name of the job.  [default: made from the repo]",
-        usual=True,
-        metavar="NAME",
+        "-n --name NAME", RUNS, "Name of the job.  [default: made from the repo]", usual=True
     )
-    note: str = option("", "--note", RUNS, "A line that lists show next to the job.")
+    note: str = option("--note", RUNS, "A line that lists show next to the job.", "")
     results_dir: str | None = option(
-        None,
-        "-r --results-dir",
+        "-r --results-dir PATH",
         RUNS,
         "Folder in berg_results.  [default: read off CMD]",
         commands=JOB,
         usual=True,
-        metavar="PATH",
     )
     # folder for the results of jobs whose command names none, each in its own
-    results_parent: str | None = option(None, "", RUNS, "", commands=(), key="results-dir")
+    results_parent: str | None = option("", RUNS, "", commands=(), key="results-dir")
     cwd: str | None = option(
-        None,
-        "--cwd",
+        "--cwd PATH",
         RUNS,
         "Folder of the repo to run CMD in.  [default: the current one]",
         commands=RUN,
-        metavar="PATH",
     )
     branch: str | None = option(
-        None,
-        "--branch",
-        RUNS,
-        "Run this branch's last commit instead of the working tree.",
-        metavar="NAME",
+        "--branch NAME", RUNS, "Run this branch's last commit instead of the working tree."
     )
-    commit: str | None = option(
-        None, "--commit", RUNS, "Run this commit or tag instead.", metavar="ID"
-    )
+    commit: str | None = option("--commit ID", RUNS, "Run this commit or tag instead.")
     docker: str | None = option(
-        None,
-        "--docker",
-        RUNS,
-        "Run in a container of this image.",
-        usual=True,
-        metavar="IMAGE",
+        "--docker IMAGE", RUNS, "Run in a container of this image.", usual=True
     )
     each: bool = option(
-        False, "--each", RUNS, "Run CMD on every machine, not only the first.", RUN, usual=True
+        "--each", RUNS, "Run CMD on every machine, not only the first.", False, RUN, usual=True
     )
     keep_going: bool = option(
-        False,
         "--keep-going",
         RUNS,
         "With --each, keep the other machines running when one fails.",
-        commands=RUN,
-        needs=("each",),
+        False,
+        RUN,
+        needs="each",
     )
     install_script: str | None = option(
-        None,
-        "--install-script",
+        "--install-script PATH",
         RUNS,
         "Script in the repo to run before anything else.",
-        metavar="PATH",
         key="install-script",
     )
     extras: tuple[str, ...] = option(
-        (),
-        "--extra",
+        "--extra NAME",
         RUNS,
         "Install this extra of the repo's pyproject.toml; repeatable.",
-        metavar="NAME",
+        (),
         key="extras",
     )
     groups: tuple[str, ...] = option(
-        (),
-        "--group",
-        RUNS,
-        "Install this dependency group; repeatable.",
-        metavar="NAME",
-        key="groups",
+        "--group NAME", RUNS, "Install this dependency group; repeatable.", (), key="groups"
     )
     install: str | None = option(
-        None,
-        "--install",
+        "--install HOW",
         RUNS,
         "uv, pip, none, or a command that installs.  [default: chosen by the repo's files]",
-        metavar="HOW",
         key="install",
     )
     profile: bool = option(
-        False,
-        "--profile",
-        RUNS,
-        "Let berg profile record PyTorch's own profiles of CMD.",
-        commands=RUN,
+        "--profile", RUNS, "Let berg profile record PyTorch's own profiles of CMD.", False, RUN
     )
     notify: str | None = option(
-        None,
-        "--notify",
+        "--notify URL",
         RUNS,
         "Webhook to call when the job ends, or NAME[=FILE] that holds its URL.",
-        repr=False,
         commands=JOB,
-        metavar="URL",
+        repr=False,
+        asked_again=True,
     )
 
     num_gpus: int | None = option(
-        None,
-        "-g --num-gpus",
+        "-g --num-gpus N",
         WHERE,
         "GPUs per machine; 0 for none.  [default: 1]",
         usual=True,
-        metavar="N",
         key="num-gpus",
-        replaces=("machine_type", "num_cpus"),
+        replaces="machine_type num_cpus",
     )
     gpu_type: str | None = option(
-        None,
-        "-t --gpu-type",
+        "-t --gpu-type TYPE",
         WHERE,
         "l4, t4, a100, h100, …; several to try in turn (l4,a100), or cheapest.  [default: l4]",
         usual=True,
-        metavar="TYPE",
         complete="types",
         key="gpu-type",
-        replaces=("machine_type", "num_cpus"),
+        replaces="machine_type num_cpus",
     )
     gpu_memory: int = option(
-        0,
-        "--gpu-memory",
-        WHERE,
-        "With -t cheapest: memory that each GPU has at least.",
-        metavar="GB",
+        "--gpu-memory GB", WHERE, "With -t cheapest: memory that each GPU has at least.", 0
     )
     num_cpus: int | None = option(
-        None,
-        "-c --num-cpus",
+        "-c --num-cpus N",
         WHERE,
         "vCPUs per machine.",
         usual=True,
-        metavar="N",
         key="num-cpus",
-        replaces=("machine_type",),
+        replaces="machine_type",
     )
     num_machines: int = option(
-        1,
-        "-m --machines",
+        "-m --machines N",
         WHERE,
         "Number of machines.",
+        1,
         usual=True,
-        metavar="N",
         bounds=(1, 1000),
         advice="give 1 to 1000",
     )
     machine_type: str | None = option(
-        None,
-        "--machine-type",
+        "--machine-type TYPE",
         WHERE,
         "Machine type, if GPUs and CPUs do not determine it.",
-        metavar="TYPE",
         key="machine-type",
-        replaces=("gpu_type", "num_gpus", "num_cpus"),
+        replaces="gpu_type num_gpus num_cpus",
     )
     tpu: str | None = option(
-        None,
-        "--tpu",
+        "--tpu FAMILY-TOPOLOGY",
         WHERE,
         "TPUs instead: v6e-1, v6e-4x4, … (see berg gpus --tpu).",
         usual=True,
-        metavar="FAMILY-TOPOLOGY",
-        excludes=(
-            "num_gpus",
-            "gpu_type",
-            "num_cpus",
-            "machine_type",
-            "num_machines",
-            "wait_for_capacity",
-        ),
+        excludes="num_gpus gpu_type num_cpus machine_type num_machines wait_for_capacity",
         why="--tpu says what the machines are and how many",
         key="tpu",
     )
     cluster: str | None = option(
-        None,
-        "--cluster",
+        "--cluster NAME",
         WHERE,
         "Run in pods of this cluster (see berg cluster list).",
         usual=True,
-        metavar="NAME",
-        excludes=(
-            "image",
-            "machine_type",
-            "zones",
-            "disk_gb",
-            "no_kill",
-            "wait_for_capacity",
-            "no_external_ip",
-            "flex",
-            "reservation",
-            "regions",
-        ),
+        excludes="image machine_type zones regions disk_gb reservation flex wait_for_capacity "
+        "no_external_ip no_kill",
         why="--cluster: the cluster's nodes are what they are, and pods wait anyway",
-        replaces=("num_cpus", "tpu"),
+        replaces="num_cpus tpu",
     )
     pod_patch: dict[str, Any] | None = option(  # noqa: RUF009 - it returns a field
-        None,
-        "--pod-patch",
+        "--pod-patch FILE",
         WHERE,
         "YAML or JSON merged into the pods: volumes, sidecars, …",
-        metavar="FILE",
-        needs=("cluster",),
+        needs="cluster",
+        asked_again=True,
     )
     queue: str | None = option(
-        None,
-        "--queue",
-        WHERE,
-        "Wait for quota in this Kueue queue of the cluster.",
-        metavar="NAME",
-        needs=("cluster",),
+        "--queue NAME", WHERE, "Wait for quota in this Kueue queue of the cluster.", needs="cluster"
     )
     image: str | None = option(
-        None,
-        "--image",
+        "--image [PROJECT/]IMAGE",
         WHERE,
         "Image or image family.  [default: default_image]",
         usual=True,
-        metavar="[PROJECT/]IMAGE",
         key="image",
     )
     disk_gb: int = option(
-        200,
-        "--disk-gb",
+        "--disk-gb GB",
         WHERE,
         "Size of the boot disk.",
-        metavar="GB",
+        200,
         bounds=(10, 65536),
         advice="a boot disk has 10 to 65536 GB",
         key="disk-gb",
     )
     zones: tuple[str, ...] = option(
-        (),
-        "--zone",
+        "--zone ZONE",
         WHERE,
         "Zone to try; repeatable. With --region, the other zones of that region come after it.",
-        metavar="ZONE",
-        replaces=("regions",),
+        (),
+        replaces="regions",
         complete="zones",
         key="zones",
     )
     # whose zones are tried, the cheapest first; any: all there are
     regions: tuple[str, ...] = option(
-        (),
-        "--region",
+        "--region REGION",
         WHERE,
         "Try all zones of this region, or of any; repeatable.",
+        (),
         usual=True,
-        metavar="REGION",
-        excludes=("reservation",),
-        replaces=("zones",),
+        excludes="reservation",
+        replaces="zones",
         why="--region says where to try",
         key="regions",
     )
     reservation: str = option(
-        "",
-        "--reservation",
+        "--reservation NAME",
         WHERE,
         "Use a reservation: NAME, or projects/OWNER/reservations/NAME.",
-        metavar="NAME",
-        excludes=("spot", "flex", "wait_for_capacity"),
+        "",
+        excludes="spot flex wait_for_capacity",
         why="--reservation takes what is there, at its own price",
         key="reservation",
     )
     no_external_ip: bool = option(
-        False,
         "--no-external-ip",
         WHERE,
         "Reach the machines only from their network and through IAP.",
+        False,
         key="no-external-ip",
     )
 
     spot: bool = option(
-        False,
-        "--spot",
-        LIMIT,
-        "Cheaper machines that Google may preempt.",
-        usual=True,
-        key="spot",
+        "--spot", LIMIT, "Cheaper machines that Google may preempt.", False, usual=True, key="spot"
     )
     flex: bool = option(
-        False,
         "--flex",
         LIMIT,
         "Use flex-start: wait in Google's queue for capacity; the machine runs for at most 7 days.",
-        excludes=("spot", "wait_for_capacity"),
+        False,
+        excludes="spot wait_for_capacity",
         why="--flex waits for room of its own kind",
         key="flex",
     )
     max_hours: float = option(
-        168,
         "--max-hours",
         LIMIT,
         "Delete the machines after this time.",
+        168,
         usual=True,
         unit="h",
         bounds=(LIMITS[0] / 3600, LIMITS[1] / 3600),
@@ -431,26 +347,24 @@ class JobSpec:
     )
     # USD in all; 0: no limit; None: the config's
     max_cost: float | None = option(
-        None,
-        "--max-cost",
+        "--max-cost DOLLARS",
         LIMIT,
         "Limit the total cost by shortening --max-hours.",
         usual=True,
-        metavar="DOLLARS",
         bounds=(0, 1e7),
         advice=DOLLARS,
-        replaces=("lower_cost",),
+        replaces="lower_cost",
     )
     # USD in all that a repo or the record of an earlier run says; it only lowers the config's
     lower_cost: float = option(
-        0, "", LIMIT, "", commands=(), bounds=(0, 1e7), advice=DOLLARS, key="max-cost"
+        "", LIMIT, "", 0, (), bounds=(0, 1e7), advice=DOLLARS, key="max-cost"
     )
     idle_hours: float = option(
-        0,
         "--idle-hours",
         LIMIT,
         "End after being idle for this time; 0 for never.",
-        commands=DEVBOX,
+        0,
+        DEVBOX,
         usual=True,
         unit="h",
         preset=4.0,
@@ -458,7 +372,6 @@ class JobSpec:
         advice="give hours, or 0 for never",
     )
     idle: str | None = option(
-        None,
         "--idle",
         LIMIT,
         "What to do then.  [default: stop, if possible]",
@@ -467,158 +380,141 @@ class JobSpec:
         choices=("stop", "delete"),
     )
     wait_for_capacity: bool = option(
-        False,
         "--wait-for-capacity",
         LIMIT,
         "Wait for capacity instead of failing.",
-        commands=RUN,
-        excludes=("num_machines",),
+        False,
+        RUN,
+        excludes="num_machines",
         why="--wait-for-capacity is for jobs on one machine",
     )
     queue_timeout: float = option(
-        0,
         "--queue-timeout",
         LIMIT,
         "Give up if not all pods, or machines by --flex, have come up by then.",
+        0,
         unit="-",
-        needs=("cluster", "flex"),
+        needs="cluster flex",
         bounds=(0, 30 * 24 * 3600),
         advice="give up to 30d, or 0 for no timeout",
     )
     replacement_timeout: float = option(
-        900,
         "--replacement-timeout",
         LIMIT,
         "Give up if lost Spot machines or pods of several are not replaced by then.",
-        commands=RUN,
+        900,
+        RUN,
         unit="-",
         bounds=(6, 7 * 24 * 3600),
         advice="give 6s to 7d",
     )
     max_restarts: int = option(
-        20,
-        "--max-restarts",
+        "--max-restarts N",
         LIMIT,
         "Restarts after lost machines, at most.",
-        commands=RUN,
-        metavar="N",
+        20,
+        RUN,
         bounds=(0, math.inf),
         advice=TIMES,
     )
     restart_on_failure: int = option(
-        0,
-        "--restart-on-failure",
+        "--restart-on-failure N",
         LIMIT,
         "Run CMD again when it fails, up to N times.",
-        commands=RUN,
-        metavar="N",
+        0,
+        RUN,
         bounds=(0, math.inf),
         advice=TIMES,
     )
     min_utilization: int = option(
-        0,
-        "--min-utilization",
+        "--min-utilization PERCENT",
         LIMIT,
         "End the job if no GPU or TPU is this busy for the time in --for.",
-        commands=RUN,
-        metavar="PERCENT",
+        0,
+        RUN,
         bounds=(0, 100),
         advice="give percent, 1 to 100",
     )
     for_minutes: float = option(
-        30,
-        "--for",
-        LIMIT,
-        "Time for --min-utilization.",
-        commands=RUN,
-        unit="m",
-        needs=("min_utilization",),
+        "--for", LIMIT, "Time for --min-utilization.", 30, RUN, unit="m", needs="min_utilization"
     )
     sample_seconds: float = option(
-        30,
         "--sample-seconds",
         LIMIT,
         "How often to measure how busy the machines are; 0 for never.",
+        30,
         unit="s",
         bounds=(0, 3600),
         advice="give 1 to 3600, or 0 for none",
         key="sample-seconds",
     )
     no_kill: bool = option(
-        False, "--no-kill", LIMIT, "Keep the machine after the job (until --max-hours).", RUN
+        "--no-kill", LIMIT, "Keep the machine after the job (until --max-hours).", False, RUN
     )
 
     env: tuple[str, ...] = option(
-        (),
-        "--env",
+        "--env NAME=VALUE",
         DATA,
         "Variable for commands and logins; repeatable.",
+        (),
         usual=True,
-        metavar="NAME=VALUE",
         key="env",
     )
     secrets: tuple[str, ...] = option(
-        (),
-        "--secret",
+        "--secret NAME[=FILE]",
         DATA,
         "Variable that only CMD (in a devbox: you) can read.",
+        (),
         usual=True,
-        metavar="NAME[=FILE]",
+        asked_again=True,
     )
     install_secrets: tuple[str, ...] = option(
-        (),
-        "--install-secret",
+        "--install-secret NAME[=FILE]",
         DATA,
         "Variable that only the installation can read, such as a password of an index.",
-        metavar="NAME[=FILE]",
+        (),
         key="install-secrets",
+        asked_again=True,
     )
     data: tuple[str, ...] = option(
-        (),
-        "--data",
+        "--data NAME[:PATH]",
         DATA,
         "Copy a data set or gs://BUCKET/FOLDER there.",
+        (),
         usual=True,
-        metavar="NAME[:PATH]",
         key="data",
     )
     mount: tuple[str, ...] = option(
-        (),
-        "--mount",
+        "--mount NAME[:PATH]",
         DATA,
         "The same, read from the bucket when needed; repeatable.",
-        metavar="NAME[:PATH]",
+        (),
         key="mount",
     )
 
     stop_worst: str = option(
-        "",
-        "--stop-worst",
+        "--stop-worst METRIC",
         SWEEP,
         "End jobs that are among the worst at --rungs by this metric; max:METRIC if more is "
         "better.",
-        commands=RUN,
-        metavar="METRIC",
-        needs=("rungs",),
+        "",
+        RUN,
+        needs="rungs",
     )
     rungs: str = option(
-        "",
-        "--rungs",
+        "--rungs N,N…",
         SWEEP,
         "Steps of metrics.jsonl at which --stop-worst compares: 3,9,27.",
-        commands=RUN,
-        metavar="N,N…",
-        needs=("stop_worst",),
+        "",
+        RUN,
+        needs="stop_worst",
     )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options for the job's metadata, without the values of secrets."""
-        left_out = [
-            "cmd",
-            "name",
-            "recorded_image",
-            *(["notify"] if "://" in (self.notify or "") else []),
-        ]
+        left_out = {"cmd", "name", "recorded_image"}
+        if "://" in (self.notify or ""):  # the URL is a secret
+            left_out.add("notify")
         return {key: value for key, value in asdict(self).items() if key not in left_out}
 
     @property
@@ -640,7 +536,12 @@ class JobSpec:
         check_rows(self)
         if len(self.note) > MAX_NOTE or not self.note.isprintable():
             raise BergError(f"--note is one line of {MAX_NOTE} printable characters at most")
-        self.check_utilization()
+        two_samples = 2 * self.sample_seconds
+        if self.min_utilization and not 0 < two_samples <= self.for_minutes * 60 < math.inf:
+            raise BergError(
+                f"--min-utilization needs at least two samples in --for {self.for_minutes:g} "
+                f"minutes: there is one every {self.sample_seconds:g} s (--sample-seconds)"
+            )
         self.check_container()
         self.check_replacement()
         if self.flex and self.max_hours > MOST_FLEX_HOURS:
@@ -661,21 +562,10 @@ class JobSpec:
             raise BergError(f"--rungs {self.rungs}: each step must be above the one before")
         return found
 
-    def check_utilization(self) -> None:
-        """Raise BergError for a --for without enough samples for --min-utilization."""
-        two_samples = 2 * self.sample_seconds
-        if self.min_utilization and not 0 < two_samples <= self.for_minutes * 60 < math.inf:
-            raise BergError(
-                f"--min-utilization needs at least two samples in --for {self.for_minutes:g} "
-                f"minutes: there is one every {self.sample_seconds:g} s (--sample-seconds)"
-            )
-
     def check_container(self) -> None:
         """Raise BergError for an invalid image, queue or number of CPUs of containers."""
         if self.docker is not None and not IMAGE_NAME.fullmatch(self.docker):
-            raise BergError(
-                f"--docker {self.docker!r} is no name of an image: it is one as in python:3.12"
-            )
+            raise BergError(f"--docker {self.docker!r} is not an image name such as python:3.12")
         if self.container and self.cmd is None:
             raise BergError("--docker: a devbox has no command to run in a container")
         if self.container and self.profile:
@@ -683,13 +573,13 @@ class JobSpec:
         if self.cluster is not None and self.num_cpus is not None and self.num_cpus < 1:
             raise BergError(f"-c {self.num_cpus} is not possible: give 1 or more CPUs for each pod")
         if self.queue is not None and not QUEUE_NAME.fullmatch(self.queue):
-            raise BergError(f"--queue {self.queue!r} is no name of a queue: it is one as in team-a")
+            raise BergError(f"--queue {self.queue!r} is not a queue name such as team-a")
 
     def check_replacement(self) -> None:
         """Raise BergError for --replacement-timeout where no machine is replaced on its own."""
-        is_alone = self.num_machines == 1
-        in_pods = self.cluster is not None and (self.tpu is not None or not is_alone)
-        is_replaced = in_pods or (self.spot and not is_alone)
+        several = self.num_machines > 1
+        in_pods = self.cluster is not None and (self.tpu is not None or several)
+        is_replaced = in_pods or (self.spot and several)
         if is_given(self, "replacement_timeout") and not is_replaced:
             raise BergError(
                 "--replacement-timeout is for several Spot machines or pods: give -m N, and "
@@ -714,12 +604,8 @@ class JobSpec:
 
     @property
     def container(self) -> str:
-        """Image of the container that the command runs in on its machine; "" for none, as in pods,
-        which are containers themselves.
-        """
-        if self.cluster is not None:
-            return ""
-        return self.docker or ""
+        """Image of the container that a machine runs the command in; "" for none, as in pods."""
+        return "" if self.cluster is not None else self.docker or ""
 
     def variables(self) -> dict[str, str]:
         """The command's variables from --env."""
@@ -748,92 +634,72 @@ class RunOptions:
     """The options of a command that starts machines which are not stored with the job."""
 
     resume: str | None = option(
-        None,
-        "--resume",
+        "--resume NAME",
         RUNS,
         "Resume a failed or lost job or sweep, or SWEEP/3.",
         commands=RUN,
         usual=True,
-        metavar="NAME",
         complete="names",
     )
     new_code: bool = option(
-        False,
-        "--new-code",
-        RUNS,
-        "Use the working tree instead of the code that NAME ran.",
-        commands=JOB,
+        "--new-code", RUNS, "Use the working tree instead of the code that NAME ran.", False, JOB
     )
     grid: tuple[str, ...] = option(
-        (),
-        "--grid",
+        "--grid NAME=V,V…",
         SWEEP,
         "A job per value of {NAME} in CMD; repeatable.",
-        commands=RUN,
+        (),
+        RUN,
         usual=True,
-        metavar="NAME=V,V…",
     )
     tasks: str | None = option(
-        None,
-        "--tasks",
-        SWEEP,
-        "A job per row of a CSV or JSONL file.",
-        commands=RUN,
-        usual=True,
-        metavar="FILE",
+        "--tasks FILE", SWEEP, "A job per row of a CSV or JSONL file.", commands=RUN, usual=True
     )
     params: tuple[str, ...] = option(
-        (),
-        "--param",
+        "--param NAME=…",
         SWEEP,
         "With --samples, what to draw from: a|b|c, 0..1, log:1e-5..1e-1, int:1..9.",
-        commands=RUN,
-        metavar="NAME=…",
+        (),
+        RUN,
     )
     samples: int | None = option(
-        None,
-        "--samples",
+        "--samples N",
         SWEEP,
         "Number of jobs whose values are drawn from --param.",
         commands=RUN,
-        metavar="N",
         bounds=(1, math.inf),
         advice="give 1 or more",
     )
     sampler: str = option(
-        "sobol",
         "--sampler",
         SWEEP,
         "How to draw: evenly spread or at random.",
-        commands=RUN,
+        "sobol",
+        RUN,
         choices=("sobol", "random"),
     )
     seed: int | None = option(
-        None,
-        "--seed",
+        "--seed N",
         SWEEP,
         "Seed, to draw the same values again.",
         commands=RUN,
-        metavar="N",
         bounds=(0, math.inf),
         advice="give 0 or more",
     )
     parallel: int | None = option(
-        None,
-        "--parallel",
+        "--parallel N",
         SWEEP,
         "Machines for all jobs.  [default: one each]",
         commands=RUN,
         usual=True,
-        metavar="N",
         bounds=(1, math.inf),
         advice="give 1 or more",
     )
     wait: bool = option(
-        False, "--wait", OTHER, "Wait for the end; exit with CMD's exit code.", JOB, usual=True
+        "--wait", OTHER, "Wait for the end; exit with CMD's exit code.", False, JOB, usual=True
     )
-    tail: bool = option(False, "--tail", OTHER, "Follow the log, then as --wait.", JOB, usual=True)
+    tail: bool = option("--tail", OTHER, "Follow the log, then as --wait.", False, JOB, usual=True)
     dry_run: bool = option(
-        False, "--dry-run", OTHER, "Show the plan and the request, and stop.", usual=True
+        "--dry-run", OTHER, "Show the plan and the request, and stop.", False, usual=True
     )
-    as_json: bool = option(False, "--json", OTHER, "Print JSON.", usual=True)
+    as_json: bool = option("--json", OTHER, "Print JSON.", False, usual=True)

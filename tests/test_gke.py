@@ -766,7 +766,7 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
         (["--cluster", "pods", "-c", "0", "true"], "-c 0 is not possible: give 1 or more CPUs"),
         (
             ["--cluster", "pods", "--docker", "Bad Image", "true"],
-            "--docker 'Bad Image' is no name of an image",
+            "--docker 'Bad Image' is not an image name",
         ),
         (["--cluster", "pods", "-t", "gtx", "true"], "unknown GPU type 'gtx'"),
         (["--cluster", "pods", "--zone", "us-east1-b", "true"], "leave out --zone"),

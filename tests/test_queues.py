@@ -194,7 +194,7 @@ def test_a_suspended_job_says_what_its_workload_says():
     ("words", "says"),
     [
         (["--queue", "team", "true"], "--queue needs --cluster"),
-        (["--cluster", "queued", "--queue", "Team A", "true"], "is no name of a queue"),
+        (["--cluster", "queued", "--queue", "Team A", "true"], "is not a queue name"),
     ],
 )
 def test_queues_that_cannot_be_are_refused_before_anything_is_asked(berg, words, says):

@@ -55,10 +55,10 @@ def check_resume(name: str | None, options: dict[str, Any]) -> None:
     """
     if (options["cmd"] is None) != bool(name):
         raise click.UsageError("give a command, or --resume NAME")
-    from berg.laptop.resume import ANEW
+    from berg.laptop.resume import ASKED_AGAIN
 
     ctx = click.get_current_context()
-    there = given(ctx, options).keys() - {*ANEW} if name else set()
+    there = given(ctx, options).keys() - {*ASKED_AGAIN} if name else set()
     if others := [each.opts[0] for each in ctx.command.params if each.name in there]:
         how = f"leave out {', '.join(others)}. With other options: berg rerun {name}"
         raise click.UsageError(f"--resume goes on with what {name} was asked for with: {how}")
@@ -168,7 +168,7 @@ def resume(
     from berg.laptop import resume as going_on
 
     found, this = going_on.described(settings, latest.resolve(settings, name))
-    asked = going_on.asked_anew(this, {key: getattr(spec, key) for key in going_on.ANEW})
+    asked = going_on.asked_anew(this, {key: getattr(spec, key) for key in going_on.ASKED_AGAIN})
     plan = going_on.plan(config.load_ready(**asked.settings), this, asked)
     say(tables.plan(plan))
     say_differences(this, plan)

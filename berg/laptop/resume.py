@@ -16,10 +16,10 @@ from berg.google import secret
 from berg.google.storage import Bucket, Changed
 from berg.laptop import index, jobs, launch, records
 from berg.plan import Plan, spec_of
-from berg.spec import JobSpec
+from berg.spec import JobSpec, rows
 
-# Options that are given anew when a job goes on or runs again.
-ANEW = ("secrets", "install_secrets", "notify", "pod_patch")
+# Options that are given again when a job resumes or runs again.
+ASKED_AGAIN = [name for name, row in rows(JobSpec).items() if row.asked_again]
 # Fields of a job that today's berg may fill otherwise than the one that submitted it.
 COMPARED = (
     "image",
@@ -71,7 +71,7 @@ def asked_anew(this: job.Job, given: dict[str, Any]) -> JobSpec:
 
     Raise BergError where one of its secrets is not given, or its patch.
     """
-    anew = {key: given.pop(key) for key in ANEW if key in given}
+    anew = {key: given.pop(key) for key in ASKED_AGAIN if key in given}
     check_secrets(this, "--secret", this.secrets, anew.get("secrets", ()))
     given_to_install = anew.get("install_secrets", ())
     check_secrets(this, "--install-secret", this.install_secrets, given_to_install)

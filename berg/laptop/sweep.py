@@ -37,7 +37,7 @@ from berg.google import events, secret
 from berg.google.storage import Bucket, Changed
 from berg.job import Machine
 from berg.laptop import index, jobs, launch, limits, records
-from berg.laptop.resume import ANEW, asked_anew, begun_anew, with_patch
+from berg.laptop.resume import ASKED_AGAIN, asked_anew, begun_anew, with_patch
 from berg.plan import Plan, sha256
 from berg.spec import LIMITS, JobSpec
 
@@ -326,7 +326,7 @@ class Again:
         Raise BergError where one is missing, and where those of the first time are there still.
         """
         if self.is_over:
-            return asked_anew(self.first, {key: getattr(given, key) for key in ANEW})
+            return asked_anew(self.first, {key: getattr(given, key) for key in ASKED_AGAIN})
         if given.secrets or given.install_secrets or given.notify:
             raise BergError(
                 f"other jobs of {self.sweep} go on with the secrets that it has: leave out "

@@ -110,8 +110,8 @@ def test_a_refused_login_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"docker": "--privileged"}, "is no name of an image"),
-        ({"docker": "a b"}, "is no name of an image"),
+        ({"docker": "--privileged"}, "is not an image name"),
+        ({"docker": "a b"}, "is not an image name"),
         ({"docker": IMAGE, "cmd": None}, "a devbox has no command"),
         ({"docker": IMAGE, "profile": True}, "has no --profile"),
     ],
