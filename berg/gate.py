@@ -14,6 +14,7 @@ import json
 import math
 import re
 import shlex
+import sys
 import unicodedata
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
@@ -363,3 +364,16 @@ def names_file(path: str, word: str, before: str) -> bool:
         return True
     leaf = path.rpartition("/")[2]
     return bool(OUTPUT_OPTION.fullmatch(option) and FILE_NAME.fullmatch(leaf))
+
+
+def parse_toml(text: str, name: str) -> dict[str, Any]:
+    """Return the values of a TOML text; raise BergError with its name if it is invalid."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        found: dict[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BergError(f"cannot read {name}: {error}") from None
+    return found

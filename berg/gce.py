@@ -15,9 +15,9 @@ from berg import BergError
 from berg.config import SCOPES, Config
 from berg.google import api, groups, iam, instances, offers, prices, shapes, tpus
 from berg.job import NO_GROUP, Group, Machine, Resource
+from berg.plain import plural
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec
-from berg.words import plural
 
 STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"
 MOST_REGIONS = 3  # in which a machine waits for room

@@ -108,3 +108,29 @@ class Log:
                 self.style = [*self.style, found[0]][-STYLES:]
         is_colored = begins or "\x1b" in text
         return f"{begins}{text}{RESET}" if is_colored and text else text
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in one unit, rounded: 90s, 15m, 3h, 2d."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def dollars(amount: float | None) -> str:
+    """Return an amount of USD; "?" if it is unknown."""
+    return "?" if amount is None else f"${amount:,.2f}"
+
+
+def plural(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in a fitting unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from berg import BergError, config, gate, toml
+from berg import BergError, config, gate
 from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.gate import check_types
@@ -238,7 +238,7 @@ def find(folder: Path) -> tuple[dict[str, Any], str]:
 
 def read(file: Path) -> dict[str, Any]:
     try:
-        return toml.parse(file.read_text(), str(file))
+        return gate.parse_toml(file.read_text(), str(file))
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:

@@ -16,11 +16,9 @@ ROOMS = {
     "contract": {
         "config",
         "job",
-        "words",
         "gate",
         "computer",
         "launcher",
-        "toml",
     },
     "states": {"states"},
     "plan": {"plan", "spec"},

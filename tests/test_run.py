@@ -591,7 +591,7 @@ def test_what_a_command_wrote_beside_its_results_dir_is_named_and_fetched(berg, 
     command = "cd /root/berg_results; mkdir -p beside own; echo b >beside/b; echo a >own/a; ln -s a own/l; ln -s a own/k"
     ran = berg("run", "-g", "0", "-n", "two", "-r", "own", "--wait", command)
     assert ran.returncode == 0, ran.stderr
-    says = "It wrote to other folders, too: berg_results/beside"
+    says = "It also wrote to other folders: berg_results/beside"
     assert says in ran.stderr and says in berg("list").stdout
     assert "Results that are not in berg_results/own: berg_results/beside\n" in berg.log("two")
     assert "2 links were sent as copies: a bucket has no links. own/k leads to" in berg.log("two")

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from berg import BergError, gate, job, states, words
+from berg import BergError, gate, job, states
 from berg.commands import tables
 from berg.google.storage import Changed
 from berg.job import Group, State, Summary
-from berg.laptop.jobs import Entry
+from berg.laptop.jobs import Entry, attempt
 from berg.watch import page
 
 
@@ -311,7 +311,7 @@ def test_a_list_says_which_attempt_it_is_and_for_whom_it_waits(fields, said):
     lately = job.timestamp(datetime.now(timezone.utc) - timedelta(minutes=6))
     about = {"state": "RUNNING", "job": Summary(machines=4), "awaited_since": lately}
     state = State(**{**about, **fields})
-    assert words.attempt(state) == said
+    assert attempt(state) == said
     shown = tables.entries([Entry("four", state, [])], False, False, False)
     assert (said in shown) and ("attempt" in shown) == bool(said)
 

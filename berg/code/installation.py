@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from berg import BergError, toml
+from berg import BergError, gate
 from berg.code import uv, uvlock
 from berg.code.commits import Files
 from berg.code.uvlock import meets, normal, number, parse
 from berg.job import Installation
-from berg.words import plural, size
+from berg.plain import plural, size
 
 PROJECT, REQUIREMENTS = "pyproject.toml", "requirements.txt"
 VENV = ".venv"
@@ -258,7 +258,7 @@ def load(files: Files, path: str) -> Table:
     """Return a file of TOML, {} if it is not there; raise BergError if it cannot be read."""
     if path not in files.paths:
         return {}
-    return toml.parse(files.read(path), path)
+    return gate.parse_toml(files.read(path), path)
 
 
 # --- uv.lock

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from berg import BergError, computer, config, job, words
+from berg import BergError, computer, config, job, plain
 from berg.code import git as program
 from berg.code.git import Entry, common_folder, last_line, names, text
 from berg.code.git import run as git
@@ -429,7 +429,7 @@ def doubtful(sizes: dict[str, int]) -> list[str]:
     """
     found = [f"{name} (looks like a secret)" for name in sorted(sizes) if SECRET.search(name)]
     large = [name for name in sorted(sizes) if sizes[name] >= LARGE_UNTRACKED]
-    return found + [f"{name} ({words.size(sizes[name])})" for name in large]
+    return found + [f"{name} ({plain.size(sizes[name])})" for name in large]
 
 
 def bytes_to_send(snapshot: Snapshot, bucket_name: str) -> int:

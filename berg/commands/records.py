@@ -138,7 +138,6 @@ def times(state: "State") -> str:
 
 def what_ran(this: "Job | None") -> list[tuple[str, str]]:
     """Return rows with a job's command, code, and kind of machine."""
-    from berg import words
     from berg.commands import tables
 
     if this is None:
@@ -152,7 +151,7 @@ def what_ran(this: "Job | None") -> list[tuple[str, str]]:
     if branch := this.snapshot.get("branch"):
         code += f" ({branch})"
     if this.git_dirty:
-        code += f" with {words.plural(len(this.git_changed_files), 'uncommitted change')}"
+        code += f" with {plain.plural(len(this.git_changed_files), 'uncommitted change')}"
     rows.append(("Code", code))
     rows += listed("", tables.shorten(this.git_changed_files))
     rows += tables.install_rows(this)
@@ -181,13 +180,13 @@ def machines(entry: "Entry") -> list[str]:
 
 def results_rows(record: "Record") -> list[tuple[str, str]]:
     """Return rows with a job's results: how many, how large, and the first files by name."""
-    from berg import words
+    from berg.laptop.jobs import also
 
     state, files = record.entry.state, record.results
     assert state
     folder = state.job.results_dir
     size = sum(each.size for each in files)
-    summary = f"{folder}: {words.plural(len(files), 'file')}, {words.size(size)}"
+    summary = f"{folder}: {plain.plural(len(files), 'file')}, {plain.size(size)}"
     if state.synced_until:
         summary += f", up to {state.synced_until}"
     lines = []
@@ -197,7 +196,7 @@ def results_rows(record: "Record") -> list[tuple[str, str]]:
     if len(files) > SHOWN:
         lines.append(f"{'':>14}  … and {len(files) - SHOWN:,} more")
     if state.elsewhere:
-        lines.append(words.also(state))
+        lines.append(also(state))
     return [("Results", summary), *listed("", lines)]
 
 
@@ -340,15 +339,14 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 
 def say_removal(removal: "Removal") -> None:
     """Say what of a job, or of all jobs of a sweep, will be deleted, and what stays."""
-    from berg import words
     from berg.commands import tables
 
     name = removal.name
     if len(removal.jobs) > 1:
         name += f" ({len(removal.jobs):,} jobs)"
-    files = words.plural(len(removal.results), "file")
-    results = words.size(sum(blob.size for blob in removal.results))
-    rest = words.size(sum(blob.size for blob in removal.others))
+    files = plain.plural(len(removal.results), "file")
+    results = plain.size(sum(blob.size for blob in removal.results))
+    rest = plain.size(sum(blob.size for blob in removal.others))
     say(f"{name}: {files} of results, {results}; log and state, {rest}")
     if removal.beside:
         folders = dict.fromkeys(blob.name.rpartition("/")[0] for blob in removal.beside)

@@ -229,13 +229,12 @@ def fetch_job(
 
 def print_fetched(found: Fetched, target: Path, fetched: Path, as_json: bool) -> None:
     """Print how many files were brought, and where to."""
-    from berg.words import plural
 
     if as_json:
         about = {"folder": str(target), "files": found.files, "fetched": found.new}
         plain.echo(json.dumps(about))
         return
-    say(f"{found.new} of {plural(found.files, 'file')} new or changed")
+    say(f"{found.new} of {plain.plural(found.files, 'file')} new or changed")
     say_if_code(target, fetched)
     plain.echo(target)
 
@@ -299,7 +298,6 @@ def fetch_beside(
     from berg import job
     from berg.google import fetch, mirror
     from berg.laptop import results
-    from berg.words import plural
 
     name, user = whose
     root, _, own = prefix.partition("/")
@@ -314,7 +312,9 @@ def fetch_beside(
     for each in sorted({"", *others} & by_folder.keys()):
         why = "another user's" if each else "above all results"
         where = shlex.quote(f"gs://{bucket.name}/{root}/{each}".rstrip("/"))
-        say(f"Left out: {plural(len(by_folder.pop(each)), 'file')} in {where}, which is {why}")
+        say(
+            f"Left out: {plain.plural(len(by_folder.pop(each)), 'file')} in {where}, which is {why}"
+        )
     listed = [blob for each in by_folder.values() for blob in each]
     target = folder or Path.home() / root
     counts = fetch.fetch(bucket, f"{root}/", target, on_file, listed=listed)
@@ -379,12 +379,11 @@ def say_why(name: str, state: "State") -> None:
 def say_left_out(left: dict[str, Exception]) -> None:
     """Say which files of repos were left out, the first of them by name."""
     from berg.google.fetch import RepoFile
-    from berg.words import plural
 
     names = [path for path, why in left.items() if isinstance(why, RepoFile)]
     if names:
         say(
-            f"Left out: {plural(len(names), 'file')} below .git, .hg or .svn, such as "
+            f"Left out: {plain.plural(len(names), 'file')} below .git, .hg or .svn, such as "
             f"{plain.name(names[0])}: programs on this computer would obey them"
         )
 
@@ -393,14 +392,13 @@ def raise_missing(left: dict[str, Exception]) -> None:
     """Name the files that could not be brought, and raise BergError if there are any."""
     from berg.google.api import explain
     from berg.google.fetch import RepoFile
-    from berg.words import plural
 
     say_left_out(left)
     left = {path: why for path, why in left.items() if not isinstance(why, RepoFile)}
     for path, why in left.items():
         say(f"{plain.name(path)} was not fetched: {explain(why) or why}")
     if left:
-        files = plural(len(left), "file")
+        files = plain.plural(len(left), "file")
         raise BergError(f"{files} could not be fetched. Once it is mended, fetch again: berg fetch")
 
 
@@ -432,12 +430,11 @@ def fetch_sweep(
 
 def print_sweep(about: dict[str, Any], num_jobs: int, as_json: bool) -> None:
     """Print how many files of a sweep were brought, and where its table is."""
-    from berg.words import plural
 
     if as_json:
         plain.echo(json.dumps(about))
         return
-    files, jobs = plural(about["files"], "file"), plural(num_jobs, "job")
+    files, jobs = plain.plural(about["files"], "file"), plain.plural(num_jobs, "job")
     say(f"{about['fetched']} of {files} of {jobs} new or changed")
     say_if_code(Path(about["folder"]), Path(about["folder"]))
     plain.echo(about["table"])
@@ -504,7 +501,6 @@ def push(
     berg data push ~/mnist gs://other-bucket/mnist --delete
     """
     settings = config.load_ready()
-    from berg import words
     from berg.commands import tables
     from berg.google import data
 
@@ -518,13 +514,13 @@ def push(
     if not plan.files:
         raise BergError(f"{path} has no files to send")
     size, began = plan.bytes, time.monotonic()
-    changed = words.plural(len(plan.changed), "file")
-    say(f"{changed} of {len(plan.files):,} to send, {words.size(size)}")
+    changed = plain.plural(len(plan.changed), "file")
+    say(f"{changed} of {len(plan.files):,} to send, {plain.size(size)}")
     data.push(bucket, plan, bytes_shown("Sent", size))
     seconds = time.monotonic() - began
     if plan.changed:
-        say(f"Sent {words.size(size)} in {seconds:.1f} s")
-    extra = words.plural(len(plan.extra), "file")
+        say(f"Sent {plain.size(size)} in {seconds:.1f} s")
+    extra = plain.plural(len(plan.extra), "file")
     if plan.extra and delete:
         say("\n".join(f"gs://{bucket.name}/{name}" for name in tables.shorten(plan.extra)))
         if not yes:
@@ -544,7 +540,6 @@ def push(
 
 def refuse_links(path: Path, plan: "Push") -> NoReturn:
     """Raise BergError with the links that lead out of the folder, the first ones of them."""
-    from berg import words
 
     links = [f"{name} leads to {target}" for name, target in plan.leading_out.items()]
     for line in links[:SHOWN]:
@@ -552,7 +547,7 @@ def refuse_links(path: Path, plan: "Push") -> NoReturn:
     if len(links) > SHOWN:
         say(f"… and {len(links) - SHOWN:,} more")
     raise BergError(
-        f"{path} has {words.plural(len(links), 'link')} to files elsewhere, and nothing was sent. "
+        f"{path} has {plain.plural(len(links), 'link')} to files elsewhere, and nothing was sent. "
         "Delete them, or send those files: --follow-links"
     )
 
@@ -576,7 +571,6 @@ def pull(where: str, folder: Path, as_json: bool) -> None:
     berg data pull mnist ~/mnist
     """
     settings = config.load_ready()
-    from berg import words
     from berg.google import data
     from berg.google.fetch import RepoFile, fetch
 
@@ -597,7 +591,7 @@ def pull(where: str, folder: Path, as_json: bool) -> None:
     if as_json:
         plain.echo(json.dumps({"folder": str(folder), "files": files, "fetched": fetched}))
     else:
-        say(f"{fetched:,} of {words.plural(files, 'file')} new or changed")
+        say(f"{fetched:,} of {plain.plural(files, 'file')} new or changed")
         plain.echo(folder)
     sys.exit(bool(left))
 
@@ -634,7 +628,6 @@ def list_files(settings: config.Config, where: str, as_json: bool) -> None:
 
 
 def list_sets(settings: config.Config, as_json: bool) -> None:
-    from berg import words
     from berg.google import data
     from berg.google.storage import Bucket
 
@@ -655,7 +648,7 @@ def list_sets(settings: config.Config, as_json: bool) -> None:
     else:
         width = max(map(len, found))
         for row in rows:
-            count, size = words.plural(row["files"], "file"), words.size(row["bytes"])
+            count, size = plain.plural(row["files"], "file"), plain.size(row["bytes"])
             plain.echo(f"{row['name']:<{width}}  {count:>14}  {size:>9}  {row['updated_at'][:16]}")
 
 
@@ -671,13 +664,12 @@ def rm(where: str, yes: bool) -> None:
     berg data rm mnist
     """
     settings = config.load_ready()
-    from berg import words
     from berg.commands import tables
     from berg.google import data
 
     bucket, prefix = data.find(settings, where)
     blobs = existing(bucket, prefix)
-    count, size = words.plural(len(blobs), "file"), words.size(sum(blob.size for blob in blobs))
+    count, size = plain.plural(len(blobs), "file"), plain.size(sum(blob.size for blob in blobs))
     say(f"gs://{bucket.name}/{prefix}: {count}, {size}")
     if not yes:
         click.confirm("Delete it for good?", abort=True, err=True)
@@ -706,7 +698,6 @@ def existing(bucket: "Bucket", prefix: str) -> "list[Listed]":
 
 def bytes_shown(what: str, total: int) -> Callable[[int], None]:
     """Return a function that shows on a terminal how many bytes are done, and how fast."""
-    from berg import words
 
     began, shown = time.monotonic(), [0.0]
     is_worth_it = total > 4 << 20 and sys.stderr.isatty()
@@ -716,8 +707,8 @@ def bytes_shown(what: str, total: int) -> Callable[[int], None]:
         if not is_worth_it or not (is_whole or now - shown[0] > 0.2):
             return
         shown[0] = now
-        speed = words.size(done / max(now - began, 0.1))
-        line = f"{what} {words.size(done)} of {words.size(total)}, {speed}/s "
+        speed = plain.size(done / max(now - began, 0.1))
+        line = f"{what} {plain.size(done)} of {plain.size(total)}, {speed}/s "
         plain.redraw(line, is_whole)
 
     return tell

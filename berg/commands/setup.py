@@ -455,8 +455,7 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
     berg reap --all --json                   # only look
     """
     settings = config.load_ready()
-    from berg import words
-    from berg.laptop import reap
+    from berg.laptop import jobs, reap
 
     notes: list[str] = []
 
@@ -478,7 +477,7 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
         say("Nothing was left behind.")
         return
     for each in leftovers:
-        age = words.age(each.what.created_at)
+        age = jobs.age(each.what.created_at)
         line = f"{each.kind:<8}  {each.name}  {each.where or 'global'}  {age} old: {each.why}"
         plain.echo(wrapped(line, sys.stdout, 10))
     if not yes:

@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
-from berg import BergError, config, plain, words
+from berg import BergError, config, plain
 from berg.commands import start as commands_start
 from berg.commands import tables
 from berg.commands.results import exit_code, tell_missing
 from berg.commands.terminal import say
 from berg.google.storage import Bucket
-from berg.laptop import launch, limits, sweep
+from berg.laptop import jobs, launch, limits, sweep
 from berg.spec import JobSpec, RunOptions, check_rows
 from berg.watch import collect
 
@@ -121,7 +121,7 @@ def resume(
     sweep.resume(found, plan, machines, say, tables.sending)
     count = len(found.jobs)
     verb = "runs" if count == 1 else "run"
-    say(f"{words.plural(count, 'job')} of {found.sweep} {verb} again")
+    say(f"{plain.plural(count, 'job')} of {found.sweep} {verb} again")
     return Launched(settings, found.sweep, count)
 
 
@@ -174,7 +174,7 @@ def start(spec: JobSpec, asked: RunOptions) -> Launched | None:
         say(f"Drawn with {drawn}")
     hours = len(jobs) * plan.job.max_run_seconds / 3600
     say(
-        f"{words.plural(len(jobs), 'job')} on {words.plural(at_once, 'machine')}, {hours:,.0f} "
+        f"{plain.plural(len(jobs), 'job')} on {plain.plural(at_once, 'machine')}, {hours:,.0f} "
         "machine-hours at most\n"
     )
     if asked.dry_run:
@@ -184,7 +184,7 @@ def start(spec: JobSpec, asked: RunOptions) -> Launched | None:
     began = time.monotonic()
     sweep.submit(plan, jobs, at_once, say, tables.sending)
     name = plan.job.job_name
-    say(f"Submitted {words.plural(len(jobs), 'job')} after {time.monotonic() - began:.1f} s\n")
+    say(f"Submitted {plain.plural(len(jobs), 'job')} after {time.monotonic() - began:.1f} s\n")
     if not asked.as_json:
         plain.echo(name)
         say(f"See them:  berg list -v\nLog:       berg log {name}/0")
@@ -200,7 +200,7 @@ def follow(settings: config.Config, name: str) -> int:
     while True:
         found = {entry.name: entry.state for entry in sweep.entries(settings, name) if entry.state}
         states = Counter(state.state for state in found.values())
-        line = words.counts(states)
+        line = jobs.counts(states)
         if line != shown:
             say(f"{name}: {line}")
             shown = line

@@ -18,17 +18,18 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from berg import columns, job, plain, words, wrapped
+from berg import columns, job, plain, wrapped
 from berg.commands.terminal import labelled, table
 from berg.config import Config
 from berg.gke import container
 from berg.google import iam, prices, tpus
 from berg.google import tpus as tpu_types
 from berg.google.shapes import Shape
+from berg.laptop import jobs as job_list
 from berg.laptop import limits, spending
-from berg.laptop.jobs import cells, folded
+from berg.laptop.jobs import also, attempt, cells, folded, idle
+from berg.plain import plural, size
 from berg.plan import Plan
-from berg.words import also, attempt, idle, plural, size
 
 if TYPE_CHECKING:
     from berg.gke.clusters import Status
@@ -759,7 +760,7 @@ def cluster_cost(config: Config, found: "Status") -> str:
     pools = [pool for pool in found.pools if up[pool["pool"]]]
     if not pools:
         return clusters.IDLE_PRICE
-    nodes = words.plural(sum(up[pool["pool"]] for pool in pools), "node")
+    nodes = plain.plural(sum(up[pool["pool"]] for pool in pools), "node")
     listed = prices.known(config, found.location.rpartition("-")[0])
     hourly = [(node_price(listed, pool), float(up[pool["pool"]])) for pool in pools]
     in_all = prices.total(hourly)
@@ -807,7 +808,7 @@ def priced(found: "list[Priced]", region: str) -> str:
         costs = (each.usd_per_hour, each.spot_usd_per_hour, each.flex_usd_per_hour)
         ends = ", ".join(zone.removeprefix(f"{region}-") for zone in each.zones)
         about = [each.type, str(each.gpus), each.machine_type]
-        rows.append([*about, *map(words.dollars, costs), ends])
+        rows.append([*about, *map(plain.dollars, costs), ends])
     return table(rows, sys.stdout)
 
 
@@ -816,7 +817,7 @@ def sums(weeks: "list[Sum]") -> str:
     rows = [["WEEK OF", "USER", "JOBS", "MACHINE-HOURS", "COST", "PRICE UNKNOWN"]]
     for each in weeks:
         about = [each.begins, each.user, f"{each.jobs:,}", f"{each.hours:,.1f}"]
-        rows.append([*about, words.dollars(each.usd), words.plural(each.unknown, "job")])
+        rows.append([*about, plain.dollars(each.usd), plain.plural(each.unknown, "job")])
     return table(rows, sys.stdout)
 
 
@@ -824,12 +825,12 @@ def standing_table(there: "list[Standing]") -> str:
     """What costs money now, as a table, and an hour of all of it."""
     rows = [["NOW", "NAME", "WHERE", "AGE", "$/H", "WHAT"]]
     for each in there:
-        age = words.age(each.created_at)
+        age = job_list.age(each.created_at)
         rows.append([each.kind, each.name, each.where, age, dollars(each.usd_per_hour), each.about])
     known = sum(each.usd_per_hour or 0 for each in there)
     unknown = sum(each.usd_per_hour is None for each in there)
     rest = f", and {unknown} of unknown price" if unknown else ""
-    return f"{table(rows, sys.stdout)}\n\nNow: {words.dollars(known)} an hour{rest}"
+    return f"{table(rows, sys.stdout)}\n\nNow: {plain.dollars(known)} an hour{rest}"
 
 
 def cap_command(project: str, usd: int) -> str:

@@ -292,7 +292,6 @@ def shortened(name: str, width: int) -> str:
 
 def current(last: Sample) -> str:
     """Return the columns of what a machine does now; without a sample nothing is known."""
-    from berg import words
     from berg.watch import usage
 
     percents = [
@@ -304,7 +303,7 @@ def current(last: Sample) -> str:
     network = "-"
     if last:
         both = (last.get("received_per_second"), last.get("sent_per_second"))
-        network = words.size(sum(each or 0 for each in both))
+        network = plain.size(sum(each or 0 for each in both))
     return f"{'  '.join(map(bar, percents))}  {network:>7}"
 
 
@@ -393,7 +392,6 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | No
     settings = config.load_ready()
     import signal
 
-    from berg import words
     from berg.watch import board
 
     parts = parts_of(settings, names)
@@ -410,7 +408,7 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | No
             "no event file, profile or metrics.jsonl in its results, and no sample of a machine"
         )
         raise BergError(f"there is nothing to show of {', '.join(names)} yet: {missing}")
-    say(f"Brought {words.plural(brought, 'file')} to {folder}")
+    say(f"Brought {plain.plural(brought, 'file')} to {folder}")
     if once:
         plain.echo(folder)
         return

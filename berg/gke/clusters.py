@@ -35,7 +35,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, computer, toml
+from berg import BergError, computer, gate
 from berg.config import Config
 from berg.gke import client as k8s
 from berg.gke import container, podaccount, podstatus
@@ -719,7 +719,7 @@ KEYS = {each.name.replace("_", "-"): each.name for each in fields(Wanted) if eac
 def read(file: str) -> tuple[str, list[Wanted]]:
     """Return a cluster's name and its pools; raise BergError for a file that does not say them."""
     try:
-        values = toml.parse(Path(file).read_text(), file)
+        values = gate.parse_toml(Path(file).read_text(), file)
     except (OSError, UnicodeDecodeError) as error:
         raise BergError(f"cannot read {file}: {error}") from None
     check_keys(file, values, TOP)

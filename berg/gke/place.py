@@ -38,9 +38,9 @@ from berg.google import api
 from berg.google import tpus as tpu_nodes
 from berg.google.shapes import Shape
 from berg.job import NO_GROUP, TOO_LATE, Group, Login, Machine, Resource
+from berg.plain import plural
 from berg.plan import Choice, Offer
 from berg.spec import JobSpec
-from berg.words import plural
 
 GONE = 180  # seconds for pods to go
 LISTING = 10  # seconds for a cluster to answer; Google upgrades the one API server that it has

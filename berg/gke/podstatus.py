@@ -25,7 +25,7 @@ from berg.gke.client import called
 from berg.gke.container import LABEL
 from berg.google import api, tpus
 from berg.job import Machine
-from berg.words import plural
+from berg.plain import plural
 
 # the autoscaler's words, in their order
 SCALING = (

@@ -28,7 +28,7 @@ from berg.config import Config
 from berg.google import api, iam, tpus
 from berg.google.instances import base_name, without_zones
 from berg.google.prices import FLEX
-from berg.words import plural
+from berg.plain import plural
 
 KEPT, QUEUED, BULK, SLICE = "kept", "queued", "bulk", "slice"  # shapes
 SHORTEST = 600  # seconds: the least that Google lets the machines of a resize request run

@@ -33,8 +33,8 @@ from berg.google import api, builds, iam, offers, shapes
 from berg.google.api import explain
 from berg.google.storage import Bucket
 from berg.laptop import index
+from berg.plain import plural
 from berg.spec import JobSpec
-from berg.words import plural
 
 PATIENCE = 15  # seconds for all answers
 

@@ -37,7 +37,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, computer, gce, job, plain, plan, words
+from berg import BergError, computer, gce, job, plain, plan
 from berg import plan as defaults
 from berg.code import git, snapshot
 from berg.config import Config, label
@@ -265,7 +265,7 @@ def commit_in_words(taken: snapshot.Snapshot) -> str:
     """Say which commit a snapshot is of, and how many files were changed since."""
     if not taken.dirty:
         return f"commit {taken.head[:12]}"
-    changed = words.plural(len(taken.all_changed()), "changed file")
+    changed = plain.plural(len(taken.all_changed()), "changed file")
     return f"commit {taken.head[:12]} and {changed}"
 
 

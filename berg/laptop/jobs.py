@@ -17,7 +17,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -30,8 +30,8 @@ from berg.google import api, iam
 from berg.google.storage import Bucket
 from berg.job import Machine, State
 from berg.laptop import spending
+from berg.plain import dollars, duration
 from berg.states import Stored
-from berg.words import age, counts, dollars
 
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
 
@@ -843,3 +843,44 @@ def common_folder(folders: list[str]) -> str:
     except ValueError:  # odd ones, such as an absolute path among others
         common = ""
     return f"{common}/…" if common else "…"
+
+
+def counts(states: Mapping[str, int]) -> str:
+    """Return how many jobs are in which state, as in `2 RUNNING, 1 FAILED`."""
+    order = (*job.ACTIVE, job.STOPPED, *job.FINAL)
+    return ", ".join(f"{states[state]} {state}" for state in order if states.get(state))
+
+
+def age(timestamp: str) -> str:
+    """Return how long ago a moment was; "?" for an invalid timestamp."""
+    try:
+        return duration(max(0, job.age_seconds(timestamp)) if timestamp else 0)
+    except (ValueError, TypeError):
+        return "?"
+
+
+def also(state: State) -> str:
+    return f"It also wrote to other folders: {state.elsewhere}" if state.elsewhere else ""
+
+
+def idle(state: State) -> str:
+    """Return which machines of a job have idle accelerators, and since when; "" if none."""
+    if state.final or not state.idle:
+        return ""
+    what = "TPUs" if state.job.gpus and " x " not in state.job.gpus else "GPUs"
+    if state.job.machines == 1:
+        return f"its {what} are idle for {age(min(state.idle.values()))}"
+    return f"{what} are idle: " + ", ".join(
+        f"{name} for {age(since)}" for name, since in state.idle.items()
+    )
+
+
+def attempt(state: State) -> str:
+    """Return a job's attempt, from the second on, and how many of its machines are missing."""
+    if state.final or state.job.kind != "job":
+        return ""
+    number = state.attempt + (state.state == "SUBMITTED" and state.started_at != "")
+    if state.awaited:
+        since = f"{state.awaited} of {state.job.machines} machines since {age(state.awaited_since)}"
+        return f"attempt {number}; waits for {since}"
+    return f"attempt {number}" if number > 1 else ""

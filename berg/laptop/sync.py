@@ -46,7 +46,7 @@ from berg.code.git import last_line, names
 from berg.code.snapshot import IGNORE_FILE, left_to_berg
 from berg.config import Config
 from berg.laptop import jobs, launch, ssh
-from berg.words import plural
+from berg.plain import plural
 
 
 def multiplex(options: list[str], sockets: Path) -> list[str]:

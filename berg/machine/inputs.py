@@ -25,7 +25,7 @@ from berg.google.storage import Bucket
 from berg.machine import boot
 from berg.machine.attempt import Attempt
 from berg.machine.environment import BIN, place, python_path
-from berg.words import plural
+from berg.plain import plural
 
 
 def bring(attempt: Attempt) -> None:

@@ -20,7 +20,7 @@ from berg.machine import boot
 from berg.machine.attempt import LAST_STATE_SECONDS, Attempt, Damaged, NoJob
 from berg.machine.outcome import Ending, join
 from berg.machine.process import start_thread
-from berg.words import plural
+from berg.plain import plural
 
 UNREACHABLE = 600  # seconds for which a last word is tried while the bucket refuses it
 BUCKET_PATIENCE = 120  # seconds in which a bucket that is gone may come back

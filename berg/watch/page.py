@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from berg import job, words
+from berg import job, plain
 from berg.google import events
 from berg.google.storage import Listed
 from berg.laptop import jobs
@@ -114,7 +114,7 @@ def badge(status: str) -> Html:
 
 def moment(timestamp: str) -> Html:
     return (
-        tag("time", words.age(timestamp), datetime=timestamp, title=timestamp)
+        tag("time", jobs.age(timestamp), datetime=timestamp, title=timestamp)
         if timestamp
         else text("")
     )
@@ -173,7 +173,7 @@ def job_row(frame: Frame, each: jobs.Entry, is_sweep: bool) -> Html:
     box = tick(frame, name) if known else None
     lines = [each.summary.note]
     if each.state:
-        lines += [each.state.reason, words.attempt(each.state), each.left]
+        lines += [each.state.reason, jobs.attempt(each.state), each.left]
     said = [tag("small", line, class_="reason") for line in lines if line]
     age = tag("td", moment(each.created_at), data_value=each.created_at)
     ran = each.state.ran_seconds if each.state else 0
@@ -181,7 +181,7 @@ def job_row(frame: Frame, each: jobs.Entry, is_sweep: bool) -> Html:
         tag("td", box, link, class_="name"),
         tag("td", badge(status), *said),
         age,
-        tag("td", words.duration(ran) if ran else "", data_value=ran),
+        tag("td", plain.duration(ran) if ran else "", data_value=ran),
         tag("td", cost, data_value=each.usd or 0),
         zone,
         gpus,
@@ -271,7 +271,7 @@ def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
     if state.attempt > 1:
         tries = f"{state.attempt}, {state.restarts} of them after a machine went away"
     if state.ran_seconds:
-        ran = words.duration(state.ran_seconds)
+        ran = plain.duration(state.ran_seconds)
     if entry.sweep:
         sweep = frame.link("sweep", entry.sweep)
     if state.machine:
@@ -285,7 +285,7 @@ def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
         ("Lost", state.lost),
         ("Beside", state.elsewhere),
         ("Attempts", tries),
-        ("Waits", words.attempt(state) * bool(state.awaited)),
+        ("Waits", jobs.attempt(state) * bool(state.awaited)),
         ("Created", moment(entry.created_at)),
         ("Ran", ran),
         ("Cost", about.cost),
@@ -339,7 +339,7 @@ def between(begun: str, ended: str) -> str:
         first, last = (
             datetime.fromisoformat(each.replace("Z", "+00:00")) for each in (begun, ended)
         )
-        return words.duration((last - first).total_seconds())
+        return plain.duration((last - first).total_seconds())
     except (ValueError, TypeError):
         return ""
 
@@ -360,7 +360,7 @@ def more_lines(left: int) -> list[Html]:
     """Return what says that some lines of charts do not fit on a page."""
     if not left:
         return []
-    return [tag("p", f"{words.plural(left, 'more line')} did not fit on this page", class_="note")]
+    return [tag("p", f"{plain.plural(left, 'more line')} did not fit on this page", class_="note")]
 
 
 def busy_charts(found: dict[str, collect.Lines]) -> list[Html]:
@@ -381,8 +381,8 @@ def results(frame: Frame, about: collect.About) -> list[object]:
         return [nothing("results yet")]
     pictures = [picture(each, folder) for each in collect.pictures(files)[:PICTURES]]
     rows = [file_row(each, folder) for each in files[:FILES]]
-    size = words.size(sum(each.size for each in files))
-    note = f"{words.plural(len(files), 'file')}, {size}, in gs://{frame.bucket}/{folder}"
+    size = plain.size(sum(each.size for each in files))
+    note = f"{plain.plural(len(files), 'file')}, {size}, in gs://{frame.bucket}/{folder}"
     more = None
     if len(files) > FILES:
         more = tag("p", f"… and {len(files) - FILES:,} more")
@@ -402,7 +402,7 @@ def picture(file: Listed, folder: str) -> Html:
 
 def file_row(file: Listed, folder: str) -> Html:
     link = tag("a", file.name.removeprefix(folder), href=file_address(file, folder))
-    size = tag("td", words.size(file.size), data_value=file.size)
+    size = tag("td", plain.size(file.size), data_value=file.size)
     return row(tag("td", link, class_="name"), size, str(file.updated or "")[:19])
 
 
@@ -438,7 +438,7 @@ def software_of(found: Software) -> Html | None:
     if not found.python:
         return None
     packages = [f"{name}=={found.packages[name]}" for name in sorted(found.packages)]
-    count = words.plural(len(packages), "package")
+    count = plain.plural(len(packages), "package")
     listed = tag("details", tag("summary", count), lines_of(packages))
     return details([("Python", found.python), ("Driver", found.driver), ("Installed", listed)])
 
@@ -471,7 +471,7 @@ def log_section(piece: collect.Log, follows: bool) -> Html:
 
 def hits_section(lines: list[Html], wanted: str) -> Html:
     """Return what a search found in all of a log."""
-    count = f"{words.plural(len(lines), 'line')} of the log with {wanted!r}. "
+    count = f"{plain.plural(len(lines), 'line')} of the log with {wanted!r}. "
     back = tag("a", "Back to the end of the log", href="./")
     body = tag("div", *lines, class_="log", tabindex=0)
     return section("log", "Log", log_form(wanted, 0), tag("p", count, back), body, live=False)
@@ -490,7 +490,7 @@ def log_form(wanted: str, skipped: int) -> Html:
     )
     where = "As text: "
     if skipped:
-        where = f"The first {words.size(skipped)} are in "
+        where = f"The first {plain.size(skipped)} are in "
     whole = tag("a", "all of it", href="log.txt")
     return tag(
         "form", field, tag("span", where, whole, class_="where"), method="get", class_="find"
@@ -515,7 +515,7 @@ def log_line(machine: str, line: str, number: int | None = None) -> Html:
 
 def ask_kill(frame: Frame, entry: jobs.Entry) -> Html:
     """The question before a job is ended."""
-    machines = words.plural(len(entry.machines), "machine")
+    machines = plain.plural(len(entry.machines), "machine")
     what = (
         "Its command gets SIGTERM and 30 seconds; the last results are uploaded; then "
         f"{machines} will be deleted."
@@ -558,7 +558,7 @@ def one_sweep(frame: Frame, name: str, found: collect.Several) -> Html:
     return frame.page(
         name,
         tag("h1", name),
-        tag("h2", words.plural(len(found.rows), "job")),
+        tag("h2", plain.plural(len(found.rows), "job")),
         filter_field(),
         section("jobs", "", job_table(frame, found)),
         section("pictures", "Parameters and metrics", *sweep_pictures(found.rows)),
@@ -584,7 +584,7 @@ def compared(frame: Frame, found: collect.Several, asked: list[str]) -> Html:
         left = tag("p", f"{found.left:,} more jobs were chosen than fit here", class_="note")
     return frame.page(
         "Compared",
-        tag("h1", f"{words.plural(len(names), 'job')} compared"),
+        tag("h1", f"{plain.plural(len(names), 'job')} compared"),
         left,
         between,
         filter_field(),
@@ -639,7 +639,7 @@ def row_of_several(
     state = tag("td", badge(each.state), tag("small", each.reason, class_="reason"))
     age = tag("td", moment(entry.created_at), data_value=entry.created_at)
     seconds = entry.state.ran_seconds if entry.state else 0
-    ran = tag("td", words.duration(seconds) if seconds else "", data_value=seconds)
+    ran = tag("td", plain.duration(seconds) if seconds else "", data_value=seconds)
     cost = tag("td", cells_of(entry)[3], data_value=entry.usd or 0)
     return row(link, state, age, ran, cost, *cells, data_job=each.name)
 

@@ -191,7 +191,7 @@ def test_rm_takes_what_a_job_wrote_to_other_folders(berg):
     command = "cd /root/berg_results; mkdir -p mine aside theirs; for d in mine aside theirs; do echo 1 > $d/new; done"
     run(berg, "wide", command, "-r", "mine")
     assert (
-        "\n          It wrote to other folders, too: berg_results/aside, berg_results/theirs\n"
+        "\n          It also wrote to other folders: berg_results/aside, berg_results/theirs\n"
         in berg("show", "wide").stdout
     )
     said = berg("rm", "wide", "-y")
