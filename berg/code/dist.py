@@ -1,16 +1,11 @@
-"""Berg itself as a wheel, so that machines run the very code that the laptop runs.
+"""What machines get of berg through the bucket: its wheel, and the packages that its worker needs.
 
-With what the laptop's python compiles of the modules that machines import: one that has the same
-python need not, which takes 0.15 s of CPU at each start.
-
-The packages that the worker imports, as one archive: machines need no pip, no apt and no network
-but the bucket.
-
-They are those that the laptop has installed, for whatever python 3.10 or later is on the image.
-Only google-crc32c must be compiled, because in pure python a gigabyte takes an hour: its library,
-for x86-64 Linux, serves every python. What the laptop's python compiled of the modules that the
-worker imports travels too: a machine with that python imports them sooner. Not covered: other
-processors, and installations that do not know their files. There the machine asks pip.
+The wheel holds the very code that the laptop runs, with the bytecode of what machines import: one
+that has the laptop's python starts 0.15 s of CPU sooner. The archive holds the packages that the
+laptop has installed, for python 3.10 or later, so that machines need no pip and no network but the
+bucket. google-crc32c is compiled, because in pure python a gigabyte takes an hour: its library for
+x86-64 Linux serves every python. Other processors, and installations that do not know their files,
+ask pip on the machine.
 """
 
 import base64
@@ -34,12 +29,46 @@ import berg
 from berg import BergError, __version__, computer
 from berg.config import home
 
-# bytecode that is not compared with its source: the wheel's hash vouches for both
+# Bytecode that python does not compare with its source: the wheel's hash vouches for both.
 UNCHECKED = (1).to_bytes(4, "little")
-
-KEPT = 4  # wheels, of the versions that somebody may go back to
-
+KEPT = 4  # wheels: each change of berg's code makes one, of megabytes
 ON_LAPTOPS = ("berg/commands/", "berg/laptop/", "berg/places/", "berg/watch/")
+ROOTS = ("click", "GitPython", "google-auth", "google-cloud-storage", "requests")
+# They sign for google-auth, which no machine needs; see berg/machine/installation.py.
+UNUSED = ("cryptography", "pyasn1-modules")
+COMPILED = "google_crc32c"  # what these folders begin with
+LIBRARY = "google_crc32c.libs/libcrc32c"
+LEFT_OUT = (".pyc", ".pyi", ".c", ".h")
+# The wheel whose library machines have, and its hash.
+LIBRARY_OF = "google-crc32c==1.9.0"
+LIBRARY_SHA256 = "3abb18297d9ef0ab120531838be0e6d68c9fa876570e11c229c48f2edac23ce7"
+TIMEOUT = 120  # seconds for pip, which may have to wait for a slow network
+MODULES = (
+    "import sys; sys.path += sys.argv[1:]; import berg.worker, google.cloud.storage; "
+    "print(*(getattr(each, '__file__', None) for each in [*sys.modules.values()]), sep='\\n')"
+)
+ANY_PYTHON = '''\
+"""What the compiled module of this name does, for a python that it was not compiled for."""
+
+import ctypes
+from pathlib import Path
+
+try:
+    here = Path(__file__).parent.parent
+    library = ctypes.CDLL(str(next(here.glob("google_crc32c.libs/libcrc32c*"))))
+except (OSError, StopIteration) as error:
+    raise ImportError(error) from None
+library.crc32c_extend.argtypes = (ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t)
+library.crc32c_extend.restype = ctypes.c_uint32
+
+
+def extend(crc, chunk):
+    return library.crc32c_extend(crc, chunk, len(chunk))
+
+
+def value(chunk):
+    return extend(0, chunk)
+'''
 
 
 def build_wheel() -> tuple[str, bytes]:
@@ -57,18 +86,13 @@ def build_wheel() -> tuple[str, bytes]:
     except FileNotFoundError:
         content = pack(files | bytecode(files))
         computer.write(kept, content)
-        prune(kept.parent)
+        with contextlib.suppress(OSError):  # another berg deletes them as well
+            wheels = sorted(kept.parent.glob("*.whl"), key=lambda path: path.stat().st_mtime)
+            for old in wheels[:-KEPT]:
+                old.unlink()
     digest = hashlib.sha256(content).hexdigest()[:12]
     # A build tag (it must begin with a digit) keeps the name one that pip takes.
     return f"berg-{__version__}-0{digest}-py3-none-any.whl", content
-
-
-def prune(folder: Path) -> None:
-    """Delete all wheels but the newest: each change of berg's code makes one, of megabytes."""
-    with contextlib.suppress(OSError):  # others prune as well
-        made = sorted(folder.glob("*.whl"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for old in made[KEPT:]:
-            old.unlink()
 
 
 def sources() -> dict[str, bytes]:
@@ -114,71 +138,24 @@ def pack(files: dict[str, bytes]) -> bytes:
         digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
         rows.writerow([name, f"sha256={digest}", len(content)])
     rows.writerow([f"{info}/RECORD", "", ""])
-    files = {**files, f"{info}/RECORD": record.getvalue().encode()}
-    wheel = io.BytesIO()
-    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+    return zipped({**files, f"{info}/RECORD": record.getvalue().encode()})
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    """Return a zip archive; the same files make the same bytes."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
         for name, content in files.items():
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
-    return wheel.getvalue()
+            archive.writestr(
+                zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED
+            )
+    return made.getvalue()
 
 
 def console_scripts(installed: Distribution) -> str:
-    """Return the entry points of berg's commands alone.
-
-    The others lead to the embedded cloud, which machines do not have: their pytest would fail.
-    """
+    """Return the entry points of berg's commands; pytest on a machine would fail at others."""
     found = installed.entry_points.select(group="console_scripts")
     return "\n".join(["[console_scripts]", *(f"{each.name} = {each.value}" for each in found), ""])
-
-
-ROOTS = ("click", "GitPython", "google-auth", "google-cloud-storage", "requests")
-
-# sign for google-auth, which nobody needs; see berg/machine/installation.py
-UNUSED = (
-    "cryptography",
-    "pyasn1-modules",
-)
-
-COMPILED = "google_crc32c"  # what these folders begin with
-
-LIBRARY = "google_crc32c.libs/libcrc32c"
-
-LEFT_OUT = (".pyc", ".pyi", ".c", ".h")
-
-# The wheel whose library machines have, and its hash.
-LIBRARY_OF = "google-crc32c==1.9.0"
-
-LIBRARY_SHA256 = "3abb18297d9ef0ab120531838be0e6d68c9fa876570e11c229c48f2edac23ce7"
-
-TIMEOUT = 120  # seconds for pip, which may have to wait for a slow network
-
-MODULES = (
-    "import sys; sys.path += sys.argv[1:]; import berg.worker, google.cloud.storage; "
-    "print(*(getattr(each, '__file__', None) for each in [*sys.modules.values()]), sep='\\n')"
-)
-
-ANY_PYTHON = '''\
-"""What the compiled module of this name does, for a python that it was not compiled for."""
-
-import ctypes
-from pathlib import Path
-
-try:
-    here = Path(__file__).parent.parent
-    library = ctypes.CDLL(str(next(here.glob("google_crc32c.libs/libcrc32c*"))))
-except (OSError, StopIteration) as error:
-    raise ImportError(error) from None
-library.crc32c_extend.argtypes = (ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t)
-library.crc32c_extend.restype = ctypes.c_uint32
-
-
-def extend(crc, chunk):
-    return library.crc32c_extend(crc, chunk, len(chunk))
-
-
-def value(chunk):
-    return extend(0, chunk)
-'''
 
 
 def build() -> tuple[str, bytes]:
@@ -198,7 +175,7 @@ def build() -> tuple[str, bytes]:
     if not made.exists():
         if not (files := collect(wanted)):
             return "", b""
-        computer.write(made, zip_of(files))
+        computer.write(made, zipped(dict(sorted(files.items()))))
     content = made.read_bytes()
     return f"packages-{hashlib.sha256(content).hexdigest()[:12]}.zip", content
 
@@ -219,34 +196,33 @@ def find(names: tuple[str, ...]) -> list[Distribution]:
             if name in (root.lower() for root in names):
                 raise
             continue
-        ahead += needs_of(found[name])
+        for need in found[name].requires or []:
+            if not re.search(r";.*\bextra\b", need) and (match := re.match(r"[\w.-]+", need)):
+                ahead.append(match[0])
     return [found[name] for name in sorted(found)]
-
-
-def needs_of(package: Distribution) -> list[str]:
-    """Return the names of what a package needs, without its extras."""
-    needs = [need for need in package.requires or [] if not re.search(r";.*\bextra\b", need)]
-    return [match[0] for need in needs if (match := re.match(r"[\w.-]+", need))]
 
 
 def collect(wanted: list[Distribution]) -> dict[str, bytes]:
     """The archive's files; {} where the packages do not know theirs, or google-crc32c's library
     cannot be had.
     """
-    if any(each.files is None for each in wanted):
-        return {}
-    sources = {path.as_posix(): Path(str(path.locate())) for path in files_of(wanted)}
+    sources: dict[str, Path] = {}
+    for each in wanted:
+        if each.files is None:
+            return {}
+        taken = filter(is_taken, each.files)
+        sources |= {path.as_posix(): Path(str(path.locate())) for path in taken}
     files = {name: source.read_bytes() for name, source in sources.items()} | kept_bytecode(sources)
     if not any(name.startswith(LIBRARY) for name in files):
-        files |= download_library()
+        options = ["--python-version", "3.12", "--platform", "manylinux2014_x86_64"]
+        try:
+            wheel = download(LIBRARY_OF, LIBRARY_SHA256, pip(), *options)
+        except BergError:
+            return {}
+        with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+            files |= {name: archive.read(name) for name in archive.namelist() if ".so" in name}
     # A python imports what was compiled for it before a file of this name.
-    files["google_crc32c/_crc32c.py"] = ANY_PYTHON.encode()
-    return files if any(name.startswith(LIBRARY) for name in files) else {}
-
-
-def files_of(packages: list[Distribution]) -> list[PackagePath]:
-    """Return the files of packages that go into the archive."""
-    return [path for each in packages for path in each.files or [] if is_taken(path)]
+    return files | {"google_crc32c/_crc32c.py": ANY_PYTHON.encode()}
 
 
 def is_taken(path: PackagePath) -> bool:
@@ -259,9 +235,7 @@ def is_taken(path: PackagePath) -> bool:
 
 
 def kept_bytecode(sources: dict[str, Path]) -> dict[str, bytes]:
-    """What this python compiled the worker's modules to, as far as it did, in a form that holds
-    wherever they lie.
-    """
+    """Return what this python has compiled of the worker's modules, valid in any folder."""
     folders = {str(source).removesuffix(name) for name, source in sources.items()}
     folders.add(str(Path(berg.__file__).parent.parent))
     # -I: else python would import what the caller's folder has of these names
@@ -291,17 +265,6 @@ def pip() -> list[str]:
     return computer.python("pip")
 
 
-def download_library() -> dict[str, bytes]:
-    """Return what is compiled in google-crc32c's wheel for machines; {} where pip cannot get it."""
-    options = ["--python-version", "3.12", "--platform", "manylinux2014_x86_64"]
-    try:
-        content = download(LIBRARY_OF, LIBRARY_SHA256, pip(), *options)
-    except BergError:
-        return {}
-    with zipfile.ZipFile(io.BytesIO(content)) as wheel:
-        return {name: wheel.read(name) for name in wheel.namelist() if ".so" in Path(name).name}
-
-
 def download(requirement: str, sha256: str, pip: list[str], *options: str) -> bytes:
     """Return the wheel of this hash from the package index that `pip` asks.
 
@@ -323,14 +286,3 @@ def download(requirement: str, sha256: str, pip: list[str], *options: str) -> by
         lines = asked.stderr.decode(errors="replace").strip().splitlines()
         why = next((line for line in lines if line.startswith("ERROR: ")), "pip downloaded none")
         raise BergError(f"{failed}: {why.removeprefix('ERROR: ')}")
-
-
-def zip_of(files: dict[str, bytes]) -> bytes:
-    """A zip archive: the same files make the same bytes."""
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
-        for name in sorted(files):
-            zipped.writestr(
-                zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), files[name], zipfile.ZIP_DEFLATED
-            )
-    return archive.getvalue()

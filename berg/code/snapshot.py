@@ -12,6 +12,7 @@ changes that were not committed. Not covered: a submodule that was never checked
 """
 
 import contextlib
+import fnmatch
 import hashlib
 import json
 import math
@@ -32,7 +33,7 @@ from berg.code.git import run as git
 MAX_UNTRACKED_BYTES = 1 << 30
 LARGE_UNTRACKED = 50_000_000  # bytes from which an untracked file is named
 IGNORE_FILE = ".bergignore"  # at the root of a repo: what .gitignore says, for berg alone
-# Names of files that mostly hold what is nobody else's business.
+# Names of files that mostly hold secrets.
 SECRET = re.compile(
     r"""(^|/)(
     \.env(\..+)? | \.netrc | \.pypirc | \.npmrc | \.htpasswd | kaggle\.json
@@ -47,7 +48,7 @@ GITLINK = f"{LINK} ".encode()
 LINK_IN_INDEX = int(LINK, 8).to_bytes(4, "big")
 NOTHING = "000000"  # the mode of what is not in the index
 STAGED = ["ls-files", "--stage", "-z"]
-# Content of Git LFS travels as it lies in the working tree: a machine may lack git-lfs.
+# Content of Git LFS travels as it is in the working tree: a machine may lack git-lfs.
 NO_LFS = ["-c", "filter.lfs.clean=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.process="]
 NO_LFS += ["-c", "filter.lfs.required=false"]
 LFS_FILES = ["ls-files", "-z", "--", ":(attr:filter=lfs)"]
@@ -146,32 +147,26 @@ def take(folder: Path) -> Snapshot:
     return commit_tree(root, root.name)
 
 
-def last_commit(root: Path) -> tuple[str, str, str]:
-    """Return the id of HEAD, that of its tree, and its date."""
-    told = text(root, "log", "-1", "--no-show-signature", "--format=%H%n%T%n%cI")
-    head, tree, date = told.split("\n")
-    return head, tree, date
-
-
 def commit_tree(root: Path, repo_name: str, branch: str | None = None) -> Snapshot:
     """Make a commit of a working tree, and of those of its submodules; the branch is the one that
     is checked out unless it is named.
 
-    Only `git status` looks at all files, once. What does not need its answer is asked beside it.
+    Only `git status` looks at all files, once. What does not need its answer runs in parallel.
     """
     import git as gitpython
 
     snapshot = Snapshot(root, repo_name, "", "", "", objects_folder(root))
-    with tempfile.TemporaryDirectory(prefix="berg-") as temporary, ThreadPoolExecutor() as beside:
+    with tempfile.TemporaryDirectory(prefix="berg-") as temporary, ThreadPoolExecutor() as pool:
         theirs, index = index_of(root, temporary)
-        looking = beside.submit(look, root, {**theirs, "GIT_OPTIONAL_LOCKS": "0"})
-        last = beside.submit(last_commit, root)
-        large = beside.submit(git, root, *LFS_FILES, env=theirs)
+        looking = pool.submit(look, root, {**theirs, "GIT_OPTIONAL_LOCKS": "0"})
+        about = ["log", "-1", "--no-show-signature", "--format=%H%n%T%n%cI"]
+        last = pool.submit(text, root, *about)
+        large = pool.submit(git, root, *LFS_FILES, env=theirs)
         env = {**objects_of(snapshot), "GIT_INDEX_FILE": str(Path(temporary, "changed"))}
         links = links_in(root, theirs, index)
         found = looking.result()
-        head, tree_of_head, date = last.result()
-        if head != found.head:  # somebody committed meanwhile
+        head, tree_of_head, date = last.result().split("\n")
+        if head != found.head:  # a commit was made meanwhile
             return commit_tree(root, repo_name, branch)
         snapshot.head = snapshot.commit = head
         snapshot.branch = found.branch if branch is None else branch
@@ -179,17 +174,18 @@ def commit_tree(root: Path, repo_name: str, branch: str | None = None) -> Snapsh
         try:
             changes = found.changes() | add(root, env, found.before, travelling)
             changes |= add_submodules(snapshot, links | changes)
-            named = beside.submit(git, root, *LFS_FILES, env=env)
+            named = pool.submit(git, root, *LFS_FILES, env=env)
             tree = tree_with(root, env, tree_of_head, changes)
             difference = ["diff-tree", "-r", "-z", "--no-renames", "--name-status"]
-            told = beside.submit(git, root, *difference, head, tree, env=env)
+            told = pool.submit(git, root, *difference, head, tree, env=env)
             paths = {*names(large.result()), *names(named.result())}
             paths -= {path for path, entry in changes.items() if entry is None}
             if paths:
                 tree = tree_with(root, env, tree, lfs_content(root, env, sorted(paths)))
             if tree != tree_of_head:
                 snapshot.commit = commit_on(snapshot, env, tree, date)
-            snapshot.changed = words_of(names(told.result()))
+            each = iter(names(told.result()))
+            snapshot.changed = [f"{status} {path}" for status, path in zip(each, each, strict=True)]
         except gitpython.GitCommandError as error:
             raise BergError(f"git cannot add the files of {root}: {last_line(error)}") from None
     return snapshot
@@ -209,11 +205,6 @@ def commit_on(snapshot: Snapshot, env: dict[str, str], tree: str, date: str) -> 
     where = snapshot.branch or "a detached HEAD"
     message = f"The working tree of {where} on {snapshot.head[:12]}"
     return text(snapshot.root, "commit-tree", tree, "-p", snapshot.head, "-m", message, env=env)
-
-
-def words_of(told: list[str]) -> list[str]:
-    """Return "M path" and the like from the names that `git diff-tree` says."""
-    return [f"{status} {path}" for status, path in zip(told[::2], told[1::2], strict=True)]
 
 
 def index_of(root: Path, temporary: str) -> tuple[dict[str, str], list[Path]]:
@@ -270,8 +261,16 @@ def look(root: Path, env: dict[str, str]) -> Found:
     lists = {"?": found.untracked, "!": found.ignored}
     for line in names(git(root, *STATUS, env=env)):
         kind, _, rest = line.partition(" ")
+        if rest == "branch.oid (initial)":
+            raise BergError(
+                f"the repo {root} has no commit yet. Run: git add -A && git commit -m start"
+            )
         if kind == "#":
-            note_branch(root, found, rest)
+            key, _, value = rest.partition(" ")
+            if key == "branch.oid":
+                found.head = value
+            elif key == "branch.head" and value != "(detached)":
+                found.branch = value
         elif kind == "u" or (kind == "1" and "U" in rest[:2]):  # the latter in the index alone
             raise BergError(f"{root} has files with merge conflicts. Resolve them: git status")
         elif kind == "1":
@@ -279,18 +278,6 @@ def look(root: Path, env: dict[str, str]) -> Found:
         else:
             lists[kind].append(rest)
     return found
-
-
-def note_branch(root: Path, found: Found, told: str) -> None:
-    key, _, value = told.partition(" ")
-    if key == "branch.oid":
-        found.head = value
-    if key == "branch.head" and value != "(detached)":
-        found.branch = value
-    if found.head == "(initial)":
-        raise BergError(
-            f"the repo {root} has no commit yet. Run: git add -A && git commit -m start"
-        )
 
 
 def note_tracked(found: Found, told: str) -> None:
@@ -318,7 +305,10 @@ def add(
         return {}
     lines = [f"{mode} {content}\t{path}\0" for path, (mode, content) in before.items()]
     git(root, "update-index", "-z", "--index-info", env=env, stdin=os.fsencode("".join(lines)))
-    update_index(root, env, paths, "--add", "--remove", "--replace")
+    # git wants repos inside without their slash
+    listed = b"".join(os.fsencode(path.rstrip("/")) + b"\0" for path in paths)
+    options = ["--add", "--remove", "--replace", "-z", "--stdin"]
+    git(root, "update-index", *options, env=env, stdin=listed)
     return {**dict.fromkeys(before), **entries_in(git(root, *STAGED, env=env))}
 
 
@@ -341,13 +331,6 @@ def tree_with(root: Path, env: dict[str, str], tree: str, changes: dict[str, Ent
     return program.edited(run, tree, changes) if changes else tree
 
 
-def update_index(root: Path, env: dict[str, str], paths: list[str], *options: str) -> None:
-    """Let an index have these files as they are; git wants repos inside without their slash."""
-    if paths:
-        listed = b"".join(os.fsencode(path.rstrip("/")) + b"\0" for path in paths)
-        git(root, "update-index", *options, "-z", "--stdin", env=env, stdin=listed)
-
-
 def objects_folder(root: Path) -> Path:
     """Return berg's own folder for new objects of a repo, made for this user alone."""
     key = hashlib.sha256(str(common_folder(root)).encode()).hexdigest()[:16]
@@ -360,25 +343,36 @@ def objects_folder(root: Path) -> Path:
 def leave_out(snapshot: Snapshot, found: Found) -> list[str]:
     """Note what does not travel; return what does of what is untracked or changed."""
     unwanted = left_to_berg(snapshot.root, "--directory")
-    environments = {
-        str(Path(name).parent) for name in found.untracked if Path(name).name == "pyvenv.cfg"
-    } - {"."}
+    configurations = fnmatch.filter(found.untracked, "*/pyvenv.cfg")
+    environments = sorted(name.removesuffix("pyvenv.cfg") for name in configurations)
     snapshot.left_out = [f"{name} (ignored by git)" for name in found.ignored]
-    snapshot.left_out += [f"{name}/ (a virtual environment)" for name in sorted(environments)]
+    snapshot.left_out += [f"{name} (a virtual environment)" for name in environments]
     snapshot.left_out += [f"{name} ({IGNORE_FILE})" for name in unwanted]
-    outside = {f"{folder}/" for folder in environments}.union(unwanted)
-    travelling = beyond(outside, found.untracked)
-    sizes = sizes_of(snapshot.root, travelling)
-    snapshot.doubtful = doubtful(sizes)
+    outside = {*environments, *unwanted}
+    folders = tuple(each for each in outside if each.endswith("/"))
+    travelling = [path for path in found.untracked if not path.startswith(folders)]
+    travelling = [path for path in travelling if path not in outside]
+    check_untracked(snapshot, travelling)
+    return found.changed + travelling
+
+
+def check_untracked(snapshot: Snapshot, paths: list[str]) -> None:
+    """Note the files that look like a secret or are large; raise BergError for too many bytes."""
+    sizes = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            sizes[path] = (snapshot.root / path).lstat().st_size
+    for path in sorted(filter(SECRET.search, sizes)):
+        snapshot.doubtful.append(f"{path} (looks like a secret)")
+    for path in sorted(path for path, size in sizes.items() if size >= LARGE_UNTRACKED):
+        snapshot.doubtful.append(f"{path} ({plain.size(sizes[path])})")
     if sum(sizes.values()) > MAX_UNTRACKED_BYTES:
         largest = ", ".join(sorted(sizes, key=lambda name: -sizes[name])[:3])
         raise BergError(
-            f"{len(sizes)} untracked files of {sum(sizes.values()) / 1e9:.1f} GB would travel with "
-            "the code, "
-            f"the largest: {largest}. Add data to .gitignore or {IGNORE_FILE} (a machine gets it "
-            "from the bucket), or commit it"
+            f"{len(sizes)} untracked files of {sum(sizes.values()) / 1e9:.1f} GB would be sent "
+            f"with the code, the largest: {largest}. Add data to .gitignore "
+            f"or {IGNORE_FILE} (a machine gets it from the bucket), or commit it"
         )
-    return found.changed + travelling
 
 
 def repo_that_takes(folder: Path, fetched: Path) -> Path | None:
@@ -398,21 +392,6 @@ def repo_that_takes(folder: Path, fetched: Path) -> Path | None:
     return None if set(below) <= set(left_to_berg(root)) else root
 
 
-def beyond(outside: set[str], paths: list[str]) -> list[str]:
-    """Return the paths that are not of `outside`: files, and folders with a slash at their end."""
-    folders = tuple(each for each in outside if each.endswith("/"))
-    return [path for path in paths if path not in outside and not path.startswith(folders)]
-
-
-def sizes_of(root: Path, paths: list[str]) -> dict[str, int]:
-    """Return the bytes of files that are there."""
-    sizes = {}
-    for path in paths:
-        with contextlib.suppress(OSError):
-            sizes[path] = (root / path).lstat().st_size
-    return sizes
-
-
 def left_to_berg(root: Path, *options: str) -> list[str]:
     """Return the untracked files that .bergignore names; with --directory a folder of nothing else
     once, with a slash at its end.
@@ -423,18 +402,9 @@ def left_to_berg(root: Path, *options: str) -> list[str]:
     return names(git(root, *listing, *options))
 
 
-def doubtful(sizes: dict[str, int]) -> list[str]:
-    """Return those of the untracked files that travel, by name and bytes, that look like a secret
-    or are large, each with why.
-    """
-    found = [f"{name} (looks like a secret)" for name in sorted(sizes) if SECRET.search(name)]
-    large = [name for name in sorted(sizes) if sizes[name] >= LARGE_UNTRACKED]
-    return found + [f"{name} ({plain.size(sizes[name])})" for name in large]
-
-
 def bytes_to_send(snapshot: Snapshot, bucket_name: str) -> int:
     """Return about how many bytes `send` would upload: as much as git has on disk of what was not
-    sent before. Nobody is asked; 0 of a snapshot that lies only in the bucket.
+    sent before. The bucket is not asked; 0 for a snapshot that is only in the bucket.
     """
     if snapshot.ran:
         return 0
@@ -493,7 +463,7 @@ def add_submodules(snapshot: Snapshot, listed: dict[str, Entry | None]) -> dict[
 
 
 def lfs_content(root: Path, env: dict[str, str], paths: list[str]) -> dict[str, Entry | None]:
-    """Return the files of Git LFS that lie in the working tree, in place of their pointers."""
+    """Return the index entries of Git LFS's files with the content that the working tree has."""
     listed = b"\0".join(os.fsencode(path) for path in paths if (root / path).is_file())
     inner = {**env, "GIT_INDEX_FILE": f"{env['GIT_INDEX_FILE']}-large"}
     literal = {**inner, "GIT_LITERAL_PATHSPECS": "1"}
@@ -512,15 +482,8 @@ def write_out(snapshot: Snapshot, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         env = {**objects_of(snapshot), "GIT_INDEX_FILE": str(Path(temporary, "index"))}
         git(snapshot.root, "read-tree", snapshot.commit, env=env)
-        git(
-            snapshot.root,
-            *NO_LFS,
-            "checkout-index",
-            "--all",
-            "--force",
-            f"--prefix={folder}/",
-            env=env,
-        )
+        checkout = [*NO_LFS, "checkout-index", "--all", "--force", f"--prefix={folder}/"]
+        git(snapshot.root, *checkout, env=env)
     for path, sub in snapshot.submodules.items():
         if (folder / path).resolve() != folder.resolve() / path:
             raise BergError(f"the submodule {path} would land at a link's place. Move the link")
@@ -530,16 +493,15 @@ def write_out(snapshot: Snapshot, folder: Path) -> None:
 def send(
     snapshot: Snapshot,
     bucket: Any,
-    on_progress: Callable[[int, int], None] = lambda n, size: None,
+    on_progress: OnProgress = lambda n, size: None,
     known: Collection[str] = (),
 ) -> dict[str, Any]:
     """Upload what the bucket lacks of a snapshot; returns what `restore` needs, for the job's
     metadata.
 
-    `on_progress` hears how many bytes of how many went up, pack by pack. What was sent before is
-    remembered in a file beside the objects. That is a hint: the bucket is asked whether it is still
-    there, unless it is `known` to be, and so is the repo, whose history may have been rewritten
-    since.
+    `on_progress` gets the bytes sent and the bytes in all, for each pack. What was sent before is
+    remembered in a file next to the objects. The bucket is asked whether it is still there, unless
+    it is `known` to be, and so is the repo, whose history may have been rewritten since.
     """
     if snapshot.ran:
         return snapshot.ran.snapshot
@@ -572,8 +534,8 @@ def is_base(
     """Whether the bucket still has a pack that was sent, and the repo what was in it."""
     if first in known:
         return has_commits(snapshot, base["commit"], base["head"])
-    with ThreadPoolExecutor(1) as beside:
-        is_there = beside.submit(bucket.exists, first)
+    with ThreadPoolExecutor(1) as pool:
+        is_there = pool.submit(bucket.exists, first)
         return has_commits(snapshot, base["commit"], base["head"]) and is_there.result()
 
 
@@ -600,15 +562,14 @@ def objects_of(snapshot: Snapshot) -> dict[str, str]:
 def add_to(
     snapshot: Snapshot, bucket: Any, first: str, base: dict[str, Any], on_progress: OnProgress
 ) -> list[str]:
-    """The packs of a snapshot on top of one that was sent before; [] if it is better sent anew."""
+    """The packs of a snapshot on top of one that was sent before; [] if it is better sent whole."""
     if base["commit"] == snapshot.commit:
         return [first]
     name = f"{first.rpartition('/')[0]}/{snapshot.commit}-on-{base['commit'][:12]}.pack"
     # A pack that approaches the first one in size is better made the new first one.
     most = max(1 << 20, base["bytes"] / 3)
-    return (
-        [first, name] if send_pack(snapshot, bucket, name, base, on_progress, most) < most else []
-    )
+    size = send_pack(snapshot, bucket, name, base, on_progress, most)
+    return [first, name] if size < most else []
 
 
 def send_pack(
@@ -630,24 +591,11 @@ def send_pack(
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         pack = Path(temporary, "pack")
         with pack.open("wb") as file:
-            command = [
-                "pack-objects",
-                "--revs",
-                "--shallow",
-                "--stdout",
-                "-q",
-                "--delta-base-offset",
-            ]
+            command = ["pack-objects", "--revs", "--shallow", "--stdout", "-q", *options]
+            command += ["--delta-base-offset", "--compression=1"]
             stdin = "\n".join([*revisions, ""]).encode()
-            git(
-                snapshot.root,
-                *command,
-                "--compression=1",
-                *options,
-                env=objects_of(snapshot),
-                stdin=stdin,
-                stdout=file,
-            )
+            env = objects_of(snapshot)
+            git(snapshot.root, *command, env=env, stdin=stdin, stdout=file)
         size = pack.stat().st_size
         if size < most:
             bucket.upload(name, pack, lambda n: on_progress(n, size))
@@ -677,7 +625,7 @@ def restore(
 ) -> None:
     """Make `folder` a real checkout of a snapshot; `open_pack` opens a pack of it by name.
 
-    Git makes each object's id anew from its content, so that the commit's id vouches for all files.
+    Git computes each object's id from its content, so that the commit's id vouches for all files.
     Raises BergError if the commit or a part of it is not in the packs, or git refuses what is.
     """
     import git as gitpython
