@@ -65,10 +65,10 @@ def pytest_addoption(parser) -> None:
     )
     parser.addoption("--all", action="store_true", help="run slow tests as well")
     parser.addoption(
-        "--third",
+        "--fifth",
         type=int,
-        choices=range(3),
-        help="of the slow tests run one third, drawn by their names: 0, 1 or 2",
+        choices=range(5),
+        help="of the slow tests run one fifth, drawn by their names: 0 to 4",
     )
     parser.addoption("--table", help="page in which the faults' table is to be written anew")
 
@@ -101,7 +101,7 @@ def pytest_collection_modifyitems(config, items: list) -> None:
     is_chosen = config.getoption("--rounds") or any("::" in each for each in config.args)
     if is_chosen or os.environ.get("HOSTILE_TABLE"):
         return
-    third = config.getoption("--third")
+    fifth = config.getoption("--fifth")
     seen: set[tuple] = set()
     kept: list = []
     left_out: list = []
@@ -110,7 +110,7 @@ def pytest_collection_modifyitems(config, items: list) -> None:
         is_variant = test in seen and item.get_closest_marker("fault") is not None
         is_slow = item.get_closest_marker("slow") is not None
         is_meant = config.getoption("--all") or is_slow == config.getoption("--slow")
-        is_drawn = third is None or not is_slow or crc32(item.nodeid.encode()) % 3 == third
+        is_drawn = fifth is None or not is_slow or crc32(item.nodeid.encode()) % 5 == fifth
         is_wanted = is_meant and is_drawn and not is_variant
         (kept if is_wanted else left_out).append(item)
         seen.add(test)
