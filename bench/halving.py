@@ -18,6 +18,7 @@ from common import Result, Target
 from berg import job, states
 from berg.machine import watchdogs
 from berg.machine.outcome import Ending
+from berg.spec import JobSpec
 
 JOBS, MACHINES, STEPS = 81, 9, 81
 SWEEPS = 40  # played for each repeat
@@ -74,7 +75,9 @@ class Sweep:
             bucket=None,
             state=found,
             states=SimpleNamespace(write=lambda rungs: setattr(found, "rungs", rungs), flush=list),
-            job=SimpleNamespace(rungs=self.rungs, stop_worst="loss"),
+            job=SimpleNamespace(
+                spec=JobSpec(rungs=",".join(map(str, self.rungs)), stop_worst="loss")
+            ),
             say=lambda text: None,
             stop=endings.append,
         )

@@ -272,7 +272,7 @@ def check_bounds(job: Any) -> None:
     """Raise ValueError or BergError for values that no machine can do anything with."""
     check_results_dir(job.results_dir)
     counts = [(f.name, getattr(job, f.name)) for f in fields(job) if f.type is int]
-    texts = [job.cmd, job.install_script, *job.env.values()]
+    texts = [job.cmd, job.spec.install_script or "", *job.env.values()]
     wrong = {
         **{f"{name} is {value}": value < 0 for name, value in counts},
         "cmd is empty": job.kind == "job" and not job.cmd.strip(),

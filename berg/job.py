@@ -23,6 +23,7 @@ What there is in a place for jobs: machines, and other resources that may be lef
 """
 
 import json
+import math
 import re
 import secrets
 from dataclasses import asdict, dataclass, field, replace
@@ -31,6 +32,7 @@ from typing import Any
 
 from berg import BergError, gate
 from berg.gate import COMMIT, check_bounds, check_results_dir, fits
+from berg.spec import JobSpec, spec_from
 
 VERSION = 1
 
@@ -151,10 +153,8 @@ class Job:
     git_dirty: bool = False
     git_changed_files: list[str] = field(default_factory=list)
     snapshot: dict[str, Any] = field(default_factory=dict)
-    install_script: str = ""
     installation: Installation = field(default_factory=Installation)
     install_secrets: list[str] = field(default_factory=list)  # that installation alone sees
-    cwd: str = ""  # folder of the repo that the command runs in
     env: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
     notify: bool = False  # its secrets hold the URL of a webhook that is to hear of its end
@@ -165,7 +165,6 @@ class Job:
     gcsfuse: str = ""  # the program for them that came along, by its name in .berg/dist
     place: str = "gce"  # where it runs: a module of places.py
     kind: str = "job"  # or devbox: no command, for people
-    idle_seconds: int = 0  # of a devbox, after which it ends; 0: never
     stops_when_idle: bool = False  # and keeps its disk; else it deletes itself then
     # of a devbox: whatever ends it, but for a kill, `berg reap` and --idle delete, its disk stays
     keeps_disk: bool = False
@@ -177,43 +176,22 @@ class Job:
     image: str = ""
     docker: str = ""  # image of the container that its command runs in; "": in none
     run_on: str = "first"
-    keep_going: bool = False  # a command that fails on one machine leaves the others alone
-    sample_seconds: int = 30  # between two looks at what a machine is busy with; 0: none
-    # percent that an accelerator must reach once in so many seconds, or the job ends; 0: none
-    min_utilization: int = 0
-    waste_seconds: int = 0
     marked_seconds: int = 900  # that a machine's accelerators do nothing, after which lists mark it
     silence_seconds: int = 180  # without word of a machine, after which the others give it up
-    # for which the machines of a job wait for those of them that Google is to make anew
-    mending_seconds: int = 900
-    patience_seconds: int = (
-        3600  # without progress, after which a machine gives up the upload of the last results
-    )
-    kill_instance_after_job: bool = True
+    # without progress, after which a machine gives up the upload of the last results
+    upload_timeout: int = 3600
     max_run_seconds: int = 0
     # region -> USD for an hour of one of its machines, as the list said when it was submitted
     rates: dict[str, float] = field(default_factory=dict)
-    note: str = ""  # of who submitted it, one line
     sweep: str = ""  # whose job this is; "": a job on its own
-    # metric by which it ends itself where it is among the worst of its sweep (max:NAME where more
-    # is better), and the steps at which it looks
-    stop_worst: str = ""
-    rungs: list[int] = field(default_factory=list)
     # of a sweep's job, what fills the command's placeholders
     params: dict[str, str] = field(default_factory=dict)
     group: Group = NO_GROUP  # what makes its machines anew
     regions: list[str] = field(default_factory=list)  # with such a group each, until one has room
-    wait_seconds: int = (
-        0  # for all its pods to have a node, after which it is given up; 0: for ever
-    )
-    max_restarts: int = 0  # times that it begins anew after its machine was taken away or crashed
-    restart_on_failure: int = 0  # times that its command runs again after it failed
-    profile: bool = False  # PyTorch's own profiles can be taken of its command
     # the key with which its machines sign what they tell each other lies in Secret Manager
     sealed: bool = False
     monitoring: int = 0  # 1: its machines write metrics to Cloud Monitoring
-    # the options it was asked for with, to run it again
-    spec: dict[str, Any] = field(default_factory=dict)
+    spec: JobSpec = field(default_factory=JobSpec)  # the options, as JobSpec.recorded returns them
     created_at: str = ""
     created_by: str = ""
     berg_version: str = ""
@@ -231,6 +209,11 @@ class Job:
         return "stop" if self.keeps_disk else "stay"
 
     @property
+    def idle_seconds(self) -> int:
+        """Seconds of being idle after which a devbox ends; 0: it never does."""
+        return math.ceil(self.spec.idle_hours * 3600)
+
+    @property
     def pinned_image(self) -> str:
         """The image of its containers or pods by its digest; "" if that is not known."""
         image = self.image if self.place == "gke" else self.docker
@@ -241,7 +224,7 @@ class Job:
         """Whether Google starts its machines again, with their disks, after maintaining a host: one
         machine alone, or all of a slice of TPUs on demand together.
         """
-        is_slice = self.place == "tpu" and not (self.spec.get("spot") or self.spec.get("flex"))
+        is_slice = self.place == "tpu" and not (self.spec.spot or self.spec.flex)
         return (self.num_machines == 1 or is_slice) and not self.sweep and not self.group
 
     @property
@@ -256,7 +239,7 @@ class Job:
     @property
     def is_kept(self) -> bool:
         """Whether its group makes machines anew that are lost: none does by flex-start."""
-        return self.kind == "job" and bool(self.group) and not self.spec.get("flex")
+        return self.kind == "job" and bool(self.group) and not self.spec.flex
 
     @property
     def is_mended(self) -> bool:
@@ -283,14 +266,14 @@ class Job:
             place=self.place,
             kind=self.kind,
             machines=self.num_machines,
-            note=self.note,
-            kept=not self.kill_instance_after_job,
+            note=self.spec.note,
+            kept=self.spec.no_kill,
             group=self.group,
             sweep=self.sweep,
             params=self.params if self.sweep else {},
             secrets=len({*self.secrets, *self.install_secrets}) + self.notify or int(self.sealed),
             gpus=gpus,
-            wait_seconds=self.wait_seconds,
+            wait_seconds=round(self.spec.queue_timeout),
             rates=self.rates,
             max_run_seconds=self.max_run_seconds,
         )
@@ -316,7 +299,7 @@ class Summary:
     params: dict[str, str] = field(default_factory=dict)
     secrets: int = 0
     gpus: str = ""  # in words, such as 8 x h100; or its TPUs
-    wait_seconds: int = 0  # as in `Job`
+    wait_seconds: int = 0  # for room, after which it ends (--queue-timeout); 0: no limit
     rates: dict[str, float] = field(default_factory=dict)  # as Job.rates
     max_run_seconds: int = 0  # as in `Job`
 
@@ -334,7 +317,9 @@ def from_json(data: bytes, name: str) -> Job:
         values = gate.values(data)
         group = Group.parse(values.get("group", ""))
         installation = gate.build(Installation, values.get("installation", {}))
-        job = gate.build(Job, {**values, "group": group, "installation": installation})
+        spec = spec_from(values.get("spec", {}))
+        parts = {"group": group, "installation": installation, "spec": spec}
+        job = gate.build(Job, {**values, **parts})
         installation.check()
         check_bounds(job)
         check_snapshot(job.snapshot)

@@ -10,60 +10,34 @@ where other GPUs are asked for. The plan says what came from where.
 
 import hashlib
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from berg import BergError, config, gate
 from berg.code.snapshot import Snapshot
 from berg.config import Config
-from berg.gate import check_types
 from berg.google.offers import Reservation, Ways
 from berg.google.shapes import Shape
 from berg.google.storage import Listed
 from berg.job import NO_GROUP, Group, Job, Machine, machine_names
 from berg.spec import LIMITS, JobSpec, in_unit, rows
 
-# What spec_of takes from no record, and what it takes that becomes a part of a URL.
-UNBELIEVED = {"cmd", "name", "note", "defaults", "secrets", "notify", "branch", "commit"}
-
-
-UNBELIEVED |= {"install_secrets", "recorded_image"}
-
-
-UNBELIEVED |= {"pod_patch"}  # a part of a request, which would be sent with the person's rights
-
-NAMES = ("gpu_type", "machine_type", "tpu", "cluster", "queue")
+# What spec_of takes from no record: machines may have written it. These name files and variables of
+# the laptop, or are a part of a request that is sent with the user's rights.
+UNBELIEVED = {name for name, row in rows(JobSpec).items() if row.asked_again}
+UNBELIEVED |= {"name", "note", "defaults", "branch", "commit"}
 
 
 def spec_of(job: Job) -> JobSpec:
-    """Return what a job was asked for with, without its name, its secrets, its webhook and the
-    patch for its pods; the image of its containers by the digest that it ran with.
-
-    Raise BergError where its record says what no option can be. What names a file or variable of
-    the laptop is left out: machines may have written the record.
+    """Return the options of a job to run it again, without its name, its secrets, its webhook and
+    the patch for its pods; the image of its containers by the digest that it ran with.
     """
-    known = {each.name for each in fields(JobSpec)} - UNBELIEVED
-    values = {key: as_given(value) for key, value in job.spec.items() if key in known}
-    spec = JobSpec(**values, cmd=job.cmd if job.kind == "job" else None)
+    usual = JobSpec(cmd=job.cmd if job.kind == "job" else None)
+    spec = replace(job.spec, cmd=usual.cmd, **{key: getattr(usual, key) for key in UNBELIEVED})
     spec.docker = job.pinned_image or spec.docker
     spec.recorded_image = spec.docker or ""
-    try:
-        check_types(spec)
-        project, _, image = (spec.image or "").rpartition("/")
-        gate.check_project(project)
-        for name in (image, *spec.zones, *(getattr(spec, each) or "" for each in NAMES)):
-            gate.check_resource(name)
-    except ValueError as error:
-        raise BergError(
-            f"the options of {job.job_name} are damaged ({error}). Start it as new: berg run"
-        ) from None
     return spec
-
-
-def as_given(value: Any) -> Any:
-    """Return an option's value as JobSpec has it: JSON knows lists alone, no tuples."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)

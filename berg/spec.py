@@ -5,7 +5,7 @@ The command line, the checks, the keys of `[tool.berg]` and docs/commands.md com
 
 import math
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from berg import BergError, gate
@@ -94,16 +94,21 @@ def check_rows(options: Any) -> None:
     known = rows(options)
     given = [name for name in known if is_given(options, name)]
     for name in given:
-        row, value = known[name], getattr(options, name)
-        least, most = row.bounds
-        if isinstance(value, (int, float)) and not least <= value <= most:
-            unit = "s" * (row.unit == "-")
-            raise BergError(f"{row.flag} {shown(value)}{unit} is not possible: {row.advice}")
+        row = known[name]
+        check_bounds(row, getattr(options, name))
         if clash := [known[each].flag for each in row.excludes if each in given]:
             raise BergError(f"{row.why}: leave out {', '.join(clash)}")
         if row.needs and not {*given} & {*row.needs}:
             needed = " or ".join(known[each].flags[-1] for each in row.needs)
             raise BergError(f"{row.flags[-1]} needs {needed}")
+
+
+def check_bounds(row: Option, value: Any) -> None:
+    """Raise BergError for a number out of its bounds."""
+    least, most = row.bounds
+    if isinstance(value, (int, float)) and not least <= value <= most:
+        unit = "s" * (row.unit == "-")
+        raise BergError(f"{row.flag} {shown(value)}{unit} is not possible: {row.advice}")
 
 
 def is_given(options: Any, name: str) -> bool:
@@ -510,12 +515,12 @@ class JobSpec:
         needs="stop_worst",
     )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the options for the job's metadata, without the values of secrets."""
-        left_out = {"cmd", "name", "recorded_image"}
-        if "://" in (self.notify or ""):  # the URL is a secret
-            left_out.add("notify")
-        return {key: value for key, value in asdict(self).items() if key not in left_out}
+    def recorded(self) -> "JobSpec":
+        """Return the options for the job's record: without its command, which a sweep fills, its
+        name, and the URL of its webhook.
+        """
+        notify = None if "://" in (self.notify or "") else self.notify
+        return replace(self, cmd=None, name=None, recorded_image="", notify=notify)
 
     @property
     def settings(self) -> dict[str, object]:
@@ -594,13 +599,9 @@ class JobSpec:
     @property
     def model(self) -> str:
         """How its machines are paid for, in the API's words."""
-        from berg.google import prices
-
         if self.spot:
-            return prices.SPOT
-        if self.flex:
-            return prices.FLEX
-        return prices.STANDARD
+            return "SPOT"
+        return "FLEX_START" if self.flex else "STANDARD"
 
     @property
     def container(self) -> str:
@@ -617,6 +618,23 @@ class JobSpec:
             check_variable("--env", key)
             found[key] = value
         return found
+
+
+def spec_from(record: Any) -> JobSpec:
+    """Return the options in a job's record; raise ValueError or BergError for invalid ones."""
+    if not isinstance(record, dict):
+        raise ValueError("its options are no JSON object")
+    values = {key: tuple(each) if isinstance(each, list) else each for key, each in record.items()}
+    spec = gate.build(JobSpec, values)
+    for name, row in rows(JobSpec).items():
+        check_bounds(row, getattr(spec, name))
+    # These become parts of URLs.
+    project, _, image = (spec.image or "").rpartition("/")
+    gate.check_project(project)
+    names = (image, spec.gpu_type, spec.machine_type, spec.tpu, spec.cluster, spec.queue)
+    for each in (*names, *spec.zones):
+        gate.check_resource(each or "")
+    return spec
 
 
 def check_variable(option: str, key: str) -> None:

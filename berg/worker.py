@@ -298,7 +298,7 @@ def meet_again(attempt: Attempt) -> None:
     attempt.loss = ""
     patience = math.inf
     if attempt.job.is_mended:
-        patience = attempt.job.mending_seconds
+        patience = attempt.job.spec.replacement_timeout
     note = functools.partial(note_waiting, attempt)
     attempt.member.nodes = peers.gather(attempt.member, patience, note)
     saving.bring_news(attempt)
@@ -345,7 +345,7 @@ def run_command(attempt: Attempt) -> Ending | None:
         wait_for_the_end(attempt)
         return None
     attempt.say(f"Running: {this.cmd}")
-    folder = repo_folder(this) / this.cwd
+    folder = repo_folder(this) / (this.spec.cwd or "")
     folder.mkdir(parents=True, exist_ok=True)  # one of the repo's without a file in it
     code = run_in(attempt, folder)
     runs_elsewhere = this.num_machines > 1 and this.run_on == "each"
@@ -578,7 +578,7 @@ def release_machines(attempt: Attempt) -> None:
         if attempt.stopping.ending == PREEMPTED:
             delete_soon(attempt.machine)
         return
-    if not this.kill_instance_after_job:
+    if this.spec.no_kill:
         return
     delete_machines(attempt)
 

@@ -36,7 +36,14 @@ def call_in_pipes(
         from berg.laptop import launch
 
         make = launch.job_of
-        launch.job_of = lambda *given: replace(make(*given), **fields)
+
+        def changed(*given: Any) -> Any:
+            made = make(*given)
+            own = {key: value for key, value in fields.items() if key in vars(made)}
+            options = {key: value for key, value in fields.items() if key not in own}
+            return replace(made, **own, spec=replace(made.spec, **options))
+
+        launch.job_of = changed
     run_berg(arguments, cwd, env)
 
 

@@ -39,7 +39,7 @@ def test_the_next_type_is_tried_where_there_is_no_room(berg, no_t4):
     assert "No room for t4: now l4\n" in ran.stderr
     job = json.loads(berg("show", "either", "--json").stdout)["metadata"]
     assert (job["gpu_type"], job["spec"]["gpu_type"]) == ("l4", "l4")
-    assert (job["cwd"], job["installation"]["folder"]) == ("sub", "sub")
+    assert (job["spec"]["cwd"], job["installation"]["folder"]) == ("sub", "sub")
 
 
 @pytest.mark.slow

@@ -313,7 +313,7 @@ def test_a_slice_that_is_killed_in_the_queue_leaves_nothing(berg, cloud, full):
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [SLICE, TWO, TPU], ids=["a slice", "several", "one with TPUs"])
 def test_what_comes_too_late_gives_itself_up(berg, cloud, full, monkeypatch, which):
-    late = berg.start(*which, "-n", "late", "--queue-timeout", "1h", "true", wait_seconds=1)
+    late = berg.start(*which, "-n", "late", "--queue-timeout", "1h", "true", queue_timeout=1)
     assert late.wait(60) == 0, late.stderr.read()
     time.sleep(2.1)  # clocks have seconds
     from berg.laptop import jobs

@@ -70,11 +70,11 @@ def sound(name: str, sweep: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
     this = job.Job(name, "exit 3", f"out/{name}", "gs://b/out", "proj", "c0ffee", "c0ffee")
     commit = "c0ffef" if sweep else "c0ffee"
     this.snapshot = {"commit": commit, "branch": "main", "packs": [], "submodules": {}}
-    this.max_run_seconds, this.max_restarts, this.created_by = 3600, 20, "tester"
-    this.spec, this.sweep, this.params = dict(SPEC), sweep, {"lr": "0.1"} if sweep else {}
+    this.max_run_seconds, this.created_by = 3600, "tester"
+    this.sweep, this.params = sweep, {"lr": "0.1"} if sweep else {}
     this.machine_type, this.created_at = "n1-standard-8", "2026-01-01T00:00:00Z"
     state = job.State("FAILED", exit_code=3, job=this.summary(), started_at=this.created_at)
-    return json.loads(this.to_json()), json.loads(state.to_json())
+    return {**json.loads(this.to_json()), "spec": dict(SPEC)}, json.loads(state.to_json())
 
 
 def sound_bucket() -> dict[str, Any]:

@@ -1061,10 +1061,12 @@ DESCRIPTIONS: dict[str, str | dict] = {
     "another job's name": {"job_name": "other"},
     "`../` as results folder": {"results_dir": "../.ssh"},
     "`../` as the repo's name": {"repo_name": "../../.ssh"},
-    "`../` as folder to run in": {"cwd": "../../.."},
+    "`../` as folder to run in": {"spec": {"num_gpus": 0, "cwd": "../../.."}},
     "`../` in a pack's name": {"snapshot": {"commit": "c0ffee", "packs": ["../../evil"]}},
     "a commit that is an option of git's": {"git_snapshot": "--upload-pack=evil"},
-    "an install script outside the repo": {"install_script": "../../evil.sh"},
+    "an install script outside the repo": {
+        "spec": {"num_gpus": 0, "install_script": "../../evil.sh"}
+    },
     "a text as number": {"num_machines": "1; rm -rf ~"},
     "a number below zero": {"num_machines": -1},
     "NaN": '{"job_name": "done", "max_run_seconds": NaN}',
@@ -1200,14 +1202,14 @@ EVIL_SETTINGS |= {"network": "evil", "subnetwork": "evil", "ssh_user": "evil"}
 def record(berg: Berg, name: str, **changes: object) -> bytes:
     """A job that failed, as its record lies in the bucket; without a machine that ran it."""
     spec = {"num_gpus": 0, **EVIL_SETTINGS, **changes.pop("spec", {})}
-    this = job.Job(name, "exit 3", name, f"gs://b/{name}", "proj", "c0ffee", "c0ffee", spec=spec)
+    this = job.Job(name, "exit 3", name, f"gs://b/{name}", "proj", "c0ffee", "c0ffee")
     this.snapshot = {"commit": "c0ffee", "packs": [], "submodules": {}}
-    this.max_run_seconds, this.max_restarts = 3600, 20
+    this.max_run_seconds = 3600
     for key, value in changes.items():
         setattr(this, key, value)
     state = job.State("FAILED", exit_code=3, job=this.summary()).to_json()
     berg.bucket.write(job.state_path(name), state, metadata={"state": state})
-    text = this.to_json().encode()
+    text = json.dumps({**json.loads(this.to_json()), "spec": spec}).encode()
     berg.bucket.write(job.metadata_path(name), text)
     return text
 
@@ -1266,7 +1268,7 @@ def test_a_record_whose_options_are_none_is_damaged(berg, spec):
     record(berg, "odd", spec=spec)
     for command in (("run", "--resume", "odd"), ("rerun", "odd")):
         refused = berg(*command, "--dry-run")
-        assert refused.returncode == 1 and "options of odd are damaged" in refused.stderr
+        assert refused.returncode == 1 and "odd_metadata.json is damaged" in refused.stderr
 
 
 ELSEWHERE_BY_OPTION = {

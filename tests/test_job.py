@@ -3,6 +3,7 @@ import json
 import pytest
 
 from berg import BergError, gate, job
+from berg.spec import JobSpec
 
 
 def test_results_dir_is_read_off_the_command():
@@ -79,6 +80,7 @@ def make_job(**changes) -> job.Job:
 
 def test_a_job_survives_its_json():
     before = make_job(cmd="échø 'x y' \"$Z\"", env={"K": "v=1"}, max_run_seconds=60)
+    before.spec = JobSpec(zones=("a", "b"), pod_patch={"spec": {"x": [1]}}, max_cost=1.5)
     assert job.from_json(before.to_json().encode(), "a") == before
 
 
@@ -131,6 +133,13 @@ def test_a_damaged_job_is_named(data):
         ({"installation": {"may_fail": [0]}}, "its installation has odd steps"),
         ({"installation": {"python": "3.12; rm"}}, "its installation has the python"),
         ({"install_secrets": "TOKEN"}, "install_secrets is 'TOKEN'"),
+        ({"spec": []}, "its options are no JSON object"),
+        ({"spec": {"num_gpus": "1"}}, "num_gpus is '1'"),
+        ({"spec": {"zones": [1]}}, "zones is"),
+        ({"spec": {"max_restarts": -1}}, "--max-restarts -1 is not possible"),
+        ({"spec": {"cluster": "../x"}}, "'../x' is no name of a resource"),
+        ({"spec": {"image": "../x/y"}}, "'../x' is no project"),
+        ({"spec": {"install_script": "a\0b"}}, "a text has a NUL"),
     ],
 )
 def test_an_odd_job_is_refused_with_what_is_odd(changes, says):

@@ -15,7 +15,6 @@ from conftest import Berg
 from berg import BergError, config
 from berg.google import data
 from berg.machine import inputs as on_machine
-from berg.spec import JobSpec
 
 LOOK = """cd /root/data/mnist && cat 'train set/a.txt' b.txt && ls -1
 touch here 2>/dev/null && echo written || echo refused
@@ -192,4 +191,3 @@ def test_of_many_files_a_part_is_counted(monkeypatch):
     found = data.measure_mount(config.Config(bucket="b"), "a:/mnt/a")
     assert (found["files"], found["bytes"], found["has_more"]) == (3, 30, True)
     assert (found["path"], found["prefix"]) == ("/mnt/a", "data/a")
-    assert JobSpec(mount=("a",)).to_dict()["mount"] == ("a",)

@@ -24,6 +24,7 @@ from berg.cli import cli
 from berg.code import dist, git, snapshot
 from berg.gke import place
 from berg.laptop import sync
+from berg.spec import JobSpec
 
 BERG = Path(sys.executable).with_name("berg")
 # How each command is started, so that it goes as far as it can without a machine.
@@ -103,7 +104,7 @@ def traps(berg, tmp_path) -> Traps:
     made.lay(berg.repo)
     for name in ("done", "other", "gone"):
         this = job.Job(name, "true", name, f"gs://b/{name}", "proj", "c0ffee", "c0ffee")
-        this.created_by, this.spec = "tester", {"num_gpus": 0}
+        this.created_by, this.spec = "tester", JobSpec(num_gpus=0)
         this.snapshot = {"commit": "c0ffee", "packs": [], "submodules": {}}
         state = job.State("SUCCEEDED", job=this.summary()).to_json()
         berg.bucket.write(job.state_path(name), state, metadata={"state": state})

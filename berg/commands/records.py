@@ -143,7 +143,7 @@ def what_ran(this: "Job | None") -> list[tuple[str, str]]:
     if this is None:
         trouble = "what was to run cannot be read: its metadata in the bucket is missing or damaged"
         return [("Trouble", trouble)]
-    rows = listed("Note", [this.note] if this.note else [])
+    rows = listed("Note", [this.spec.note] if this.spec.note else [])
     if this.cmd:
         rows.append(("Command", this.cmd))
     rows += listed("Container", [this.docker] if this.docker else [])
@@ -280,7 +280,7 @@ def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
     from berg.laptop.resume import asked_anew
 
     before = records.described_job(Bucket(settings), jobs.find(settings, old).name)
-    if before is None or not before.spec:
+    if before is None:
         raise BergError(f"what {old} was asked for with is not known. Start it as new: berg run")
     is_other_code = run.new_code or options["branch"] or options["commit"]
     code_of = None if is_other_code else lambda settings: records.code_of(settings, before)

@@ -75,7 +75,7 @@ def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
         *below("Notify", ["a webhook, of the end"] * this.notify),
         *below("Data", [data_set(each) for each in this.data]),
         *below("Mounted", [mounted(each, plan.offer.disk_gb) for each in this.mounts]),
-        *below("Defaults", this.spec.get("defaults", ())),
+        *below("Defaults", this.spec.defaults),
         *end_rows(plan),
     ]
     return labelled(rows, sys.stderr) + "\n"
@@ -107,7 +107,7 @@ def command_rows(plan: Plan) -> list[tuple[str, str]]:
     where = ""
     if this.num_machines > 1:
         where = {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on]
-    folder = f"{this.cwd} of the repo (--cwd)" if this.cwd else ""
+    folder = f"{this.spec.cwd} of the repo (--cwd)" if this.spec.cwd else ""
     ran = [("Command", this.cmd + where), *below("Container", container_rows(plan))]
     return [("Job", this.job_name), *ran, *below("Folder", [folder])]
 
@@ -134,7 +134,7 @@ def code_rows(plan: Plan) -> list[tuple[str, str]]:
     if this.git_dirty:
         changes = plural(len(this.git_changed_files), "uncommitted change")
         code += f" with {changes}, as {this.git_snapshot[:12]}"
-    if this.spec.get("branch") or this.spec.get("commit"):
+    if this.spec.branch or this.spec.commit:
         code += ", not the working tree"
     if plan.code_bytes:
         code += f"; about {size(plan.code_bytes)} to send"
@@ -174,13 +174,14 @@ def restart_rows(plan: Plan) -> list[tuple[str, str]]:
     """What becomes of a job that loses a machine, or whose command fails."""
     this, rows = plan.job, []
     if plan.offer.heals:
-        rows.append(("Restarts", f"{this.max_restarts} after {plan.offer.heals}{patience(this)}"))
+        times = f"{this.spec.max_restarts} after {plan.offer.heals}"
+        rows.append(("Restarts", f"{times}{patience(this)}"))
     elif this.group:
         what = "a pod" if this.group.cluster else "a machine"
         go_on = f". Go on: berg run --resume {this.job_name}" if this.cmd else ""
         rows.append(("Restarts", f"none: {what} that is taken away ends it{go_on}"))
-    if this.restart_on_failure:
-        rows.append(("Again", f"{this.restart_on_failure} times if the command fails"))
+    if this.spec.restart_on_failure:
+        rows.append(("Again", f"{this.spec.restart_on_failure} times if the command fails"))
     return rows
 
 
@@ -188,13 +189,14 @@ def patience(this: job.Job) -> str:
     """How long the machines of a job wait for those of them that are made anew; "" for one."""
     if not this.is_mended:
         return ""
-    return f"; the others wait {this.mending_seconds / 60:g} min for them (--replacement-timeout)"
+    minutes = this.spec.replacement_timeout / 60
+    return f"; the others wait {minutes:g} min for them (--replacement-timeout)"
 
 
 def end_rows(plan: Plan) -> list[tuple[str, str]]:
     """Where the results go, and what ends the machines."""
     this, results = plan.job, plan.job.gcs_results_dir
-    is_given = this.spec.get("results_dir") or this.results_dir.endswith(this.job_name)
+    is_given = this.spec.results_dir or this.results_dir.endswith(this.job_name)
     if not is_given:
         results += " (read off the command; another: -r)"
     ender = plan.offer.ender
@@ -202,9 +204,9 @@ def end_rows(plan: Plan) -> list[tuple[str, str]]:
         ender = "Google stops the machine, whose disk stays"
     limit = f"{span(this.max_run_seconds)}, then {ender} ({plan.limit})"
     rows = [("Results", results)] * (this.kind != "image") + [("Limit", limit)]
-    if this.idle_seconds:
+    if this.spec.idle_hours:
         ends = "stops itself, and keeps its disk," if this.stops_when_idle else "deletes itself"
-        rows.append(("Idle", f"{ends} after {this.idle_seconds / 3600:g} h"))
+        rows.append(("Idle", f"{ends} after {this.spec.idle_hours:g} h"))
     if this.box == "stay":
         from berg.laptop import power
 

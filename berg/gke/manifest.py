@@ -222,7 +222,7 @@ def request(plan: Plan) -> dict[str, Any]:
     """Return the cluster, and the Job without its name and the names of its machines."""
     this, labels = plan.job, labels_of(plan)
     is_alone = this.num_machines == 1 and this.kind == "job"
-    restarts = this.max_restarts if is_alone or this.is_mended else 0
+    restarts = this.spec.max_restarts if is_alone or this.is_mended else 0
     annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
     template = {
         "metadata": {"labels": labels, "annotations": annotations},
@@ -235,12 +235,12 @@ def request(plan: Plan) -> dict[str, Any]:
         "podReplacementPolicy": "Failed",
         "ttlSecondsAfterFinished": KEPT,
         "podFailurePolicy": {"rules": failure_rules(restarts)},
-        "template": merged(template, this.spec.get("pod_patch") or {}),
+        "template": merged(template, this.spec.pod_patch or {}),
     }
     if not this.sweep:  # the first one ends last
         spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
     name = "" if this.sweep else this.job_name
-    if queue := this.spec.get("queue"):  # Kueue's webhook would suspend it as well
+    if queue := this.spec.queue:  # Kueue's webhook would suspend it as well
         labels = {**labels, podstatus.QUEUE_LABEL: queue}
         spec["suspend"] = True
     whole = {"cluster": this.group.cluster, "name": name, "labels": labels, "spec": spec}
@@ -368,7 +368,7 @@ def wanted_resources(this: Job) -> dict[str, Any]:
     gpus = {"nvidia.com/gpu": str(this.gpus_per_machine)} if this.gpus_per_machine else {}
     if this.tpu:
         gpus = {tpu_nodes.CHIP: str(tpu_nodes.parse_slice(this.tpu).chips_each)}
-    cpus = {"cpu": str(this.spec["num_cpus"])} if this.spec.get("num_cpus") else {}
+    cpus = {"cpu": str(this.spec.num_cpus)} if this.spec.num_cpus else {}
     return {"limits": gpus, "requests": {**gpus, **cpus}}
 
 

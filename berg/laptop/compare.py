@@ -101,7 +101,7 @@ def facts_of(record: Record, this: job.Job) -> dict[str, str]:
     }
     facts |= {f"param {key}": value for key, value in this.params.items()}
     facts |= {f"env {key}": value for key, value in this.env.items()}
-    chosen = {key: value for key, value in this.spec.items() if key not in UNSEEN}
+    chosen = {key: value for key, value in asdict(this.spec).items() if key not in UNSEEN}
     facts |= {f"option {key}": value for key, value in chosen.items()}
     return known(facts)
 

@@ -582,7 +582,7 @@ def request(plan: Plan, wanted: MachineImage) -> dict[str, Any]:
         "horovod": "horovod" in wanted.additions,
         "repo": plan.job.repo_name,
         "snapshot": plan.job.snapshot,
-        "install_script": plan.job.install_script,
+        "install_script": plan.job.spec.install_script or "",
         "installation": asdict(plan.job.installation),
     }
     made = gce.request(plan)

@@ -64,7 +64,7 @@ def decide(
     ran = taken.ran
     if ran is None:
         return decided(commits.of_snapshot(taken), wanted)
-    if is_asked_alike(ran, wanted) and ran.spec.get("image") == spec.image:
+    if is_asked_alike(ran, wanted) and ran.spec.image == spec.image:
         return ran.installation
     bucket = Bucket(config)
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
@@ -141,11 +141,11 @@ def is_asked_alike(ran: job.Job, wanted: installation.Wanted) -> bool:
     """Return whether a job was to be installed like this one, for the same accelerators."""
     before = replace(
         wanted,
-        folder=ran.cwd,
-        script=ran.install_script,
-        install=ran.spec.get("install") or "",
-        extras=tuple(ran.spec.get("extras") or ()),
-        groups=tuple(ran.spec.get("groups") or ()),
+        folder=ran.spec.cwd or "",
+        script=ran.spec.install_script or "",
+        install=ran.spec.install or "",
+        extras=ran.spec.extras,
+        groups=ran.spec.groups,
         container=ran.docker,
         accelerator="tpu" if ran.tpu else "gpu" * bool(ran.gpus_per_machine),
     )

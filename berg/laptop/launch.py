@@ -13,7 +13,6 @@ import base64
 import contextlib
 import functools
 import hashlib
-import math
 import os
 import re
 import secrets
@@ -248,36 +247,20 @@ def job_of(
     return job.Job(
         job_name=name,
         cmd=spec.cmd or "",
-        cwd=spec.cwd or "",
         results_dir=results_dir,
         gcs_results_dir=f"gs://{config.bucket}/berg_results/{results_dir}",
         repo_name=repo_name(taken.root.name),
         **code_fields(taken),
-        install_script=spec.install_script or "",
         install_secrets=sorted(text.partition("=")[0] for text in spec.install_secrets),
         secrets=sorted(text.partition("=")[0] for text in spec.secrets),
         env=spec.variables(),
         notify=bool(spec.notify),
-        note=spec.note,
         kind="devbox" if spec.cmd is None else "job",
-        keep_going=spec.keep_going,
-        idle_seconds=math.ceil(spec.idle_hours * 3600),
         tpu=(spec.tpu or "").lower(),
         docker=spec.container and (container or spec.container),
-        kill_instance_after_job=not spec.no_kill,
         max_run_seconds=round(spec.max_hours * 3600),
-        wait_seconds=round(spec.queue_timeout),
-        max_restarts=spec.max_restarts,
-        mending_seconds=math.ceil(spec.replacement_timeout),
-        sample_seconds=math.ceil(spec.sample_seconds),
-        profile=spec.profile,
         monitoring=config.monitoring,
-        min_utilization=spec.min_utilization,
-        waste_seconds=round(spec.for_minutes * 60) if spec.min_utilization else 0,
-        restart_on_failure=spec.restart_on_failure,
-        stop_worst=spec.stop_worst,
-        rungs=spec.steps(),
-        spec=spec.to_dict(),
+        spec=spec.recorded(),
         created_at=job.now(),
         created_by=config.user,
         berg_version=__version__,
@@ -649,7 +632,7 @@ class Alive:
         """Return when the wait in Google's queue ends: a group asks again and again."""
         seconds = gce.FLEX_SECONDS
         if self.this.place == "tpu" or self.this.group:
-            seconds = self.this.wait_seconds
+            seconds = round(self.this.spec.queue_timeout)
         if not seconds:
             return "there is room, or: berg kill " + self.this.job_name
         return job.timestamp(datetime.now(timezone.utc) + timedelta(seconds=seconds))
@@ -869,7 +852,7 @@ def first(
         # One name for all: what could not be taken back keeps the next one from beginning.
         plan = prepare(config, replace(each, name=last.name, cwd=last.cwd), folder, code=code)
         code = plan.snapshot
-        last = replace(last, name=plan.job.job_name, cwd=plan.job.cwd)
+        last = replace(last, name=plan.job.job_name, cwd=plan.job.spec.cwd)
         try:
             return carry_out(replace(plan, must_have_room=True))
         except api.NoRoom as error:

@@ -33,7 +33,7 @@ def ceiling(plan: Plan, num_jobs: int) -> tuple[float, str]:
         return spec.max_cost / of_all, "--max-cost"
     own, lower = plan.config.max_cost, spec.lower_cost / of_all
     if lower and not 0 < own <= lower:
-        whose = "the repo" if plan.job.spec.get("defaults") else "its first run"
+        whose = "the repo" if plan.job.spec.defaults else "its first run"
         return lower, f"max-cost = {spec.lower_cost:g} of {whose}"
     return own, f"max_cost = {own} of your settings"
 

@@ -35,7 +35,6 @@ COMPARED = (
     "data",
     "mounts",
     "max_run_seconds",
-    "max_restarts",
     "berg_version",
 )
 
@@ -44,7 +43,7 @@ def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
     """A job that can go on, as it is and as it was asked for; raises BergError for any other."""
     found = jobs.find(config, name)
     state, this = found.state, records.described_job(Bucket(config), found.name)
-    if state is None or this is None or not this.spec:
+    if state is None or this is None:
         raise BergError(f"what {name} was asked for with is not known. Start it as new: berg run")
     if this.sweep:
         raise BergError(
@@ -59,7 +58,7 @@ def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
         raise BergError(
             f"{name} succeeded: there is nothing left to do. To run it again: berg rerun {name}"
         )
-    if state.restarts >= this.max_restarts:
+    if state.restarts >= this.spec.max_restarts:
         times = f"{state.restarts} times, as often as --max-restarts allows"
         raise BergError(f"{name} began anew {times}. To run it again: berg rerun {name}")
     return found, this
@@ -86,7 +85,7 @@ def with_patch(this: job.Job, patch: dict[str, Any] | None) -> JobSpec:
     Raise BergError where it had one and none is given: what its record says may be another's, and
     would be sent to the cluster with the rights of who lets it run again.
     """
-    if this.spec.get("pod_patch") and patch is None:
+    if this.spec.pod_patch and patch is None:
         raise BergError(
             f"{this.sweep or this.job_name} had a patch for its pods, which berg asks for anew: "
             "--pod-patch FILE"
@@ -113,7 +112,7 @@ def plan(config: Config, this: job.Job, spec: JobSpec) -> Plan:
     made = launch.prepare(config, named, Path.cwd(), code=records.code_of(config, this), again=True)
     now = replace(
         made.job,
-        spec=spec.to_dict(),
+        spec=spec.recorded(),
         snapshot=this.snapshot,
         created_at=this.created_at,
         created_by=this.created_by,
@@ -128,7 +127,7 @@ def differences(before: job.Job, now: job.Job) -> list[str]:
         old, new = getattr(before, name), getattr(now, name)
         if old != new:
             found.append(f"{name.replace('_', ' ')}: {old or 'none'} before, now {new or 'none'}")
-    if before.spec.get("pod_patch") != now.spec.get("pod_patch"):
+    if before.spec.pod_patch != now.spec.pod_patch:
         found.append("the patch for its pods is another one")
     return found
 

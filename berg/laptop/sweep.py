@@ -146,7 +146,7 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
     cmd, sweep = plan.job.cmd, plan.job.job_name
     wanted = set(PLACEHOLDER.findall(cmd))
     width = len(str(len(rows) - 1))
-    base = "/".join(filter(None, (plan.job.spec.get("results_parent"), sweep)))
+    base = "/".join(filter(None, (plan.job.spec.results_parent, sweep)))
     if len(rows) > MOST:
         raise BergError(f"{len(rows):,} jobs are more than the {MOST:,} that a sweep may have")
     job.check_name(f"{sweep}-{'0' * width}")
@@ -506,7 +506,7 @@ def check_code(this: job.Job, taken: snapshot.Snapshot) -> None:
             f"{this.sweep} runs the repo {this.repo_name}, and this is {here}. Go there: cd "
             f"{this.repo_name}"
         )
-    script = this.install_script
+    script = this.spec.install_script
     if script and not (taken.root / script).is_file():
         raise BergError(
             f"the sweep's --install-script {script} is not a file in {taken.root} any more"

@@ -174,7 +174,7 @@ class Attempt:
     def take_job(self, this: Job) -> None:
         """Note what the job is, now that it has been read."""
         self.member.job = this
-        if this.spec.get("queue"):  # it waits anew each time that it is evicted
+        if this.spec.queue:  # it waits anew each time that it is evicted
             self.member.waited = self.waited_last
         self.member.host = host_of(self.machine, self.bucket.config, this)
 
@@ -244,7 +244,8 @@ class Attempt:
 
     def check_restarts(self) -> None:
         """Raise BergError if the job began anew too often."""
-        if self.job.kind == "job" and self.leads and self.state.restarts > self.job.max_restarts:
+        is_over = self.state.restarts > self.job.spec.max_restarts
+        if self.job.kind == "job" and self.leads and is_over:
             raise BergError(
                 f"its machine went away or crashed {self.state.restarts} times (--max-restarts)"
             )
@@ -279,7 +280,7 @@ class Attempt:
 
     def check_in_time(self) -> None:
         """Raise BergError if this pod comes after the limit for the first of the job's to come."""
-        limit = self.job.wait_seconds
+        limit = self.job.spec.queue_timeout
         if limit and self.member.waited > limit:
             raise BergError(f"{job.TOO_LATE}; this one came after {self.member.waited:.0f} s")
 
@@ -313,7 +314,7 @@ class Attempt:
         exit_code = ending.exit_code
         if not exit_code or self.stopping.ending:
             return False
-        if self.state.failures >= self.job.restart_on_failure:
+        if self.state.failures >= self.job.spec.restart_on_failure:
             return False
         self.runner.note_failure(exit_code)
         if self.runner.is_hopeless():
@@ -335,7 +336,7 @@ class Attempt:
 
     def goes_on(self) -> bool:
         """Whether the job goes on after the loss of a machine; counts it."""
-        if self.state.restarts >= self.job.max_restarts:
+        if self.state.restarts >= self.job.spec.max_restarts:
             return False
         self.state.restarts += 1
         self.begin_next(self.loss)

@@ -680,7 +680,7 @@ def stays(machine: Machine) -> bool:
     name = f".berg/jobs/{machine.job}_metadata.json"
     content = machine.read(name)[0]
     check(content, machine.job_sha256, f"gs://{machine.bucket}/{name}")
-    return not json.loads(content)["kill_instance_after_job"]
+    return bool(json.loads(content)["spec"]["no_kill"])
 
 
 def record_failure(machine: Machine, reason: str) -> None:

@@ -117,7 +117,7 @@ def install(attempt: Attempt) -> None:
     await_driver(attempt)
     this, repo = attempt.job, repo_folder(attempt.job)
     what = Installation() if this.docker else this.installation
-    steps = steps_of(what, this.install_script, repo)
+    steps = steps_of(what, this.spec.install_script or "", repo)
     if steps:
         attempt.states.write(state="INSTALLING")
         prepare(attempt.machine, what, repo)

@@ -106,7 +106,7 @@ def restart_of_one(cause: Ending | None, this: Job, sweep: str, restarts: int) -
         return AFTER_MAINTENANCE
     if this.keeps_disk:  # its disk stays, whoever turned the machine off
         return WHEN_STARTED
-    if not is_replaced(this, sweep) or restarts >= this.max_restarts:
+    if not is_replaced(this, sweep) or restarts >= this.spec.max_restarts:
         return None
     if cause == MAINTAINED:
         return AFTER_MAINTENANCE

@@ -212,9 +212,9 @@ def coming_seconds(member: Member, came: float = 0) -> float:
     """
     is_new_pod = member.host.is_pod and member.attempt <= 1
     if member.job.is_mended and not is_new_pod:
-        return member.job.mending_seconds
-    if member.job.wait_seconds and member.host.is_pod:
-        return max(member.job.wait_seconds - round(member.waited), 0)
+        return member.job.spec.replacement_timeout
+    if member.job.spec.queue_timeout and member.host.is_pod:
+        return max(member.job.spec.queue_timeout - round(member.waited), 0)
     return member.host.coming_seconds(member.job, came)
 
 
@@ -283,7 +283,7 @@ def installs_still(member: Member, names: list[str]) -> bool:
 def lateness(this: job.Job, names: list[str], patience: float) -> str:
     """Return a sentence on machines that did not come within `patience` seconds, and what helps."""
     missing = ", ".join(names)
-    if patience != this.mending_seconds or not this.is_mended:
+    if patience != this.spec.replacement_timeout or not this.is_mended:
         return f"{missing} did not come up within {patience:.0f} s"
     return (
         f"{missing} did not come within {patience / 60:g} minutes (--replacement-timeout). "
@@ -497,7 +497,7 @@ def final_absence(member: Member) -> str:
     """Return a sentence on the first machine, which is not there any more and does not come."""
     name = first_machine(member)
     if member.job.is_mended:
-        return lateness(member.job, [name], member.job.mending_seconds)
+        return lateness(member.job, [name], member.job.spec.replacement_timeout)
     return absence(member, name)
 
 
@@ -509,7 +509,7 @@ def is_given_up(member: Member) -> bool:
     if now - member.leaderless_seen > MENDING_GAP:
         member.leaderless_since = now
     member.leaderless_seen = now
-    return now - member.leaderless_since > member.job.mending_seconds
+    return now - member.leaderless_since > member.job.spec.replacement_timeout
 
 
 def ending_by_others(member: Member) -> Ending | None:
@@ -549,7 +549,7 @@ def lasting_failure(member: Member, blobs: dict[str, Any]) -> Ending | None:
     by themselves; None while there is no such.
     """
     failed = first_failure(member, blobs)
-    if not failed or member.job.keep_going:
+    if not failed or member.job.spec.keep_going:
         return None
     member.failure_seen = member.failure_seen or time.monotonic()
     if time.monotonic() - member.failure_seen < FAILURE_GRACE:

@@ -284,7 +284,7 @@ def listen(attempt: Any) -> None:
     """Be there for the processes of a job's command until it is over, if it was started with
     --profile.
     """
-    if not attempt.job.profile:
+    if not attempt.job.spec.profile:
         return
     shutil.rmtree(FOLDER, ignore_errors=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

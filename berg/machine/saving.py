@@ -79,7 +79,7 @@ def send_all(attempt: Attempt) -> None:
     What the bucket does not take for the job's patience is left to later passes, and said. Raises
     Stopped if the job is to end.
     """
-    results, end = attempt.mirrors.results, time.monotonic() + attempt.job.patience_seconds
+    results, end = attempt.mirrors.results, time.monotonic() + attempt.job.upload_timeout
     while True:
         with attempt.mirrors.turn:
             results.sync(stop=attempt.stopping.event.is_set)
@@ -235,7 +235,7 @@ def watch_upload(attempt: Attempt, sending: threading.Thread, reason: str) -> No
     """Write the upload's progress into the state, until it ends, is stuck, or has no time."""
     sending.join(UPLOAD_LOOK)
     ahead: list[tuple[str, int]] = []
-    moved, patience = time.monotonic(), attempt.job.patience_seconds
+    moved, patience = time.monotonic(), attempt.job.upload_timeout
     while sending.is_alive():
         now = time.monotonic()
         if now > last_moment(attempt) + 1 or now - moved > patience:

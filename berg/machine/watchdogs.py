@@ -170,7 +170,7 @@ def ending_by_failure(attempt: Attempt, running: Runs) -> Ending | None:
     if attempt.loss:
         attempt.break_off(running)
         return None
-    if failure and attempt.job.restart_on_failure:
+    if failure and attempt.job.spec.restart_on_failure:
         attempt.break_off(running)
         return None
     return failure
@@ -209,10 +209,11 @@ def watch_use(attempt: Attempt) -> None:
     """Keep what this machine is busy with, and what it wastes, until its part of the job ends."""
     this, meter = attempt.job, Meter()
     file, attempt.state.idle = attempt.usage_file, {}
-    if not this.sample_seconds:
+    every = this.spec.sample_seconds
+    if not every:
         return
     reporter = usage.Reporter(attempt.bucket.config, attempt.machine, attempt.say)
-    for sample in usage.samples(this.sample_seconds, attempt.mirrors.done.wait, bool(this.tpu)):
+    for sample in usage.samples(every, attempt.mirrors.done.wait, bool(this.tpu)):
         usage.append(file, sample)
         if attempt.mirrors.done.is_set():
             break
@@ -232,8 +233,8 @@ def runs(attempt: Attempt) -> bool:
 def check_sample(attempt: Attempt, meter: Meter, sample: dict[str, Any]) -> None:
     """Learn from a sample; on the machine that leads, see how the whole job does."""
     now = sample["time"]
-    update(meter, now, usage.busiest(sample), attempt.job.min_utilization, runs(attempt))
-    if attempt.job.min_utilization and meter.unknown == UNKNOWN:
+    update(meter, now, usage.busiest(sample), attempt.job.spec.min_utilization, runs(attempt))
+    if attempt.job.spec.min_utilization and meter.unknown == UNKNOWN:
         attempt.say(
             "No accelerator here tells how busy it is: until one does, --min-utilization does "
             "nothing"
@@ -251,7 +252,7 @@ def check_sample(attempt: Attempt, meter: Meter, sample: dict[str, Any]) -> None
     idle = longest_idle(machines, now, attempt.job.marked_seconds)
     if idle != attempt.state.idle:
         attempt.states.write_quietly(idle=idle)
-    if attempt.job.min_utilization:
+    if attempt.job.spec.min_utilization:
         quiet_since = max(float(about.get("above_at", now)) for about in machines.values())
         judge_use(attempt, meter, now - quiet_since)
 
@@ -284,12 +285,12 @@ def longest_idle(machines: dict[str, dict[str, str]], now: float, seconds: int) 
 
 def judge_use(attempt: Attempt, meter: Meter, quiet: float) -> None:
     """Warn of the end of a job that was quiet for so many seconds, and end it."""
-    this = attempt.job
-    left = this.waste_seconds - quiet
-    is_near = left <= min(NOTICE, this.waste_seconds / 2)
+    spec, most = attempt.job.spec, attempt.job.spec.for_minutes * 60
+    left = most - quiet
+    is_near = left <= min(NOTICE, most / 2)
     if left <= 0:
-        minutes = f"for {this.waste_seconds / 60:g} minutes (--min-utilization)"
-        why = f"its accelerators stayed below {this.min_utilization} % {minutes}"
+        minutes = f"for {spec.for_minutes:g} minutes (--min-utilization)"
+        why = f"its accelerators stayed below {spec.min_utilization} % {minutes}"
         attempt.stop(Ending("FAILED", why))
     elif is_near and not meter.warned:
         meter.warned = True
@@ -302,7 +303,7 @@ def judge_use(attempt: Attempt, meter: Meter, quiet: float) -> None:
 
 def warn(attempt: Attempt, left: float) -> None:
     """Say in the log and in the state that the job ends in so many seconds."""
-    below = f"its accelerators stay below {attempt.job.min_utilization} %"
+    below = f"its accelerators stay below {attempt.job.spec.min_utilization} %"
     attempt.say(f"Warning: {below}; the job ends in {left / 60:.1f} minutes, unless they do more")
     end = iso(time.time() + left)[11:16]
     attempt.states.write_quietly(reason=f"{below}; it ends at {end} UTC, unless they do more")
@@ -336,14 +337,15 @@ NONE: Points = ()
 def watch_rungs(attempt: Attempt) -> None:
     """Compare the job with its siblings at each rung, until it ends."""
     this = attempt.job
-    if not (attempt.sweep and this.stop_worst):
+    if not (attempt.sweep and this.spec.stop_worst):
         return
     folder = RESULTS / this.results_dir
     files = EventFiles(folder)
     while not attempt.mirrors.done.wait(LOOK):
         # A file that is not there yet, or half written; the network may fail for a while.
         with contextlib.suppress(Exception):
-            look(attempt, lines_in(folder), files.series(this.stop_worst.removeprefix(HIGHEST)))
+            name = this.spec.stop_worst.removeprefix(HIGHEST)
+            look(attempt, lines_in(folder), files.series(name))
 
 
 def lines_in(folder: Path) -> str:
@@ -377,13 +379,13 @@ class EventFiles:
 
 def look(attempt: Attempt, text: str, points: Points = NONE) -> None:
     """Act on the rungs that the job has come to, by lines of metrics, or points of event files."""
-    for step in attempt.job.rungs:
+    for step in attempt.job.spec.steps():
         is_over = attempt.stopping.ending or attempt.state.state != "RUNNING"
         if is_over or str(step) in attempt.state.rungs:
             continue
-        value = value_at(text, step, attempt.job.stop_worst)
+        value = value_at(text, step, attempt.job.spec.stop_worst)
         if value is None:
-            value = value_among(points, step, attempt.job.stop_worst)
+            value = value_among(points, step, attempt.job.spec.stop_worst)
         if value is None:
             return
         judge_rung(attempt, step, value)
@@ -435,9 +437,9 @@ def judge_rung(attempt: Attempt, step: int, value: float) -> None:
     attempt.states.flush()
     others = values_of_others(attempt, str(step))
     rank, count = 1 + sum(other < value for other in others), 1 + len(others)
-    metric = attempt.job.stop_worst.removeprefix(HIGHEST)
+    metric = attempt.job.spec.stop_worst.removeprefix(HIGHEST)
     where = f"at step {step}: number {rank} of {count} by {metric}"
-    if rank <= kept(count, attempt.job.rungs):
+    if rank <= kept(count, attempt.job.spec.steps()):
         attempt.say(f"Goes on {where}")
         return
     attempt.stop(Ending("SUCCEEDED", f"stopped {where}", 0))

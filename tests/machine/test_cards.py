@@ -294,7 +294,7 @@ def test_a_first_machine_that_is_silent_is_deleted_once(monkeypatch):
     """The one that Google makes in its place says nothing either, until it is up."""
     clock, first = waiting_for_one(monkeypatch)
     second, deleted = member(first.bucket, "duo-1", []), []
-    second.job.group, second.job.mending_seconds = first.job.group, 600
+    second.job.group, second.job.spec.replacement_timeout = first.job.group, 600
     second.host = SimpleNamespace(delete_peer=deleted.append)
     monkeypatch.setattr(peers, "living", lambda member: ["duo-0", "duo-1"])
 
@@ -347,7 +347,7 @@ def waiting_for_one(monkeypatch) -> tuple[Clock, Member]:
     clock = Clock(monkeypatch)
     first = member(Bucket(), "duo-0", [])
     first.job.group = Group(region="us-central1")
-    first.job.mending_seconds = 600
+    first.job.spec.replacement_timeout = 600
     first.host = SimpleNamespace(is_pod=False)
     first.pause = clock.pause
     peers.announce(first)
@@ -361,7 +361,7 @@ def test_the_machine_that_leads_says_first_who_did_not_come(monkeypatch):
     second = member(first.bucket, "duo-1", [])
     for each in (first, second):
         each.job.num_machines = 3
-    second.job.group, second.job.mending_seconds = first.job.group, 600
+    second.job.group, second.job.spec.replacement_timeout = first.job.group, 600
     second.host, second.pause = first.host, clock.pause
     peers.announce(second)
     ended_at = {}

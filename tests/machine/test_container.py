@@ -219,7 +219,7 @@ def test_a_tag_that_moves_changes_neither_a_job_that_waits_nor_its_rerun(berg, c
 
 def test_no_registry_is_asked_for_what_a_record_names_by_its_tag(berg, cloud):
     """Who can write the record would choose a host that the laptop asks."""
-    job = Job("box", "true", "box", "", "proj", "", "", docker=IMAGE, spec={"docker": IMAGE})
+    job = Job("box", "true", "box", "", "proj", "", "", docker=IMAGE, spec=JobSpec(docker=IMAGE))
     spec = spec_of(job)
     assert (spec.docker, spec.recorded_image) == (IMAGE, IMAGE)
     found = launch.pin_image(cloud.settings(), spec, None, "gce")

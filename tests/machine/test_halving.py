@@ -10,6 +10,7 @@ from berg import job, states
 from berg.google import events
 from berg.machine import watchdogs
 from berg.machine.outcome import Ending
+from berg.spec import JobSpec
 
 
 def lines(*rows: dict) -> str:
@@ -69,7 +70,7 @@ class Sweep:
             state=found,
             states=writer,
             stopping=stopping,
-            job=SimpleNamespace(rungs=[3, 9], stop_worst=metric),
+            job=SimpleNamespace(spec=JobSpec(rungs="3,9", stop_worst=metric)),
             say=lambda text: None,
             stop=lambda ending: setattr(stopping, "ending", ending),
         )

@@ -18,6 +18,7 @@ from berg.machine.outcome import (
     decide,
     restart_after,
 )
+from berg.spec import JobSpec
 
 NOW = "2026-11-22T20:00:00Z"
 BEFORE = State(
@@ -120,7 +121,7 @@ def test_a_job_that_had_succeeded_when_its_machine_was_taken_begins_anew_with_a_
     assert decide(BEFORE, SUCCEEDED, Uploads(), ELSEWHERE, NOW).reason == ELSEWHERE.reason
 
 
-GROUP = replace(LONE, group=Group(region="us-central1"), max_restarts=2)
+GROUP = replace(LONE, group=Group(region="us-central1"), spec=JobSpec(max_restarts=2))
 PODS = replace(GROUP, num_machines=2, group=Group(cluster="a/b"))
 
 
@@ -136,15 +137,15 @@ PODS = replace(GROUP, num_machines=2, group=Group(cluster="a/b"))
         (PREEMPTED, GROUP, "", 2, None),
         (PREEMPTED, replace(GROUP, num_machines=2), "", 0, ELSEWHERE),
         (PREEMPTED, replace(GROUP, num_machines=2), "", 2, None),
-        (PREEMPTED, replace(GROUP, num_machines=2, spec={"flex": True}), "", 0, None),
-        (PREEMPTED, replace(GROUP, spec={"flex": True}), "", 0, None),
+        (PREEMPTED, replace(GROUP, num_machines=2, spec=JobSpec(flex=True)), "", 0, None),
+        (PREEMPTED, replace(GROUP, spec=JobSpec(flex=True)), "", 0, None),
         (PREEMPTED, PODS, "", 0, ELSEWHERE),
         (PREEMPTED, replace(PODS, tpu="v5e-4x4"), "", 0, OF_ALL),
         (PREEMPTED, replace(GROUP, num_machines=2, place="tpu"), "", 0, None),
         (PREEMPTED, replace(LONE, num_machines=2), "", 0, None),
         (PREEMPTED, replace(GROUP, kind="devbox"), "", 0, None),
-        (PREEMPTED, replace(LONE, max_restarts=1), "lr", 0, ELSEWHERE),
-        (PREEMPTED, replace(LONE, max_restarts=1), "lr", 1, None),
+        (PREEMPTED, replace(LONE, spec=JobSpec(max_restarts=1)), "lr", 0, ELSEWHERE),
+        (PREEMPTED, replace(LONE, spec=JobSpec(max_restarts=1)), "lr", 1, None),
         # Google starts the machine again that it maintained, however often, unless it is a group's.
         (MAINTAINED, LONE, "", 9, AFTER_MAINTENANCE),
         (MAINTAINED, replace(LONE, num_machines=2), "", 0, None),
@@ -162,8 +163,8 @@ def test_who_begins_anew(cause, this, sweep, restarts, restart):
         (LONE, True, 180),
         (SLICE, True, 900),
         (replace(SLICE, silence_seconds=1000), True, 1000),
-        (replace(SLICE, spec={"spot": True}), False, 180),
-        (replace(SLICE, spec={"flex": True}), False, 180),
+        (replace(SLICE, spec=JobSpec(spot=True)), False, 180),
+        (replace(SLICE, spec=JobSpec(flex=True)), False, 180),
         (replace(SLICE, place="gce"), False, 180),
     ],
 )

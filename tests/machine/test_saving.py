@@ -193,7 +193,7 @@ def uploading(clock: Clock, **job_fields) -> SimpleNamespace:
     states = Written(state)
     states.began = clock.now
     results = SimpleNamespace(left=lambda: [(f"f{n}", 100) for n in range(10)])
-    job_fields = {"max_run_seconds": 0, "patience_seconds": 3600, **job_fields}
+    job_fields = {"max_run_seconds": 0, "upload_timeout": 3600, **job_fields}
     return SimpleNamespace(
         machine_goes=False,
         counted_before=0,
@@ -240,7 +240,7 @@ def test_an_upload_that_stands_still_is_given_up(
     clock = Clock()
     monkeypatch.setattr(saving, "time", clock)
     monkeypatch.setattr(saving, "bucket_is_gone", lambda attempt: gone)
-    attempt = uploading(clock, patience_seconds=patience, max_run_seconds=limit)
+    attempt = uploading(clock, upload_timeout=patience, max_run_seconds=limit)
     attempt.mirrors.trouble = trouble
     sending = Sending(clock, math.inf)
     saving.watch_upload(attempt, sending, "")
@@ -251,7 +251,7 @@ def test_an_upload_that_stands_still_is_given_up(
 def test_an_upload_that_goes_on_is_waited_for_and_its_progress_is_written(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(saving, "time", clock)
-    attempt = uploading(clock, patience_seconds=60)
+    attempt = uploading(clock, upload_timeout=60)
     left = [(f"f{n}", 100) for n in range(50)]
     attempt.mirrors.results.left = lambda: left[int((clock.now - 1000) // 30) :]
     sending = Sending(clock, 1500)
@@ -400,7 +400,7 @@ def test_what_the_bucket_does_not_take_for_long_is_left_to_later_passes(monkeypa
     results.sync = sync
     attempt = SimpleNamespace(
         mirrors=SimpleNamespace(results=results, turn=threading.Lock()),
-        job=SimpleNamespace(patience_seconds=10),
+        job=SimpleNamespace(upload_timeout=10),
         stopping=SimpleNamespace(pause=clock.sleep, event=threading.Event()),
         say=said.append,
     )
