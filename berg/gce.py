@@ -78,7 +78,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         zones = zones_to_try(config, spec, choice, reserved)
         odds = []
         if spec.spot:
-            odds = offers.of_zones(config, choice.shape, zones, sweep or choice.hosts)
+            odds = offers.odds_by_zone(config, choice.shape, zones, sweep or choice.hosts)
         if not (spec.zones or spec.regions):
             zones = list(dict.fromkeys([*(each.zone for each in odds), *zones]))
         regions = list(dict.fromkeys(prices.region_of(zone) for zone in zones))
@@ -143,7 +143,7 @@ def zones_to_try(
     if not spec.regions:
         return offers.zones_with(config, choice.shape, config.zones)
     first = offers.zones_with(config, choice.shape, [*spec.zones]) if spec.zones else []
-    zones = offers.zones_in(config, choice.shape, spec.regions)
+    zones = offers.zones_with(config, choice.shape, regions=spec.regions)
     listed = prices.latest(config, map(prices.region_of, zones))
 
     def order(zone: str) -> tuple[float, bool, str]:
@@ -159,7 +159,9 @@ def reservation(config: Config, spec: JobSpec, choice: Choice) -> offers.Reserva
     """Return the reservation that a spec names; None if it names none."""
     if not spec.reservation:
         return None
-    return offers.find(config, spec.reservation, choice.shape.machine_type, list(spec.zones))
+    return offers.find_reservation(
+        config, spec.reservation, choice.shape.machine_type, list(spec.zones)
+    )
 
 
 def is_kept(spec: JobSpec, choice: Choice, sweep: int) -> bool:
@@ -218,7 +220,7 @@ def ways_out(config: Config, region: str) -> offers.Ways:
         raise BergError(
             "a machine without an external address reaches nothing of Google's from the "
             f"subnetwork {ways.subnetwork} in {ways.region}. "
-            f"Let it: {ways.mend(to_internet=False)}"
+            f"Let it: {ways.command(to_internet=False)}"
         )
     return ways
 

@@ -186,9 +186,9 @@ def test_the_binding_that_is_missing_is_named_and_made_by_init(cloud, kube, sett
     assert (found.check, found.mend) == ("pods' account", grant.gcloud)
     grant.make()
     assert not podaccount.missing(carol, look) and not doctor.check_identity(carol)
-    policy = iam.policy(carol)
+    policy = iam.account_policy(carol)
     mine = [each for each in policy["bindings"] if each["role"] == iam.WORKLOAD_ROLE]
-    assert iam.member(carol) in mine[0]["members"]
+    assert iam.pods_member(carol) in mine[0]["members"]
     assert not podaccount.missing(replace(carol, service_account=""), look)
     none = replace(carol, service_account="nobody@berg-local.iam.gserviceaccount.com")
     assert len(podaccount.missing(none, look)) == 1, "an account that is yet to be made"

@@ -159,7 +159,7 @@ def test_a_region_without_quota_leaves_the_other_one(berg, cloud):
     ("options", "says"),
     [
         (("--region", "mars-1"), "no n1-standard-8 with 1 x t4 in mars-1"),
-        (("--region", "us-east1", "--zone", "us-east1-nowhere"), "zone us-east1-nowhere"),
+        (("--region", "us-east1", "--zone", "us-east1-nowhere"), "in us-east1-nowhere"),
         (("--region", "us-east1", "--reservation", "mine"), "leave out --reservation"),
     ],
 )

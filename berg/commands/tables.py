@@ -237,7 +237,7 @@ def network(plan: Plan) -> list[str]:
                 "without which nothing runs"
             )
         if ways.to_internet is False:
-            command = ways.mend(to_internet=True)
+            command = ways.command(to_internet=True)
             lines.append(
                 f"{ways.region} has no Cloud NAT: pip and the internet are out of reach. "
                 f"For one: {command}"

@@ -146,7 +146,7 @@ def let_act(config: Config) -> None:
         api.notify(
             f"Whether your pods may act as {config.service_account} you may neither see nor say "
             f"({api.words(error)}). If they get no token, somebody who may has to run: "
-            f"{iam.command(config)}"
+            f"{iam.bind_pods_command(config)}"
         )
 
 
@@ -165,7 +165,7 @@ def missing(config: Config, look: Callable[[], list[dict[str, Any]]]) -> list[Gr
     except api.Forbidden:
         return []
     text = f"Let your pods, and no others, act as {config.service_account}"
-    return [Grant(text, iam.command(config), lambda: iam.bind_pods(config))]
+    return [Grant(text, iam.bind_pods_command(config), lambda: iam.bind_pods(config))]
 
 
 def admit_pods(config: Config, server: k8s.Server, namespace: str) -> None:

@@ -268,6 +268,17 @@ def pages(config: Config, path: str, **query: Any) -> Iterable[dict[str, Any]]:
             return
 
 
+def items(config: Config, path: str, key: str = "items", **query: Any) -> Iterator[dict[str, Any]]:
+    """Return what a list has, page by page; an aggregated one has a list for each place."""
+    for page in pages(config, path, **query):
+        found = page.get(key, [])
+        if isinstance(found, list):
+            yield from found
+            continue
+        for place in found.values():
+            yield from place.get(last_part(path), [])
+
+
 def last_part(url: str) -> str:
     return url.rpartition("/")[2]
 

@@ -196,15 +196,7 @@ def missing(config: Config, look: Callable[..., dict[str, Any]]) -> list[Grant]:
         wanted.append((role, condition, f"{url}/{folder}/"))
     for role, given, where in wanted:
         if not iam.is_bound(on_bucket, role, member, given):
-            limit = (
-                f"'expression={given['expression']},title={given['title']}'" if given else "None"
-            )
-            command = (
-                f"gcloud storage buckets add-iam-policy-binding {url} --member {member} "
-                f"--role {role} --condition={limit}"
-            )
-            bind = functools.partial(iam.bind, config, iam.bucket_policy, role, member, given)
-            found.append(Grant(f"Give it {role} on {where}", command, bind))
+            found.append(iam.bucket_grant(config, f"Give it {role} on {where}", role, member, given))
     return found
 
 

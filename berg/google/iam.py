@@ -1,30 +1,18 @@
 """What the account of the machines may do: the least that works. `berg init` grants it, `berg
-doctor` looks at it.
-
-Which rights those are, and for which objects, says rights.py. The secrets of a job come through
-policies of their own (secret.py). Policies are read, changed and written with their etag, as
-version 3 where they have conditions; bindings with conditions of others stay as they are and count
-for nothing.
-
-Not covered: resource tags or conditions that would limit deletion.
-
-What the machines' account may do: custom roles, and on which objects of the bucket they hold.
+doctor` checks it.
 
 A job's code acts as this account. It may read what laptops wrote, write results, logs and states,
-and nothing else: no code, no package, no job and no data set of anybody's. Conditions of IAM say so
-by the prefix of an object's name, each with a `/` at its end, because `a/b` would let `a/bc` in. A
-list is asked for on the bucket, where a condition on objects never holds: it is a right of its own.
+and nothing else. IAM conditions limit each right to prefixes of object names, with a `/` at the end
+because `a/b` would include `a/bc`. Listing is a right of its own: it is checked on the bucket,
+where a condition on objects never holds. Policies are read, changed and written with their etag,
+as version 3 if they have conditions; other bindings with conditions are kept, and not counted.
 
-Not covered: telling the jobs of one account from each other, which IAM cannot.
+Workload Identity: the Kubernetes account of one user's pods acts as the user's Google account,
+which has to allow that in its own policy. IAM identifies the Kubernetes account by the project's
+pool, its namespace and its name, whatever the cluster.
 
-Workload Identity: a Kubernetes account of one person's pods acts as the person's account of
-Google's.
-
-That account has to let it, by a binding in its own policy. IAM names the Kubernetes account by its
-project's pool, its namespace and its name, whatever the cluster. So rights, conditions by prefix
-and secrets are those of machines, and pods of different people get different tokens.
-
-Not covered: accounts of another project than the cluster's, principals without an account.
+Not covered: resource tags that would limit deletion, separating the jobs of one account, which IAM
+cannot, and accounts of another project than the cluster's.
 """
 
 import functools
@@ -41,35 +29,29 @@ from berg.google.monitoring import ROLE as MONITORING_ROLE
 from berg.google.storage import Bucket
 
 MACHINES = (
-    "compute.instances.list",  # which machines of the job live
-    "compute.instances.delete",  # itself, and the others when the job is over
+    "compute.instances.list",  # which machines of the job are there
+    "compute.instances.delete",  # itself, and the others when the job is finished
     # The job's group, which would re-create the machine. Compute Engine checks both of these. Not
     # `update`: groups take no condition, so a job could change the startup script of other groups.
     "compute.instanceGroupManagers.delete",
     "compute.instanceGroups.delete",
 )
+STATES = (".berg/jobs/", "_state.json")  # how the names of states begin and end
 
 
 @dataclass(frozen=True)
 class Right:
-    """A custom role, and the objects that it holds for: none of them means no condition."""
+    """A custom role, and the objects that it holds for; without prefixes there is no condition."""
 
     role: str
     title: str
     permissions: tuple[str, ...]
     prefixes: tuple[str, ...] = ()
-    states: bool = False  # the states of jobs as well
+    states: bool = False  # also for the states of jobs
     on_bucket: bool = True  # else on the project
 
-    @property
-    def words(self) -> str:
-        """Say where the right holds, for people."""
-        if not self.prefixes:
-            return ""
-        return " below " + ", ".join(self.prefixes) + (" and states" if self.states else "")
-
     def condition(self, bucket: str) -> dict[str, str] | None:
-        """Return the condition of the binding on a bucket, as IAM writes one."""
+        """Return the condition of the binding on a bucket, as IAM writes it."""
         if not self.prefixes:
             return None
         parts = [is_below(bucket, prefix) for prefix in self.prefixes]
@@ -80,55 +62,92 @@ class Right:
 
 
 MACHINE = Right("bergWorker", "Berg's machines", MACHINES, on_bucket=False)
-
+READ = Right(
+    "bergReader",
+    "Berg's machines read code, jobs and data",
+    ("storage.objects.get",),
+    (".berg/dist/", ".berg/repos/", ".berg/jobs/", ".berg/sweeps/", "data/"),
+)
+WRITE = Right(
+    "bergWriter",
+    "Berg's machines write results, logs and states",
+    ("storage.objects.create", "storage.objects.delete", "storage.objects.get"),
+    ("berg_results/", ".berg/logs/", ".berg/machines/", ".berg/folders/", ".berg/tmp/"),
+    states=True,
+)
+LIST = Right("bergLister", "Berg's machines list objects", ("storage.objects.list",))
+RIGHTS = (MACHINE, READ, WRITE, LIST)  # of the machines' account
+# On one secret each, which its job grants (secret.py).
+SECRET = Right(
+    "bergSecret",
+    "Berg's machines read and delete the secret of their job",
+    ("secretmanager.secrets.delete", "secretmanager.versions.access"),
+)
+ROLES = (*RIGHTS, SECRET)
 NAME, TITLE, ROLE = "berg-worker", "Berg's machines", MACHINE.role
-
 LONGEST_NAME = 30  # characters of an account's name
-
-# Enough on the bucket, of accounts that berg did not create.
-BUCKET_ROLE = "roles/storage.objectUser"
-
+BUCKET_ROLE = "roles/storage.objectUser"  # enough on the bucket, for accounts of the user's making
 APIS = ("iam", "cloudresourcemanager", "serviceusage")
-
-SOMEBODY = "user:YOUR_ADDRESS"  # for whom the person fills in who that is
-
+YOUR_ADDRESS = "user:YOUR_ADDRESS"  # the user replaces it
 ACT_AS = "iam.serviceAccounts.actAs"
-
 NEEDS = f"{BUCKET_ROLE} on the bucket, and in the project {', '.join(MACHINE.permissions)}"
-
 UNLIMITED = (
     "Compute Engine cannot limit deletion to berg's own machines without resource tags or "
     "conditions, so that it may delete any machine and any managed instance group of the project"
 )
-
-SETTLING = (
-    90  # seconds until a new account is known everywhere, or others stop changing the same policy
-)
-
-# What Compute Engine and Kubernetes Engine say of an account, or of a right to act as one, unheard
-# of by now.
-UNHEARD_OF = re.compile(
+# Seconds until a new account is known everywhere, or others stop changing the same policy.
+SETTLING = 90
+# What Compute Engine and Kubernetes Engine say while they do not know an account, or the right to
+# act as one.
+NOT_KNOWN_YET = re.compile(
     r"of type 'serviceAccount' was not found|does not have access to service account"
     r'|Service account "\S+" does not exist'
 )
+DEFAULT_ACCOUNT = re.compile(r"\d+-compute@developer\.gserviceaccount\.com|default|")
+DEFAULT_IS_WIDE = (
+    "the project's default account usually is Editor of the project: with it a job may change what "
+    "any machine runs, everybody's code, results and secrets, and berg keeps nothing from it"
+)
+WORKLOAD_ROLE = "roles/iam.workloadIdentityUser"
+ACCOUNT = "berg-pod"  # of pods, in each namespace of berg's
+ANNOTATION = "iam.gke.io/gcp-service-account"  # of a Kubernetes account: the account it acts as
+LONGEST = 63  # characters of a namespace
+NAMESPACE_NAME = re.compile(rf"(?=.{{1,{LONGEST}}}\Z)[-a-z0-9]*[a-z0-9]")
 
 
 @dataclass
 class Grant:
-    """Something that berg's own account lacks: in words, as gcloud would do it, and done."""
+    """Something that berg's own account lacks: in words, as a gcloud command, and as a call."""
 
     text: str
     gcloud: str
     make: Callable[[], Any]
 
 
+def is_below(bucket: str, prefix: str) -> str:
+    """Return the condition that an object's name begins with a prefix, as IAM writes it."""
+    return f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")'
+
+
+def role_name(project: str, right: Right) -> str:
+    """Return the full name of a custom role in a project."""
+    return f"projects/{project}/roles/{right.role}"
+
+
+# --- which account
+
+
+def address(config: Config, name: str) -> str:
+    return f"{name}@{config.project}.iam.gserviceaccount.com"
+
+
 def shared_account(config: Config) -> str:
-    """The account that all who use a bucket may act as."""
+    """Return the account that all users of a bucket may act as."""
     return address(config, NAME)
 
 
 def account_of_user(config: Config) -> str:
-    """The account of one person, whose secrets no other person's jobs may read."""
+    """Return the account of one user, whose secrets no other user's jobs may read."""
     name = f"{NAME}-{config.user.replace('_', '-')}"
     if len(name) > LONGEST_NAME:  # others may share what is left of the name
         digest = hashlib.sha256(config.user.encode()).hexdigest()[:6]
@@ -136,39 +155,40 @@ def account_of_user(config: Config) -> str:
     return address(config, name)
 
 
-def address(config: Config, name: str) -> str:
-    return f"{name}@{config.project}.iam.gserviceaccount.com"
-
-
 def is_ours(config: Config, email: str) -> bool:
-    """Return whether an account is one that berg makes."""
+    """Return whether an account is one that berg creates."""
     name, _, domain = email.partition("@")
     is_here = f"@{domain}" == address(config, "")
     return is_here and (name == NAME or name.startswith(f"{NAME}-"))
 
 
 def is_own(config: Config) -> bool:
-    """Return whether the machines act as an account that berg made for one person."""
+    """Return whether the machines act as an account that berg created for one user."""
     email = config.service_account
     return is_ours(config, email) and email != shared_account(config)
 
 
 def account(config: Config) -> str:
-    """The account of berg's making that the settings mean; the shared one if they mean another."""
+    """Return the configured account if berg creates it, else the shared one."""
     given = config.service_account
     return given if is_ours(config, given) else shared_account(config)
 
 
-def missing(config: Config) -> tuple[list[Grant], str]:
-    """What berg's own account lacks, in the order of making; and Google's refusal, if not all can
-    be looked up.
-    """
-    look = Look(config)
-    of_roles = missing_roles(config, look)
-    found = [*missing_account(config, look, account(config), TITLE), *of_roles]
-    found += without_uniform_access(config, look)
-    found += missing_bindings(config, look)
-    return found, look.refusals[0] if look.refusals else ""
+def is_default(email: str) -> bool:
+    """Return whether an account is the default one of a project; so is ""."""
+    return bool(DEFAULT_ACCOUNT.fullmatch(email))
+
+
+def person(config: Config) -> str:
+    """Return the user of berg as a member of policies; not all credentials name their user."""
+    found = config.credentials
+    if email := getattr(found, "service_account_email", ""):
+        return f"serviceAccount:{email}"
+    email = getattr(found, "account", "")
+    return f"user:{email}" if email else YOUR_ADDRESS
+
+
+# --- what it lacks
 
 
 @dataclass
@@ -179,10 +199,10 @@ class Look:
     refusals: list[str] = field(default_factory=list)
 
     def __call__(self, read: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-        """Return what a function reads; nothing where there is nothing, or it may not be seen."""
+        """Return what a function reads; {} if there is nothing, or the user may not see it."""
         try:
-            policy: dict[str, Any] = api.when_on(self.config, lambda: read(self.config, *arguments))
-            return policy
+            found: dict[str, Any] = api.when_on(self.config, lambda: read(self.config, *arguments))
+            return found
         except api.NotFound:
             return {}
         except api.Forbidden as error:
@@ -190,6 +210,24 @@ class Look:
                 raise BergError(api.name_quota_project(self.config)) from None
             self.refusals.append(api.words(error))
             return {}
+
+
+def missing(config: Config) -> tuple[list[Grant], str]:
+    """Return what berg's own account lacks, in the order of making, and why Google refused to show
+    some of it.
+    """
+    look = Look(config)
+    found = [*missing_account(config, look, account(config), TITLE), *missing_roles(config, look)]
+    if not look(has_uniform_access).get("enabled", True):
+        text = (
+            f"Turn on uniform access on gs://{config.bucket}: access lists of single objects count "
+            "no more, and rights may be given by prefix"
+        )
+        command = f"gcloud storage buckets update gs://{config.bucket} --uniform-bucket-level-access"
+        body = {"iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}
+        found.append(Grant(text, command, lambda: Bucket(config).ask("PATCH", body=body)))
+    found += missing_bindings(config, look)
+    return found, look.refusals[0] if look.refusals else ""
 
 
 def make_all(lacking: list[Grant]) -> str:
@@ -217,45 +255,26 @@ def missing_account(
 
 
 def missing_roles(config: Config, look: Look) -> list[Grant]:
-    """The custom roles that are not there, or lack permissions."""
+    """Return the custom roles to create, and to add permissions to."""
     found = []
     for right in ROLES:
-        there = look(iam, "GET", f"/roles/{right.role}")
+        role, where = right.role, f"--project {config.project}"
+        there = look(iam, "GET", f"/roles/{role}")
         if there.get("deleted"):
-            undelete = f"gcloud iam roles undelete {right.role} --project {config.project}"
             raise BergError(
-                f"the custom role {right.role} was deleted. Bring it back: {undelete}; "
-                "then run berg init again"
+                f"the custom role {role} was deleted. Restore it: gcloud iam roles undelete {role} "
+                f"{where}; then run berg init again"
             )
         held = there.get("includedPermissions", [])
         lacks = [permission for permission in right.permissions if permission not in held]
+        verb, command = "Create", f"gcloud iam roles create {role} {where} --permissions"
+        if there:
+            verb, command = "Add to", f"gcloud iam roles update {role} {where} --add-permissions"
         if lacks:
-            found.append(role_grant(config, right, lacks, bool(there)))
+            text = f"{verb} the custom role {role}: {', '.join(lacks)}"
+            make = functools.partial(write_role, config, right)
+            found.append(Grant(text, f"{command} {','.join(lacks)}", make))
     return found
-
-
-def role_grant(config: Config, right: Right, lacks: list[str], is_there: bool) -> Grant:
-    """The creation of a custom role, or what it takes to add to it."""
-    words = f"{'Add to' if is_there else 'Create'} the custom role {right.role}: {', '.join(lacks)}"
-    command = f"gcloud iam roles create {right.role} --project {config.project} --permissions"
-    if is_there:
-        command = (
-            f"gcloud iam roles update {right.role} --project {config.project} --add-permissions"
-        )
-    make = functools.partial(write_role, config, right)
-    return Grant(words, f"{command} {','.join(lacks)}", make)
-
-
-def without_uniform_access(config: Config, look: Look) -> list[Grant]:
-    """The step that a bucket needs before its policy may have conditions."""
-    if look(has_uniform_access).get("enabled", True):
-        return []
-    text = (
-        f"Turn on uniform access on gs://{config.bucket}: access lists of single objects count no "
-        "more, and rights may be given by prefix"
-    )
-    command = f"gcloud storage buckets update gs://{config.bucket} --uniform-bucket-level-access"
-    return [Grant(text, command, functools.partial(turn_on_uniform_access, config))]
 
 
 def has_uniform_access(config: Config) -> dict[str, Any]:
@@ -263,20 +282,18 @@ def has_uniform_access(config: Config) -> dict[str, Any]:
     return {"enabled": access["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"]}
 
 
-def turn_on_uniform_access(config: Config) -> None:
-    access = {"uniformBucketLevelAccess": {"enabled": True}}
-    Bucket(config).ask("PATCH", body={"iamConfiguration": access})
-
-
 def missing_bindings(config: Config, look: Look) -> list[Grant]:
-    """What the policies of the project and of the bucket do not give the account yet."""
+    """Return what the policies of the project and of the bucket do not give the account yet."""
     member = f"serviceAccount:{account(config)}"
     in_project, on_bucket = look(project_policy), look(bucket_policy)
     found = []
     for right in RIGHTS:
         role, condition = role_name(config.project, right), right.condition(config.bucket)
         if right.on_bucket and not is_bound(on_bucket, role, member, condition):
-            found.append(bucket_grant(config, right, condition))
+            text = f"Give the account {right.role} on gs://{config.bucket}"
+            if right.prefixes:
+                text += f" below {', '.join(right.prefixes)}{' and states' * right.states}"
+            found.append(bucket_grant(config, text, role, member, condition))
         elif not right.on_bucket and role not in roles(in_project, [member]):
             found.append(project_grant(config, right.role, role, f". {UNLIMITED}"))
     if config.monitoring and MONITORING_ROLE not in roles(in_project, [member]):
@@ -286,7 +303,7 @@ def missing_bindings(config: Config, look: Look) -> list[Grant]:
 
 
 def project_grant(config: Config, name: str, role: str, why: str) -> Grant:
-    """A role for the account in the project; `name` is what people call the role."""
+    """Return a role for the account in the project; `name` is its short name."""
     project, member = config.project, f"serviceAccount:{account(config)}"
     command = (
         f"gcloud projects add-iam-policy-binding {project} --member {member} --role {role} "
@@ -296,20 +313,22 @@ def project_grant(config: Config, name: str, role: str, why: str) -> Grant:
     return Grant(f"Give the account {name} in the project {project}{why}", command, make)
 
 
-def bucket_grant(config: Config, right: Right, condition: dict[str, str] | None) -> Grant:
-    """A role for the account on the bucket, on those objects that its condition names."""
-    role, member = role_name(config.project, right), f"serviceAccount:{account(config)}"
+def bucket_grant(
+    config: Config, text: str, role: str, member: str, condition: dict[str, str] | None
+) -> Grant:
+    """Return a role for a member on the bucket, under a condition."""
     limit = "None"
-    if condition:  # without a comma in it, at which gcloud would split
-        limit = f"'expression={condition['expression']},title={right.role}'"
+    if condition:  # it has no comma, at which gcloud would split it
+        limit = f"'expression={condition['expression']},title={condition['title']}'"
     command = (
         f"gcloud storage buckets add-iam-policy-binding gs://{config.bucket} --member {member} "
         f"--role {role} --condition={limit}"
     )
     make = functools.partial(bind, config, bucket_policy, role, member, condition)
-    return Grant(
-        f"Give the account {right.role} on gs://{config.bucket}{right.words}", command, make
-    )
+    return Grant(text, command, make)
+
+
+# --- requests
 
 
 def iam(
@@ -324,29 +343,30 @@ def iam(
     return api.call(config, method, base + path, body, **query)
 
 
-def roles(policy: dict[str, Any], members: Iterable[str]) -> set[str]:
-    """The roles that a policy gives to any of these, whatever the conditions of others."""
-    bindings = [each for each in policy.get("bindings", []) if not each.get("condition")]
-    return {each["role"] for each in bindings if set(members) & set(each.get("members", []))}
-
-
 def may_act_as(config: Config, email: str) -> bool:
-    """Whether the person may start machines that act as an account; raises NotFound if there is
-    none.
-    """
-    # Of the account's own project: anywhere else Google answers "forbidden" for an account that
-    # does not exist.
+    """Return whether the user may start machines that act as an account; raises api.NotFound."""
+    # Ask in the account's own project: in any other one Google answers "forbidden" for an account
+    # that does not exist.
     home = re.fullmatch(r".*@(.*)\.iam\.gserviceaccount\.com", email)
     path, asked = f"/serviceAccounts/{email}:testIamPermissions", {"permissions": [ACT_AS]}
-    return bool(
-        iam(config, "POST", path, asked, project=home[1] if home else "").get("permissions")
+    answer = iam(config, "POST", path, asked, project=home[1] if home else "")
+    return bool(answer.get("permissions"))
+
+
+def act_as_command(config: Config, email: str) -> str:
+    """Return the command that gives the user that right."""
+    return (
+        f"gcloud iam service-accounts add-iam-policy-binding {email} --project {config.project} "
+        f"--member {person(config)} --role roles/iam.serviceAccountUser"
     )
 
 
 def is_settling(config: Config, error: BaseException) -> bool:
-    """Whether an error passes because IAM knows of the machines' account, and soon others will."""
+    """Return whether an error passes because IAM knows the machines' account, and other services
+    soon will.
+    """
     kinds = (api.OperationFailed, api.BadRequest)
-    if not isinstance(error, kinds) or not UNHEARD_OF.search(error.message):
+    if not isinstance(error, kinds) or not NOT_KNOWN_YET.search(error.message):
         return False
     try:
         return bool(config.service_account) and may_act_as(config, config.service_account)
@@ -355,48 +375,36 @@ def is_settling(config: Config, error: BaseException) -> bool:
 
 
 def once_known(config: Config, make: Callable[[], Any]) -> None:
-    """Make machines, again and again while their account is too new."""
+    """Create machines, and try again while their account is too new."""
     settling = functools.partial(is_settling, config)
-    api.retrying(
-        settling, SETTLING, "the new service account", forbidden=False, initial=1, maximum=8
-    )(make)()
+    what = "the new service account"
+    api.retrying(settling, SETTLING, what, forbidden=False, initial=1, maximum=8)(make)()
 
 
-def act_as_command(config: Config, email: str) -> str:
-    """What gives the person that right."""
-    command = (
-        f"gcloud iam service-accounts add-iam-policy-binding {email} --project {config.project}"
-    )
-    return f"{command} --member {person(config)} --role roles/iam.serviceAccountUser"
+def until_settled(change: Callable[[], Any]) -> Any:
+    """Read, change and write again while others change the same, and while a new account is not
+    known everywhere.
+    """
 
+    def unsettled(error: Exception) -> bool:
+        unknown = isinstance(error, api.BadRequest) and "does not exist" in error.message
+        return unknown or isinstance(error, (api.Conflict, api.PreconditionFailed))
 
-def person(config: Config) -> str:
-    """Who runs berg, as a member of policies; credentials of people do not always say it."""
-    found = config.credentials
-    if email := getattr(found, "service_account_email", ""):
-        return f"serviceAccount:{email}"
-    email = getattr(found, "account", "")
-    return f"user:{email}" if email else SOMEBODY
+    return api.retrying(unsettled, SETTLING, "IAM", initial=0.2, maximum=8)(change)()
 
 
 def create_account(config: Config, email: str = "", title: str = TITLE) -> None:
-    """Create an account; that of the machines where none is named."""
+    """Create an account; by default that of the machines."""
+    name = (email or account(config)).partition("@")[0]
+    body = {"accountId": name, "serviceAccount": {"displayName": title}}
     try:
-        iam(
-            config,
-            "POST",
-            "/serviceAccounts",
-            {
-                "accountId": (email or account(config)).partition("@")[0],
-                "serviceAccount": {"displayName": title},
-            },
-        )
+        iam(config, "POST", "/serviceAccounts", body)
     except api.Conflict:  # created by a request whose answer was lost, or by another user
         pass
 
 
 def write_role(config: Config, right: Right = MACHINE) -> None:
-    """Create a custom role, or add what it lacks; what else it holds stays."""
+    """Create a custom role, or add the permissions that it lacks."""
     path = f"/roles/{right.role}"
 
     def once() -> None:
@@ -413,21 +421,34 @@ def write_role(config: Config, right: Right = MACHINE) -> None:
     until_settled(once)
 
 
+# --- policies: each function reads one, or writes it
+
+
 def project_policy(config: Config, new: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Read the project's policy, or write it."""
     url = f"{config.service_url('cloudresourcemanager')}/v1/projects/{config.project}"
     if new is None:
-        return api.call(
-            config, "POST", f"{url}:getIamPolicy", {"options": {"requestedPolicyVersion": 3}}
-        )
+        options = {"options": {"requestedPolicyVersion": 3}}
+        return api.call(config, "POST", f"{url}:getIamPolicy", options)
     return api.call(config, "POST", f"{url}:setIamPolicy", {"policy": new})
 
 
 def bucket_policy(config: Config, new: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The same for the bucket's."""
     if new is None:
         return Bucket(config).ask("GET", "/iam", optionsRequestedPolicyVersion=3)
     return Bucket(config).ask("PUT", "/iam", new)
+
+
+def account_policy(config: Config, new: dict[str, Any] | None = None) -> dict[str, Any]:
+    path = f"/serviceAccounts/{config.service_account}"
+    if new is None:
+        return iam(config, "POST", f"{path}:getIamPolicy?options.requestedPolicyVersion=3", {})
+    return iam(config, "POST", f"{path}:setIamPolicy", {"policy": new})
+
+
+def roles(policy: dict[str, Any], members: Iterable[str]) -> set[str]:
+    """Return the roles that a policy gives to any of these members without a condition."""
+    bindings = [each for each in policy.get("bindings", []) if not each.get("condition")]
+    return {each["role"] for each in bindings if set(members) & set(each.get("members", []))}
 
 
 def bind(
@@ -437,7 +458,7 @@ def bind(
     member: str,
     condition: dict[str, str] | None = None,
 ) -> bool:
-    """Give a member a role in a policy; False, and nothing is written, if it has it."""
+    """Give a member a role in a policy; return False, and write nothing, if the member has it."""
 
     def once() -> bool:
         current = policy(config)
@@ -483,111 +504,30 @@ def write_policy(
 def is_bound(
     policy: dict[str, Any], role: str, member: str, condition: dict[str, str] | None = None
 ) -> bool:
-    """Whether a policy gives a member a role under this condition, and no other."""
+    """Return whether a policy gives a member a role under this condition, and no other."""
     bindings = policy.get("bindings", [])
     return any(is_like(each, role, condition) and member in each["members"] for each in bindings)
 
 
 def is_like(binding: dict[str, Any], role: str, condition: dict[str, str] | None) -> bool:
-    """Whether a binding is of a role, under the same expression."""
+    """Return whether a binding is for a role, under the same expression."""
     wanted = condition["expression"] if condition else None
-    return bool(
-        binding["role"] == role and (binding.get("condition") or {}).get("expression") == wanted
-    )
+    has = (binding.get("condition") or {}).get("expression")
+    return bool(binding["role"] == role and has == wanted)
 
 
-def until_settled(change: Callable[[], Any]) -> Any:
-    """Read, change and write again while others change the same, and while a new account is not
-    known everywhere.
-    """
-
-    def unsettled(error: Exception) -> bool:
-        unknown = isinstance(error, api.BadRequest) and "does not exist" in error.message
-        return unknown or isinstance(error, (api.Conflict, api.PreconditionFailed))
-
-    return api.retrying(unsettled, SETTLING, "IAM", initial=0.2, maximum=8)(change)()
-
-
-DEFAULT_ACCOUNT = re.compile(r"\d+-compute@developer\.gserviceaccount\.com|default|")
-
-DEFAULT_IS_WIDE = (
-    "the project's default account usually is Editor of the project: with it a job may change what "
-    "any machine runs, everybody's code, results and secrets, and berg keeps nothing from it"
-)
-
-STATES = (".berg/jobs/", "_state.json")  # begin and end of the names of states
-
-
-def is_below(bucket: str, prefix: str) -> str:
-    """Return the condition that an object's name begins with a prefix, as IAM writes one."""
-    return f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")'
-
-
-READ = Right(
-    "bergReader",
-    "Berg's machines read code, jobs and data",
-    ("storage.objects.get",),
-    (".berg/dist/", ".berg/repos/", ".berg/jobs/", ".berg/sweeps/", "data/"),
-)
-
-WRITE = Right(
-    "bergWriter",
-    "Berg's machines write results, logs and states",
-    ("storage.objects.create", "storage.objects.delete", "storage.objects.get"),
-    (
-        "berg_results/",
-        ".berg/logs/",
-        ".berg/machines/",
-        ".berg/folders/",
-        ".berg/tmp/",
-    ),
-    states=True,
-)
-
-LIST = Right("bergLister", "Berg's machines list objects", ("storage.objects.list",))
-
-RIGHTS = (MACHINE, READ, WRITE, LIST)  # of the machines' account
-
-# On one secret each, which its job gives (secret.py).
-SECRET = Right(
-    "bergSecret",
-    "Berg's machines read and delete the secret of their job",
-    ("secretmanager.secrets.delete", "secretmanager.versions.access"),
-)
-
-ROLES = (*RIGHTS, SECRET)
-
-
-def is_default(email: str) -> bool:
-    """Return whether an account is the default one of a project, which "" stands for, too."""
-    return bool(DEFAULT_ACCOUNT.fullmatch(email))
-
-
-def role_name(project: str, right: Right) -> str:
-    """The full name of a custom role in a project."""
-    return f"projects/{project}/roles/{right.role}"
-
-
-WORKLOAD_ROLE = "roles/iam.workloadIdentityUser"
-
-ACCOUNT = "berg-pod"  # of pods, in each namespace of berg's
-
-ANNOTATION = "iam.gke.io/gcp-service-account"  # of a Kubernetes account: whom it acts as
-
-LONGEST = 63  # characters of a namespace
-
-NAMESPACE_NAME = re.compile(rf"(?=.{{1,{LONGEST}}}\Z)[-a-z0-9]*[a-z0-9]")  # of one
+# --- pods
 
 
 def pool(config: Config) -> str:
-    """The pool of the project's Kubernetes accounts, as clusters and policies name it."""
+    """Return the pool of the project's Kubernetes accounts, as clusters and policies name it."""
     return f"{config.project}.svc.id.goog"
 
 
 def namespace(user: str) -> str:
-    """The namespace of one person's pods, in each cluster with Workload Identity.
+    """Return the namespace of one user's pods, in each cluster with Workload Identity.
 
-    No two people have the same one: what a name cannot keep of a user's, a hash stands for.
+    No two users have the same one: a hash replaces what a namespace's name cannot have.
     """
     name = f"berg-{user}"
     if NAMESPACE_NAME.fullmatch(name):
@@ -596,34 +536,24 @@ def namespace(user: str) -> str:
     return f"{name.replace('_', '-')[: LONGEST - 11].rstrip('-')}-{digest}"
 
 
-def member(config: Config) -> str:
-    """The person's pods as a member of policies."""
+def pods_member(config: Config) -> str:
+    """Return the user's pods as a member of policies."""
     return f"serviceAccount:{pool(config)}[{namespace(config.user)}/{ACCOUNT}]"
 
 
-def policy(config: Config, new: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Read the policy of the account of the settings, or write it."""
-    path = f"/serviceAccounts/{config.service_account}"
-    if new is None:
-        asked = f"{path}:getIamPolicy?options.requestedPolicyVersion=3"
-        return iam(config, "POST", asked, {})
-    return iam(config, "POST", f"{path}:setIamPolicy", {"policy": new})
-
-
 def are_pods_bound(config: Config) -> bool:
-    """Return whether the person's pods may act as the account; raise what Google refuses."""
-    return is_bound(policy(config), WORKLOAD_ROLE, member(config))
+    """Return whether the user's pods may act as the configured account."""
+    return is_bound(account_policy(config), WORKLOAD_ROLE, pods_member(config))
 
 
 def bind_pods(config: Config) -> None:
-    """Let the person's pods act as the account of the settings."""
-    bind(config, policy, WORKLOAD_ROLE, member(config))
+    """Let the user's pods act as the configured account."""
+    bind(config, account_policy, WORKLOAD_ROLE, pods_member(config))
 
 
-def command(config: Config) -> str:
-    """What somebody else types to do so."""
-    email = config.service_account
+def bind_pods_command(config: Config) -> str:
+    """Return the command with which another user does that."""
     return (
-        f"gcloud iam service-accounts add-iam-policy-binding {email} --project {config.project} "
-        f"--role {WORKLOAD_ROLE} --member '{member(config)}'"
+        f"gcloud iam service-accounts add-iam-policy-binding {config.service_account} "
+        f"--project {config.project} --role {WORKLOAD_ROLE} --member '{pods_member(config)}'"
     )

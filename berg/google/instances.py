@@ -27,7 +27,7 @@ from typing import Any
 
 from berg import BergError, computer
 from berg.config import Config
-from berg.google import api, offers, shapes
+from berg.google import api, offers, prices, shapes
 from berg.google.api import OperationFailed, call, last_part, pages, wait
 from berg.google.shapes import Shape
 from berg.job import Login, Machine
@@ -512,7 +512,7 @@ def shape_of(instance: dict[str, Any]) -> Shape:
 def zones(config: Config, instance: dict[str, Any]) -> list[str]:
     """Return the other zones of its region that have such machines."""
     here = last_part(instance["zone"])
-    offered = offers.zones_in(config, shape_of(instance), [here.rpartition("-")[0]])
+    offered = offers.zones_with(config, shape_of(instance), regions=[prices.region_of(here)])
     return [zone for zone in offered if zone != here]
 
 

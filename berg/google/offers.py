@@ -1,26 +1,14 @@
-"""What Google offers: images by their family or name, zones that have a kind of machine, GPUs and
-their quotas.
+"""What Google offers: images, zones, GPUs and TPUs with quotas and prices, Spot odds, reservations,
+and the network of the machines, which may be another project's (Shared VPC).
 
-The network of the machines, which may be another project's (Shared VPC), its ways out for
-machines without an external address, and the organisation policies about that.
-
-What Google says of its own chances: how likely Spot machines are to be had in a zone, how long
-one lasts, and how many were taken away.
-
-Not covered: machines that are not Spot, TPUs. Google has no history of GPUs attached to N1.
-
-Reservations of Compute Engine: room that was booked before, for machines that name it.
-
-Berg uses what there is, and books nothing. Not covered: booking ahead; parts of a reservation
-(blocks).
+Not covered: Spot odds of TPUs; booking reservations, and parts of one (blocks).
 """
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from berg import BergError
@@ -35,7 +23,7 @@ ANY = "any"  # in place of regions: all of them
 
 
 def find_image(config: Config, image: str, project: str) -> str:
-    """Path of an image given by its family or its name; raises BergError if there is neither."""
+    """Return the path of an image, given by its family or its name."""
     for path in (f"/global/images/family/{image}", f"/global/images/{image}"):
         try:
             found = api.call(config, "GET", path, project=project, fields="name")
@@ -43,95 +31,80 @@ def find_image(config: Config, image: str, project: str) -> str:
         except (api.NotFound, api.BadRequest):
             continue
     raise BergError(
-        f"no image or image family {image!r} in project {project!r}. "
-        f"List what there is: gcloud compute images list --project {project} --no-standard-images"
+        f"there is no image or image family {image!r} in project {project!r}. "
+        f"List them: gcloud compute images list --project {project} --no-standard-images"
     )
 
 
 def image_gb(config: Config, image: str) -> int:
-    """Size of the disk that an image fills, at most."""
+    """Return the size of the smallest disk for an image."""
     _, project, *_, name = image.split("/")
-    return int(
-        api.call(config, "GET", f"/global/images/{name}", project=project, fields="diskSizeGb")[
-            "diskSizeGb"
-        ]
-    )
+    path = f"/global/images/{name}"
+    return int(api.call(config, "GET", path, project=project, fields="diskSizeGb")["diskSizeGb"])
 
 
-def zones_with(config: Config, shape: Shape, wanted: list[str]) -> list[str]:
-    """Return zones to try for a machine: those wanted, or all of the region; raise BergError where
-    there is none.
+def zones_with(
+    config: Config, shape: Shape, zones: Collection[str] = (), regions: Collection[str] = ()
+) -> list[str]:
+    """Return the zones to try: those given, else all that offer a machine in some regions.
+
+    The default is the configured region; ANY means all. Raises BergError if there is none.
     """
-    kind, name = listed_type(shape)
-    offered = zones_that_offer(config, kind, name)
-    zones = list(dict.fromkeys(wanted))
-    if not wanted:
-        zones = sorted(zone for zone in offered if zone.startswith(f"{config.region}-"))
-    missing = [f"zone {zone}" for zone in zones if zone not in offered]
-    if not zones:
-        missing = [f"region {config.region}"]
-    if missing:
-        what = f"{shape.gpu_type} ({name})" if shape.num_gpus else name
-        raise BergError(
-            f"there is no {what} in {missing[0]} (or no such place). It is offered in: "
-            f"{', '.join(sorted(offered)) or 'no zone at all'}"
-        )
-    return zones
-
-
-def zones_in(config: Config, shape: Shape, regions: Collection[str]) -> list[str]:
-    """Return the zones of regions, or of ANY, that have a machine; raise BergError without one."""
-    kind, name = listed_type(shape)
-    offered = sorted(zones_that_offer(config, kind, name))
+    there = zones_that_offer(config, shape)
     if ANY in regions:
-        return offered
-    found = [zone for zone in offered if zone.rpartition("-")[0] in regions]
-    if not found:
+        return there
+    if zones:
+        missing = [zone for zone in zones if zone not in there]
+        found = list(dict.fromkeys(zones))
+    else:
+        regions = regions or [config.region]
+        found = [zone for zone in there if prices.region_of(zone) in regions]
+        missing = [] if found else [", ".join(regions)]
+    if missing:
         raise BergError(
-            f"there is no {shape} in {', '.join(regions)} (or no such region). It is offered in: "
-            f"{', '.join(offered) or 'no zone at all'}"
+            f"there is no {shape} in {missing[0]} (or no such place). It is offered in: "
+            f"{', '.join(there) or 'no zone at all'}"
         )
     return found
 
 
-def listed_type(shape: Shape) -> tuple[str, str]:
-    """Return the list of Google's that a machine stands in, and its name there."""
+def zones_that_offer(config: Config, shape: Shape) -> list[str]:
+    """Return the zones of all regions that offer a machine."""
+    kind, name = "machineTypes", shape.machine_type
     if shape.accelerator:
-        return "acceleratorTypes", shape.accelerator
-    if shape.machine_type.startswith(("custom-", "n1-custom-")):
-        return "machineTypes", "n1-standard-1"  # custom types exist where N1 does
-    return "machineTypes", shape.machine_type
+        kind, name = "acceleratorTypes", shape.accelerator
+    elif name.startswith(("custom-", "n1-custom-")):
+        name = "n1-standard-1"  # Google does not list custom types; they exist where N1 does
+    return sorted(set(zones_by_type(config, kind, [name]).get(name, [])))
 
 
-def zones_that_offer(config: Config, kind: str, name: str) -> set[str]:
-    """Return the zones of all regions whose list of a kind of types has this one."""
-    asked = {"filter": f"name={name}", "fields": f"items/*/{kind}(zone),nextPageToken"}
-    found: set[str] = set()
-    for page in api.pages(config, f"/aggregated/{kind}", **asked):
-        for scope in page.get("items", {}).values():
-            found |= {api.last_part(item["zone"]) for item in scope.get(kind, [])}
+def zones_by_type(config: Config, kind: str, names: Iterable[str] = ()) -> dict[str, list[str]]:
+    """Return the zones of all regions that have each machine or accelerator type of these names."""
+    query = {"fields": f"items/*/{kind}(name,zone),nextPageToken"}
+    if names:
+        query["filter"] = " OR ".join(f"name={name}" for name in sorted(set(names)))
+    found: dict[str, list[str]] = {}
+    for item in api.items(config, f"/aggregated/{kind}", **query):
+        found.setdefault(item["name"], []).append(api.last_part(item["zone"]))
     return found
 
 
 def quotas(config: Config, region: str) -> dict[str, tuple[float, float]]:
-    """Limit and usage of every quota that a region and the project show, by metric."""
-
-    def ask(path: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = api.call(config, "GET", path, fields="quotas").get(
-            "quotas", []
+    """Return limit and usage of every quota that a region and the project show, by metric."""
+    with ThreadPoolExecutor() as pool:  # each may be a round trip of its own
+        answers = pool.map(
+            lambda path: api.call(config, "GET", path, fields="quotas"), (f"/regions/{region}", "")
         )
-        return found
-
-    with ThreadPoolExecutor() as pool:  # at the same time: each may be a round trip of its own
-        rows = [*pool.map(ask, (f"/regions/{region}", ""))]
-    return {row["metric"]: (row["limit"], row["usage"]) for each in rows for row in each}
+    rows = [row for answer in answers for row in answer.get("quotas", [])]
+    return {row["metric"]: (row["limit"], row["usage"]) for row in rows}
 
 
 def shortages(
     there: dict[str, tuple[float, float]], needs: list[tuple[int, list[str]]]
 ) -> list[str]:
-    """A sentence for each need that no quota has room for; a quota that is not shown is not
-    counted.
+    """Return a sentence for each need that no quota has room for.
+
+    A quota that Google does not show is not counted.
     """
     found = []
     for amount, metrics in needs:
@@ -147,65 +120,46 @@ def shortages(
 
 @dataclass(frozen=True)
 class Odds:
-    """What is to be expected of machines in a zone, or in the best of several."""
+    """What Google expects of Spot machines in a zone, or in the best of several."""
 
     zone: str
     obtainability: float  # 0 to 1; from 0.7 good, up to 0.3 poor
     uptime: float  # seconds that one lasts, about
-    # share of those that ended in the last 30 days which Google took; None: not known
+    # share of the machines that ended in the last 30 days because Google took them; None: unknown
     preempted: float | None = None
 
     @property
     def hours(self) -> str:
-        """About how many hours one lasts, as people write it."""
         return f"{self.uptime / 3600:.1f}".removesuffix(".0")
 
     @property
     def share(self) -> str:
-        """How many were taken away, as people write it; "?" if that is not known."""
         return "?" if self.preempted is None else f"{self.preempted * 100:.0f} %"
 
     def __str__(self) -> str:
         text = f"{self.zone}: obtainability {self.obtainability:g}, uptime about {self.hours} h"
-        if self.preempted is None:
-            return text
-        return f"{text}, {self.share} preempted"
+        return text if self.preempted is None else f"{text}, {self.share} preempted"
 
 
 @dataclass
 class Gpu:
-    """A GPU type: how many a machine may have, where there are any, and what is left of the
-    region's quotas.
-    """
+    """A GPU type: how many a machine may have, its zones, and what is left of the quotas."""
 
     type: str
     per_machine: list[int]
     zones: list[str]
     quota_left: float | None  # None: Google shows no such quota
     spot_quota_left: float | None
-    machine_type: str = ""  # the smallest with such a GPU, of which the prices are
-    usd_per_hour: float | None = None  # None: not known
+    machine_type: str = ""  # the smallest with such a GPU; the prices are its
+    usd_per_hour: float | None = None  # None: unknown
     spot_usd_per_hour: float | None = None
     flex_usd_per_hour: float | None = None
-    spot_odds: Odds | None = None  # in the best zone of the region; None: Google says none
-
-
-def gpu_zones(config: Config) -> dict[str, list[str]]:
-    """Return the zones of all regions that have each GPU type that berg knows."""
-    zones: dict[str, list[str]] = {name: [] for name in shapes.TYPES}
-    fields = "items/*/acceleratorTypes(name,zone),nextPageToken"
-    for page in api.pages(config, "/aggregated/acceleratorTypes", fields=fields):
-        for scope in page.get("items", {}).values():
-            for item in scope.get("acceleratorTypes", []):
-                name = shapes.ALIASES.get(item["name"], item["name"])
-                if name in zones:
-                    zones[name].append(api.last_part(item["zone"]))
-    return zones
+    spot_odds: Odds | None = None  # in the best zone of the region; None: Google gives none
 
 
 @dataclass
 class Priced:
-    """A machine with GPUs, and what an hour of it costs, without its disk; None: not known."""
+    """A machine with GPUs and its price an hour without its disk; None: unknown."""
 
     type: str
     gpus: int
@@ -217,67 +171,72 @@ class Priced:
 
     @property
     def cheapest(self) -> float:
-        """USD for an hour of one GPU, in the cheapest way; infinite where no price is known."""
+        """USD for an hour of one GPU, in the cheapest way; infinite if no price is known."""
         costs = (self.usd_per_hour, self.spot_usd_per_hour, self.flex_usd_per_hour)
         return min((each / self.gpus for each in costs if each), default=math.inf)
+
+
+def gpu_zones(config: Config) -> dict[str, list[str]]:
+    """Return the zones of all regions that have each GPU type that Berg knows."""
+    zones: dict[str, list[str]] = {name: [] for name in shapes.TYPES}
+    for name, places in zones_by_type(config, "acceleratorTypes").items():
+        zones.get(shapes.ALIASES.get(name, name), []).extend(places)
+    return {name: sorted(set(places)) for name, places in zones.items()}
 
 
 def priced(
     config: Config, listed: Prices | None, region: str, gpu_type: str | None
 ) -> list[Priced]:
-    """Return the smallest machine with each GPU type that a region has, the cheapest GPU first; or
-    all with one type, or with several in a list with commas, the smallest first.
+    """Return the smallest machine with each GPU type of a region, the cheapest GPU first.
+
+    With a type, or several in a list with commas, return all machines with it, the smallest first.
     """
     zones = gpu_zones(config)
-    types = dict.fromkeys(gpu_type.split(",")) if gpu_type else [None]
     found = []
-    for shape in chain.from_iterable(map(shapes.shapes, types)):
-        here = sorted({each for each in zones[shape.gpu_type] if each.startswith(f"{region}-")})
-        rates = per_hour(listed, shape)
-        if here:
-            found.append(Priced(shape.gpu_type, shape.num_gpus, shape.machine_type, *rates, here))
+    for name in dict.fromkeys(gpu_type.split(",")) if gpu_type else [None]:
+        for shape in shapes.shapes(name):
+            here = [each for each in zones[shape.gpu_type] if each.startswith(f"{region}-")]
+            about = shape.gpu_type, shape.num_gpus, shape.machine_type
+            if here:
+                found.append(Priced(*about, *per_hour(listed, shape), here))
     if gpu_type is None:
         found.sort(key=lambda each: each.cheapest)
     return found
 
 
 def gpus(config: Config, listed: Prices | None) -> list[Gpu]:
-    """The GPU types that berg knows, with the zones of all regions, and quotas and prices of the
-    configured one.
+    """Return the GPU types that Berg knows, with the zones of all regions, and with the quotas,
+    prices and Spot odds of the configured region.
     """
-    _ = config.session
+    _ = config.session  # made before threads use it
+    smallest = {name: shapes.choose(None, name, None, None) for name in shapes.TYPES}
     with ThreadPoolExecutor() as pool:
         there = pool.submit(quotas, config, config.region)
         zones = gpu_zones(config)
-        odds = of_shapes(config, smallest(config.region, zones))
+        here = {
+            name: [zone for zone in places if zone.startswith(f"{config.region}-")]
+            for name, places in zones.items()
+        }
+        odds = pool.map(lambda name: odds_in(config, smallest[name], here[name], 1), zones)
 
     def left(metric: str) -> float | None:
         limit, usage = there.result().get(metric, (None, 0.0))
         return None if limit is None else max(0.0, limit - usage)
 
     found = []
-    for name, places in zones.items():
+    for (name, places), spot_odds in zip(zones.items(), odds, strict=True):
         metric = f"NVIDIA_{name.upper().replace('-', '_')}_GPUS"
         counts = shapes.ATTACHED[name][1] if name in shapes.ATTACHED else shapes.BUILT_IN[name]
-        shape = shapes.choose(None, name, None, None)
-        rates = per_hour(listed, shape)
         quota = left(metric), left(f"PREEMPTIBLE_{metric}")
-        made = Gpu(name, [*counts], sorted(set(places)), *quota, shape.machine_type, *rates)
-        found.append(replace(made, spot_odds=odds.get(name)))
+        machine_type, costs = smallest[name].machine_type, per_hour(listed, smallest[name])
+        found.append(Gpu(name, [*counts], places, *quota, machine_type, *costs, spot_odds))
     return found
-
-
-def smallest(region: str, zones: dict[str, list[str]]) -> Iterator[tuple[Shape, list[str]]]:
-    """Return the smallest machine with each GPU type, and its zones in a region."""
-    for name, places in zones.items():
-        here = sorted({zone for zone in places if zone.startswith(f"{region}-")})
-        yield shapes.choose(None, name, None, None), here
 
 
 def per_hour(
     listed: Prices | None, shape: Shape
 ) -> tuple[float | None, float | None, float | None]:
-    """USD for an hour of a machine on demand, where it can be had so, as Spot, by flex-start."""
+    """Return USD for an hour of a machine on demand, as Spot and by flex-start; None: unknown."""
     if listed is None:
         return None, None, None
     on_demand = listed.per_hour(shape, prices.STANDARD)
@@ -287,44 +246,35 @@ def per_hour(
 
 
 def tpus(config: Config, listed: Prices | None) -> list[dict[str, Any]]:
-    """What there is of TPUs: names for --tpu, hosts, chips, machine types, prices, and the zones of
-    all regions.
-    """
-    there = all_tpus()
-    kinds = " OR ".join(f"name={kind}" for kind in sorted({each.machine_type for each in there}))
-    zones: dict[str, list[str]] = {}
-    fields = "items/*/machineTypes(name,zone),nextPageToken"
-    for page in api.pages(config, "/aggregated/machineTypes", filter=kinds, fields=fields):
-        for scope in page.get("items", {}).values():
-            for item in scope.get("machineTypes", []):
-                zones.setdefault(item["name"], []).append(api.last_part(item["zone"]))
-    costs = {
-        each: [price and price * each.hosts for price in per_hour(listed, each.shape)]
-        for each in there
-    }
-    return [
-        {
-            "tpu": str(each),
-            "family": each.family,
-            "topology": each.topology,
-            "hosts": each.hosts,
-            "chips": each.chips,
-            "machine_type": each.machine_type,
-            "usd_per_hour": costs[each][0],
-            "spot_usd_per_hour": costs[each][1],
-            "flex_usd_per_hour": costs[each][2],
-            "zones": sorted(zones.get(each.machine_type, [])),
-        }
-        for each in there
-    ]
+    """Return what --tpu takes, with the prices of one region and the zones of all."""
+    zones = zones_by_type(config, "machineTypes", [each.machine_type for each in all_tpus()])
+    found = []
+    for each in all_tpus():
+        on_demand, spot, flex = (
+            price and price * each.hosts for price in per_hour(listed, each.shape)
+        )
+        found.append(
+            {
+                "tpu": str(each),
+                "family": each.family,
+                "topology": each.topology,
+                "hosts": each.hosts,
+                "chips": each.chips,
+                "machine_type": each.machine_type,
+                "usd_per_hour": on_demand,
+                "spot_usd_per_hour": spot,
+                "flex_usd_per_hour": flex,
+                "zones": sorted(zones.get(each.machine_type, [])),
+            }
+        )
+    return found
 
+
+# --- the network
 
 IAP = "35.235.240.0/20"  # where tunnels through Identity-Aware Proxy come from
-
 BEGINNING = r"(?:https://[^/]+/compute/v1/)?projects/(?P<project>[^/]+)/"
-
 NETWORK = re.compile(BEGINNING + "global/networks/(?P<name>[^/]+)")
-
 SUBNETWORK = re.compile(BEGINNING + "regions/(?P<region>[^/]+)/subnetworks/(?P<name>[^/]+)")
 
 
@@ -350,7 +300,7 @@ def network_of(config: Config) -> Network:
 
 
 def subnetwork_of(config: Config, region: str) -> str:
-    """Return the name of the subnetwork that machines of a region are on.
+    """Return the name of the subnetwork for machines of a region.
 
     Raises BergError if the setting is neither name nor path, or means another network or region.
     """
@@ -373,7 +323,7 @@ def subnetwork_of(config: Config, region: str) -> str:
     if found["region"] != region:
         raise BergError(
             f"the subnetwork {found['name']} is in {found['region']}, not in {region}. Choose "
-            f"zones there (--region {found['region']}), or, where each region has a subnetwork "
+            f"zones there (--region {found['region']}), or, if each region has a subnetwork "
             f"of that name: berg config set subnetwork {found['name']}"
         )
     return found["name"]
@@ -382,31 +332,25 @@ def subnetwork_of(config: Config, region: str) -> str:
 def interface(config: Config, region: str) -> dict[str, str]:
     """Return the network of a machine in a region, as its interface names it."""
     network, subnetwork = network_of(config), subnetwork_of(config, region)
-    path = f"regions/{region}/subnetworks/{subnetwork}"
-    if network.project != config.project:
-        host = f"projects/{network.project}"
-        return {
-            "network": f"{host}/global/networks/{network.name}",
-            "subnetwork": f"{host}/{path}",
-        }
-    found = {"network": f"global/networks/{network.name}"}
-    return {**found, "subnetwork": path} if config.subnetwork else found
+    host = f"projects/{network.project}/" if network.project != config.project else ""
+    found = {"network": f"{host}global/networks/{network.name}"}
+    if host or config.subnetwork:
+        found["subnetwork"] = f"{host}regions/{region}/subnetworks/{subnetwork}"
+    return found
 
 
 @dataclass
 class Ways:
-    """How machines without an external address get out of a region; None: Google does not let one
-    look.
-    """
+    """What machines without an external address can reach; None: the user may not see it."""
 
     region: str
     network: Network
     subnetwork: str
-    to_google: bool | None  # to its APIs: Private Google Access, which Cloud NAT brings along
-    to_internet: bool | None  # Cloud NAT
+    to_google: bool | None  # its APIs, by Private Google Access; Cloud NAT includes that
+    to_internet: bool | None  # by Cloud NAT
 
-    def mend(self, to_internet: bool) -> str:
-        """The commands that open a way."""
+    def command(self, to_internet: bool) -> str:
+        """Return the commands that open the way to the internet, or to Google's APIs alone."""
         where = f"--region {self.region} --project {self.network.project}"
         if not to_internet:
             return (
@@ -419,48 +363,34 @@ class Ways:
 
 
 def let_ssh_in(config: Config, port: int, tunnel: bool) -> str:
-    """The command that opens a port: to the person's own address, or to where tunnels come from."""
+    """Return the command that opens a port to IAP's tunnels, or to the user's own address."""
     name, source = ("berg-iap", IAP) if tunnel else ("berg-ssh", "YOUR_ADDRESS/32")
     network = network_of(config)
-    rule = (
-        f"gcloud compute firewall-rules create {name} --project {network.project} --network "
-        f"{network.name}"
+    return (
+        f"gcloud compute firewall-rules create {name} --project {network.project} "
+        f"--network {network.name} --allow tcp:{port} --source-ranges {source}"
     )
-    return f"{rule} --allow tcp:{port} --source-ranges {source}"
 
 
 def ways(config: Config, region: str) -> Ways:
-    """What leads out of the configured subnetwork of a region; raises BergError if there is no such
-    subnetwork.
-    """
+    """Return what machines of a region reach from the configured subnetwork."""
     network, name = network_of(config), subnetwork_of(config, region)
-    private = nat = None
+    owner, private, nat = network.project, None, None
     try:
-        found = api.call(
-            config,
-            "GET",
-            f"/regions/{region}/subnetworks/{name}",
-            project=network.project,
-            fields="privateIpGoogleAccess",
-        )
+        path = f"/regions/{region}/subnetworks/{name}"
+        found = api.call(config, "GET", path, project=owner, fields="privateIpGoogleAccess")
         private = found.get("privateIpGoogleAccess", False)
     except api.Forbidden:
         pass
     except api.NotFound:
         raise BergError(
-            f"there is no subnetwork {name!r} in {region} of {network.project}. "
+            f"there is no subnetwork {name!r} in {region} of {owner}. "
             "Name it: berg config set subnetwork NAME"
         ) from None
     try:
-        routers = [
-            row
-            for page in api.pages(config, f"/regions/{region}/routers", project=network.project)
-            for row in page.get("items", [])
-        ]
         nat = any(
-            row.get("nats")
-            for row in routers
-            if api.last_part(row.get("network", "")) == network.name
+            row.get("nats") and api.last_part(row.get("network", "")) == network.name
+            for row in api.items(config, f"/regions/{region}/routers", project=owner)
         )
     except api.Forbidden:
         pass
@@ -468,14 +398,14 @@ def ways(config: Config, region: str) -> Ways:
 
 
 def policy(config: Config, constraint: str) -> dict[str, Any]:
-    """What is in force for the project; raises Forbidden where one may not ask."""
+    """Return the organisation policy in force for the project; raises api.Forbidden."""
     base = config.service_url("cloudresourcemanager")
     url = f"{base}/v1/projects/{config.project}:getEffectiveOrgPolicy"
     return api.call(config, "POST", url, {"constraint": constraint})
 
 
 def enforced(config: Config) -> dict[str, bool]:
-    """Whether each of the policies is in force for the project."""
+    """Return whether each of the policies that concern machines is in force for the project."""
     external = policy(config, EXTERNAL).get("listPolicy", {})
     denied = external.get("allValues") == "DENY" or bool(external.get("allowedValues"))
     switches = {
@@ -486,87 +416,35 @@ def enforced(config: Config) -> dict[str, bool]:
 
 
 def allowed_places(config: Config) -> list[str]:
-    """Where the organisation allows resources, in its words, such as in:us-locations; [] for
-    everywhere.
-    """
+    """Return where the organisation allows resources, such as in:us-locations; []: everywhere."""
     found: list[str] = policy(config, LOCATIONS).get("listPolicy", {}).get("allowedValues", [])
     return found
 
 
-def of_zones(config: Config, shape: Shape, zones: Iterable[str], size: int) -> list[Odds]:
+# --- the odds of Spot machines
+
+
+def odds_by_zone(config: Config, shape: Shape, zones: Iterable[str], size: int) -> list[Odds]:
     """Return the odds of so many Spot machines in each zone, the best first.
 
-    A zone of which Google says nothing is not among them: who may not ask hears of none.
+    A zone is missing if Google says nothing of it, or the user may not ask.
     """
-    _ = config.session  # before threads want it
+    _ = config.session  # made before threads use it
     with ThreadPoolExecutor() as pool:
-        asked = list(pool.map(lambda zone: of_place(config, shape, [zone], size), zones))
-    return sorted(filter(None, asked), key=lambda each: -each.obtainability)
+        found = list(pool.map(lambda zone: odds_in(config, shape, [zone], size), zones))
+    return sorted(filter(None, found), key=lambda each: -each.obtainability)
 
 
-def of_shapes(config: Config, wanted: Iterable[tuple[Shape, list[str]]]) -> dict[str, Odds]:
-    """Return the odds of one Spot machine of each shape in the best of its zones, by machine type
-    and GPU type; of a shape of which Google says nothing there are none.
-    """
-    _ = config.session
-    asked = [(shape, zones) for shape, zones in wanted if zones]
-    with ThreadPoolExecutor() as pool:
-        found = list(pool.map(lambda each: of_place(config, each[0], each[1], 1), asked))
-    return {shape.gpu_type: odds for (shape, _), odds in zip(asked, found, strict=True) if odds}
-
-
-def of_place(config: Config, shape: Shape, zones: list[str], size: int) -> Odds | None:
-    """Return the odds of machines in the best of some zones of a region; None if Google does not
-    say.
-    """
-    if shape.machine_type.startswith(TPU_FAMILIES):
+def odds_in(config: Config, shape: Shape, zones: list[str], size: int) -> Odds | None:
+    """Return the odds of Spot machines in the best of some zones of a region; None: unknown."""
+    if not zones or shape.machine_type.startswith(TPU_FAMILIES):
         return None
-    answer = ask(config, zones[0], "capacity", question(config, shape, zones, size))
-    for each in answer.get("recommendations", []):
-        scores, shards = each.get("scores", {}), each.get("shards", [])
-        uptime = float(scores.get("estimatedUptime", "0s").removesuffix("s"))
-        best = next((api.last_part(shard["zone"]) for shard in shards), zones[0])
-        odds = Odds(best, scores.get("obtainability", 0.0), uptime)
-        return replace(odds, preempted=preempted(config, shape, best))
-    return None
-
-
-def preempted(config: Config, shape: Shape, zone: str) -> float | None:
-    """Return the share of Spot machines that ended in the last 30 days which Google took away; None
-    if it does not say.
-    """
-    if shape.accelerator:
-        return None
-    asked = {
-        "types": ["PREEMPTION"],
-        "locationPolicy": {"location": f"zones/{zone}"},
-        "instanceProperties": {
-            "machineType": shape.machine_type,
-            "scheduling": {"provisioningModel": "SPOT"},
-        },
-    }
-    days = ask(config, zone, "capacityHistory", asked).get("preemptionHistory", [])
-    rates = [each["preemptionRate"] for each in days if "preemptionRate" in each]
-    return sum(rates) / len(rates) if rates else None
-
-
-def ask(config: Config, zone: str, what: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer of Google's about the region of a zone; {} if it gives none."""
-    region = zone.rpartition("-")[0]
-    try:
-        return api.call(config, "POST", f"/regions/{region}/advice/{what}", body)
-    except api.GoogleError:
-        return {}
-
-
-def question(config: Config, shape: Shape, zones: list[str], size: int) -> dict[str, Any]:
-    """Return the question how likely machines are in some zones of a region."""
     selection: dict[str, object] = {"machineTypes": [shape.machine_type]}
     if shape.accelerator:
         kind = f"projects/{config.project}/zones/{zones[0]}/acceleratorTypes/{shape.accelerator}"
         attached = {"acceleratorType": kind, "acceleratorCount": shape.num_gpus}
         selection["guestAccelerators"] = [attached]
-    return {
+    question = {
         "size": size,
         "instanceProperties": {"scheduling": {"provisioningModel": "SPOT"}},
         "instanceFlexibilityPolicy": {"instanceSelections": {"asked": selection}},
@@ -575,13 +453,48 @@ def question(config: Config, shape: Shape, zones: list[str], size: int) -> dict[
             "targetShape": "ANY_SINGLE_ZONE",
         },
     }
+    answer = ask_advice(config, zones[0], "capacity", question)
+    for each in answer.get("recommendations", []):
+        scores, shards = each.get("scores", {}), each.get("shards", [])
+        uptime = float(scores.get("estimatedUptime", "0s").removesuffix("s"))
+        best = next((api.last_part(shard["zone"]) for shard in shards), zones[0])
+        return Odds(best, scores.get("obtainability", 0.0), uptime, preempted(config, shape, best))
+    return None
 
 
-NAME = re.compile(
+def preempted(config: Config, shape: Shape, zone: str) -> float | None:
+    """Return the share of the Spot machines that ended in the last 30 days because Google took
+    them; None: unknown, as for all GPUs attached to N1.
+    """
+    if shape.accelerator:
+        return None
+    question = {
+        "types": ["PREEMPTION"],
+        "locationPolicy": {"location": f"zones/{zone}"},
+        "instanceProperties": {
+            "machineType": shape.machine_type,
+            "scheduling": {"provisioningModel": "SPOT"},
+        },
+    }
+    days = ask_advice(config, zone, "capacityHistory", question).get("preemptionHistory", [])
+    rates = [each["preemptionRate"] for each in days if "preemptionRate" in each]
+    return sum(rates) / len(rates) if rates else None
+
+
+def ask_advice(config: Config, zone: str, what: str, question: dict[str, Any]) -> dict[str, Any]:
+    """Return Google's advice on the region of a zone; {} if it gives none."""
+    try:
+        path = f"/regions/{prices.region_of(zone)}/advice/{what}"
+        return api.call(config, "POST", path, question)
+    except api.GoogleError:
+        return {}
+
+
+# --- reservations
+
+RESERVATION = re.compile(
     r"(?:projects/([a-z][a-z0-9:.-]+)/reservations/)?([a-z]([-a-z0-9]{0,61}[a-z0-9])?)"
 )
-
-KEY = "compute.googleapis.com/reservation-name"
 
 
 @dataclass(frozen=True)
@@ -589,7 +502,7 @@ class Reservation:
     """Room for machines of one type in a zone."""
 
     name: str
-    owner: str  # the project that has it
+    owner: str  # its project
     zone: str
     machine_type: str
     count: int = 0
@@ -598,94 +511,95 @@ class Reservation:
     is_open: bool = False  # for any machine that fits, which must not name it
     ends: bool = False  # at a time: it may be of a calendar
 
-    @property
-    def free(self) -> int:
-        return self.count - self.in_use
-
     def __str__(self) -> str:
         if not self.count:
             return f"{self.name} of {self.owner} in {self.zone}: what is free you may not see"
-        what = f"{self.free} of {self.count} x {self.machine_type} free"
+        what = f"{self.count - self.in_use} of {self.count} x {self.machine_type} free"
         return f"{self.name} in {self.zone}: {what}" + ", without --reservation" * self.is_open
 
 
-def everything(config: Config, owner: str = "") -> list[Reservation]:
-    """Return a project's reservations of machines of one type; by default the configured one's."""
+def reservations(config: Config, owner: str = "") -> list[Reservation]:
+    """Return a project's reservations for machines of one type; by default the configured one's."""
     owner = owner or config.project
     found = []
-    for page in api.pages(config, "/aggregated/reservations", project=owner):
-        for scope in page.get("items", {}).values():
-            for row in scope.get("reservations", []):
-                if "specificReservation" in row:
-                    found.append(of_row(owner, row))
+    for row in api.items(config, "/aggregated/reservations", project=owner):
+        if specific := row.get("specificReservation"):
+            found.append(
+                Reservation(
+                    name=row["name"],
+                    owner=owner,
+                    zone=api.last_part(row["zone"]),
+                    machine_type=specific.get("instanceProperties", {}).get("machineType", ""),
+                    count=int(specific.get("count", 0)),
+                    in_use=int(specific.get("inUseCount", 0)),
+                    is_bound=row.get("deploymentType") == "DENSE",
+                    is_open=not row.get("specificReservationRequired"),
+                    ends="deleteAtTime" in row,
+                )
+            )
     return found
-
-
-def of_row(owner: str, row: dict[str, Any]) -> Reservation:
-    """Return a reservation from what the API says of it."""
-    specific = row["specificReservation"]
-    return Reservation(
-        name=row["name"],
-        owner=owner,
-        zone=api.last_part(row["zone"]),
-        machine_type=specific.get("instanceProperties", {}).get("machineType", ""),
-        count=int(specific.get("count", 0)),
-        in_use=int(specific.get("inUseCount", 0)),
-        is_bound=row.get("deploymentType") == "DENSE",
-        is_open=not row.get("specificReservationRequired"),
-        ends="deleteAtTime" in row,
-    )
 
 
 def is_of_calendar(config: Config, reservation: Reservation) -> bool:
     """Return whether a calendar made a reservation: then only machines that end with it may use it.
 
-    Where Google does not let one look, those that cannot be had on demand are taken for it.
+    If the user may not see calendars, machines that are never offered on demand count as such.
     """
     path = f"/zones/{reservation.zone}/reservations/{reservation.name}"
     try:
-        for page in api.pages(config, "/aggregated/futureReservations", project=reservation.owner):
-            for scope in page.get("items", {}).values():
-                for row in scope.get("futureReservations", []):
-                    made = row.get("status", {}).get("autoCreatedReservations", [])
-                    if row.get("reservationMode") == "CALENDAR" and any(
-                        each.endswith(path) for each in made
-                    ):
-                        return True
+        return any(
+            made.endswith(path)
+            for row in api.items(
+                config, "/aggregated/futureReservations", project=reservation.owner
+            )
+            for made in row.get("status", {}).get("autoCreatedReservations", [])
+            if row.get("reservationMode") == "CALENDAR"
+        )
     except api.Forbidden:
         return reservation.machine_type.startswith(shapes.NOT_ON_DEMAND)
-    return False
 
 
-def unseen(owner: str, name: str, machine_type: str, zones: list[str]) -> Reservation:
-    """Return a reservation of a project that one may not look into, by what the caller knows."""
-    if not zones:
-        raise BergError(
-            f"you may not list the reservations of {owner}: name the zone of {name} (--zone)"
-        )
-    is_bound = machine_type.startswith(shapes.NOT_ON_DEMAND)
-    return Reservation(name, owner, zones[0], machine_type, is_bound=is_bound)
-
-
-def unknown(text: str, there: list[Reservation]) -> BergError:
-    """Return the error for a name that no reservation of a project has."""
-    known = f"What there is: {'; '.join(map(str, there))}" if there else "There is none at all"
-    other = ". Another project's: projects/OWNER/reservations/NAME" * ("/" not in text)
-    return BergError(f"there is no reservation {text!r}. {known}{other}")
-
-
-def unfit(named: list[Reservation], machine_type: str, zones: list[str]) -> BergError:
-    """Return the error for reservations that machines of a type cannot use there."""
-    return BergError(
-        f"no machine of type {machine_type} in {', '.join(zones) or 'any zone'} can use what is "
-        f"reserved: {'; '.join(map(str, named))}. Choose -t, -g or --machine-type"
-    )
-
-
-def checked(config: Config, found: Reservation, text: str) -> Reservation:
-    """Return a reservation that machines may name, with whether they are bound to it; raise
-    BergError for one that they must not name.
+def find_reservation(config: Config, text: str, machine_type: str, zones: list[str]) -> Reservation:
+    """Return the reservation of that name for machines of a type, in one of the zones if any are
+    given. Raises BergError if there is none, or if machines must not name it.
     """
+    parts = RESERVATION.fullmatch(text)
+    if parts is None:
+        raise BergError(
+            f"--reservation {text!r} is no name: give NAME, or projects/OWNER/reservations/NAME"
+        )
+    owner, name = parts[1], parts[2]
+    try:
+        there = reservations(config, owner or "")
+    except api.Forbidden:
+        if owner in (None, config.project):
+            raise
+        return unseen(owner, name, machine_type, zones)
+    named = [each for each in there if each.name == name]
+    if not named:
+        known = f"What there is: {'; '.join(map(str, there))}" if there else "There is none at all"
+        other = "" if owner else ". Another project's: projects/OWNER/reservations/NAME"
+        raise BergError(f"there is no reservation {text!r}. {known}{other}")
+    return usable(config, text, named, machine_type, zones)
+
+
+def usable(
+    config: Config, text: str, named: list[Reservation], machine_type: str, zones: list[str]
+) -> Reservation:
+    """Return the first reservation that such machines may name, with whether they are bound to it;
+    raise BergError if there is none.
+    """
+    fitting = [
+        each
+        for each in named
+        if each.machine_type == machine_type and (not zones or each.zone in zones)
+    ]
+    if not fitting:
+        raise BergError(
+            f"no machine of type {machine_type} in {', '.join(zones) or 'any zone'} can use what "
+            f"is reserved: {'; '.join(map(str, named))}. Choose -t, -g or --machine-type"
+        )
+    found = fitting[0]
     if found.is_open:
         raise BergError(
             f"{found.name} is for any machine that fits, which uses it without its name: "
@@ -695,29 +609,14 @@ def checked(config: Config, found: Reservation, text: str) -> Reservation:
     return replace(found, is_bound=is_bound)
 
 
-def find(config: Config, text: str, machine_type: str, zones: list[str]) -> Reservation:
-    """Return the reservation of that name, in one of the zones if any are given.
-
-    Raise BergError where there is none, or not for machines of that type.
-    """
-    parts = NAME.fullmatch(text)
-    if parts is None:
+def unseen(owner: str, name: str, machine_type: str, zones: list[str]) -> Reservation:
+    """Return a reservation that the user may not look at, from what the user knows of it."""
+    if not zones:
         raise BergError(
-            f"--reservation {text!r} is no name: give NAME, or projects/OWNER/reservations/NAME"
+            f"you may not list the reservations of {owner}: name the zone of {name} (--zone)"
         )
-    try:
-        there = everything(config, parts[1] or "")
-    except api.Forbidden:
-        if parts[1] in (None, config.project):
-            raise
-        return unseen(parts[1], parts[2], machine_type, zones)
-    named = [each for each in there if each.name == parts[2]]
-    if not named:
-        raise unknown(text, there)
-    for each in named:
-        if each.machine_type == machine_type and (not zones or each.zone in zones):
-            return checked(config, each, text)
-    raise unfit(named, machine_type, zones)
+    is_bound = machine_type.startswith(shapes.NOT_ON_DEMAND)
+    return Reservation(name, owner, zones[0], machine_type, is_bound=is_bound)
 
 
 def affinity(config: Config, reservation: Reservation) -> dict[str, Any]:
@@ -725,4 +624,5 @@ def affinity(config: Config, reservation: Reservation) -> dict[str, Any]:
     value = reservation.name
     if reservation.owner != config.project:
         value = f"projects/{reservation.owner}/reservations/{value}"
-    return {"consumeReservationType": "SPECIFIC_RESERVATION", "key": KEY, "values": [value]}
+    key = "compute.googleapis.com/reservation-name"
+    return {"consumeReservationType": "SPECIFIC_RESERVATION", "key": key, "values": [value]}

@@ -282,7 +282,7 @@ def check_credentials(settings: Config) -> list[Finding]:
     _ = settings.session
     found = settings.credentials_file or "Application Default Credentials"
     who = iam.person(settings)
-    if who != iam.SOMEBODY:
+    if who != iam.YOUR_ADDRESS:
         found += f" of {who}"
     return [Finding("credentials", OK, found)]
 
@@ -422,7 +422,7 @@ def check_quotas(settings: Config) -> list[Finding]:
 
 def check_reservations(settings: Config) -> list[Finding]:
     """Say what is reserved in the project, and how much of it is free."""
-    there = offers.everything(settings)
+    there = offers.reservations(settings)
     if not there:
         return []
     return [Finding("reserved", OK, "; ".join(map(str, there)))]
@@ -582,7 +582,7 @@ def way_to_google(settings: Config, ways: offers.Ways) -> Finding:
     name, where = "ways: google", origin_of(ways)
     if ways.to_google:
         return Finding(name, OK, f"Google's APIs are in reach {where}")
-    mend = ways.mend(to_internet=False)
+    mend = ways.command(to_internet=False)
     if ways.to_google is None:
         return Finding(name, WARNING, f"Google's APIs may be out of reach {where}", mend)
     return Finding(name, FAILED, f"Google's APIs are out of reach {where}", mend)
@@ -594,7 +594,7 @@ def way_to_internet(settings: Config, ways: offers.Ways) -> Finding:
         return Finding(name, OK, f"the internet is in reach {where}, through Cloud NAT")
     known = "may be" if ways.to_internet is None else "are"
     found = f"pip and the internet {known} out of reach {where}"
-    return Finding(name, WARNING, found, ways.mend(to_internet=True))
+    return Finding(name, WARNING, found, ways.command(to_internet=True))
 
 
 def origin_of(ways: offers.Ways) -> str:

@@ -164,7 +164,7 @@ def test_wishes_that_cannot_be(berg, arguments, says):
         (["--zone", "mars-east1-a"], ("mars-east1-a", "us-central1-a")),
         (
             ["-g", "8", "-t", "h200", "--spot", "--zone", "us-central1-a"],
-            ("h200 (a3-ultragpu-8g) in zone us-central1-a", "us-central1-b"),
+            ("a3-ultragpu-8g with 8 x h200 in us-central1-a", "us-central1-b"),
         ),
         (
             ["--image", "no-such-image"],
