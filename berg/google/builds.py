@@ -196,7 +196,8 @@ def missing(config: Config, look: Callable[..., dict[str, Any]]) -> list[Grant]:
         wanted.append((role, condition, f"{url}/{folder}/"))
     for role, given, where in wanted:
         if not iam.is_bound(on_bucket, role, member, given):
-            found.append(iam.bucket_grant(config, f"Give it {role} on {where}", role, member, given))
+            text = f"Give it {role} on {where}"
+            found.append(iam.bucket_grant(config, text, role, member, given))
     return found
 
 

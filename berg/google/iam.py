@@ -219,11 +219,12 @@ def missing(config: Config) -> tuple[list[Grant], str]:
     look = Look(config)
     found = [*missing_account(config, look, account(config), TITLE), *missing_roles(config, look)]
     if not look(has_uniform_access).get("enabled", True):
+        bucket = f"gs://{config.bucket}"
         text = (
-            f"Turn on uniform access on gs://{config.bucket}: access lists of single objects count "
-            "no more, and rights may be given by prefix"
+            f"Turn on uniform access on {bucket}: access lists of single objects count no more, "
+            "and rights may be given by prefix"
         )
-        command = f"gcloud storage buckets update gs://{config.bucket} --uniform-bucket-level-access"
+        command = f"gcloud storage buckets update {bucket} --uniform-bucket-level-access"
         body = {"iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}
         found.append(Grant(text, command, lambda: Bucket(config).ask("PATCH", body=body)))
     found += missing_bindings(config, look)
