@@ -86,7 +86,6 @@ SECTIONS = {
         "start": ("machines", "Turn devboxes on again that were stopped."),
         "ssh": ("machines", "Log in to the machine NAME, or run CMD there."),
         "open": ("machines", "Open Jupyter of a machine in the browser here, or an editor."),
-        "ssh-config": ("machines", "Make ssh, scp, rsync and editors know machines by name."),
         "sync": ("machines", "Push the working tree to machines, again on every change."),
     },
     "Machines": {
@@ -115,7 +114,7 @@ SECTIONS = {
     },
     "Setup": {
         "init": ("setup", "Set berg up: find what it needs, and keep the answers."),
-        "doctor": ("setup", "Check all that berg needs, and say what mends it."),
+        "doctor": ("setup", "Check everything that berg needs, and show how to fix it."),
         "config": ("setup", "Look at the settings, and change them."),
         "local": ("setup", "Look after the embedded cloud on this computer."),
     },

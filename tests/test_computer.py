@@ -65,7 +65,7 @@ def test_the_rsync_of_macos_is_refused_by_name(mac, programs):
     with pytest.raises(BergError, match=r"openrsync.* brew install rsync"):
         sync.check_rsync()
     found = {each.check: each for each in doctor.check_tools()}["rsync"]
-    assert found.status == doctor.WARNING and found.mend == "brew install rsync"
+    assert found.status == doctor.WARNING and found.fix == "brew install rsync"
     programs("rsync", "rsync  version 3.4.1  protocol version 32\n")
     sync.check_rsync()
     assert {each.check: each for each in doctor.check_tools()}["rsync"].status == doctor.OK

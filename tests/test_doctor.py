@@ -90,7 +90,7 @@ def test_trouble_has_a_command_that_mends_it(berg, cloud, look):
         "--allow tcp:2200 --source-ranges YOUR_ADDRESS/32",
     }
     wrong = status(findings)
-    assert {check: findings[check]["mend"] for check in wrong if check != "image"} == mends
+    assert {check: findings[check]["fix"] for check in wrong if check != "image"} == mends
     assert wrong.pop("image") == "failed" and set(wrong.values()) == {"warning"}
     assert "secretmanager (for --secret), cloudbilling (for prices)" in findings["apis"]["found"]
 
@@ -156,7 +156,7 @@ def test_a_project_without_the_network(berg, look):
         "failed",
         "there is no network 'elsewhere' in berg-local. Mak",
     )
-    assert finding["mend"] == f"gcloud compute networks create elsewhere --project {PROJECT}"
+    assert finding["fix"] == f"gcloud compute networks create elsewhere --project {PROJECT}"
     for options in ([], ["--spot"]):
         done = berg("run", "-g", "0", *options, "true", BERG_NETWORK="elsewhere")
         assert done.returncode == 1 and "berg config set network NAME" in done.stderr, done.stderr
@@ -176,7 +176,7 @@ def test_without_clusters_their_api_may_be_off(berg, cloud, look):
         findings = look()
     assert findings["clusters"]["status"] == "ok" and "is off" in findings["clusters"]["found"]
     assert (
-        findings["clusters"]["mend"]
+        findings["clusters"]["fix"]
         == f"gcloud services enable container.googleapis.com --project {PROJECT}"
     )
     assert "rights: clusters" not in findings
@@ -192,13 +192,13 @@ def test_rights_that_the_person_lacks(berg, cloud, look):
     file = berg.home / "person.json"
     Tokens(cloud.folder, lambda: cloud.url).write_credentials(file, email)
     findings = look(BERG_CREDENTIALS_FILE=str(file), BERG_SERVICE_ACCOUNT=email)
-    assert findings["rights: machines"]["mend"].endswith("--role roles/compute.instanceAdmin.v1")
+    assert findings["rights: machines"]["fix"].endswith("--role roles/compute.instanceAdmin.v1")
     assert (
         findings["rights: secrets"]["status"] == findings["rights: slices"]["status"] == "warning"
     )
     assert "compute.resourcePolicies.create" in findings["rights: slices"]["found"]
     assert "compute.disks.createSnapshot" in findings["rights: devboxes"]["found"]
-    assert findings["rights: account"]["mend"].endswith("--role roles/iam.serviceAccountUser")
+    assert findings["rights: account"]["fix"].endswith("--role roles/iam.serviceAccountUser")
     for check in ("project", "bucket", "rights: machines", "rights: account"):
         assert findings[check]["status"] == "failed", check
     for check in ("apis", "machines' account", "quota Google", "firewall"):
@@ -284,4 +284,4 @@ def test_without_a_network_and_without_tools(berg, look, tmp_path):
         "ssh": "warning",
         "rsync": "warning",
     }
-    assert findings["rsync"]["mend"] == "sudo apt-get install rsync"
+    assert findings["rsync"]["fix"] == "sudo apt-get install rsync"

@@ -175,7 +175,6 @@ COMMANDS = [
     ["open", "one", "--code"],
     ["stop", "one"],
     ["start", "one"],
-    ["ssh-config"],
     ["reap", "-y"],
     ["reap", "--json"],
     ["data", "ls"],

@@ -89,7 +89,7 @@ ELSEWHERE = [
     ),
     (
         "a machine, to get what `Host *` of your `~/.ssh/config` gives: ssh agent, X11, ports, variables",
-        "`berg ssh`, `berg sync`: nothing; `berg ssh-config`: off, except variables, which it names",
+        "`berg ssh`, `berg sync`: nothing; Berg's entries for ssh: off, except variables, which `berg open --code` names",
     ),
     (
         "another user of this computer, to listen at the port of the tunnel to Jupyter before ssh "
@@ -851,7 +851,7 @@ def test_a_machine_that_poses_as_a_jobs_is_not_entered(berg, rows, account):
         create(berg, name, account)
     entered = berg("ssh", "box", "--", "hostname")
     assert (entered.returncode, entered.stdout) == (0, "box\n"), entered.stderr
-    assert berg("ssh-config").stdout == "box\n"
+    assert [path.name for path in (berg.home / "ssh").iterdir()] == ["box"]
     listed = {each["name"]: each for each in json.loads(berg("list", "--json").stdout)}
     # In a list of all, a name as a group gives it is enough; nothing is done for that.
     assert {each["name"] for each in listed["box"]["instances"]} <= {"box", "box-ab12"}
@@ -863,7 +863,7 @@ def test_a_machine_that_poses_as_a_jobs_is_not_entered(berg, rows, account):
         rows.append(
             (
                 f"another user of the bucket, to create a machine {what}",
-                "no command takes it for the job's: ssh, ssh-config, sync, kill",
+                "no command takes it for the job's: ssh, sync, kill",
             )
         )
     refused = berg("ssh", "box", "--", "hostname")

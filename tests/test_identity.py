@@ -183,7 +183,7 @@ def test_the_binding_that_is_missing_is_named_and_made_by_init(cloud, kube, sett
     assert home.startswith("berg-carol-x-"), "there may be a user carol-x, too"
     assert f"'serviceAccount:berg-local.svc.id.goog[{home}/berg-pod]'" in grant.gcloud
     (found,) = doctor.check_identity(carol)
-    assert (found.check, found.mend) == ("pods' account", grant.gcloud)
+    assert (found.check, found.fix) == ("pods' account", grant.gcloud)
     grant.make()
     assert not podaccount.missing(carol, look) and not doctor.check_identity(carol)
     policy = iam.account_policy(carol)
@@ -266,7 +266,7 @@ def test_pods_of_a_job_find_each_other_and_their_secret(berg, kube, tmp_path):
 @pytest.mark.slow
 def test_an_older_cluster_goes_on_and_is_changed_as_doctor_says(berg, cloud, settings, tmp_path):
     with cluster(cloud, "older", tmp_path, POOL) as old:
-        mine = lambda: [each for each in doctor.check_identity(settings) if "older" in each.mend]
+        mine = lambda: [each for each in doctor.check_identity(settings) if "older" in each.fix]
         assert "no Workload Identity" in mine()[0].found
         where = ("run", "--cluster", "older", "-g", "0", "--wait")
         assert berg(*where, "-n", "before", "true").returncode == 0

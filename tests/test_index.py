@@ -283,7 +283,7 @@ def test_doctor_names_an_index_that_is_missing_or_wrong_and_what_mends_it(
 ):
     def found() -> tuple[str, str]:
         (finding,) = doctor.check_index(settings)
-        assert finding.mend == ("" if finding.status == "ok" else "berg list --all-jobs")
+        assert finding.fix == ("" if finding.status == "ok" else "berg list --all-jobs")
         return finding.status, finding.found
 
     assert found() == ("ok", "has 0 jobs")

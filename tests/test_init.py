@@ -158,7 +158,7 @@ def test_who_may_not_list_buckets_names_one(berg, init, cloud):
     )
     result = init("-y", "--project", "berg-local", "--bucket", berg.bucket_name)
     assert result.returncode == 0, result.stderr
-    assert "Which there are you may not see: you lack storage.buckets.list" in result.stderr
+    assert "You may not list the project's buckets: you lack storage.buckets.list" in result.stderr
     assert saved(berg)["bucket"] == berg.bucket_name and "Created" not in result.stderr
     (berg.home / "berg.json").unlink()
     cloud.fault(
@@ -221,7 +221,7 @@ def test_from_the_embedded_cloud_to_google_errors_are_googles(berg, cloud):
     assert looked["bucket"]["found"].startswith(
         f"gs://{theirs} belongs to another project, number "
     )
-    assert (looked["bucket"]["status"], looked["bucket"]["mend"]) == ("failed", "berg init --local")
+    assert (looked["bucket"]["status"], looked["bucket"]["fix"]) == ("failed", "berg init --local")
 
 
 def test_settings_for_google_are_not_replaced_by_local_ones_unasked(berg):

@@ -197,9 +197,8 @@ def test_ssh_and_sync_through_gcloud_s_own_tunnel(berg, gcloud, private_access):
         "gcloud compute start-iap-tunnel deep %p --listen-on-stdin --project berg-local" in shown
         and "ProxyCommand=" in shown
     )
-    assert berg("ssh-config", **gcloud).stdout == "deep\n"
     environment = berg.environment(**gcloud)
-    plain = ["ssh", "-F", str(berg.home / "ssh_config"), "deep", "hostname; exit 5"]
+    plain = ["ssh", "-F", str(berg.home / "ssh/deep"), "deep", "hostname; exit 5"]
     done = subprocess.run(plain, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout) == (5, "deep\n"), done.stderr
     (berg.repo / "more.py").write_text("print(7)\n")
@@ -213,7 +212,7 @@ def test_ssh_and_sync_through_gcloud_s_own_tunnel(berg, gcloud, private_access):
     without = berg("ssh", "deep", "--", "hostname", PATH=str(tools))
     assert (
         without.returncode == 1
-        and "berg: the program gcloud is missing, through whose tunnel" in without.stderr
+        and "berg: gcloud is not installed; berg reaches machines" in without.stderr
     )
     assert berg("kill", "deep", "--now").returncode == 0
 
@@ -260,13 +259,13 @@ def test_doctor_names_what_policies_and_networks_ask_for(berg, cloud, forbid):
     findings = look(BERG_SSH_USER="anna")
     assert findings["policies"]["status"] == "failed"
     mends = [
-        each["mend"] for each in json.loads(berg("doctor", "--json", BERG_SSH_USER="anna").stdout)
+        each["fix"] for each in json.loads(berg("doctor", "--json", BERG_SSH_USER="anna").stdout)
     ]
     assert {"berg config set no_external_ip true", "berg config set ssh_user root"} <= set(mends)
     inside = {"BERG_NO_EXTERNAL_IP": "true"}
     findings = look(**inside)
     assert findings["policies"]["found"].startswith(
-        "refused, and not asked for: external addresses, machines without"
+        "refused, but not used by berg: external addresses, machines without"
     )
     assert (
         findings["ways: google"]["status"] == "failed"
@@ -278,7 +277,7 @@ def test_doctor_names_what_policies_and_networks_ask_for(berg, cloud, forbid):
             cloud.url, "berg-local", cloud.session.credentials.token, berg.home
         ).settings
         for check in ("ways: google", "ways: internet"):
-            command = ["bash", "-c", findings[check]["mend"]]
+            command = ["bash", "-c", findings[check]["fix"]]
             subprocess.run(command, check=True, env={**os.environ, **gcloud}, capture_output=True)
         findings = look(**inside)
         assert findings["ways: google"]["status"] == findings["ways: internet"]["status"] == "ok"
@@ -419,8 +418,8 @@ def test_doctor_looks_at_the_host_project(berg, cloud, host, person):
         "you lack compute.subnetworks.use, compute.subnetworks.useExternalIp on the subnetwork "
         f"default in us-central1 of {HOST}"
     )
-    assert lacking["mend"].startswith(f"gcloud projects add-iam-policy-binding {HOST} --member ")
-    assert lacking["mend"].endswith("--role roles/compute.networkUser")
+    assert lacking["fix"].startswith(f"gcloud projects add-iam-policy-binding {HOST} --member ")
+    assert lacking["fix"].endswith("--role roles/compute.networkUser")
     assert findings["firewall"]["status"] == "warning", "which it may not see"
     person(HOST, "roles/compute.networkUser")
     assert look(**SHARED, **me)["rights: network"]["status"] == "ok"
@@ -434,7 +433,7 @@ def test_doctor_looks_at_the_host_project(berg, cloud, host, person):
     try:
         assert look()["firewall"]["status"] == "ok", "the own network's"
         shut = look(**SHARED)["firewall"]
-        assert shut["status"] == "warning" and f"--project {HOST} --network default" in shut["mend"]
+        assert shut["status"] == "warning" and f"--project {HOST} --network default" in shut["fix"]
     finally:
         cloud.call("DELETE", f"{host}/global/firewalls/shut")
 
@@ -452,7 +451,7 @@ def test_places_that_the_organisation_allows_are_looked_at(berg, cloud, forbid):
         return next(each for each in found if each["check"] == "policies")
 
     forbid(SHIELDED)
-    assert look()["found"] == "refused, and not asked for: images that cannot be Shielded VMs"
+    assert look()["found"] == "refused, but not used by berg: images that cannot be Shielded VMs"
     for allowed in ("in:us-locations", "us-central1", "in:us-central1-locations"):
         forbid(LOCATIONS, allowed)
         assert look()["status"] == "ok", allowed

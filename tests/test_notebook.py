@@ -195,6 +195,9 @@ def test_jupyter_of_a_box_answers_here_with_its_token_and_goes_on(berg, tmp_path
 
     code = berg("open", "box", "--code")
     assert code.stdout == "code --remote ssh-remote+box /root/code\n", code.stderr
-    assert "berg ssh-config --install" in code.stderr
+    line = f"Include {berg.home}/ssh/*"
+    assert f"put at the beginning of {berg.home}/.ssh/config: {line}" in " ".join(
+        code.stderr.split()
+    )
     assert berg("open", "box", "--code", "--jupyter").returncode == 2
     berg("kill", "box", "--now")

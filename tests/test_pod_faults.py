@@ -311,7 +311,7 @@ def test_a_node_hangs(trial, kube, capsys):
         assert words in " ".join(trial.berg("cluster", "status", "faults").stdout.split())
         (row,) = found_by_doctor(trial, "clusters")
         assert row["status"] == "warning" and words in row["found"], row
-        assert row["mend"] == f"berg kill {trial.name}"
+        assert row["fix"] == f"berg kill {trial.name}"
         for command in (["ssh", trial.name, "--", "true"], ["profile", trial.name]):
             told = trial.berg(*command)
             assert told.returncode == 1 and f"{trial.name}: {words}" in told.stderr, told.stderr

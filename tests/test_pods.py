@@ -158,9 +158,7 @@ def test_plain_ssh_knows_pods_and_reaches_their_ports(berg, kube, sshd):
     made = berg("devbox", "--cluster", "verbs", "-g", "0", "-n", "box")
     assert made.returncode == 0, made.stderr
     assert berg("ssh", "box", "--", "true").returncode == 0
-    written = berg("ssh-config")
-    assert written.stdout == "box\n", written.stderr
-    file = str(berg.home / "ssh_config")
+    file = str(berg.home / "ssh/box")
     environment = berg.environment()
     words = ["ssh", "-F", file, "box", "cat; exit 4"]
     plain = subprocess.run(words, env=environment, input=b"\0\xff", capture_output=True, timeout=60)
@@ -331,11 +329,11 @@ def test_doctor_names_the_rights_that_jobs_in_clusters_take(berg, kube, cloud):
 
     assert look()["rights: clusters"]["status"] == "ok"
     unseen = look("roles/compute.viewer")["clusters"]
-    assert unseen["status"] == "warning" and unseen["mend"].endswith(
+    assert unseen["status"] == "warning" and unseen["fix"].endswith(
         "--role roles/container.developer"
     )
     found = look("roles/container.clusterViewer")["rights: clusters"]
-    assert found["status"] == "warning" and found["mend"].endswith(
+    assert found["status"] == "warning" and found["fix"].endswith(
         "--role roles/container.developer"
     )
     assert (

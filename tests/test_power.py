@@ -1,6 +1,7 @@
 """Devboxes that stop and start: the machine goes off, and its disk stays."""
 
 import json
+import subprocess
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -366,6 +367,9 @@ def test_a_box_without_room_in_its_zone_goes_to_another_with_its_disk(berg):
     same = ("labels", "machineType", "scheduling", "tags")
     assert [last(there[key]) for key in same] == [last(old[key]) for key in same]
     assert not snapshots(berg)
+    plain = ["ssh", "-F", str(berg.home / "ssh/nomad"), "nomad", "hostname"]
+    by_name = subprocess.run(plain, capture_output=True, text=True)
+    assert by_name.stdout == "nomad\n", f"its entry has the new address: {by_name.stderr}"
     read = berg("ssh", "nomad", "--", "cat /root/file; hostname")
     assert (read.returncode, read.stdout) == (0, "kept\nnomad\n"), read.stderr
     wait_for(lambda: berg.state("nomad")["state"] == "RUNNING")

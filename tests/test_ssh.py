@@ -1,4 +1,4 @@
-"""`berg ssh` and `berg ssh-config` with real OpenSSH at both ends, on machines of the embedded
+"""`berg ssh` and plain ssh with real OpenSSH at both ends, on machines of the embedded
 cloud.
 """
 
@@ -93,7 +93,7 @@ def call(
 
 def target_of(berg: Berg) -> ssh.Target:
     config = berg.cloud.settings(berg.bucket_name)
-    return ssh.find_target(config, "box", lambda text: None, patience=20)
+    return ssh.find_target(config, "box", lambda text: None, timeout=20)
 
 
 @pytest.fixture
@@ -136,8 +136,7 @@ def test_a_command_over_ssh_finds_what_the_job_finds(box):
     job = variables(call(box, "--", "cat /tmp/env").stdout)
     job.pop("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "")  # of the worker's
     assert job.pop("TOKEN") == SECRET and job["WISH"] == WISH and job["BERG_JOB"] == "box"
-    box("ssh-config")
-    plain = ["ssh", "-F", str(box.home / "ssh_config"), "box"]
+    plain = ["ssh", "-F", str(box.home / "ssh/box"), "box"]
     encoded = call(box, "-t", "--", "env -0 | base64 -w0").stdout
     ways = {
         "berg ssh": call(box, "--", "env -0").stdout,
@@ -185,8 +184,7 @@ def test_what_a_command_finds_stands_before_what_a_distribution_wrote(box):
     "program", [["scp", "-q"], ["scp", "-q", "-O"], ["rsync", "-I", "-e"]], ids=" ".join
 )
 def test_files_arrive_as_they_are(box, tmp_path, program):
-    box("ssh-config")
-    config = str(box.home / "ssh_config")
+    config = str(box.home / "ssh/box")
     options = [shlex.join(["ssh", "-F", config])] if program[0] == "rsync" else ["-F", config]
     data = os.urandom(1 << 20)
     (tmp_path / "data").write_bytes(data)
@@ -369,14 +367,13 @@ def test_dry_run_prints_a_command_that_works(box):
 def test_ssh_and_rsync_by_name(box):
     mine = box.home / ".ssh/config"
     mine.write_text("Host elsewhere\n    User me\n")
-    done = box("ssh-config")
-    assert (done.returncode, done.stdout) == (0, "box\n")
-    assert "berg ssh-config --install" in done.stderr
-    assert mine.read_text() == "Host elsewhere\n    User me\n"
-    done = box("ssh-config", "-y")
-    assert f"Added `Include {box.home}/ssh_config` to {mine}" in done.stderr
-    assert mine.read_text() == f"Include {box.home}/ssh_config\n\nHost elsewhere\n    User me\n"
-    assert "Added" not in box("ssh-config", "-y").stderr
+    done = box("open", "box", "--code")
+    assert done.stdout == "code --remote ssh-remote+box /root/code\n", done.stderr
+    line = f"Include {box.home}/ssh/*"
+    assert f"put at the beginning of {mine}: {line}" in " ".join(done.stderr.split())
+    assert mine.read_text() == "Host elsewhere\n    User me\n", "nothing is added without consent"
+    mine.write_text(f"{line}\n\nHost elsewhere\n    User me\n")
+    assert "Include" not in box("open", "box", "--code").stderr
     plain = ["ssh", "-F", str(mine)]
     done = subprocess.run([*plain, "box", "hostname; exit 5"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (5, "box\n"), done.stderr
@@ -444,9 +441,8 @@ def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
     second = berg("ssh", "duo-1", "--", "hostname")
     assert (second.returncode, second.stdout) == (0, "duo-1\n"), second.stderr
     run.communicate(timeout=30)
-    done = berg("ssh-config")
-    assert done.stdout == "duo-0\nduo-1\n"
-    assert "Host duo-0 duo\n" in (berg.home / "ssh_config").read_text()
+    assert "Host duo-0 duo\n" in (berg.home / "ssh/duo-0").read_text()
+    assert "Host duo-1\n" in (berg.home / "ssh/duo-1").read_text()
 
     # A machine whose server is gone: berg says so rather than ssh.
     berg("ssh", "duo", "--", "pkill -o sshd")
@@ -455,9 +451,10 @@ def test_a_cluster_from_its_boot_to_its_end(berg, at_home):
     with pytest.raises(
         BergError, match=rf"duo-0 runs, but nothing answers at 127\.[\d.]+ port {PORT}.* {mend}"
     ):
-        ssh.find_target(config, "duo", lambda text: None, patience=1)
+        ssh.find_target(config, "duo", lambda text: None, timeout=1)
 
     assert berg("kill", "duo", "--now").returncode == 0
+    assert not [*(berg.home / "ssh").iterdir()], "the entries go with their machines"
     gone = berg("ssh", "duo", "--", "hostname")
     assert gone.returncode == 1
     assert re.fullmatch(
@@ -485,18 +482,13 @@ def test_a_machine_that_never_comes(bucket, cloud, at_home, monkeypatch):
     with pytest.raises(
         BergError, match=r"slow cannot be logged in to after \d s: its machine is being created"
     ):
-        ssh.find_target(cloud.settings(bucket.name), "slow", said.append, patience=0.6)
+        ssh.find_target(cloud.settings(bucket.name), "slow", said.append, timeout=0.6)
     assert said[-1:] == ["Waiting for slow: its machine is being created"]
 
 
 def test_an_unknown_name_makes_no_key(cloud, bucket, at_home):
     with pytest.raises(BergError, match="there is no job or machine 'nobody'"):
         ssh.find_target(cloud.settings(bucket.name), "nobody", print)
-    assert not (at_home / ".ssh").exists()
-
-
-def test_without_machines_there_is_no_key(cloud, bucket, at_home):
-    assert ssh.write_config(cloud.settings(bucket.name), print) == []
     assert not (at_home / ".ssh").exists()
 
 
@@ -516,7 +508,7 @@ def test_the_key_is_made_once_as_gcloud_makes_it(at_home):
     assert ssh.public_key(create=False) is None
     assert ssh.public_key(create=True).split()[:2] == key.split()[:2]
     (folder / KEY).unlink()
-    with pytest.raises(BergError, match="no private key beside it"):
+    with pytest.raises(BergError, match="no private key next to it"):
         ssh.public_key(create=True)
 
 
@@ -546,7 +538,7 @@ def test_the_include_goes_before_everything_and_a_linked_file_stays_linked(at_ho
     assert ssh.is_included() and (folder / "config").is_symlink()
     assert (dotfiles / "config").read_text() == (
         # quoted, because of the blank
-        f'Include "{at_home}/berg home/ssh_config"\n\nHost *\n    User me\n'
+        f'Include "{at_home}/berg home/ssh/*"\n\nHost *\n    User me\n'
     )
 
 
@@ -606,7 +598,7 @@ def test_a_malformed_host_key_is_no_host_key(monkeypatch, told):
     """It would be a line of known_hosts: for another machine, or for a key that signs others."""
     machine = machine_that_told(monkeypatch, {"berg/ssh": "0 22", **told})
     assert gce.login(Config(), machine).host_keys == []
-    with pytest.raises(BergError, match="a told nobody its host keys"):
+    with pytest.raises(BergError, match="a published no host keys"):
         ssh.reach(Config(), "a", machine, print)
 
 
@@ -693,11 +685,13 @@ def test_what_the_persons_own_configuration_says_for_all_hosts_is_off(box, tmp_p
         shown = subprocess.run([*words[:-1], "-G", words[-1]], capture_output=True, text=True)
         assert not re.search("remoteforward|sendenv|setenv|agent yes|x11 yes|/master", shown.stdout)
         assert call(box, "--", seen).stdout == b"none\n"
-        done = box("ssh-config", "-y")
+        done = box("open", "box", "--code")
         assert "switched off for berg's machines" in done.stderr
         assert "remoteforward 9000" in done.stderr and "sendenv SECRET, setenv HUSH" in done.stderr
+        included = tmp_path / "config"
+        included.write_text(f"Include {box.home}/ssh/*\n\n{mine.read_text()}")
         shown = subprocess.run(
-            ["ssh", "-F", mine, "-G", "box"], capture_output=True, text=True
+            ["ssh", "-F", included, "-G", "box"], capture_output=True, text=True
         ).stdout
         off = "remoteforward|agent yes|x11 yes|command yes|/master|master auto"
         assert not re.search(off, shown) and "clearallforwardings yes" in shown
@@ -706,5 +700,5 @@ def test_what_the_persons_own_configuration_says_for_all_hosts_is_off(box, tmp_p
         assert not (box.home / "ran").exists() and not (box.home / "master").exists()
     finally:
         mine.unlink() if before is None else mine.write_text(before)
-    box("ssh-config")
-    assert "ClearAll" not in (box.home / "ssh_config").read_text()
+    assert call(box, "--", "true").returncode == 0
+    assert "ClearAll" not in (box.home / "ssh/box").read_text()

@@ -41,7 +41,6 @@ ARGUMENTS = {
     "start": ["nosuch"],
     "ssh": ["nosuch", "--", "true"],
     "open": ["nosuch"],
-    "ssh-config": ["-y"],
     "sync": ["nosuch", "--once"],
     "cluster create": ["made", "--zone", "nowhere"],
     "cluster list": [],

@@ -1,4 +1,4 @@
-"""The commands that lead to machines: ssh, ssh-config, sync.
+"""The commands that lead to machines: ssh, sync.
 
 The commands that turn devboxes off and on again: stop, start.
 
@@ -131,38 +131,6 @@ def go_in_without_server(error: "NoServer", command: tuple[str, ...], terminal: 
     os.execv(error.shell[0], [*error.shell, *options, "--", "sh", "-c", program])
 
 
-@click.command(name="ssh-config")
-@click.option(
-    "-y", "--install", is_flag=True, help="Add the Include to ~/.ssh/config without asking."
-)
-def ssh_config(install: bool) -> None:
-    """Make ssh, scp, rsync and editors know machines by name.
-
-    Writes an entry for each of my running machines to a file of berg's own, which ~/.ssh/config
-    then includes. Run it again when machines came or went. The entries switch off what your
-    configuration gives to all hosts: the agent, X11, forwarded ports.
-
-    \b
-    berg ssh-config
-    rsync -a data my-devbox:/root/
-    """
-    settings = config.load_ready()
-    from berg.laptop import ssh as entries
-
-    names = entries.write_config(settings, say)
-    say(f"Wrote {entries.config_file()} with {len(names)} machine{'' if len(names) == 1 else 's'}")
-    if not entries.is_included():
-        line, file = entries.include_line(), entries.user_config()
-        if install or confirms(f"Add `{line}` to {file}?"):
-            entries.include()
-            say(f"Added `{line}` to {file}")
-        else:
-            say(f"To use it, put at the beginning of {file}:  {line}")
-            say("or run: berg ssh-config --install")
-    for name in names:
-        plain.echo(name)
-
-
 def confirms(question: str) -> bool:
     """Return whether somebody at the terminal says yes."""
     return sys.stdin.isatty() and click.confirm(question, default=True, err=True)
@@ -282,7 +250,8 @@ def open_(name: str, jupyter: bool, code: bool, no_browser: bool) -> None:
     Jupyter is started on the machine NAME if it does not run, and goes on when this command ends,
     at Ctrl-C. It listens on that machine alone, and is reached through ssh. Its token stands in no
     command line: the browser gets a file that only you may read. With --code the command for VS
-    Code is printed, once ssh knows the machine by its name (berg ssh-config).
+    Code is printed, and ~/.ssh/config gets an Include line, if you agree, by which ssh, rsync and
+    editors know every machine that you logged in to by its name.
 
     \b
     berg open my-devbox
@@ -292,12 +261,17 @@ def open_(name: str, jupyter: bool, code: bool, no_browser: bool) -> None:
         raise click.UsageError("--code opens no Jupyter: leave out the other options")
     settings, name = ready(name)
     if code:
-        from berg.laptop import ssh as entries
+        from berg.laptop import ssh as login
 
-        entries.write_config(settings, say)
-        if not entries.is_included():
-            say("So that ssh knows machines by name, run once: berg ssh-config --install")
-        plain.echo(shlex.join(["code", "--remote", f"ssh-remote+{name}", "/root/code"]))
+        target = login.find_target(settings, name, say)
+        login.warn(target.machine, say)
+        if not login.is_included():
+            line, file = login.include_line(), login.user_config()
+            if confirms(f"Add `{line}` to {file}, so that ssh knows machines by name?"):
+                login.include()
+            else:
+                say(f"So that ssh knows machines by name, put at the beginning of {file}:  {line}")
+        plain.echo(shlex.join(["code", "--remote", f"ssh-remote+{target.machine}", "/root/code"]))
         return
     import webbrowser
 
@@ -316,7 +290,6 @@ def open_(name: str, jupyter: bool, code: bool, no_browser: bool) -> None:
 
 COMMANDS = (
     ssh,
-    ssh_config,
     sync,
     stop,
     start,

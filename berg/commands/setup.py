@@ -12,7 +12,7 @@ import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -26,9 +26,6 @@ from berg.commands.terminal import (
     table,
     yes_option,
 )
-
-if TYPE_CHECKING:
-    from berg.laptop.doctor import Finding
 
 
 def sentence(key: str) -> str:
@@ -143,35 +140,24 @@ def load_or_set_aside() -> config.Config:
 @click.command()
 @json_option
 def doctor(as_json: bool) -> None:
-    """Check all that berg needs, and say what mends it.
+    """Check everything that berg needs, and show how to fix it.
 
-    Settings, tools, credentials, APIs, rights, bucket, image, quotas, firewall: one line for each
-    thing, and for trouble the command that mends it. The exit code is 1 if a check failed.
+    Settings, tools, credentials, APIs, rights, bucket, image, quotas, firewall: one line each, and
+    the command that fixes what is wrong. The exit code is 1 if a check failed.
 
     \b
     berg doctor
-    berg doctor --json | jq -r '.[] | select(.status != "ok") | .mend'
+    berg doctor --json | jq -r '.[] | select(.status != "ok") | .fix'
     """
-    from berg.laptop import doctor
-    from berg.laptop import doctor as readiness
+    from berg.laptop import doctor as checks
 
-    findings = doctor.examine()
+    findings = checks.examine()
     if as_json:
         plain.echo(json.dumps([vars(each) for each in findings], indent=2))
     else:
         for each in findings:
-            show_finding(each)
-    sys.exit(any(each.status == readiness.FAILED for each in findings))
-
-
-def show_finding(finding: "Finding") -> None:
-    from berg.laptop import doctor as readiness
-
-    colors = {readiness.OK: "green", readiness.WARNING: "yellow", readiness.FAILED: "red"}
-    line = wrapped(f"{finding.status:<8} {finding.check:<17} {finding.found}", sys.stdout, 27)
-    plain.echo(click.style(line[:8], colors[finding.status]) + line[8:])
-    if finding.mend:
-        plain.echo(wrapped(f"{'':<26} {finding.mend}", sys.stdout))
+            checks.show(each, sys.stdout)
+    sys.exit(any(each.status == checks.FAILED for each in findings))
 
 
 @click.command()

@@ -16,7 +16,7 @@ from berg.config import Config
 from berg.google import api, instances, secret
 from berg.google.storage import Bucket, Changed
 from berg.job import Machine
-from berg.laptop import index
+from berg.laptop import index, ssh
 from berg.laptop.jobs import OFF, Entry, find, is_glob, logs_of, look_again, overview
 from berg.laptop.power import claimed
 
@@ -222,6 +222,7 @@ def delete_machines(config: Config, found: Entry, now: bool) -> None:
     gone = found.workers if is_lost and found.sweep else found.machines
     for machine in gone:
         save_console(config, found.name, machine)
+        ssh.entry_file(machine.name).unlink(missing_ok=True)
     if found.state is None:
         remove_group(config, found)
     if not found.sweep or now or is_lost:

@@ -1,8 +1,4 @@
-"""The walkthrough of `berg init`: what it asks Google, and what it asks the person.
-
-Every answer is checked when it is given. It talks on standard error, like everything that is not
-data.
-"""
+"""The questions of `berg init`. Each answer is checked at once; messages go to standard error."""
 
 import contextlib
 import sys
@@ -19,7 +15,7 @@ from berg.google import api, builds, iam, offers
 from berg.google.storage import Bucket
 from berg.laptop import doctor
 
-KEYS = (  # what a walk settles
+KEYS = (  # the settings that are saved
     "project",
     "region",
     "bucket",
@@ -37,22 +33,26 @@ def say(text: str) -> None:
     plain.echo(wrapped(text, sys.stderr), err=True)
 
 
+def confirm(question: str, default: bool = True) -> bool:
+    return click.confirm(question, default=default, err=True)
+
+
 @dataclass
 class Walk:
-    """One walk through the questions: the settings so far, and how they are asked for."""
+    """The settings so far, and how to ask for more."""
 
     settings: Config
-    given: dict[str, Any]  # answers that came as flags
-    yes: bool  # take what is offered
+    given: dict[str, Any]  # answers given as flags
+    yes: bool  # accept the defaults
 
     def ask(self, key: str, default: str) -> str:
-        """Ask for a setting that no flag gave, and keep the answer."""
+        """Ask for a setting unless a flag gave it, and keep the answer."""
         answer = self.given.get(key)
-        if not answer and self.yes:
+        if not answer:
             answer = default
-        if not answer and not self.yes:
-            text = key.replace("_", " ")
-            answer = click.prompt(text, default=default or None, err=True)
+            if not self.yes:
+                text = key.replace("_", " ")
+                answer = click.prompt(text, default=default or None, err=True)
         setattr(self.settings, key, answer)
         return str(answer)
 
@@ -60,7 +60,10 @@ class Walk:
 def walk_through(
     settings: Config, given: dict[str, Any], yes: bool, create: bool
 ) -> dict[str, Any]:
-    """Ask for what no flag gave, and offer what was answered before or what Google knows."""
+    """Ask for all settings, and return them.
+
+    The defaults are earlier answers, or what Google knows. `create`: create the bucket unasked.
+    """
     walk = Walk(settings, given, yes)
     before = settings.project
     details = ask_project(walk)
@@ -72,11 +75,9 @@ def walk_through(
     walk.ask("default_image", settings.default_image)
     walk.ask("default_image_project", settings.default_image_project)
     offers.find_image(settings, settings.default_image, settings.default_image_project)
-    for found in doctor.ask(settings, doctor.RIGHTS):
-        if found.status != doctor.OK:
-            say(f"\n{found.check}: {found.found}")
-            if found.mend:
-                say(f"  {found.mend}")
+    for finding in doctor.ask(settings, doctor.RIGHTS):
+        if finding.status != doctor.OK:
+            doctor.show(finding, sys.stderr)
     return {key: getattr(settings, key) for key in KEYS}
 
 
@@ -84,77 +85,14 @@ def ask_project(walk: Walk) -> dict[str, Any]:
     """Ask for the project; return what Compute Engine knows about it."""
     settings = walk.settings
     say("\nProject: what pays for the machines. `gcloud projects list` shows yours.")
-    walk.ask("project", settings.project or default_project(settings))
+    default = settings.project
+    if not default:
+        _ = settings.credentials  # reports missing ones
+        if not settings.credentials_file:
+            default = config.application_default()[1] or ""
+    walk.ask("project", default)
     if not settings.project:
         raise BergError("no project is known. Run: berg init --project PROJECT")
-    return check_project(settings)
-
-
-def ask_region(walk: Walk) -> None:
-    settings = walk.settings
-    pages = api.pages(settings, "/regions")
-    regions = [item["name"] for page in pages for item in page.get("items", [])]
-    known = ", ".join(regions)
-    say(f"\nRegion: machines start in its zones, and the bucket lies there. There are: {known}")
-    if walk.ask("region", settings.region) not in regions:
-        raise BergError(f"there is no region {settings.region!r}. Choose one of: {known}")
-
-
-def ask_bucket(walk: Walk, create: bool) -> None:
-    """Ask for the bucket, and create one that is not there."""
-    settings = walk.settings
-    places, hidden = list_buckets(settings)
-    known = "The project has none yet; berg can create one."
-    if places:
-        known = f"The project has: {', '.join(places)}"
-    say(f"\nBucket: keeps code, logs and results. {hidden or known}")
-    in_region = [name for name, place in places.items() if place == settings.region]
-    usual = in_region[0] if in_region else f"{settings.project}-berg"
-    name = walk.ask("bucket", settings.bucket or usual)
-    if hidden:
-        with contextlib.suppress(api.NotFound):
-            Bucket(settings).ask("GET", fields="name")
-            return
-    ask_create_bucket(settings, name, places, create)
-
-
-def ask_account(walk: Walk, earlier: str, default: str) -> None:
-    """Ask for the account of the machines, and set up berg's own."""
-    settings = walk.settings
-    say(
-        f"\nService account: what the machines act as. It needs {iam.NEEDS}. "
-        "Berg can make one that has no more. Jobs of one account may read each other's secrets."
-    )
-    if iam.is_ours(settings, walk.ask("service_account", earlier or usual_account(settings))):
-        settings.service_account = set_up_account(settings, default, walk.yes)
-    else:
-        if iam.is_default(settings.service_account):
-            say(f"Careful: {iam.DEFAULT_IS_WIDE}")
-        say(
-            f"{settings.service_account} is used as it is. Look at what it may do with: berg doctor"
-        )
-        for found in doctor.check_acting(settings):
-            if found.check == doctor.ACCOUNT:
-                raise BergError(f"{found.found}. Choose another one: berg init")
-
-
-def usual_account(settings: Config) -> str:
-    """Return the account to offer: one of one's own where others have the shared one already."""
-    shared = iam.shared_account(settings)
-    try:
-        iam.may_act_as(settings, shared)
-    except (api.NotFound, api.Forbidden):
-        return shared
-    return iam.account_of_user(settings)
-
-
-def default_project(settings: Config) -> str:
-    """The project that gcloud and Application Default Credentials are set to, if any."""
-    _ = settings.credentials  # says what to do if there are none
-    return "" if settings.credentials_file else config.application_default()[1] or ""
-
-
-def check_project(settings: Config) -> dict[str, Any]:
     try:
         found: dict[str, Any] = api.when_on(settings, lambda: api.call(settings, "GET", ""))
         return found
@@ -165,58 +103,102 @@ def check_project(settings: Config) -> dict[str, Any]:
         ) from None
 
 
+def ask_region(walk: Walk) -> None:
+    settings = walk.settings
+    pages = api.pages(settings, "/regions")
+    regions = [item["name"] for page in pages for item in page.get("items", [])]
+    known = ", ".join(regions)
+    say(f"\nRegion: of the bucket, and of the zones where machines start. There are: {known}")
+    if walk.ask("region", settings.region) not in regions:
+        raise BergError(f"there is no region {settings.region!r}. Choose one of: {known}")
+
+
+def ask_bucket(walk: Walk, create: bool) -> None:
+    """Ask for the bucket, and create it if there is none."""
+    settings = walk.settings
+    buckets, refusal = list_buckets(settings)
+    known = refusal or "The project has none yet; berg can create one."
+    if buckets:
+        known = f"The project has: {', '.join(buckets)}"
+    say(f"\nBucket: keeps code, logs and results. {known}")
+    in_region = [name for name, location in buckets.items() if location == settings.region]
+    usual = in_region[0] if in_region else f"{settings.project}-berg"
+    name = walk.ask("bucket", settings.bucket or usual)
+    if refusal:
+        with contextlib.suppress(api.NotFound):
+            Bucket(settings).ask("GET", fields="name")
+            return
+    if name not in buckets:
+        if not create and not confirm(f"Create bucket {name} in {settings.region}?"):
+            raise BergError(
+                f"there is no bucket {name!r} in the project. Run berg init again with another one"
+            )
+        create_bucket(settings, name)
+
+
+def ask_account(walk: Walk, earlier: str, default: str) -> None:
+    """Ask for the account of the machines, and set it up if it is berg's."""
+    settings = walk.settings
+    say(
+        f"\nService account: what the machines act as. It needs {iam.NEEDS}. "
+        "Berg can make one that has no more. Jobs of one account may read each other's secrets."
+    )
+    if iam.is_ours(settings, walk.ask("service_account", earlier or usual_account(settings))):
+        settings.service_account = set_up_account(settings, default, walk.yes)
+        return
+    if iam.is_default(settings.service_account):
+        say(f"Careful: {iam.DEFAULT_IS_WIDE}")
+    say(f"{settings.service_account} is used as it is. Check what it may do with: berg doctor")
+    for found in doctor.check_acting(settings):
+        if found.check == doctor.ACCOUNT:
+            raise BergError(f"{found.found}. Choose another one: berg init")
+
+
+def usual_account(settings: Config) -> str:
+    """Return the default account: one of the user's own if others have the shared one already."""
+    shared = iam.shared_account(settings)
+    try:
+        iam.may_act_as(settings, shared)
+    except (api.NotFound, api.Forbidden):
+        return shared
+    return iam.account_of_user(settings)
+
+
 def list_buckets(settings: Config) -> tuple[dict[str, str], str]:
-    """The buckets of the project and where they lie; and why they cannot be seen."""
+    """Return the project's buckets and their locations; if they cannot be seen, also why."""
     fields = "items(name,location),nextPageToken"
     pages = api.pages(settings, buckets_of(settings), fields=fields)
     try:
         listed = [each for page in pages for each in page.get("items", [])]
         return {each["name"]: each["location"].lower() for each in listed}, ""
     except api.Forbidden as error:
-        return {}, f"Which there are you may not see: {api.words(error)}."
+        return {}, f"You may not list the project's buckets: {api.words(error)}."
 
 
-def ask_create_bucket(settings: Config, name: str, places: dict[str, str], yes: bool) -> None:
-    """Ask whether to create a bucket that is not in the project, and create it."""
-    if name in places:
-        return
-    if not yes and not click.confirm(
-        f"Create bucket {name} in {settings.region}?", default=True, err=True
-    ):
-        raise BergError(
-            f"there is no bucket {name!r} in the project. Run berg init again with another one"
-        )
-    # A log is rewritten as it grows; soft delete would keep, and bill, every former version for a
-    # week.
+def create_bucket(settings: Config, name: str) -> None:
+    """Create a bucket in the region of the settings, which can never be public."""
+    access = {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "enforced"}
+    body = {"name": name, "location": settings.region, "iamConfiguration": access}
+    # A log is rewritten as it grows; soft delete would keep, and bill, each version for a week.
     without = {"softDeletePolicy": {"retentionDurationSeconds": "0"}}
     try:
         try:
-            create(settings, name, **without)
+            api.call(settings, "POST", buckets_of(settings), {**body, **without})
         except api.PreconditionFailed as error:
             say(
-                f"Soft delete cannot be off here: {api.words(error)}. What jobs write again and "
-                "again is kept, and billed, for as long as your organisation wants it"
+                f"Soft delete cannot be off here: {api.words(error)}. Every version of what jobs "
+                "rewrite is kept, and billed, for as long as your organisation requires"
             )
-            create(settings, name)
+            api.call(settings, "POST", buckets_of(settings), body)
     except api.Conflict:
         raise BergError(
-            f"bucket {name!r} belongs to somebody else. Choose another name: berg init"
+            f"bucket {name!r} belongs to another project. Choose another name: berg init"
         ) from None
     except (api.BadRequest, api.Forbidden) as error:
         raise BergError(
             f"bucket {name!r} cannot be created: {api.words(error)}. Run: berg init"
         ) from None
     say(f"Created gs://{name}")
-
-
-def create(settings: Config, name: str, **more: Any) -> None:
-    """Create a bucket in the region of the settings, which can never be public."""
-    access = {
-        "uniformBucketLevelAccess": {"enabled": True},
-        "publicAccessPrevention": "enforced",
-    }
-    body = {"name": name, "location": settings.region, "iamConfiguration": access, **more}
-    api.call(settings, "POST", buckets_of(settings), body)
 
 
 def buckets_of(settings: Config) -> str:
@@ -226,7 +208,7 @@ def buckets_of(settings: Config) -> str:
 def set_up_account(settings: Config, default: str, yes: bool) -> str:
     """Give berg's own account what it lacks, after asking.
 
-    Returns it, or else the shared one, or the project's default account.
+    Returns the account to use: this one, else the shared one, else the project's default one.
     """
     own = iam.account(settings)
     lacking, refusal = iam.missing(settings)
@@ -241,30 +223,22 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
         return own
     if not refusal:
         say("\n".join(grant.text for grant in lacking))
-        if yes or click.confirm("Do this?", default=True, err=True):
+        if yes or confirm("Do this?"):
             refusal = iam.make_all(lacking)
             if not refusal:
-                say("Done. Google may take some minutes until it holds everywhere")
+                say("Done. It may take Google some minutes to apply this everywhere")
                 return own
     if refusal:
         say_who_can(settings, own, lacking, refusal)
     shared = iam.shared_account(settings)
     if own != shared and may_use(settings, shared):
-        say(f"For now the machines act as {shared}, as those of others do")
+        say(f"For now the machines act as {shared}, as those of other users do")
         return shared
-    return take_default(default, yes)
-
-
-def may_use(settings: Config, email: str) -> bool:
-    """Tell whether the account is there and the person may start machines that act as it."""
-    try:
-        return iam.may_act_as(settings, email)
-    except (api.NotFound, api.Forbidden):
-        return False
+    return default_account(default, yes)
 
 
 def say_who_can(settings: Config, own: str, lacking: list[iam.Grant], refusal: str) -> None:
-    """Show the commands with which an administrator sets up the account."""
+    """Print the commands with which an administrator sets up the account."""
     commands = [grant.gcloud for grant in lacking]
     if "disabled" in refusal:
         commands.insert(0, api.enable_command(settings, *iam.APIS))
@@ -273,16 +247,21 @@ def say_who_can(settings: Config, own: str, lacking: list[iam.Grant], refusal: s
         f"You lack the right to set up {own}: {refusal}\n"
         "An administrator of the project can, with:\n  "
         + "\n  ".join(commands)
-        + "\nand then you, when it holds, which may take minutes:\n"
+        + "\nand then you, some minutes later:\n"
         f"  berg init --service-account {own}"
     )
 
 
-def take_default(default: str, yes: bool) -> str:
-    """Ask whether the machines may act as the project's default account, and return it.
+def may_use(settings: Config, email: str) -> bool:
+    """Return whether the account exists and the user may start machines that act as it."""
+    try:
+        return iam.may_act_as(settings, email)
+    except (api.NotFound, api.Forbidden):
+        return False
 
-    Raises BergError if nobody can be asked.
-    """
+
+def default_account(default: str, yes: bool) -> str:
+    """Return the project's default account if the user agrees; else raise BergError."""
     if default and yes:
         raise BergError(
             f"the machines have no account to act as. -y does not choose the project's default "
@@ -290,8 +269,8 @@ def take_default(default: str, yes: bool) -> str:
         )
     if default:
         say(f"Careful: {iam.DEFAULT_IS_WIDE}")
-    question = f"Go on with the project's default account {default} for now?"
-    if not default or not click.confirm(question, default=False, err=True):
+    question = f"Use the project's default account {default} for now?"
+    if not default or not confirm(question, default=False):
         raise BergError(
             "the machines have no account to act as. Name one: berg init --service-account ACCOUNT"
         )
@@ -300,9 +279,7 @@ def take_default(default: str, yes: bool) -> str:
 
 
 def set_up_local(monitoring: int = 0) -> dict[str, Any]:
-    """Start the embedded cloud, with a bucket and the machines' account in it; returns the settings
-    that lead there.
-    """
+    """Start the embedded cloud with a bucket and the machines' account; return its settings."""
     port = config.embedded_cloud().start(config.local_folder())
     values: dict[str, Any] = {
         "project": LOCAL_PROJECT,
@@ -312,9 +289,9 @@ def set_up_local(monitoring: int = 0) -> dict[str, Any]:
         "monitoring": monitoring,
         "endpoint": f"http://127.0.0.1:{port}",
         "credentials_file": str(config.local_folder() / "credentials.json"),
-        "ask_above": 0,  # nobody pays for it
+        "ask_above": 0,  # nothing here costs money
     }
     settings = Config(**values)
-    places, _ = list_buckets(settings)
-    ask_create_bucket(settings, LOCAL_BUCKET, places, yes=True)
+    if LOCAL_BUCKET not in list_buckets(settings)[0]:
+        create_bucket(settings, LOCAL_BUCKET)
     return {**values, "service_account": set_up_account(settings, "", yes=True)}

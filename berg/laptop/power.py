@@ -31,7 +31,7 @@ from berg.google import api, iam, instances, prices, shapes, tpus
 from berg.google.api import OperationFailed
 from berg.google.storage import Bucket, Changed
 from berg.job import STOPPED, Machine
-from berg.laptop import standing
+from berg.laptop import ssh, standing
 from berg.laptop.jobs import OFF, Entry, find, look_again
 
 ANSWER = 60  # seconds for a worker to begin what it was asked for
@@ -197,6 +197,9 @@ def start(config: Config, name: str, move: bool, rescue: bool, say: Say) -> str:
         found = wait_until_it_answers(config, claim, found, attempt, say)
         if not rescue:
             finish_move(config, claim, found, say)
+        if found.machine:
+            with contextlib.suppress(BergError, api.GoogleError):
+                ssh.refresh_entry(config, name, found.machine)
     return f"started in {found.zone}. Log in: berg ssh {name}"
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from conftest import Berg, wait_for
 
+from berg.laptop import ssh
 from localcloud.machines import sshd
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -482,11 +483,12 @@ def logged_in(berg: Berg, *arguments: str) -> tuple[subprocess.Popen, int]:
 
 @pytest.mark.slow
 @needs_ssh
-def test_an_idle_devbox_deletes_itself_but_not_one_in_use(berg):
+def test_an_idle_devbox_deletes_itself_but_not_one_in_use(berg, monkeypatch):
     """Two machines: somebody types on the first one, then something waits on the second; shells
     stay open on both.
     """
-    launched(berg, "ssh-config")  # makes the key, so that the devbox knows it before it can be idle
+    monkeypatch.setenv("HOME", str(berg.home))
+    ssh.public_key(create=True)  # so that the devbox knows it before it can be idle
     launched(berg, "devbox", "-m", "2", "-g", "0", "-n", "den", "--idle-hours", "0.0033")
     patience = 13.0
     login, terminal = logged_in(berg, "den", "-t", "--", "tt")
