@@ -40,7 +40,7 @@ def test_no_text_steers_a_terminal_or_a_page(text):
     assert is_plain(gate.clean({text: [text]})[plain.clean(text)][0])
     assert is_plain(walk.shorten(text, 200))
     assert is_plain(markup.text(text)) and is_plain(markup.tag("p", text, title=text))
-    assert is_plain(markup.of_terminal(text)) and is_plain(markup.plain(text))
+    assert is_plain(markup.of_terminal(text))
 
 
 @given(TEXTS, st.lists(st.integers(0, 200), max_size=6))

@@ -1,89 +1,87 @@
-"""What the page shows of a job or a sweep, from the bucket and the list of machines.
+"""What the page shows of jobs and sweeps, from the bucket and the list of machines.
 
-What does not change is read once: objects by name and generation, as numbers, of which a bounded
-number is kept.
+Objects are read once for each of their generations, and a bounded number of results is kept.
 """
 
 import functools
 import itertools
 import json
 import os.path
-import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
 
 from berg import BergError, job
 from berg.config import Config
 from berg.google import events
+from berg.google.fetch import NoPlace, below
 from berg.google.storage import Bucket, Listed
 from berg.job import Machine
 from berg.laptop import jobs, logs, records, spending, standing, sweep
-from berg.laptop.records import Software
 from berg.watch import markup, usage
 
-# bytes of a file with metrics: of a metrics.jsonl the last ones, of an event file the first
+# bytes of a file with metrics: the last ones of a metrics.jsonl, the first ones of an event file
 LARGEST = 32 << 20
 LAST = 16 << 10  # bytes of a metrics.jsonl in which its last values are looked for
 LOG = 256 << 10  # bytes of a log that the page begins with
-REST = 64 << 10  # bytes of a line that is not whole yet, as progress bars write them
+REST = 64 << 10  # bytes of an incomplete line, as progress bars write them
 HITS = 1000  # lines that a search shows
-AROUND = 1000  # characters of a line before and behind what was searched for
+AROUND = 1000  # characters of a line before and after what was searched for
 FILES_WITH_METRICS = 20  # of one job; the newest
 THREADS = 16
 POINTS = 300_000  # of all lines of a page, which are some 10 MB
 CHARTS = 100  # of a page
 NAME = 200  # characters of a metric's name
-COMPARED = 40  # jobs that are shown side by side
-
-ACCELERATOR = re.compile(r"[gt]pu\d+")
+COMPARED = 40  # jobs that are compared
+PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg")
 
 Lines = dict[str, list[markup.Point]]
 
 
 @dataclass
 class About:
-    """All that the page shows of a job beside its log."""
+    """What the page shows of a job, without its log."""
 
     record: records.Record
-    # name of a metric -> folder of its file -> points
-    metrics: dict[str, Lines] = field(default_factory=dict)
-    cut: list[str] = field(default_factory=list)  # event files of which only the beginning was read
-    busy: dict[str, Lines] = field(default_factory=dict)
-    cost: str = ""  # so far, in words; "" where prices are not known
-    costs: dict[str, float] = field(default_factory=dict)  # of its machines since they were made
-    software: Software = field(default_factory=Software)  # of its last attempt
+    metrics: dict[str, Lines]  # metric -> folder of its file -> points
+    cut: list[str]  # event files of which only the beginning was read
+    busy: dict[str, Lines]  # number -> machine and accelerator -> points
+    cost: str  # so far, in words; "" where prices are unknown
+    costs: dict[str, float]  # of its machines since their creation
+    software: records.Software  # of its last attempt
 
 
 def about(config: Config, bucket: Bucket, name: str) -> About:
-    """All about a job; raises BergError for what is none."""
+    """Return what is known about a job; raises BergError if there is no such job."""
     with ThreadPoolExecutor() as pool:
         busied = pool.submit(busy, bucket, name)
         record = records.read(config, name, 0)
-        ran_with = pool.submit(records.read_software, bucket, record.entry.name)
-        folder = f"{results_folder(record.entry)}/"
-        files = [each for each in record.results if is_metrics(each.name)]
+        software = pool.submit(records.read_software, bucket, record.entry.name)
+        files = [each for each in record.results if is_metrics(each.name.rpartition("/")[2])]
         files = sorted(files, key=lambda each: str(each.updated))[-FILES_WITH_METRICS:]
-        read = list(
-            pool.map(lambda each: numbers(bucket, each.name, each.generation, each.size), files)
-        )
-        cut = [each.name.removeprefix(folder) for each in files if is_cut(each)]
-        found = About(record, cut=cut, busy=busied.result(), cost=cost(record))
-        found.costs = costs(config, record.entry.machines)
-        found.software = ran_with.result()
+        read = pool.map(lambda each: numbers(bucket, each.name, each.generation, each.size), files)
+    folder = f"{results_folder(record.entry)}/"
+    metrics: dict[str, Lines] = {}
+    cut = []
     for each, lines in zip(files, read, strict=True):
-        where = str(PurePosixPath(each.name.removeprefix(folder)).parent)
+        path = PurePosixPath(each.name.removeprefix(folder))
+        where = str(path.parent)
         for metric, points in lines.items():
-            found.metrics.setdefault(metric, {}).setdefault(
-                metric if where == "." else where, []
-            ).extend(points)
-    return found
+            line = metric if where == "." else where
+            metrics.setdefault(metric, {}).setdefault(line, []).extend(points)
+        if each.size > LARGEST and path.name != "metrics.jsonl":
+            cut.append(str(path))
+    spent = costs(config, record.entry.machines)
+    return About(record, metrics, cut, busied.result(), cost(record), spent, software.result())
+
+
+def is_metrics(name: str) -> bool:
+    return name == "metrics.jsonl" or "tfevents" in name
 
 
 def cost(record: records.Record) -> str:
-    """What a job's machines have cost, in words; "" where their price is not known."""
+    """Return what a job's machines have cost, in words; "" where their price is unknown."""
     state = record.entry.state
     if not state or record.entry.usd is None:
         return ""
@@ -93,9 +91,7 @@ def cost(record: records.Record) -> str:
 
 
 def costs(config: Config, machines: Iterable[Machine]) -> dict[str, float]:
-    """What machines cost since they were made, by their names, as far as prices were looked up
-    before.
-    """
+    """Return what machines cost since their creation, by name, where prices are known already."""
     found = {}
     for each in machines:
         hourly = standing.machine_rate(config, each)
@@ -105,44 +101,25 @@ def costs(config: Config, machines: Iterable[Machine]) -> dict[str, float]:
 
 
 def results_folder(entry: jobs.Entry) -> str:
-    if not entry.state:
-        return ""
-    return f"berg_results/{entry.state.job.results_dir}"
-
-
-def is_metrics(name: str) -> bool:
-    last = name.rpartition("/")[2]
-    return last == "metrics.jsonl" or "tfevents" in last
-
-
-def is_cut(file: Listed) -> bool:
-    """Whether metrics end before their file does: an event file can only be read from its
-    beginning.
-    """
-    return file.size > LARGEST and not file.name.endswith("metrics.jsonl")
+    return f"berg_results/{entry.state.job.results_dir}" if entry.state else ""
 
 
 @functools.lru_cache(64)
 def numbers(bucket: Bucket, name: str, generation: int, size: int) -> Lines:
-    """The numbers in a metrics.jsonl or an event file by their names: step and value."""
+    """Return the steps and values in a metrics.jsonl or an event file, by metric."""
     if name.endswith("metrics.jsonl"):
-        start = max(0, size - LARGEST)
-        data = bucket.read_from(name, start, size) or b""
-        found = events.metrics(data.partition(b"\n")[2] if start else data)
+        found = events.metrics(usage.last_lines(bucket, name, size, LARGEST))
     else:
         found = events.scalars(bucket.read_from(name, 0, min(size, LARGEST)) or b"")
-    unseen = (*events.STEPS, *events.TIMES)
     return {
         key: markup.thin((step, value) for step, value, _ in points)
         for key, points in found.items()
-        if key not in unseen and len(key) <= NAME
+        if key not in (*events.STEPS, *events.TIMES) and len(key) <= NAME
     }
 
 
 def fitting(found: dict[str, Lines]) -> tuple[dict[str, Lines], int]:
-    """Return the charts and lines that fit on a page, in the order of their names, and how many
-    lines do not.
-    """
+    """Return the charts that fit on a page by name, and how many lines do not fit."""
     shown: dict[str, Lines] = {}
     room, left = POINTS, 0
     for name in sorted(found):
@@ -156,123 +133,98 @@ def fitting(found: dict[str, Lines]) -> tuple[dict[str, Lines], int]:
 
 
 def busy(bucket: Bucket, name: str) -> dict[str, Lines]:
-    """How busy the machines of a job were: name of a number -> machine (and accelerator) -> time
-    and value.
+    """Return what the machines of a job were busy with: number -> machine (and accelerator) ->
+    time and value.
     """
     shown: dict[str, Lines] = {}
     for machine, blobs in usage.objects(bucket, name).items():
         for blob in blobs:
-            for key, points in samples(bucket, blob.name, blob.size).items():
-                which, _, kind = key.partition("_")
-                is_one = ACCELERATOR.fullmatch(which) and kind
-                chart, line = (
-                    (f"accelerator_{kind}", f"{machine} {which}") if is_one else (key, machine)
-                )
+            for (accelerator, key), points in samples(bucket, blob.name, blob.size).items():
+                chart, line = key, machine
+                if accelerator:
+                    chart, line = f"accelerator_{key}", f"{machine} {accelerator}"
                 shown.setdefault(chart, {}).setdefault(line, []).extend(points)
     return shown
 
 
 @functools.lru_cache(64)
-def samples(bucket: Bucket, name: str, size: int) -> Lines:
-    """What is in an object of samples, by the names of its numbers: time and value. It only ever
-    grows.
-    """
-    found: Lines = {}
-    for sample in usage.parse(bucket.read_from(name, max(0, size - LARGEST), size) or b""):
-        for key, value in usage.scalars(sample).items():
-            found.setdefault(key, []).append((sample["time"], float(value)))
+def samples(bucket: Bucket, name: str, size: int) -> dict[tuple[str, str], list[markup.Point]]:
+    """Return times and values in an object of samples, by accelerator and number. It only grows."""
+    found: dict[tuple[str, str], list[markup.Point]] = {}
+    for sample in usage.parse(usage.last_lines(bucket, name, size, LARGEST)):
+        for accelerator, key, value in usage.numbers(sample):
+            found.setdefault((accelerator, key), []).append((sample["time"], value))
     return {key: markup.thin(points) for key, points in found.items()}
 
 
 @dataclass
 class Log:
-    """A piece of a job's log: whole lines, each with its machine ("": the only one), and what has
-    no end yet.
-    """
+    """A part of a job's log. Lines have their machine, "" if it is the only one."""
 
     lines: list[tuple[str, str]]
-    rest: list[tuple[str, str]]
-    read_to: dict[str, int]  # bytes by object: where the next piece begins
+    rest: list[tuple[str, str]]  # lines without an end yet
+    read_to: dict[str, int]  # object -> bytes: where the next part begins
     skipped: int = 0  # bytes before it
 
 
 def log(
     config: Config, bucket: Bucket, found: jobs.Entry, read_to: dict[str, int] | None = None
 ) -> Log:
-    """Return the end of a job's log, or what came since. Before there is one, what the first
-    machine's console shows.
+    """Return the end of a job's log, or what was added after `read_to`; while there is none, what
+    the first machine's console shows.
     """
     names = jobs.logs_of(bucket, found.name, None)
-    several = jobs.is_cluster(found)
+    piece = Log([], [], dict(read_to or {}))
     if read_to is None:
-        piece = end_of_logs(bucket, names)
-    else:
-        piece = Log([], [], dict(read_to))
+        room = LOG
+        for name in reversed(names):
+            blob = bucket.get(name)
+            size = blob.size if blob else 0
+            piece.read_to[name] = max(0, size - room)
+            room -= size - piece.read_to[name]
+        piece.skipped = sum(piece.read_to.values())
+    several = jobs.is_cluster(found)
     for name in names:
-        machine = ""
-        if several:
-            machine = jobs.machine_of(name)
-        add_lines(bucket, name, machine, piece, begins=read_to is None)
+        machine = jobs.machine_of(name) if several else ""
+        add_lines(bucket, name, machine, piece, in_middle=read_to is None)
     if not names and found.machine:
         output = found.place.console(config, found.machine)
         piece.rest = [("", f"[berg] {line}") for line in jobs.STARTUP_LINE.findall(output)]
     return piece
 
 
-def end_of_logs(bucket: Bucket, names: list[str]) -> Log:
-    """Return an empty piece that begins so far before the end of the logs as the page shows."""
-    piece, room = Log([], [], {}), LOG
-    for name in reversed(names):
-        size = size_of(bucket, name)
-        start = max(0, size - room)
-        room -= size - start
-        piece.skipped += start
-        piece.read_to[name] = start
-    return piece
-
-
-def add_lines(bucket: Bucket, name: str, machine: str, piece: Log, begins: bool) -> None:
-    """Add the lines of one log to a piece, from where the piece was read to."""
+def add_lines(bucket: Bucket, name: str, machine: str, piece: Log, in_middle: bool) -> None:
+    """Add the lines of one log from `piece.read_to`, which may be in the middle of a line."""
     start = piece.read_to.get(name, 0)
     data = bucket.read_from(name, start, start + (LOG * 2)) or b""
-    if begins and start:  # in the middle of a line
+    if in_middle and start:
         cut = data.find(b"\n") + 1
         data, start = data[cut:], start + cut
     whole = data.rfind(b"\n") + 1
     if not whole and len(data) > REST:
         whole = data.rfind(b"\r") + 1 or len(data)
-    piece.lines += [(machine, line) for line in split(data[:whole])]
+    lines = data[:whole].decode(errors="replace").split("\n")
+    piece.lines += [(machine, line) for line in (lines if lines[-1] else lines[:-1])]
     piece.read_to[name] = start + whole
     if whole < len(data):
         piece.rest.append((machine, data[whole:].decode(errors="replace")))
 
 
-def size_of(bucket: Bucket, name: str) -> int:
-    blob = bucket.get(name)
-    return blob.size if blob else 0
-
-
-def split(data: bytes) -> list[str]:
-    lines = data.decode(errors="replace").split("\n")
-    return lines[:-1] if lines and not lines[-1] else lines
-
-
 def search(config: Config, name: str, wanted: str) -> Iterator[tuple[int, str, str]]:
-    """Number, machine and text of the lines of a whole log in which something stands, the first
-    HITS of them.
+    """Yield number, machine and text of the first HITS lines of a whole log that contain `wanted`;
+    upper and lower case are the same.
     """
-    lines = enumerate(whole_lines(config, name), 1)
-    found = (
-        (at, machine, line, line.lower().find(wanted.lower())) for at, (machine, line) in lines
+    hits = (
+        (number, machine, line, at)
+        for number, (machine, line) in enumerate(whole_lines(config, name), 1)
+        if (at := line.lower().find(wanted.lower())) >= 0
     )
-    for at, machine, line, place in itertools.islice(
-        (each for each in found if each[3] >= 0), HITS
-    ):
-        yield at, machine, line[max(0, place - AROUND) : place + len(wanted) + AROUND]
+    for number, machine, line, at in itertools.islice(hits, HITS):
+        yield number, machine, line[max(0, at - AROUND) : at + len(wanted) + AROUND]
 
 
 def whole_lines(config: Config, name: str) -> Iterator[tuple[str, str]]:
-    """The lines of a whole log, each with its machine; at last those that have no end yet."""
+    """Yield the lines of a whole log with their machine, those without an end last."""
     rest: dict[str, bytes] = {}
     for machine, chunk in logs.chunks(config, name):
         *lines, rest[machine] = (rest.get(machine, b"") + chunk).split(b"\n")
@@ -284,13 +236,13 @@ def whole_lines(config: Config, name: str) -> Iterator[tuple[str, str]]:
 
 @dataclass
 class Several:
-    """What a page shows of several jobs."""
+    """What the page shows of several jobs."""
 
     entries: list[jobs.Entry]
     rows: list[sweep.Row]  # of the entries, in their order
-    first: job.Job | None = None  # what the first of them was
-    metrics: dict[str, Lines] = field(default_factory=dict)  # name of one -> job -> points
-    left: int = 0  # jobs that were asked for, and are too many
+    first: job.Job | None = None  # the metadata of the first one
+    metrics: dict[str, Lines] = field(default_factory=dict)  # metric -> job -> points
+    left: int = 0  # chosen jobs that do not fit on the page
 
 
 def sweep_rows(config: Config, bucket: Bucket, name: str) -> list[sweep.Row]:
@@ -304,28 +256,32 @@ def sweep_entries(config: Config, name: str) -> list[jobs.Entry]:
     """Return the jobs of a sweep that have a state; raises BergError if there is none."""
     entries = [entry for entry in sweep.entries(config, name) if entry.state]
     if not entries:
-        raise BergError(f"there is no sweep {name!r}. See what there is: berg list")
+        raise BergError(f"there is no sweep {name!r}. List jobs and sweeps: berg list")
     return entries
 
 
 def a_sweep(config: Config, bucket: Bucket, name: str) -> Several:
-    """All that the page shows of a sweep; raises BergError if there is no such sweep."""
+    """Return what the page shows of a sweep; raises BergError if there is no such sweep."""
     entries = sweep_entries(config, name)
-    described = records.described_job(bucket, entries[0].name)
-    return Several(entries, rows_of(bucket, entries), described)
+    first = records.described_job(bucket, entries[0].name)
+    return Several(entries, rows_of(bucket, entries), first)
 
 
 def compared(config: Config, bucket: Bucket, names: list[str]) -> Several:
-    """Jobs side by side, those of a sweep in its place; raises BergError for what is none."""
-    chosen = list(dict.fromkeys(each for name in names for each in members(config, name)))
+    """Return jobs to compare; the name of a sweep means its jobs. Raises BergError for a name that
+    is neither.
+    """
+    for name in names:
+        if not job.NAME.fullmatch(name):
+            raise BergError(f"{name[:80]!r} is not the name of a job or a sweep")
+    chosen = list(dict.fromkeys(each for name in names for each in records.members(config, name)))
     if not chosen:
         raise BergError("tick at least one job in the list to compare")
-    shown = chosen[:COMPARED]
     with ThreadPoolExecutor(4) as pool:
-        each_about = list(pool.map(lambda name: about(config, bucket, name), shown))
-    entries = [each.record.entry for each in each_about]
-    found = Several(entries, rows_of(bucket, entries), left=len(chosen) - len(shown))
-    for entry, each in zip(entries, each_about, strict=True):
+        abouts = list(pool.map(lambda name: about(config, bucket, name), chosen[:COMPARED]))
+    entries = [each.record.entry for each in abouts]
+    found = Several(entries, rows_of(bucket, entries), left=len(chosen) - len(entries))
+    for entry, each in zip(entries, abouts, strict=True):
         for metric, lines in each.metrics.items():
             for folder, points in lines.items():
                 line = entry.name if folder == metric else f"{entry.name} {folder}"
@@ -333,21 +289,15 @@ def compared(config: Config, bucket: Bucket, names: list[str]) -> Several:
     return found
 
 
-def members(config: Config, name: str) -> list[str]:
-    """Return the jobs of a sweep; of a job its name. Raises BergError for a name that is none."""
-    if not job.NAME.fullmatch(name):
-        raise BergError(f"{name[:80]!r} is no name of a job or a sweep")
-    return records.members(config, name)
-
-
 def rows_of(bucket: Bucket, entries: list[jobs.Entry]) -> list[sweep.Row]:
     """Return a row for each job with the last values of its metrics.jsonl."""
-    listed = list(bucket.list(common(entries), glob="**/metrics.jsonl"))
-    wanted = {f"{results_folder(entry)}/metrics.jsonl" for entry in entries}
-    files = [each for each in listed if each.name in wanted]
+    folders = [results_folder(entry) for entry in entries]
+    wanted = {f"{folder}/metrics.jsonl" for folder in folders}
+    common = os.path.commonprefix(folders)  # noqa: RUF071  objects have names, not paths
+    files = [each for each in bucket.list(common, glob="**/metrics.jsonl") if each.name in wanted]
     with ThreadPoolExecutor(THREADS) as pool:
-        read = list(
-            pool.map(lambda each: last_values(bucket, each.name, each.generation, each.size), files)
+        read = pool.map(
+            lambda each: last_values(bucket, each.name, each.generation, each.size), files
         )
     texts = {
         each.name.removeprefix("berg_results/"): text
@@ -356,25 +306,15 @@ def rows_of(bucket: Bucket, entries: list[jobs.Entry]) -> list[sweep.Row]:
     return sweep.results(entries, lambda path: texts.get(path, ""))
 
 
-def common(entries: list[jobs.Entry]) -> str:
-    """Return what the results folders of jobs begin with."""
-    folders = [results_folder(entry) for entry in entries]
-    return os.path.commonprefix(folders)  # noqa: RUF071  objects have names, not paths
-
-
 @functools.lru_cache(20_000)
 def last_values(bucket: Bucket, name: str, generation: int, size: int) -> str:
-    """The last value of each number near the end of a metrics.jsonl, as one line of JSON."""
-    start = max(0, size - LAST)
-    data = (bucket.read_from(name, start, size) or b"").decode(errors="replace")
-    text = data.partition("\n")[2] if start else data
+    """Return the last value of each number near the end of a metrics.jsonl, as a line of JSON."""
+    text = usage.last_lines(bucket, name, size, LAST).decode(errors="replace")
     return json.dumps(sweep.last_values(text, skips_damage=True))
 
 
-def file_of(bucket: Bucket, entry: jobs.Entry, path: str) -> Any:
-    """A file of a job's results as a Blob; raises BergError if it has none of that name."""
-    from berg.google.fetch import NoPlace, below
-
+def file_of(bucket: Bucket, entry: jobs.Entry, path: str) -> Listed:
+    """Return a file among a job's results; raises BergError if there is none of that name."""
     folder = f"{results_folder(entry)}/"
     try:
         blob = bucket.get(folder + below(folder + path, folder))
@@ -383,11 +323,3 @@ def file_of(bucket: Bucket, entry: jobs.Entry, path: str) -> Any:
     if blob is None:
         raise BergError(f"{entry.name} has no file {path!r} among its results")
     return blob
-
-
-def pictures(files: list[Listed]) -> list[Listed]:
-    return [
-        each
-        for each in files
-        if each.name.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg"))
-    ]

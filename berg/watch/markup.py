@@ -1,65 +1,78 @@
-"""HTML that is safe by the way it is made: text is escaped, wherever it came from, also what a
-terminal would show.
+"""HTML that is safe by construction: text is escaped wherever it came from, and of what a terminal
+would do with a line only its colors are kept. Overwritten lines show their last content.
 
-Not covered: what programs draw with cursors; of lines that are written over, the last writing
-counts.
-
-Charts as data: figures.js draws them with plotly, if the extra `page` is installed.
-
-A figure has its data as JSON in an attribute, and its last values as a table for readers without
-JavaScript or without plotly. Names are words, and numbers are in units that people use.
+Charts are data: each figure has JSON in an attribute, which figures.js draws with Plotly (extra
+`page`), and a table of its last values for readers without JavaScript or Plotly.
 """
 
+import functools
 import html
 import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import Any
 
-from berg import gate
-from berg import plain as plain_text
-from berg.watch import library
+from berg import gate, plain
 
-MOST = 32  # numbers of one code; terminals count to 16 or 32
+VOID = {"meta", "link", "img", "input"}  # elements without an end tag
 
-# The first of eight codes in a row -> the first of its colours, and what it colours.
-COLOR_CODES = {30: (0, "38"), 40: (0, "48"), 90: (8, "38"), 100: (8, "48")}
-
-PREFIXES = {"38": "f", "48": "b"}  # of classes: letters, and what is behind them
-
+MOST = 32  # numbers of one escape code; terminals read 16 or 32
+PREFIXES = {38: "f", 48: "b"}  # codes of foreground and background -> letter of CSS classes
+# Code of one of the 16 colors -> 38 or 48, and the color's number.
+COLORS = {
+    first + number: (kind, color + number)
+    for first, kind, color in ((30, 38, 0), (40, 48, 0), (90, 38, 8), (100, 48, 8))
+    for number in range(8)
+}
 WORDS = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "inverse", 9: "strike"}
+ENDS = {22: (1, 2), 23: (3,), 24: (4,), 27: (7,), 29: (9,)}  # codes that end others
+STEPS = (0, 95, 135, 175, 215, 255)  # of the cube of 216 colors
+# A terminal's 16 colors as red, green, blue; page.css has those for light and dark.
+SIXTEEN_BYTES = bytes.fromhex(
+    "000000 aa0000 00aa00 aa5500 0000aa aa00aa 00aaaa aaaaaa "
+    "555555 ff5555 55ff55 ffff55 5555ff ff55ff 55ffff ffffff"
+)
+SIXTEEN = [SIXTEEN_BYTES[at : at + 3] for at in range(0, 48, 3)]
 
-ENDS = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("inverse",), 29: ("strike",)}
+MOST_POINTS = 600  # of a line; longer lines are thinned out
+LARGEST = 1e280  # larger numbers are not drawn
+MISSING = "The charts need Plotly, which is not installed: pip install '/path/to/berg[page]'"
+SCRIPT = "plotly/package_data/plotly.min.js"
 
-STEPS = (0, 95, 135, 175, 215, 255)  # of the cube of 216 colours
+Point = tuple[float, float]
+Series = dict[str, list[Point]]
+Value = float | str | None
 
-# A terminal's 16 colours, as red, green, blue; the page's style says how they look in the light and
-# in the dark.
-SIXTEEN = [
-    (0, 0, 0),
-    (170, 0, 0),
-    (0, 170, 0),
-    (170, 85, 0),
-    (0, 0, 170),
-    (170, 0, 170),
-    (0, 170, 170),
-]
-
-
-SIXTEEN += [
-    (170, 170, 170),
-    (85, 85, 85),
-    (255, 85, 85),
-    (85, 255, 85),
-    (255, 255, 85),
-    (85, 85, 255),
-]
-
-
-SIXTEEN += [(255, 85, 255), (85, 255, 255), (255, 255, 255)]
-
-VOID = {"meta", "link", "img", "input"}
+PERCENT = "%"
+MIB = float(1 << 20)
+UNIT_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+# Least seconds of a chart -> the seconds in a unit of its x axis, and the unit.
+SPANS = (
+    (2 * 86400, 86400, "days"),
+    (2 * 3600, 3600, "hours"),
+    (120, 60, "minutes"),
+    (0, 1, "seconds"),
+)
+# Number in a sample of a machine -> title, unit, and how many of the unit it is.
+KNOWN = {
+    "cpu_percent": ("CPU", PERCENT, 1.0),
+    "cpu_waiting_percent": ("CPU, waiting for disks", PERCENT, 1.0),
+    "memory_percent": ("Memory, used", PERCENT, 1.0),
+    "memory_bytes": ("Memory", "B", 1.0),
+    "disk_percent": ("Disk, used", PERCENT, 1.0),
+    "read_per_second": ("Disk, read", "B/s", 1.0),
+    "written_per_second": ("Disk, written", "B/s", 1.0),
+    "received_per_second": ("Network, received", "B/s", 1.0),
+    "sent_per_second": ("Network, sent", "B/s", 1.0),
+    "accelerator_percent": ("GPUs and TPUs", PERCENT, 1.0),
+    "accelerator_memory_mb": ("Memory of GPUs and TPUs", "B", MIB),
+    "accelerator_memory_total_mb": ("Total memory of GPUs and TPUs", "B", MIB),
+    "accelerator_watt": ("Power of GPUs and TPUs", "W", 1.0),
+    "accelerator_celsius": ("Temperature of GPUs and TPUs", "°C", 1.0),
+}
 
 
 class Html(str):
@@ -67,32 +80,26 @@ class Html(str):
 
 
 def text(*parts: object) -> Html:
-    """Return parts in a row as HTML: escaped unless they are Html; None is nothing."""
-    return Html("".join(escaped(part) for part in parts if part is not None))
+    """Return the parts as HTML: escaped unless they are Html; None is left out."""
+    return Html("".join(escape(part) for part in parts if part is not None))
 
 
-def escaped(part: object) -> str:
-    if isinstance(part, Html):
-        return part
-    return html.escape(plain_text.clean(str(part)))
+def escape(part: object) -> str:
+    return part if isinstance(part, Html) else html.escape(plain.clean(str(part)))
 
 
 def tag(name: str, /, *parts: object, **attributes: object) -> Html:
-    """An element. `class_` is class, `data_x` data-x; an attribute that is True stands alone, None
-    or False is none.
+    """Return an element. `class_` becomes class and `data_x` data-x; an attribute that is True has
+    no value, one that is None or False is left out.
     """
-    pairs = [(key.strip("_").replace("_", "-"), value) for key, value in attributes.items()]
-    shown = (
-        f" {key}" if value is True else f' {key}="{html.escape(plain_text.clean(str(value)))}"'
-        for key, value in pairs
-        if wanted(value)
-    )
-    opened = f"<{name}{''.join(shown)}>"
-    return Html(opened if name in VOID else f"{opened}{text(*parts)}</{name}>")
-
-
-def wanted(value: object) -> bool:
-    return value is not None and value is not False
+    opened = name
+    for key, value in attributes.items():
+        key = key.strip("_").replace("_", "-")
+        if value is True:
+            opened += f" {key}"
+        elif value is not None and value is not False:
+            opened += f' {key}="{html.escape(plain.clean(str(value)))}"'
+    return Html(f"<{opened}>" if name in VOID else f"<{opened}>{text(*parts)}</{name}>")
 
 
 def join(separator: object, parts: Iterable[object]) -> Html:
@@ -100,163 +107,90 @@ def join(separator: object, parts: Iterable[object]) -> Html:
 
 
 def of_terminal(printed: str) -> Html:
-    """A line that was printed to a terminal: its colours as classes, everything else of its escape
-    codes left out.
+    """Return a line that was printed to a terminal: its colors as CSS classes, without its other
+    escape codes.
     """
     printed = printed.rstrip("\r").rpartition("\r")[2]
     found: list[Html] = []
-    style: dict[str, str] = {}
+    style: dict[int, str] = {}
+
+    def add(piece: str) -> None:
+        styled = piece and style
+        found.append(tag("span", piece, class_=" ".join(style.values())) if styled else text(piece))
+
     at = 0
-    for match in plain_text.ESCAPES.finditer(printed):
-        found.append(styled(printed[at : match.start()], style))
+    for match in plain.ESCAPES.finditer(printed):
+        add(printed[at : match.start()])
         if match[1] is not None:
-            change(style, match[1])
+            change_style(style, match[1])
         at = match.end()
-    found.append(styled(printed[at:], style))
+    add(printed[at:])
     return Html("".join(found))
 
 
-def plain(printed: str) -> str:
-    """A line of a terminal as text alone."""
-    return plain_text.printable(printed.rstrip("\r").rpartition("\r")[2], colors=False)
-
-
-def styled(piece: str, style: dict[str, str]) -> Html:
-    return tag("span", piece, class_=" ".join(style.values())) if piece and style else text(piece)
-
-
-def change(style: dict[str, str], codes: str) -> None:
-    """What "select graphic rendition" does: numbers that begin and end colours and kinds of
-    letters.
-    """
+def change_style(style: dict[int, str], codes: str) -> None:
+    """Apply the codes of one "select graphic rendition" sequence."""
     numbers = [int(code[:3] or 0) for code in re.split("[;:]", codes, maxsplit=MOST)[:MOST]]
     while numbers:
         number = numbers.pop(0)
         if number == 0:
             style.clear()
         elif number in WORDS:
-            style[WORDS[number]] = WORDS[number]
+            style[number] = WORDS[number]
         elif number in ENDS:
-            for word in ENDS[number]:
-                style.pop(word, None)
-        elif number in (38, 48):
-            color = longer(numbers)
-            if color is not None:
-                style[str(number)] = f"{PREFIXES[str(number)]}{color}"
+            for begun in ENDS[number]:
+                style.pop(begun, None)
+        elif number in PREFIXES:
+            nearest = nearest_color(numbers)
+            if nearest is not None:
+                style[number] = f"{PREFIXES[number]}{nearest}"
         elif number in (39, 49):
-            style.pop(str(number - 1), None)
-        else:
-            change_color(style, number)
+            style.pop(number - 1, None)
+        elif number in COLORS:
+            kind, color = COLORS[number]
+            style[kind] = f"{PREFIXES[kind]}{color}"
 
 
-def change_color(style: dict[str, str], number: int) -> None:
-    """Take one of the 16 colours, if the number is one of theirs."""
-    for first, (color, key) in COLOR_CODES.items():
-        if first <= number < first + 8:
-            style[key] = f"{PREFIXES[key]}{color + number - first}"
-
-
-def longer(numbers: list[int]) -> int | None:
-    """The nearest of the 16 colours to one of 256, or of all, which is taken off the numbers."""
+def nearest_color(numbers: list[int]) -> int | None:
+    """Remove a color of 256 or of all from `numbers`; return the nearest of the 16 colors."""
     kind = numbers.pop(0) if numbers else 0
     count = {5: 1, 2: 3}.get(kind, 0)
     values, numbers[:count] = numbers[:count], []
     if not count or len(values) < count:
         return None
-    if kind == 5 and values[0] < 16:
-        return values[0]
     if kind == 5:
-        values = of_256(values[0])
+        number = values[0]
+        if number < 16:
+            return number
+        if number > 231:
+            values = [8 + 10 * (number - 232)] * 3  # a grey
+        else:
+            values = [STEPS[(number - 16) // part % 6] for part in (36, 6, 1)]
     distances = [sum((a - b) ** 2 for a, b in zip(values, color, strict=True)) for color in SIXTEEN]
     return distances.index(min(distances))
 
 
-def of_256(number: int) -> list[int]:
-    """Return red, green and blue of one of 256 colours: a grey, or one of a cube."""
-    if number > 231:
-        return [8 + 10 * (number - 232)] * 3
-    return [STEPS[(number - 16) // part % 6] for part in (36, 6, 1)]
+@dataclass(frozen=True)
+class Library:
+    """Plotly's script, and the name under which pages load it."""
+
+    name: str
+    file: Path
 
 
-MOST_POINTS = 600  # points of a line; longer lines are thinned out
-
-LARGEST = 1e280  # numbers beyond it are not drawn
-
-MISSING = "The charts need plotly, which is not installed: pip install '/path/to/berg[page]'"
-
-Point = tuple[float, float]
-
-Series = dict[str, list[Point]]
-
-Value = float | str | None
-
-BYTES, RATE, PERCENT = "B", "B/s", "%"
-
-MIB = float(1 << 20)
-
-UNIT_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
-SPANS = ((2 * 86400.0, 86400.0, "days"), (2 * 3600.0, 3600.0, "hours"), (120.0, 60.0, "minutes"))
-
-# What machines measure: name of a number -> its title, its unit, and how many of the unit it is.
-KNOWN = {
-    "cpu_percent": ("CPU", PERCENT, 1.0),
-    "cpu_waiting_percent": ("CPU, waiting for disks", PERCENT, 1.0),
-    "memory_percent": ("Memory, used", PERCENT, 1.0),
-    "memory_bytes": ("Memory", BYTES, 1.0),
-    "disk_percent": ("Disk, used", PERCENT, 1.0),
-    "read_per_second": ("Disk, read", RATE, 1.0),
-    "written_per_second": ("Disk, written", RATE, 1.0),
-    "received_per_second": ("Network, received", RATE, 1.0),
-    "sent_per_second": ("Network, sent", RATE, 1.0),
-    "accelerator_percent": ("GPUs and TPUs", PERCENT, 1.0),
-    "accelerator_memory_mb": ("Memory of GPUs and TPUs", BYTES, MIB),
-    "accelerator_memory_total_mb": ("Memory that GPUs and TPUs have", BYTES, MIB),
-    "accelerator_watt": ("Power of GPUs and TPUs", "W", 1.0),
-    "accelerator_celsius": ("Temperature of GPUs and TPUs", "°C", 1.0),
-}
-
-
-@dataclass
-class Lines:
-    """Lines over a common x, with the words for their chart."""
-
-    name: str  # as it is called where it comes from
-    title: str
-    series: Series
-    across: str = "step"  # what x is
-    unit: str = ""
-    top: float | None = None  # what the axis shows at least
-
-
-def of_metric(name: str, series: Series) -> Lines:
-    return Lines(name, name, usable(series))
-
-
-def of_machines(name: str, series: Series, began: float) -> Lines:
-    """Return what machines measured, over the time since `began` (seconds since 1970)."""
-    title, unit, factor = KNOWN.get(name, (name, "", 1.0))
-    found = {key: sorted(points) for key, points in usable(series).items()}
-    span = max((points[-1][0] - began for points in found.values()), default=0.0)
-    length, across = time_unit(span)
-    scale, unit = people_unit(found, factor, unit)
-    scaled = {
-        key: [((x - began) / length, y * scale) for x, y in points] for key, points in found.items()
-    }
-    top = 100.0 if unit == PERCENT else None
-    return Lines(name, title, scaled, f"{across} since its machines began", unit, top)
-
-
-def usable(series: Series) -> Series:
-    """Return series without points that cannot be drawn, and without empty series."""
-    found = {name: thin(points) for name, points in series.items()}
-    return {name: points for name, points in found.items() if points}
+@functools.cache
+def find_library() -> Library | None:
+    """Return Plotly's script from its installed Python package; None without the extra `page`."""
+    try:
+        installed = distribution("plotly")
+    except PackageNotFoundError:
+        return None
+    file = Path(str(installed.locate_file(SCRIPT)))
+    return Library(f"plotly-{installed.version}.js", file) if file.is_file() else None
 
 
 def thin(points: Iterable[Point]) -> list[Point]:
-    """Return the points that can be drawn: of many, the lowest and the highest of each stretch, so
-    that no peak is lost.
-    """
+    """Return the points that can be drawn; of many only the lowest and highest of each stretch."""
     found = [(x, y) for x, y in points if abs(x) < LARGEST and abs(y) < LARGEST]
     if len(found) <= MOST_POINTS:
         return found
@@ -269,49 +203,44 @@ def thin(points: Iterable[Point]) -> list[Point]:
     return kept
 
 
-def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the unit for a span of time: its length in seconds, and its name."""
-    for least, length, name in SPANS:
-        if seconds >= least:
-            return length, name
-    return 1.0, "seconds"
+def draw(
+    title: str, series: Series, across: str = "step", unit: str = "", top: float | None = None
+) -> Html | None:
+    """Return the chart of some lines; None if they have no point that can be drawn.
 
-
-def people_unit(series: Series, factor: float, unit: str) -> tuple[float, str]:
-    """Return what to multiply numbers with, and their unit then: gigabytes for many bytes."""
-    if unit not in (BYTES, RATE):
-        return factor, unit
-    most = max((abs(y) * factor for points in series.values() for _, y in points), default=0.0)
-    for size, prefix in UNIT_PREFIXES:
-        if most >= size:
-            return factor / size, prefix + unit
-    return factor, unit
-
-
-def draw(lines: Lines) -> Html | None:
-    """Return the figure of lines; None if they have no point."""
-    if not lines.series:
-        return None
+    `across` is what x is, `unit` that of y, and `top` the least end of the y axis.
+    """
+    lines: list[dict[str, Any]] = []
     last = []
-    drawn = []
-    for name, points in lines.series.items():
-        last.append((name, f"{label(points[-1][1])} {lines.unit}".rstrip()))
-        xs = [short(x) for x, _ in points]
-        drawn.append({"name": name, "x": xs, "y": [short(y) for _, y in points]})
-    described = {
-        "kind": "lines",
-        "title": lines.title,
-        "unit": lines.unit,
-        "across": lines.across,
-        "top": lines.top,
-        "lines": drawn,
+    for name, points in series.items():
+        if points := thin(points):
+            last.append((name, f"{label(points[-1][1])} {unit}".rstrip()))
+            xs, ys = ([float(f"{point[axis]:.9g}") for point in points] for axis in (0, 1))
+            lines.append({"name": name, "x": xs, "y": ys})
+    if not lines:
+        return None
+    about = {"title": title, "unit": unit, "across": across, "top": top, "lines": lines}
+    return figure(title, {"kind": "lines", **about}, last)
+
+
+def draw_machines(name: str, series: Series, began: float) -> Html | None:
+    """Return the chart of what machines measured, over the time since `began` (Unix time)."""
+    title, unit, factor = KNOWN.get(name, (name, "", 1.0))
+    end, most = (
+        max((point[axis] for points in series.values() for point in points), default=0.0)
+        for axis in (0, 1)
+    )
+    _, length, across = next(each for each in SPANS if end - began >= each[0])
+    if unit in ("B", "B/s"):
+        known = (each for each in UNIT_PREFIXES if most * factor >= each[0])
+        size, prefix = next(known, UNIT_PREFIXES[-1])
+        factor, unit = factor / size, prefix + unit
+    scaled = {
+        key: [((x - began) / length, y * factor) for x, y in sorted(points)]
+        for key, points in series.items()
     }
-    return figure(lines.title, described, last)
-
-
-def short(number: float) -> float:
-    """Return a number with as many digits as a chart can show."""
-    return float(f"{number:.9g}")
+    top = 100.0 if unit == PERCENT else None
+    return draw(title, scaled, f"{across} since its machines began", unit, top)
 
 
 def label(value: float) -> str:
@@ -321,29 +250,25 @@ def label(value: float) -> str:
     return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def figure(title: str, described: dict[str, Any], last: Iterable[tuple[str, str]]) -> Html | None:
-    """Return a figure that figures.js draws, with its last values as a table. Without plotly it is
-    the table alone, or None.
+def figure(title: str, about: dict[str, Any], last: Iterable[tuple[str, str]] = ()) -> Html | None:
+    """Return a figure with its data and the table of its last values; without Plotly the table
+    alone, or None.
     """
     caption = tag("figcaption", tag("span", title))
     rows = [tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in last]
     table = tag("table", tag("tbody", *rows), class_="last") if rows else None
-    if library.find():
-        class_ = f"chart drawing {described['kind']}"
-        data = json.dumps(gate.clean(described), allow_nan=False)
+    if find_library():
+        class_ = f"chart drawing {about['kind']}"
+        data = json.dumps(gate.clean(about), allow_nan=False)
         return tag("figure", caption, table, class_=class_, data_name=title, data_figure=data)
-    if table:
-        return tag("figure", caption, table, class_="chart", data_name=title)
-    return None
+    return tag("figure", caption, table, class_="chart", data_name=title) if table else None
 
 
 def with_note(drawn: Iterable[Html | None]) -> list[Html]:
-    """Return the figures there are, after a note on how to install plotly if it is missing."""
+    """Return the figures, after a note on how to install Plotly if it is missing."""
     drawn = list(drawn)
-    figures = [each for each in drawn if each]
-    if drawn and not library.find():
-        return [tag("p", MISSING, class_="note"), *figures]
-    return figures
+    note = [tag("p", MISSING, class_="note")] if drawn and not find_library() else []
+    return note + [each for each in drawn if each]
 
 
 class Column:
@@ -352,7 +277,7 @@ class Column:
     def __init__(self, name: str, values: Iterable[object]):
         self.name = name
         self.values = [number_or_word(value) for value in values]
-        self.words: list[str] = []  # all values, if one of them is no number
+        self.words: list[str] = []  # all values, if one of them is not a number
         if any(isinstance(value, str) for value in self.values):
             self.words = sorted({str(value) for value in self.values if value is not None})
 
@@ -360,12 +285,9 @@ class Column:
     def differs(self) -> bool:
         return len(set(self.values)) > 1
 
-    def described(self) -> dict[str, Any]:
-        return {"name": self.name, "values": self.values, "words": self.words}
-
 
 def number_or_word(value: object) -> Value:
-    """Return a value as columns have it: text that is a number counts as one."""
+    """Return a value of a column: text that is a number counts as one."""
     if value is None or value == "":
         return None
     try:
@@ -377,28 +299,18 @@ def number_or_word(value: object) -> Value:
 
 def scatter(jobs: list[str], across: Column, up: Column) -> Html | None:
     """Return one column against another, a point for each job; None if no job has both."""
-    known = [
-        point for point in zip(jobs, across.values, up.values, strict=True) if None not in point
-    ]
+    both = zip(jobs, across.values, up.values, strict=True)
+    known = [point for point in both if None not in point]
     if not known:
         return None
-    names, xs, ys = zip(*known, strict=True)
-    described = {
-        "kind": "scatter",
-        "jobs": list(names),
-        "x": across.described() | {"values": list(xs)},
-        "y": up.described() | {"values": list(ys)},
-    }
-    return figure(f"{up.name} by {across.name}", described, [])
+    names, xs, ys = map(list, zip(*known, strict=True))
+    x, y = {**vars(across), "values": xs}, {**vars(up), "values": ys}
+    return figure(f"{up.name} by {across.name}", {"kind": "scatter", "jobs": names, "x": x, "y": y})
 
 
 def parallel(jobs: list[str], columns: list[Column]) -> Html | None:
-    """Return parallel coordinates, a line for each job, in the shade of the last column."""
+    """Return parallel coordinates: a line for each job, shaded by the last column."""
     if len(columns) < 2:
         return None
-    described = {
-        "kind": "parallel",
-        "jobs": jobs,
-        "columns": [each.described() for each in columns],
-    }
-    return figure(f"Parameters and metrics, in the shade of {columns[-1].name}", described, [])
+    about = {"kind": "parallel", "jobs": jobs, "columns": [vars(each) for each in columns]}
+    return figure(f"Parameters and metrics, shaded by {columns[-1].name}", about)

@@ -1,10 +1,8 @@
-"""How busy the machines of jobs are and were: what machine/usage.py left in the bucket.
+"""How busy the machines of jobs are and were: the samples that machine/usage.py left in the bucket.
 
-A sample is a dict: `time` (seconds since 1970), `cpu_percent`, `cpu_waiting_percent`,
-`memory_percent`, `memory_bytes`, `disk_percent`, `read_per_second`, `written_per_second`,
-`received_per_second`, `sent_per_second` (bytes), `gpus` and `tpus`: lists of dicts with `index`,
-`percent`, `memory_mb`, `memory_total_mb`, `watt`, `celsius`. What nobody knows is None or not
-there.
+A sample is a dict with the numbers of OF_MACHINES (`time` is Unix time, rates are bytes), and
+`gpus` and `tpus`: lists of dicts with those of OF_ACCELERATORS. An unknown number is None or
+missing.
 """
 
 import json
@@ -17,9 +15,8 @@ from berg.google.fetch import side_by_side
 from berg.google.storage import Bucket, Listed
 from berg.laptop import jobs
 
-# bytes that are read first of the end of an object: half an hour of samples without accelerators
-END = 24 << 10
-LARGEST = 64 << 20  # bytes of it that are read at most: weeks of samples of eight GPUs
+END = 24 << 10  # bytes read first from an object's end: half an hour without accelerators
+LARGEST = 64 << 20  # bytes of an object that are read at most: weeks of samples of eight GPUs
 SUFFIX = ".usage.jsonl"
 KINDS = {"gpus": "gpu", "tpus": "tpu"}
 OF_MACHINES = (
@@ -35,40 +32,33 @@ OF_MACHINES = (
     "sent_per_second",
 )
 OF_ACCELERATORS = ("index", "percent", "memory_mb", "memory_total_mb", "watt", "celsius")
-MOST = 1e15  # that a number of a sample may be
-ACCELERATORS = 64  # of a machine that are looked at
+MOST = 1e15  # of a number in a sample
+ACCELERATORS = 64  # of a machine that are read
 
 
 def read(
     bucket: Bucket, name: str, seconds: float | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-    """The samples of each of a job's machines, by time: all there are, or those of the last
-    `seconds` of the job.
-    """
-    found = objects(bucket, name)
-    written = {
-        blob.name: blob.updated.timestamp()
-        for blobs in found.values()
+    """Return the samples of each machine of a job by time: all, or the job's last `seconds`."""
+    found = [
+        (machine, blob, blob.updated.timestamp())
+        for machine, blobs in objects(bucket, name).items()
         for blob in blobs
         if blob.updated
-    }
-    since = max(written.values(), default=0) - seconds if seconds else 0
-    wanted = [
-        (machine, blob)
-        for machine, blobs in found.items()
-        for blob in blobs
-        if written[blob.name] >= since
     ]
+    since = 0.0
+    if seconds:
+        since = max((updated for _, _, updated in found), default=0.0) - seconds
+    wanted = [(machine, blob) for machine, blob, updated in found if updated >= since]
+    read = side_by_side(lambda each: (each[0], samples_since(bucket, each[1], since)), wanted)
     samples: dict[str, list[dict[str, Any]]] = {}
-    for machine, more in side_by_side(
-        lambda each: (each[0], samples_since(bucket, each[1], since)), wanted
-    ):
+    for machine, more in read:
         samples.setdefault(machine, []).extend(more)
     return samples
 
 
 def objects(bucket: Bucket, name: str) -> dict[str, list[Listed]]:
-    """The objects of a job's samples by machine, the earliest first."""
+    """Return the objects with a job's samples by machine, the earliest first."""
     found: dict[str, list[Listed]] = {}
     for blob in bucket.list(job.log_prefix(name), "name,size,updated,crc32c", f"**{SUFFIX}"):
         found.setdefault(jobs.machine_of(blob.name), []).append(blob)
@@ -76,21 +66,25 @@ def objects(bucket: Bucket, name: str) -> dict[str, list[Listed]]:
 
 
 def samples_since(bucket: Bucket, blob: Listed, since: float) -> list[dict[str, Any]]:
-    """The samples of an object from a time on; only its end is read where that will do, and never
-    more than LARGEST.
-    """
+    """Return the samples of an object from a time on, reading no more of its end than needed."""
     size = END if since else LARGEST
     while True:
-        start = max(0, blob.size - size)
-        data = bucket.read_from(blob.name, start, blob.size) or b""
-        samples = list(parse(data.partition(b"\n")[2] if start else data))
-        if not start or size >= LARGEST or (samples and samples[0]["time"] < since):
+        samples = list(parse(last_lines(bucket, blob.name, blob.size, size)))
+        is_enough = size >= min(blob.size, LARGEST) or (samples and samples[0]["time"] < since)
+        if is_enough:
             return [sample for sample in samples if sample["time"] >= since]
         size *= 4
 
 
+def last_lines(bucket: Bucket, name: str, size: int, most: int) -> bytes:
+    """Return the whole lines in the last `most` bytes of an object of `size` bytes."""
+    start = max(0, size - most)
+    data = bucket.read_from(name, start, size) or b""
+    return data.partition(b"\n")[2] if start else data
+
+
 def parse(data: bytes) -> Iterator[dict[str, Any]]:
-    """The samples in a file; what is damaged, not whole yet or unknown is passed over."""
+    """Yield the samples in a file; damaged lines, incomplete ones and unknown keys are skipped."""
     for line in data.splitlines():
         try:
             sample = json.loads(line)
@@ -98,62 +92,59 @@ def parse(data: bytes) -> Iterator[dict[str, Any]]:
             continue
         if not isinstance(sample, dict):
             continue
-        found = numbers_of(sample, OF_MACHINES)
+        found = select(sample, OF_MACHINES)
         if found.get("time") is None:
             continue
         for kind in KINDS:
             if isinstance(listed := sample.get(kind), list):
                 some = [each for each in listed[:ACCELERATORS] if isinstance(each, dict)]
-                found[kind] = [numbers_of(each, OF_ACCELERATORS) for each in some]
+                found[kind] = [select(each, OF_ACCELERATORS) for each in some]
         yield found
 
 
-def numbers_of(values: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
-    """Return what of a sample is known by its name, and a number or None."""
+def select(values: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    """Return the known keys whose value is None or a number that a machine may have measured."""
     found = {key: values[key] for key in known if key in values}
-    return {key: value for key, value in found.items() if value is None or is_possible(value)}
-
-
-def is_possible(value: Any) -> bool:
-    """Return whether a value is a number that a machine may have measured."""
-    return is_number(value) and 0 <= value <= MOST
+    return {
+        key: value
+        for key, value in found.items()
+        if value is None or (is_number(value) and 0 <= value <= MOST)
+    }
 
 
 def accelerators(sample: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The GPUs and TPUs of a sample by name: gpu0, gpu1, …"""
+    """Return the GPUs and TPUs of a sample by name: gpu0, gpu1, …"""
     return {
         f"{name}{int(each['index'])}": each
         for kind, name in KINDS.items()
         for each in sample.get(kind) or []
-        if is_number(each.get("index"))
+        if each.get("index") is not None
     }
 
 
-def scalars(sample: dict[str, Any]) -> dict[str, float]:
-    """A sample as flat names and numbers: `cpu_percent`, `gpu0_percent`, …"""
-    flat = {key: value for key, value in sample.items() if key != "time" and is_number(value)}
-    for name, each in accelerators(sample).items():
-        flat |= {
-            f"{name}_{key}": value
-            for key, value in each.items()
-            if key != "index" and is_number(value)
-        }
-    return flat
+def numbers(sample: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Yield the numbers of a sample: the accelerator ("" for the machine), the key, the value."""
+    parts = {"": {key: sample[key] for key in OF_MACHINES[1:] if key in sample}}
+    for name, values in (parts | accelerators(sample)).items():
+        for key, value in values.items():
+            if key != "index" and value is not None:
+                yield name, key, float(value)
 
 
 def series(samples: list[dict[str, Any]]) -> Series:
-    """Samples as series `berg/cpu_percent`, `berg/gpu0_percent`, …; a step is a second since the
-    first of them.
+    """Return samples as series `berg/cpu_percent`, `berg/gpu0_percent`, …; a step is a second
+    since the first sample.
     """
     found: Series = {}
     for sample in samples:
         step = max(0, round(sample["time"] - samples[0]["time"]))
-        for key, value in scalars(sample).items():
-            found.setdefault(f"berg/{key}", []).append((step, float(value), sample["time"]))
+        for name, key, value in numbers(sample):
+            tag = f"berg/{name}_{key}" if name else f"berg/{key}"
+            found.setdefault(tag, []).append((step, value, sample["time"]))
     return found
 
 
 def mean(sample: dict[str, Any], key: str = "percent") -> float | None:
-    """The mean over a sample's accelerators; None where none tells."""
-    values = [each[key] for each in accelerators(sample).values() if is_number(each.get(key))]
+    """Return the mean of a number over a sample's accelerators; None where it is unknown."""
+    values = [each[key] for each in accelerators(sample).values() if each.get(key) is not None]
     return sum(values) / len(values) if values else None

@@ -108,9 +108,9 @@ def test_samples_tell_of_this_machine_and_are_read_back(answer, tmp_path):
         percents = [sample[f"{kind}_percent"] for kind in ("cpu", "memory", "disk")]
         assert sample["cpu_percent"] > 0 and all(0 <= percent <= 100 for percent in percents)
         assert sample["received_per_second"] >= 0 and sample["read_per_second"] >= 0
-        flat = watch.scalars(sample)
-        assert flat["gpu0_memory_mb"] == 1024 and "gpu0_percent" not in flat and "time" not in flat
-        assert watch.mean(sample) == flat["gpu1_percent"] == 5
+        flat = {f"{which} {key}": value for which, key, value in watch.numbers(sample)}
+        assert flat["gpu0 memory_mb"] == 1024 and "gpu0 percent" not in flat and " time" not in flat
+        assert watch.mean(sample) == flat["gpu1 percent"] == 5
     series = watch.series(samples)
     assert series["berg/gpu1_percent"][0][0] == 0 and "berg/gpu0_percent" not in series
 
@@ -166,7 +166,7 @@ def test_what_is_no_number_is_not_in_a_sample():
     odd += b'\n{"time": 2, "gpus": "none", "tpus": null, "memory_percent": NaN}'
     first, second = watch.parse(odd)
     assert first == {"time": 1, "gpus": [{"index": 0, "percent": 5}]} and second == {"time": 2}
-    assert watch.scalars(first) == {"gpu0_percent": 5} and watch.scalars(second) == {}
+    assert [*watch.numbers(first)] == [("gpu0", "percent", 5)] and not [*watch.numbers(second)]
 
 
 @pytest.mark.slow
