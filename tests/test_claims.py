@@ -38,7 +38,7 @@ def test_of_two_equal_submits_one_runs_and_the_other_deletes_nothing(berg, cloud
     cloud.fault("storage.objects.insert", match=f".berg/{claim}", delay=3, times=2)
     (code, _), (other_code, said) = start_two(berg, *words)
     assert (code, other_code) == (0, 1), said
-    assert "already. Choose another name" in said and "Taking back" not in said
+    assert "already. Choose another name" in said and "Deleting what was created" not in said
     for name in ["twin-0", "twin-1"] if "{x}" in words[-1] else ["twin"]:
         wait_for(lambda name=name: berg.state(name)["state"] == "SUCCEEDED", 90)
 
@@ -56,7 +56,7 @@ def test_who_lost_a_name_meanwhile_takes_nothing_back(berg, cloud):
     other = berg.bucket.read(path).decode().replace('"claim": "', '"claim": "another')
     berg.bucket.write(path, other, metadata={"state": other})
     _, said = first.communicate(timeout=90)
-    assert first.returncode == 1 and "Taking back" in said
+    assert first.returncode == 1 and "Deleting what was created" in said
     assert berg.bucket.read(path).decode() == other
     there = secrets.find(cloud.settings(berg.bucket_name))
     assert [each.name for each in there] == ["twin"]
@@ -222,7 +222,9 @@ def test_of_two_submits_at_a_barrier_one_has_the_name(berg, cloud, kind, rounds)
         ended = race(berg, f".berg/{record}", submit, submit)
         assert sorted(code for code, _ in ended) == [0, 1], ended
         (said,) = [said for code, said in ended if code]
-        assert "already. Choose another name" in said and "Taking back" not in said, said
+        assert "already. Choose another name" in said and "Deleting what was created" not in said, (
+            said
+        )
         jobs = [f"{name}-0", f"{name}-1"] if is_sweep else [name]
         assert {berg.state(each)["state"] for each in jobs} == {"SUBMITTED"}
         assert all(berg.bucket.exists(f".berg/jobs/{each}_metadata.json") for each in jobs)

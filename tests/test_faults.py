@@ -1292,9 +1292,7 @@ def test_a_resume_that_finds_no_room_leaves_no_secret(trial):
     with stockout(trial.berg):
         given = ["--secret", f"KEY={trial.berg.home}/berg.json"]
         resumed = trial.berg("run", "--resume", trial.name, *given)
-    assert resumed.returncode == 1 and "Taking back what was created" in resumed.stderr, (
-        resumed.stderr
-    )
+    assert resumed.returncode == 1 and "Deleting what was created" in resumed.stderr, resumed.stderr
     assert trial.check("FAILED")["exit_code"] == 3
 
 
@@ -1452,7 +1450,7 @@ def test_ctrl_c_at_each_step_of_a_slice(trial, step):
     laptop = slice_started(trial, step)
     laptop.send_signal(signal.SIGINT)
     _, said = laptop.communicate(timeout=60)
-    assert laptop.returncode == 130 and "Taking back what was created" in said, said
+    assert laptop.returncode == 130 and "Deleting what was created" in said, said
     wait_for(
         lambda: all(each.startswith(("policy", "template")) for each in slice_left(trial)),
         60,

@@ -59,7 +59,7 @@ def test_what_could_not_be_taken_back_ends_the_search(berg, cloud, no_t4):
     ran = berg("run", "-t", "t4,l4,a100", "--spot", "true")
     cloud.call("DELETE", "/_berg/faults")
     assert ran.returncode == 1, ran.stderr
-    assert "That did not work" in ran.stderr and "there is a job" in ran.stderr
+    assert "That failed" in ran.stderr and "there is a job" in ran.stderr
     (job,) = json.loads(berg("list", "--json").stdout)
     killed = berg("kill", job["name"])
     assert killed.returncode == 0, killed.stderr

@@ -783,7 +783,10 @@ def test_a_wheel_that_was_replaced_is_not_run_and_the_next_submit_mends_it(berg,
     wait_for(lambda: "waits" not in berg.machines())
     rows.append(("another user of the bucket, to replace Berg's wheel", NOT_RUN))
     ran = berg("run", "-g", "0", "-n", "after", "true")
-    assert f"{wheel} was not what berg sent: somebody replaced it" in ran.stderr + ran.stdout
+    assert (
+        f"{wheel} was not the file that berg sent: another user replaced it"
+        in ran.stderr + ran.stdout
+    )
     assert ended(berg, "after")["state"] == "SUCCEEDED"
     rows.append(
         (

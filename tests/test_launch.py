@@ -85,30 +85,28 @@ def test_a_script_to_install_is_a_file_of_the_commit(taken):
             launch.in_commit(replace(script, install_script=wrong), taken.root, taken)
 
 
-def test_machines_of_a_job_sign_with_a_key_that_few_may_read():
-    alone: dict[str, str] = {}
-    assert launch.add_cluster_key(alone, 1, True) == "" and not alone
-    nobodys: dict[str, str] = {}
-    key = launch.add_cluster_key(nobodys, 2, False)
-    assert len(key) == 64 and not nobodys, "in the machines' metadata"
-    for values, has_own_account in (({}, True), ({"TOKEN": "t"}, False)):
-        assert launch.add_cluster_key(values, 2, has_own_account) == ""
-        assert len(values[launch.secret.CLUSTER_KEY]) == 64
+SHARED, OWN = (f"berg-worker{whose}@p.iam.gserviceaccount.com" for whose in ("", "-ann"))
 
 
 @pytest.mark.parametrize(
-    ("account", "place", "is_own"),
+    ("account", "place", "values", "is_secret"),
     [
-        ("berg-worker-ann@p.iam.gserviceaccount.com", "gce", True),
-        ("berg-worker-ann@p.iam.gserviceaccount.com", "gke", False),
-        ("berg-worker@p.iam.gserviceaccount.com", "gce", False),
-        ("berg-worker@p.iam.gserviceaccount.com", "gke", False),
-        ("ann@p.iam.gserviceaccount.com", "gce", False),
+        (OWN, "gce", {}, True),
+        (OWN, "gke", {}, False),
+        (SHARED, "gce", {}, False),
+        (SHARED, "gke", {}, False),
+        ("ann@p.iam.gserviceaccount.com", "gce", {}, False),
+        (SHARED, "gce", {"TOKEN": "t"}, True),
     ],
 )
-def test_only_machines_of_one_persons_account_have_secrets_of_their_own(account, place, is_own):
+def test_machines_of_a_job_sign_with_a_key_that_few_may_read(account, place, values, is_secret):
     settings = config.Config(project="p", service_account=account)
-    assert launch.has_own_account(settings, place) is is_own
+    assert launch.add_cluster_key(settings, place, 1, alone := {**values}) == "" and alone == values
+    key = launch.add_cluster_key(settings, place, 2, there := {**values})
+    if is_secret:
+        assert key == "" and len(there[launch.secret.CLUSTER_KEY]) == 64
+    else:
+        assert len(key) == 64 and there == values, "in the machines' metadata"
 
 
 def test_a_spec_without_a_command_is_a_devbox(taken):
@@ -299,11 +297,14 @@ def test_values_of_secrets_come_from_here(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("folders", "place", "comes"), [([], "gce", 0), ([{}], "gke", 0), ([{}], "gce", 1)]
+    ("mount", "place", "comes"), [((), "gce", 0), (("d",), "gke", 0), (("d",), "gce", 1)]
 )
-def test_machines_with_mounts_bring_a_program_for_them(monkeypatch, folders, place, comes):
-    monkeypatch.setattr(launch.mounts, "own_program", lambda: ("gcsfuse", b"elf"))
-    assert launch.program_for(place, folders) == (("", b""), ("gcsfuse", b"elf"))[comes]
+def test_machines_with_mounts_bring_a_program_for_them(monkeypatch, mount, place, comes):
+    monkeypatch.setattr(launch.data, "own_program", lambda: ("gcsfuse", b"elf"))
+    monkeypatch.setattr(launch.data, "measure_mount", lambda config, text: {"path": text})
+    fields, program = launch.sources(config.Config(), plan.JobSpec(mount=mount), place)
+    assert program == (("", b""), ("gcsfuse", b"elf"))[comes] and fields["gcsfuse"] == program[0]
+    assert fields["mounts"] == [{"path": each} for each in mount]
 
 
 # --- the folder that it runs in
@@ -447,7 +448,7 @@ def test_the_wait_in_googles_queue_has_an_end_that_is_told(alive, memory, more, 
     assert (there.zone, there) == ("z", alive.stored.state)
     where, _, until = there.reason.partition(", until ")
     assert where.startswith("in Google's queue for zone z since 20")
-    assert said == [f"one is {there.reason}. It goes on without this computer"]
+    assert said == [f"one is {there.reason}. It continues without this computer"]
     if not seconds:
         assert until == "there is room, or: berg kill one"
         return
@@ -478,7 +479,7 @@ def test_who_must_have_room_does_not_wait_in_a_queue(
         **{"config": memory.config, "job": alive.this, "offer": offer, "machines": ["one"]},
         **{"model": model, "must_have_room": True},
     )
-    refused = pytest.raises(launch.api.NoRoom, match="no room for a shape now, but in a queue")
+    refused = pytest.raises(launch.api.NoRoom, match="no room for a shape now, except in a queue")
     with contextlib.nullcontext() if has_room else refused:
         assert launch.create(asked, alive.stored, print) == zone
     asked.must_have_room = False
@@ -528,7 +529,7 @@ def test_an_archive_is_sent_once_and_again_if_somebody_replaced_it(bucket):
     assert launch.send_archive(bucket, "berg-1.whl", b"wheel", {}) == ""
     assert bucket.get(path).generation == sent.generation
     warning = launch.send_archive(bucket, "berg-1.whl", b"other", known)
-    assert "somebody replaced it" in warning and bucket.read(path) == b"other"
+    assert "another user replaced it" in warning and bucket.read(path) == b"other"
     launch.send_archive(bucket, "berg-1.whl", b"third", known)
     assert bucket.read(path) == b"other", "it is not what was known"
 

@@ -234,9 +234,11 @@ def test_names_that_begin_alike_are_left_alone(berg):
         failed = berg("run", "-g", "0", "-n", "lr-none", "true")
     finally:
         berg.cloud.call("POST", "/_berg/stockout", {"on": False})
-    assert failed.returncode == 1 and "Taking back" in failed.stderr and machines(berg, "lr"), (
-        failed.stderr
-    )
+    assert (
+        failed.returncode == 1
+        and "Deleting what was created" in failed.stderr
+        and machines(berg, "lr")
+    ), failed.stderr
     ended = berg("run", "-g", "0", "-m", "2", "-n", "lr-two", "--wait", "true")
     assert ended.returncode == 0 and machines(berg, "lr"), ended.stderr
     text = job.State(job=job.Summary("tester", job.now())).to_json()

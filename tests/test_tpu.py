@@ -407,7 +407,7 @@ def test_ctrl_c_takes_a_slice_back(berg, cloud):
     wait_for(lambda: machines(cloud, "pod"), what="the machines")
     started.send_signal(signal.SIGINT)
     _, said = started.communicate(timeout=60)
-    assert started.returncode == 130 and "Taking back" in said
+    assert started.returncode == 130 and "Deleting what was created" in said
     assert not machines(cloud, "pod") and "items" not in cloud.call("GET", GROUPS)
 
 

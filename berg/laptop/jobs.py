@@ -33,6 +33,9 @@ from berg.laptop import spending
 from berg.plain import dollars, duration
 from berg.states import Stored
 
+Say = Callable[[str], None]  # prints a sentence for the user
+Progress = Callable[[int, int], None]  # gets the bytes done and their total
+
 LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
 
 BETWEEN_ZONES = (

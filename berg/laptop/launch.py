@@ -1,23 +1,17 @@
 """From a command to a machine that runs it: plan, check, send, create.
 
 `prepare` refuses everything that can be refused before anything exists; `submit` leaves either a
-job with its machine, or nothing.
-
-Which GPU type a job gets where several would do: the first of a list, or the cheapest, that has
-room.
-
-Not covered: sweeps, pods, TPUs, and waiting for several types at once.
+job with its machine, or nothing. `first` tries several GPU types in turn.
 """
 
 import base64
 import contextlib
-import functools
 import hashlib
 import os
 import re
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -26,19 +20,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from berg import BergError, __version__, gate, gce, job, places, states
-from berg.code import commits as revision
-from berg.code import dist, snapshot, uv
+from berg.code import commits, dist, snapshot, uv
 from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google import api, data, iam, media, offers, prices, registry, secret, shapes
-from berg.google import data as mounts
 from berg.google.storage import Bucket, Changed, Listed
-from berg.job import Machine
 from berg.laptop import index, installing, jobs, limits, power, spending, ssh
+from berg.laptop.jobs import Progress, Say
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec, check_variable
 
-LITTLE = 1 << 20  # bytes of code that are there soon after its job is
+LITTLE = 1 << 20  # bytes; code of this size is sent soon enough after the job's state
+CHEAPEST = "cheapest"
+Archive = tuple[str, bytes]  # name and content
+Result = TypeVar("Result")
 
 
 def prepare(
@@ -46,54 +41,86 @@ def prepare(
     spec: JobSpec,
     folder: Path,
     sweep: int = 0,
-    code: snapshot.Snapshot | None = None,
+    code: Snapshot | None = None,
     again: bool = False,
     image_for: str | None = None,
 ) -> Plan:
-    """Check a spec and take the snapshot, unless there is one; raise BergError for what is wrong.
+    """Check a spec and take a snapshot unless `code` is one; raise BergError for what is wrong.
 
-    Nothing is left behind then. `sweep` is the number of a sweep's machines, 0 for a job on its
-    own; `again` says that the name's job goes on. `image_for` says for which accelerators, gpu or
-    tpu, a disk image is made.
+    Nothing is created. `sweep` is the number of a sweep's machines, 0 for a single job. `again`
+    resumes the job of that name. `image_for` builds a disk image for gpu or tpu.
     """
     spec.check()
     place_name = places.name_for(spec)
-    place = places.of(place_name)
-    choice = place.choose(config, spec, bool(sweep))
+    choice = places.of(place_name).choose(config, spec, bool(sweep))
     check_accelerators(spec, choice)
     secret_values = read_secrets(spec)
     root = code.root if code else snapshot.find_root(folder)
-    repo = None if code else root  # of code that runs again nothing is sent
+    repo = None if code else root  # code that runs again is not sent again
     if code is None:
         spec, code = with_code(spec, folder, root)
-    name = check_names(place, spec.name or job.new_name(root.name), choice.hosts)
-    results_dir_of(spec, name)  # refused before anything is asked for
+    name = check_names(places.of(place_name), spec.name or job.new_name(root.name), choice.hosts)
+    results_dir_of(spec, name)  # invalid ones are refused before any request
+
+    def read_code() -> tuple[Snapshot, job.Installation]:
+        taken = code or snapshot.take(root)
+        return taken, installing.decide(config, spec, choice, taken, folder, image_for)
+
+    plan = look_up(config, replace(spec, name=name), choice, sweep, again, repo, read_code)
+    this = with_machines(plan, spec, choice, name if sweep else "")
+    plan.cluster_key = add_cluster_key(config, place_name, choice.hosts, secret_values)
+    this.sealed = secret.CLUSTER_KEY in secret_values
+    plan.job, plan.secrets = gate.check_size(this), secret_values
+    return plan if sweep else limits.limited(plan)  # a sweep's limit depends on its number of jobs
+
+
+def look_up(
+    config: Config,
+    spec: JobSpec,
+    choice: Choice,
+    sweep: int,
+    again: bool,
+    repo: Path | None,
+    read_code: Callable[[], tuple[Snapshot, job.Installation]],
+) -> Plan:
+    """Return a plan with all that Google and the bucket say, asked in parallel, while `read_code`
+    reads the code. `spec` has the job's name.
+    """
+    name, place_name = spec.name or "", places.name_for(spec)
+    place = places.of(place_name)
     _ = config.session  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
-        ahead = pool.submit(look_ahead, config, repo)
+        archives = pool.submit(look_ahead, config, repo)
         offered = pool.submit(priced_offer, config, spec, choice, sweep)
-        measured = pool.submit(sources, config, spec)
+        measured = pool.submit(sources, config, spec, place_name)
         within = pool.submit(limits.check_budget, config)
         region = pool.submit(check_bucket, config)
         free = pool.submit(check_free, config, name, again)
-        left = pool.submit(machines_left, place, config, [] if sweep or again else [name])
+        left = None if sweep or again else pool.submit(place.machines, config, [name])
         pinned = pool.submit(pin_image, config, spec, choice, place_name)
-        taken = code or snapshot.take(root)
+        taken, installation = read_code()
         code_bytes = snapshot.bytes_to_send(taken, config.bucket)
-        installation = installing.decide(config, spec, choice, taken, folder, image_for)
         bucket_region, _, _ = region.result(), free.result(), within.result()
-        (offer, rates), (data_sets, folders) = offered.result(), measured.result()
-        wheel, needed, there = ahead.result()
-        container = pinned.result()
-    offer = with_image(offer, place_name, container)
-    check_room(config, data_sets, offer.image, offer.disk_gb)
-    gcsfuse = program_for(place_name, folders)
-    this = replace(
-        job_of(spec, config, name, taken, container.image),
-        installation=installation,
-        data=data_sets,
-        mounts=folders,
-        gcsfuse=gcsfuse[0],
+        (offer, rates), (fields, gcsfuse) = offered.result(), measured.result()
+        (wheel, packages, there), container = archives.result(), pinned.result()
+    if place_name == "gke":
+        offer = with_image(offer, container)
+    check_room(config, fields["data"], offer.image, offer.disk_gb)
+    this = job_of(spec, config, name, taken, container.image)
+    this = replace(this, installation=installation, rates=rates, **fields)
+    plan = Plan(config, this, offer, bucket_region, taken, spec.spot, wheel, packages, gcsfuse)
+    plan.uv, plan.ssh_key, plan.there = uv_for(config, this), ssh_line(config), there
+    plan.code_bytes, plan.container = code_bytes, container.lines
+    plan.left = left.result() if left else []
+    return plan
+
+
+def with_machines(plan: Plan, spec: JobSpec, choice: Choice, sweep: str) -> job.Job:
+    """Return a plan's job with what its place and machines are."""
+    place_name = places.name_for(spec)
+    kept = spec.cmd is None and not why_not_kept(spec, place_name, choice)
+    return replace(
+        plan.job,
         place=place_name,
         num_machines=choice.hosts,
         run_on="each" if spec.each or choice.is_slice else "first",
@@ -101,43 +128,18 @@ def prepare(
         gpu_type=choice.shape.gpu_type,
         machine_type=choice.shape.machine_type,
         stops_when_idle=stops_when_idle(spec, place_name, choice),
-        keeps_disk=keeps_disk(spec, place_name, choice),
-        image=offer.image,
-        sweep=name if sweep else "",
-        group=offer.group,
-        regions=offer.regions,
-        rates=rates,
+        keeps_disk=kept,
+        image=plan.offer.image,
+        sweep=sweep,
+        group=plan.offer.group,
+        regions=plan.offer.regions,
     )
-    gate.check_size(this)
-    cluster_key = add_cluster_key(secret_values, choice.hosts, has_own_account(config, place_name))
-    this.sealed = secret.CLUSTER_KEY in secret_values
-    made = Plan(
-        config=config,
-        job=this,
-        offer=offer,
-        bucket_region=bucket_region,
-        snapshot=taken,
-        spot=spec.spot,
-        wheel=wheel,
-        packages=needed,
-        gcsfuse=gcsfuse,
-        uv=uv_for(config, this),
-        ssh_key=ssh_line(config),
-        secrets=secret_values,
-        cluster_key=cluster_key,
-        there=there,
-        code_bytes=code_bytes,
-        container=container.lines,
-        left=left.result(),
-    )
-    if sweep:
-        return made  # whose limit depends on the number of its jobs
-    return limits.limited(made)
 
 
 def pin_image(config: Config, spec: JobSpec, choice: Choice, place_name: str) -> registry.Pinned:
-    """Return the image of a job's containers by its digest, as far as its registry says it. One
-    that a record names by its tag is not looked up: the record would name a host.
+    """Return the image of a job's containers, by its digest if its registry says it.
+
+    An image that a record names by its tag is not looked up: the record would choose a host.
     """
     image = choice.image if place_name == "gke" else spec.container
     if not image or image == spec.recorded_image:
@@ -145,10 +147,8 @@ def pin_image(config: Config, spec: JobSpec, choice: Choice, place_name: str) ->
     return registry.pin(config, image)
 
 
-def with_image(offer: Offer, place_name: str, pinned: registry.Pinned) -> Offer:
-    """Return what a place has; the image of pods by digest."""
-    if place_name != "gke":
-        return offer
+def with_image(offer: Offer, pinned: registry.Pinned) -> Offer:
+    """Return an offer of pods with their image by its digest."""
     rows = []
     for label, text in offer.rows:
         lines = pinned.lines if label == "Image" else [text]
@@ -156,65 +156,46 @@ def with_image(offer: Offer, place_name: str, pinned: registry.Pinned) -> Offer:
     return replace(offer, image=pinned.image, rows=rows)
 
 
-def look_ahead(
-    config: Config, repo: Path | None
-) -> tuple[tuple[str, bytes], tuple[str, bytes], dict[str, Listed]]:
-    """Return berg's wheel, the packages that it needs, and what the bucket has of both and of the
-    code of a repo that was sent before, by the objects' names.
+def look_ahead(config: Config, repo: Path | None) -> tuple[Archive, Archive, dict[str, Listed]]:
+    """Return berg's wheel, its packages, and those of their objects and of the repo's last sent
+    code that the bucket has, by name.
 
-    A submit would ask for each of them, one after the other. Each is asked for on a connection of
-    its own, which the submit then writes on: a new one would wait for two handshakes more.
+    Each is asked for on a connection of its own, which `submit` then writes on: a new one would
+    cost two handshakes.
     """
     bucket = Bucket(config)
+
+    def with_object(build: Callable[[], Archive]) -> tuple[Archive, Listed | None]:
+        archive = build()
+        return archive, bucket.get(archive_path(archive[0])) if archive[0] else None
+
+    def last_code() -> Listed | None:
+        base = snapshot.base_pack(repo, bucket.name) if repo else ""
+        return bucket.get(base) if base else None
+
     with ThreadPoolExecutor(3) as pool:
-        code = pool.submit(base_there, bucket, repo)
-        wheel, needed = pool.map(
-            lambda build: archive_there(bucket, build()), (dist.build_wheel, dist.build)
-        )
-    found = [wheel[1], needed[1], code.result()]
-    return wheel[0], needed[0], {each.name: each for each in found if each}
+        code = pool.submit(last_code)
+        wheel, packages = pool.map(with_object, (dist.build_wheel, dist.build))
+    found = [wheel[1], packages[1], code.result()]
+    return wheel[0], packages[0], {each.name: each for each in found if each}
 
 
-def base_there(bucket: Bucket, repo: Path | None) -> Listed | None:
-    """Return what the bucket has of a repo's code that was sent before."""
-    base = snapshot.base_pack(repo, bucket.name) if repo else ""
-    return bucket.get(base) if base else None
-
-
-def archive_there(
-    bucket: Bucket, archive: tuple[str, bytes]
-) -> tuple[tuple[str, bytes], Listed | None]:
-    """Return an archive, and what the bucket has of it."""
-    return archive, bucket.get(archive_path(archive[0])) if archive[0] else None
-
-
-def machines_left(place: places.Place, config: Config, names: list[str]) -> list[Machine]:
-    """Return the machines that earlier jobs of these names still have."""
-    return place.machines(config, names) if names else []
-
-
-def sources(config: Config, spec: JobSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return what the job is to know of its data sets, and of its mounts."""
+def sources(config: Config, spec: JobSpec, place_name: str) -> tuple[dict[str, Any], Archive]:
+    """Return the fields of a job that describe its data sets and mounts, and the gcsfuse that its
+    machines need; pods have volumes instead.
+    """
     with ThreadPoolExecutor() as pool:
-        brought = pool.map(functools.partial(data.measure, config), spec.data)
-        mounted = pool.map(functools.partial(mounts.measure_mount, config), spec.mount)
-        data_sets, folders = list(brought), list(mounted)
-    mounts.check_places(folders, data_sets)
-    return data_sets, folders
+        measured = pool.map(lambda each: data.measure(config, each), spec.data)
+        mounted = pool.map(lambda each: data.measure_mount(config, each), spec.mount)
+        data_sets, mounts = list(measured), list(mounted)
+    data.check_places(mounts, data_sets)
+    gcsfuse = data.own_program() if mounts and place_name != "gke" else ("", b"")
+    return {"data": data_sets, "mounts": mounts, "gcsfuse": gcsfuse[0]}, gcsfuse
 
 
-def program_for(place_name: str, folders: list[dict[str, Any]]) -> tuple[str, bytes]:
-    """Return the gcsfuse that machines bring for their mounts; pods have volumes instead."""
-    if not folders or place_name == "gke":
-        return "", b""
-    return mounts.own_program()
-
-
-def uv_for(config: Config, this: job.Job) -> tuple[str, bytes]:
-    """Return uv's wheel if a job needs it, or its machines may not reach a package index, and the
-    bucket does not have it; else ("", b"").
-
-    Where this laptop cannot get it, machines ask their own package index.
+def uv_for(config: Config, this: job.Job) -> Archive:
+    """Return uv's wheel if the job's machines need it from the bucket, which lacks it; ("", b"")
+    otherwise, and if it cannot be downloaded here: machines then ask their package index.
     """
     if this.docker or not (this.installation.needs_uv or config.no_external_ip):
         return "", b""
@@ -231,17 +212,16 @@ def uv_for(config: Config, this: job.Job) -> tuple[str, bytes]:
 def priced_offer(
     config: Config, spec: JobSpec, choice: Choice, sweep: int
 ) -> tuple[Offer, dict[str, float]]:
-    """Return what the place has for a spec, and what an hour of it costs by region."""
-    place = places.of(places.name_for(spec))
-    found = place.offer(config, spec, choice, sweep)
-    return found, spending.rates(config, found, spec.model)
+    """Return what the place has for a spec, and USD for an hour of it by region."""
+    offer = places.of(places.name_for(spec)).offer(config, spec, choice, sweep)
+    return offer, spending.rates(config, offer, spec.model)
 
 
 def job_of(
-    spec: JobSpec, config: Config, name: str, taken: snapshot.Snapshot, container: str = ""
+    spec: JobSpec, config: Config, name: str, taken: Snapshot, container: str = ""
 ) -> job.Job:
-    """Return the job that a spec and the code say, without what its place adds; `container` is the
-    image of its containers.
+    """Return the job of a spec and its code, without what its place adds; `container` is the image
+    of its containers.
     """
     results_dir = results_dir_of(spec, name)
     return job.Job(
@@ -268,10 +248,8 @@ def job_of(
 
 
 def stops_when_idle(spec: JobSpec, place: str, choice: Choice) -> bool:
-    """Return whether an idle devbox stops, rather than deletes itself; raise BergError if it is
-    asked to and cannot.
-
-    Unasked it stops where it can, since people put work into its disk.
+    """Return whether an idle devbox stops instead of being deleted; raise BergError if it has to
+    and cannot. By default it stops if it can, because people keep work on its disk.
     """
     if spec.cmd is not None or spec.idle == "delete":
         return False
@@ -281,33 +259,22 @@ def stops_when_idle(spec: JobSpec, place: str, choice: Choice) -> bool:
     return not why
 
 
-def keeps_disk(spec: JobSpec, place: str, choice: Choice) -> bool:
-    """Return whether it is a devbox whose disk stays when its machine ends."""
-    return spec.cmd is None and not why_not_kept(spec, place, choice)
-
-
 def why_not_kept(spec: JobSpec, place: str, choice: Choice) -> str:
     """Return why the disk of a devbox cannot be kept when its machine ends; "" if it can."""
     kind = choice.shape.machine_type
     return power.why_never("devbox", place, choice.hosts, kind, spec.model)
 
 
-def has_own_account(config: Config, place_name: str) -> bool:
-    """Return whether the job's machines act as an account whose secrets no other person's jobs
-    read. Pods take their secrets from Kubernetes.
-    """
-    return place_name != "gke" and iam.is_own(config)
+def add_cluster_key(config: Config, place: str, hosts: int, secret_values: dict[str, str]) -> str:
+    """Create the key with which machines of a job sign their messages to each other.
 
-
-def add_cluster_key(secret_values: dict[str, str], hosts: int, is_own: bool) -> str:
-    """Make the key with which machines of a job sign what they tell each other.
-
-    Add it to the secrets of a job that has some, or an account of its person's own: fewer may read
-    those than the machines' metadata. Return "" then, else the key; "" for a job of one machine.
+    A job with secrets, or with an account of its user's own, gets it as a secret: fewer people can
+    read those than the machines' metadata. Return "" then and for one machine, else the key.
     """
     if hosts == 1:
         return ""
     key = secrets.token_hex(32)
+    is_own = place != "gke" and iam.is_own(config)  # pods' secrets are in Kubernetes
     if not secret_values and not is_own:
         return key
     secret_values[secret.CLUSTER_KEY] = key
@@ -315,16 +282,15 @@ def add_cluster_key(secret_values: dict[str, str], hosts: int, is_own: bool) -> 
 
 
 def check_accelerators(spec: JobSpec, choice: Choice) -> None:
-    """Raise BergError where a utilization is asked for and nothing can have one."""
-    has_accelerators = choice.shape.num_gpus or spec.tpu is not None
+    """Raise BergError for options that the chosen machines cannot have."""
     if spec.reservation and choice.is_slice:
         raise BergError("--reservation is for machines, not for slices of TPUs")
-    if spec.min_utilization and not has_accelerators:
+    if spec.min_utilization and not choice.shape.num_gpus and spec.tpu is None:
         raise BergError("--min-utilization is for jobs with GPUs or TPUs: this one has none (-g 0)")
 
 
 def read_secrets(spec: JobSpec) -> dict[str, str]:
-    """Return the values of a spec's secrets, and of its webhook; raise BergError without them."""
+    """Return the values of a spec's secrets and its webhook; raise BergError if one is missing."""
     variables = spec.variables()
     values: dict[str, str] = {}
     for option, texts in (("--secret", spec.secrets), ("--install-secret", spec.install_secrets)):
@@ -343,14 +309,14 @@ def read_secrets(spec: JobSpec) -> dict[str, str]:
 
 
 def check_names(place: places.Place, name: str, hosts: int) -> str:
-    """Return a job's name; raise BergError if it or that of one of its machines cannot be one."""
+    """Return a job's name; raise BergError if it or a name of its machines is invalid."""
     job.check_name(name)
     job.check_name(place.longest_name(name, job.machine_names(name, hosts)))
     return name
 
 
 def results_dir_of(spec: JobSpec, name: str) -> str:
-    """Return the folder of a job's results: as given, as its command names it, or after the job."""
+    """Return the folder of a job's results: as given, from its command, or named after the job."""
     found = spec.results_dir or gate.sketchy_guess_at_results_dir_from_cmd(spec.cmd or "")
     if not found:
         found = f"{spec.results_parent}/{name}" if spec.results_parent else name
@@ -358,33 +324,34 @@ def results_dir_of(spec: JobSpec, name: str) -> str:
 
 
 def ssh_line(config: Config) -> str:
-    """Return the line of metadata that lets in the person's key; "" if there is no key yet."""
+    """Return the line of metadata with the user's ssh key; "" if there is no key yet."""
     key = ssh.public_key(create=False)
     return ssh.metadata_line(config, key) if key else ""
 
 
-def code_fields(taken: snapshot.Snapshot) -> dict[str, Any]:
-    """What a job says of its code."""
-    commits = {"git_commit": taken.head, "git_snapshot": taken.commit}
-    return {**commits, "git_dirty": taken.dirty, "git_changed_files": taken.all_changed()}
+def code_fields(taken: Snapshot) -> dict[str, Any]:
+    """Return the fields of a job that describe its code."""
+    return {
+        "git_commit": taken.head,
+        "git_snapshot": taken.commit,
+        "git_dirty": taken.dirty,
+        "git_changed_files": taken.all_changed(),
+    }
 
 
-def with_code(spec: JobSpec, folder: Path, root: Path) -> tuple[JobSpec, snapshot.Snapshot | None]:
+def with_code(spec: JobSpec, folder: Path, root: Path) -> tuple[JobSpec, Snapshot | None]:
     """Return the spec with the folder of the repo to run in, and the commit that it names, if any.
 
-    Raise BergError if there is no such commit or folder, or the script to install is not in it.
+    Raise BergError if there is no such commit, folder or script to install.
     """
     if spec.branch or spec.commit:
-        code = revision.revision(root, spec.branch, spec.commit)
+        code = commits.revision(root, spec.branch, spec.commit)
         return in_commit(spec, folder, code), code
     return in_folder(spec, folder, root), None
 
 
 def in_folder(spec: JobSpec, folder: Path, root: Path) -> JobSpec:
-    """Return the spec with the folder of the repo to run in: that of --cwd, else the one around.
-
-    Raise BergError if that is no folder of the repo, or the script to install is not in it.
-    """
+    """Return the spec with the folder of the working tree to run in: --cwd, or the current one."""
     script = spec.install_script
     root = root.resolve()
     wanted = (root if spec.cwd is not None else folder) / (spec.cwd or "")
@@ -398,37 +365,32 @@ def in_folder(spec: JobSpec, folder: Path, root: Path) -> JobSpec:
     return replace(spec, cwd="" if spec.cmd is None or path == Path() else str(path))
 
 
-def in_commit(spec: JobSpec, folder: Path, code: snapshot.Snapshot) -> JobSpec:
-    """Return the spec with the folder of a commit to run in, as `in_folder` does it.
-
-    Raise BergError if the commit has no such folder, or not the script to install.
-    """
+def in_commit(spec: JobSpec, folder: Path, code: Snapshot) -> JobSpec:
+    """Return the spec with the folder of a commit to run in: --cwd, or the current one."""
     root, script = code.root.resolve(), spec.install_script
     wanted = (root if spec.cwd is not None else folder.resolve()) / (spec.cwd or "")
     path = os.path.relpath(os.path.normpath(wanted), root)
     path = "" if path == "." or spec.cmd is None else path
-    if path and revision.kind_of(code, path) != "tree":
+    if path and commits.kind_of(code, path) != "tree":
         raise BergError(
-            f"the commit {code.commit[:12]} has no folder {path} to run in: say another one, as "
-            "in --cwd ."
+            f"the commit {code.commit[:12]} has no folder {path} to run in: give another one, "
+            "such as --cwd ."
         )
-    if script and revision.kind_of(code, os.path.normpath(script)) != "blob":
+    if script and commits.kind_of(code, os.path.normpath(script)) != "blob":
         raise BergError(f"--install-script {script} is not a file of the commit {code.commit[:12]}")
     return replace(spec, cwd=path)
 
 
 def repo_name(folder_name: str) -> str:
-    """The repo's name as a folder on the machine and in the bucket."""
+    """Return the repo's name as a folder on machines and in the bucket."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", folder_name).lstrip(".-") or "repo"
 
 
 def check_bucket(config: Config) -> str:
-    """Where the bucket lies; raises BergError unless it can be used and belongs to the project that
-    pays.
-    """
+    """Return the bucket's location; raise BergError unless it is usable and of the project."""
     init = f"berg init{' --local' if config.endpoint else ''}"
-    with ThreadPoolExecutor(1) as beside:
-        asked = beside.submit(api.call, config, "GET", "", fields="defaultServiceAccount")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(api.call, config, "GET", "", fields="defaultServiceAccount")
         found = media.confirmed(config).result() or media.bucket_record(config)
     try:
         project = asked.result()
@@ -448,7 +410,7 @@ def check_bucket(config: Config) -> str:
 
 
 def check_room(config: Config, wanted: list[dict[str, Any]], image: str, disk_gb: int) -> None:
-    """Raise BergError unless a disk has room for the data beside the image; 0 GB is no disk."""
+    """Raise BergError if a disk cannot hold the image and the data; 0 GB is no disk."""
     if not disk_gb:
         return
     paths = [each["path"] for each in wanted]
@@ -470,37 +432,35 @@ def check_room(config: Config, wanted: list[dict[str, Any]], image: str, disk_gb
 
 
 def check_free(config: Config, name: str, again: bool) -> None:
-    """Raise BergError if a job or a sweep has the name, unless its job goes on."""
-    if again:
-        return
-    paths = job.state_path(name), job.sweep_path(name)
+    """Raise BergError if a job or a sweep has the name, unless its job resumes."""
+    paths = [] if again else [job.state_path(name), job.sweep_path(name)]
     with ThreadPoolExecutor() as pool:
         if any(pool.map(Bucket(config).exists, paths)):
             raise taken(name)
 
 
 class Taken(BergError):
-    """Somebody else has the name."""
+    """Another job or sweep has the name."""
 
 
 def taken(name: str, what: str = "job") -> Taken:
-    """Return the error for a name that somebody else has."""
+    """Return the error for a name that another job or sweep has."""
     return Taken(
         f"there is a {what} {name!r} already. Choose another name: -n NAME (or leave -n out)"
     )
 
 
-def submit(plan: Plan, say: Callable[[str], None], on_progress: Callable[[int, int], None]) -> str:
-    """Send the code, write the job, create its machine; return the machine's zone.
+def submit(plan: Plan, say: Say, on_progress: Progress) -> str:
+    """Send the code, write the job, create its machines; return their zone.
 
-    `say` hears sentences, `on_progress` how many bytes of how many were sent of a part of the
-    code. If that fails or is interrupted, what was created is deleted again.
+    `on_progress` gets the bytes sent and their total, of each part of the code. If anything fails
+    or is interrupted, what was created is deleted.
     """
     this, bucket = plan.job, Bucket(plan.config)
     importing = import_ahead(places.of(this.place))
     if plan.left:
         wait_until_gone(plan.config, this, say)
-    if bytes_to_send(plan) > LITTLE:  # else its job would be seen without a machine, as if lost
+    if bytes_to_send(plan) > LITTLE:  # after the claim its job would look lost meanwhile
         send_code(plan, bucket, say, on_progress)
     claim = states.Stored(this.job_name, job.State(job=this.summary(), claim=states.new_claim()), 0)
     try:
@@ -518,15 +478,19 @@ def submit(plan: Plan, say: Callable[[str], None], on_progress: Callable[[int, i
     except Taken:
         raise
     except BaseException:
-        say("Taking back what was created")
-        try:
+        with cleaning_up(this.job_name, say):
             take_back(plan.config, this, claim)
-        except BaseException:
-            say(
-                f"That did not work. {this.job_name} may have a machine; delete it:  "
-                f"berg kill --now {this.job_name}"
-            )
         raise
+
+
+@contextlib.contextmanager
+def cleaning_up(name: str, say: Say) -> Iterator[None]:
+    """Announce a clean-up after an error; if it fails, say how to do it by hand."""
+    say("Deleting what was created")
+    try:
+        yield
+    except BaseException:
+        say(f"That failed. Machines may be left. Delete them:  berg kill --now {name}")
 
 
 def bytes_to_send(plan: Plan) -> int:
@@ -536,16 +500,11 @@ def bytes_to_send(plan: Plan) -> int:
 
 
 def claim_and_send(
-    plan: Plan,
-    bucket: Bucket,
-    claim: states.Stored,
-    say: Callable[[str], None],
-    on_progress: Callable[[int, int], None],
+    plan: Plan, bucket: Bucket, claim: states.Stored, say: Say, on_progress: Progress
 ) -> states.Stored:
-    """Claim the name of a job, and send its code beside it unless it was sent; return the claim as
-    it lies in the bucket. Raise Taken if somebody else has the name.
+    """Claim a job's name, in parallel send its code unless it was sent; return the stored claim.
 
-    What became of the claim is known when this is over, whatever else fails.
+    Raise Taken if another job has the name. The claim is settled when this returns or raises.
     """
     with ThreadPoolExecutor(1) as pool:
         token = claim.state.claim
@@ -558,7 +517,7 @@ def claim_and_send(
         raise taken(claim.name) from None
 
 
-def create(plan: Plan, claimed: states.Stored, say: Callable[[str], None]) -> str:
+def create(plan: Plan, claimed: states.Stored, say: Say) -> str:
     """Create the machines of a job whose name is claimed; return their zone."""
     place = places.of(plan.job.place)
     alive = Alive(plan.config, plan.job, claimed)
@@ -567,17 +526,16 @@ def create(plan: Plan, claimed: states.Stored, say: Callable[[str], None]) -> st
     zone = place.create(plan.config, request, plan.machines, keep, say, alive.write)
     is_queued = plan.model == prices.FLEX and alive.is_queued(zone)
     if plan.must_have_room and (is_queued or not zone):
-        raise api.NoRoom(f"there is no room for {plan.offer.shape} now, but in a queue")
+        raise api.NoRoom(f"there is no room for {plan.offer.shape} now, except in a queue")
     if is_queued:
         alive.note_queue(zone, zone or ", ".join(plan.offer.zones), say)
     return zone
 
 
-def wait_until_gone(config: Config, this: job.Job, say: Callable[[str], None]) -> list[str]:
-    """Wait until the machines that an earlier job of this name had are gone.
+def wait_until_gone(config: Config, this: job.Job, say: Say) -> list[str]:
+    """Wait for an earlier job's machines of this name to go; return the names of those that stay.
 
-    A machine goes some time after the state that ends its job; one that its cluster holds back is
-    none yet, and is replaced. Returns the names of those that stay.
+    A queued pod is not waited for: it is replaced.
     """
     place = places.of(this.place)
 
@@ -590,10 +548,10 @@ def wait_until_gone(config: Config, this: job.Job, say: Callable[[str], None]) -
 
 @dataclass
 class Alive:
-    """The state of a job that has no machines yet: written anew while they are looked for.
+    """The state of a job without machines yet, rewritten while they are looked for: a reader takes
+    an old one for LOST.
 
-    A state that is old is taken for LOST. Machines of a zone that was given up may have begun the
-    job before they went; then it begins anew elsewhere, without what they said of their end.
+    Machines of a zone that was given up may have begun the job before they went.
     """
 
     config: Config
@@ -601,7 +559,7 @@ class Alive:
     stored: states.Stored
 
     def write(self) -> None:
-        """Write the state anew, unless there is a machine: its worker may be about to."""
+        """Rewrite the state, unless there is a machine: its worker may be about to write it."""
         bucket, name = Bucket(self.config), self.this.job_name
         if places.of(self.this.place).machines(self.config, jobs=[name]):
             return
@@ -612,33 +570,29 @@ class Alive:
             self.write_over(bucket, states.read(bucket, name))
 
     def is_queued(self, zone: str) -> bool:
-        """Return whether its machine is in Google's queue, or the group that is to make a slice."""
+        """Return whether its machine or its group is in Google's queue."""
         place, name = places.of(self.this.place), self.this.job_name
         machines = place.machines(self.config, jobs=[name], zone=zone)
         if not machines:
             return name in place.waiting(self.config, name)
         return any(machine.status == "PENDING" for machine in machines)
 
-    def note_queue(self, zone: str, where: str, say: Callable[[str], None]) -> None:
-        """Write into the state that its machines are in Google's queue, in words for where."""
-        until = self.end_of_queue()
+    def note_queue(self, zone: str, where: str, say: Say) -> None:
+        """Write into the state that its machines are in Google's queue, where and until when."""
+        seconds = gce.FLEX_SECONDS
+        if self.this.place == "tpu" or self.this.group:  # they ask again and again
+            seconds = round(self.this.spec.queue_timeout)
+        until = f"there is room, or: berg kill {self.this.job_name}"
+        if seconds:
+            until = job.timestamp(datetime.now(timezone.utc) + timedelta(seconds=seconds))
         reason = f"in Google's queue for {where} since {job.now()}, until {until}"
         waiting = replace(self.stored.state, zone=zone, reason=reason)
-        say(f"{self.this.job_name} is {reason}. It goes on without this computer")
+        say(f"{self.this.job_name} is {reason}. It continues without this computer")
         with contextlib.suppress(Changed):  # its worker began
             self.stored = states.replaced(Bucket(self.config), self.stored, waiting)
 
-    def end_of_queue(self) -> str:
-        """Return when the wait in Google's queue ends: a group asks again and again."""
-        seconds = gce.FLEX_SECONDS
-        if self.this.place == "tpu" or self.this.group:
-            seconds = round(self.this.spec.queue_timeout)
-        if not seconds:
-            return "there is room, or: berg kill " + self.this.job_name
-        return job.timestamp(datetime.now(timezone.utc) + timedelta(seconds=seconds))
-
     def write_over(self, bucket: Bucket, there: states.Stored | None) -> None:
-        """Write the state over what a machine wrote; raise BergError if the job was ended."""
+        """Replace the state that a machine wrote; raise BergError if the job was ended."""
         ended = BergError(f"{self.this.job_name} was ended meanwhile")
         if there is None or there.is_damaged or there.state.claim != self.stored.state.claim:
             raise ended
@@ -651,57 +605,41 @@ class Alive:
 
 
 def forget_machines(bucket: Bucket, this: job.Job) -> None:
-    """Delete what the machines of a job wrote of themselves: they are gone, and nobody is to wait
-    for them.
-    """
+    """Delete the records of a job's machines, which are gone: new ones would wait for them."""
     if this.num_machines > 1:
-        bucket.delete(
-            *[each.name for each in bucket.list(job.machines_prefix(this.job_name), "name")]
-        )
+        listed = bucket.list(job.machines_prefix(this.job_name), "name")
+        bucket.delete(*[each.name for each in listed])
 
 
 def preview(plan: Plan) -> Any:
-    """What the plan's place would be asked for."""
+    """Return the request that would create the plan's machines."""
     place = places.of(plan.job.place)
-    return without_script(
-        place.preview(plan.config, place.request(plan), plan.machines, bool(plan.job.group))
-    )
+    request, keep = place.request(plan), bool(plan.job.group)
+    return without_script(place.preview(plan.config, request, plan.machines, keep))
 
 
 def without_script(value: Any) -> Any:
-    """A request with the startup script, which is long and always the same, by its name."""
+    """Return a request with the size and hash of the startup script in its place."""
     if isinstance(value, list):
         return [without_script(each) for each in value]
     if not isinstance(value, dict):
         return value
     if value.get("key") == "startup-script":
         text = value["value"].encode()
-        name = (
-            f"<berg's boot.py, {len(text)} bytes, sha256 {hashlib.sha256(text).hexdigest()[:12]}…>"
-        )
-        return {**value, "value": name}
+        digest = hashlib.sha256(text).hexdigest()[:12]
+        return {**value, "value": f"<berg's boot.py, {len(text)} bytes, sha256 {digest}…>"}
     return {key: without_script(each) for key, each in value.items()}
 
 
 def import_ahead(place: places.Place) -> threading.Thread:
-    """Import what a place needs to make machines beside what else there is to do: it may take most
-    of a second. To ask for it again costs nothing.
-    """
+    """Import in a thread what a place needs to create machines: it may take most of a second."""
     importing = threading.Thread(target=place.warm_up, daemon=True)
     importing.start()
     return importing
 
 
-def send_code(
-    plan: Plan,
-    bucket: Bucket,
-    say: Callable[[str], None],
-    on_progress: Callable[[int, int], None],
-) -> None:
-    """Send berg, the packages that it needs, and the code of the job, as far as they are not there.
-
-    `say` hears what somebody had replaced.
-    """
+def send_code(plan: Plan, bucket: Bucket, say: Say, on_progress: Progress) -> None:
+    """Send berg, its packages and the job's code, unless the bucket has them."""
     with ThreadPoolExecutor() as pool:
         archives = [pool.submit(send_archive, bucket, *each, plan.there) for each in plan.archives]
         plan.job.snapshot = snapshot.send(plan.snapshot, bucket, on_progress, plan.there)
@@ -711,9 +649,9 @@ def send_code(
 
 
 def take_back(config: Config, this: job.Job, claimed: states.Stored) -> None:
-    """Delete the machines of a job that could not be submitted, and only then what names it.
+    """Delete the machines of a job that could not be submitted, then its secret and its state.
 
-    Nothing is deleted once the name is another submit's.
+    Nothing is deleted if the name is another submit's by now.
     """
     bucket = Bucket(config)
     there = states.read(bucket, this.job_name)
@@ -729,31 +667,28 @@ def take_back(config: Config, this: job.Job, claimed: states.Stored) -> None:
 
 
 def archive_path(name: str) -> str:
-    """Return the object of an archive."""
     return f".berg/dist/{name}"
 
 
 def send_archive(bucket: Bucket, name: str, content: bytes, known: dict[str, Listed]) -> str:
-    """Send an archive unless the bucket has it; return a warning if something else had its name.
+    """Send an archive unless the bucket has it; return a warning if its object was another file.
 
-    `known` is what the bucket said of some objects before.
+    `known` are objects that were looked up before.
     """
     if not name:
         return ""
     path = archive_path(name)
     there = known.get(path) or bucket.get(path)
-    if there is None:
-        with contextlib.suppress(Changed):
-            bucket.write(path, content, generation=0)
-        return ""
-    # Who made the archive has the hash that nobody can make another file for.
-    if there.md5_hash == md5(content):
+    # MD5 is enough: berg made the archive, and no second file with its hash can be made.
+    if there and there.md5_hash == md5(content):
         return ""
     with contextlib.suppress(Changed):
-        bucket.write(path, content, generation=there.generation)
+        bucket.write(path, content, generation=there.generation if there else 0)
+    if there is None:
+        return ""
     return (
-        f"gs://{bucket.name}/{path} was not what berg sent: somebody replaced it. It is berg's "
-        "again; no machine ran the other one"
+        f"gs://{bucket.name}/{path} was not the file that berg sent: another user replaced it. "
+        "berg restored it; no machine ran the other file"
     )
 
 
@@ -762,52 +697,31 @@ def md5(content: bytes) -> str:
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
-Made = TypeVar("Made")
-
-CHEAPEST = "cheapest"
-
-
 def candidates(config: Config, spec: JobSpec) -> list[JobSpec]:
-    """Return what was asked for with each of its GPU types alone, in the order to try them."""
-    if spec.gpu_type == CHEAPEST:
-        check_is_a_choice(spec)
-        return one_each(spec, by_price(config, spec))
-    if spec.gpu_memory:
+    """Return the spec with each of its GPU types alone, in the order to try them."""
+    given = spec.gpu_type or ""
+    if spec.gpu_memory and given != CHEAPEST:
         raise BergError("--gpu-memory says what -t cheapest may choose from: give -t cheapest")
-    if "," not in (spec.gpu_type or ""):
+    if given != CHEAPEST and "," not in given:
         return [spec]
-    check_is_a_choice(spec)
-    return one_each(spec, named(spec.gpu_type or ""))
-
-
-def named(types: str) -> list[str]:
-    """Return the GPU types of a list with commas; raise BergError for one that is none."""
-    found = types.split(",")
-    if "" in found:
-        raise BergError(f"-t {types} names no GPU type between two commas")
-    return [shapes.name_of(each, None) for each in found]
-
-
-def one_each(spec: JobSpec, types: list[str]) -> list[JobSpec]:
+    if any((spec.cluster, spec.tpu is not None, spec.machine_type)):
+        raise BergError("-t with several types is for machines whose GPUs -g and -t say alone")
+    if "" in given.split(","):
+        raise BergError(f"-t {given} names no GPU type between two commas")
+    if given == CHEAPEST:
+        types = by_price(config, spec)
+    else:
+        types = [shapes.name_of(each, None) for each in given.split(",")]
     return [replace(spec, gpu_type=each, gpu_memory=0) for each in types]
 
 
-def check_is_a_choice(spec: JobSpec) -> None:
-    """Raise BergError where the GPU type is not all that would differ."""
-    if spec.cluster or spec.tpu is not None or spec.machine_type:
-        raise BergError("-t with several types is for machines whose GPUs -g and -t say alone")
-
-
 def by_price(config: Config, spec: JobSpec) -> list[str]:
-    """Return the GPU types of the region that have the memory, the cheapest first.
-
-    Raise BergError where none has, or has a price.
-    """
+    """Return the region's GPU types that have the memory, the cheapest first."""
     listed, why = prices.look_up(config, config.region)
     if listed is None:
         raise BergError(f"which GPU is the cheapest is unknown: {why}")
     zones = offers.gpu_zones(config)
-    priced = {}
+    priced: dict[str, float] = {}
     for name in shapes.TYPES:
         is_here = any(zone.startswith(f"{config.region}-") for zone in zones[name])
         rate = rate_of(config, listed, spec, name)
@@ -818,17 +732,17 @@ def by_price(config: Config, spec: JobSpec) -> list[str]:
             f"no GPU of at least {spec.gpu_memory} GB that {config.region} has can be had "
             f"{prices.MODELS[spec.model]} at a known price. See them: berg prices"
         )
-    return sorted(priced, key=lambda name: priced[name])
+    return sorted(priced, key=priced.__getitem__)
 
 
 def rate_of(config: Config, listed: prices.Prices, spec: JobSpec, name: str) -> float | None:
-    """Return USD for an hour of the machine that a spec means with a GPU type; None without one."""
+    """Return USD for an hour of a spec's machine with a GPU type; None if there is none."""
     try:
         shape = shapes.choose(spec.num_gpus, name, spec.num_cpus, None)
         shapes.check(shape, config.default_image, spec.spot or spec.flex)
         if spec.flex:
             shapes.check_flex(shape)
-    except BergError:  # there is no such machine
+    except BergError:
         return None
     return listed.per_hour(shape, spec.model, spec.disk_gb)
 
@@ -838,18 +752,18 @@ def first(
     spec: JobSpec,
     folder: Path,
     code: Snapshot | None,
-    carry_out: Callable[[Plan], Made],
-    say: Callable[[str], None],
-) -> Made:
-    """Carry out the plan with the first GPU type that there is room for; return what that makes.
+    carry_out: Callable[[Plan], Result],
+    say: Say,
+) -> Result:
+    """Carry out the plan with the first GPU type that has capacity; return the result of that.
 
-    Raise what the last one raises where none has room.
+    Raise the last type's error if none has any.
     """
     *others, last = found = candidates(config, spec)
     if others:
         say(f"GPU types to try, in this order: {', '.join(str(each.gpu_type) for each in found)}\n")
     for each, following in pairwise(found):
-        # One name for all: what could not be taken back keeps the next one from beginning.
+        # One name for all: machines that could not be deleted keep the next type from starting.
         plan = prepare(config, replace(each, name=last.name, cwd=last.cwd), folder, code=code)
         code = plan.snapshot
         last = replace(last, name=plan.job.job_name, cwd=plan.job.spec.cwd)

@@ -162,7 +162,7 @@ def submit(found: jobs.Entry, plan: Plan, say: Callable[[str], None]) -> str:
         places.of(this.place).warm_up()
         return launch.create(plan, claimed, say)
     except BaseException:
-        say("Taking back what was created")
+        say("Deleting what was created")
         take_back(plan, claimed, found.stored.state)
         raise
 

@@ -222,13 +222,8 @@ def submit(
         importing.join()
         create(plan, on, say)
     except BaseException:
-        say("Taking back what was created")
-        try:
+        with launch.cleaning_up(name, say):
             take_back(plan, claimed)
-        except BaseException:
-            say(
-                f"That did not work. {name} may have machines; delete them:  berg kill --now {name}"
-            )
         raise
 
 

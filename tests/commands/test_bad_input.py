@@ -394,7 +394,7 @@ def test_ctrl_c_while_the_machine_starts(berg, cloud):
     cloud.call("POST", "/_berg/settings", {"delay": 3})
     process = berg.start_python(*RUN)
     wait_for(berg.machines, 60, "the machine")
-    assert "Taking back what was created" in interrupt(berg, process)
+    assert "Deleting what was created" in interrupt(berg, process)
 
 
 # --- tracebacks
