@@ -1,13 +1,7 @@
-"""The jobs and machines there are: listed, found by name, and where their logs and results are.
+"""The jobs and machines there are: listed, found by name, and shown as rows of a list.
 
-Not covered: all about one (records.py), and its end (ending.py).
-
-Names of jobs and sweeps that a command saw, for the shell's completion, which must not wait for
-the network.
-
-BERG_HOME/names   a line each: NAME [live] [sweep JOBS]
-
-Jobs as rows of a list, the same in the terminal and on the page.
+BERG_HOME/names has the names that a command saw, for the shell's completion, which must not wait
+for the network; a line each: NAME [live] [sweep JOBS].
 """
 
 import functools
@@ -18,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -35,49 +29,25 @@ from berg.states import Stored
 
 Say = Callable[[str], None]  # prints a sentence for the user
 Progress = Callable[[int, int], None]  # gets the bytes done and their total
-
-LOST_AFTER = 60  # seconds without a machine or a final state, after which nobody will write one
-
-BETWEEN_ZONES = (
-    300  # more of them for a slice, which is taken back in one zone before the next one is tried
-)
-
-# statuses of a machine that is there, but does nothing
-OFF = (
-    "STOPPED",
-    "TERMINATED",
-    "SUSPENDED",
-)
-
+LOST_AFTER = 60  # seconds without a machine or a final state, after which a job is lost
+BETWEEN_ZONES = 300  # more seconds for a slice, which is deleted in one zone before the next
+OFF = ("STOPPED", "TERMINATED", "SUSPENDED")  # statuses of a machine that does nothing
 GOING = ("STOPPING", *OFF)
-
-LATELY = 0.5  # seconds for which a list of a sweep's machines serves all who wait for its jobs
-
-LISTING = threading.Lock()  # of who begins one
-
+LATELY = 0.5  # seconds for which a list of a sweep's machines serves all waits for its jobs
+LISTING = threading.Lock()
 LEFT_AFTER = 300  # seconds after a job's end, when its machine should be gone
-
-LEAVING = 180  # seconds for machines of a job that is over to go
-
-# What boot.py says on the serial console, among the kernel's lines: as startup script of the old
+LEAVING = 180  # seconds for machines of a finished job to go
+MOST = 5_000  # names
+# A line of boot.py's on the serial console, among the kernel's: as startup script of the old
 # guest agent, of the new one, and as a unit.
 STARTUP_LINE = re.compile(
     r'(?:startup-script: |"startup-script"\), command\("[^"]*"\): |^berg: )'
     r"(?!Going on as )([^\r\n]*)",
     re.M,
 )
-
-# there, too
-BEGAN, ENDED = (
-    "Found startup-script in metadata.",
-    "Finished running startup scripts.",
-)
-
+BEGAN, ENDED = "Found startup-script in metadata.", "Finished running startup scripts."
 # boot.py's words
-HANDED_OVER, UNIT_ENDED = (
-    "Going on as a unit of systemd's",
-    "berg's startup script has ended",
-)
+HANDED_OVER, UNIT_ENDED = "Going on as a unit of systemd's", "berg's startup script has ended"
 
 
 class IsSweep(BergError):
@@ -86,16 +56,15 @@ class IsSweep(BergError):
 
 @dataclass
 class Entry:
-    """A job with the machines that it has at the moment, or a machine without a job."""
+    """A job with its machines, or a machine without a job."""
 
     name: str
-    state: job.State | None  # as a reader must see it; None: a machine without a job
+    state: State | None  # as a reader must see it; None: a machine without a job
     machines: list[Machine]  # by rank
-    stored: Stored | None = None  # the state as it lies in the bucket
-    # of a sweep: its machines, whichever job they have
-    workers: list[Machine] = field(default_factory=list)
-    parts: list["Entry"] = field(default_factory=list)  # the jobs of a sweep that this stands for
-    about: str = ""  # what else is to be said of it
+    stored: Stored | None = None  # the state in the bucket
+    workers: list[Machine] = field(default_factory=list)  # all machines of its sweep
+    parts: list["Entry"] = field(default_factory=list)  # of a whole sweep: its jobs
+    about: str = ""  # a remark for people
 
     @property
     def machine(self) -> Machine | None:
@@ -103,12 +72,12 @@ class Entry:
 
     @property
     def summary(self) -> job.Summary:
-        """What the state says of its job; of a machine without a job nothing."""
+        """The job as its state describes it; empty for a machine without a job."""
         return self.state.job if self.state else job.Summary()
 
     @property
     def status(self) -> str:
-        """The state, the machine's status, or both where the one does not tell of the other."""
+        """The state, and the machine's status if it is not what the state implies."""
         machine = self.machine.status if self.machine else ""
         if self.state is None:
             return f"no job, machine {machine}"
@@ -118,7 +87,7 @@ class Entry:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it is a devbox that is off and keeps its disk."""
+        """Whether it is a stopped devbox."""
         return self.state is not None and self.state.state == job.STOPPED
 
     @property
@@ -134,25 +103,25 @@ class Entry:
 
     @property
     def can_end(self) -> bool:
-        """Whether it is not over, or has machines that nobody else deletes."""
+        """Whether it has not ended, or has machines that will not be deleted by themselves."""
         is_left = self.machine or (self.state and self.state.state == "LOST" and self.workers)
         return bool(is_left or (self.state and not self.state.final))
 
     @property
     def place(self) -> places.Place:
-        """Where its machines are."""
+        """The place of its machines."""
         return places.of(self.machine.place if self.machine else self.summary.place)
 
     @property
     def zone(self) -> str:
-        """Where its machines are or were: a zone, or the LOCATION/NAME of a cluster."""
+        """The zone of its machines, now or then, or the LOCATION/NAME of their cluster."""
         if self.machine:
             return self.machine.zone
         return self.group.cluster or (self.state.zone if self.state else "")
 
     @property
     def usd(self) -> float | None:
-        """What its machines have cost; None if their price is unknown, or it is no job."""
+        """USD that its machines have cost; None if a price is unknown, or it is no job."""
         if self.state is None:
             return None
         if self.parts:
@@ -161,12 +130,12 @@ class Entry:
 
     @property
     def running(self) -> int:
-        """How many of its machines are not off."""
+        """The number of its machines that are not off."""
         return sum(machine.status not in OFF for machine in self.machines)
 
     @property
     def left(self) -> str:
-        """What is to be said of machines that should have deleted themselves after the job."""
+        """A warning about machines that should have deleted themselves after the job."""
         state = self.state
         if state is None or not state.final or state.job.kept or not self.machines:
             return ""
@@ -186,42 +155,38 @@ class Entry:
 
     @property
     def group(self) -> job.Group:
-        """What makes the job's machines anew, as in `Job.group`."""
+        """The group that replaces the job's machines, as in `Job.group`."""
         return self.summary.group
 
     @property
     def sweep(self) -> str:
-        """Name of the sweep that the job belongs to; "" for one on its own."""
+        """The job's sweep; "" for a single job."""
         return self.summary.sweep
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the entry for --json: the fields of its state and of its job in one object."""
         machine = self.machine or Machine("", "")
+        shown = ("name", "status", "zone", "external_ip", "internal_ip")
+        about: dict[str, Any] = {"state": None}
+        if self.state:
+            about = asdict(self.state) | self.state.job.to_dict()
+            del about["job"], about["claim"], about["removed_by"]
         return {
             "name": self.name,
-            **self._told(),
+            **about,
             "user": self.user,
             "created_at": self.created_at,
             "machine_status": self.machine.status if self.machine else None,
             "zone": self.zone,
             "external_ip": machine.external_ip,
             "internal_ip": machine.internal_ip,
-            "instances": [describe(each) for each in self.machines],
+            "instances": [{key: getattr(each, key) for key in shown} for each in self.machines],
             "usd": self.usd,
         }
 
-    def _told(self) -> dict[str, Any]:
-        """Return what the state says, and in the same row what it says of its job."""
-        if self.state is None:
-            return {"state": None}
-        told = asdict(self.state) | self.state.job.to_dict()
-        del told["job"], told["claim"], told["removed_by"]
-        return told
 
-
-class Crew(list[Machine]):
-    """Machines that belong together, as those of a sweep, for which all of its waiting jobs wait:
-    what each of these asks is looked up once.
-    """
+class MachineGroup(list[Machine]):
+    """The machines of a job or sweep; what each waiting job of a sweep asks is computed once."""
 
     @functools.cached_property
     def alive(self) -> list[Machine]:
@@ -230,13 +195,13 @@ class Crew(list[Machine]):
 
     @functools.cached_property
     def statuses(self) -> set[str]:
-        """Of those that are not off."""
+        """The statuses of those that are not off."""
         return {machine.status for machine in self.alive}
 
     @functools.cached_property
-    def vain(self) -> list[str]:
-        """Why those do not begin that end again and again."""
-        return [machine.note for machine in self.alive if machine.is_vain]
+    def failure(self) -> str:
+        """Why one of them fails again and again before it begins; "" if none does."""
+        return next((machine.note for machine in self.alive if machine.is_vain), "")
 
     @functools.cached_property
     def is_queued(self) -> bool:
@@ -244,111 +209,93 @@ class Crew(list[Machine]):
         return any(machine.is_queued for machine in self.alive)
 
 
-def describe(machine: Machine) -> dict[str, Any]:
-    return {
-        key: getattr(machine, key)
-        for key in ("name", "status", "zone", "external_ip", "internal_ip")
-    }
-
-
 def conclude(
-    state: job.State,
+    state: State,
     seconds_since_written: float,
     machines: list[Machine],
     waits: Callable[[], bool],
     last_words: Callable[[Machine], str],
-) -> job.State:
-    """Return the state as a reader must see it: LOST if nobody will write a final one.
+) -> State:
+    """Return the state as a reader must see it: LOST if no worker will write a final one.
 
-    That is a job that is not over, has no machine and waits for none; and one whose machine, or all
+    A job is lost if it has not ended, has no machine and waits for none, or if its machine, or all
     that it waits for in its sweep, ended the startup script without a worker.
     """
-    crew = machines if isinstance(machines, Crew) else Crew(machines)
-    is_fresh = seconds_since_written < patience(state) and not hopeless(state, crew)
-    if is_box_off(state, crew, is_fresh):
+    group = machines if isinstance(machines, MachineGroup) else MachineGroup(machines)
+    is_fresh = may_be_new(state, seconds_since_written, group)
+    if is_box_off(state, group, is_fresh):
         why = f"its machine went off without a last word; it was {state.state}"
         return replace(state, state=job.STOPPED, reason=why)
-    if stands(state, machines) or is_fresh:
+    if is_fresh or is_settled(state, machines):
         return state
-    if why := given_up(state, seconds_since_written, crew):
+    if why := given_up(state, seconds_since_written, group):
         return replace(state, state="LOST", reason=f"{why}; end it: berg kill")
-    if is_on_its_way(state, crew):
+    if is_on_its_way(state, group):
         return state
-    # of a cluster the first one, which leads
-    needed = crew.alive if state.job.sweep else crew.alive[:1]
+    needed = group.alive if state.job.sweep else group.alive[:1]  # the first one of a cluster leads
     if needed:
         is_lost = all(map(last_words, needed))
         return without_worker(state, needed[0], last_words) if is_lost else state
     return state if waits() else without_machine(state)
 
 
-def is_box_off(state: job.State, crew: Crew, is_fresh: bool) -> bool:
-    """Return whether the machine of a devbox went off, with its disk, and no worker wrote so. One
-    that is just SUBMITTED may be starting again after maintenance.
+def may_be_new(state: State, seconds_since_written: float, group: MachineGroup) -> bool:
+    """Return whether a state is so new that a machine may be on its way."""
+    if group.failure and not state.started_at:
+        return False
+    is_slice = state.state == "SUBMITTED" and state.job.place == "tpu"
+    return seconds_since_written < LOST_AFTER + BETWEEN_ZONES * is_slice
+
+
+def is_box_off(state: State, group: MachineGroup, is_fresh: bool) -> bool:
+    """Return whether a devbox's machine is off without a word of its worker. One that is just
+    SUBMITTED may be starting again after maintenance.
     """
     has_begun = not state.final and state.state != job.STOPPED
     if state.state == "SUBMITTED" and is_fresh:
         return False
-    return has_begun and state.job.kind == "devbox" and bool(crew) and not crew.alive
+    return has_begun and state.job.kind == "devbox" and bool(group) and not group.alive
 
 
-def stands(state: job.State, machines: list[Machine]) -> bool:
-    """Return whether a state holds until a person does something: the job is over, or off."""
+def is_settled(state: State, machines: list[Machine]) -> bool:
+    """Return whether a job has ended, or is off until its user starts it."""
     return state.final or (state.state == job.STOPPED and bool(machines))
 
 
-def is_on_its_way(state: job.State, crew: Crew) -> bool:
-    """Return whether a machine has a job, or is in Google's queue for it."""
+def is_on_its_way(state: State, group: MachineGroup) -> bool:
+    """Return whether a job has a machine, or is in Google's queue for one."""
     if state.state == "SUBMITTED":
-        return "PENDING" in crew.statuses
-    return bool(crew.alive)
+        return "PENDING" in group.statuses
+    return bool(group.alive)
 
 
-def given_up(state: job.State, seconds_since_written: float, crew: Crew) -> str:
-    """Return why a job's pods will not begin: they had a limit to come by, and none of them has, or
-    they end again and again before that; "" if they may.
-
-    Those that come too late give up themselves, and so do those that wait for others.
+def given_up(state: State, seconds_since_written: float, group: MachineGroup) -> str:
+    """Return why a job's pods will not begin: they fail again and again, or none came in time; ""
+    if they may. Pods that come too late or wait for others end the job themselves.
     """
-    waits_again = state.state == "SUBMITTED" and crew.is_queued
+    waits_again = state.state == "SUBMITTED" and group.is_queued
     if state.started_at and not waits_again:
         return ""
-    if crew.vain:
-        return crew.vain[0]
     limit = state.job.wait_seconds
-    has_come = "RUNNING" in crew.statuses
-    return job.TOO_LATE if limit and seconds_since_written > limit and not has_come else ""
+    is_late = limit and seconds_since_written > limit and "RUNNING" not in group.statuses
+    return group.failure or (job.TOO_LATE if is_late else "")
 
 
-def hopeless(state: job.State, crew: Crew) -> bool:
-    """Return whether no pod of a job can begin, where none has so far."""
-    return bool(crew.vain) and not state.started_at
-
-
-def patience(state: job.State) -> int:
-    """Return the seconds for which a state may be that of a job whose machine is on its way."""
-    if state.state == "SUBMITTED" and state.job.place == "tpu":
-        return LOST_AFTER + BETWEEN_ZONES
-    return LOST_AFTER
-
-
-def without_worker(
-    state: job.State, machine: Machine, last_words: Callable[[Machine], str]
-) -> job.State:
-    """Return that a job is lost as its machine has no worker."""
-    mend = "berg reap" if state.job.sweep else f"berg kill {machine.name}"
-    what = f"delete the machine: {mend}"
+def without_worker(state: State, machine: Machine, last_words: Callable[[Machine], str]) -> State:
+    """Return the state of a job whose machine has no worker: LOST."""
+    command = "berg reap" if state.job.sweep else f"berg kill {machine.name}"
+    advice = f"delete the machine: {command}"
     if state.job.kind == "devbox":
-        what = f"turn it off, its disk stays: berg stop --now {machine.name}"
+        advice = f"turn it off, its disk stays: berg stop --now {machine.name}"
     reason = (
-        f"the startup script of {machine.name} ended without a worker; {what}. "
+        f"the startup script of {machine.name} ended without a worker; {advice}. "
         f"The end of its console: {last_words(machine)}"
     )
     return replace(state, state="LOST", reason=reason)
 
 
-def without_machine(state: job.State) -> job.State:
-    """Return that a job is lost as it has no machine."""
+def without_machine(state: State) -> State:
+    """Return the state of a job that has no machine: LOST."""
     reason = (
         "its machine is gone without a final state; "
         f"it was {state.state} on {state.machine or 'no machine'}"
@@ -363,25 +310,20 @@ def silent(text: str) -> None:
 
 
 def last_words(config: Config, machine: Machine) -> str:
-    """The last lines of a machine's startup script if that has ended, "" if it runs or has yet to
-    begin.
-    """
+    """Return the last lines of a machine's startup script if that has ended, else ""."""
     output = places.of(machine.place).console(config, machine)
     began = output.rfind(BEGAN)
     ended = UNIT_ENDED if output.rfind(HANDED_OVER) > began else ENDED
-    return (
-        " | ".join(STARTUP_LINE.findall(output)[-4:]) or "…" if output.rfind(ended) > began else ""
-    )
+    if output.rfind(ended) <= began:
+        return ""
+    return " | ".join(STARTUP_LINE.findall(output)[-4:]) or "…"
 
 
-def overview(
-    config: Config, user: str | None, prefix: str = "", say: Callable[[str], None] = silent
-) -> list[Entry]:
-    """All jobs and machines of a user (None: everybody's), the newest first; with a prefix, only
-    jobs named so.
+def overview(config: Config, user: str | None, prefix: str = "", say: Say = silent) -> list[Entry]:
+    """Return all jobs and machines of a user (None: of all users), the newest first; with a prefix,
+    only jobs whose names begin with it.
 
-    Without the bucket the machines alone, which `say` hears; without any of those, too, that is an
-    error.
+    Without the bucket return the machines alone, and raise NotFound if there are none either.
     """
     _ = config.session
     with ThreadPoolExecutor() as pool:
@@ -392,19 +334,19 @@ def overview(
             if not listed.result():
                 raise
             say(
-                f"bucket {config.bucket!r} does not exist, and with it no job; "
-                "these are the machines alone"
+                f"bucket {config.bucket!r} does not exist, so there are no jobs; "
+                "these are the machines"
             )
             stored = []
         entries = entries_of(config, stored, by_owner(listed.result()), not prefix)
-    everybodys = sorted_of(entries, None)
+    of_all = sorted_of(entries, None)
     if not prefix:
-        remember([(each.name, each.sweep) for each in everybodys], living(entries))
-    return sorted_of(everybodys, user)
+        remember([(each.name, each.sweep) for each in of_all], living(entries))
+    return sorted_of(of_all, user)
 
 
 def sorted_of(entries: list[Entry], user: str | None) -> list[Entry]:
-    """Return the entries of a user (None: everybody's), the newest first."""
+    """Return the entries of a user (None: of all users), the newest first."""
     mine = [each for each in entries if user in (None, each.user)]
     return sorted(mine, key=lambda each: each.created_at, reverse=True)
 
@@ -412,24 +354,24 @@ def sorted_of(entries: list[Entry], user: str | None) -> list[Entry]:
 def entries_of(
     config: Config, stored: list[Stored], owned: dict[str, list[Machine]], others: bool
 ) -> list[Entry]:
-    """Return jobs from their states and the machines by their owners, and where it is asked for the
+    """Return jobs from their states and the machines by their owners; with `others` also the
     machines of none of them.
     """
     waiting = functools.cache(lambda place: places.of(place).waiting(config))
-    said: dict[str, str] = {}  # a console is read once for all jobs of a sweep
+    ends: dict[str, str] = {}  # a console is read once for all jobs of a sweep
 
     def words(machine: Machine) -> str:
-        if machine.name not in said:
-            said[machine.name] = last_words(config, machine)
-        return said[machine.name]
+        if machine.name not in ends:
+            ends[machine.name] = last_words(config, machine)
+        return ends[machine.name]
 
     entries = [entry(config, each, owned, waiting, words) for each in stored]
     return entries + (without_jobs(entries, owned) if others else [])
 
 
 def without_jobs(entries: list[Entry], owned: dict[str, list[Machine]]) -> list[Entry]:
-    """Return the machines that belong to none of these jobs and sweeps, and those that do not count
-    as their job's.
+    """Return the machines that belong to none of these jobs and sweeps, or do not count as their
+    job's.
     """
     known = {name for each in entries for name in (each.name, f"{each.sweep}/")}
     counted = {each.id for found in entries for each in found.machines}
@@ -443,9 +385,7 @@ def without_jobs(entries: list[Entry], owned: dict[str, list[Machine]]) -> list[
 
 
 def machines_of(entries: list[Entry]) -> list[tuple[Machine, Entry]]:
-    """Return the machines of all entries, each once, with one that it belongs to: of those of a
-    sweep the first.
-    """
+    """Return the machines of all entries, each once, with its entry: of a sweep its first job."""
     found: dict[str, tuple[Machine, Entry]] = {}
     sweeps: set[str] = set()
     for each in entries:
@@ -458,18 +398,16 @@ def machines_of(entries: list[Entry]) -> list[tuple[Machine, Entry]]:
 
 
 def living(entries: list[Entry]) -> set[str]:
-    """Names of jobs and sweeps that are not over, or have machines."""
-    over = (
-        each.state and each.state.final and not each.machines and not each.workers
-        for each in entries
-    )
+    """Return the names of jobs and sweeps that have not ended, or have machines."""
     return {
-        each.sweep or each.name for each, is_over in zip(entries, over, strict=True) if not is_over
+        each.sweep or each.name
+        for each in entries
+        if each.state is None or not each.state.final or each.machines or each.workers
     }
 
 
 def newest(entries: list[Entry], limit: int) -> list[Entry]:
-    """Entries without those that are over, but for the newest `limit`; a sweep counts as one."""
+    """Return the entries without those that ended, except the newest `limit`; a sweep is one."""
     live = living(entries)
     over = dict.fromkeys(name for each in entries if (name := each.sweep or each.name) not in live)
     hidden = set(list(over)[limit:])
@@ -477,7 +415,7 @@ def newest(entries: list[Entry], limit: int) -> list[Entry]:
 
 
 def owner(machine: Machine) -> str:
-    """The job that a machine is for, or `SWEEP/`."""
+    """Return the job of a machine, or `SWEEP/`."""
     sweep = machine.labels.get("berg-sweep")
     return f"{sweep}/" if sweep else machine.labels.get("berg-job", machine.name)
 
@@ -486,7 +424,7 @@ def by_owner(machines: list[Machine]) -> dict[str, list[Machine]]:
     """Return the machines of each `owner`."""
     owned: dict[str, list[Machine]] = {}
     for machine in machines:
-        owned.setdefault(owner(machine), Crew()).append(machine)
+        owned.setdefault(owner(machine), MachineGroup()).append(machine)
     return owned
 
 
@@ -499,17 +437,17 @@ def entry(
 ) -> Entry:
     """Return a job from its state and the machines by their owners.
 
-    `waiting` tells the names of the jobs that a place keeps machines for, `words` the `last_words`
+    `waiting` returns the names of jobs that wait for machines in a place, `words` the `last_words`
     of a machine.
     """
     state, summary = stored.state, stored.state.job
     machines, workers = of_its_person(config, summary, owned.get(stored.name, [])), []
     needed = machines
-    if summary.sweep and not machines:  # whose machines are the sweep's
-        workers = owned.get(f"{summary.sweep}/", [])
-        needed = machines = machine_in_sweep(state, workers)
-        if state.state == "SUBMITTED":
-            needed = workers
+    if summary.sweep and not machines:  # the machines are the sweep's
+        needed = workers = owned.get(f"{summary.sweep}/", [])
+        if state.state != "SUBMITTED":
+            is_on = "" if state.final else state.machine
+            needed = machines = [machine for machine in workers if machine.name == is_on]
     seen = conclude(
         state,
         api.now(config) - stored.written_at,
@@ -523,9 +461,9 @@ def entry(
 
 
 def of_its_person(config: Config, summary: job.Summary, machines: list[Machine]) -> list[Machine]:
-    """Return a job's machines; of mine, where my machines act as an account of my own, only those
-    that do. Another person may have created the others: they count only where none of mine is
-    there, and ssh.py refuses to log in to them.
+    """Return a job's machines. If it is the user's and the user has an account for machines, only
+    those with this account: another user may have created the others. They count if there is no
+    other, and ssh.py refuses to log in to them.
     """
     if summary.user != config.user or not iam.is_own(config):
         return machines
@@ -538,13 +476,10 @@ def is_mine(config: Config, machine: Machine) -> bool:
     return machine.account == config.service_account
 
 
-def explained(config: Config, stored: Stored, seen: job.State) -> job.State:
-    """Return a lost job with what its place says of that: one that came out of Google's queue
-    without a machine FAILED.
-    """
-    summary, zone = seen.job, ""
-    if not seen.machine:
-        zone = seen.zone
+def explained(config: Config, stored: Stored, seen: State) -> State:
+    """Return a lost job with its place's reason; FAILED if Google's queue had no machine for it."""
+    summary = seen.job
+    zone = "" if seen.machine else seen.zone
     if not (summary.group or zone):
         return seen
     owner = summary.sweep or stored.name
@@ -553,19 +488,13 @@ def explained(config: Config, stored: Stored, seen: job.State) -> job.State:
         return replace(seen, state="FAILED", reason=f"there was no room in time: {why}")
     if why and summary.place == "gce":
         return replace(seen, state="FAILED", reason=f"Google gave up the request: {why}")
-    said = [why] if why and why not in seen.reason else []
-    return replace(seen, reason="; ".join([*said, seen.reason]))
-
-
-def machine_in_sweep(state: job.State, workers: list[Machine]) -> list[Machine]:
-    """Return the machine of a sweep that has a job at the moment, if one has."""
-    if state.final or state.state == "SUBMITTED":
-        return []
-    return [machine for machine in workers if machine.name == state.machine]
+    if why and why not in seen.reason:
+        return replace(seen, reason=f"{why}; {seen.reason}")
+    return seen
 
 
 def waits(config: Config, stored: Stored, waiting: Callable[[str], set[str]] | None) -> bool:
-    """Return whether a place has a machine for a job, or makes one when there is room."""
+    """Return whether a place has a machine for a job, or will create one."""
     summary = stored.state.job
     if summary.place == "gce" and not summary.group:
         return False
@@ -575,14 +504,14 @@ def waits(config: Config, stored: Stored, waiting: Callable[[str], set[str]] | N
             return not waiting(summary.place).isdisjoint(names)
         return not places.of(summary.place).waiting(config, stored.name).isdisjoint(names)
     except api.Denied:
-        return True  # as far as somebody knows who may not look
+        return True  # unknown
 
 
 def look_again(config: Config, found: Entry) -> Entry:
-    """Return a job that has a machine as it is now, for who asks often."""
+    """Return a job that has a machine as it is now; it is asked often."""
     assert found.machine
-    with ThreadPoolExecutor(1) as beside:
-        listed = beside.submit(listed_again, config, found)
+    with ThreadPoolExecutor(1) as pool:
+        listed = pool.submit(listed_again, config, found, found.machine.zone)
         stored = states.read(Bucket(config), found.name)
         machines = listed.result()
     if stored is None:
@@ -590,51 +519,38 @@ def look_again(config: Config, found: Entry) -> Entry:
     return entry(config, stored, by_owner(machines))
 
 
-def listed_again(config: Config, found: Entry) -> list[Machine]:
-    """Return the machines of a job, or of its sweep, in the zone of the one that it has.
+def listed_again(config: Config, found: Entry, zone: str) -> list[Machine]:
+    """Return the machines of a job, or of its sweep, in a zone.
 
-    Of several threads that ask for those of a sweep within half a second one asks Google: each of
-    them waits for another job's end.
+    Threads that wait for other jobs of the same sweep share a list that is half a second old.
     """
-    assert found.machine
-    zone = found.machine.zone
     if not found.sweep:
         return found.place.machines(config, [found.name], zone=zone)
-    key, now = (found.sweep, zone), time.monotonic()
+    key = (found.sweep, zone)
     with LISTING:
-        began, listed = config.listed_lately.get(key, (-math.inf, None))
-        if is_mine := now > began + LATELY:
-            listed = Future()
-            config.listed_lately[key] = now, listed
-    if is_mine:
-        settle(listed, lambda: found.place.machines(config, [], [found.sweep], zone=zone))
-    machines: list[Machine] = listed.result()
-    return machines
+        listed_at, machines = config.listed_lately.get(key, (-math.inf, []))
+        if time.monotonic() > listed_at + LATELY:
+            machines = found.place.machines(config, [], [found.sweep], zone=zone)
+            config.listed_lately[key] = time.monotonic(), machines
+    return list(machines)
 
 
-def settle(answer: Future[list[Machine]], ask: Callable[[], list[Machine]]) -> None:
-    """Let all who wait for an answer have it, or what asking for it raised."""
-    try:
-        answer.set_result(ask())
-    except BaseException as error:
-        answer.set_exception(error)
-
-
-def wait_while(there: Callable[[], list[str]], whose: str, say: Callable[[str], None]) -> list[str]:
+def wait_while(there: Callable[[], list[str]], whose: str, say: Say) -> list[str]:
     """Wait until no machines are there that go by themselves; return the names of those that stay.
 
-    `say` hears once of them and whose they are.
+    `whose` tells the user why they are waited for.
     """
-    end = time.monotonic() + LEAVING
-    is_said = False
-    while left := there():
-        if time.monotonic() > end:
-            return left
-        if not is_said:
-            say(f"Waiting for {', '.join(left)} to go, {whose}")
-            is_said = True
-        time.sleep(1)
-    return []
+    left = there()
+    if left:
+        say(f"Waiting for {', '.join(left)} to go, {whose}")
+
+    def is_gone() -> bool:
+        left[:] = there()
+        return not left
+
+    if left:
+        api.wait_for(is_gone, 1, LEAVING)
+    return left
 
 
 def find(config: Config, name: str) -> Entry:
@@ -678,8 +594,9 @@ def name_in_sweep(bucket: Bucket, name: str) -> str:
 
 
 def of_machine(config: Config, name: str, machines: list[Machine]) -> Entry:
-    """Return what owns the machine of that name, itself where no job does; raise BergError if there
-    is none. `machines` are those that may be it.
+    """Return the job of the machine of that name, or the machine if it has none.
+
+    `machines` are candidates. Raise BergError if there is no such machine.
     """
     own = [machine for machine in machines if owner(machine) == name]
     own = own or [machine for machine in places.machines(config) if machine.name == name]
@@ -698,7 +615,7 @@ def is_glob(pattern: str) -> bool:
 
 
 def logs_of(bucket: Bucket, name: str, machine: str | None) -> list[str]:
-    """Objects of a job's logs, in the order in which they began; of one machine if it is given."""
+    """Return the objects of a job's logs, or of one machine's, the oldest first."""
     logs = [blob.name for blob in bucket.list(job.log_prefix(name), "name", "**.log")]
     return sorted(
         (log for log in logs if machine in (None, machine_of(log))),
@@ -714,18 +631,14 @@ def machine_of(log: str) -> str:
     return log.rpartition("/")[2].partition(".")[0]
 
 
-MOST = 5_000  # names
-
-
 def file() -> Path:
     return config.home() / "names"
 
 
 def remember(named: list[tuple[str, str]], live: set[str], is_all: bool = True) -> None:
-    """Write down jobs with their sweeps ("" for none), the newest first, MOST of them at most;
-    `live` are those that are not over.
+    """Write down jobs with their sweeps ("" for none), the newest first; `live` have not ended.
 
-    Those that were there before stay, as over, unless these are all that there are.
+    Other names in the file are kept as ended, unless these are all that there are.
     """
     counts = Counter(sweep or name for name, sweep in named)
     sweeps = {sweep for _, sweep in named}
@@ -744,7 +657,7 @@ def remember(named: list[tuple[str, str]], live: set[str], is_all: bool = True) 
 
 
 def others(known: set[str]) -> list[str]:
-    """Return the lines of the file that are of other names, as of what is over."""
+    """Return the file's lines of other names, as ended."""
     if not file().exists():
         return []
     lines = [line.split() for line in file().read_text().splitlines()]
@@ -758,60 +671,34 @@ def others(known: set[str]) -> list[str]:
 def forget(names: Iterable[str]) -> None:
     """Delete names from the file."""
     try:
-        left = [
-            line for line in file().read_text().splitlines() if line.split()[:1][0] not in names
-        ]
+        lines = file().read_text().splitlines()
+        left = [line for line in lines if line.split()[:1][0] not in names]
         computer.write(file(), "".join(f"{line}\n" for line in left))
     except (OSError, IndexError):
         pass
 
 
 def cells(entry: Entry) -> list[str]:
-    """Return what a list shows of a job or machine: name, state, age, cost, zone, GPUs, results
-    dir, exit code.
-    """
+    """Return the columns of a list: name, state, age, cost, zone, GPUs, results dir, exit code."""
     state, summary = entry.state, entry.summary
-    gpus = summary.gpus
-    if entry.machine:
-        gpus = gpus or entry.machine.gpus
+    gpus = summary.gpus or (entry.machine.gpus if entry.machine else "")
     if summary.machines > 1:
-        of_gpus = f" of {gpus}" if gpus else ""
-        gpus = f"{summary.machines} machines{of_gpus}"
-    code = ""
-    if state and state.exit_code is not None:
-        code = str(state.exit_code)
-    created = age(entry.created_at)
-    cost = dollars(entry.usd)
-    return [
-        entry.name,
-        entry.status,
-        created,
-        cost,
-        entry.zone,
-        gpus,
-        summary.results_dir,
-        code,
-    ]
+        gpus = f"{summary.machines} machines" + (f" of {gpus}" if gpus else "")
+    code = "" if state is None or state.exit_code is None else str(state.exit_code)
+    created, cost = age(entry.created_at), dollars(entry.usd)
+    return [entry.name, entry.status, created, cost, entry.zone, gpus, summary.results_dir, code]
 
 
 def folded(entries: list[Entry]) -> list[Entry]:
-    """Return entries with one in place of all jobs of a sweep, where the first of them stood."""
-    parts: dict[str, list[Entry]] = {}
-    for each in entries:
-        parts.setdefault(each.sweep, []).append(each)
-    shown: list[Entry] = []
-    done: set[str] = set()
-    for each in entries:
-        if not each.sweep:
-            shown.append(each)
-        elif each.sweep not in done:
-            shown.append(as_one(parts[each.sweep]))
-        done.add(each.sweep)
-    return shown
+    """Return the entries with each sweep as one, in the place of its first job."""
+    parts: dict[str | int, list[Entry]] = {}
+    for number, each in enumerate(entries):
+        parts.setdefault(each.sweep or number, []).append(each)
+    return [as_one(jobs) if jobs[0].sweep else jobs[0] for jobs in parts.values()]
 
 
 def as_one(parts: list[Entry]) -> Entry:
-    """Return the jobs of a sweep as one entry, which says how many are in which state."""
+    """Return the jobs of a sweep as one entry, whose state counts theirs."""
     first = parts[0]
     states = [part.state for part in parts if part.state]
     more = f"  (the command of {first.name}, the first of {len(parts)} here)"
@@ -828,22 +715,16 @@ def as_one(parts: list[Entry]) -> Entry:
         if not state.final:
             idle |= state.idle
     in_states = counts(Counter(state.state for state in states))
-    state = State(state=in_states, idle=idle, zone=few(zones), job=summary)
+    zone = f"{len(zones)} zones" if len(zones) > 1 else "".join(zones)
+    state = State(state=in_states, idle=idle, zone=zone, job=summary)
     return replace(first, name=first.sweep, state=state, machines=first.workers, parts=parts)
 
 
-def few(zones: list[str]) -> str:
-    """Return the zone, or how many there are of them."""
-    if len(zones) > 1:
-        return f"{len(zones)} zones"
-    return "".join(zones)
-
-
 def common_folder(folders: list[str]) -> str:
-    """Return what all results folders of a sweep have in common."""
+    """Return the folder that the results folders of a sweep have in common."""
     try:
         common = os.path.commonpath(folders)
-    except ValueError:  # odd ones, such as an absolute path among others
+    except ValueError:  # an absolute path among others
         common = ""
     return f"{common}/…" if common else "…"
 
