@@ -7,7 +7,7 @@ from berg import BergError
 from berg.code import installation, uv
 from berg.code.commits import Files
 from berg.code.installation import Wanted
-from berg.laptop import dockerfile
+from berg.laptop import installing
 
 PIP = "RUN python -m pip install --no-input --no-compile --progress-bar=off"
 UV_PIP = "RUN uv pip install --python python"
@@ -30,7 +30,7 @@ def lines(shape: dict[str, str], script: str = "", **wanted) -> list[str]:
     files = Files(frozenset(shape), shape.__getitem__)
     given = Wanted(python="3.12", where="build", script=script, **wanted)
     what = installation.decide(files, given)
-    text = dockerfile.write(what, files, "repo", script, "python:3.12-slim")
+    text = installing.dockerfile(what, files, "repo", script, "python:3.12-slim")
     first, git, *rest = text.splitlines()
     assert first == "FROM python:3.12-slim" and git.startswith("RUN command -v git")
     return rest

@@ -276,10 +276,10 @@ def test_no_builder_is_named_with_what_to_install(berg, tmp_path):
 @pytest.mark.parametrize(
     "words, told",
     [
-        (["--platform", "linux/arm"], "--platform 'linux/arm': there are linux/amd64, linux/arm64"),
+        (["--platform", "linux/arm"], "--platform 'linux/arm': give linux/amd64, linux/arm64"),
         (["-f", "no/Dockerfile"], "there is no file no/Dockerfile"),
         (["--name", "Über"], "--name 'Über' cannot be an image's"),
-        (["--python", "three"], "--python 'three' is no version of python"),
+        (["--python", "three"], "--python 'three' is not a Python version"),
     ],
 )
 def test_wishes_that_no_image_can_fulfil(berg, words, told):
@@ -614,7 +614,7 @@ def test_cloud_build_builds_from_the_bucket_and_its_log_is_seen(berg, cloud, tmp
     built = berg("image", "build", "--builder", "cloud", "--push")
     assert built.returncode == 0, built.stderr
     assert (
-        "Its right was granted just now, which takes minutes to count. Building again"
+        "The role was granted just now, which takes effect in minutes. Building again"
         in built.stderr
     )
     assert (

@@ -1,21 +1,10 @@
-"""Container images of a repo, for pods: what goes into one, and who builds it.
+"""Images of a repo: container images for pods, and disk images for machines.
 
-The context of a build is the repo's snapshot: what is committed and changed, without what git
-ignores; `.dockerignore` takes out more, as the builders do it. The tag is the snapshot's commit.
-docker (with buildx) or podman build it on this computer, Cloud Build at Google's.
+The context of a container build is the repo's snapshot: committed and changed files, without those
+that git ignores; the builders apply `.dockerignore`. The tag is the snapshot's commit.
 
-Not covered: images of other registries than the project's, contexts other than the whole repo,
-build secrets.
-
-An image of a machine on which everything is installed, so that jobs begin at once.
-
-A machine boots from another image, installs what the repo names, and is stopped; its disk becomes
-the image. It is deleted whatever happens, and an image that is half made as well. Should this
-computer die meanwhile, Google deletes the machine after two hours; one that was stopped already,
-which costs its disk alone, is `berg reap`'s.
-
-Not covered: images for other processors than that of the machine, and what GPUs need: their driver
-is the other image's.
+A disk image comes from a machine that installs what the repo names and is stopped. The machine is
+deleted whatever happens; Google deletes it after two hours if this computer does not.
 """
 
 import base64
@@ -45,33 +34,34 @@ from berg.gke import place as gke
 from berg.google import api, builds, instances, offers, registry
 from berg.google.storage import Bucket
 from berg.job import Machine
-from berg.laptop import dockerfile, installing, launch
-from berg.laptop.jobs import GOING, STARTUP_LINE
-from berg.laptop.launch import repo_name
+from berg.laptop import installing, launch
+from berg.laptop.jobs import GOING, STARTUP_LINE, Progress, Say
 from berg.plan import Plan
 from berg.spec import JobSpec
 
 PLATFORMS = ("linux/amd64", "linux/arm64")
-
 PYTHON = "3.12"
-
 NAME = re.compile(r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*")  # of images, in their registry
-
-LAST = 5  # lines of a build that failed which an error repeats
-
+LAST = 5  # lines of a failed build that are searched for a known error
 USER = "oauth2accesstoken"
-
-LATE = 900  # seconds until what was granted counts everywhere
-
+LATE = 900  # seconds until a granted role counts everywhere
 # docker asks git about the context, whose files may look like a repo with settings of its own.
 NO_FOREIGN_GIT = {**git.ENVIRONMENT, "BUILDX_GIT_INFO": "0"}
-
-Say = Callable[[str], None]
+MPI = ["openmpi-bin", "libopenmpi-dev"]
+# What a disk image may have in addition -> Debian packages
+ADDITIONS = {
+    "horovod": [*MPI, "cmake", "g++", "make", "python3-dev"],
+    "openmpi": MPI,
+    "tmux": ["tmux"],
+}
+CPUS, HOURS = 8, 2
+FAMILY = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+READY, FAILED = "The disk is ready to be an image", "The disk is no image: "  # boot.py's words
 
 
 @dataclass
 class Wanted:
-    """What image is to be built; None: as usual."""
+    """The options of a container build; None: the default."""
 
     file: Path | None = None
     name: str | None = None
@@ -85,12 +75,8 @@ class Wanted:
     install: str | None = None
     install_script: str = ""
 
-    @property
-    def all_platforms(self) -> list[str]:
-        return self.platforms.split(",")
-
     def check(self) -> None:
-        """Raise BergError for what no image can be."""
+        """Raise BergError for invalid options."""
         if self.file is not None and not self.file.is_file():
             raise BergError(
                 f"there is no file {self.file}: name a Dockerfile with -f, or leave that out"
@@ -102,22 +88,21 @@ class Wanted:
             )
         if self.python is not None and not re.fullmatch(r"3\.\d{1,2}(\.\d{1,2})?", self.python):
             raise BergError(
-                f"--python {self.python!r} is no version of python. Give one, such as --python "
+                f"--python {self.python!r} is not a Python version. Give one, such as --python "
                 f"{PYTHON}"
             )
         if self.builder == "cloud" and not self.push:
             raise BergError("--builder cloud leaves no image on this computer: give --push as well")
-        for platform in self.all_platforms:
+        for platform in self.platforms.split(","):
             if platform not in PLATFORMS:
                 raise BergError(
-                    f"--platform {platform!r}: there are {', '.join(PLATFORMS)}, or both with a "
-                    "comma"
+                    f"--platform {platform!r}: give {', '.join(PLATFORMS)}, or both with a comma"
                 )
 
 
 @dataclass
 class Build:
-    """One build: what it is made of, in files, and what comes of it."""
+    """One container build."""
 
     image: str  # full name
     context: Path
@@ -127,9 +112,7 @@ class Build:
 
 
 def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
-    """Build the image of the repo around `folder`, and push it if that is wanted; returns its full
-    name.
-    """
+    """Build a container image of the repo around `folder`, push it if wanted; return its name."""
     wanted.check()
     taken = snapshot.take(folder)
     file = wanted.file or taken.root / "Dockerfile"
@@ -149,11 +132,11 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
         if wanted.push:
             prepare_push(config, wanted, name, tag, say)
         given = ["--build-arg", f"PYTHON_VERSION={wanted.python}"] if wanted.python else []
-        this = Build(image, context, written, wanted.all_platforms, given)
-        say(
-            f"Building {image}\nwith {builder}, of {commit_in_words(taken)}, for "
-            f"{', '.join(this.platforms)}"
-        )
+        this = Build(image, context, written, wanted.platforms.split(","), given)
+        source = f"commit {taken.head[:12]}"
+        if taken.dirty:
+            source += f" and {plain.plural(len(taken.all_changed()), 'changed file')}"
+        say(f"Building {image}\nwith {builder}, of {source}, for {', '.join(this.platforms)}")
         BUILDERS[builder](config, this, wanted.push, say)
         if wanted.push:
             admit_readers(config, say)
@@ -161,21 +144,16 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
 
 
 def admit_readers(config: Config, say: Say) -> None:
-    """Let the accounts of machines and of clusters' nodes read the images; the user that made a
-    cluster chose the account of its nodes.
-    """
+    """Let the accounts of machines and of clusters' nodes read the images."""
     for each in sorted({config.service_account, *gke.accounts(config)} - {"", "default"}):
         builds.admit_readers(replace(config, service_account=each), builds.IMAGE_READER, say)
 
 
-# --- what goes into it
-
-
 def file_in(context: Path, root: Path, file: Path) -> Path | None:
-    """Return where a file of the repo is in the context, through links that stay in it, or None.
+    """Return the path of a repo's file in the context, or None if there is no such file.
 
-    A file that the user named outside of the repo, or that git ignores, is where it is. Raise
-    BergError for a link to what is not in the context: its author may be another than the user.
+    A file outside of the repo, or that git ignores, is used where it is. Links are followed inside
+    the context only, because another author may have written them; others raise BergError.
     """
     named = Path(os.path.normpath(Path.cwd() / file))
     if not named.is_relative_to(root):
@@ -196,7 +174,7 @@ def file_in(context: Path, root: Path, file: Path) -> Path | None:
 
 
 def check_no_choice(wanted: Wanted, name: str) -> None:
-    """Raise BergError for a choice of what is installed, which is that of a Dockerfile."""
+    """Raise BergError for options that only a generated Dockerfile can follow."""
     if wanted.extras or wanted.groups or wanted.install or wanted.install_script:
         raise BergError(
             f"{name} says what is installed: leave out --extra, --group, --install and "
@@ -207,9 +185,7 @@ def check_no_choice(wanted: Wanted, name: str) -> None:
 def made_for(
     config: Config, taken: snapshot.Snapshot, folder: Path, wanted: Wanted, say: Say
 ) -> bytes:
-    """Return a Dockerfile for a repo without one, on the image that Python's tag names now, by its
-    digest; `say` hears what it installs.
-    """
+    """Return a Dockerfile for a repo without one, on Python's image by its digest."""
     python = wanted.python or PYTHON
     chosen = plan.of_installation(wanted.extras, wanted.groups, wanted.install, folder)
     chosen["script"] = wanted.install_script
@@ -223,8 +199,8 @@ def made_for(
     base = registry.pin(config, f"python:{python}-slim")
     if base.why_not:
         say(f"{base.image} is used by its tag: {base.why_not}")
-    repo = repo_name(taken.root.name)
-    text = dockerfile.write(what, files, repo, wanted.install_script, base.image)
+    repo = launch.repo_name(taken.root.name)
+    text = installing.dockerfile(what, files, repo, wanted.install_script, base.image)
     say("\n          ".join([f"Install   {what.words}", *what.notes]))
     say(
         f"{taken.root} has no Dockerfile; this one is used. Save it as Dockerfile to change it:"
@@ -234,12 +210,14 @@ def made_for(
 
 
 def write_ignore_files(context: Path, root: Path, file: Path) -> None:
-    """Let the builders see what is to be left out: what is written for this Dockerfile alone, or
-    for all. They would follow a link out of the context.
+    """Copy the Dockerfile's own or the repo's ignore file into the context: builders would follow
+    a link out of it.
     """
     own = file.with_name(f"{file.name}.dockerignore")
-    sources = {".dockerignore": [own, root / ".dockerignore"]}
-    sources[".containerignore"] = [root / ".containerignore"]  # podman's name for it
+    sources = {
+        ".dockerignore": [own, root / ".dockerignore"],
+        ".containerignore": [root / ".containerignore"],  # podman's name for it
+    }
     for name, candidates in sources.items():
         found = [place for each in candidates if (place := file_in(context, root, each))]
         if found:
@@ -249,42 +227,29 @@ def write_ignore_files(context: Path, root: Path, file: Path) -> None:
 
 
 def prepare_push(config: Config, wanted: Wanted, name: str, tag: str, say: Say) -> None:
-    """Make the repository where there is none; raise BergError where nothing can be pushed."""
+    """Create the repository if it is missing; raise BergError if the image cannot be pushed."""
     if builds.ensure(config):
-        say(f"Made the repository {builds.REPOSITORY} in {config.region}")
+        say(f"Created the repository {builds.REPOSITORY} in {config.region}")
     builds.check_push(config)
     if not wanted.force and builds.digest(config, name, tag):
         image = builds.full_name(config, name, tag)
         raise BergError(
-            f"{image} is there already, of this very commit. Run with it: --docker {image}; "
-            "or build it anew in its place: --force"
+            f"{image} exists already, of this very commit. Run with it: --docker {image}; "
+            "or build it again and replace it: --force"
         )
 
 
-def commit_in_words(taken: snapshot.Snapshot) -> str:
-    """Say which commit a snapshot is of, and how many files were changed since."""
-    if not taken.dirty:
-        return f"commit {taken.head[:12]}"
-    changed = plain.plural(len(taken.all_changed()), "changed file")
-    return f"commit {taken.head[:12]} and {changed}"
-
-
-# --- who builds it
-
-
 def choose(wanted: Wanted) -> str:
-    """The builder: that which was named, or docker, or podman, whichever is there; raises BergError
-    if none is.
+    """Return the builder that was given, or docker, or podman; raise BergError if it cannot build
+    here.
     """
-    obstacles: dict[str, Callable[[], str]]
-    obstacles = {"docker": docker_obstacle, "podman": podman_obstacle, "cloud": lambda: ""}
     if wanted.builder:
-        if why := obstacles[wanted.builder]():
+        if why := obstacle(wanted.builder):
             raise BergError(f"--builder {wanted.builder}: {why}")
         return wanted.builder
     whys = []
     for name in ("docker", "podman"):
-        if not (why := obstacles[name]()):
+        if not (why := obstacle(name)):
             return name
         whys.append(why)
     raise BergError(
@@ -293,21 +258,19 @@ def choose(wanted: Wanted) -> str:
     )
 
 
-def docker_obstacle() -> str:
-    """Why docker builds nothing here; "" if it does."""
-    if not shutil.which("docker"):
-        return "docker is not installed"
-    if quietly("docker", "buildx", "version"):
+def obstacle(builder: str) -> str:
+    """Return why a builder cannot build here; "" if it can."""
+    if builder != "cloud" and not shutil.which(builder):
+        return f"{builder} is not installed"
+    if builder == "docker" and quietly("docker", "buildx", "version"):
         return "docker has no buildx (https://docs.docker.com/go/buildx)"
-    return "docker has no daemon that answers" if quietly("docker", "info") else ""
-
-
-def podman_obstacle() -> str:
-    return "" if shutil.which("podman") else "podman is not installed"
+    if builder == "docker" and quietly("docker", "info"):
+        return "docker has no daemon that answers"
+    return ""
 
 
 def quietly(*command: str, env: dict[str, str] | None = None) -> int:
-    """The exit code of a command that nobody sees."""
+    """Run a command without its output; return its exit code."""
     variables = {**os.environ, **NO_FOREIGN_GIT, **(env or {})}
     return subprocess.run(
         command, env=variables, stdin=subprocess.DEVNULL, capture_output=True
@@ -315,20 +278,13 @@ def quietly(*command: str, env: dict[str, str] | None = None) -> int:
 
 
 def docker(config: Config, this: Build, push: bool, say: Say) -> None:
-    """Build with docker buildx; without a push one platform comes to docker's own images, several
-    stay in its cache.
+    """Build with docker buildx; without a push the image of one platform goes to docker's images,
+    those of several stay in its cache.
     """
-    command = [
-        "docker",
-        "buildx",
-        "build",
-        "--platform",
-        ",".join(this.platforms),
-        "--tag",
-        this.image,
-    ]
-    command += ["--file", str(this.dockerfile), *this.arguments]
-    if len(this.platforms) > 1:  # docker's own builder makes one
+    several = len(this.platforms) > 1
+    command = ["docker", "buildx", "build", "--platform", ",".join(this.platforms)]
+    command += ["--tag", this.image, "--file", str(this.dockerfile), *this.arguments]
+    if several:  # docker's own builder builds one
         if quietly("docker", "buildx", "inspect", "berg") and quietly("docker", *builds.CREATE):
             raise BergError(
                 "docker has no builder for several platforms. See why: docker buildx create --name "
@@ -336,11 +292,8 @@ def docker(config: Config, this: Build, push: bool, say: Say) -> None:
             )
         command += ["--builder", "berg"]
     with login(config, "docker") as variables:
-        run(
-            [*command, *([] if push or len(this.platforms) > 1 else ["--load"]), str(this.context)],
-            variables,
-            say,
-        )
+        load = [] if push or several else ["--load"]
+        run([*command, *load, str(this.context)], variables, say)
     if push:  # all of it is in the cache; the token is new
         with login(config, "docker") as variables:
             run([*command, "--push", str(this.context)], variables, say, "pushed")
@@ -353,10 +306,9 @@ def podman(config: Config, this: Build, push: bool, say: Say) -> None:
     command += ["--file", str(this.dockerfile), *this.arguments]
     with login(config, "podman") as variables:
         for more in ([], ["--no-cache"]):
-            quietly("podman", "manifest", "rm", this.image)  # it would keep what is in it
+            quietly("podman", "manifest", "rm", this.image)  # it would keep its old images
             run([*command, *more, str(this.context)], variables, say)
-            # Its cache takes an image for that of another platform if nothing in its making
-            # differs.
+            # Its cache takes an image for another platform's if nothing in their builds differs.
             if not (lacking := set(this.platforms) - listed(this.image)):
                 break
         else:
@@ -364,39 +316,27 @@ def podman(config: Config, this: Build, push: bool, say: Say) -> None:
                 f"podman built no image for {', '.join(sorted(lacking))}. Try: --builder docker"
             )
     if push:
+        target = f"docker://{this.image}"
+        command = ["podman", "manifest", "push", "--all", trust, this.image, target]
         with login(config, "podman") as variables:
-            run(
-                [
-                    "podman",
-                    "manifest",
-                    "push",
-                    "--all",
-                    trust,
-                    this.image,
-                    f"docker://{this.image}",
-                ],
-                variables,
-                say,
-                "pushed",
-            )
+            run(command, variables, say, "pushed")
 
 
 def listed(image: str) -> set[str]:
-    """The platforms of a list of images among podman's own."""
+    """Return the platforms of a list of podman's images."""
     ran = subprocess.run(["podman", "manifest", "inspect", image], capture_output=True, text=True)
     rows = json.loads(ran.stdout)["manifests"] if ran.returncode == 0 else []
     return {f"{row['platform']['os']}/{row['platform']['architecture']}" for row in rows}
 
 
 def run(command: list[str], variables: dict[str, str], say: Say, done: str = "built") -> None:
-    """Run a builder, and let people see what it prints; raises BergError if it fails."""
+    """Run a builder and show its output; raise BergError if it fails."""
     kept: deque[str] = deque(maxlen=LAST)
-    pipe = subprocess.PIPE
     with subprocess.Popen(
         command,
         env={**os.environ, **NO_FOREIGN_GIT, **variables},
         stdin=subprocess.DEVNULL,
-        stdout=pipe,
+        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as process:
         assert process.stdout
@@ -405,27 +345,25 @@ def run(command: list[str], variables: dict[str, str], say: Say, done: str = "bu
                 text = line.decode(errors="replace").rstrip()
                 plain.echo(text, err=True)
                 kept.extend([text] if text.strip() else [])
-        except BaseException:  # somebody left
+        except BaseException:  # such as Ctrl-C
             process.terminate()
             raise
     if process.returncode:
-        last = "\n".join(kept).lower()
         hint = (
             "\nThis computer cannot run programs of that platform. Install qemu-user-static, or: "
             "--builder cloud"
         )
+        is_foreign = "exec format error" in "\n".join(kept).lower()
         raise BergError(
             f"the image could not be {done}: {command[0]} ended with exit code "
-            f"{process.returncode}; what it said is above" + hint * ("exec format error" in last)
+            f"{process.returncode}; its output is above" + hint * is_foreign
         )
 
 
 @contextlib.contextmanager
 def login(config: Config, builder: str) -> Iterator[dict[str, str]]:
-    """Variables with which a builder knows who one is at the project's registry, beside what else
-    it knows.
-
-    The token lies in a file for as long as that takes; the person's own settings stay as they are.
+    """Yield variables with which a builder can log in to the project's registry, and to those that
+    the user's own settings know. The token is in a file meanwhile.
     """
     from google.auth.transport.requests import Request
 
@@ -433,14 +371,15 @@ def login(config: Config, builder: str) -> Iterator[dict[str, str]]:
     known = read(own / "config.json")
     known.setdefault("auths", {})
     if builder == "podman":
-        known["auths"] |= podman_logins()
-
+        runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+        for each in (Path.home() / ".config", Path(runtime)):
+            known["auths"] |= read(each / "containers/auth.json").get("auths", {})
     config.credentials.refresh(Request())
     host, pair = builds.host(config), f"{USER}:{config.credentials.token}"
     known["auths"][host] = {"auth": base64.b64encode(pair.encode()).decode()}
     helpers = dict(known.get("credHelpers", {}))
     helpers.pop(host, None)
-    # To docker an empty name says that no helper has it.
+    # For docker an empty name means that no helper has it.
     known["credHelpers"] = {**helpers, host: ""} if builder == "docker" else helpers
     with tempfile.TemporaryDirectory(prefix="berg-login-") as temporary:
         folder = Path(temporary)
@@ -459,15 +398,6 @@ def login(config: Config, builder: str) -> Iterator[dict[str, str]]:
             }
 
 
-def podman_logins() -> dict[str, Any]:
-    """Return what podman knows of registries, from its own files."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    found: dict[str, Any] = {}
-    for folder in (Path.home() / ".config", Path(runtime)):
-        found |= read(folder / "containers/auth.json").get("auths", {})
-    return found
-
-
 def read(file: Path) -> dict[str, Any]:
     try:
         written: dict[str, Any] = json.loads(file.read_text())
@@ -475,7 +405,7 @@ def read(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise BergError(f"cannot read {file}: {error}. Mend it, or move it away") from None
+        raise BergError(f"cannot read {file}: {error}. Fix it, or move it away") from None
 
 
 def cloud(config: Config, this: Build, push: bool, say: Say) -> None:
@@ -493,7 +423,7 @@ def cloud(config: Config, this: Build, push: bool, say: Say) -> None:
             if time.monotonic() > late:
                 raise
             say(
-                f"{error.message}\nIts right was granted just now, which takes minutes to count. "
+                f"{error.message}\nThe role was granted just now, which takes effect in minutes. "
                 "Building again"
             )
             time.sleep(5)
@@ -505,27 +435,10 @@ BUILDERS: dict[str, Callable[[Config, Build, bool, Say], None]] = {
     "cloud": cloud,
 }
 
-MPI = ["openmpi-bin", "libopenmpi-dev"]
-
-# What an image may have as well -> packages of Debian's.
-ADDITIONS = {
-    "horovod": [*MPI, "cmake", "g++", "make", "python3-dev"],
-    "openmpi": MPI,
-    "tmux": ["tmux"],
-}
-
-CPUS, HOURS = 8, 2
-
-FAMILY = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
-
-LOOK = 2  # seconds between two looks at the console
-
-READY, FAILED = "The disk is ready to be an image", "The disk is no image: "  # boot.py's words
-
 
 @dataclass
 class MachineImage:
-    """What image is to be made; "" and 0 stand for what is usual."""
+    """The options of a disk image; "" and 0: the default."""
 
     source: str = ""
     family: str = ""
@@ -539,17 +452,17 @@ class MachineImage:
 
 
 def image_plan(config: Config, wanted: MachineImage, folder: Path) -> Plan:
-    """Return what is to be done; raise BergError for what is not possible."""
+    """Return the plan of the machine that becomes an image; raise BergError for invalid options."""
     for extra in wanted.additions:
         if extra not in ADDITIONS:
             raise BergError(
-                f"--with {extra!r}: there are {', '.join(ADDITIONS)}, or several with commas"
+                f"--with {extra!r}: give {', '.join(ADDITIONS)}, or several with commas"
             )
     family = wanted.family or f"berg-{label(snapshot.find_root(folder).name)[:35].strip('-')}"
     if not FAMILY.fullmatch(family):
         raise BergError(
-            f"--family {family!r} cannot be one: give up to 40 lower-case letters, digits and "
-            "dashes, beginning with a letter"
+            f"--family {family!r} is not a family name: give up to 40 lower-case letters, digits "
+            "and dashes, beginning with a letter"
         )
     now = datetime.now(timezone.utc)
     project, _, source = wanted.source.rpartition("/")
@@ -575,7 +488,7 @@ def image_plan(config: Config, wanted: MachineImage, folder: Path) -> Plan:
 
 
 def request(plan: Plan, wanted: MachineImage) -> dict[str, Any]:
-    """Return what the machine is to be, by zone: one that prepares its disk."""
+    """Return the request for the machine, by zone, with how to prepare its disk."""
     packages = [package for extra in wanted.additions for package in ADDITIONS[extra]]
     recipe = {
         "packages": list(dict.fromkeys(packages)),
@@ -592,89 +505,74 @@ def request(plan: Plan, wanted: MachineImage) -> dict[str, Any]:
 
 
 def preview(plan: Plan, wanted: MachineImage) -> Any:
-    """Return the request that makes the machine, as people read it."""
+    """Return the request for the machine, as people read it."""
     first = next(iter(request(plan, wanted).values()))
     return launch.without_script({"name": plan.job.job_name, **first})
 
 
-def create(
-    plan: Plan, wanted: MachineImage, say: Say, on_progress: Callable[[int, int], None]
-) -> dict[str, Any]:
-    """Make the image, and return its body; of anything else nothing is left, whatever happens."""
-    config, name = plan.config, plan.job.job_name
+def create(plan: Plan, wanted: MachineImage, say: Say, on_progress: Progress) -> dict[str, Any]:
+    """Create the image and return its body; nothing else is left, whatever happens."""
+    config, this = plan.config, plan.job
+    name = this.job_name
     launch.send_code(plan, Bucket(config), say, on_progress)
+    extras = f", with {', '.join(wanted.additions)}" if wanted.additions else ""
+    source = api.last_part(plan.offer.image)
+    image = {
+        "family": name.rsplit("-", 2)[0],
+        "labels": {"berg": "1", "berg-user": config.user},
+        "description": f"{source}; {this.repo_name} at {this.git_snapshot[:12]}{extras}",
+    }
     try:
         zone = gce.create(config, request(plan, wanted), [name], False, say, lambda: None)
         wait_until_ready(config, name, zone, say)
-        say(f"Stopping {name}")
-        stop(config, name, zone)
-        say(f"Making the image {name}")
-        made = image_body(plan, wanted)
-        instances.make(config, name, zone, made)
+        say(f"Stopping {name}")  # so that all of its disk is written
+        path = f"/zones/{zone}/instances/{name}/stop"
+        api.wait(config, api.call(config, "POST", path, requestId=str(uuid.uuid4())))
+        say(f"Creating the image {name}")
+        instances.make(config, name, zone, image)
     finally:
         delete_machine(config, name, say)
-    return {"name": name, **made}
-
-
-def image_body(plan: Plan, wanted: MachineImage) -> dict[str, Any]:
-    """Return what the image says of itself."""
-    this = plan.job
-    extras = f", with {', '.join(wanted.additions)}" if wanted.additions else ""
-    source = api.last_part(plan.offer.image)
-    return {
-        "family": this.job_name.rsplit("-", 2)[0],
-        "labels": {"berg": "1", "berg-user": plan.config.user},
-        "description": f"{source}; {this.repo_name} at {this.git_snapshot[:12]}{extras}",
-    }
+    return {"name": name, **image}
 
 
 def wait_until_ready(config: Config, name: str, zone: str, say: Say) -> None:
-    """Wait until the machine has prepared its disk; `say` hears what its console says.
-
-    Raise BergError if it could not, or went away.
+    """Wait until the machine has prepared its disk, and show its console; raise BergError if it
+    could not, or is gone.
     """
     shown = 0
-    while True:
+
+    def is_ready() -> bool:
+        nonlocal shown
         there = instances.find(config, names=[name], zone=zone)
-        lines = said_by(config, Machine(name, zone))
+        output = instances.serial_output(config, Machine(name, zone))
+        lines = [line.strip() for line in STARTUP_LINE.findall(output)]
         for line in lines[shown:]:
             say(line)
         shown = len(lines)
         for line in lines:
             if line.startswith(FAILED):
-                raise BergError(f"no image was made: {line.removeprefix(FAILED)}")
-        if READY in lines:
-            return
-        if all(machine.status in GOING for machine in there):
-            raise BergError(f"no image was made: the machine {name} went away")
-        time.sleep(LOOK)
+                raise BergError(f"no image was created: {line.removeprefix(FAILED)}")
+        if READY not in lines and all(machine.status in GOING for machine in there):
+            raise BergError(f"no image was created: the machine {name} is gone")
+        return READY in lines
 
-
-def said_by(config: Config, machine: Machine) -> list[str]:
-    """Return the lines of berg's on a machine's console."""
-    return [line.strip() for line in STARTUP_LINE.findall(instances.serial_output(config, machine))]
-
-
-def stop(config: Config, name: str, zone: str) -> None:
-    """Turn a machine off, so that all of its disk is written."""
-    path = f"/zones/{zone}/instances/{name}/stop"
-    api.wait(config, api.call(config, "POST", path, requestId=str(uuid.uuid4())))
+    api.wait_for(is_ready, every=2)
 
 
 def delete_machine(config: Config, name: str, say: Say) -> None:
-    """Delete the machine with its disk, if it is there; say how to, if that fails."""
+    """Delete the machine with its disk, if it exists."""
     try:
         machines = instances.find(config, names=[name])
         if machines:
             say(f"Deleting the machine {name}")
         gce.delete(config, name, machines)
     except BaseException:
-        say(f"The machine {name} may be there still. Delete it:  berg kill --now {name}")
+        say(f"The machine {name} may still exist. Delete it:  berg kill --now {name}")
         raise
 
 
 def lacks_default(config: Config) -> bool:
-    """Return whether jobs boot by default what the project has no image of."""
+    """Return whether the default image should be one of the project's, which has none."""
     if config.default_image_project != config.project:
         return False
     try:
@@ -685,14 +583,14 @@ def lacks_default(config: Config) -> bool:
 
 
 def described(image: dict[str, Any]) -> dict[str, Any]:
-    """Return what a list says of an image of Google's."""
-    made = api.time_of(image["creationTimestamp"]).astimezone(timezone.utc)
+    """Return an image's row in a list."""
+    created_at = api.time_of(image["creationTimestamp"]).astimezone(timezone.utc)
     return {
         "name": image["name"],
         "family": image.get("family", ""),
         "disk_gb": int(image["diskSizeGb"]),
         "status": image["status"],
-        "created_at": job.timestamp(made),
+        "created_at": job.timestamp(created_at),
         "user": image.get("labels", {}).get("berg-user", ""),
         "description": image.get("description", ""),
     }

@@ -1,15 +1,21 @@
-"""What a job's machines install, of its code, its options and its image together."""
+"""What a job's machines install, decided from its code, its options and its image; and the
+Dockerfile that installs the same for a repo without one.
+"""
 
+import json
+import posixpath
 import re
+import shlex
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from berg import BergError, job
-from berg.code import commits, installation, missing
+from berg.code import commits, installation, missing, uv
 from berg.code.commits import Files
+from berg.code.installation import PROJECT, REQUIREMENTS
 from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google import api, builds
@@ -18,7 +24,7 @@ from berg.job import Installation
 from berg.plan import Choice
 from berg.spec import JobSpec
 
-# Parts of the names of Google's images, and of containers -> the python that they have.
+# Patterns of image names -> their Python version; "": 3. and the first group.
 PYTHONS = {
     r"\bpy3(\d+)\b": "",
     r"\bpython:3\.(\d+)": "",
@@ -30,6 +36,20 @@ PYTHONS = {
 }
 TORCH = re.compile(r"pytorch-(\d+)-(\d+)-|pytorch/pytorch:(\d+)\.(\d+)")
 
+ENVIRONMENTS, CACHE, UV = "/root/berg_env", "/root/berg_cache/uv", "/opt/uv"
+# A pod gets its code by git, and would install it each time.
+GIT = "RUN command -v git || { apt-get update && apt-get install -y --no-install-recommends git; }"
+# Files that name packages or a Python version.
+NAMES = (PROJECT, "uv.lock", "uv.toml", "pylock.toml", REQUIREMENTS, ".python-version")
+SAFE = re.compile(r"[\w.@+/-]*", re.ASCII)  # in a Dockerfile, and to a shell
+# Patterns in a file that need more of the repo than this file.
+NEEDS_REPO = {
+    REQUIREMENTS: r"^\s*(-[erc]\b|--(editable|requirement|constraint|find-links)\b|\.|file:)",
+    "pylock.toml": r"\bpath\s*=|file:",
+    PROJECT: r"file:|find-links",
+}
+BY_PIP = (["-m", "pip"], ["pip", "install"], ["pip", "sync"])  # the words after the first
+
 
 def decide(
     config: Config,
@@ -39,10 +59,10 @@ def decide(
     folder: Path,
     image_for: str | None = None,
 ) -> Installation:
-    """Return what the machines of a job install for its code; raise BergError if that cannot work.
+    """Return what a job's machines install; raise BergError if that cannot work.
 
-    Code that is only in the bucket is read there, unless its job was to be installed the same way.
-    `image_for` says for which accelerators a disk image is made, gpu or tpu.
+    Code that is only in the bucket is downloaded, unless its job was installed in the same way.
+    `image_for` is gpu or tpu if a disk image for these is built.
     """
     accelerator = "tpu" if spec.tpu is not None else "gpu" * bool(choice.shape.num_gpus)
     is_own = choice.image_project == config.project or image_for is not None
@@ -77,8 +97,8 @@ def decide(
 def decide_for_image(
     taken: Snapshot, folder: Path, python: str, additions: dict[str, Any]
 ) -> tuple[Files, Installation]:
-    """Return the files of the repo, and what a container image with a python installs for them on
-    machines with GPUs; `additions` are the choices of extras and the like.
+    """Return the repo's files, and what a container image for GPUs with a Python version installs;
+    `additions` are options such as extras.
     """
     found = commits.of_snapshot(taken)
     wanted = installation.Wanted(
@@ -99,7 +119,7 @@ def decided(found: Files, wanted: installation.Wanted) -> Installation:
 
 
 def packs_of(bucket: Bucket, folder: Path) -> Callable[[str], IO[bytes]]:
-    """Return what opens a pack of the bucket, through a file in a folder."""
+    """Return a function that downloads a pack into a folder and opens it."""
 
     def open_pack(name: str) -> IO[bytes]:
         path = folder / "pack"
@@ -113,9 +133,7 @@ def packs_of(bucket: Bucket, folder: Path) -> Callable[[str], IO[bytes]]:
 
 
 def folder_in(spec: JobSpec, taken: Snapshot, folder: Path) -> str:
-    """Return the folder of the repo whose files count first: that of the command, for a devbox the
-    one around.
-    """
+    """Return the folder of the repo that is installed: the command's, for a devbox the current."""
     root = taken.root.resolve()
     if spec.cmd is not None or taken.ran or not folder.resolve().is_relative_to(root):
         return spec.cwd or ""
@@ -124,9 +142,7 @@ def folder_in(spec: JobSpec, taken: Snapshot, folder: Path) -> str:
 
 
 def software(config: Config, image: str, project: str) -> dict[str, Any]:
-    """Return the versions of python and torch that an image has; nothing of a person's own images,
-    and of containers that are not called after theirs.
-    """
+    """Return an image's versions of Python and torch by its name; "" for a user's own images."""
     if project == config.project:
         return {"python": "", "torch": ""}
     python = ""
@@ -138,7 +154,7 @@ def software(config: Config, image: str, project: str) -> dict[str, Any]:
 
 
 def is_asked_alike(ran: job.Job, wanted: installation.Wanted) -> bool:
-    """Return whether a job was to be installed like this one, for the same accelerators."""
+    """Return whether a job was installed with the same options, for the same accelerators."""
     before = replace(
         wanted,
         folder=ran.spec.cwd or "",
@@ -150,3 +166,129 @@ def is_asked_alike(ran: job.Job, wanted: installation.Wanted) -> bool:
         accelerator="tpu" if ran.tpu else "gpu" * bool(ran.gpus_per_machine),
     )
     return before == wanted
+
+
+def dockerfile(what: Installation, files: Files, repo: str, script: str, base: str) -> str:
+    """Return a Dockerfile on a base image; raise BergError for a path that cannot be in one.
+
+    Packages that files name are installed before the code is copied, so that a change of the code
+    alone installs nothing again. Code and virtual environment are where pods look for them.
+    """
+    for path in (what.folder, what.venv, script):
+        if not SAFE.fullmatch(path):
+            raise BergError(
+                f"{path!r} cannot be in a generated Dockerfile: rename it, or name your own "
+                "Dockerfile: -f PATH"
+            )
+    first = [] if script else without_code(what, files)
+    code, venv = f"/root/code/{repo}", f"{ENVIRONMENTS}/{what.environment(repo)}"
+    lines = [f"FROM {base}", GIT]
+    steps = [step[-1] if step[0] == "bash" else step[0] for step in (*what.steps, *first)]
+    texts = [files.read(script) if script else "", *steps]
+    if what.venv or any(map(installation.CALLS_UV.search, texts)):
+        lines += uv_lines()
+    make, link = [], []
+    if what.venv:
+        lines.append(f"ENV VIRTUAL_ENV={venv} UV_PROJECT_ENVIRONMENT={venv} PATH={venv}/bin:$PATH")
+        pinned = ["--python", what.python] if what.python else []
+        folder = posixpath.dirname(what.venv)
+        make = inside(code, folder, [run(["uv", "venv", "--seed", *pinned, venv])])
+        link = [f"RUN ln -sfn {venv} {what.venv}"]
+    lines += ["ENV UV_NO_SYNC=1"] * what.no_sync
+    lines.append(f"WORKDIR {code}")
+    if first:
+        lines += [*copies(files, what.folder), *make, *inside(code, what.folder, map(run, first))]
+        make = []
+    lines += ["COPY . .", *make, *link]
+    lines += [run(["bash", "-e", script])] * bool(script)
+    return "\n".join([*lines, *inside(code, what.folder, remaining(what, first))]) + "\n"
+
+
+def remaining(what: Installation, first: list[list[str]]) -> list[str]:
+    """Return the lines for the steps that need the code."""
+    lines = []
+    for number, step in enumerate(what.steps):
+        may_fail = " || echo The packages that it depends on are installed"
+        lines += [run(step) + may_fail * (number in what.may_fail)] * (step not in first)
+    return lines
+
+
+def uv_lines() -> list[str]:
+    """Return the lines that install the uv of machines, by its hash."""
+    hashes = " ".join(f"--hash=sha256:{wheel.sha256}" for wheel in uv.WHEELS.values())
+    wheel = "--no-deps --only-binary :all: --platform musllinux_1_1_$(uname -m)"
+    return [
+        f"RUN echo 'uv=={uv.VERSION} {hashes}' >/tmp/uv.txt && pip install --no-cache-dir "
+        f"--require-hashes {wheel} --target {UV} -r /tmp/uv.txt",
+        f"ENV PATH=$PATH:{UV}/bin UV_CACHE_DIR={CACHE} UV_HTTP_TIMEOUT=120",
+    ]
+
+
+def inside(code: str, folder: str, lines: Iterable[str]) -> list[str]:
+    """Return lines that run in a folder of the code."""
+    found = list(lines)
+    if not (folder and found):
+        return found
+    return [f"WORKDIR {code}/{folder}", *found, f"WORKDIR {code}"]
+
+
+def run(words: list[str]) -> str:
+    """Return the line that runs a program; not by a shell if that would interpret the words."""
+    if words[:4] == installation.PIP[:4]:
+        words = [*words, "--no-cache-dir"]
+    text = shlex.join(words)
+    return f"RUN {text if text == ' '.join(words) else json.dumps(words)}"
+
+
+def copies(files: Files, folder: str) -> list[str]:
+    """Return the lines that copy the files that name packages, of a folder and its parents."""
+    lines = []
+    for each in reversed(installation.upwards(folder)):
+        there = [posixpath.join(each, name) for name in NAMES if files.has(each, name)]
+        lines += [f"COPY {' '.join(there)} {PurePosixPath(each)}/"] * bool(there)
+    return lines
+
+
+def without_code(what: Installation, files: Files) -> list[list[str]]:
+    """Return the first steps as they run with only the files that name packages."""
+    found = []
+    for step in what.steps:
+        words = of_names(step, what, files)
+        if not words:
+            break
+        found.append(words)
+    return found
+
+
+def of_names(step: list[str], what: Installation, files: Files) -> list[str]:
+    """Return the part of a step that installs the dependencies; [] if it needs more files."""
+    if step[:3] == ["uv", "sync", "--frozen"]:
+        return [] if has_local_index(what, files) else [*step, "--no-install-local"]
+    name = next((each for each in NEEDS_REPO if each in step), PROJECT)
+    text = files.text(what.folder, name)
+    if step[1:3] not in BY_PIP or re.search(NEEDS_REPO[name], text, re.MULTILINE):
+        return []
+    if "--no-deps" in step:  # all packages, by their versions
+        is_local = any(re.match(r"-e|\.", word) for word in step)
+        return [] if is_local else step
+    return of_project(step, what, files) if name == PROJECT else step
+
+
+def has_local_index(what: Installation, files: Files) -> bool:
+    """Return whether a uv.lock names a folder of the repo as an index."""
+    lock = installation.load(files, posixpath.join(posixpath.dirname(what.venv), "uv.lock"))
+    indexes = [str(each["source"].get("registry", "")) for each in lock["package"]]
+    return any(index and not index.startswith("http") for index in indexes)
+
+
+def of_project(step: list[str], what: Installation, files: Files) -> list[str]:
+    """Do the same for a step that installs a project's dependencies, or one of its groups."""
+    about = installation.load(files, posixpath.join(what.folder, PROJECT)).get("project", {})
+    is_dynamic = {"dependencies", "optional-dependencies"} & {*about.get("dynamic", [])}
+    if step[-2] != "-e":
+        return [] if is_dynamic and "-r" in step else step
+    if is_dynamic or "dependencies" not in about:
+        return []
+    pip = installation.UV_PIP if step[0] == "python" else step[:3]
+    extras = filter(None, step[-1].strip(".[]").split(","))
+    return [*pip, "-r", PROJECT, *(word for each in extras for word in ("--extra", each))]

@@ -65,7 +65,7 @@ def test_the_request_says_what_the_image_is_to_have(berg, family):
     ("options", "says"),
     [
         (("--family", "Not_One"), "cannot be one"),
-        (("--with", "tmux,caffe"), "--with 'caffe': there are horovod, openmpi, tmux"),
+        (("--with", "tmux,caffe"), "--with 'caffe': give horovod, openmpi, tmux"),
         (("--from", "nowhere"), "no image or image family 'nowhere' in project 'berg-local'"),
         (("--install-script", "none.sh"), "is not a file in"),
     ],
@@ -117,7 +117,7 @@ def test_an_installation_that_fails_leaves_nothing(berg, family):
     (berg.repo / "setup.sh").write_text("echo the last words\nexit 3\n")
     failed = berg("image", "create", "--family", family, "--install-script", "setup.sh")
     assert failed.returncode == 1 and "the last words" in failed.stderr
-    assert "no image was made: the installation failed with exit code 3" in failed.stderr
+    assert "no image was created: the installation failed with exit code 3" in failed.stderr
     nothing_is_left(berg, family)
 
 
@@ -134,7 +134,7 @@ STEPS = {
     "while the machine is made": "Creating the machine",
     "while it installs": "Installing: bash",
     "while it stops": "Stopping ",
-    "while the image is made": "Making the image",
+    "while the image is made": "Creating the image",
 }
 
 
