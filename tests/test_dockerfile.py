@@ -180,4 +180,4 @@ def test_a_command_runs_by_bash_alone_and_as_it_is():
 def test_a_path_that_a_dockerfile_would_read_is_refused():
     with pytest.raises(BergError) as raised:
         lines({"a $b/requirements.txt": ""}, folder="a $b")
-    assert "'a $b' cannot be in a Dockerfile" in raised.value.message
+    assert "'a $b' cannot be in a generated Dockerfile" in raised.value.message

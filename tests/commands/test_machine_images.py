@@ -64,7 +64,7 @@ def test_the_request_says_what_the_image_is_to_have(berg, family):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--family", "Not_One"), "cannot be one"),
+        (("--family", "Not_One"), "is not a family name"),
         (("--with", "tmux,caffe"), "--with 'caffe': give horovod, openmpi, tmux"),
         (("--from", "nowhere"), "no image or image family 'nowhere' in project 'berg-local'"),
         (("--install-script", "none.sh"), "is not a file in"),
