@@ -167,7 +167,7 @@ def test_a_machine_takes_no_other_gcsfuse_than_was_submitted(tmp_path, monkeypat
     name = f"gcsfuse-{hashlib.sha256(b'mine').hexdigest()}"
     program = on_machine.bring_program(Attempt(b"mine", name))
     assert Path(program).read_bytes() == b"mine" and os.access(program, os.X_OK)
-    with pytest.raises(BergError, match="is not what was submitted: somebody replaced it"):
+    with pytest.raises(BergError, match="is not what was submitted: another user replaced it"):
         on_machine.bring_program(Attempt(b"other", name))
 
 

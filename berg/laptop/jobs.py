@@ -42,12 +42,12 @@ MOST = 5_000  # names
 # guest agent, of the new one, and as a unit.
 STARTUP_LINE = re.compile(
     r'(?:startup-script: |"startup-script"\), command\("[^"]*"\): |^berg: )'
-    r"(?!Going on as )([^\r\n]*)",
+    r"(?!Continuing as )([^\r\n]*)",
     re.M,
 )
 BEGAN, ENDED = "Found startup-script in metadata.", "Finished running startup scripts."
 # boot.py's words
-HANDED_OVER, UNIT_ENDED = "Going on as a unit of systemd's", "berg's startup script has ended"
+HANDED_OVER, UNIT_ENDED = "Continuing as a unit of systemd", "berg's startup script has ended"
 
 
 class IsSweep(BergError):

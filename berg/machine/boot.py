@@ -1,23 +1,16 @@
 #!/usr/bin/env python3
-"""The first thing that a machine runs: fetch berg from the bucket, run its worker, and outlive it.
+"""The startup script: fetch berg from the bucket, run its worker, and record how that ended.
 
-This file is the machine's startup script, as it is. It needs nothing but python 3.8 and its
-standard library, takes everything from the machine's metadata, and ends in one of three ways: the
-worker saw the job through; the worker died, and a second one saved what was left; or neither was
-possible, and this script records that the job failed and deletes the machine itself.
-
-A devbox is not deleted by a fault: it is turned off with its disk, or, where Google cannot stop it,
-stays on for people to log in (`Machine.keep`).
-
-A startup script hears nothing when its machine goes down (its service has KillMode=process: systemd
-tells the script's runner only), and soon there is no network. So where there is systemd, the script
-makes a unit that runs this file a second time, with `work`, and ends. The unit hears SIGTERM at
-once, and the network stays until it has stopped.
-
-In a pod of a cluster it is the one program of the container. What it has to know is in its
-environment, its metadata are its annotations, and its exit code says whether Kubernetes is to make
-another pod.
+One file, for python 3.8 and its standard library alone. If the worker dies, a second one saves the
+results; if that fails, too, this script records the failure and deletes the machine. A fault never
+deletes a devbox: it is turned off, or stays on for logins (`Machine.keep`).
 """
+
+# A startup script gets no signal when its machine shuts down (its service has KillMode=process),
+# and soon there is no network. So where there is systemd, the script makes a unit that runs this
+# file a second time, with `work`. The unit gets SIGTERM at once and has the network to its end.
+# In a pod this is the program of the container. Its facts are in the environment, its metadata in
+# its annotations, and its exit code says whether Kubernetes makes another pod.
 
 from __future__ import annotations  # for python 3.8
 
@@ -44,43 +37,39 @@ from urllib.parse import quote
 ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
 BERG = ROOT / "berg"
 SSH = ROOT / ".ssh"
-METADATA = (
-    f"http://{os.environ.get('GCE_METADATA_HOST', 'metadata.google.internal')}/computeMetadata/v1/"
-)
+METADATA_HOST = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+METADATA = f"http://{METADATA_HOST}/computeMetadata/v1/"
 FLAVOR = {"Metadata-Flavor": "Google"}
 CONSOLE_LINE = 8000  # bytes; the reader of a startup script's output gives up at a line of 64 KB
-# for which 403 may pass: what was granted a moment ago counts after minutes
-FORBIDDEN_SECONDS = 900
-# for which other packages may be installed while a machine boots for the first time
-LOCKED_SECONDS = 600
+FORBIDDEN_SECONDS = 900  # for which 403 is retried: new rights take minutes
+LOCKED_SECONDS = 600  # for which the first boot of an image may install packages
 REFUSED_PAUSE = 600  # seconds between two tries to delete a machine after Google refused that
 MOST_UNDELETED = 10  # machines that a state names which could not delete themselves
 SYSTEMD = Path("/run/systemd/system")
 UNIT = """\
 [Unit]
 Description=Runs a job, made by its startup script
-# The last results are uploaded when the machine goes down.
+# The last results are uploaded at shutdown.
 Wants=network-online.target
 After=network-online.target nss-lookup.target
-# Nothing that upgrades packages is to restart it.
+# Upgrades of packages must not restart it.
 RefuseManualStop=yes
 
 [Service]
 Type=simple
 ExecStart={python} {script} work
-# The first process gets SIGTERM and passes it to its worker, which ends the command; whoever is
-# left at the end is killed.
+# The first process gets SIGTERM and passes it to its worker, which ends the command; what is left
+# at the end is killed.
 KillMode=mixed
 TimeoutStopSec=600
-# A command that runs out of memory is not to take the worker with it.
+# A command that runs out of memory must not end the worker.
 OOMPolicy=continue
 TasksMax=infinity
 LimitMEMLOCK=infinity
 StandardOutput=tty
 """
-GOING = 60  # seconds in which a machine that shuts down is gone
-# When this process, the script or its worker, got SIGTERM, as it does when the machine stops;
-# seconds since 1970.
+SHUTDOWN_SECONDS = 60
+# When this process, the script or its worker, got SIGTERM, in seconds since 1970.
 SIGTERM_TIMES: list[float] = []
 LARGEST = 1 << 30  # bytes of an answer that are read
 CRASHES = 3  # of its worker, that a machine of a sweep survives
@@ -91,41 +80,38 @@ NVIDIA = {
     "PATH": "/usr/local/nvidia/bin",
     "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
 }
-FOR_WORKER = ("NO_PROXY", "LD_LIBRARY_PATH")  # variables that this script sets, beside PATH
-OVER = 42  # exit code of a pod whose job is over without success: no other is to take its place
+FOR_WORKER = ("NO_PROXY", "LD_LIBRARY_PATH")  # variables that this script sets, besides PATH
+OVER = 42  # exit code of a pod that must not be replaced: its job is over without success
 RETRIED = (408, 429, 500, 502, 503, 504)  # statuses, as in berg/google/api.py
-LAST_WORDS = 500  # characters of what the worker said before it died, for the job's reason
+LAST_WORDS = 500  # characters of what the worker printed before it died, for the job's reason
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
-# ends the name of an object that says of a machine that it waits to install packages
-INSTALLS = ".installs"
-# What the console says at the end of what makes an image; berg/laptop/images.py reads it.
+INSTALLS = ".installs"  # suffix of an object: this machine waits to install packages
+# The last line on the console of a machine that makes an image; berg/laptop/images.py reads it.
 IMAGE_READY, NO_IMAGE = "The disk is ready to be an image", "The disk is no image: "
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
-# What a fault does to a devbox, in its metadata as berg-box: it goes off, or it stays on.
+# What a fault does to a devbox (metadata berg-box): it is stopped, or it stays on.
 STOPS, STAYS = "stop", "stay"
 HISTORY, ATTEMPTS, WHY = 30, 10, 150  # as in berg/job.py
-LOOKING = 2  # seconds between two looks at the metadata of a machine that is kept on
-PASSING = (408, 429, 500, 502, 503, 504)  # statuses of an answer that may be another one soon
+POLL = 2  # seconds between two reads of the metadata of a machine that is kept on
+# Attributes of an instance, and fields of Machine.
+ATTRIBUTES = ["packages", "endpoint", "dist_sha256", "packages_sha256", "job_sha256"]
+ATTRIBUTES += ["cluster_key", "box", "sweep"]
 Headers = dict[str, str]
 
 
 def bypass_proxies() -> None:
-    """Let everything on this machine reach what is near without the proxy that is set, as berg does
-    elsewhere.
-    """
+    """Reach this machine and the metadata server without a proxy, as berg does elsewhere."""
     old = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     near = ["localhost", "127.0.0.1", "::1", "metadata.google.internal", "metadata"]
-    near += ["169.254.169.254", METADATA.split("/")[2].partition(":")[0]]
+    near += ["169.254.169.254", METADATA_HOST.partition(":")[0]]
     if old.strip() != "*" and any(name.lower().endswith("_proxy") for name in os.environ):
         hosts = [host for host in old.split(",") if host] + near
         os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(dict.fromkeys(hosts))
 
 
 def console(text: str) -> None:
-    """Print for the serial console, in lines that its reader takes; a console that is gone takes
-    nothing any more.
-    """
-    # else the runner of startup scripts has its own
+    """Print to the serial console, in lines that its reader takes; ignore a closed console."""
+    # else the runner of startup scripts has its own mark
     mark = "berg: " if "BERG_UNIT" in os.environ else ""
     try:
         for line in text.splitlines():
@@ -137,19 +123,23 @@ def console(text: str) -> None:
         os.dup2(nowhere, 2)
 
 
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
 def request(
     url: str,
     method: str = "GET",
     data: bytes | None = None,
     headers: Headers | None = None,
     attempts: int = 8,
-    patience: float = 0,
+    forbidden_seconds: float = 0,
 ) -> tuple[bytes, Message]:
     """Return content and headers of an answer.
 
-    Trouble that may pass is retried for about a minute, 403 for `patience` seconds.
+    Retry for about a minute what may pass, and 403 for `forbidden_seconds`.
     """
-    attempt, until = 0, time.monotonic() + patience
+    attempt, until = 0, time.monotonic() + forbidden_seconds
     while True:
         attempt += 1
         try:
@@ -161,19 +151,17 @@ def request(
                 return content, answer.headers
         except urllib.error.HTTPError as error:
             if error.code == 403 and time.monotonic() < until:
-                console(
-                    "403 Forbidden; rights that were granted just now take minutes. Trying again"
-                )
-            elif error.code not in PASSING or attempt >= attempts:
+                console("403 Forbidden. New rights take minutes. Trying again")
+            elif error.code not in RETRIED or attempt >= attempts:
                 raise
-        except (OSError, http.client.HTTPException):  # the latter of an answer that breaks off
+        except (OSError, http.client.HTTPException):  # the latter of an incomplete answer
             if attempt >= attempts:
                 raise
         time.sleep(min(2 ** min(attempt, 8) * 0.25, 15))
 
 
 def metadata(path: str, default: str | None = None) -> str:
-    """Return a value of the metadata server; `default` stands for one that it does not have."""
+    """Return a value of the metadata server; `default` replaces a missing one."""
     try:
         return request(METADATA + path, headers=FLAVOR)[0].decode()
     except urllib.error.HTTPError as error:
@@ -182,51 +170,11 @@ def metadata(path: str, default: str | None = None) -> str:
         raise
 
 
-def instance_facts() -> dict[str, Any]:
-    """Return what an instance was created with, from its metadata server."""
-    instance = json.loads(metadata("instance/?recursive=true"))
-    name, attributes = instance["name"], instance["attributes"]
-    sweep = attributes.get("berg-sweep", "")
-    return {
-        "name": name,
-        "zone": instance["zone"].rpartition("/")[2],
-        "project": metadata("project/project-id"),
-        "bucket": attributes["berg-bucket"],
-        "sweep": sweep,
-        "job": attributes.get("berg-job", sweep or name),
-        "dist": attributes["berg-dist"],
-        "packages": attributes.get("berg-packages", ""),
-        "endpoint": attributes.get("berg-endpoint", ""),
-        "dist_sha256": attributes.get("berg-dist-sha256", ""),
-        "packages_sha256": attributes.get("berg-packages-sha256", ""),
-        "job_sha256": attributes.get("berg-job-sha256", ""),
-        "cluster_key": attributes.get("berg-cluster-key", ""),
-        "recipe": attributes.get("berg-image", ""),
-        "box": attributes.get("berg-box", ""),
-        "rescuer": attributes.get("berg-rescue", ""),
-    }
-
-
-def pod_facts() -> dict[str, Any]:
-    """Return what a pod was created with, from its environment."""
-    facts = json.loads(os.environ["BERG_FACTS"])
-    return {
-        **facts,
-        "cluster_key": os.environ.get("BERG_CLUSTER_KEY", ""),
-        "name": facts["names"][int(os.environ["JOB_COMPLETION_INDEX"])],
-        "zone": os.environ["BERG_NODE"],
-    }
-
-
 def pod_annotations() -> dict[str, str]:
-    """Return a pod's annotations as the attributes of an instance.
-
-    A slash in a key stands for a dash.
-    """
-    if not ANNOTATIONS.exists():
-        return {}
+    """Return a pod's annotations as the attributes of an instance: a slash becomes a dash."""
     found = {}
-    for line in ANNOTATIONS.read_text().splitlines():
+    lines = ANNOTATIONS.read_text().splitlines() if ANNOTATIONS.exists() else []
+    for line in lines:
         key, _, value = line.partition("=")
         if value.endswith('"'):
             found[key.replace("/", "-")] = json.loads(value)
@@ -234,55 +182,66 @@ def pod_annotations() -> dict[str, str]:
 
 
 class Machine:
-    """An instance of Compute Engine: who it is, its metadata, its console and log, its end."""
+    """An instance of Compute Engine: its facts, metadata, console, log and end."""
 
     def __init__(self) -> None:
         facts = self.facts()
         self.name, self.zone, self.project = facts["name"], facts["zone"], facts["project"]
         self.bucket, self.dist, self.endpoint = facts["bucket"], facts["dist"], facts["endpoint"]
         self.job, self.sweep, self.packages = facts["job"], facts["sweep"], facts["packages"]
-        # What the submitting laptop wrote here and no machine may write: a bucket that many may
-        # write to cannot change what runs here.
+        # The submitting laptop wrote these, and no machine may: a bucket that many may write to
+        # cannot change what runs here.
         self.dist_sha256 = facts["dist_sha256"]
         self.packages_sha256 = facts["packages_sha256"]
         self.job_sha256 = facts["job_sha256"]  # of the job's metadata, or of its sweep's list
-        self.cluster_key = facts["cluster_key"]  # signs what the machines of a job tell each other
-        # what an image is to have that is made of this machine's disk; "": none is made
-        self.recipe = facts.get("recipe", "")
+        self.cluster_key = facts["cluster_key"]  # signs messages between the machines of a job
+        self.recipe = facts.get("recipe", "")  # of the image to make of this disk; "": none
         self.box = facts.get("box", "")  # of a devbox: STOPS or STAYS
-        # who started this devbox without installation and worker
-        self.rescuer = facts.get("rescuer", "")
+        self.rescuer = facts.get("rescuer", "")  # user of berg start --rescue
         self.log = self.log_in(BERG / "logs")
 
     def facts(self) -> dict[str, Any]:
         """Return what this machine was created with."""
-        return instance_facts()
+        instance = self.instance()
+        name, attributes = instance["name"], instance["attributes"]
+        found = {key: attributes.get("berg-" + key.replace("_", "-"), "") for key in ATTRIBUTES}
+        return {
+            **found,
+            "name": name,
+            "zone": instance["zone"].rpartition("/")[2],
+            "project": metadata("project/project-id"),
+            "bucket": attributes["berg-bucket"],
+            "job": attributes.get("berg-job", found["sweep"] or name),
+            "dist": attributes["berg-dist"],
+            "recipe": attributes.get("berg-image", ""),
+            "rescuer": attributes.get("berg-rescue", ""),
+        }
 
     def log_for(self, job: str) -> None:
-        """Begin a log that is a job's own, with what was logged since the job before it."""
+        """Begin a log of a job's own, with what was logged since the job before it."""
         early, self.log = self.log, self.log_in(BERG / "logs" / job)
         if early.exists() and not self.log.exists():
             early.rename(self.log)
 
     def log_in(self, folder: Path) -> Path:
-        """Return the log that this disk has in a folder, or a new one; logs sort by their begin."""
+        """Return the log that this disk has in a folder, or a new one; names sort by time."""
         folder.mkdir(parents=True, exist_ok=True)
-        now = time.time()
-        begin = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
-        name = f"{self.name}.{begin}{now % 1 * 999:03.0f}.log"
+        seconds = time.time()
+        begin = time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds))
+        name = f"{self.name}.{begin}{seconds % 1 * 999:03.0f}.log"
         return max(folder.glob(self.name + ".*.log"), default=folder / name)
 
     def instance(self) -> dict[str, Any]:
         """Return all that the metadata server knows of this machine."""
-        return dict(json.loads(metadata("instance/?recursive=true")))
+        return self.instance_now(attempts=8)
 
-    def instance_now(self) -> dict[str, Any]:
-        """Return the same by one request, for who has no time."""
+    def instance_now(self, attempts: int = 1) -> dict[str, Any]:
+        """Return the same by one request: a machine that shuts down has no time to retry."""
         url = METADATA + "instance/?recursive=true"
-        return dict(json.loads(request(url, headers=FLAVOR, attempts=1)[0]))
+        return dict(json.loads(request(url, headers=FLAVOR, attempts=attempts)[0]))
 
     def say(self, text: str) -> None:
-        """One line for the serial console and for the job's log."""
+        """Write a line to the serial console and to the job's log."""
         console(text)
         try:
             with self.log.open("a", errors="replace") as file:
@@ -297,31 +256,27 @@ class Machine:
         data: bytes | None = None,
         kind: str = "application/json",
         accepts: str = "identity",
-        patience: float | None = None,
+        forbidden_seconds: float = FORBIDDEN_SECONDS,
     ) -> tuple[bytes, Message]:
         """Send a request as this machine's account; return content and headers of the answer."""
-        if patience is None:
-            patience = FORBIDDEN_SECONDS
-        # A pod's account may have been let act as one of Google's just now.
-        asked = METADATA + "instance/service-accounts/default/token"
-        token = json.loads(request(asked, headers=FLAVOR, patience=FORBIDDEN_SECONDS)[0])
-        headers = {"Authorization": "Bearer " + token["access_token"], "Content-Type": kind}
+        # A pod's account may have got its rights to act as one of Google's just now.
+        token_url = METADATA + "instance/service-accounts/default/token"
+        answer, _ = request(token_url, headers=FLAVOR, forbidden_seconds=FORBIDDEN_SECONDS)
+        token = json.loads(answer)["access_token"]
+        headers = {"Authorization": "Bearer " + token, "Content-Type": kind}
         headers["Accept-Encoding"] = accepts
-        return request(url, method, data, headers, patience=patience)
-
-    def object_url(self, name: str) -> str:
-        base = self.endpoint or "https://storage.googleapis.com"
-        return f"{base}/storage/v1/b/{self.bucket}/o/{quote(name, safe='')}"
+        return request(url, method, data, headers, forbidden_seconds=forbidden_seconds)
 
     def upload_url(self, query: str) -> str:
         base = self.endpoint or "https://storage.googleapis.com"
         return f"{base}/upload/storage/v1/b/{self.bucket}/o?{query}"
 
     def read(self, name: str) -> tuple[bytes, str]:
-        """Return an object's content and generation. With "gzip" Google sends it as it is stored:
-        else it would decompress what another job stored with that encoding.
-        """
-        content, headers = self.call(self.object_url(name) + "?alt=media", accepts="gzip")
+        """Return an object's content and generation."""
+        base = self.endpoint or "https://storage.googleapis.com"
+        url = f"{base}/storage/v1/b/{self.bucket}/o/{quote(name, safe='')}?alt=media"
+        # Without gzip Google would decompress what another job stored with that encoding.
+        content, headers = self.call(url, accepts="gzip")
         return content, headers.get("x-goog-generation", "0")
 
     def write(self, name: str, content: bytes, about: Headers, query: str = "") -> None:
@@ -334,40 +289,32 @@ class Machine:
         self.call(upload, "POST", body, "multipart/related; boundary=" + cut)
 
     def group(self) -> str:
-        """Return the path below the project of the group that keeps this machine; "" if none does.
+        """Return the path of the group that keeps this machine, below the project; "" without one.
 
         It is what Google says here, whatever the job is called.
         """
         owner = metadata("instance/attributes/created-by", default="")
-        if "/instanceGroupManagers/" not in owner:
-            return ""
-        return owner.split("/", 2)[2]  # behind "projects/NUMBER/"
+        return owner.split("/", 2)[2] if "/instanceGroupManagers/" in owner else ""
 
-    def ask_compute(self, method: str, path: str, patience: float) -> None:
-        """Send a request to Compute Engine, once however often it is sent."""
+    def call_compute(self, method: str, path: str, forbidden_seconds: float) -> None:
+        """Send a request to Compute Engine; with its id Google carries out retries only once."""
         base = self.endpoint or "https://compute.googleapis.com"
         path += f"{'&' if '?' in path else '?'}requestId={uuid.uuid4()}"
         url = f"{base}/compute/v1/projects/{self.project}/{path}"
-        self.call(url, method, patience=patience)
+        self.call(url, method, forbidden_seconds=forbidden_seconds)
 
-    def delete(self, alone: bool = False, patience: float | None = None) -> None:
-        """Delete this machine, with the group that would replace it if it belongs to one and this
-        is not `alone`. For `patience` seconds 403 may pass.
-        """
-        if patience is None:
-            patience = FORBIDDEN_SECONDS
+    def delete(self, alone: bool = False, forbidden_seconds: float = FORBIDDEN_SECONDS) -> None:
+        """Delete this machine; unless `alone`, with the group that would replace it."""
         group = "" if alone else self.group()
-        if not group:
-            self.ask_compute("DELETE", f"zones/{self.zone}/instances/{self.name}", patience)
-            return
+        path = group or f"zones/{self.zone}/instances/{self.name}"
         try:
-            self.ask_compute("DELETE", group, patience)
+            self.call_compute("DELETE", path, forbidden_seconds)
         except urllib.error.HTTPError as error:
-            if error.code != 400:
-                raise  # else another machine of the group asked for it already
+            if error.code != 400 or not group:
+                raise  # 400: another machine of the group deletes it already
 
     def is_killed(self) -> bool:
-        """Return whether a person killed the job of this machine."""
+        """Return whether a user killed the job of this machine."""
         try:
             return bool(self.instance()["attributes"].get("berg-kill-" + self.job))
         except Exception as error:
@@ -375,18 +322,16 @@ class Machine:
             return False
 
     def way_in(self) -> str:
-        """Return how a person gets to a devbox that a fault ended."""
+        """Return how a user gets to a devbox that a fault ended."""
         if self.box == STOPS:
             return (
                 f"its disk is kept. Start it: berg start {self.job}, or without installation "
-                + (f"and worker: berg start --rescue {self.job}")
+                f"and worker: berg start --rescue {self.job}"
             )
         return f"it stays on until its time limit. Log in: berg ssh {self.job}"
 
     def keep(self) -> None:
-        """Turn off a devbox that no person chose to delete; leave it on where Google cannot stop
-        it.
-        """
+        """Turn off a devbox that no user deleted; leave it on where Google cannot stop it."""
         if self.box == STOPS and self.turn_off():
             return
         self.say(f"{self.job} is not deleted; {self.way_in()}")
@@ -396,7 +341,7 @@ class Machine:
         """Keep this machine on for logins until it is stopped, killed or out of time."""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         stops = None
-        while not SIGTERM_TIMES:  # else it would hold up a shutdown that has begun
+        while not SIGTERM_TIMES:  # else it would delay a shutdown that has begun
             try:
                 attributes = self.instance()["attributes"]
                 install_keys(attributes.get("ssh-keys", ""))
@@ -411,7 +356,7 @@ class Machine:
                         return
             except Exception as error:
                 console(f"Trouble while this machine is kept on: {error}")
-            time.sleep(LOOKING)
+            time.sleep(POLL)
 
     def insist_on_deletion(
         self,
@@ -419,42 +364,42 @@ class Machine:
         is_refused: bool = False,
         is_chosen: bool = False,
     ) -> None:
-        """Delete this machine whatever it takes; with `is_refused` Google refused it before. Keep a
-        devbox, unless a person killed it or its deletion `is_chosen`.
+        """Delete this machine, and try until it works; `is_refused` says that Google refused it
+        before. Keep a devbox, unless a user killed it or its deletion `is_chosen`.
 
-        Where Google refuses it for a quarter of an hour, the job's state says so, `tell` gets it in
-        words, and this tries again every ten minutes.
+        If Google refuses it for a quarter of an hour, write that into the job's state, call `tell`
+        with it, and try again every ten minutes.
         """
         if self.box and not (is_chosen or self.is_killed()):
             self.keep()
             return
-        pause, longest, patience = 1.0, 60, 0 if is_refused else None
+        pause, longest = 1.0, 60
         while True:
             try:
-                self.delete(patience=patience)
+                self.delete(forbidden_seconds=0 if is_refused else FORBIDDEN_SECONDS)
                 return
             except Exception as error:
-                if patience is None:
+                if not is_refused:
                     self.say(f"The machine could not be deleted: {error}")
                 if getattr(error, "code", 0) == 403:
-                    self.outlast_refusal(tell if patience is None else None)
-                    pause, longest, patience = REFUSED_PAUSE, REFUSED_PAUSE, 0
+                    self.limit_cost(None if is_refused else tell)
+                    pause, longest, is_refused = REFUSED_PAUSE, REFUSED_PAUSE, True
             time.sleep(pause)
             pause = min(pause * 2, longest)
 
-    def outlast_refusal(self, tell: Callable[[str], None] | None) -> None:
-        """Cost as little as may be, and say so; exit if nothing is left to do.
+    def limit_cost(self, tell: Callable[[str], None] | None) -> None:
+        """Empty the group of a machine that may not delete itself, or turn the machine off.
 
-        A group would re-create a machine that is turned off, so that one in a group stays on,
-        unless the group may be emptied. The power goes when this process has ended, as all of its
-        unit must.
+        The state says so, and `tell`, if it is given, is called with it. Exit if nothing is left to
+        do. Where its group cannot be emptied, the machine stays on: the group would re-create one
+        that is off. The power goes when this process has ended, with all of its unit.
         """
         group = self.group()
         what = "is turned off instead, and its disk costs money"
         if group:
             what = "runs on, and costs money"
             try:
-                self.ask_compute("POST", f"{group}/resize?size=0", 0)
+                self.call_compute("POST", f"{group}/resize?size=0", 0)
                 self.say("The group has no machine any more. Delete it: berg reap")
                 sys.exit()
             except OSError as error:
@@ -474,17 +419,22 @@ class Machine:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 
     def turn_off(self) -> bool:
-        """Turn this machine off, as soon as this process has ended; return whether that works."""
+        """Turn this machine off once this process has ended; return whether that works."""
         return bool(shutil.which("poweroff")) and not subprocess.run(["poweroff"]).returncode
 
 
 class Pod(Machine):
-    """A pod of a cluster; what it has in place of the metadata of an instance has the same form."""
+    """A pod of a cluster; it has annotations in place of the attributes of an instance."""
 
     def facts(self) -> dict[str, Any]:
-        facts = pod_facts()
-        submitted = pod_annotations().get("berg-job-sha256", facts["job_sha256"])
-        return {**facts, "job_sha256": submitted}
+        facts = json.loads(os.environ["BERG_FACTS"])
+        return {
+            **facts,
+            "job_sha256": pod_annotations().get("berg-job-sha256", facts["job_sha256"]),
+            "cluster_key": os.environ.get("BERG_CLUSTER_KEY", ""),
+            "name": facts["names"][int(os.environ["JOB_COMPLETION_INDEX"])],
+            "zone": os.environ["BERG_NODE"],
+        }
 
     def instance(self) -> dict[str, Any]:
         return {
@@ -493,24 +443,22 @@ class Pod(Machine):
             "attributes": pod_annotations(),
         }
 
-    def instance_now(self) -> dict[str, Any]:
+    def instance_now(self, attempts: int = 1) -> dict[str, Any]:
         """Return what the node's metadata server knows, with the pod's annotations."""
-        return {**super().instance_now(), "attributes": pod_annotations()}
+        return {**super().instance_now(attempts), "attributes": pod_annotations()}
 
-    def delete(self, alone: bool = False, patience: float | None = None) -> None:
+    def delete(self, alone: bool = False, forbidden_seconds: float = FORBIDDEN_SECONDS) -> None:
         """Do nothing: a pod is gone when its process has ended."""
 
 
 def install_keys(text: str) -> None:
-    """Add public keys to those that may log in; `text` has Google's form, a line `user:ssh-rsa
-    AAAA… name` each.
-    """
+    """Let public keys log in; `text` has Google's form, a line `user:ssh-rsa AAAA… name` each."""
     keys = [line.partition(":")[2].strip() for line in text.splitlines() if ":" in line]
     add_lines(SSH / "authorized_keys", keys)
 
 
 def add_lines(file: Path, lines: list[str]) -> None:
-    """Append the lines that a file lacks; the file and its folder are for their owner alone."""
+    """Append the lines that a file lacks; only its owner may read the file and its folder."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     there = file.read_text().splitlines() if file.exists() else []
     missing = [line for line in lines if line and line not in there]
@@ -521,13 +469,11 @@ def add_lines(file: Path, lines: list[str]) -> None:
 
 def this_machine() -> Machine:
     """Return the machine that this process runs on."""
-    if POD:
-        return Pod()
-    return Machine()
+    return Pod() if POD else Machine()
 
 
 def install(machine: Machine) -> tuple[str, Path]:
-    """Unpack berg and what it needs; returns the python that runs it, and berg's wheel."""
+    """Unpack berg and what it needs; return the python that runs it, and berg's wheel."""
     wheel = unpack(machine, machine.dist, machine.dist_sha256, "app")
     python = BERG / "venv/bin/python"
     if python.exists():  # a golden image
@@ -544,9 +490,9 @@ def install(machine: Machine) -> tuple[str, Path]:
 
 
 def unpack(machine: Machine, name: str, sha256: str, folder: str) -> Path:
-    """Unpack an archive of the bucket into a folder, in place of what is there; return its file.
+    """Replace a folder by the content of an archive from the bucket; return the archive's file.
 
-    Raises OSError if it is not the archive that the laptop sent.
+    Raise OSError if it is not the archive that the laptop sent.
     """
     archive = BERG / name.rpartition("/")[2]
     content = machine.read(name)[0]
@@ -562,19 +508,17 @@ def check(content: bytes, sha256: str, name: str) -> None:
     """Raise OSError if content of the bucket lacks the hash that this machine's metadata say."""
     if hashlib.sha256(content).hexdigest() != sha256:
         raise OSError(
-            f"{name} is not what was submitted: somebody replaced it. Nothing of it was run; "
+            f"{name} is not what was submitted: another user replaced it. Nothing of it was run; "
             "submit the job again"
         )
 
 
 def install_packages(machine: Machine, wheel: Path, why: str) -> str:
-    """Make a python environment for berg with pip, as the last resort; returns its python."""
+    """Make a python environment for berg with pip, as the last resort; return its python."""
     machine.say(f"Making a python environment for berg with pip: {why} (a golden image has one)")
     python = BERG / "venv/bin/python"
-    if (
-        not shutil.which("git")
-        or subprocess.run([sys.executable, "-c", "import ensurepip, pip"]).returncode
-    ):
+    pip = [sys.executable, "-c", "import ensurepip, pip"]
+    if not shutil.which("git") or subprocess.run(pip).returncode:
         apt_install(machine, "git", "python3-venv", "python3-pip")
     if not python.exists():
         execute(sys.executable, "-m", "venv", str(BERG / "venv"))
@@ -583,10 +527,8 @@ def install_packages(machine: Machine, wheel: Path, why: str) -> str:
 
 
 def apt_install(machine: Machine, *packages: str) -> None:
-    """Install packages of the image's distribution, when what its first boot installs lets go of
-    the locks.
-
-    apt-get itself waits for dpkg's lock alone, not for those of its lists and archives.
+    """Install packages of the image's distribution; wait for the locks of the first boot's own
+    installation, since apt-get itself waits for dpkg's lock alone.
     """
     machine.say("Installing with apt-get: " + " ".join(packages))
     until, is_said = time.monotonic() + LOCKED_SECONDS, False
@@ -603,48 +545,45 @@ def apt_install(machine: Machine, *packages: str) -> None:
                     f"Waiting for up to {LOCKED_SECONDS // 60} minutes: the first boot of an image "
                     "has packages to install, too"
                 )
-                ask_for_patience(machine)
+                announce_installation(machine)
             is_said = True
         time.sleep(2)
 
 
-def ask_for_patience(machine: Machine) -> None:
-    """Tell the other machines of the job, which wait as long as they took, that it comes later."""
+def announce_installation(machine: Machine) -> None:
+    """Write for the other machines of the job that this one comes later."""
     name = f".berg/machines/{machine.job}/{machine.name}{INSTALLS}"
     try:
         upload = machine.upload_url("uploadType=media&name=" + quote(name, safe=""))
         machine.call(upload, "POST", b"", "text/plain")
     except Exception as error:
-        machine.say(f"The other machines do not hear that this one comes later: {error}")
+        machine.say(f"The other machines do not know that this one comes later: {error}")
 
 
 def execute(*command: str) -> None:
-    """Run a program; raises OSError with its last words if it fails."""
+    """Run a program; raise OSError with its first line of error if it fails."""
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C.UTF-8")
     pipe = subprocess.PIPE
     ran = subprocess.run(
         command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
     )
     output = ran.stdout.decode(errors="replace").strip()
-    if "Could not get lock" not in output:  # who calls waits for it, and says so
+    if "Could not get lock" not in output:  # the caller waits for it, and says so
         console(output)
     if ran.returncode:
-        lines = [
-            line for line in output.splitlines() if line.startswith(("E: ", "ERROR: "))
-        ] or output.splitlines()
-        raise OSError(" ".join(command[:3]) + " failed: " + "".join(lines[:1]))
+        lines = output.splitlines()
+        errors = [line for line in lines if line.startswith(("E: ", "ERROR: "))] or lines
+        raise OSError(" ".join(command[:3]) + " failed: " + "".join(errors[:1]))
 
 
 def run_worker(python: str, *arguments: str) -> tuple[int, str]:
     """Run the worker; return its exit code, and the last line that it printed.
 
-    The command that it runs must not see berg's packages: no PYTHONPATH.
-
-    Its standard error is a file: a pipe would stay open for as long as any process that it left
-    behind.
+    It gets no PYTHONPATH: the command that it runs must not see berg's packages. Its standard error
+    is a file: processes that it leaves behind would keep a pipe open.
     """
     folders, options = [str(BERG / "app")], []
-    if python == sys.executable:  # the image's own: its packages are none of berg's
+    if python == sys.executable:  # the image's own, whose packages are not berg's
         folders, options = [*folders, str(BERG / "packages")], ["-I", "-S"]
     code = f"import sys; sys.path[:0] = {folders!r}; from berg.worker import main; main()"
     errors = BERG / "worker.err"
@@ -665,16 +604,21 @@ def give_up(machine: Machine, reason: str) -> None:
     """Record without berg's help that the job failed, upload the log, and delete the machine."""
     machine.say(reason)
     try:
-        record_failure(machine, reason)
-        if not machine.box and stays(machine):
+        if machine.box:
+            reason += "; " + machine.way_in()
+        if machine.box == STOPS:
+            record(machine, reason, state="STOPPED")
+        else:
+            record(machine, reason, state="FAILED", finished_at=now())
+        if not machine.box and is_kept(machine):
             return
     except Exception as error:
         machine.say(f"The state could not be written: {error}")
     machine.insist_on_deletion()
 
 
-def stays(machine: Machine) -> bool:
-    """Whether this machine is kept when its job is over, if the job is the one that was sent."""
+def is_kept(machine: Machine) -> bool:
+    """Return whether the job, if it is the one that was sent, keeps this machine at its end."""
     if machine.sweep:
         return False
     name = f".berg/jobs/{machine.job}_metadata.json"
@@ -683,46 +627,44 @@ def stays(machine: Machine) -> bool:
     return bool(json.loads(content)["spec"]["no_kill"])
 
 
-def record_failure(machine: Machine, reason: str) -> None:
-    """Upload the log and write that the job failed, or that its devbox is stopped."""
-    if machine.box:
-        reason = reason + "; " + machine.way_in()
-    if machine.box == STOPS:
-        record(machine, reason, state="STOPPED")
-    else:
-        finished_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        record(machine, reason, state="FAILED", finished_at=finished_at)
-
-
 def record(machine: Machine, reason: str, begins: bool = False, **changes: Any) -> None:
-    """Upload the log and write changes to the state of the job, with the reason for them, unless it
-    is over or another machine has it. With `begins` another attempt begins.
+    """Upload the log, and write changes to the state of the job and their reason, unless the job is
+    over or another machine has it. With `begins` another attempt begins.
     """
-    name = state_path(machine)
-    content, generation = machine.read(name)
+    content, generation = machine.read(state_path(machine))
     state = json.loads(content)
-    if state["state"] in FINAL or is_elsewhere(machine, state):
+    is_claimed = state["state"] not in ("SUBMITTED", "STOPPED")
+    is_namesake = state.get("machine") == machine.name and state.get("zone") != machine.zone
+    if state["state"] in FINAL or (is_claimed and is_namesake and state.get("zone") != ""):
         return
     log, disk = f".berg/logs/{machine.job}/{machine.log.name}", BERG / "disk"
     writer = {}
-    if disk.exists():  # a later worker goes on with what this disk wrote
+    if disk.exists():  # a later worker continues what this disk wrote
         writer["berg-writer"] = f"{machine.job}/{disk.read_text()}"
     machine.write(log, machine.log.read_bytes(), writer)
-    before, now = state["reason"], time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    before = state["reason"]
     state.update(reason=reason, machine=machine.name, zone=machine.zone, **changes)
-    state["history"] = [*state.get("history", []), [state["state"], now]][-HISTORY:]
+    state["history"] = [*state.get("history", []), [state["state"], now()]][-HISTORY:]
     if begins:
         state["attempt"] += 1
-        begun = [str(state["attempt"]), now, before[:WHY]]
+        begun = [str(state["attempt"]), now(), before[:WHY]]
         state["attempts"] = [*state.get("attempts", []), begun][-ATTEMPTS:]
     write_state(machine, state, generation)
-    is_over = state["state"] in FINAL
-    if is_over and state.get("job", {}).get("secrets") and not machine.sweep:
-        delete_secrets(machine)
+    has_secrets = state.get("job", {}).get("secrets") and not machine.sweep
+    if state["state"] in FINAL and has_secrets:
+        base = "https://secretmanager.googleapis.com"
+        if machine.endpoint:
+            base = machine.endpoint + "/secretmanager"
+        url = f"{base}/v1/projects/{machine.project}/secrets/berg-{machine.job}"
+        machine.call(url, "DELETE")
+
+
+def state_path(machine: Machine) -> str:
+    return f".berg/jobs/{machine.job}_state.json"
 
 
 def write_state(machine: Machine, state: dict[str, Any], generation: str) -> None:
-    """Write the job's state in place of the one that was read."""
+    """Replace the job's state that was read."""
     text, condition = json.dumps(state), "&ifGenerationMatch=" + generation
     machine.write(state_path(machine), text.encode(), {"state": text}, condition)
 
@@ -735,8 +677,7 @@ def mark_undeleted(machine: Machine) -> None:
         marks = state.get("undeleted", {})
         if state["state"] not in FINAL or len({*marks, machine.name}) > MOST_UNDELETED:
             return
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        state["undeleted"] = {**marks, machine.name: now}
+        state["undeleted"] = {**marks, machine.name: now()}
         try:
             write_state(machine, state, generation)
             return
@@ -746,30 +687,11 @@ def mark_undeleted(machine: Machine) -> None:
         time.sleep(pause)
 
 
-def state_path(machine: Machine) -> str:
-    return f".berg/jobs/{machine.job}_state.json"
-
-
-def is_elsewhere(machine: Machine, state: dict[str, Any]) -> bool:
-    """Whether a machine of this name in another zone has the job."""
-    if state["state"] in ("SUBMITTED", "STOPPED") or state.get("machine") != machine.name:
-        return False
-    return state.get("zone") not in ("", machine.zone)
-
-
-def delete_secrets(machine: Machine) -> None:
-    """Delete the secrets of the job."""
-    base = "https://secretmanager.googleapis.com"
-    if machine.endpoint:
-        base = machine.endpoint + "/secretmanager"
-    machine.call(f"{base}/v1/projects/{machine.project}/secrets/berg-{machine.job}", "DELETE")
-
-
 def save(machine: Machine, python: str, died: str) -> bool:
     """Let a second worker save what the first one left; return whether that worked."""
     for pause in (1, 10, 60, 300, 0):
-        machine.say(f"berg's worker {died}; saving what is left")
         reason = "berg's worker " + died
+        machine.say(f"{reason}; saving what is left")
         code, _ = run_worker(python, "salvage", machine.job, reason, machine.sweep)
         if not code:
             return True
@@ -777,19 +699,10 @@ def save(machine: Machine, python: str, died: str) -> bool:
     return False
 
 
-def goes_down() -> bool:
-    """Whether this machine shuts down."""
-    try:
-        state = subprocess.run(["systemctl", "is-system-running"], stdout=subprocess.PIPE).stdout
-    except OSError:
-        return False
-    return state.strip() == b"stopping"
-
-
 def hand_over() -> bool:
     """Let systemd run this file as a unit of its own; return whether it does."""
     script, unit = BERG / "boot.py", SYSTEMD / "berg.service"
-    # where a folder stands for /root, systemd is the host's
+    # with BERG_ROOT, systemd is the host's
     if not SYSTEMD.is_dir() or "BERG_ROOT" in os.environ:
         return False
     try:
@@ -803,31 +716,31 @@ def hand_over() -> bool:
         subprocess.run(["systemctl", "daemon-reload"], check=True)
         subprocess.run(["systemctl", "start", "--no-block", "berg"], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        if goes_down():
-            console("The machine goes down: there is no time to begin")
-            return True
-        console(f"systemd does not take berg's unit ({error}); going on without it")
+        if shutil.which("systemctl"):
+            asked = subprocess.run(["systemctl", "is-system-running"], stdout=subprocess.PIPE)
+            if asked.stdout.strip() == b"stopping":
+                console("The machine goes down: there is no time to begin")
+                return True
+        console(f"systemd does not take berg's unit ({error}); running without it")
         return False
-    console("Going on as a unit of systemd's: systemctl status berg")
+    console("Continuing as a unit of systemd: systemctl status berg")
     return True
 
 
 def keep_packages() -> None:
-    """Let no timer upgrade packages under a job, and the job's apt-get install wait for those that
-    do so now.
-    """
+    """Switch off upgrades by timers during a job; let its apt-get wait for those that run now."""
     folder = Path("/etc/apt/apt.conf.d")
     try:
         if folder.is_dir() and "BERG_ROOT" not in os.environ:  # else it is the host's
             settings = f'APT::Periodic::Enable "0";\nDPkg::Lock::Timeout "{LOCKED_SECONDS}";\n'
             (folder / "99berg").write_text(settings)
     except OSError:
-        pass  # not ours to write
+        pass  # it is read-only
 
 
 def pod_exit_code() -> int:
     """Return 0 for a job that succeeded, 42 for one that is over without, 1 for one that another
-    pod is to go on with.
+    pod is to continue.
     """
     machine = this_machine()
     if machine.sweep:
@@ -862,8 +775,8 @@ def main() -> None:
 def prepare_pod() -> None:
     """Let SIGTERM end this process until there is a worker, and find the node's drivers.
 
-    An installation may replace the image's virtual environment, and the checkout the folder that
-    its containers begin in: berg uses neither.
+    Leave the image's virtual environment, which an installation may replace, and the folder that
+    its containers begin in, which the checkout may replace.
     """
     os.chdir("/")
     folders = os.environ.get("PATH", os.defpath).split(":")
@@ -890,18 +803,17 @@ def work() -> None:
     try:
         if machine.recipe:
             console(prepare_image(machine))
-            return
-        if machine.box == STOPS and machine.rescuer:
+        elif machine.box == STOPS and machine.rescuer:
             rescue(machine)
-            return
-        python, wheel = install(machine)
-        outlive_worker(machine, python, wheel)
+        else:
+            python, wheel = install(machine)
+            outlive_worker(machine, python, wheel)
     except Exception as error:
         give_up(machine, f"berg could not be started on {machine.name}: {error}")
 
 
 def rescue(machine: Machine) -> None:
-    """Keep a devbox on for people to log in, without installation and worker."""
+    """Keep a devbox on for logins, without installation and worker."""
     why = "started by " + machine.rescuer + " without installation and worker (--rescue)"
     machine.say(why)
     try:
@@ -912,32 +824,31 @@ def rescue(machine: Machine) -> None:
 
 
 def prepare_image(machine: Machine) -> str:
-    """Make of this disk what an image is made of; the laptop, which reads the console, goes on.
+    """Prepare this disk for an image; the laptop reads the console and does the rest.
 
-    Return the last line for it: why that failed; "" if the worker has said how it went.
+    Return the last line for it: why that failed; "" if the worker printed one.
     """
     try:
         wheel = unpack(machine, machine.dist, machine.dist_sha256, "app")
         if not (BERG / "venv/bin/python").exists():
             install_packages(machine, wheel, "the image is to have one")
         code, words = run_worker(str(BERG / "venv/bin/python"), "image")
-    except Exception as error:  # else the machine would delete itself before anybody hears it
+    except Exception as error:  # else the machine would delete itself before the laptop reads it
         return f"{NO_IMAGE}{error}"
     return NO_IMAGE + death(code, words) if code else ""
 
 
 def outlive_worker(machine: Machine, python: str, wheel: Path) -> None:
-    """Run the worker; when it dies, let another one save the results.
+    """Run the worker; if it dies, let another one save the results.
 
-    A machine of a sweep then goes on with the other jobs, until its worker has died too often.
+    A machine of a sweep then continues with the other jobs, until its worker has died too often.
     """
-    arguments = ("run", machine.job)
-    if machine.sweep:
-        arguments = ("sweep", machine.sweep)
+    arguments = ("sweep", machine.sweep) if machine.sweep else ("run", machine.job)
     code, words = run_worker(python, *arguments)
     if code == DEPENDENCIES_MISSING:
         python = install_packages(machine, wheel, "what is there does not run here")
         code, words = run_worker(python, *arguments)
+    died = ""
     for _ in range(CRASHES):
         if not code or shuts_down(code):
             return
@@ -945,20 +856,20 @@ def outlive_worker(machine: Machine, python: str, wheel: Path) -> None:
         if machine.sweep and (BERG / "job").exists():
             machine.job = (BERG / "job").read_text()
         # A machine of a sweep that has no job yet has nothing to save.
-        saved = machine.job == machine.sweep or save(machine, python, died)
-        if not machine.sweep:
-            if not saved:
-                give_up(machine, unsaved(died))
+        is_saved = machine.job == machine.sweep or save(machine, python, died)
+        if not machine.sweep and is_saved:
             return
+        if not machine.sweep:
+            break
         code, words = run_worker(python, *arguments)  # the rest of the sweep
-    give_up(machine, unsaved(died))
+    give_up(machine, f"berg's worker {died}, and so did those that were to save the results")
 
 
 def shuts_down(code: int) -> bool:
-    """Whether SIGTERM ended the worker, before it could listen, because the machine shuts down."""
+    """Return whether the worker, before it could handle it, got SIGTERM from a shutdown."""
     if code != -signal.SIGTERM:
         return False
-    for _ in range(GOING * 10):
+    for _ in range(SHUTDOWN_SECONDS * 10):
         if SIGTERM_TIMES:
             return True
         time.sleep(0.1)
@@ -967,16 +878,8 @@ def shuts_down(code: int) -> bool:
 
 def death(code: int, words: str) -> str:
     """Return how a worker died, with the last line that it printed."""
-    how = f"ended with exit code {code}"
-    if code < 0:
-        how = f"was killed by signal {-code}"
-    if words:
-        how += f": {words}"
-    return how
-
-
-def unsaved(died: str) -> str:
-    return f"berg's worker {died}, and so did those that were to save the results"
+    how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+    return f"{how}: {words}" if words else how
 
 
 if __name__ == "__main__":

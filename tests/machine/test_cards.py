@@ -205,7 +205,7 @@ def test_each_machine_asks_as_often_however_many_meet(machines, monkeypatch):
 def test_boot_refuses_what_the_metadata_do_not_vouch_for(tmp_path, monkeypatch):
     monkeypatch.setattr(boot, "BERG", tmp_path)
     machine = SimpleNamespace(bucket="bucket", read=lambda name: (b"no wheel", "1"))
-    with pytest.raises(OSError, match="is not what was submitted: somebody replaced it"):
+    with pytest.raises(OSError, match="is not what was submitted: another user replaced it"):
         boot.unpack(machine, ".berg/dist/berg.whl", "0" * 64, "app")
     assert not list(tmp_path.iterdir())
 
