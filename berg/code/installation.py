@@ -127,11 +127,17 @@ class Repo:
         return bool({"sources", "workspace", "index", "conflicts"} & {*both})
 
     @property
+    def brings_python(self) -> bool:
+        """Whether its packages go into an environment of uv's, with a python of its own."""
+        locks = ("pylock.toml", "poetry.lock", "Pipfile.lock")
+        has_lock = self.files.has(self.top, "uv.lock") or any(map(self.has, locks))
+        return has_lock or self.is_for_uv
+
+    @property
     def is_package(self) -> bool:
         """Whether the repo says how it is built."""
-        if self.uv.get("package") is False or not self.is_poetrys_package:
-            return False
-        if tool(self.project, "pdm").get("distribution") is False:
+        denied = (("uv", "package"), ("poetry", "package-mode"), ("pdm", "distribution"))
+        if any(tool(self.project, name).get(key) is False for name, key in denied):
             return False
         settings = re.search(SETUP, self.files.text(self.folder, "setup.cfg"))
         declared = self.project.get("build-system") or tool(self.project, "setuptools")
@@ -141,10 +147,6 @@ class Repo:
             or self.has("setup.py")
             or (settings and self.has(PROJECT))
         )
-
-    @property
-    def is_poetrys_package(self) -> bool:
-        return tool(self.project, "poetry").get("package-mode") is not False
 
     @property
     def conda(self) -> str:
@@ -172,9 +174,11 @@ def decide(files: Files, wanted: Wanted) -> Installation:
         if not made.steps and not made.venv:
             made = replace(made, words=wanted.script)
     commands = [wanted.command, *(step[-1] for step in made.steps if step[0] == "bash")]
-    commands.append(files.read(wanted.script) if wanted.script in files.paths else "")
+    commands.append(files.text("", wanted.script))
     uses_uv = made.venv or any(step[0] == "uv" for step in made.steps) or not wanted.command
-    notes = [*made.notes, *script_notes(files, wanted)]
+    own = scripts(files, wanted)
+    notes = [f"{each} names its packages itself: {RUN_BY_UV} {each}`" for each in own]
+    notes = [*made.notes, *notes]
     return replace(made, notes=notes, needs_uv=bool(uses_uv or any(map(CALLS_UV.search, commands))))
 
 
@@ -198,8 +202,11 @@ def decided(files: Files, wanted: Wanted) -> Installation:
         return by_uv_lock(repo, wanted)
     elif found := by_other_lock(repo, wanted):
         return found
-    elif repo.is_for_uv:
-        return by_uv(repo, wanted)
+    elif repo.is_for_uv:  # uv finds the versions on the machine
+        choice, notes = choose(repo, wanted, {}, [])
+        _, python = python_of(repo, wanted)
+        words = f"{repo.path(PROJECT)} by uv, not locked (uv lock){said(choice)}{python}"
+        return synced(repo, wanted, ["uv", "sync"], choice, words, notes)
     return by_pip(repo, wanted) or nothing(repo, wanted)
 
 
@@ -328,14 +335,6 @@ def roots_of(repo: Repo, lock: Table, path: str) -> list[Table]:
     return [each for each in lock["package"] if each["name"] in names]
 
 
-def by_uv(repo: Repo, wanted: Wanted) -> Installation:
-    """Return what uv installs that finds the versions on the machine."""
-    choice, notes = choose(repo, wanted, {}, [])
-    _, words = python_of(repo, wanted)
-    words = f"{repo.path(PROJECT)} by uv, not locked (uv lock){said(choice)}{words}"
-    return synced(repo, wanted, ["uv", "sync"], choice, words, notes)
-
-
 def synced(
     repo: Repo, wanted: Wanted, sync: list[str], choice: "Choice", words: str, notes: list[str]
 ) -> Installation:
@@ -359,8 +358,7 @@ class Choice:
 
 def said(choice: Choice | Wanted) -> str:
     """Return the extras and groups in words."""
-    found = [f", {kind} {each}" for kind, each in pairs(choice)]
-    return "".join(found)
+    return "".join(f", {kind} {each}" for kind, each in pairs(choice))
 
 
 def options(choice: Choice | Wanted) -> list[str]:
@@ -369,10 +367,8 @@ def options(choice: Choice | Wanted) -> list[str]:
 
 
 def pairs(choice: Choice | Wanted) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for kind, names in (("extra", choice.extras), ("group", choice.groups)):
-        found += [(kind, each) for each in names]
-    return found
+    found = [("extra", each) for each in choice.extras]
+    return found + [("group", each) for each in choice.groups]
 
 
 def defaults(repo: Repo) -> list[str]:
@@ -382,8 +378,7 @@ def defaults(repo: Repo) -> list[str]:
 
 
 def choose(repo: Repo, wanted: Wanted, lock: Table, roots: list[Table]) -> tuple[Choice, list[str]]:
-    """Return the extras and groups to install, with those that fit the machine, and lines for the
-    plan.
+    """Return the extras and groups to install, with those that fit the machine, and notes.
 
     Raise BergError for what uv would refuse, and where a choice is missing that must be made.
     """
@@ -393,7 +388,9 @@ def choose(repo: Repo, wanted: Wanted, lock: Table, roots: list[Table]) -> tuple
     asked = {*pairs(choice), *pairs(Choice((), tuple(defaults(repo))))}
     left: dict[str, str] = {}  # name -> kind of what is neither chosen nor excluded
     for keys in rules:
-        check_conflict(repo, sorted(asked & {*keys}))
+        if len(both := sorted(asked & {*keys})) > 1:
+            both_words = " and ".join(f"{kind} {name}" for kind, name in both)
+            raise BergError(f"{both_words} exclude each other ({repo.path(PROJECT)}): choose one")
         if {*asked, *pairs(choice)} & {*keys} or len(keys) < 2:
             continue
         names = ", ".join(name for _, name in keys)
@@ -405,13 +402,6 @@ def choose(repo: Repo, wanted: Wanted, lock: Table, roots: list[Table]) -> tuple
             check_frameworks(repo, keys, lock, roots)
             left |= {name: kind for kind, name in keys}
     return choice, [*notes, *unchosen(repo, wanted, choice, rules, left)]
-
-
-def check_conflict(repo: Repo, keys: list[tuple[str, str]]) -> None:
-    """Raise BergError for several extras or groups of which only one can be installed."""
-    if len(keys) > 1:
-        names = " and ".join(f"{kind} {name}" for kind, name in keys)
-        raise BergError(f"{names} exclude each other ({repo.path(PROJECT)}): choose one")
 
 
 def unchosen(
@@ -536,18 +526,20 @@ def meets_version(version: str, specifier: str) -> bool:
 def by_other_lock(repo: Repo, wanted: Wanted) -> Installation | None:
     """Return what a lock of another tool brings; None without one that is read."""
     venv = repo.path(VENV)
-    if repo.has("pylock.toml"):
-        check_no_choice(wanted, "pylock.toml")
-        _, words = python_of(repo, wanted)
-        steps = [["uv", "pip", "sync", "pylock.toml"]]
-        return Installation(repo.path("pylock.toml") + words, [], repo.folder, venv, steps)
-    if repo.has("poetry.lock"):
+    if repo.has("poetry.lock") and not repo.has("pylock.toml"):
         return by_poetry_lock(repo, wanted)
-    if repo.has("Pipfile.lock"):
-        check_no_choice(wanted, "Pipfile.lock")
-        _, words = python_of(repo, wanted)
-        steps = [["uv", "pip", "install", "--no-deps", *pipenv_arguments(repo)]]
-        return Installation(repo.path("Pipfile.lock") + words, [], repo.folder, venv, steps)
+    for lock in ("pylock.toml", "Pipfile.lock"):
+        if not repo.has(lock):
+            continue
+        if wanted.extras or wanted.groups:
+            raise BergError(
+                f"{lock} has no extras and groups to choose: leave out --extra and --group"
+            )
+        step = ["uv", "pip", "sync", lock]
+        if lock == "Pipfile.lock":
+            step = ["uv", "pip", "install", "--no-deps", *pipenv_arguments(repo)]
+        words = repo.path(lock) + python_of(repo, wanted)[1]
+        return Installation(words, [], repo.folder, venv, [step])
     if repo.has("pdm.lock") and not repo.has(REQUIREMENTS) and not wanted.install:
         raise BergError(
             f"{repo.path('pdm.lock')} is not read. Write it in a form that is, and commit that: "
@@ -555,11 +547,6 @@ def by_other_lock(repo: Repo, wanted: Wanted) -> Installation | None:
             f"{PROJECT} allows: --install pip"
         )
     return None
-
-
-def check_no_choice(wanted: Wanted, lock: str) -> None:
-    if wanted.extras or wanted.groups:
-        raise BergError(f"{lock} has no extras and groups to choose: leave out --extra and --group")
 
 
 def by_poetry_lock(repo: Repo, wanted: Wanted) -> Installation:
@@ -758,13 +745,6 @@ def unread(files: Files, folder: str) -> list[str]:
     return notes
 
 
-def script_notes(files: Files, wanted: Wanted) -> list[str]:
-    """Say which script of the command names its packages itself, and is not run by uv."""
-    return [
-        f"{name} names its packages itself: {RUN_BY_UV} {name}`" for name in scripts(files, wanted)
-    ]
-
-
 def scripts(files: Files, wanted: Wanted) -> dict[str, str]:
     """Return the scripts of a command that name their packages themselves and are not run by uv,
     with what they say.
@@ -789,7 +769,7 @@ def check_python(repo: Repo, wanted: Wanted) -> None:
     has = has if wanted.python else "the python of the image is not known"
     if not any(meets(each, needs) for each in PYTHONS):
         raise BergError(f"requires-python {needs}: no python meets it; {has}")
-    is_uvs = wanted.install == "uv" or (wanted.install == "" and is_made_by_uv(repo))
+    is_uvs = wanted.install == "uv" or (wanted.install == "" and repo.brings_python)
     if wanted.python and not is_uvs and not meets(wanted.python, needs):
         raise BergError(
             f"requires-python {needs}, and {has}. Let uv bring one: --install uv, or take another "
@@ -801,13 +781,6 @@ def check_python(repo: Repo, wanted: Wanted) -> None:
             f".python-version is {pinned}, and requires-python {needs} of {repo.path(PROJECT)} "
             "does not take it: change one of them"
         )
-
-
-def is_made_by_uv(repo: Repo) -> bool:
-    """Return whether the python of an environment of uv's is used."""
-    locks = ("pylock.toml", "poetry.lock", "Pipfile.lock")
-    has_lock = repo.files.has(repo.top, "uv.lock") or any(map(repo.has, locks))
-    return has_lock or repo.is_for_uv
 
 
 def pinned_python(repo: Repo) -> str:

@@ -56,6 +56,8 @@ LFS_FILES = ["ls-files", "-z", "--", ":(attr:filter=lfs)"]
 STATUS = ["status", "--porcelain=v2", "-z", "--branch", "--no-ahead-behind", "--no-renames"]
 STATUS += ["--untracked-files=all"]
 STATUS += ["--ignored=matching", "--ignore-submodules=dirty"]
+LAST_COMMIT = ["log", "-1", "--no-show-signature", "--format=%H%n%T%n%cI"]
+DIFFERENCE = ["diff-tree", "-r", "-z", "--no-renames", "--name-status"]
 # What git refuses in a pack, but for what old programs wrote and honest histories still have.
 STRICT = "--strict=" + ",".join(
     f"{each}=ignore"
@@ -159,10 +161,9 @@ def commit_tree(root: Path, repo_name: str, branch: str | None = None) -> Snapsh
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary, ThreadPoolExecutor() as pool:
         theirs, index = index_of(root, temporary)
         looking = pool.submit(look, root, {**theirs, "GIT_OPTIONAL_LOCKS": "0"})
-        about = ["log", "-1", "--no-show-signature", "--format=%H%n%T%n%cI"]
-        last = pool.submit(text, root, *about)
+        last = pool.submit(text, root, *LAST_COMMIT)
         large = pool.submit(git, root, *LFS_FILES, env=theirs)
-        env = {**objects_of(snapshot), "GIT_INDEX_FILE": str(Path(temporary, "changed"))}
+        env = {**objects_of(snapshot), "GIT_INDEX_FILE": f"{temporary}/changed"}
         links = links_in(root, theirs, index)
         found = looking.result()
         head, tree_of_head, date = last.result().split("\n")
@@ -176,8 +177,7 @@ def commit_tree(root: Path, repo_name: str, branch: str | None = None) -> Snapsh
             changes |= add_submodules(snapshot, links | changes)
             named = pool.submit(git, root, *LFS_FILES, env=env)
             tree = tree_with(root, env, tree_of_head, changes)
-            difference = ["diff-tree", "-r", "-z", "--no-renames", "--name-status"]
-            told = pool.submit(git, root, *difference, head, tree, env=env)
+            told = pool.submit(git, root, *DIFFERENCE, head, tree, env=env)
             paths = {*names(large.result()), *names(named.result())}
             paths -= {path for path, entry in changes.items() if entry is None}
             if paths:
@@ -642,9 +642,8 @@ def restore(
             with open_pack(name) as stream:
                 git(folder, "index-pack", STRICT, "--fix-thin", "--stdin", stdin=stream)
         write_shallow(folder, shallow)
-        git(
-            folder, "update-ref", "--no-deref", f"refs/heads/{branch}" if branch else "HEAD", commit
-        )
+        where = f"refs/heads/{branch}" if branch else "HEAD"
+        git(folder, "update-ref", "--no-deref", where, commit)
         # what is not in it was made here, or pushed later
         git(folder, "update-ref", "refs/berg/start", commit)
         if branch:
