@@ -242,7 +242,7 @@ class Job:
         return self.kind == "job" and bool(self.group) and not self.spec.flex
 
     @property
-    def is_mended(self) -> bool:
+    def is_replaced(self) -> bool:
         """Whether Google or Kubernetes makes each of its several machines anew when it is lost,
         and the others wait for it: not one of a slice of TPUs on Compute Engine.
         """
@@ -360,8 +360,8 @@ class State:
     attempt: int = 1
     # [number, when it began, why the one before ended] of all but the first; the newest ATTEMPTS
     attempts: list[list[str]] = field(default_factory=list)
-    awaited: int = 0  # its machines that the others wait for, and since when they do
-    awaited_since: str = ""
+    missing: int = 0  # its machines that the others wait for, and since when they do
+    missing_since: str = ""
     restarts: int = 0  # attempts that began because a machine went away
     failures: int = 0  # attempts that began because the command failed
     ran_seconds: int = 0  # in all attempts together
@@ -483,7 +483,7 @@ def check_state(state: State) -> None:
         raise ValueError("its history is odd")
     if any(len(each) != 3 for each in state.attempts):
         raise ValueError("its attempts are odd")
-    for time in (state.started_at, state.finished_at, state.awaited_since):
+    for time in (state.started_at, state.finished_at, state.missing_since):
         gate.check_time(time)
     gate.check_resource(state.machine)
     gate.check_resource(state.zone)
@@ -593,7 +593,7 @@ class Machine:
     place: str = "gce"
     pod: str = ""  # its name in Kubernetes, where it is a pod
     note: str = ""  # what it waits for, in words
-    is_vain: bool = False  # those before it ended alike, again and again, before they began
+    is_crash_looping: bool = False  # those before it ended in the same way before they began
     is_queued: bool = False  # its cluster holds it back until it is its turn
     silence: str = ""  # that the node it is on does not answer, in words
 

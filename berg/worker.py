@@ -184,7 +184,7 @@ def note_next_attempt(attempt: Attempt, ending: Ending | None) -> None:
     attempt.states.write(state="RUNNING", reason=text)
     if attempt.loss:
         attempt.say(text)
-    for name in attempt.member.silent * attempt.job.is_mended:
+    for name in attempt.member.silent * attempt.job.is_replaced:
         attempt.insist(functools.partial(attempt.member.host.delete_peer, name), SILENT_PATIENCE)
 
 
@@ -225,7 +225,7 @@ def begin(attempt: Attempt) -> None:
             attempt.insist, lambda: attempt.member.host.delete_groups_elsewhere(attempt.job)
         )
     attempt.member.attempt = attempt.state.attempt
-    if attempt.job.is_mended and not attempt.leads:
+    if attempt.job.is_replaced and not attempt.leads:
         attempt.member.attempt = 0  # which one it takes part in says the first machine
     attempt.check_in_time()
     attempt.check_restarts()
@@ -238,7 +238,7 @@ def begin(attempt: Attempt) -> None:
     attempt.member.nodes = [attempt.member.node]
     if attempt.member.is_alone:
         introduce(attempt)
-    elif not attempt.job.is_mended:
+    elif not attempt.job.is_replaced:
         peers.note_earlier(attempt.member)
     start_thread(watchdogs.watch, attempt)
     start_thread(watchdogs.limit_time, attempt)
@@ -273,14 +273,14 @@ def meet(attempt: Attempt) -> None:
     if not attempt.member.is_alone:
         attempt.reachable.join()
         member = attempt.member
-        if member.job.is_mended:
+        if member.job.is_replaced:
             start_thread(watchdogs.watch_others, attempt)
         note = functools.partial(note_waiting, attempt)
         patience = peers.coming_seconds(member, attempt.waited_last)
         member.nodes = peers.gather(member, patience, note)
-        if not member.job.is_mended:
+        if not member.job.is_replaced:
             start_thread(watchdogs.watch_others, attempt)
-        if member.job.is_mended:
+        if member.job.is_replaced:
             saving.bring_news(attempt)  # of machines that stayed
         introduce(attempt)
         start_thread(logins.tell_ready, attempt.member)  # for people, before all is installed
@@ -297,7 +297,7 @@ def meet_again(attempt: Attempt) -> None:
     peers.begin_attempt(attempt.member, attempt.state.attempt)
     attempt.loss = ""
     patience = math.inf
-    if attempt.job.is_mended:
+    if attempt.job.is_replaced:
         patience = attempt.job.spec.replacement_timeout
     note = functools.partial(note_waiting, attempt)
     attempt.member.nodes = peers.gather(attempt.member, patience, note)
@@ -309,12 +309,12 @@ def note_waiting(attempt: Attempt, missing: int) -> None:
     """Write into the state how many machines of the job are waited for, and since when; only where
     this one leads.
     """
-    if missing == attempt.state.awaited:
+    if missing == attempt.state.missing:
         return
     since = ""
     if missing:
-        since = attempt.state.awaited_since or job.now()
-    attempt.states.write(soon=True, awaited=missing, awaited_since=since)
+        since = attempt.state.missing_since or job.now()
+    attempt.states.write(soon=True, missing=missing, missing_since=since)
 
 
 def introduce(attempt: Attempt) -> None:
@@ -479,8 +479,8 @@ def begin_upload(attempt: Attempt, ending: Ending) -> None:
             ending=ending.state,
             exit_code=ending.exit_code,
             reason=ending.reason,
-            awaited=0,
-            awaited_since="",
+            missing=0,
+            missing_since="",
             uploading_since=job.now(),
         )
     if not attempt.leads and ending.state != "ENDED":
@@ -589,7 +589,7 @@ def delete_machines(attempt: Attempt) -> None:
     if attempt.machine.box and not attempt.is_deletion_chosen:
         attempt.machine.keep()
         return
-    if attempt.leads and this.num_machines > 1 and not this.is_mended:
+    if attempt.leads and this.num_machines > 1 and not this.is_replaced:
         attempt.insist(lambda: attempt.member.host.delete_peers(this), saving.UNREACHABLE)
     # it comes with the deletion, and ends nothing that is left to do
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -41,7 +41,7 @@ def check_attempts(state: dict) -> None:
     assert state["attempt"] == state["restarts"] + 1 and state["failures"] == 0
     noted = [int(number) for number, _, _ in state["attempts"]]
     assert noted == list(range(2, state["attempt"] + 1)), state["attempts"]
-    assert (state["awaited"], state["awaited_since"]) == (0, "")
+    assert (state["missing"], state["missing_since"]) == (0, "")
 
 
 @pytest.mark.slow

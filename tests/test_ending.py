@@ -35,7 +35,7 @@ def test_a_kill_says_what_an_upload_has_left_now_and_then():
         said == "a uploads its results since noon: 5 files, 1,000 bytes are left (Ctrl-C leaves it)"
     )
     assert waiting.look(upload(4), 134) == "" and waiting.look(upload(4), 134.1)
-    assert waiting.look(upload(4), 254) == "" and not waiting.is_vain
+    assert waiting.look(upload(4), 254) == "" and not waiting.is_crash_looping
 
 
 def test_a_kill_says_from_the_fifth_second_on_what_it_waits_for():
@@ -59,9 +59,9 @@ def test_a_kill_gives_up_an_upload_that_does_not_go_on():
 def test_a_kill_gives_up_a_worker_that_does_not_answer():
     waiting = ending.Waiting("a", began=0)
     assert "still RUNNING" in waiting.look(State("RUNNING"), ending.KILL_PATIENCE)
-    assert not waiting.is_vain
+    assert not waiting.is_crash_looping
     said = waiting.look(State("RUNNING"), ending.KILL_PATIENCE + 1)
-    assert said == "a did not answer; deleting its machine" and waiting.is_vain
+    assert said == "a did not answer; deleting its machine" and waiting.is_crash_looping
 
 
 @pytest.mark.parametrize(

@@ -210,8 +210,8 @@ def test_a_state_with_an_odd_summary_is_none(summary):
         {"zone": "\n"},
         {"history": [["RUNNING"]]},
         {"attempts": [["2", "2026-01-01T00:00:00Z"]]},
-        {"awaited": "1"},
-        {"awaited_since": "noon"},
+        {"missing": "1"},
+        {"missing_since": "noon"},
         {"claim": 1},
         {"zone": "../x"},
         {"machine": "a?b"},
@@ -296,20 +296,20 @@ def test_a_state_remembers_its_last_attempts_and_fits_its_object():
     [
         ({}, ""),
         ({"attempt": 3}, "attempt 3"),
-        ({"attempt": 3, "awaited": 1}, "attempt 3; waits for 1 of 4 machines since 6m"),
-        ({"awaited": 2}, "attempt 1; waits for 2 of 4 machines since 6m"),
-        ({"state": "SUBMITTED", "awaited": 1}, "attempt 1; waits for 1 of 4 machines since 6m"),
+        ({"attempt": 3, "missing": 1}, "attempt 3; waits for 1 of 4 machines since 6m"),
+        ({"missing": 2}, "attempt 1; waits for 2 of 4 machines since 6m"),
+        ({"state": "SUBMITTED", "missing": 1}, "attempt 1; waits for 1 of 4 machines since 6m"),
         (
-            {"state": "SUBMITTED", "awaited": 1, "started_at": "2026-01-01T00:00:00Z"},
+            {"state": "SUBMITTED", "missing": 1, "started_at": "2026-01-01T00:00:00Z"},
             "attempt 2; waits for 1 of 4 machines since 6m",
         ),
-        ({"state": "FAILED", "attempt": 3, "awaited": 1}, ""),
+        ({"state": "FAILED", "attempt": 3, "missing": 1}, ""),
         ({"attempt": 2, "job": Summary(kind="devbox")}, ""),
     ],
 )
 def test_a_list_says_which_attempt_it_is_and_for_whom_it_waits(fields, said):
     lately = job.timestamp(datetime.now(timezone.utc) - timedelta(minutes=6))
-    about = {"state": "RUNNING", "job": Summary(machines=4), "awaited_since": lately}
+    about = {"state": "RUNNING", "job": Summary(machines=4), "missing_since": lately}
     state = State(**{**about, **fields})
     assert attempt(state) == said
     shown = tables.entries([Entry("four", state, [])], False, False, False)

@@ -187,7 +187,7 @@ def restart_rows(plan: Plan) -> list[tuple[str, str]]:
 
 def patience(this: job.Job) -> str:
     """How long the machines of a job wait for those of them that are made anew; "" for one."""
-    if not this.is_mended:
+    if not this.is_replaced:
         return ""
     minutes = this.spec.replacement_timeout / 60
     return f"; the others wait {minutes:g} min for them (--replacement-timeout)"

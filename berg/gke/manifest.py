@@ -222,7 +222,7 @@ def request(plan: Plan) -> dict[str, Any]:
     """Return the cluster, and the Job without its name and the names of its machines."""
     this, labels = plan.job, labels_of(plan)
     is_alone = this.num_machines == 1 and this.kind == "job"
-    restarts = this.spec.max_restarts if is_alone or this.is_mended else 0
+    restarts = this.spec.max_restarts if is_alone or this.is_replaced else 0
     annotations = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
     template = {
         "metadata": {"labels": labels, "annotations": annotations},

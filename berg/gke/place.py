@@ -356,7 +356,8 @@ def in_vain(
     for each in filter(ending, jobs):
         own = [pod for pod in pods if is_owned(pod, each)]
         if never_began(own):
-            yield replace(to_come(each, place, own, hindrance(each, own, [])), is_vain=True)
+            waits = to_come(each, place, own, hindrance(each, own, []))
+            yield replace(waits, is_crash_looping=True)
 
 
 def note(

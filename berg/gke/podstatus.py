@@ -230,7 +230,7 @@ def is_true(pod: dict[str, Any], kind: str) -> bool:
     return any(each["type"] == kind and each["status"] == "True" for each in conditions)
 
 
-def is_vain(pods: list[dict[str, Any]]) -> bool:
+def is_crash_looping(pods: list[dict[str, Any]]) -> bool:
     """Return whether a Job's last few pods all ended in the same way, and not as boot.py ends."""
     last = [terminated(pod) for pod in failures(pods)[-FEW:]]
     ways = {(end.get("reason"), end.get("exitCode")) for end in last}
@@ -254,7 +254,7 @@ def to_come(job: dict[str, Any], place: str, pods: list[dict[str, Any]], why: st
     }
     is_queued = bool(job["spec"].get("suspend"))
     machine = machine_of(pod, place, [])
-    return replace(machine, note=why, is_vain=is_vain(pods), is_queued=is_queued)
+    return replace(machine, note=why, is_crash_looping=is_crash_looping(pods), is_queued=is_queued)
 
 
 def how_ended(pod: dict[str, Any]) -> str:

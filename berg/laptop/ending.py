@@ -152,7 +152,7 @@ def wait_for_end(config: Config, found: Entry, say: Callable[[str], None]) -> En
     while found.machine and found.state and not found.state.final:
         if message := waiting.look(found.state, time.monotonic()):
             say(message)
-        if waiting.is_vain:
+        if waiting.is_crash_looping:
             break
         time.sleep(0.5)
         found = look_again(config, found)
@@ -170,7 +170,7 @@ class Waiting:
     told: str = ""  # what a person heard last
     told_at: float = -math.inf
     is_slow: bool = False  # that it takes its time was said
-    is_vain: bool = False  # its worker does not answer
+    is_crash_looping: bool = False  # its worker does not answer
 
     def look(self, state: job.State, now: float) -> str:
         """Take in how the job goes; return what a person should hear now, "" if nothing.
@@ -179,8 +179,8 @@ class Waiting:
         """
         if state.state == "UPLOADING":
             return self._look_at_upload(state, now)
-        self.is_vain = now > self.began + KILL_PATIENCE
-        if self.is_vain:
+        self.is_crash_looping = now > self.began + KILL_PATIENCE
+        if self.is_crash_looping:
             return f"{self.name} did not answer; deleting its machine"
         if self.is_slow or now < self.began + SLOW:
             return ""
@@ -257,7 +257,7 @@ def write_end(config: Config, found: Entry) -> str:
 
 def vain_end(found: Entry) -> str:
     """Return why a job that is lost could not begin, which goes with its Job; "" if it could."""
-    vain = [machine.note for machine in found.machines if machine.is_vain]
+    vain = [machine.note for machine in found.machines if machine.is_crash_looping]
     return vain[0] if vain and found.state and found.state.state == "LOST" else ""
 
 

@@ -201,7 +201,7 @@ class MachineGroup(list[Machine]):
     @functools.cached_property
     def failure(self) -> str:
         """Why one of them fails again and again before it begins; "" if none does."""
-        return next((machine.note for machine in self.alive if machine.is_vain), "")
+        return next((machine.note for machine in self.alive if machine.is_crash_looping), "")
 
     @functools.cached_property
     def is_queued(self) -> bool:
@@ -764,7 +764,7 @@ def attempt(state: State) -> str:
     if state.final or state.job.kind != "job":
         return ""
     number = state.attempt + (state.state == "SUBMITTED" and state.started_at != "")
-    if state.awaited:
-        since = f"{state.awaited} of {state.job.machines} machines since {age(state.awaited_since)}"
+    if state.missing:
+        since = f"{state.missing} of {state.job.machines} machines since {age(state.missing_since)}"
         return f"attempt {number}; waits for {since}"
     return f"attempt {number}" if number > 1 else ""

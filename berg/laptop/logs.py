@@ -42,7 +42,7 @@ def chunks(config: Config, name: str, machine: str | None = None) -> Iterator[tu
 
 def with_console(found: jobs.Entry, name: str | None) -> list[Machine]:
     """Return the machines of a job, or the one of that name, that may have written something."""
-    begun = [each for each in found.machines if not each.is_vain]
+    begun = [each for each in found.machines if not each.is_crash_looping]
     return [each for each in begun if name in (None, each.name)]
 
 

@@ -210,11 +210,11 @@ class Attempt:
         this = replace(self.job, num_machines=state.job.machines)  # it is claimed before it is read
         if is_taken and self.member.host.is_on(this, state.machine, state.zone):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
-        begins_anew = bool(state.started_at)
+        starts_again = bool(state.started_at)
         lost, again = "", {}
-        if begins_anew:
+        if starts_again:
             again = state.next_attempt(why_anew(state))
-        if begins_anew and state.lost:
+        if starts_again and state.lost:
             lost = EARLIER + state.lost.replace(EARLIER, "")
         self.states.write(
             state="STARTING",
@@ -223,9 +223,9 @@ class Attempt:
             zone=machine.zone,
             started_at=state.started_at or job.now(),
             **again,
-            restarts=state.restarts + begins_anew,
-            awaited=0,
-            awaited_since="",
+            restarts=state.restarts + starts_again,
+            missing=0,
+            missing_since="",
             ending="",
             reason="",
             exit_code=None,
@@ -287,14 +287,14 @@ class Attempt:
     @property
     def comes_back(self) -> bool:
         """Whether Google takes this machine, which does not lead, and makes it anew for the job."""
-        return self.machine_goes and self.job.is_mended and not self.leads
+        return self.machine_goes and self.job.is_replaced and not self.leads
 
     def restart(self) -> Restart | None:
         """Return how the job goes on after this machine was taken away.
 
         None if it does not, as when several machines upload their last results.
         """
-        if self.job.is_mended and self.state.ending:
+        if self.job.is_replaced and self.state.ending:
             return None
         return restart_after(self.stopping.ending, self.job, self.sweep, self.state.restarts)
 

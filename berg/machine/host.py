@@ -141,7 +141,7 @@ class Pod(Host):
         begun is in the place of one that was lost.
         """
         phases = pods.living(this.job_name, this.num_machines)
-        return {name: phase == "Running" or not this.is_mended for name, phase in phases.items()}
+        return {name: phase == "Running" or not this.is_replaced for name, phase in phases.items()}
 
     def is_on(self, this: Job, name: str, zone: str) -> bool:
         return name in pods.living(this.job_name, this.num_machines, others=True)

@@ -75,10 +75,10 @@ class Uploads:
     log_is_whole: bool = True
 
 
-def is_replaced(this: Job, sweep: str) -> bool:
+def has_successor(this: Job, sweep: str) -> bool:
     """Whether another machine comes in the place of one that went, and goes on with the job."""
     is_lone_member = this.num_machines == 1 and this.is_kept
-    return sweep != "" or is_lone_member or this.is_mended
+    return sweep != "" or is_lone_member or this.is_replaced
 
 
 def restart_after(cause: Ending | None, this: Job, sweep: str, restarts: int) -> Restart | None:
@@ -106,7 +106,7 @@ def restart_of_one(cause: Ending | None, this: Job, sweep: str, restarts: int) -
         return AFTER_MAINTENANCE
     if this.keeps_disk:  # its disk stays, whoever turned the machine off
         return WHEN_STARTED
-    if not is_replaced(this, sweep) or restarts >= this.spec.max_restarts:
+    if not has_successor(this, sweep) or restarts >= this.spec.max_restarts:
         return None
     if cause == MAINTAINED:
         return AFTER_MAINTENANCE
@@ -156,16 +156,16 @@ def decide(
         left_bytes=0,
         ending="",
     )
-    common = replace(common, awaited=0, awaited_since="")
+    common = replace(common, missing=0, missing_since="")
     if restart:
         # Of several machines the others wait for this one, if there are any.
-        awaited = int(before.job.machines > 1)
+        missing = int(before.job.machines > 1)
         if restart.is_of_all:
-            awaited *= before.job.machines
+            missing *= before.job.machines
         return replace(
             common,
-            awaited=awaited,
-            awaited_since=now * bool(awaited),
+            missing=missing,
+            missing_since=now * bool(missing),
             state=restart.state,
             exit_code=None,
             reason=join(ending.reason, log, restart.reason),

@@ -211,7 +211,7 @@ def coming_seconds(member: Member, came: float = 0) -> float:
     came so many seconds after it was submitted, 0 where that is not known.
     """
     is_new_pod = member.host.is_pod and member.attempt <= 1
-    if member.job.is_mended and not is_new_pod:
+    if member.job.is_replaced and not is_new_pod:
         return member.job.spec.replacement_timeout
     if member.job.spec.queue_timeout and member.host.is_pod:
         return max(member.job.spec.queue_timeout - round(member.waited), 0)
@@ -240,7 +240,7 @@ def gather(member: Member, patience: float, note: Callable[[int], None]) -> list
         if waited > patience or time.monotonic() > next_look:
             next_look = time.monotonic() + WATCH_INTERVAL * max(member.node.rank, 1)
             note(len(names) - len(nodes))
-            if not member.job.is_mended:
+            if not member.job.is_replaced:
                 if waited > member.job.longest_silence:
                     seen |= set(names)  # they were made together, and are in the list by now
                 check_peers(member, seen)
@@ -283,7 +283,7 @@ def installs_still(member: Member, names: list[str]) -> bool:
 def lateness(this: job.Job, names: list[str], patience: float) -> str:
     """Return a sentence on machines that did not come within `patience` seconds, and what helps."""
     missing = ", ".join(names)
-    if patience != this.spec.replacement_timeout or not this.is_mended:
+    if patience != this.spec.replacement_timeout or not this.is_replaced:
         return f"{missing} did not come up within {patience:.0f} s"
     return (
         f"{missing} did not come within {patience / 60:g} minutes (--replacement-timeout). "
@@ -473,7 +473,7 @@ def ending_of_part(member: Member, is_over: Callable[[], bool]) -> Ending | None
         return Ending("ENDED", "the job ended")
     if not comes_next(member):
         return None
-    if member.job.is_mended:
+    if member.job.is_replaced:
         replace_silent_leader(member)
     if is_given_up(member):
         member.leads = True
@@ -496,14 +496,14 @@ def replace_silent_leader(member: Member) -> None:
 def final_absence(member: Member) -> str:
     """Return a sentence on the first machine, which is not there any more and does not come."""
     name = first_machine(member)
-    if member.job.is_mended:
+    if member.job.is_replaced:
         return lateness(member.job, [name], member.job.spec.replacement_timeout)
     return absence(member, name)
 
 
 def is_given_up(member: Member) -> bool:
     """Whether the first machine, which is not there, does not come back in time."""
-    if not member.job.is_mended:
+    if not member.job.is_replaced:
         return True
     now = time.monotonic()
     if now - member.leaderless_seen > MENDING_GAP:
@@ -519,7 +519,7 @@ def ending_by_others(member: Member) -> Ending | None:
         if blob.metadata["phase"] == "FAILED":
             return Ending("FAILED", f"{name}: {blob.metadata['reason']}")
         is_gone = name not in alive or name in member.silent
-        if is_gone and not member.job.is_mended:
+        if is_gone and not member.job.is_replaced:
             return Ending("FAILED", absence(member, name))
     return None
 

@@ -165,7 +165,7 @@ def ending_by_failure(attempt: Attempt, running: Runs) -> Ending | None:
             attempt.break_off(running)
         return None
     failure = peers.lasting_failure(member, peers.phases(member))
-    if attempt.job.is_mended and not attempt.loss:
+    if attempt.job.is_replaced and not attempt.loss:
         attempt.loss = peers.loss(member)
     if attempt.loss:
         attempt.break_off(running)

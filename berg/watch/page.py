@@ -276,7 +276,7 @@ def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
         ("Lost", state.lost),
         ("Other folders", state.elsewhere),
         ("Attempts", tries),
-        ("Waits", jobs.attempt(state) if state.awaited else ""),
+        ("Waits", jobs.attempt(state) if state.missing else ""),
         ("Created", moment(entry.created_at)),
         ("Ran", plain.duration(state.ran_seconds) if state.ran_seconds else ""),
         ("Cost", about.cost),

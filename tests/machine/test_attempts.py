@@ -89,7 +89,7 @@ def test_machines_that_google_takes_come_back_to_the_others(berg, cloud):
     assert (state["state"], state["reason"]) == ("SUCCEEDED", ""), state
     assert (state["attempt"], state["failures"], state["restarts"]) == (3, 0, 2)
     begun_anew = [(number, why) for number, _, why in state["attempts"]]
-    assert [number for number, _ in begun_anew] == ["2", "3"] and state["awaited"] == 0
+    assert [number for number, _ in begun_anew] == ["2", "3"] and state["missing"] == 0
     assert "taken-1" in begun_anew[0][1] and "preempted" in begun_anew[1][1], begun_anew
     begins = re.findall(r"in attempt (\d) on port \d+ begins at (\d)$", berg.log("taken"), re.M)
     assert sorted(begins) == [(str(n), str(n - 1)) for n in (1, 2, 3) for _ in range(3)]

@@ -106,15 +106,15 @@ OF_ALL = replace(ELSEWHERE, is_of_all=True)
 
 
 def test_of_several_machines_the_others_wait_for_the_one_that_was_taken():
-    several = replace(BEFORE, job=Summary(machines=3), awaited=2, awaited_since="before")
+    several = replace(BEFORE, job=Summary(machines=3), missing=2, missing_since="before")
     anew = decide(several, PREEMPTED, Uploads(), ELSEWHERE, NOW)
-    assert (anew.awaited, anew.awaited_since) == (1, NOW)
+    assert (anew.missing, anew.missing_since) == (1, NOW)
     all_anew = decide(several, PREEMPTED, Uploads(), OF_ALL, NOW)
-    assert (all_anew.awaited, all_anew.awaited_since) == (3, NOW), "nobody is there"
+    assert (all_anew.missing, all_anew.missing_since) == (3, NOW), "nobody is there"
     over = decide(several, FAILED, Uploads(), None, NOW)
-    assert (over.awaited, over.awaited_since) == (0, "")
+    assert (over.missing, over.missing_since) == (0, "")
     alone = decide(BEFORE, PREEMPTED, Uploads(), ELSEWHERE, NOW)
-    assert (alone.awaited, alone.awaited_since) == (0, "")
+    assert (alone.missing, alone.missing_since) == (0, "")
 
 
 def test_a_job_that_had_succeeded_when_its_machine_was_taken_begins_anew_with_a_plain_reason():
