@@ -74,7 +74,7 @@ def wait_until_ready(folder: Path, process: subprocess.Popen[bytes] | None, wait
         if port and answers(port):
             return port
         if process is not None and process.poll() is not None:
-            reason = last_line(folder)
+            reason = (folder / "server.log").read_text(errors="replace").strip().rpartition("\n")[2]
             raise LocalCloudError(f"the embedded cloud ended at once: {reason}")
         time.sleep(0.02)
     raise LocalCloudError(
@@ -238,7 +238,3 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     temporary = path.with_name(path.name + ".new")
     temporary.write_text(json.dumps(content))
     temporary.replace(path)
-
-
-def last_line(folder: Path) -> str:
-    return (folder / "server.log").read_text(errors="replace").strip().rpartition("\n")[2]

@@ -404,7 +404,8 @@ def _check_object(
         # they change what is there.
         unread = answer or key == "kind" or method_id.endswith((".patch", ".update"))
         # What is empty, 0 or false is as good as left out.
-        if inner.get("readOnly") and not unread and item and not is_position(where, key, item):
+        is_position = key == "index" and where.endswith(f"[{item}]")  # a disk's, and the true one
+        if inner.get("readOnly") and not unread and item and not is_position:
             message = f"Invalid value for field '{where}.{key}': {json.dumps(item)[:80]}. The field is output only."
             raise invalid(message, "invalid", f"{where}.{key}")
         _check(api, inner, item, f"{where}.{key}", method_id, answer)
@@ -419,11 +420,6 @@ def _check_object(
             raise invalid(
                 f"Required field '{where}.{key}' not specified", "required", f"{where}.{key}"
             )
-
-
-def is_position(where: str, key: str, value: Any) -> bool:
-    """Whether an output-only `index` of an item of a list, such as a disk's, is the true one."""
-    return key == "index" and where.endswith(f"[{value}]")
 
 
 def _check_scalar(schema: dict, value: Any, where: str, answer: bool) -> None:

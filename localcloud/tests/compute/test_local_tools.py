@@ -140,6 +140,15 @@ def test_rules_are_patched_and_replaced(client):
     client.wait(client.call("DELETE", f"{FIREWALLS}/r"))
 
 
+def test_the_rules_that_count_for_a_network(client):
+    rule = {"name": "mine", "allowed": [{"IPProtocol": "tcp"}], "targetTags": ["a"]}
+    client.wait(client.call("POST", FIREWALLS, rule))
+    rows = client.call("GET", "/global/networks/default/getEffectiveFirewalls").json()["firewalls"]
+    assert {"default-allow-ssh", "mine"} <= {row["name"] for row in rows}
+    assert client.call("GET", "/global/networks/n/getEffectiveFirewalls").status_code == 404
+    client.wait(client.call("DELETE", f"{FIREWALLS}/mine"))
+
+
 # --- another type
 
 

@@ -38,6 +38,7 @@ from localcloud.compute.fields import check_tags
 from localcloud.compute.firewalls import (
     change_firewall,
     delete_firewall,
+    effective_firewalls,
     insert_firewall,
 )
 from localcloud.compute.listing import listed, page
@@ -95,6 +96,7 @@ def handlers(cloud: Cloud) -> dict[str, Any]:
         "firewalls.delete": delete_firewall,
         "firewalls.patch": change_firewall,
         "firewalls.update": change_firewall,
+        "networks.getEffectiveFirewalls": effective_firewalls,
         "instances.setMachineType": set_machine_type,
         "routers.insert": insert_router,
         "routers.patch": patch_router,

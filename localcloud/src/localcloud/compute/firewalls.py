@@ -244,6 +244,14 @@ async def change_firewall(compute: Compute, call: Call) -> dict:
     return changed(compute, call, call.method.rpartition(".")[2], name)
 
 
+async def effective_firewalls(compute: Compute, call: Call) -> dict:
+    """The rules of a network; there are no policies."""
+    project, network = call.params["project"], call.params["network"]
+    if network != "default":
+        raise not_found(f"projects/{project}/global/networks/{network}")
+    return {"firewalls": rules(compute, project)}
+
+
 async def delete_firewall(compute: Compute, call: Call) -> dict:
     project, name = call.params["project"], call.params["firewall"]
     known = rules(compute, project)

@@ -39,11 +39,6 @@ def valid_seconds(params: dict, model: str) -> float:
     return float(seconds)
 
 
-def may_wait(instance: Instance, error: dict | None) -> bool:
-    """Whether an instance that cannot be had now is one that waits."""
-    return bool(error and instance.valid_seconds and error["code"] in ROOM)
-
-
 async def room(compute: Compute, instance: Instance) -> dict | None:
     """Wait until there is room for an instance; return why there was none in time.
 

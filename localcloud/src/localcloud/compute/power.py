@@ -37,7 +37,7 @@ def insert(compute: Compute, instance: Instance, disks: list[dict], operation: d
     failed = error if error and not error.get("instance_lives") else None
     failed = failed or quotas.shortage(compute, instance)
     failed = failed or reservations.shortage(compute, instance)
-    if flex.may_wait(instance, failed):
+    if failed and instance.valid_seconds and failed["code"] in flex.ROOM:  # it waits
         instance.resource["status"] = "PENDING"
         compute.add(instance, disks)
         compute.in_background(wait(compute, instance, operation))
