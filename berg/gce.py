@@ -13,7 +13,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import SCOPES, Config
-from berg.google import api, groups, iam, instances, offers, prices, shapes, tpus
+from berg.google import api, creation, groups, iam, instances, offers, prices, shapes, tpus
 from berg.job import NO_GROUP, Group, Machine, Resource
 from berg.plain import plural
 from berg.plan import Choice, Offer, Plan
@@ -22,7 +22,7 @@ from berg.spec import JobSpec
 STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"
 MOST_REGIONS = 3  # in which a machine waits for room
 FLEX_SECONDS = 7200  # for which Google waits for room, at most
-warm_up = instances.import_compute
+warm_up = creation.import_compute
 waiting = groups.waiting
 set_metadata = instances.set_metadata
 console = instances.serial_output
@@ -285,7 +285,7 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         **tpus.WANTED_BY.get(shape.machine_type, {}),
     }
     if plan.model == prices.FLEX:
-        made |= instances.queued(FLEX_SECONDS)
+        made |= creation.queued(FLEX_SECONDS)
     if plan.offer.reservation:
         made["reservationAffinity"] = offers.affinity(config, plan.offer.reservation)
     if shape.accelerator:
@@ -373,7 +373,7 @@ def preview(config: Config, request: dict[str, Any], names: list[str], keep: boo
             shape = groups.shape_of(body)
             found.append(groups.requests(config, shape, zones, body, names))
         return found[0] if len(found) == 1 else found
-    return instances.request_body(first, names)
+    return creation.request_body(first, names)
 
 
 def why_gone(config: Config, job: str, group: Group, zone: str) -> str:
@@ -412,7 +412,7 @@ def create(
             if next(tries):
                 still_trying()
             try:
-                instances.insert(config, zone, request[zone], names)
+                creation.insert(config, zone, request[zone], names)
             except api.OperationFailed as error:
                 is_tpu = api.last_part(request[zone]["machineType"]) in tpus.MACHINE_TYPES
                 raise (tpus.meaning(error) if is_tpu else error) from None

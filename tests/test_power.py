@@ -728,7 +728,7 @@ def test_a_machine_elsewhere_has_the_gpus_of_the_one_here():
         "metadata": {"fingerprint": "x", "items": [{"key": "a", "value": "b"}]},
         "networkInterfaces": [{"network": "net", "networkIP": "10.0.0.2"}],
     }
-    there = instances.body(here, "us-central1-b", "snap")
+    there = instances.moved(here, "us-central1-b", "snap")
     kind = "zones/us-central1-b/acceleratorTypes/nvidia-tesla-t4"
     assert there["guestAccelerators"] == [{"acceleratorType": kind, "acceleratorCount": 2}]
     assert there["networkInterfaces"] == [{"network": "net"}], "no address of its own, as here"
@@ -737,7 +737,7 @@ def test_a_machine_elsewhere_has_the_gpus_of_the_one_here():
     assert (disk["sourceSnapshot"], disk["diskSizeGb"]) == ("global/snapshots/snap", "200")
     h100 = f"{zone}/machineTypes/a2-highgpu-1g"
     attached = [{"acceleratorType": "nvidia-tesla-a100", "acceleratorCount": 1}]
-    built_in = instances.body(
+    built_in = instances.moved(
         {**here, "machineType": h100, "guestAccelerators": attached}, "z", "s"
     )
     assert "guestAccelerators" not in built_in, "they come with the machine"

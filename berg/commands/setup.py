@@ -589,7 +589,8 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
     instances.check_made(settings, list(names))
     if not yes:
         click.confirm(f"Delete {', '.join(names)}?", abort=True, err=True)
-    instances.delete(settings, list(names))
+    for name in names:
+        instances.delete_image(settings, name)
     say(f"Deleted {', '.join(names)}")
     if images.lacks_default(settings):
         say(

@@ -1,42 +1,41 @@
-"""Managed instance groups: Google creates the machines of a job whenever there is room.
+"""Managed instance groups: Google creates the machines of a job when there is room.
 
-A job has one group per region (or zone), with its name. One function makes the requests for all
-shapes of groups:
+A job has one group per region (a slice: in one zone), with its name. One function makes the
+requests for all shapes of groups:
 
     KEPT    machines on demand or Spot, which Google re-creates when they are preempted or crash:
             one machine in any zone of a region, or several with their names in one zone
     QUEUED  flex-start: a resize request waits in Google's queue, without end and at no cost, until
             one zone has room and quota for all machines. Deleting the group ends the wait
     BULK    one machine with TPUs by flex-start: resize requests are not for TPUs
-    SLICE   a slice of TPUs in one zone (places/tpu.py): all machines or none
+    SLICE   a slice of TPUs (places/tpu.py): all machines or none
 
-The machines know their job from what the group sets for all its machines, so that jobs of the same
-kind share an instance template, which is named after its content. Google does not apply what a
-group sets for all to the machines of a resize request: there the template names the job, and is the
-job's own. The job's worker deletes the group at the end.
+Jobs of the same kind share an instance template, which is named after its content; the group sets
+what differs. Google does not apply that to the machines of a resize request, so that their job has
+a template of its own. The job's worker deletes the group at the end.
 """
 
 import contextlib
 import hashlib
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
 from berg import BergError
 from berg.config import Config
 from berg.google import api, iam, tpus
-from berg.google.instances import base_name, without_zones
+from berg.google.creation import without_zones
+from berg.google.instances import base_name
 from berg.google.prices import FLEX
 from berg.plain import plural
 
-KEPT, QUEUED, BULK, SLICE = "kept", "queued", "bulk", "slice"  # shapes
+KEPT, QUEUED, BULK, SLICE = "kept", "queued", "bulk", "slice"
 SHORTEST = 600  # seconds: the least that Google lets the machines of a resize request run
-PATIENCE = 60  # seconds to wait for Google's first answer on whether there is room
-YOUNG = 3600  # seconds for which a template without a group stays
-# key of the label and of the metadata; all else is the same for jobs of the same kind
-OF_THE_JOB = "berg-job"
-# keys of the metadata that each job has its own values of
+ANSWER_TIMEOUT = 60  # seconds to wait for Google's first answer on whether there is room
+WAITS = "waits"  # that answer if there is none
+YOUNG = 3600  # seconds for which a template without a group is kept
+OF_THE_JOB = "berg-job"  # a label's key, and one of the metadata
+# Keys of the metadata whose values differ from job to job.
 METADATA_OF_THE_JOB = (OF_THE_JOB, "berg-job-sha256", "berg-cluster-key")
 
 
@@ -62,26 +61,23 @@ def requests(
     """Return the bodies of the requests that make a group, in their order, from the body of an
     insert. A slice has a topology.
     """
-    name = job_of(names)
-    made_from = named_template(config, body) if shape == QUEUED else template(config, body)
-    group: dict[str, Any] = {
-        "name": name,
-        "description": description(config),
-        "baseInstanceName": base_name(name),
-        "targetSize": 0,
-        "instanceTemplate": (
-            f"projects/{config.project}/global/instanceTemplates/{made_from['name']}"
-        ),
-        "updatePolicy": {"type": "OPPORTUNISTIC"},
-        "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
-    }
+    made_from = named_template(config, body if shape == QUEUED else shared(body))
+    group = group_body(config, shape, zones, body, names)
+    group["instanceTemplate"] = (
+        f"projects/{config.project}/global/instanceTemplates/{made_from['name']}"
+    )
     found = {"template": made_from, "group": group}
     members = [{"name": each} for each in names]
-    if shape != QUEUED:
-        group["allInstancesConfig"] = all_instances(body, name)
+    if shape == QUEUED:
+        seconds = max(int(body["scheduling"]["maxRunDuration"]["seconds"]), SHORTEST)
+        duration = {"seconds": str(seconds)}
+        found["request"] = {
+            "name": group["name"],
+            "requestedRunDuration": duration,
+            "instances": members,
+        }
+    elif not group["targetSize"]:
         found["members"] = {"instances": members}
-    if shape in (BULK, SLICE):
-        group["targetSizePolicy"] = {"mode": "BULK"}
     if shape == SLICE:
         owner = hashlib.sha256(config.bucket.encode()).hexdigest()[:8]
         policy = tpus.policy(f"berg-{topology}-{owner}", topology, description(config))
@@ -90,53 +86,61 @@ def requests(
         url = f"https://www.googleapis.com/compute/v1/{where}"
         group["resourcePolicies"] = {"workloadPolicy": url}
         return {"policy": policy, **found}
-    group["updatePolicy"]["instanceRedistributionType"] = "NONE"
-    group["distributionPolicy"] = {
-        "zones": [{"zone": f"projects/{config.project}/zones/{zone}"} for zone in zones],
-        "targetShape": "ANY_SINGLE_ZONE",
+    return found
+
+
+def group_body(
+    config: Config, shape: str, zones: list[str], body: dict[str, Any], names: list[str]
+) -> dict[str, Any]:
+    """Return the body of a group, without what its machines are made from."""
+    name = job_of(names)
+    group: dict[str, Any] = {
+        "name": name,
+        "description": description(config),
+        "baseInstanceName": base_name(name),
+        "targetSize": 0,
+        "updatePolicy": {"type": "OPPORTUNISTIC"},
+        "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
     }
-    if shape == QUEUED:
-        seconds = max(int(body["scheduling"]["maxRunDuration"]["seconds"]), SHORTEST)
-        duration = {"seconds": str(seconds)}
-        found["request"] = {"name": name, "requestedRunDuration": duration, "instances": members}
+    if shape != QUEUED:
+        items = body["metadata"]["items"]
+        own = {item["key"]: item["value"] for item in items if item["key"] in METADATA_OF_THE_JOB}
+        told = {"labels": {OF_THE_JOB: name}, "metadata": {**own, OF_THE_JOB: name}}
+        group["allInstancesConfig"] = {"properties": told}
+    if shape in (BULK, SLICE):
+        group["targetSizePolicy"] = {"mode": "BULK"}
+    if shape != SLICE:
+        group["updatePolicy"]["instanceRedistributionType"] = "NONE"
+        places = [{"zone": f"projects/{config.project}/zones/{zone}"} for zone in zones]
+        group["distributionPolicy"] = {"zones": places, "targetShape": "ANY_SINGLE_ZONE"}
     if shape == KEPT:
         group["instanceLifecyclePolicy"] = {"forceUpdateOnRepair": "YES"}
-        if len(names) == 1:
-            # Else the machine waits for room in the zone where it was first.
-            group["instanceLifecyclePolicy"]["onRepair"] = {"allowChangingZone": "YES"}
-            group["targetSize"] = 1
-            group["distributionPolicy"]["targetShape"] = "ANY"
-            del found["members"]
-    return found
+    if shape == KEPT and len(names) == 1:
+        # Otherwise the machine waits for room in the zone where it was first.
+        group["instanceLifecyclePolicy"]["onRepair"] = {"allowChangingZone": "YES"}
+        group["targetSize"] = 1
+        group["distributionPolicy"]["targetShape"] = "ANY"
+    return group
 
 
 def job_of(names: list[str]) -> str:
     """Return the job whose machines have these names."""
-    if len(names) == 1:
-        return names[0]
-    return names[0].rpartition("-")[0]
+    return names[0] if len(names) == 1 else names[0].rpartition("-")[0]
 
 
-def all_instances(body: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return what tells the machines of a job's group whose they are, and what the job is."""
-    items = body["metadata"]["items"]
-    own = {item["key"]: item["value"] for item in items if item["key"] in METADATA_OF_THE_JOB}
-    return {"properties": {"labels": {OF_THE_JOB: name}, "metadata": {**own, OF_THE_JOB: name}}}
-
-
-def template(config: Config, body: dict[str, Any]) -> dict[str, Any]:
-    """The instance template for machines with the body of an insert, whichever job's they are."""
-    shared: dict[str, Any] = json.loads(json.dumps(body))
-    for labels in (shared["labels"], shared["disks"][0]["initializeParams"]["labels"]):
+def shared(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of an insert without what differs between jobs of the same kind."""
+    found: dict[str, Any] = json.loads(json.dumps(body))
+    for labels in (found["labels"], found["disks"][0]["initializeParams"]["labels"]):
         labels.pop(OF_THE_JOB)
-    items = shared["metadata"]["items"]
-    shared["metadata"]["items"] = [item for item in items if item["key"] not in METADATA_OF_THE_JOB]
-    return named_template(config, shared)
+    items = found["metadata"]["items"]
+    found["metadata"]["items"] = [item for item in items if item["key"] not in METADATA_OF_THE_JOB]
+    return found
 
 
 def named_template(config: Config, body: dict[str, Any]) -> dict[str, Any]:
-    """The instance template for machines with the body of an insert, named after its content."""
-    properties = without_zones(json.loads(json.dumps(body)))
+    """Return the instance template for machines with the body of an insert."""
+    properties = without_zones(body)
     properties.pop("params", None)  # how long an insert waits
     digest = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[:20]
     return {"name": f"berg-{digest}", "description": description(config), "properties": properties}
@@ -154,9 +158,7 @@ def create(
     say: Callable[[str], None],
 ) -> str:
     """Make a job's group in a region; return the zone of its machines, or "" while they wait for
-    room.
-
-    Raises BergError for errors that waiting does not fix; then only the template is left behind.
+    room. Raises BergError if waiting does not help; then only the template is left.
     """
     region, job, shape = zones[0].rpartition("-")[0], job_of(names), shape_of(body)
     say(f"Asking Google for {plural(len(names), 'machine')} in {region} ({', '.join(zones)})")
@@ -169,18 +171,15 @@ def create(
         why = f"{error.message} {api.advise(error.message)}".rstrip()
         raise BergError(f"no group of machines could be made in {region}: {why}") from None
     answer = {KEPT: answer_of_kept, QUEUED: answer_of_request, BULK: answer_of_bulk}[shape]
-    end = time.monotonic() + PATIENCE
-    zone = None
-    while zone is None and time.monotonic() < end:
-        zone = answer(config, region, job)
-        if zone is None:
-            time.sleep(0.5)
-    if not zone and shape == KEPT:
+    zone = api.wait_for(lambda: answer(config, region, job), 0.5, ANSWER_TIMEOUT)
+    if zone and zone != WAITS:
+        return zone
+    if shape == KEPT:
         say(
             f"There is no room in {', '.join(zones)} now. Google creates the machine when there "
             "is, without this computer."
         )
-    return zone or ""
+    return ""
 
 
 def send(config: Config, where: str, bodies: dict[str, dict[str, Any]]) -> None:
@@ -199,88 +198,79 @@ def send(config: Config, where: str, bodies: dict[str, dict[str, Any]]) -> None:
         try:
             api.write(config, paths[key], body)
         except api.Conflict:
-            if key not in ("policy", "template"):  # those may be an earlier job's of this kind
+            if key not in ("policy", "template"):  # an earlier job of this kind may have made these
                 raise
+
+
+# --- Google's answer: the zone of the machines, WAITS if there is no room, "" if it is unknown yet
+
+
+def answer_of_kept(config: Config, region: str, job: str) -> str:
+    zone, errors = member(config, region, job)
+    if zone or not errors:
+        return zone
+    failed = api.OperationFailed(errors[0].get("code", ""), errors[0].get("message", ""))
+    if failed.blocks == "zone":
+        return WAITS
+    if iam.is_settling(config, failed):
+        return ""
+    error = nothing_made(failed.explain(region))
+    raise api.NoRoom(error.message) if failed.blocks else error
+
+
+def answer_of_request(config: Config, region: str, job: str) -> str:
+    request = api.call(config, "GET", request_path(region, job))
+    if request["state"] == "SUCCEEDED":
+        return member(config, region, job)[0] or WAITS
+    if request["state"] == "FAILED":
+        raise nothing_made(reason(request))
+    return WAITS if "lastAttempt" in request.get("status", {}) else ""
+
+
+def answer_of_bulk(config: Config, region: str, job: str) -> str:
+    """Return Google's answer; it keeps trying whatever the error, so raise what waiting does not
+    fix.
+    """
+    zone, _ = member(config, region, job)
+    if zone:
+        return zone
+    group = api.call(config, "GET", path_of(region, job), fields="status")
+    for failed in bulk_errors(group.get("status", {})):
+        if failed.blocks:
+            return WAITS
+        if not iam.is_settling(config, failed):
+            raise nothing_made(failed.explain(region))
+    return ""
 
 
 def nothing_made(why: str) -> BergError:
     return BergError(f"no machine could be created, and none was left behind.\n  {why}")
 
 
-def answer_of_kept(config: Config, region: str, job: str) -> str | None:
-    """Return the zone in which a job's machines are created, "" if they wait for room, None if
-    Google has not said so yet. Raise BergError if it gave up, like the two functions below.
-    """
-    machine, errors = member(config, region, job)
-    if machine or not errors:
-        return machine or None
-    failed = api.OperationFailed(errors[0].get("code", ""), errors[0].get("message", ""))
-    if failed.blocks == "zone":
-        return ""
-    if iam.is_settling(config, failed):
-        return None
-    error = nothing_made(failed.explain(region))
-    raise api.NoRoom(error.message) if failed.blocks else error
+def request_path(region: str, job: str) -> str:
+    return f"{path_of(region, job)}/resizeRequests/{job}"
 
 
-def answer_of_request(config: Config, region: str, job: str) -> str | None:
-    asked = resize_request(config, region, job)
-    if asked["state"] == "SUCCEEDED":
-        return member(config, region, job)[0]
-    if asked["state"] == "FAILED":
-        raise nothing_made(why(asked))
-    return "" if "lastAttempt" in asked.get("status", {}) else None
-
-
-def answer_of_bulk(config: Config, region: str, job: str) -> str | None:
-    """Google keeps trying, whatever the error: raise for those that no waiting fixes."""
-    zone, _ = member(config, region, job)
-    if zone:
-        return zone
-    path = path_of(region, job)
-    status = api.call(config, "GET", path, fields="status").get("status", {})
-    for failed in bulk_errors(status):
-        if failed.blocks:
-            return ""
-        if not iam.is_settling(config, failed):
-            raise nothing_made(failed.explain(region))
-    return None
-
-
-def resize_request(config: Config, region: str, job: str) -> dict[str, Any]:
-    """Return the resize request of a job's group; raises NotFound if there is none."""
-    return api.call(config, "GET", f"{path_of(region, job)}/resizeRequests/{job}")
-
-
-def why(asked: dict[str, Any]) -> str:
+def reason(request: dict[str, Any]) -> str:
     """Return why a resize request failed, in Google's words; "" if it did not."""
-    errors = asked.get("status", {}).get("error", {}).get("errors", [])
+    errors = request.get("status", {}).get("error", {}).get("errors", [])
     return "; ".join(each.get("message", each.get("code", "")) for each in errors)
 
 
 def why_failed(config: Config, region: str, job: str) -> str:
     """Return why a job's resize request failed; "" if there is no such request."""
-    try:
-        return why(resize_request(config, region, job))
-    except api.NotFound:
-        return ""
+    return reason(api.find(config, request_path(region, job)))
 
 
 def member(config: Config, region: str, name: str) -> tuple[str, list[dict[str, Any]]]:
-    """Zone of the machine that a group has ("": none yet), and why the last attempt to make it
-    failed.
-    """
-    listed = api.call(config, "POST", f"{path_of(region, name)}/listManagedInstances").get(
-        "managedInstances", []
-    )
-    for instance in listed:
+    """Return the zone of a group's machine ("": none yet), and why the last attempt failed."""
+    answer = api.call(config, "POST", f"{path_of(region, name)}/listManagedInstances")
+    errors = []
+    for instance in answer.get("managedInstances", []):
         if instance.get("instanceStatus"):
             return instance["instance"].split("/")[-3], []
-    return "", [
-        error
-        for each in listed
-        for error in each.get("lastAttempt", {}).get("errors", {}).get("errors", [])
-    ]
+        errors += instance.get("lastAttempt", {}).get("errors", {}).get("errors", [])
+    return "", errors
 
 
 def bulk_errors(status: dict[str, Any]) -> list[api.OperationFailed]:
@@ -293,30 +283,27 @@ def bulk_errors(status: dict[str, Any]) -> list[api.OperationFailed]:
     ]
 
 
+# --- which groups there are
+
+
 def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
-    """Berg's groups, in the API's words, with `region` or `zone` as its short name; of one job if
-    it is given.
+    """Return berg's groups, or a job's, in the API's words, with `region` or `zone` as its short
+    name.
     """
+    only = f'(description="{description(config)}")' + (f' AND (name="{name}")' if name else "")
+    fields = "name,region,zone,targetSize,creationTimestamp,instanceTemplate,resourcePolicies"
+    fields = f"{fields},status(bulkInstanceOperation,isStable)"
+    fields = f"items/*/instanceGroupManagers({fields}),nextPageToken"
     found = []
-    query = {
-        "filter": f'(description="{description(config)}")'
-        + (f' AND (name="{name}")' if name else "")
-    }
-    fields = (
-        "items/*/instanceGroupManagers(name,region,targetSize,creationTimestamp,instanceTemplate,"
-    )
-    fields += "zone,resourcePolicies,status(bulkInstanceOperation,isStable)),nextPageToken"
-    for page in api.pages(config, "/aggregated/instanceGroupManagers", **query, fields=fields):
-        for scope in page.get("items", {}).values():
-            for group in scope.get("instanceGroupManagers", []):
-                where = "zone" if "zone" in group else "region"
-                found.append({**group, where: api.last_part(group[where])})
+    for group in api.items(config, "/aggregated/instanceGroupManagers", filter=only, fields=fields):
+        where = "zone" if "zone" in group else "region"
+        found.append({**group, where: api.last_part(group[where])})
     return found
 
 
 def waiting(config: Config, name: str | None = None) -> set[str]:
-    """Names of the groups that have a machine, or wait for room for one; not those whose machine's
-    time is over.
+    """Return the names of the groups that have a machine, or wait for room for one; not those whose
+    machine's time is up.
     """
     return {
         group["name"]
@@ -331,25 +318,17 @@ def regions(config: Config, name: str) -> set[str]:
 
 
 def delete_old_templates(config: Config) -> None:
-    """Delete the templates of single jobs that no group has any more; those that jobs share stay.
-
-    A young one may be that of a group which is about to be made.
-    """
+    """Delete the templates of single jobs whose group is gone; those that jobs share are kept."""
     for each in unused_templates(config, find(config)):
         is_of_one_job = OF_THE_JOB in each["properties"].get("labels", {})
+        # A young one may be that of a group which is about to be made.
         if is_of_one_job and api.age_seconds(config, each["creationTimestamp"]) > YOUNG:
             api.delete(config, f"/global/instanceTemplates/{each['name']}", wait_for_it=True)
 
 
 def unused_templates(config: Config, used: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Berg's templates that none of these groups is made from."""
-    pages = api.pages(
-        config, "/global/instanceTemplates", filter=f'description="{description(config)}"'
-    )
+    """Return berg's templates that none of these groups is made from."""
+    ours = f'description="{description(config)}"'
     names = {api.last_part(group["instanceTemplate"]) for group in used}
-    return [
-        template
-        for page in pages
-        for template in page.get("items", [])
-        if template["name"] not in names
-    ]
+    found = api.items(config, "/global/instanceTemplates", filter=ours)
+    return [template for template in found if template["name"] not in names]

@@ -529,7 +529,7 @@ def create(plan: Plan, wanted: MachineImage, say: Say, on_progress: Progress) ->
         path = f"/zones/{zone}/instances/{name}/stop"
         api.wait(config, api.call(config, "POST", path, requestId=str(uuid.uuid4())))
         say(f"Creating the image {name}")
-        instances.make(config, name, zone, image)
+        instances.make_image(config, name, zone, image)
     finally:
         delete_machine(config, name, say)
     return {"name": name, **image}

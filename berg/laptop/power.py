@@ -27,7 +27,7 @@ from typing import Any
 
 from berg import BergError, gate, gce, job, states
 from berg.config import Config
-from berg.google import api, iam, instances, prices, shapes, tpus
+from berg.google import api, creation, iam, instances, prices, shapes, tpus
 from berg.google.api import OperationFailed
 from berg.google.storage import Bucket, Changed
 from berg.job import STOPPED, Machine
@@ -399,8 +399,8 @@ def move_disk(config: Config, claim: Claim, machine: Machine, say: Say) -> None:
     The machine here and its disk stay (finish_move). Raise BergError where no zone has room: all is
     as before then.
     """
-    instance = instances.read(config, machine)
-    zones = instances.zones(config, instance)
+    instance = instances.describe(config, machine)
+    zones = instances.other_zones(config, instance)
     if not zones:
         raise BergError(f"no other zone of the region has machines like {machine.name}")
     is_made = False
@@ -412,8 +412,8 @@ def move_disk(config: Config, claim: Claim, machine: Machine, say: Say) -> None:
             check_not_run(config, machine, copied_at)
             claim.check()
             say(f"Creating the machine in {zone}")
-            body = instances.body(instance, zone, snapshot, copied_at)
-            iam.once_known(config, lambda: instances.insert(config, zone, body, [machine.name]))
+            body = instances.moved(instance, zone, snapshot, copied_at)
+            iam.once_known(config, lambda: creation.insert(config, zone, body, [machine.name]))
 
         gce.in_turn(zones, make, "Its disk stays as it is", say, lambda: None)
         is_made = True
@@ -424,7 +424,7 @@ def move_disk(config: Config, claim: Claim, machine: Machine, say: Say) -> None:
 
 def check_not_run(config: Config, machine: Machine, copied_at: str) -> None:
     """Raise BergError unless a machine is off, and was all the time since its disk was copied."""
-    instance = instances.read(config, machine)
+    instance = instances.describe(config, machine)
     on = instance.get("lastStartTimestamp") or instance["creationTimestamp"]
     if instance["status"] in OFF and copied_at and api.time_of(on) < api.time_of(copied_at):
         return
