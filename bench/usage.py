@@ -72,9 +72,9 @@ def measure(repeats: int) -> list[Result]:
     libtpu = subprocess.Popen(
         [sys.executable, TOP / "tests/libtpu.py", "600"], env={**os.environ, "PYTHONPATH": TOP}
     )
-    while not usage.read():
+    while not usage.tpus():
         time.sleep(0.1)
-    costs["2 TPUs"] = cpu(repeats, lambda: (take(), usage.read()))
+    costs["2 TPUs"] = cpu(repeats, lambda: (take(), usage.tpus()))
     libtpu.kill()
     libtpu.wait()
     note = "In the worker's process. nvidia-smi and libtpu are stand-ins: the real nvidia-smi's own process is not measured."

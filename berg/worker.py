@@ -5,7 +5,7 @@ The phases stand in `run`, in their order; attempt.py holds what they share.
 """
 
 # First, since it makes what comes next fast, or says what is missing.
-from berg.machine import installation  # noqa: F401
+from berg.machine import installation
 
 # isort: split
 import contextlib
@@ -30,10 +30,8 @@ from berg.job import STOPPED, State
 from berg.machine import (
     boot,
     container,
-    golden,
     idle,
     inputs,
-    lacking,
     logins,
     peers,
     profile,
@@ -436,7 +434,7 @@ def finish(attempt: Attempt, ending: Ending) -> None:
     if ending.state == "FAILED":
         ending = replace(ending, reason=ending.reason + full_disk())
         if ending.exit_code is not None:  # the command's
-            why = lacking.words(attempt.machine.log, attempt.job.installation)
+            why = installation.missing_module(attempt.machine.log, attempt.job.installation)
             ending = replace(ending, reason=ending.reason + why)
     if attempt.machine.box:
         ending = end_of_box(attempt, ending)
@@ -671,7 +669,7 @@ def image() -> None:
     \b
     berg-worker image
     """
-    golden.prepare(boot.this_machine())
+    installation.prepare_image(boot.this_machine())
 
 
 def ending_after_death(state: State, reason: str) -> Ending:

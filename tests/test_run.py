@@ -720,7 +720,7 @@ def test_a_failed_installation_ends_the_job(berg):
     state = check_ended(berg, "broken", "FAILED", 1)
     said = "the installation failed with exit code 1: bash -e setup.sh: mkdir: cannot create"
     assert state["reason"].startswith(said), state["reason"]
-    assert state["reason"].endswith("say what to run instead: --install uv|pip|none|COMMAND")
+    assert state["reason"].endswith("choose what to run instead: --install uv|pip|none|COMMAND")
     log = berg.log("broken")
     assert (
         "\nbeginning\nmkdir: " in log

@@ -1,6 +1,6 @@
 """Which files of a repo name packages that are not installed, for a command that lacks one of them.
 
-The job records them; its machine finds a missing module in the log (machine/lacking.py).
+The job records them; its machine finds a missing module in the log (machine/installation.py).
 """
 
 import contextlib

@@ -1,10 +1,5 @@
-"""What a command finds on its machine: programs, variables, and the python that has what its repo
-needs.
-
-Which software an attempt runs with: the python of its command, what is installed there, and the
-driver of its GPUs, as JSON beside its log.
-
-Not covered: what is installed while the command runs, and other pythons that it starts.
+"""What a command finds on its machine: programs, variables, and the python with its repo's needs.
+Also what software an attempt runs with: its python, the packages in it, and the GPUs' driver.
 """
 
 import contextlib
@@ -21,21 +16,16 @@ from berg.machine.attempt import Attempt
 from berg.machine.process import RESULTS
 
 BIN = boot.BERG / "bin"
-
 PROGRAM = Path(__file__).parent / "program"  # on the path of the pythons of a command
-
-# Variables of the worker, and of the unit that it runs in, which are none of a command's.
+# Variables of the worker and of its unit, which a command does not get.
 OURS = ("BERG_", "DISABLE_GCS_", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID")
-
-# The machine is the user's to install into, also where its distribution guards its python.
+# The user may install into the machine's python, also where its distribution protects it.
 INSTALLING = {
     "PIP_BREAK_SYSTEM_PACKAGES": "1",
     "PIP_ROOT_USER_ACTION": "ignore",
     "UV_BREAK_SYSTEM_PACKAGES": "1",
 }
-
 PYTHONS = (boot.ROOT / "anaconda3/bin", Path("/opt/conda/bin"))
-
 PANES = f"""#!/bin/sh
 # tmux with a shell, the log, and the monitors that this machine has.
 tmux has-session -t berg 2>/dev/null && exec tmux attach -t berg
@@ -51,33 +41,47 @@ tmux select-pane -t berg:0.0
 exec tmux attach -t berg
 """
 
+TIMEOUT = 60  # seconds for the python, and for the driver
+LARGEST = 1 << 20  # characters of their answers that are kept
+# Only names and versions: parsing all metadata takes seconds in Google's images.
+ASK_PYTHON = """
+import json, platform, re
+from importlib import metadata
+found = {}
+for each in metadata.distributions():
+    header = (each.read_text("METADATA") or each.read_text("PKG-INFO") or "").partition("\\n\\n")[0]
+    said = dict(re.findall("^(Name|Version): *(.+)$", header, re.MULTILINE))
+    if len(said) == 2:
+        found[said["Name"]] = said["Version"]
+print(json.dumps({"python": platform.python_version(), "packages": found}))
+"""
+ASK_DRIVER = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+
 
 def install_commands(machine: boot.Machine) -> None:
-    """Put `mpi` and `tt` where a command and a login find them, and berg itself where `berg
-    tensorboard --on` does.
-    """
+    """Install `mpi`, `tt` and uv for commands and logins, and Berg for `berg tensorboard --on`."""
     BIN.mkdir(exist_ok=True)
     folders = [path for path in sys.path if path.startswith(str(boot.BERG))]
     start = f"#!{sys.executable}\nimport os, sys; sys.path[:0] = {folders!r}"
-    (BIN / "mpi").write_text(f"{start}; from berg.machine.mpi import main; main()\n")
     settings = {
         "BERG_PROJECT": machine.project,
         "BERG_BUCKET": machine.bucket,
         "BERG_ENDPOINT": machine.endpoint,
+        "BERG_HOME": str(boot.BERG / "home"),
+        **{key: value for key, value in os.environ.items() if key.startswith("GCE_METADATA_")},
     }
-    settings |= {"BERG_HOME": str(boot.BERG / "home")}
-    settings |= {key: value for key, value in os.environ.items() if key.startswith("GCE_METADATA_")}
     (boot.BERG / "berg").write_text(
         f"{start}; os.environ.update({settings!r}); from berg.cli import main; main()\n"
     )
     (boot.BERG / "berg").chmod(0o755)
-    facts = {key: os.environ[key] for key in os.environ if key.startswith("BERG_")}
+    facts = {key: value for key, value in os.environ.items() if key.startswith("BERG_")}
     facts.pop("BERG_CLUSTER_KEY", None)
     uv.write_scripts(BIN, {**facts, **settings})
+    (BIN / "mpi").write_text(f"{start}; from berg.machine.mpi import main; main()\n")
     (BIN / "tt").write_text(PANES)
     for name in ("mpi", "tt"):
         (BIN / name).chmod(0o755)
-        with contextlib.suppress(OSError):  # there already, or not ours to write
+        with contextlib.suppress(OSError):  # it exists, or the folder cannot be written
             Path("/usr/local/bin", name).symlink_to(BIN / name)
 
 
@@ -86,7 +90,7 @@ def repo_folder(this: job.Job) -> Path:
 
 
 def python_path() -> str:
-    """PATH with the image's python first: conda's where there is one."""
+    """Return PATH with the image's python first: conda's where there is one."""
     folders = [str(folder) for folder in PYTHONS if (folder / "python").exists()]
     path = ":".join([*folders, os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin"), str(BIN)])
     python3 = shutil.which("python3", path=path)
@@ -98,8 +102,8 @@ def python_path() -> str:
 
 
 def programs(what: job.Installation, repo: Path) -> dict[str, str]:
-    """Return the variables by which programs find what was installed: in the virtual environment
-    first, if the installation makes one.
+    """Return the variables by which programs find what was installed, first that of the virtual
+    environment if the installation makes one.
     """
     found = {"PATH": python_path(), "UV_CACHE_DIR": str(boot.ROOT / "berg_cache/uv")}
     if what.venv:
@@ -112,11 +116,10 @@ def programs(what: job.Installation, repo: Path) -> dict[str, str]:
 
 
 def environment(attempt: Attempt, secrets: dict[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of the command: the machine's, the job's own, and berg's variables;
-    that of another program with the `secrets` that it may see.
+    """Return the variables of the command: the machine's, the job's and Berg's. With `secrets`
+    those of another program, which sees these in place of the command's.
     """
     this, machine = attempt.job, attempt.machine
-    secrets = attempt.secrets if secrets is None else secrets
     what = job.Installation() if this.docker else this.installation
     return {
         **{key: value for key, value in os.environ.items() if not key.startswith(OURS)},
@@ -136,60 +139,37 @@ def environment(attempt: Attempt, secrets: dict[str, str] | None = None) -> dict
         **peers.environment(attempt.member),
         **{key: os.environ[key] for key in ("BERG_CACHE_URL",) if key in os.environ},  # of pods
         **this.env,
-        **secrets,
+        **(attempt.secrets if secrets is None else secrets),
     }
 
 
 def with_report(values: dict[str, str]) -> dict[str, str]:
-    """Return the environment of a command, with what lets its pythons import berg.report."""
+    """Return the variables of a command, with which its pythons can import berg.report."""
     path = filter(None, [values.get("PYTHONPATH"), str(PROGRAM)])
     return {**values, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def place(path: str) -> Path:
-    """A folder on this machine, whose /root may be another folder."""
+    """Return a folder on this machine, whose /root may be another folder."""
     return boot.ROOT / path.removeprefix("/root/") if path.startswith("/root/") else Path(path)
 
 
-PATIENCE = 60  # seconds for the python, and for the driver
-
-LARGEST = 1 << 20  # bytes that are kept of what they say
-
-# Only the names and versions: what parses the rest takes seconds of the images of Google's.
-ASK_PYTHON = """
-import json, platform, re
-from importlib import metadata
-found = {}
-for each in metadata.distributions():
-    header = (each.read_text("METADATA") or each.read_text("PKG-INFO") or "").partition("\\n\\n")[0]
-    said = dict(re.findall("^(Name|Version): *(.+)$", header, re.MULTILINE))
-    if len(said) == 2:
-        found[said["Name"]] = said["Version"]
-print(json.dumps({"python": platform.python_version(), "packages": found}))
-"""
-
-ASK_DRIVER = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-
-
 def note(attempt: Attempt) -> None:
-    """Write what there is beside the log; what does not answer is left out, and says nothing."""
+    """Write the software of an attempt next to its log; what does not answer is left out."""
     path = environment(attempt)["PATH"]
-    said = ask([shutil.which("python", path=path) or "python3", "-c", ASK_PYTHON])
+    answer = ask([shutil.which("python", path=path) or "python3", "-c", ASK_PYTHON])
     try:
-        found = json.loads(said)
+        found = json.loads(answer)
     except ValueError:
         found = {}
-    driver = ask(ASK_DRIVER).split()
-    if driver:
+    if driver := ask(ASK_DRIVER).split():
         found["driver"] = driver[0]
-    try:
+    with contextlib.suppress(OSError):  # a full disk, which the job reports
         attempt.software_file.write_text(json.dumps(found))
-    except OSError:
-        return  # a full disk, of which the job itself says more
 
 
 def ask(command: list[str]) -> str:
-    """Return what a program prints; "" where there is none, and where it fails."""
+    """Return what a program prints; "" where it is missing or fails."""
     try:
         done = subprocess.run(
             command,
@@ -197,7 +177,7 @@ def ask(command: list[str]) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return ""

@@ -174,7 +174,7 @@ def gpu_percent() -> float:
 def tpu_percent() -> float:
     """Use of the busiest TPU; 0 where no program uses one."""
     return max(
-        (each["percent"] for each in usage.read() if each.get("percent") is not None), default=0
+        (each["percent"] for each in usage.tpus() if each.get("percent") is not None), default=0
     )
 
 

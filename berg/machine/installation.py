@@ -1,67 +1,54 @@
-"""Installs what the repo of a job needs before its command runs: the steps that the laptop decided.
+"""Installs what the repo of a job needs: the steps that the laptop decided, on a job's machine or
+on one whose disk becomes an image.
 
 A virtual environment is outside of the checkout, which has a link to it: it stays when the next job
-of a sweep gets a new checkout, and in an image of the disk. The steps see none of the secrets of
-the command in their environment, only those that were named for the installation.
-
-The worker's imports of other packages; where one is missing, the process exits.
-
-Meanwhile no garbage is collected: there is none. (Measured by bench/worker.py.) The worker signs
-nothing: it has no key. What google-auth signs with would be cryptography, of 15 MB and compiled
-for each processor. And it may be half a minute until the metadata server answers, which google-auth
-otherwise takes after three seconds for another computer's.
+of a sweep gets a new checkout, and in an image of the disk. The steps see only the secrets of the
+installation. The worker imports this module first: its last part imports other packages.
 """
 
 import contextlib
 import gc
 import importlib.util
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from berg import BergError
+from berg import BergError, gate
+from berg.code.uvlock import packages_of
 from berg.google import api
+from berg.google.storage import Bucket
 from berg.job import Installation
-from berg.machine import boot, uv
-from berg.machine.attempt import Attempt
-from berg.machine.environment import environment, repo_folder
+from berg.machine import boot, inputs, uv
+from berg.machine.attempt import Attempt, settings_of
+from berg.machine.environment import INSTALLING, environment, programs, repo_folder
 from berg.machine.logins import ENVIRONMENT
 from berg.machine.outcome import Stopped
 
 ENVIRONMENTS = boot.ROOT / "berg_env"
-
-AGAIN = boot.BERG / "install-again"  # a script that installs a changed uv.lock
-
+AGAIN = boot.BERG / "install-again"  # a script that installs a changed lock, for `berg sync`
 NETRC = "NETRC"  # a secret of this name is the content of the file that the variable names
-
 UV = {"UV_HTTP_TIMEOUT": "120", "UV_NO_PROGRESS": "1"}
-
-# What installs the driver at the first boot of one of Google's older images, and for how long.
+# Some images of Google's install the driver of the GPUs at their first boot.
 DRIVER_SCRIPT = Path("/opt/deeplearning/install-driver.sh")
-
 DRIVER_SECONDS = 900
-
 QUIET = subprocess.DEVNULL
-
 HEADERS = "import sys, sysconfig; print(sysconfig.get_path('include'), *sys.version_info[:2])"
 
 LAST = 20  # lines of a step's output in which the reason of its failure is looked for
-
 MOST = 300  # characters of such a line
-
 ERROR = re.compile(r"(error|fatal|E)\b.*:|\w+Error:|× ", re.I)
-
 CAUSE = "cause: "
-
 SCRIPT = "in a script that runs first: --install-script PATH"
-
-ADVICE = {  # pattern in what a step printed -> what to change
+ADVICE = {  # pattern in the output of a step -> what to change
     r"\b40[13]\b|[Cc]redentials|could not read (Username|Password)|Authentication failed": (
         "Give the installation the password that it lacks: --install-secret NAME"
     ),
@@ -70,18 +57,24 @@ ADVICE = {  # pattern in what a step printed -> what to change
         f"Install the program that is missing {SCRIPT}"
     ),
     r"dns error|Name or service not known|Network is unreachable|onnect timeout|timed out": (
-        "The machine does not reach that server. A golden image needs no network: berg image create"
+        "The machine cannot reach that server. A golden image needs no network: berg image create"
     ),
     r"[Rr]equires-[Pp]ython|No interpreter found": (
-        "Let uv download another python: --install uv, or take another --image"
+        "Let uv download another python: --install uv, or use another --image"
     ),
-    # pip does not say that an index refused it
+    # pip does not report that an index refused it
     r"No matching distribution found|not found in the package registry": (
         "If a private index has it, give its password: --install-secret NAME"
     ),
 }
+OTHERWISE = "Change what it installs, or choose what to run instead: --install uv|pip|none|COMMAND"
 
-OTHERWISE = "Change what it installs, or say what to run instead: --install uv|pip|none|COMMAND"
+MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+END = 1 << 14  # bytes of a log in which a missing module is looked for
+
+KEYS = Path("/etc/ssh")
+KEPT = ("venv", uv.FOLDER.name, "boot.lock", "worker.err")  # in an image; the last two are open
+OWN = (".cache", ".ssh/authorized_keys", ".bash_history", ".python_history")
 
 
 class InstallationFailed(BergError):
@@ -89,16 +82,16 @@ class InstallationFailed(BergError):
 
     def __init__(self, code: int, words: list[str], output: str = ""):
         lines = [line.strip() for line in output.splitlines() if line.strip()][-LAST:]
-        telling = [line for line in lines if ERROR.match(line)] or lines[-1:]
-        # uv says below an error what it comes from, the first cause last.
+        errors = [line for line in lines if ERROR.match(line)] or lines[-1:]
+        # uv prints the causes of an error below it, the first cause last
         causes = [line for line in lines if line.startswith(CAUSE)][-1:]
-        said = "".join(f": {line.removeprefix(CAUSE)[:MOST]}" for line in telling[:1] + causes)
+        why = "".join(f": {line.removeprefix(CAUSE)[:MOST]}" for line in errors[:1] + causes)
         advice = ""
         if output:
             found = (text for shown, text in ADVICE.items() if re.search(shown, "\n".join(lines)))
             advice = f". {next(found, OTHERWISE)}"
         super().__init__(
-            f"the installation failed with exit code {code}: {shlex.join(words)}{said}{advice}"
+            f"the installation failed with exit code {code}: {shlex.join(words)}{why}{advice}"
         )
         self.code = code
 
@@ -113,7 +106,7 @@ class Step:
 
 
 def install(attempt: Attempt) -> None:
-    """Install what a job's repo needs; raise InstallationFailed."""
+    """Install what a job's repo needs; raises InstallationFailed."""
     await_driver(attempt)
     this, repo = attempt.job, repo_folder(attempt.job)
     what = Installation() if this.docker else this.installation
@@ -127,13 +120,14 @@ def install(attempt: Attempt) -> None:
                 provide_pip(attempt, variables)
             for step in steps:
                 run(attempt, step, variables)
-        note_how(what, repo)
+        if what.venv:
+            write_again(what, repo)
     if this.gpus_per_machine and not this.docker:
         provide_headers(attempt)
 
 
 def steps_of(what: Installation, script: str, repo: Path) -> list[Step]:
-    """Return what an installation runs, in order."""
+    """Return the commands of an installation, in order."""
     steps = []
     venv = repo / what.venv
     if what.venv and (venv.is_symlink() or not venv.exists()):  # prepare() makes the link
@@ -151,33 +145,32 @@ def steps_of(what: Installation, script: str, repo: Path) -> list[Step]:
 
 
 def prepare(machine: boot.Machine, what: Installation, repo: Path) -> None:
-    """Bring uv, and link the virtual environment's place, if the installation needs them."""
+    """Bring uv, and link the place of the virtual environment, if the installation needs them."""
     if what.venv or any(step[0] == "uv" for step in what.steps):
         uv.provide(machine)
     if not what.venv:
         return
-    link = repo / what.venv
-    name = what.environment(repo.name)
-    (ENVIRONMENTS / name).mkdir(parents=True, exist_ok=True)
+    link, target = repo / what.venv, ENVIRONMENTS / what.environment(repo.name)
+    target.mkdir(parents=True, exist_ok=True)
     if link.is_symlink():  # of the snapshot, or of an earlier installation
         link.unlink()
     if not link.exists():
-        link.symlink_to(ENVIRONMENTS / name)
+        link.symlink_to(target)
     exclude, line = repo / ".git/info/exclude", f"/{what.venv}\n"
     exclude.parent.mkdir(exist_ok=True)
     there = exclude.read_text() if exclude.exists() else ""
-    if line not in there.splitlines(keepends=True):  # git takes a link for no folder
+    if line not in there.splitlines(keepends=True):  # git does not see a link as a folder
         exclude.write_text(f"{there}{line}")
 
 
 def with_uv(variables: dict[str, str]) -> dict[str, str]:
-    """Return the variables of an installation: berg's uv comes before that of the image."""
+    """Return the variables of an installation: Berg's uv comes before the image's."""
     return {**variables, **UV, "PATH": f"{uv.FOLDER}:{variables['PATH']}"}
 
 
 @contextlib.contextmanager
 def secrets_of(attempt: Attempt) -> Iterator[dict[str, str]]:
-    """While the installation runs, provide the secrets that it may see, by their variables."""
+    """Provide the secrets of the installation, by variable, while it runs."""
     secrets, file = dict(attempt.install_secrets), boot.BERG / "netrc"
     try:
         if NETRC in secrets:
@@ -190,7 +183,7 @@ def secrets_of(attempt: Attempt) -> Iterator[dict[str, str]]:
 
 
 def run(attempt: Attempt, step: Step, variables: dict[str, str]) -> None:
-    """Run a step with its output in the log; raise InstallationFailed if it must not fail."""
+    """Run a step with its output in the log; raises InstallationFailed if it must not fail."""
     attempt.say(f"Installing: {shlex.join(step.words)}")
     log = attempt.machine.log
     before = log.stat().st_size
@@ -198,35 +191,34 @@ def run(attempt: Attempt, step: Step, variables: dict[str, str]) -> None:
     if attempt.stopping.ending:
         raise Stopped
     if code and step.may_fail:
-        attempt.say("That failed, and the job goes on: what the repo depends on is installed")
+        attempt.say("That failed. The job continues: the dependencies of the repo are installed")
     elif code:
         with log.open("rb") as file:
             file.seek(max(before, log.stat().st_size - (1 << 16)))
             raise InstallationFailed(code, step.words, file.read().decode(errors="replace"))
 
 
-def note_how(what: Installation, repo: Path) -> None:
+def write_again(what: Installation, repo: Path) -> None:
     """Write the script with which `berg sync` installs a changed lock."""
-    if not what.venv:
-        return
-    lines = [f". {shlex.quote(str(ENVIRONMENT))}", f"export PATH={uv.FOLDER}:$PATH"]
-    lines.append(f"cd {shlex.quote(str(repo / what.folder))}")
-    lines += [shlex.join(words) for words in what.steps]
+    lines = [
+        f". {shlex.quote(str(ENVIRONMENT))}",
+        f"export PATH={uv.FOLDER}:$PATH",
+        f"cd {shlex.quote(str(repo / what.folder))}",
+        *map(shlex.join, what.steps),
+    ]
     AGAIN.write_text("\n".join(lines) + "\n")
 
 
 def provide_pip(attempt: Attempt, variables: dict[str, str]) -> None:
-    """Install pip with apt-get where the image's python has none, as those for TPUs may not."""
-    command = ["python", "-m", "pip", "--version"]
-    with contextlib.suppress(OSError):  # pip's own step says what is wrong
+    """Install pip with apt-get where the image's python has none, as some images for TPUs."""
+    with contextlib.suppress(OSError):  # the step that uses pip reports what is wrong
+        command = ["python", "-m", "pip", "--version"]
         if subprocess.call(command, env=variables, stdout=QUIET, stderr=QUIET):
             boot.apt_install(attempt.machine, "python3-pip")
 
 
 def provide_headers(attempt: Attempt) -> None:
-    """Install the headers of the python where they are missing: Triton and torch.compile compile
-    with them.
-    """
+    """Install python's headers where they are missing: Triton and torch.compile need them."""
     command = ["python", "-c", HEADERS]
     asked = subprocess.run(command, env=environment(attempt), capture_output=True, text=True)
     folder, *version = asked.stdout.split() or [""]
@@ -239,29 +231,115 @@ def provide_headers(attempt: Attempt) -> None:
 
 
 def await_driver(attempt: Attempt) -> None:
-    """Wait while an image installs the driver of its GPUs; raises InstallationFailed if it never
-    answers.
+    """Wait while an image installs the driver of its GPUs; raises InstallationFailed if the driver
+    never answers.
     """
     if not (attempt.job.gpus_per_machine and DRIVER_SCRIPT.exists()) or has_driver():
         return
     attempt.say("Waiting for the driver of the GPUs, which this image installs at its first boot")
-    is_over = api.wait_for(lambda: attempt.stopping.ending or has_driver(), 2, DRIVER_SECONDS)
+    answered = api.wait_for(lambda: attempt.stopping.ending or has_driver(), 2, DRIVER_SECONDS)
     if attempt.stopping.ending:
         raise Stopped
-    if not is_over:
+    if not answered:
         raise InstallationFailed(1, ["nvidia-smi"])
 
 
 def has_driver() -> bool:
-    """Return whether the driver of the GPUs answers."""
     try:
         return subprocess.call(["nvidia-smi"], stdout=QUIET, stderr=QUIET) == 0
     except OSError:
         return False
 
 
+def missing_module(log: Path, what: Installation) -> str:
+    """Return what to add to the reason of a command's failure if a module was missing that a file
+    of its repo names; else "".
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - END))
+            end = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    for module in MISSING.findall(end)[-1:]:
+        for where, names in what.others.items():
+            if {*packages_of(module)} & {*names}:
+                return f"; the module {module} is not installed: it is named by {where}"
+    return ""
+
+
+def prepare_image(machine: boot.Machine) -> None:
+    """Prepare a machine whose disk becomes an image; the last line on its console has the result.
+
+    The image keeps what was installed; code, keys, logs and most of Berg's files are deleted.
+    """
+    try:
+        install_image(machine, json.loads(machine.recipe))
+        clean_image()
+    except (BergError, OSError) as error:
+        boot.console(f"{boot.NO_IMAGE}{error}")
+    else:
+        boot.console(boot.IMAGE_READY)
+
+
+def install_image(machine: boot.Machine, recipe: dict[str, Any]) -> None:
+    """Install packages of the distribution, and what the repo needs; raises BergError or OSError.
+
+    `recipe` is what the laptop wrote into the machine's metadata.
+    """
+    if recipe["packages"]:
+        boot.apt_install(machine, *recipe["packages"])
+    folder = boot.ROOT / "code" / recipe["repo"]
+    inputs.fetch_code(Bucket(settings_of(machine)), recipe["snapshot"], folder)
+    what = gate.build(Installation, recipe["installation"])
+    what.check()
+    prepare(machine, what, folder)
+    steps = steps_of(what, recipe["install_script"], folder)
+    if recipe["horovod"]:
+        script = str(Path(__file__).with_name("horovod.sh"))
+        steps.append(Step(["bash", "-e", script], folder))
+    variables = {**os.environ, "HOME": str(boot.ROOT), **programs(what, folder), **INSTALLING}
+    for step in steps:
+        run_for_image(step, with_uv(variables))
+
+
+def run_for_image(step: Step, variables: dict[str, str]) -> None:
+    """Run a step with its output on the console; raises InstallationFailed if it must not fail."""
+    boot.console(f"Installing: {shlex.join(step.words)}")
+    ran = subprocess.run(
+        step.words,
+        cwd=step.folder,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    output = ran.stdout.decode(errors="replace")
+    boot.console(output)
+    if ran.returncode and not step.may_fail:
+        raise InstallationFailed(ran.returncode, step.words, output)
+
+
+def clean_image() -> None:
+    """Delete what belongs to this machine alone, and the code."""
+    paths = [each for each in boot.BERG.iterdir() if each.name not in KEPT]
+    paths += [boot.ROOT / name for name in OWN]
+    paths += (boot.ROOT / "code").iterdir()
+    if "BERG_ROOT" not in os.environ:  # else these are the host's
+        paths += KEYS.glob("ssh_host_*")
+        Path("/etc/machine-id").write_text("")
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+            continue
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            boot.console(f"{path} stays in the image: {error}")
+
+
 class Unused(types.ModuleType):
-    """A module of which nothing is called: what it is asked for are classes, which nobody uses."""
+    """In place of a module whose classes are imported but never used."""
 
     def __getattr__(self, name: str) -> type:
         if not name[0].isupper():
@@ -269,16 +347,15 @@ class Unused(types.ModuleType):
         return type(name, (), {"sign": None, "key_id": None})
 
 
+# The worker's imports of other packages; if one is missing, the process exits. There is no garbage
+# to collect meanwhile (measured by bench/worker.py). The worker has no key to sign with, so it does
+# without google-auth's cryptography: 15 MB, compiled for each processor.
 gc.disable()
-
 sys.modules["google.auth.crypt"] = Unused("google.auth.crypt")
-
-# google-auth reads it when it is imported; the command is not to see it
-PATIENCE = "GCE_METADATA_DETECT_RETRIES"
-
-os.environ[PATIENCE] = "6"
-
-
+# The metadata server may take half a minute; google-auth gives up after three seconds. It reads the
+# variable when it is imported, and the command must not see it.
+RETRIES = "GCE_METADATA_DETECT_RETRIES"
+os.environ[RETRIES] = "6"
 try:
     import click
     import git
@@ -286,20 +363,14 @@ try:
     import google.auth.transport.requests
     import google_crc32c
 
-    if google_crc32c.implementation == "python":  # would take an hour for a gigabyte
+    if google_crc32c.implementation == "python":  # it would take an hour for a gigabyte
         raise ImportError
-    if not importlib.util.find_spec("google.cloud.storage"):  # it is for large files, and is slow
+    if not importlib.util.find_spec("google.cloud.storage"):  # for large files; its import is slow
         raise ImportError
 except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)
-
-
-del os.environ[PATIENCE]
-
-
+del os.environ[RETRIES]
 gc.freeze()
-
-
 gc.enable()
 
 __all__ = ["click", "git", "google"]

@@ -1,19 +1,10 @@
-"""A profile of the command while it runs, asked for by this machine's metadata:
-`berg-profile-TIME`, `JOB SECONDS`.
+"""A profile of the command while it runs, requested by this machine's metadata: the key
+`berg-profile-TIME` with the value `JOB SECONDS`.
 
-What can be had, the best first: JAX's profiler server (torch_tpu's is the same), if the command
-started one on BERG_PROFILER_PORT; PyTorch's own profiles, if the job was started with --profile
-(kineto.py); else py-spy, which reads the memory of python processes from outside and never stops
-them. The answer is an object beside the log; the files lie among the results. Not covered: programs
-that are not python.
-
-PyTorch's own profiles (Kineto's) of a job that was started with --profile, without a line in its
-code.
-
-Each of its processes that imports torch asks a socket every five seconds whether a profile is
-wanted, as it would ask Meta's dynolog. One that ends while its profile is taken crashes, which
-guard/sitecustomize.py keeps it from; a process without that guard is never profiled. Not covered:
-programs that are not python, and containers of the command's own.
+It is the first that the command offers of: JAX's profiler server (torch_tpu's is the same) on
+BERG_PROFILER_PORT; PyTorch's profiler (Kineto) in a job with --profile; py-spy, which reads the
+memory of python processes without stopping them. The answer is an object next to the log, and the
+files are among the results. Not covered: programs that are not python.
 """
 
 import contextlib
@@ -34,50 +25,42 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, job
-from berg.google import events
+from berg.google import api, events
 from berg.machine import boot, keeper, usage
 from berg.machine.process import RESULTS, start_thread
 
+WHEN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+SLACK = 60  # seconds after those of the profile
 TOOLS = boot.BERG / "tools"
+PROCESSES = 8  # that py-spy profiles
+RATE = 100  # samples a second
+ENDED = "the command ended before its profile was taken"
 
 METHOD = "/tensorflow.ProfilerService/Profile"
-
-SLACK = 60  # seconds beside those of the profile
-
-PROCESSES = 8  # that py-spy looks at
-
-RATE = 100  # samples a second
-
 # Fields of the request:
 # https://github.com/openxla/xprof/blob/master/plugin/xprof/protobuf/profiler_service.proto
 MILLISECONDS, MAX_EVENTS, TOOL, OPTIONS, ROOT, SESSION, HOST = 1, 2, 3, 4, 5, 6, 7
-
 VERSION, HOST_LEVEL, DEVICE_LEVEL, PYTHON_LEVEL, HLO, DURATION = 5, 2, 3, 4, 7, 9  # of its options
-
-WHEN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 
 taking = threading.Lock()
 
 
 def asked(name: str, attributes: dict[str, str]) -> dict[str, str]:
-    """The profiles of a job that a machine's metadata asks for: their times, and how many seconds
-    each takes.
+    """Return the profiles of a job that a machine's metadata requests: time -> seconds.
 
-    Each has a key of its own: of two that are written quickly to one key the machine might see the
-    second alone.
+    Each has its own key: of two quick writes to one key the machine might see only the second.
     """
-    found = {
-        key.removeprefix("berg-profile-"): value.partition(" ") for key, value in attributes.items()
-    }
-    return {
-        when: seconds
-        for when, (whose, _, seconds) in found.items()
-        if WHEN.fullmatch(when) and whose == name
-    }
+    found = {}
+    for key, value in attributes.items():
+        when, (owner, _, seconds) = key.removeprefix("berg-profile-"), value.partition(" ")
+        if WHEN.fullmatch(when) and owner == name:
+            found[when] = seconds
+    return found
 
 
 def answer(attempt: Any, when: str, seconds: str) -> None:
-    """Take a profile, and leave the answer in the bucket."""
+    """Take a profile, and write the answer into the bucket."""
+    found: dict[str, Any]
     try:
         if not taking.acquire(blocking=False):
             raise BergError("another profile is being taken just now")
@@ -85,37 +68,32 @@ def answer(attempt: Any, when: str, seconds: str) -> None:
             kind, files = take(attempt, when, float(seconds))
         finally:
             taking.release()
-        said = {"kind": kind, "files": [str(file.relative_to(RESULTS)) for file in files]}
-        attempt.say(f"Took a profile of {seconds} s: {', '.join(said['files'])}")
+        found = {"kind": kind, "files": [str(file.relative_to(RESULTS)) for file in files]}
+        attempt.say(f"Took a profile of {seconds} s: {', '.join(found['files'])}")
         attempt.mirrors.hurry.set()
-    except Exception as error:  # it never troubles the job
-        said = {"error": getattr(error, "message", "") or f"{type(error).__name__}: {error}"}
+    except Exception as error:  # it never disturbs the job
+        found = {"error": getattr(error, "message", "") or f"{type(error).__name__}: {error}"}
     path = f"{job.log_prefix(attempt.name)}{attempt.machine.name}.{when}.profile.json"
-    attempt.insist(lambda: attempt.bucket.write(path, json.dumps(said)), SLACK)
+    attempt.insist(lambda: attempt.bucket.write(path, json.dumps(found)), SLACK)
 
 
 def take(attempt: Any, when: str, seconds: float) -> tuple[str, list[Path]]:
-    """Take a profile of what runs; returns its kind and files. Raises BergError if there is none to
-    be had.
+    """Profile what runs; return the kind of profile and its files. Raises BergError where there is
+    nothing to profile.
     """
-    process = attempt.runner.process
+    process, port, host = attempt.runner.process, attempt.profiler_port, attempt.machine.name
     if process is None or process.poll() is not None:
         raise BergError("no command runs on this machine")
     folder = RESULTS / attempt.job.results_dir
-    if listens(attempt.profiler_port):
-        return "jax", ask_server(
-            attempt.profiler_port, seconds, folder / "plugins/profile", when, attempt.machine.name
-        )
+    if listens(port):
+        return "jax", ask_server(port, seconds, folder / "plugins/profile", when, host)
     if clients(attempt.kineto):
-        return "kineto", take_from_torch(
-            attempt.kineto, seconds, folder / "profiles" / when, attempt.machine.name
-        )
-    pids = pythons(process.pid)
-    if not pids:
-        raise BergError(
-            "there is nothing to profile: no python runs, and nobody listens on BERG_PROFILER_PORT"
-        )
-    return "py-spy", watch_pythons(pids, seconds, folder / "profiles" / when, attempt.machine.name)
+        return "kineto", take_from_torch(attempt.kineto, seconds, folder / "profiles" / when, host)
+    if pids := pythons(process.pid):
+        return "py-spy", watch_pythons(pids, seconds, folder / "profiles" / when, host)
+    raise BergError(
+        "there is nothing to profile: no python runs, and no program listens on BERG_PROFILER_PORT"
+    )
 
 
 def listens(port: int) -> bool:
@@ -127,7 +105,7 @@ def listens(port: int) -> bool:
 
 
 def ask_server(port: int, seconds: float, root: Path, when: str, host: str) -> list[Path]:
-    """Let a profiler server write its trace below `root`, in the layout that TensorBoard wants."""
+    """Let a profiler server write its trace below `root`, in TensorBoard's layout."""
     milliseconds = round(seconds * 1000)
     levels = {
         VERSION: 1,
@@ -145,9 +123,7 @@ def ask_server(port: int, seconds: float, root: Path, when: str, host: str) -> l
     try:
         usage.ask(port, [request], METHOD, seconds + SLACK)
     except (OSError, ValueError):
-        raise BergError(
-            "the command ended before its profile was taken, or its profiler server broke off"
-        ) from None
+        raise BergError(f"{ENDED}, or its profiler server closed the connection") from None
     files = sorted((root / when).glob(f"{host}*"))
     if not files:
         raise BergError(
@@ -157,14 +133,14 @@ def ask_server(port: int, seconds: float, root: Path, when: str, host: str) -> l
 
 
 def pythons(ancestor: int) -> list[int]:
-    """Python processes below one, those that have used most CPU first."""
+    """Return the python processes below one, those that used the most CPU first."""
     found = []
     for process in keeper.below(ancestor):
         folder = Path("/proc", str(process))
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             program = (folder / "exe").readlink().name
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # it has ended, or belongs to another user
             continue
         if program.startswith("python"):
             found.append((int(fields[11]) + int(fields[12]), process))
@@ -172,95 +148,66 @@ def pythons(ancestor: int) -> list[int]:
 
 
 def watch_pythons(pids: list[int], seconds: float, folder: Path, host: str) -> list[Path]:
-    """Let py-spy look at processes at once; returns a file for each that was still there."""
+    """Let py-spy profile processes at the same time; return a file for each that still ran."""
     program = py_spy()
     folder.mkdir(parents=True, exist_ok=True)
-    scratch = boot.BERG / "profiles"  # what is not whole yet is no result
+    scratch = boot.BERG / "profiles"  # a file that is still being written is no result
     scratch.mkdir(exist_ok=True)
+    options = ["--duration", str(max(1, round(seconds))), "--rate", str(RATE), "--nonblocking"]
     running = {}
     for pid in pids:
-        file = scratch / (
-            f"{host}.speedscope.json" if len(pids) == 1 else f"{host}.{pid}.speedscope.json"
-        )
-        command = [program, "record", "--pid", str(pid), "--duration", str(max(1, round(seconds)))]
-        command += [
-            "--rate",
-            str(RATE),
-            "--format",
-            "speedscope",
-            "--output",
-            str(file),
-            "--nonblocking",
-        ]
+        name = host if len(pids) == 1 else f"{host}.{pid}"
+        file = scratch / f"{name}.speedscope.json"
+        command = [program, "record", "--pid", str(pid), *options]
+        command += ["--format", "speedscope", "--output", str(file)]
         running[file] = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-    files, words = [], ""
+    files, why = [], ""
     for file, process in running.items():
         try:
-            said, _ = process.communicate(timeout=seconds + SLACK)
+            output, _ = process.communicate(timeout=seconds + SLACK)
         except subprocess.TimeoutExpired:
             process.kill()
-            said, _ = process.communicate()
+            output, _ = process.communicate()
         if file.exists():
             files.append(file.replace(folder / file.name))
         else:
-            words = next(
-                (line for line in said.splitlines()[::-1] if line.strip()), "it said nothing"
-            )
+            why = (output.strip().splitlines() or ["it printed nothing"])[-1]
     if not files:
-        raise BergError(
-            f"the command ended before its profile was taken, or py-spy could not read it: {words}"
-        )
+        raise BergError(f"{ENDED}, or py-spy could not read it: {why}")
     return files
 
 
 def py_spy() -> str:
-    """The program, which is brought with the first profile: berg's own packages come without it."""
+    """Return the program, which is installed with the first profile."""
     program = TOOLS / "bin/py-spy"
     if not program.exists():
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-input",
-            "--target",
-            str(TOOLS),
-            "py-spy",
-        ]
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input"]
+        command += ["--target", str(TOOLS), "py-spy"]
         clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         done = subprocess.run(command, capture_output=True, text=True, env=clean, timeout=300)
         if done.returncode:
-            words = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
-            raise BergError(f"py-spy, which profiles python, could not be installed: {words}")
+            why = (done.stderr.strip().splitlines() or ["pip printed nothing"])[-1]
+            raise BergError(f"py-spy, which profiles python, could not be installed: {why}")
     return str(program)
 
 
+# PyTorch's profiler (Kineto) in a job with --profile, without a line in its code. Each process that
+# imports torch asks a socket every five seconds whether a profile is wanted, as it would ask Meta's
+# dynolog. One that ended during its profile would crash: guard/sitecustomize.py lets it wait, and
+# processes without that guard are not profiled. Not covered: containers of the command's own.
 FOLDER = boot.BERG / "kineto"
-
 GUARD = Path(__file__).parent / "guard"
-
 # https://github.com/pytorch/kineto/blob/main/libkineto/src/IpcFabricConfigClient.cpp
-HEADER = struct.Struct("<Q32s")  # size of a message, and its type
-
-# which configurations are wanted, number of process ids behind this, job
-REQUEST = struct.Struct("<iiq")
-
-ONCE = 2  # among those: one of a single profile, which who takes one at the moment does not want
-
+HEADER = struct.Struct("<Q32s")  # size and type of a message
+REQUEST = struct.Struct("<iiq")  # wanted configurations, count of the process ids after it, job
+ONCE = 2  # bit of a configuration for one profile; a process that takes one does not want it
 POLL = 5  # seconds between two requests of a process
-
-WARM_UP = 2  # seconds in which it gets ready, and then some
-
-TRIES = 2  # times that processes are waited for: who is busy, or still writes a profile, asks late
-
-KINETO_SLACK = 120  # seconds beside those of the profile, in which it is written
-
-# seconds of a profile: it lies in the memory of the process, and grows by megabytes a second
-MOST = 60
-
+WARM_UP = 2  # seconds in which it prepares, and a little more
+TRIES = 2  # to reach the processes: one that is busy or writes a profile asks late
+KINETO_SLACK = 120  # seconds after those of the profile, in which it is written
+MOST = 60  # seconds of a profile, which grows in the process's memory by megabytes a second
 CONFIG = """PROFILE_START_TIME={begins}
 ACTIVITIES_WARMUP_PERIOD_SECS={warm_up}
 ACTIVITIES_DURATION_MSECS={milliseconds}
@@ -271,19 +218,17 @@ PROFILE_REPORT_INPUT_SHAPES=true
 
 @dataclass
 class Desk:
-    """Where processes ask for profiles, and what they are told. Times are seconds since 1970."""
+    """Where processes ask for profiles, and the profile that is wanted. Times are Unix times."""
 
     listener: socket.socket
     asked_at: dict[int, float] = field(default_factory=dict)  # by process
-    begins: float = 0.0  # of the profile that is wanted: the same for all processes
+    begins: float = 0.0  # the same for all processes
     seconds: float = 0.0
-    files: dict[int, Path] = field(default_factory=dict)  # by process that was told of it
+    files: dict[int, Path] = field(default_factory=dict)  # by process that got the configuration
 
 
 def listen(attempt: Any) -> None:
-    """Be there for the processes of a job's command until it is over, if it was started with
-    --profile.
-    """
+    """Answer the processes of a job's command until it ends, if it was started with --profile."""
     if not attempt.job.spec.profile:
         return
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -292,7 +237,7 @@ def listen(attempt: Any) -> None:
         FOLDER.mkdir()
         listener.bind(str(FOLDER / "dynolog"))
     except OSError as error:  # a full disk, a path that is too long
-        attempt.say(f"PyTorch's profiles cannot be had (--profile): {error}")
+        attempt.say(f"PyTorch cannot be profiled (--profile): {error}")
         return
     listener.settimeout(0.5)
     attempt.kineto = Desk(listener)
@@ -300,7 +245,7 @@ def listen(attempt: Any) -> None:
 
 
 def variables(attempt: Any, values: dict[str, str]) -> dict[str, str]:
-    """The environment of a command, with what lets its processes ask."""
+    """Return the variables of a command, with which its processes can ask."""
     if not attempt.kineto:
         return values
     path = os.pathsep.join(filter(None, [str(GUARD), values.get("PYTHONPATH")]))
@@ -308,31 +253,30 @@ def variables(attempt: Any, values: dict[str, str]) -> dict[str, str]:
     return {"KINETO_LOG_LEVEL": "3", **values, **ours}
 
 
-def serve(desk: Desk, is_over: Callable[[], bool]) -> None:
+def serve(desk: Desk, is_done: Callable[[], bool]) -> None:
     with desk.listener as listener:
-        while not is_over():
-            # nobody asks, or nobody that we understand
+        while not is_done():
+            # no request for a while, or an unknown one
             with contextlib.suppress(OSError, struct.error, ValueError):
                 message, sender = listener.recvfrom(1 << 16)
                 kind, body = HEADER.unpack_from(message)[1].rstrip(b"\0"), message[HEADER.size :]
                 if kind == b"ctxt":
-                    listener.sendto(frame(kind, struct.pack("<i", 1)), sender)
+                    reply = struct.pack("<i", 1)
                 elif kind == b"req":
-                    listener.sendto(frame(kind, configuration_for(desk, body).encode()), sender)
-
-
-def frame(kind: bytes, body: bytes) -> bytes:
-    return HEADER.pack(len(body), kind) + body
+                    reply = configuration_for(desk, body).encode()
+                else:
+                    continue
+                listener.sendto(HEADER.pack(len(reply), kind) + reply, sender)
 
 
 def configuration_for(desk: Desk, body: bytes) -> str:
-    """The configuration for a process that asks; "" where nothing is wanted of it."""
+    """Return the configuration for a process that asks; "" if nothing is wanted of it."""
     wanted, _, _ = REQUEST.unpack_from(body)
-    pid = struct.unpack_from("<i", body, REQUEST.size)[0]  # the others are those of its parents
+    pid = struct.unpack_from("<i", body, REQUEST.size)[0]  # those of its parents follow
     now, taken = time.time(), mark("taken", pid)
     desk.asked_at[pid] = now
     if wanted & ONCE and now > desk.begins + 1:
-        taken.unlink(missing_ok=True)  # it has taken its own, or could not
+        taken.unlink(missing_ok=True)  # it has taken its profile, or could not
     is_new = wanted & ONCE and pid not in desk.files and mark("guarded", pid).exists()
     if not is_new or now > desk.begins - WARM_UP - 1:
         return ""
@@ -350,57 +294,55 @@ def configuration_for(desk: Desk, body: bytes) -> str:
 
 
 def mark(what: str, pid: int) -> Path:
-    """A file by which a process and this one tell each other of it: it is guarded, ends, or its
-    profile is taken.
+    """Return a file shared with the guard: a process is `guarded`, it `ends`, or its profile is
+    `taken`.
     """
     return FOLDER / f"{what}-{pid}"
 
 
-def clients(desk: Desk | None) -> list[int]:
-    """The processes that can be profiled."""
-    asked = (
-        [pid for pid, at in dict(desk.asked_at).items() if time.time() - at < 3 * POLL]
-        if desk
-        else []
-    )
-    return [pid for pid in asked if lives(pid) and mark("guarded", pid).exists()]
-
-
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
 def is_underway(pid: int, file: Path) -> bool:
-    return lives(pid) and mark("taken", pid).exists() and not file.exists()
+    return is_alive(pid) and mark("taken", pid).exists() and not file.exists()
+
+
+def clients(desk: Desk | None) -> list[int]:
+    """Return the processes that can be profiled."""
+    asked_at = dict(desk.asked_at) if desk else {}
+    asked = [pid for pid, at in asked_at.items() if time.time() - at < 3 * POLL]
+    return [pid for pid in asked if is_alive(pid) and mark("guarded", pid).exists()]
 
 
 def take_from_torch(desk: Desk, seconds: float, folder: Path, host: str) -> list[Path]:
-    """Let all processes take a profile at the same time; returns a file for each that wrote one."""
+    """Let all processes take a profile at the same time; return a file for each that wrote one."""
     if seconds > MOST:
         raise BergError(
-            "PyTorch's profiler keeps what it sees in the command's memory: "
+            "PyTorch's profiler keeps its data in the command's memory: "
             f"give it {MOST} s at most (-s)"
         )
     begin(desk, seconds)
-    # A process that ends now writes a trace in which there is nothing left to see.
+    # a process that ends now writes a trace with nothing in it
     late = [pid for pid in desk.files if mark("ends", pid).exists()]
-    wait_for_traces(desk)
 
+    def are_done() -> bool:
+        return not any(is_underway(*each) for each in desk.files.items())
+
+    api.wait_for(are_done, 0.2, desk.begins + desk.seconds + KINETO_SLACK - time.time())
     written = {pid: file for pid, file in desk.files.items() if file.exists() and pid not in late}
     if not written:
-        raise BergError(
-            "the command ended before its profile was taken, or PyTorch takes another one in it"
-        )
+        raise BergError(f"{ENDED}, or PyTorch takes another one in it")
     folder.mkdir(parents=True, exist_ok=True)
-    alone = len(desk.files) == 1
-    return [
-        pack(file, folder / trace_name(host, None if alone else pid))
-        for pid, file in written.items()
-    ]
+    packed = []
+    for pid, file in written.items():
+        name = host if len(desk.files) == 1 else f"{host}.{pid}"
+        packed.append(pack(file, folder / f"{name}.pt.trace.json.gz"))
+    return packed
 
 
 def begin(desk: Desk, seconds: float) -> None:
-    """Ask the processes for a profile, and wait until they take it; a busy one is asked again."""
+    """Ask the processes for a profile, and wait until they take it."""
     for _ in range(TRIES):
         desk.files, desk.seconds, desk.begins = {}, seconds, time.time() + POLL + WARM_UP + 2
         time.sleep(max(0, desk.begins - time.time()))
@@ -408,20 +350,8 @@ def begin(desk: Desk, seconds: float) -> None:
             return
 
 
-def wait_for_traces(desk: Desk) -> None:
-    """Wait until no process is still at its profile, for the profile's time and some slack."""
-    end = desk.begins + desk.seconds + KINETO_SLACK
-    while time.time() < end and any(is_underway(pid, file) for pid, file in desk.files.items()):
-        time.sleep(0.2)
-
-
-def trace_name(host: str, pid: int | None) -> str:
-    process = f".{pid}" if pid else ""
-    return f"{host}{process}.pt.trace.json.gz"
-
-
 def pack(trace: Path, target: Path) -> Path:
-    """Replace a trace by its compressed form at `target`; returns that."""
+    """Replace a trace by a compressed one at `target`; return that."""
     packed = trace.with_suffix(".gz")
     with trace.open("rb") as plain, gzip.open(packed, "wb", compresslevel=3) as out:
         shutil.copyfileobj(plain, out, 1 << 20)

@@ -184,7 +184,9 @@ def test_a_machine_that_may_not_write_says_so_once_and_the_job_goes_on(berg, clo
         BERG_MONITORING="1",
     )
     assert ran.returncode == 0, ran.stderr
-    wait_for(lambda: berg.log("mute").count("Cloud Monitoring does not hear of this machine") == 1)
+    wait_for(
+        lambda: berg.log("mute").count("Cloud Monitoring gets no samples of this machine") == 1
+    )
 
 
 def test_a_sample_as_time_series():

@@ -141,7 +141,7 @@ def test_a_gpu_whose_driver_does_not_answer_keeps_nobody_waiting(monkeypatch, tm
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(usage, "PATIENCE", 0.3)
+    monkeypatch.setattr(usage, "TIMEOUT", 0.3)
     with monkeypatch.context() as patch:
         patch.setattr(subprocess.Popen, "kill", lambda process: None)
         began = time.monotonic()

@@ -8,7 +8,7 @@ from repositories import BUILT, SHAPES, project, write
 
 from berg import job
 from berg.job import Installation
-from berg.machine import lacking
+from berg.machine import installation
 
 TRACE = (
     "Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'cv2.x'\n"
@@ -31,9 +31,9 @@ TRACE = (
 )
 def test_the_last_module_of_the_log_is_looked_up(tmp_path, text, others, words):
     log = tmp_path / "log"
-    assert lacking.words(log, Installation(others=others)) == ""
+    assert installation.missing_module(log, Installation(others=others)) == ""
     log.write_text(text)
-    found = lacking.words(log, Installation(others=others))
+    found = installation.missing_module(log, Installation(others=others))
     assert found.endswith(words) and bool(found) == bool(words)
 
 

@@ -12,7 +12,7 @@ import pytest
 from berg.machine import boot
 
 CODE = """
-from berg.machine import libraries
+import berg.machine.installation
 import google.auth, os
 print(google.auth.default()[1], [key for key in os.environ if "RETRIES" in key])
 """

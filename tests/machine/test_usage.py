@@ -68,7 +68,7 @@ def test_gpus_are_read_as_nvidia_smi_tells_them(answer, kind):
 
 
 def test_an_nvidia_smi_that_hangs_is_given_up_and_asked_again_once_it_is_gone(answer, monkeypatch):
-    monkeypatch.setattr(usage, "PATIENCE", 0.3)
+    monkeypatch.setattr(usage, "TIMEOUT", 0.3)
     answer(ANSWERS["one"], "#!/bin/sh\nexec sleep 60\n")
     began = time.monotonic()
     assert usage.gpus() == [] and time.monotonic() - began < 5
@@ -78,10 +78,10 @@ def test_an_nvidia_smi_that_hangs_is_given_up_and_asked_again_once_it_is_gone(an
 
 def test_tpus_are_read_as_libtpu_tells_them():
     port = 18431
-    assert usage.read(port) == [], "no program uses them"
+    assert usage.tpus(port) == [], "no program uses them"
     server = libtpu.serve({1: (12.5, 3 * 2**30, 2**35), 0: (90.5, 2**20, 2**35)}, port)
     try:
-        assert usage.read(port) == [
+        assert usage.tpus(port) == [
             {"index": 0, "percent": 90.5, "memory_mb": 1, "memory_total_mb": 32768},
             {"index": 1, "percent": 12.5, "memory_mb": 3072, "memory_total_mb": 32768},
         ]

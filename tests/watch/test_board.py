@@ -222,7 +222,7 @@ def test_without_tensorboard_the_folder_is_told(berg, file, tmp_path, monkeypatc
     broken.parent.mkdir()
     shutil.copy("/bin/false", broken)
     monkeypatch.setenv("PATH", str(broken.parent))
-    with pytest.raises(board.BergError, match="did not start: it said nothing"):
+    with pytest.raises(board.BergError, match="did not start: it printed nothing"):
         board.start(folder, 0)
 
 

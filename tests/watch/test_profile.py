@@ -83,7 +83,7 @@ def test_python_is_profiled_from_outside_and_runs_on(berg):
     over = berg("profile", "spins")
     assert (
         over.returncode == 1
-        and "spins is over (SUCCEEDED); a profile is of a command that runs" in over.stderr
+        and "spins is finished (SUCCEEDED). Only a running command can be profiled" in over.stderr
     )
 
 
@@ -252,7 +252,7 @@ def test_two_at_once_and_a_command_that_ends(berg):
     assert second.returncode == 1 and "another profile is being taken just now" in second.stderr
     output, words = first.communicate(timeout=120)
     assert first.returncode in (0, 1), words
-    told = ("ended before its profile was taken", "could not be brought")
+    told = ("ended before its profile was taken", "could not be downloaded")
     assert "short.speedscope.json" in output or any(each in words for each in told), words
     wait_for(lambda: berg.state("short")["state"] == "SUCCEEDED", 60)
     assert "ran to its end" in berg.log("short")
@@ -264,7 +264,7 @@ def test_what_cannot_be_profiled_is_a_sentence(berg):
     none = berg("profile", "sleeps", "-s", "1")
     assert none.returncode == 1
     assert (
-        "there is nothing to profile: no python runs, and nobody listens on BERG_PROFILER_PORT"
+        "there is nothing to profile: no python runs, and no program listens on BERG_PROFILER_PORT"
         in none.stderr
     )
     wrong = berg("profile", "sleeps", "--machine", "other")

@@ -1,8 +1,7 @@
-"""Lets a python with PyTorch end after the profile that is being taken of it, not during it: then
-it would crash.
+"""Delays the end of a python with PyTorch until its profile is taken: it would crash during it.
 
-Each python of a job with --profile runs this as it starts, and after it the image's own
-sitecustomize. It only looks at files of machine/kineto.py, and knows no more of berg.
+Each python of a job with --profile runs this when it starts, and then the image's own
+sitecustomize. It shares files with machine/profile.py, and uses nothing else of Berg.
 """
 
 import atexit
@@ -15,9 +14,9 @@ FOLDER = Path(os.environ.get("KINETO_IPC_SOCKET_DIR", ""))
 
 
 def guard() -> None:
-    """Say that this process is guarded, before it can ask for a profile."""
+    """Mark this process as guarded, before it can ask for a profile."""
     try:
-        # of one that had this number before
+        # of an earlier process with this number
         (FOLDER / f"ends-{os.getpid()}").unlink(missing_ok=True)
         (FOLDER / f"guarded-{os.getpid()}").touch()
     except OSError:
@@ -26,14 +25,14 @@ def guard() -> None:
 
 
 def wait() -> None:
-    """Wait until no profile is taken of this process, and none can be."""
-    taken = FOLDER / f"taken-{os.getpid()}"  # until when that may be
+    """Wait until no profile is being taken of this process, and none can begin."""
+    taken = FOLDER / f"taken-{os.getpid()}"  # has the latest time of its end
     try:
         (FOLDER / f"ends-{os.getpid()}").touch()
         while time.time() < float(taken.read_text()):
             time.sleep(0.1)
     except (OSError, ValueError):
-        pass  # it is not there, or no more
+        pass  # there is no profile, or it is done
 
 
 def others() -> None:
