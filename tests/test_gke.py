@@ -365,7 +365,7 @@ def test_a_patch_brings_volumes_and_a_sidecar(berg, kube, tmp_path):
     phases = lambda: [pod["status"]["phase"] for pod in pods.of(kube, "patched")]
     wait_for(lambda: phases() == ["Succeeded"], what="the end of the pod with its sidecar")
     refused = berg("rerun", "patched", "--dry-run")
-    assert refused.returncode == 1 and "asks for anew: --pod-patch FILE" in refused.stderr
+    assert refused.returncode == 1 and "Give it again: --pod-patch FILE" in refused.stderr
     again = berg("rerun", "patched", "--dry-run", *options[4:])
     assert again.returncode == 0 and "patched: metadata.labels" in again.stderr, again.stderr
     assert json.loads(again.stdout)["spec"]["template"]["metadata"]["labels"]["team"] == "vision"

@@ -1221,7 +1221,7 @@ def test_what_a_record_says_of_secrets_and_settings_is_not_believed_by_resume(be
     key = berg.home / ".ssh/id_rsa"
     record(berg, "sly", spec={"secrets": [SECRET], "notify": SECRET}, secrets=["X"], notify=True)
     refused = berg("run", "--resume", "sly", HOME=str(berg.home))
-    assert "sly had secrets, which berg asks for anew: --secret X" in refused.stderr
+    assert "sly had secrets. Give them again: --secret X" in refused.stderr
     record(berg, "sly", spec={"secrets": [SECRET], "notify": SECRET}, notify=True)
     shown = berg("run", "--resume", "sly", "--dry-run", HOME=str(berg.home))
     assert shown.returncode == 0, shown.stderr
@@ -1257,9 +1257,7 @@ def test_a_patch_for_pods_in_a_record_is_given_anew_or_not_at_all(berg, rows, wh
     for words in (("rerun", "sly"), ("run", "--resume", "sly"), ("run", "--resume", "lr")):
         refused = berg(*words, "--dry-run")
         assert refused.returncode == 1, refused.stdout
-        assert "had a patch for its pods, which berg asks for anew: --pod-patch FILE" in (
-            refused.stderr
-        )
+        assert "had a patch for its pods. Give it again: --pod-patch FILE" in (refused.stderr)
     rows.append((f"a record with a patch for pods: {what}", "not used; the command asks for it"))
 
 

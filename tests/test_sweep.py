@@ -180,7 +180,7 @@ def test_what_would_run_again_is_shown_and_nothing_is_created(berg):
         "what it would fail for it fails for now"
     )
     without = berg("run", "--resume", "dry", "--dry-run", TOKEN="sesame")
-    assert "dry had secrets, which berg asks for anew: --secret TOKEN" in without.stderr
+    assert "dry had secrets. Give them again: --secret TOKEN" in without.stderr
     one = berg("run", "--resume", "dry/0", *again[2:], TOKEN="sesame")
     assert "dry-0  SUCCEEDED" in one.stderr and "dry-1" not in one.stderr
     assert berg.objects(".berg/") == before and machines(berg, "dry") == []
@@ -412,7 +412,7 @@ def test_kill_takes_all_jobs(berg):
         (["--grid", "lr", "x {lr}"], "--grid 'lr' is not of the form NAME=VALUE,VALUE…"),
         (["--grid", "lr=1,1", "x {lr}"], "names a value twice"),
         (["--grid", "lr=1,2", "-m", "2", "x {lr}"], "each job of a sweep runs on one machine"),
-        (["--tasks", "empty.csv", "x {lr}"], "empty.csv holds no tasks"),
+        (["--tasks", "empty.csv", "x {lr}"], "empty.csv has no tasks"),
         (
             ["--tasks", "nowhere.csv", "x {lr}"],
             "cannot read nowhere.csv: No such file or directory",
@@ -482,7 +482,7 @@ def test_a_job_of_a_sweep_that_was_killed_runs_again_when_it_is_named(berg):
     assert berg("run", "-g", "0", "-n", "part", "--grid", "x=0,1", command).returncode == 0
     wait_for(lambda: berg.state("part-0")["state"] == "RUNNING", 60)
     refused = berg("run", "--resume", "part/0")
-    assert refused.returncode == 1 and "part-0 is not over" in refused.stderr
+    assert refused.returncode == 1 and "part-0 has not ended" in refused.stderr
     assert berg("kill", "part/0").returncode == 0
     wait_for(lambda: berg.state("part-0")["state"] == "KILLED", 60)
     assert "One that was killed: berg run --resume part/0" in berg("run", "--resume", "part").stderr

@@ -277,7 +277,7 @@ def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
     settings, old = ready(old)
     from berg.google.storage import Bucket
     from berg.laptop import jobs, records
-    from berg.laptop.resume import asked_anew
+    from berg.laptop.resume import spec_again
 
     before = records.described_job(Bucket(settings), jobs.find(settings, old).name)
     if before is None:
@@ -286,7 +286,7 @@ def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
     code_of = None if is_other_code else lambda settings: records.code_of(settings, before)
     start.read_patch(options)
     asked = {"branch": None, "commit": None, **given(ctx, options)}
-    spec = asked_anew(before, asked)
+    spec = spec_again(before, asked)
     asked["env"] = (*spec.env, *options["env"])  # the last one of a name counts
     spec = replace(spec, **asked)
     if before.notify and spec.notify is None:

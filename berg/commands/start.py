@@ -168,7 +168,7 @@ def resume(
     from berg.laptop import resume as going_on
 
     found, this = going_on.described(settings, latest.resolve(settings, name))
-    asked = going_on.asked_anew(this, {key: getattr(spec, key) for key in going_on.ASKED_AGAIN})
+    asked = going_on.spec_again(this, {key: getattr(spec, key) for key in going_on.ASKED_AGAIN})
     plan = going_on.plan(config.load_ready(**asked.settings), this, asked)
     say(tables.plan(plan))
     say_differences(this, plan)

@@ -1,20 +1,8 @@
 """Sweeps: many jobs from one command, and machines that take them one after another.
 
-.berg/sweeps/<sweep>.json   the names of its jobs, and their hashes
-
-Every combination is an ordinary job, named SWEEP-INDEX. A machine of a sweep has no job of its own:
-it takes the next one that is SUBMITTED, by writing the job's state under a generation precondition,
-so that no two machines take the same. The job of a machine that Google took away is SUBMITTED
-again.
-
-Values for a sweep that are drawn, not listed: at random, or by a Sobol sequence, from a seed.
-
-A Sobol sequence covers the space evenly: of the first 2^k points each 1/2^k of every parameter's
-range has exactly one. The direction numbers are those of Joe and Kuo
-(https://web.maths.unsw.edu.au/~fkuo/sobol/); a random shift that the seed gives makes each sweep
-another one (Lemieux, 2009, "digital shift").
-
-Not covered: more than ten parameters with Sobol, conditional parameters, learning from results.
+Each is an ordinary job, named SWEEP-INDEX; .berg/sweeps/<sweep>.json has their names and hashes. A
+machine takes the next SUBMITTED job by writing its state under a generation precondition. The job
+of a preempted machine is SUBMITTED again.
 """
 
 import csv
@@ -37,35 +25,38 @@ from berg.google import events, secret
 from berg.google.storage import Bucket, Changed
 from berg.job import Machine
 from berg.laptop import index, jobs, launch, limits, records
-from berg.laptop.resume import ASKED_AGAIN, asked_anew, begun_anew, with_patch
+from berg.laptop.jobs import Progress, Say
+from berg.laptop.resume import ASKED_AGAIN, spec_again, submitted_again, with_patch
 from berg.plan import Plan, sha256
 from berg.spec import LIMITS, JobSpec
 
 PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
-
 MOST = 100_000  # jobs
-
-FORMULA = (
-    "=",
-    "+",
-    "-",
-    "@",
-    "＝",
-    "＋",
-    "－",
-    "＠",
-    "\t",
-    "\r",
-    "\n",
-)  # begin one in a spreadsheet
-
+FORMULA = tuple("=+-@＝＋－＠\t\r\n")  # begin a formula in a spreadsheet
 BULK = 500  # machines in one request
-
 THREADS = 32
+RANDOM, SOBOL = "random", "sobol"
+BITS = 30
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+RANGE = re.compile(rf"(?:(log|int):)?({NUMBER})\.\.({NUMBER})")
+NAME = re.compile(r"[A-Za-z_]\w*")
+# For each dimension of a Sobol sequence after the first: the polynomial's coefficients and the
+# first direction numbers, from Joe and Kuo (https://web.maths.unsw.edu.au/~fkuo/sobol/).
+DIRECTIONS = (
+    (0, (1,)),
+    (1, (1, 3)),
+    (1, (1, 3, 1)),
+    (2, (1, 1, 1)),
+    (1, (1, 1, 3, 3)),
+    (4, (1, 3, 5, 13)),
+    (2, (1, 1, 5, 5, 17)),
+    (4, (1, 1, 5, 5, 5)),
+    (7, (1, 1, 7, 11, 19)),
+)
 
 
 def grid(options: tuple[str, ...]) -> list[dict[str, str]]:
-    """Every combination of `NAME=VALUE,VALUE…`, the last name changing fastest."""
+    """Return every combination of `NAME=VALUE,VALUE…`; the last name changes fastest."""
     axes: dict[str, list[str]] = {}
     for text in options:
         name, equals, values = text.partition("=")
@@ -80,10 +71,7 @@ def grid(options: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def tasks(file: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file with a header, or of a file with one JSON object a line.
-
-    Raise BergError with the row that is none.
-    """
+    """Return the rows of a CSV file with a header, or of a file with a JSON object in each line."""
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
@@ -92,98 +80,84 @@ def tasks(file: Path) -> list[dict[str, str]]:
         raise BergError(f"--tasks: cannot read {file}: {error.strerror}") from None
     rows = csv_rows(file, lines) if file.suffix == ".csv" else json_rows(file, lines)
     if not rows:
-        raise BergError(f"{file} holds no tasks")
+        raise BergError(f"{file} has no tasks")
     return rows
 
 
 def csv_rows(file: Path, lines: list[str]) -> list[dict[str, str]]:
-    """Return the rows of a CSV file with a header; empty lines are passed over."""
+    """Return the rows of a CSV file with a header, without empty lines."""
     header, *records = list(csv.reader(lines)) or [[]]
     if len(set(header)) < len(header):
         raise BergError(f"{file}: a column is named twice: {', '.join(header)}")
-    rows = []
     for number, record in enumerate(records, 2):
-        if not record:
-            continue
-        if len(record) != len(header):
+        if record and len(record) != len(header):
             raise BergError(f"{file}, row {number}: {len(record)} values for {len(header)} columns")
-        rows.append(dict(zip(header, record, strict=True)))
-    return rows
+    return [dict(zip(header, record, strict=True)) for record in records if record]
 
 
 def json_rows(file: Path, lines: list[str]) -> list[dict[str, str]]:
-    """Return the JSON objects of a file, one a line; empty ones are passed over."""
+    """Return the JSON objects of a file, one in each line, without empty ones."""
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            row = json_row(line) if line.strip() else {}
+            values = json.loads(line) if line.strip() else {}
         except ValueError as error:
             raise BergError(f"{file}, line {number}: {error}") from None
-        if row:
-            rows.append(row)
+        is_object = isinstance(values, dict)
+        if not is_object or any(isinstance(each, (dict, list)) for each in values.values()):
+            raise BergError(f"{file}, line {number}: not an object of plain values")
+        texts = {
+            key: each if isinstance(each, str) else json.dumps(each) for key, each in values.items()
+        }
+        rows += [texts] if texts else []
     return rows
 
 
-def json_row(line: str) -> dict[str, str]:
-    """Return the texts of a JSON object; raise ValueError if it is none, or holds others."""
-    values = json.loads(line)
-    if not isinstance(values, dict) or any(isinstance(v, (dict, list)) for v in values.values()):
-        raise ValueError("not an object of plain values")
-    return {
-        key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
-    }
-
-
 def fill(cmd: str, values: dict[str, str]) -> str:
-    """The command with its placeholders replaced; a value is one word for the shell, whatever is in
-    it.
-    """
+    """Return the command with its placeholders replaced; the shell reads each value as one word."""
     return PLACEHOLDER.sub(lambda found: shlex.quote(values[found[1]]), cmd)
 
 
 def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> list[job.Job]:
-    """A job for every row; raises BergError with the row that cannot be one."""
-    cmd, sweep = plan.job.cmd, plan.job.job_name
-    wanted = set(PLACEHOLDER.findall(cmd))
-    width = len(str(len(rows) - 1))
-    base = "/".join(filter(None, (plan.job.spec.results_parent, sweep)))
+    """Return a job for every row; raise BergError for an invalid row."""
+    sweep, width = plan.job.job_name, len(str(len(rows) - 1))
     if len(rows) > MOST:
         raise BergError(f"{len(rows):,} jobs are more than the {MOST:,} that a sweep may have")
     job.check_name(f"{sweep}-{'0' * width}")
+    base = results_dir or "/".join(filter(None, (plan.job.spec.results_parent, sweep)))
     found: list[job.Job] = []
     seen: dict[str, int] = {}
     for number, values in enumerate(rows):
         where = f"row {number} ({', '.join(f'{key}={value}' for key, value in values.items())})"
-        if missing := sorted(wanted - values.keys()):
-            raise BergError(f"{where} has no value for {{{missing[0]}}} of the command")
-        if unused := sorted(values.keys() - wanted):
-            raise BergError(
-                f"{where} has a value for {unused[0]!r}, but the command has no {{{unused[0]}}}"
-            )
-        command = fill(cmd, values)
-        given = results_dir and f"{results_dir}/{number:0{width}}"
-        results = (
-            given
-            or gate.sketchy_guess_at_results_dir_from_cmd(command)
-            or f"{base}/{number:0{width}}"
-        )
+        check_row(plan.job.cmd, values, where)
+        command = fill(plan.job.cmd, values)
+        own = "" if results_dir else gate.sketchy_guess_at_results_dir_from_cmd(command)
+        results = own or f"{base}/{number:0{width}}"
         if results in seen:
             raise BergError(f"{where} has the same results dir as row {seen[results]}: {results}")
         seen[results] = number
-        found.append(
-            gate.check_size(
-                replace(
-                    plan.job,
-                    job_name=f"{sweep}-{number:0{width}}",
-                    cmd=command,
-                    results_dir=gate.check_results_dir(results),
-                    gcs_results_dir=f"gs://{plan.config.bucket}/berg_results/{results}",
-                    sweep=sweep,
-                    params=values,
-                )
-            )
+        this = replace(
+            plan.job,
+            job_name=f"{sweep}-{number:0{width}}",
+            cmd=command,
+            results_dir=gate.check_results_dir(results),
+            gcs_results_dir=f"gs://{plan.config.bucket}/berg_results/{results}",
+            sweep=sweep,
+            params=values,
         )
+        found.append(gate.check_size(this))
     return found
+
+
+def check_row(cmd: str, values: dict[str, str], where: str) -> None:
+    """Raise BergError unless a row has the values that the command names, and no others."""
+    wanted = set(PLACEHOLDER.findall(cmd))
+    if missing := sorted(wanted - values.keys()):
+        raise BergError(f"{where} has no value for {{{missing[0]}}} of the command")
+    if unused := sorted(values.keys() - wanted):
+        raise BergError(
+            f"{where} has a value for {unused[0]!r}, but the command has no {{{unused[0]}}}"
+        )
 
 
 def machines(name: str, count: int) -> list[str]:
@@ -192,13 +166,9 @@ def machines(name: str, count: int) -> list[str]:
 
 
 def submit(
-    plan: Plan,
-    all_jobs: list[job.Job],
-    parallel: int,
-    say: Callable[[str], None],
-    on_progress: Callable[[int, int], None],
+    plan: Plan, all_jobs: list[job.Job], parallel: int, say: Say, on_progress: Progress
 ) -> None:
-    """Send the code once and the jobs side by side, and create the machines; or leave nothing."""
+    """Send the code and the jobs, and create the machines; if that fails delete all of it."""
     bucket, name = Bucket(plan.config), plan.job.job_name
     on = machines(name, min(parallel, len(all_jobs)))
     place = places.of(plan.job.place)
@@ -206,7 +176,11 @@ def submit(
     importing = launch.import_ahead(place)
     launch.send_code(plan, bucket, say, on_progress)
     with_code = [replace(each, snapshot=plan.job.snapshot) for each in all_jobs]
-    record = replace(record_of(with_code), drawn=plan.drawn)
+    record = states.Sweep(
+        [each.job_name for each in with_code],
+        sha256=[hash_of(each) for each in with_code],
+        drawn=plan.drawn,
+    )
     plan.sweep_sha256 = record.fingerprint()
     try:
         claimed = states.claim_sweep(bucket, name, record)
@@ -227,18 +201,12 @@ def submit(
         raise
 
 
-def record_of(all_jobs: list[job.Job]) -> states.Sweep:
-    """Return the record of a sweep: its jobs and their hashes."""
-    names = [each.job_name for each in all_jobs]
-    return states.Sweep(names, sha256=[hash_of(each) for each in all_jobs])
-
-
 def hash_of(this: job.Job) -> str:
     return sha256(this.to_json().encode())
 
 
 def write_job(bucket: Bucket, this: job.Job, sweep: states.Sweep) -> None:
-    """Claim the job's name for its sweep, and describe it; one that has it already stays."""
+    """Claim the job's name for its sweep and write its metadata; raise Taken if it is taken."""
     try:
         state = job.State(job=this.summary())
         states.claim(bucket, this.job_name, state, token=sweep.claim)
@@ -248,10 +216,7 @@ def write_job(bucket: Bucket, this: job.Job, sweep: states.Sweep) -> None:
 
 
 def take_back(plan: Plan, claimed: states.Sweep) -> None:
-    """Delete what a sweep made that could not be submitted, its record last.
-
-    Nothing is deleted that another submit of its name made.
-    """
+    """Delete what a failed submit of a sweep created, its record last; nothing of another's."""
     config, bucket, name = plan.config, Bucket(plan.config), plan.job.job_name
     there = states.read_sweep(bucket, name)
     if there and there.claim != claimed.claim:
@@ -265,8 +230,8 @@ def take_back(plan: Plan, claimed: states.Sweep) -> None:
     states.withdraw_sweep(bucket, name, claimed)
 
 
-def create(plan: Plan, names: list[str], say: Callable[[str], None]) -> None:
-    """Make machines of a sweep, some in one request."""
+def create(plan: Plan, names: list[str], say: Say) -> None:
+    """Create machines of a sweep, many in one request."""
     place = places.of(plan.job.place)
     request = place.request(plan)
     for start in range(0, len(names), BULK):
@@ -275,7 +240,7 @@ def create(plan: Plan, names: list[str], say: Callable[[str], None]) -> None:
 
 
 def members(config: Config, name: str) -> list[Machine]:
-    """The machines of a sweep."""
+    """Return the machines of a sweep."""
     return places.machines(config, sweeps=[name])
 
 
@@ -286,7 +251,7 @@ def delete_machines(config: Config, name: str) -> None:
 
 
 def entries(config: Config, name: str) -> list[jobs.Entry]:
-    """The jobs of a sweep, in their order, as a reader must see them."""
+    """Return the jobs of a sweep, in their order."""
     there = [entry for entry in jobs.overview(config, None, f"{name}-") if entry.sweep == name]
     return sorted(there, key=lambda entry: entry.name)
 
@@ -297,14 +262,14 @@ def exists(config: Config, name: str) -> bool:
 
 @dataclass
 class Again:
-    """What of a sweep is to run again: its jobs, and the code from now on (None: as before)."""
+    """The jobs of a sweep that run again."""
 
     sweep: str
     record: states.Sweep
     jobs: list[jobs.Entry]
     first: job.Job
-    is_over: bool  # then its secrets are gone
-    code: snapshot.Snapshot | None = None
+    is_over: bool  # all jobs have ended; then its secrets are deleted
+    code: snapshot.Snapshot | None = None  # None: as before
 
     def __str__(self) -> str:
         before = ", ".join(sorted({str(entry.to_dict().get("commit")) for entry in self.jobs}))
@@ -316,25 +281,24 @@ class Again:
         return f"{now}; before it was {before}"
 
     def spec(self, given: JobSpec) -> JobSpec:
-        """Return what its machines were asked for with, and the secrets that are given now.
+        """Return the sweep's spec with the secrets that are given now.
 
-        Raise BergError where one is missing, and where those of the first time are there still.
+        Raise BergError if one is missing, or if those of the first time still exist.
         """
         if self.is_over:
-            return asked_anew(self.first, {key: getattr(given, key) for key in ASKED_AGAIN})
+            return spec_again(self.first, {key: getattr(given, key) for key in ASKED_AGAIN})
         if given.secrets or given.install_secrets or given.notify:
             raise BergError(
-                f"other jobs of {self.sweep} go on with the secrets that it has: leave out "
+                f"other jobs of {self.sweep} still use the secrets that it has: leave out "
                 "--secret, --install-secret and --notify"
             )
         return with_patch(self.first, given.pod_patch)
 
 
 def again(config: Config, name: str, folder: Path | None = None) -> Again | None:
-    """Return what failed or was lost, or the one job named SWEEP/INDEX; None if there is nothing.
+    """Return the jobs that failed or were lost, or the one named SWEEP/INDEX; None for none.
 
-    Create nothing. With a folder they run the working tree around it from now on, else the code
-    that they ran before.
+    With a folder they run its working tree, else the code that they ran before.
     """
     bucket = Bucket(config)
     name, _, number = name.partition("/")
@@ -363,33 +327,29 @@ def state_of(entry: jobs.Entry) -> str:
 
 
 def one_over(there: dict[str, jobs.Entry], name: str) -> jobs.Entry:
-    """Return a job of a sweep; raise BergError unless it is one that is over."""
+    """Return a job of a sweep; raise BergError unless it has ended."""
     entry = there.get(name)
     if entry is None:
         raise BergError(f"{name} cannot run again: its state is damaged. See it: berg show {name}")
     if state_of(entry) not in job.FINAL:
         raise BergError(
-            f"{entry.name} is not over ({entry.status}). See it: berg tail {entry.name}"
+            f"{entry.name} has not ended ({entry.status}). See it: berg tail {entry.name}"
         )
     return entry
 
 
-def wait_until_gone(config: Config, name: str, say: Callable[[str], None]) -> None:
-    """Wait for the machines of a sweep that is over, which take no job any more; raise BergError if
-    they stay.
-    """
+def wait_until_gone(config: Config, name: str, say: Say) -> None:
+    """Wait for the machines of an ended sweep to go; raise BergError if they stay."""
 
     def there() -> list[str]:
         return [each.name for each in members(config, name) if each.status not in jobs.OFF]
 
-    if left := jobs.wait_while(there, f"as the sweep {name} is over", say):
+    if left := jobs.wait_while(there, f"as the sweep {name} has ended", say):
         raise BergError(f"{', '.join(left)} did not go. Delete them: berg reap")
 
 
 def missing(config: Config, found: Again, parallel: int | None) -> list[str]:
-    """The machines that these jobs take beside those that the sweep has; those of one that is over
-    go.
-    """
+    """Return the names of the machines to create; those of a sweep that has ended will go."""
     there = members(config, found.sweep)
     used = {machine.name for machine in there}
     free = [
@@ -405,9 +365,7 @@ def missing(config: Config, found: Again, parallel: int | None) -> list[str]:
 
 
 def plan_again(config: Config, found: Again, spec: JobSpec, machines: int) -> Plan:
-    """Return what so many new machines of a sweep are to be, made again from its jobs' spec. They
-    live no longer than the user's own limit allows.
-    """
+    """Return the plan of a sweep's new machines, from its jobs' spec and the user's limits."""
     named = replace(spec, name=found.sweep, results_dir=None)
     code = found.code or records.code_of(config, found.first)
     plan = launch.prepare(config, named, Path.cwd(), sweep=machines or 1, code=code, again=True)
@@ -417,7 +375,7 @@ def plan_again(config: Config, found: Again, spec: JobSpec, machines: int) -> Pl
 
 
 def preview(plan: Plan, names: list[str]) -> Any:
-    """Return what would be asked for to make these machines."""
+    """Return the request that would create these machines."""
     place = places.of(plan.job.place)
     return launch.without_script(place.preview(plan.config, place.request(plan), names, False))
 
@@ -426,10 +384,10 @@ def resume(
     found: Again,
     plan: Plan,
     names: list[str],
-    say: Callable[[str], None],
-    on_progress: Callable[[int, int], None] = lambda done, size: None,
+    say: Say,
+    on_progress: Progress = lambda done, size: None,
 ) -> None:
-    """Submit jobs of a sweep again, and make the machines that it lacks for them."""
+    """Submit jobs of a sweep again, and create the machines that they need."""
     bucket = Bucket(plan.config)
     if found.is_over:
         wait_until_gone(plan.config, found.sweep, say)
@@ -444,17 +402,16 @@ def resume(
     with ThreadPoolExecutor(THREADS) as pool:
         written = pool.map(lambda each: write_again(bucket, found.record, each, code), found.jobs)
         changed = {this.job_name: this for this in written if this}
-    plan.sweep_sha256 = vouch_anew(plan.config, found, changed).fingerprint()
+    plan.sweep_sha256 = vouch_again(plan.config, found, changed).fingerprint()
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda each: submit_again(bucket, each, changed), found.jobs))
     index.note(bucket, found.jobs[0].name, found.jobs[0].summary)
     create(plan, names, say)
 
 
-def vouch_anew(config: Config, found: Again, changed: dict[str, job.Job]) -> states.Sweep:
-    """Let the sweep's machines, those to come and those there, take jobs that were written anew.
-
-    Return the sweep's record as it is then.
+def vouch_again(config: Config, found: Again, changed: dict[str, job.Job]) -> states.Sweep:
+    """Put the hashes of rewritten jobs into the sweep's record and its machines' metadata, so that
+    they run them; return the record.
     """
     bucket, record = Bucket(config), found.record
     if not changed:
@@ -463,7 +420,7 @@ def vouch_anew(config: Config, found: Again, changed: dict[str, job.Job]) -> sta
     hashes |= {name: hash_of(this) for name, this in changed.items()}
     new = replace(record, sha256=[hashes.get(name, "") for name in record.jobs])
     there = members(config, found.sweep)
-    # whichever of them they find
+    # they may find either record
     tell_machines(config, there, f"{record.fingerprint()} {new.fingerprint()}")
     states.replace_sweep(bucket, found.sweep, record, new)
     tell_machines(config, there, new.fingerprint())
@@ -471,23 +428,17 @@ def vouch_anew(config: Config, found: Again, changed: dict[str, job.Job]) -> sta
 
 
 def tell_machines(config: Config, machines: list[Machine], value: str) -> None:
-    """Let running machines of a sweep know which hash its record has."""
+    """Write the hash of a sweep's record into its machines' metadata."""
+
+    def tell(each: Machine) -> None:
+        places.of(each.place).set_metadata(config, each, "berg-job-sha256", value)
+
     with ThreadPoolExecutor(THREADS) as pool:
-        list(
-            pool.map(
-                lambda each: places.of(each.place).set_metadata(
-                    config, each, "berg-job-sha256", value
-                ),
-                machines,
-            )
-        )
+        list(pool.map(tell, machines))
 
 
 def described(bucket: Bucket, record: states.Sweep, entry: jobs.Entry) -> job.Job:
-    """Return a job of a sweep; raise BergError if it is not what the sweep's record vouches for.
-
-    Earlier versions of berg wrote no hashes.
-    """
+    """Return a job of a sweep; raise BergError if its hash is not the one in the record."""
     this = states.read_job(bucket, entry.name, record.sha256_of(entry.name) or None)
     if this is None:
         raise BergError(f"{job.metadata_path(entry.name)} is missing")
@@ -504,17 +455,15 @@ def check_code(this: job.Job, taken: snapshot.Snapshot) -> None:
     script = this.spec.install_script
     if script and not (taken.root / script).is_file():
         raise BergError(
-            f"the sweep's --install-script {script} is not a file in {taken.root} any more"
+            f"the sweep's --install-script {script} is no longer a file in {taken.root}"
         )
 
 
 def submit_again(bucket: Bucket, entry: jobs.Entry, changed: dict[str, job.Job]) -> None:
-    """Let a job that is over run again, as what it was changed to; nobody else must have changed
-    it.
-    """
+    """Submit an ended job again; raise BergError if another process changed it."""
     assert entry.stored
-    state = begun_anew(entry.stored.state)
-    state.restarts = -1  # the start to come is none
+    state = submitted_again(entry.stored.state)
+    state.restarts = -1  # the next start does not count
     if entry.name in changed:
         state.job = changed[entry.name].summary()
     try:
@@ -526,9 +475,9 @@ def submit_again(bucket: Bucket, entry: jobs.Entry, changed: dict[str, job.Job])
 def write_again(
     bucket: Bucket, record: states.Sweep, entry: jobs.Entry, code: dict[str, Any]
 ) -> job.Job | None:
-    """Write a job's metadata with other code, or as nothing vouches for it yet, and return it.
+    """Write a job's metadata with new code and return it; None if it stays the same.
 
-    Return None where it stays as it was; raise BergError if somebody changed it.
+    Raise BergError if another process changed it.
     """
     blob = bucket.get(job.metadata_path(entry.name))
     this = described(bucket, record, entry)
@@ -543,13 +492,13 @@ def write_again(
 
 
 def meanwhile(entry: jobs.Entry) -> BergError:
-    """Return the error for a job that somebody else changed."""
+    """Return the error for a job that another process changed."""
     return BergError(f"{entry.name} changed meanwhile. Try again: berg run --resume {entry.sweep}")
 
 
 @dataclass
 class Row:
-    """How a job of a sweep went, with its parameters and the last value of each of its metrics."""
+    """A job of a sweep with its parameters and the last value of each of its metrics."""
 
     name: str
     state: str
@@ -560,21 +509,15 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON, which has no NaN and no Infinity: such a metric is null."""
-        return {**asdict(self), "metrics": {key: known(each) for key, each in self.metrics.items()}}
-
-    def flat(self) -> dict[str, Any]:
-        """Return it as a row of a table, in which no parameter or metric hides anything else."""
-        row = {"name": self.name, "state": self.state, "exit_code": self.exit_code}
-        row["reason"] = self.reason
-        row |= {f"param.{key}": value for key, value in self.params.items()}
-        return row | {f"metric.{key}": value for key, value in self.metrics.items()}
+        metrics = {
+            key: None if isinstance(each, float) and not math.isfinite(each) else each
+            for key, each in self.metrics.items()
+        }
+        return {**asdict(self), "metrics": metrics}
 
 
 def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> list[Row]:
-    """Return a row for each job of a sweep.
-
-    `read` gives the text of a file by its path below `berg_results/`, "" if there is none.
-    """
+    """Return a row for each job; `read` returns a file of `berg_results/`, "" if it is missing."""
     rows = []
     for entry in entries:
         assert entry.state
@@ -585,15 +528,9 @@ def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> list[Row]:
     return rows
 
 
-def known(value: Any) -> Any:
-    """Return the value of a metric, None for a number that is none."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def last_values(text: str, skips_damage: bool = False) -> dict[str, Any]:
-    """Return the last value of each metric in a metrics.jsonl, up to a line that is damaged: it may
-    be cut off in its middle. With `skips_damage` such lines are passed over. Numbers and texts are
-    metrics, lists and objects are none.
+    """Return the last value of each metric in a metrics.jsonl, up to a damaged line, for example
+    one that is cut off; with `skips_damage` without those. Lists and objects are no metrics.
     """
     values: dict[str, Any] = {}
     for line in text.splitlines():
@@ -608,9 +545,9 @@ def last_values(text: str, skips_damage: bool = False) -> dict[str, Any]:
 
 
 def write_results(entries: list[jobs.Entry], fetched: Path, file: Path) -> None:
-    """Write the rows as CSV; a metric is a column, also where only some jobs have it.
+    """Write the rows as CSV, with a column for each parameter and metric of any job.
 
-    `fetched` is where `berg_results/` of the bucket is here.
+    `fetched` is the local copy of `berg_results/`.
     """
 
     def read(path: str) -> str:
@@ -619,19 +556,22 @@ def write_results(entries: list[jobs.Entry], fetched: Path, file: Path) -> None:
         except (OSError, ValueError):
             return ""
 
-    rows = [row.flat() for row in results(entries, read)]
+    rows: list[dict[str, Any]] = []
+    for each in results(entries, read):
+        row = {"name": each.name, "state": each.state, "exit_code": each.exit_code}
+        row["reason"] = each.reason
+        row |= {f"param.{key}": value for key, value in each.params.items()}
+        rows.append(row | {f"metric.{key}": value for key, value in each.metrics.items()})
     columns = list(dict.fromkeys(key for row in rows for key in row))
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", newline="", errors="replace") as output:  # JSON has halves of letters
+    with file.open("w", newline="", errors="replace") as output:  # JSON may have half a character
         writer = csv.DictWriter(output, columns)
         writer.writerow({key: cell(key) for key in columns})
         writer.writerows({key: cell(value) for key, value in row.items()} for row in rows)
 
 
 def cell(value: Any) -> Any:
-    """Return a value for a table; a text that a spreadsheet would take for a formula begins with an
-    apostrophe.
-    """
+    """Return a value for a CSV file, with an apostrophe before what could be a formula."""
     if not isinstance(value, str) or not value.startswith(FORMULA):
         return value
     try:
@@ -641,37 +581,13 @@ def cell(value: Any) -> Any:
     return value
 
 
-RANDOM, SOBOL = "random", "sobol"
-
-BITS = 30
-
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-
-RANGE = re.compile(rf"(?:(log|int):)?({NUMBER})\.\.({NUMBER})")
-
-NAME = re.compile(r"[A-Za-z_]\w*")
-
-# Of each dimension after the first: the polynomial's coefficients, and the first numbers.
-DIRECTIONS = (
-    (0, (1,)),
-    (1, (1, 3)),
-    (1, (1, 3, 1)),
-    (2, (1, 1, 1)),
-    (1, (1, 1, 3, 3)),
-    (4, (1, 3, 5, 13)),
-    (2, (1, 1, 5, 5, 17)),
-    (4, (1, 1, 5, 5, 5)),
-    (7, (1, 1, 7, 11, 19)),
-)
-
-
 @dataclass(frozen=True)
 class Param:
-    """What a parameter may be: one of some texts, or a number between two."""
+    """The values of a parameter: one of some texts, or a number between two."""
 
     name: str
     choices: tuple[str, ...] = ()
-    kind: str = ""  # log: evenly in its logarithm; int: a whole number
+    kind: str = ""  # log: uniform in its logarithm; int: a whole number
     low: float = 0.0
     high: float = 0.0
 
@@ -688,10 +604,7 @@ class Param:
 
 
 def parse(text: str) -> Param:
-    """Return the parameter that a text means, such as lr=log:1e-5..1e-1 or bs=32|64.
-
-    Raise BergError for one that means none.
-    """
+    """Return the parameter of a text such as lr=log:1e-5..1e-1 or bs=32|64."""
     name, equals, values = text.partition("=")
     if not equals or not values or not NAME.fullmatch(name):
         raise wrong(text, "give NAME=A|B|C, NAME=LOW..HIGH, NAME=log:LOW..HIGH, NAME=int:LOW..HIGH")
@@ -713,20 +626,19 @@ def wrong(text: str, why: str) -> BergError:
 
 
 def rows(texts: tuple[str, ...], samples: int, sampler: str, seed: int) -> list[dict[str, str]]:
-    """Return so many draws, the same for the same seed."""
+    """Return `samples` draws, the same for the same seed."""
     params = [parse(text) for text in texts]
     names = [param.name for param in params]
     if len(set(names)) < len(names):
         raise BergError("--param names a parameter twice; give all of its values at once")
     if sampler == SOBOL and len(params) > len(DIRECTIONS) + 1:
         raise BergError(f"--sampler sobol draws {len(DIRECTIONS) + 1} parameters at most")
-    points = SAMPLERS[sampler](len(params), random.Random(seed))
-    found = []
-    for _ in range(samples):
-        point = next(points)
-        values = [param.at(share) for param, share in zip(params, point, strict=True)]
-        found.append(dict(zip(names, values, strict=True)))
-    return found
+    draw = sobol if sampler == SOBOL else uniform
+    points = itertools.islice(draw(len(params), random.Random(seed)), samples)
+    return [
+        {param.name: param.at(share) for param, share in zip(params, point, strict=True)}
+        for point in points
+    ]
 
 
 def uniform(dimensions: int, dice: random.Random) -> Iterator[list[float]]:
@@ -736,7 +648,9 @@ def uniform(dimensions: int, dice: random.Random) -> Iterator[list[float]]:
 
 
 def sobol(dimensions: int, dice: random.Random) -> Iterator[list[float]]:
-    """Yield the points of a shifted Sobol sequence."""
+    """Yield the points of a Sobol sequence with a random digital shift (Lemieux, 2009): of the
+    first 2^k points each 1/2^k of every parameter's range has exactly one.
+    """
     directions = [direction_numbers(each) for each in range(dimensions)]
     point = [dice.getrandbits(BITS) for _ in range(dimensions)]
     index = 0
@@ -749,7 +663,7 @@ def sobol(dimensions: int, dice: random.Random) -> Iterator[list[float]]:
 
 
 def direction_numbers(dimension: int) -> list[int]:
-    """Return the direction numbers of a dimension, from 0, as fractions of 2^BITS."""
+    """Return the direction numbers of a dimension, as fractions of 2^BITS."""
     if dimension == 0:
         return [1 << (BITS - 1 - bit) for bit in range(BITS)]
     coefficients, first = DIRECTIONS[dimension - 1]
@@ -762,6 +676,3 @@ def direction_numbers(dimension: int) -> list[int]:
                 number ^= found[bit - k]
         found.append(number)
     return found
-
-
-SAMPLERS = {RANDOM: uniform, SOBOL: sobol}

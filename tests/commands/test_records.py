@@ -366,7 +366,7 @@ def test_rerun_of_what_cannot_run_again(berg):
     run(berg, "first", "true", "--secret", f"TOKEN={berg.repo / 'train.py'}")
     (berg.repo / "train.py").unlink()
     unasked = berg("rerun", "first")
-    assert unasked.returncode == 1 and "asks for anew: --secret TOKEN" in unasked.stderr
+    assert unasked.returncode == 1 and "Give them again: --secret TOKEN" in unasked.stderr
     gone = berg("rerun", "first", "--secret", f"TOKEN={berg.repo / 'train.py'}")
     assert gone.returncode == 1 and "--secret TOKEN: cannot read" in gone.stderr
     run(berg, "second", "true")

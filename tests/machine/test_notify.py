@@ -133,7 +133,7 @@ def test_a_sweep_that_goes_on_is_told_of_again_and_has_its_secrets(berg, webhook
     wait_for(lambda: webhook.told and not berg.machines(), 60)
     (berg.home / "token").unlink()
     without = berg("run", "--resume", "grid")
-    assert without.returncode == 1 and "asks for anew: --secret TOKEN" in without.stderr
+    assert without.returncode == 1 and "Give them again: --secret TOKEN" in without.stderr
     (berg.home / "other").write_text("s3cr3t")
     given = ["--secret", f"TOKEN={berg.home}/other", "--notify", f"HOOK={berg.home}/hook"]
     again = berg("run", "--resume", "grid", *given, "--wait")
