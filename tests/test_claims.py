@@ -94,7 +94,7 @@ def test_rm_waits_for_the_machine_of_a_job_that_is_over(berg, cloud, monkeypatch
 
 def test_a_sweep_that_is_over_waits_for_its_machines_before_it_is_resumed(monkeypatch):
     """They were counted as there, went, and the jobs that were submitted again never began."""
-    monkeypatch.setattr(jobs.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(jobs.api.time, "sleep", lambda seconds: None)
     looks = [["RUNNING", "TERMINATED"], ["STOPPING", "TERMINATED"], ["TERMINATED"]]
 
     def members(*_) -> list[Machine]:
@@ -104,7 +104,7 @@ def test_a_sweep_that_is_over_waits_for_its_machines_before_it_is_resumed(monkey
     monkeypatch.setattr(sweep, "members", members)
     said: list[str] = []
     sweep.wait_until_gone(config.Config(), "lr", said.append)
-    assert said == ["Waiting for lr-machine-0 to go, as the sweep lr is over"] and len(looks) == 1
+    assert said == ["Waiting for lr-machine-0 to go, as the sweep lr has ended"] and len(looks) == 1
     monkeypatch.setattr(jobs, "LEAVING", -1)
     looks[:] = [["RUNNING"]]
     with pytest.raises(BergError, match="lr-machine-0 did not go. Delete them: berg reap"):

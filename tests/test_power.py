@@ -267,7 +267,7 @@ def test_a_price_that_is_not_known_is_said(monkeypatch):
     monkeypatch.setattr(power.prices, "latest", lambda *_: {})
     said = []
     for hourly in (None, 0.0125):
-        monkeypatch.setattr(power.standing, "machine_rate", lambda *_, hourly=hourly: hourly)
+        monkeypatch.setattr(power.spending, "machine_rate", lambda *_, hourly=hourly: hourly)
         for days in (0, 14):
             settings = config.Config(max_stopped_days=days)
             said.append(power.cost_of(settings, Machine("box", "us-central1-a", disk_gb=200)))

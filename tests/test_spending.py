@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 import pytest
 
 from berg import job
-from berg.laptop import spending, standing
+from berg.laptop import spending
 
 HOUR = {"us-central1": 4.0}
 SUMMARY = job.Summary(user="ada", created_at="2026-11-18T09:00:00Z", machines=2, rates=HOUR)
@@ -139,13 +139,13 @@ def test_a_job_costs_something_in_lists_and_sums(berg):
 
 def test_what_is_stopped_costs_its_disk_and_what_waits_nothing(berg, cloud):
     assert berg("prices").returncode == 0
-    machine = standing.Machine(
+    machine = spending.Machine(
         "m", "us-central1-a", "RUNNING", gpus="1 x t4", machine_type="n1-standard-8", disk_gb=730
     )
     config = cloud.settings()
 
     def rate(status: str) -> float | None:
-        return standing.machine_rate(config, replace(machine, status=status))
+        return spending.machine_rate(config, replace(machine, status=status))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BERG_HOME", str(berg.home))

@@ -718,20 +718,20 @@ def costs_(everybody: bool, spend_cap: int | None, as_json: bool) -> None:
     if spend_cap:
         plain.echo(tables.cap_command(settings.project, spend_cap))
         return
-    from berg.laptop import jobs, spending, standing
+    from berg.laptop import jobs, spending
 
     user = None if everybody else settings.user
     entries = jobs.overview(settings, user, say=say)
     told = [(each.state, each.running) for each in entries if each.state]
     weeks = spending.weeks(told)
-    there = standing.everything(settings)
+    there = spending.billable(settings)
     if as_json:
         found = {"weeks": [asdict(each) for each in weeks], "now": [asdict(each) for each in there]}
         plain.echo(json.dumps(found, indent=2))
         return
     plain.echo(tables.sums(weeks))
     if there:
-        plain.echo(f"\n{tables.standing_table(there)}")
+        plain.echo(f"\n{tables.billable_table(there)}")
 
 
 COMMANDS = (

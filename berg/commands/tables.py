@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from berg.gke.clusters import Status
     from berg.google.offers import Priced
     from berg.laptop.jobs import Entry
-    from berg.laptop.spending import Sum
-    from berg.laptop.standing import Standing
+    from berg.laptop.spending import Billable, Sum
     from berg.laptop.sweep import Row
 
 COLORS = {
@@ -823,7 +822,7 @@ def sums(weeks: "list[Sum]") -> str:
     return table(rows, sys.stdout)
 
 
-def standing_table(there: "list[Standing]") -> str:
+def billable_table(there: "list[Billable]") -> str:
     """What costs money now, as a table, and an hour of all of it."""
     rows = [["NOW", "NAME", "WHERE", "AGE", "$/H", "WHAT"]]
     for each in there:

@@ -31,7 +31,7 @@ from berg.google import api, creation, iam, instances, prices, shapes, tpus
 from berg.google.api import OperationFailed
 from berg.google.storage import Bucket, Changed
 from berg.job import STOPPED, Machine
-from berg.laptop import ssh, standing
+from berg.laptop import spending, ssh
 from berg.laptop.jobs import OFF, Entry, find, look_again
 
 ANSWER = 60  # seconds for a worker to begin what it was asked for
@@ -495,7 +495,7 @@ def cost_of(config: Config, machine: Machine) -> str:
     """Return what a stopped machine costs, and until when, in words."""
     region = prices.region_of(machine.zone)
     prices.latest(config, [region])
-    hourly = standing.machine_rate(config, replace(machine, status="TERMINATED"))
+    hourly = spending.machine_rate(config, replace(machine, status="TERMINATED"))
     amount = "money, nobody knows how much,"
     if hourly is not None:
         amount = f"about ${hourly * 24:.2f} a day"
@@ -530,7 +530,7 @@ def about_stopped(config: Config, entry: Entry, machine: Machine, is_moved: bool
     """Return what is to be said of a box that is off; "" while it is just being started."""
     if machine.status not in OFF:
         return ""
-    hourly = standing.machine_rate(config, machine)
+    hourly = spending.machine_rate(config, machine)
     price = "" if hourly is None else f", about ${hourly * 24:.2f} a day"
     about = f"off since {since(entry.state)}; its disk: {machine.disk_gb} GB{price}"
     if is_moved:
@@ -549,7 +549,7 @@ def about_disks(config: Config, entry: Entry, unused: list[dict[str, Any]]) -> s
     rows = []
     for disk in unused:
         if disk.get("labels", {}).get("berg-job") == entry.name:
-            row = standing.of_disk(config, gce.unused_disk(disk))
+            row = spending.disk(config, gce.unused_disk(disk))
             cost = (
                 "money" if row.usd_per_hour is None else f"about ${row.usd_per_hour * 24:.2f} a day"
             )

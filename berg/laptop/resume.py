@@ -39,7 +39,7 @@ COMPARED = (
 def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
     """Return a job that can resume, and its metadata; raise BergError for any other."""
     found = jobs.find(config, name)
-    state, this = found.state, records.described_job(Bucket(config), found.name)
+    state, this = found.state, states.read_job(Bucket(config), found.name)
     if state is None or this is None:
         raise BergError(f"the options of {name} are not known. Start it as a new job: berg run")
     if this.sweep:

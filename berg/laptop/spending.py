@@ -1,31 +1,33 @@
-"""What jobs cost by Google's list prices: an hour of them, so far, and in sum.
+"""What jobs cost, and machines, disks and clusters that exist, by Google's list prices.
 
-A job's record says what an hour of one of its machines costs, disk included, as the price list said
-when it was submitted; a job counts from the moment its worker began until its end. What has no
-price is unknown, and is counted apart, never as nothing.
-
-Not covered: the minute in which a machine boots, traffic, addresses, what the bucket stores,
-discounts, and what Google's bill says in the end.
+A job's record has the price of an hour of its machine, as listed when it was submitted; a job is
+paid for from its worker's start to its end. Unknown prices are counted apart, never as 0. Not
+included: the minute of a boot, traffic, addresses, buckets, images and discounts.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
+from typing import Any
 
-from berg import job
+from berg import job, places
 from berg.config import Config
+from berg.gke import container
 from berg.google import prices
 from berg.google.prices import region_of
+from berg.google.shapes import Shape, find_built_in
+from berg.job import Machine, Resource
 from berg.plan import Offer
 
 PAID = ("STARTING", "INSTALLING", "RUNNING", "UPLOADING")
+STOPPED = ("STOPPED", "TERMINATED", "SUSPENDED")
 
 
 def rates(config: Config, offer: Offer, model: str) -> dict[str, float]:
-    """Return USD for an hour of one of the machines of an offer, by the regions that it may be in.
+    """Return USD for an hour of an offer's machine by region, without regions of unknown price.
 
-    A region in which a part of it has no price is not among them. Asks Google once a day.
+    Prices are downloaded once a day.
     """
     if offer.priced is None:
         return {}
@@ -38,7 +40,7 @@ def rates(config: Config, offer: Offer, model: str) -> dict[str, float]:
 
 
 def rate(listed: prices.Prices, offer: Offer, model: str) -> float | None:
-    """Return USD for an hour of one machine of an offer, or of a pod: its share of its node."""
+    """Return USD for an hour of an offer's machine, or of a pod: its share of its node."""
     if offer.priced is None:
         return None
     parts = [(listed.per_hour(offer.priced, model, offer.disk_gb), 1.0)]
@@ -52,7 +54,7 @@ def rate(listed: prices.Prices, offer: Offer, model: str) -> float | None:
 
 
 def dearest(hourly: dict[str, float], zones: list[str]) -> float | None:
-    """Return the highest rate of those zones' regions; None if one of them has none."""
+    """Return the highest rate of these zones' regions; None if one is unknown."""
     regions = set(map(region_of, zones))
     if not regions or regions - hourly.keys():
         return None
@@ -60,7 +62,7 @@ def dearest(hourly: dict[str, float], zones: list[str]) -> float | None:
 
 
 def rate_of(summary: job.Summary, zone: str) -> float | None:
-    """Return USD for an hour of one of a job's machines in a zone; None if that is unknown."""
+    """Return USD for an hour of a job's machine in a zone; None if that is unknown."""
     if zone:
         return summary.rates.get(region_of(zone))
     return max(summary.rates.values(), default=None)
@@ -69,12 +71,10 @@ def rate_of(summary: job.Summary, zone: str) -> float | None:
 def so_far(state: job.State, running: int, begin: str = "") -> float | None:
     """Return USD that a job's machines have cost since a moment; None if their price is unknown.
 
-    `running` is how many machines it has at the moment that are not off.
+    `running` is the number of its machines now that are not off.
     """
     hourly = rate_of(state.job, state.zone)
-    if hourly is None:
-        return None
-    return hourly * machine_hours(state, running, begin)
+    return None if hourly is None else hourly * machine_hours(state, running, begin)
 
 
 def total(costs: Iterable[float | None]) -> float | None:
@@ -88,7 +88,7 @@ def total(costs: Iterable[float | None]) -> float | None:
 
 
 def machine_hours(state: job.State, running: int, begin: str = "") -> float:
-    """Return the hours that all machines of a job had it, or stayed after it, since a moment."""
+    """Return the hours that a job's machines ran, during it or after it, since a moment."""
     changes = [(name, max(since, begin)) for name, since in state.history]
     end = max([state.synced_until, *(since for _, since in changes)])
     if running:
@@ -97,7 +97,7 @@ def machine_hours(state: job.State, running: int, begin: str = "") -> float:
     seconds = sum(between(since, later) for (name, since), (_, later) in spans if name in PAID)
     seconds *= state.job.machines
     if changes and changes[-1][0] in job.FINAL:
-        # Machines that stay after the job: kept, or ones that could not delete themselves.
+        # Machines after the job: kept, or those that could not delete themselves.
         over = changes[-1][1]
         gone_at = [min(each, job.now()) for each in state.undeleted.values()][: state.job.machines]
         seconds += sum(between(over, each) for each in [job.now()] * running or gone_at)
@@ -105,7 +105,7 @@ def machine_hours(state: job.State, running: int, begin: str = "") -> float:
 
 
 def between(since: str, later: str) -> float:
-    """Return the seconds between two moments as berg writes them; 0 for what is no moment."""
+    """Return the seconds between two timestamps; 0 if one is invalid."""
     try:
         return max(0.0, (moment(later) - moment(since)).total_seconds())
     except (ValueError, TypeError):
@@ -118,14 +118,14 @@ def moment(text: str) -> datetime:
 
 @dataclass
 class Sum:
-    """What the jobs of a user cost that were submitted in a week, or on a day."""
+    """The cost of a user's jobs that were submitted in a week or ran on a day."""
 
     begins: str  # the week's Monday, or the day
     user: str
     jobs: int = 0
     hours: float = 0.0  # of machines
-    usd: float = 0.0  # of those whose price is known
-    unknown: int = 0  # jobs whose price is not
+    usd: float = 0.0  # of jobs whose price is known
+    unknown: int = 0  # jobs whose price is unknown
 
     def add(self, state: job.State, running: int) -> None:
         """Count one more job."""
@@ -136,10 +136,10 @@ class Sum:
         self.unknown += cost is None
 
 
-def on_day(told: list[tuple[job.State, int]], day: str) -> Sum:
-    """Return what jobs cost on the day in UTC that is not over, whenever they were submitted."""
+def on_day(pairs: list[tuple[job.State, int]], day: str) -> Sum:
+    """Return the cost of jobs on a day, the current one in UTC."""
     found = Sum(day, "")
-    for state, running in told:
+    for state, running in pairs:
         hours = machine_hours(state, running, f"{day}T00:00:00Z")
         cost = so_far(state, running, f"{day}T00:00:00Z")
         found.jobs += hours > 0
@@ -149,17 +149,16 @@ def on_day(told: list[tuple[job.State, int]], day: str) -> Sum:
     return found
 
 
-def until_midnight(told: list[tuple[job.State, int]], now: datetime) -> float:
-    """Return USD that jobs which are not over may still cost on the day of a moment, in UTC.
+def until_midnight(pairs: list[tuple[job.State, int]], now: datetime) -> float:
+    """Return USD that active jobs may still cost by midnight in UTC, without unknown prices.
 
-    That is what their machines may run by then; a job that has none yet counts as one that gets
-    them now, but in a sweep, whose machines go on from job to job. Those of unknown price are not
-    in it.
+    A job without machines counts as if it got them now, except in a sweep, whose machines run other
+    jobs first.
     """
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     left_today = (midnight - now).total_seconds() / 3600
     found = 0.0
-    for state, running in told:
+    for state, running in pairs:
         hours, summary = left_today, state.job
         if state.state == job.STOPPED or (not running and (state.final or summary.sweep)):
             continue
@@ -171,7 +170,7 @@ def until_midnight(told: list[tuple[job.State, int]], now: datetime) -> float:
 
 
 def week_of(created_at: str) -> str:
-    """Return the Monday of a moment's week, in UTC; "" for what is no moment."""
+    """Return the Monday of a timestamp's week, in UTC; "" if it is invalid."""
     try:
         then = moment(created_at).astimezone(timezone.utc)
     except (ValueError, OverflowError):
@@ -180,10 +179,95 @@ def week_of(created_at: str) -> str:
     return datetime.fromordinal(monday).strftime("%Y-%m-%d")
 
 
-def weeks(told: list[tuple[job.State, int]]) -> list[Sum]:
-    """Return sums by week and user, the newest first, of states and their running machines."""
+def weeks(pairs: list[tuple[job.State, int]]) -> list[Sum]:
+    """Return sums by week and user, the newest first."""
     found: dict[tuple[str, str], Sum] = {}
-    for state, running in told:
+    for state, running in pairs:
         key = (week_of(state.job.created_at), state.job.user)
         found.setdefault(key, Sum(*key)).add(state, running)
     return sorted(found.values(), key=lambda each: (each.begins, each.usd), reverse=True)
+
+
+@dataclass
+class Billable:
+    """A machine, a disk or a cluster that costs money whatever its job does."""
+
+    kind: str
+    name: str
+    where: str
+    created_at: str  # "": unknown
+    usd_per_hour: float | None  # None: unknown
+    about: str = ""
+
+
+def billable(config: Config) -> list[Billable]:
+    """Return the machines, disks and clusters that exist, with the last downloaded prices."""
+    from berg.gke import clusters  # only `berg costs` needs it
+
+    there = container.clusters(config)
+    regions = {region_of(str(each["location"])) for each in there}
+    prices.latest(config, {config.region, *regions})
+    rows = []
+    for machine in places.machines(config):
+        if machine.place == "gke":  # its node is paid for
+            continue
+        about = machine.machine_type
+        if machine.status in STOPPED:
+            about = f"stopped, {machine.disk_gb} GB"
+        found = (machine.name, machine.zone, machine.created_at, machine_rate(config, machine))
+        rows.append(Billable("machine", *found, about))
+    rows += [disk(config, each) for each in places.of("gce").resources(config) if each.gb]
+    for cluster in there:
+        nodes = [node["pool"] for node in clusters.status(config, cluster).nodes]
+        rows += cluster_parts(config, cluster, nodes)
+    return rows
+
+
+def machine_rate(config: Config, machine: Machine) -> float | None:
+    """Return USD for an hour of a machine as it is now, or of its disk if it is stopped; None if
+    that is unknown.
+    """
+    listed = prices.known(config, region_of(machine.zone))
+    if machine.status in ("PENDING", "PROVISIONING"):  # only running machines are paid for
+        return 0.0
+    if listed is None:
+        return None
+    count, _, kind = machine.gpus.partition(" x ")
+    attached = (kind, int(count) if count.isdigit() else 0)
+    kind, number = find_built_in(machine.machine_type) or attached
+    shape = Shape(machine.machine_type, number, kind)
+    if machine.status in STOPPED:
+        return listed.disk_per_hour(shape.disk_type, machine.disk_gb)
+    if machine.model not in prices.MODELS:  # a reservation is paid for even if it is not used
+        return None
+    return listed.per_hour(shape, machine.model, machine.disk_gb)
+
+
+def disk(config: Config, disk: Resource) -> Billable:
+    """Return a disk without a machine."""
+    listed = prices.known(config, region_of(disk.where))
+    hourly = listed.disk_per_hour(disk.disk_type, disk.gb) if listed else None
+    return Billable("disk", disk.name, disk.where, disk.created_at, hourly, f"{disk.gb} GB")
+
+
+def cluster_parts(
+    config: Config, cluster: dict[str, Any], pools_of_nodes: list[str]
+) -> Iterable[Billable]:
+    """Return Google's fee for a cluster, and the nodes of each pool."""
+    name, location = cluster["name"], str(cluster["location"])
+    listed = prices.known(config, region_of(location))
+    created_at = cluster.get("createTime", "")
+    fee = prices.cluster_fee(config, location)
+    yield Billable("cluster", name, location, created_at, fee, "Google's fee")
+    for pool in container.pools(cluster):
+        node, count = pool.get("config", {}), pools_of_nodes.count(pool["name"])
+        kind = node.get("machineType", "")
+        hourly = None
+        if listed:
+            gpu_type, num_gpus = container.gpus_of(pool)
+            model = prices.SPOT if node.get("spot") else prices.STANDARD
+            machine = listed.per_hour(Shape(kind, num_gpus, gpu_type), model)
+            storage = listed.disk_per_hour(*container.disk_of(pool))
+            hourly = prices.total([(machine, count), (storage, count)])
+        about = f"{count} x {kind}"
+        yield Billable("nodes", f"{name}/{pool['name']}", location, created_at, hourly, about)

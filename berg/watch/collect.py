@@ -18,7 +18,7 @@ from berg.google import events
 from berg.google.fetch import NoPlace, below
 from berg.google.storage import Bucket, Listed
 from berg.job import Machine
-from berg.laptop import jobs, logs, records, spending, standing, sweep
+from berg.laptop import jobs, logs, records, spending, sweep
 from berg.watch import markup, usage
 
 # bytes of a file with metrics: the last ones of a metrics.jsonl, the first ones of an event file
@@ -94,7 +94,7 @@ def costs(config: Config, machines: Iterable[Machine]) -> dict[str, float]:
     """Return what machines cost since their creation, by name, where prices are known already."""
     found = {}
     for each in machines:
-        hourly = standing.machine_rate(config, each)
+        hourly = spending.machine_rate(config, each)
         if hourly is not None and each.created_at:
             found[each.name] = hourly * max(0, job.age_seconds(each.created_at)) / 3600
     return found
