@@ -275,13 +275,10 @@ def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
     """
     run = start.run_options(options)
     settings, old = ready(old)
-    from berg.google.storage import Bucket
     from berg.laptop import jobs, records
-    from berg.laptop.resume import spec_again
+    from berg.laptop.resume import read_job, spec_again
 
-    before = records.described_job(Bucket(settings), jobs.find(settings, old).name)
-    if before is None:
-        raise BergError(f"what {old} was asked for with is not known. Start it as new: berg run")
+    before = read_job(settings, jobs.find(settings, old).name)
     is_other_code = run.new_code or options["branch"] or options["commit"]
     code_of = None if is_other_code else lambda settings: records.code_of(settings, before)
     start.read_patch(options)

@@ -39,9 +39,9 @@ COMPARED = (
 def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
     """Return a job that can resume, and its metadata; raise BergError for any other."""
     found = jobs.find(config, name)
-    state, this = found.state, states.read_job(Bucket(config), found.name)
-    if state is None or this is None:
-        raise BergError(f"the options of {name} are not known. Start it as a new job: berg run")
+    state, this = found.state, read_job(config, found.name)
+    if state is None:
+        raise BergError(f"{name} is a machine without a job. End it: berg kill {name}")
     if this.sweep:
         raise BergError(
             f"{name} is a job of the sweep {this.sweep}: berg run --resume {this.sweep}"
@@ -59,6 +59,14 @@ def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
         times = f"{state.restarts} times, as often as --max-restarts allows"
         raise BergError(f"{name} restarted {times}. To run it again: berg rerun {name}")
     return found, this
+
+
+def read_job(config: Config, name: str) -> job.Job:
+    """Return a job's metadata; raise BergError if it is missing or damaged."""
+    this = states.read_job(Bucket(config), name)
+    if this is None:
+        raise BergError(f"the options of {name} are not known. Start it as a new job: berg run")
+    return this
 
 
 def spec_again(this: job.Job, given: dict[str, Any]) -> JobSpec:
