@@ -98,7 +98,7 @@ def measure(repeats: int) -> list[Result]:
         cloud.call("POST", "/_berg/settings", {"write_interval": 0})
         content = SCRATCH / "shard"
         content.write_bytes(os.urandom(SIZE))
-        bucket = cloud.config.session
+        bucket = cloud.session
         for number in range(SHARDS):
             url = f"{cloud.url}/upload/storage/v1/b/{cloud.bucket}/o?uploadType=media&name=shard-{number}"
             bucket.post(url, data=content.read_bytes()).raise_for_status()

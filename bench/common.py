@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from chain import round_trips
+from google.auth.transport.requests import AuthorizedSession
 
 from berg import config
 from localcloud.identity.tokens import LAPTOP, Tokens
@@ -256,6 +257,7 @@ class Cloud:
         self.config = config.Config(
             **{key: value for key, value in settings.items() if key in config.HELP}
         )
+        self.session: Any = AuthorizedSession(self.config.credentials)
         self.token = Tokens(self.home / "local").mint(LAPTOP)
         (self.home / "token").write_text(self.token)
         self.gcloud_env = CLEAN | {
@@ -297,7 +299,7 @@ class Cloud:
         return timed("rclone", *words, env=self.rclone_env)
 
     def call(self, verb: str, path: str, body: Any = None) -> Any:
-        answer = self.config.session.request(verb, self.url + path, json=body)
+        answer = self.session.request(verb, self.url + path, json=body)
         answer.raise_for_status()
         return answer.json()
 

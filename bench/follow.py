@@ -69,7 +69,7 @@ def reading(cloud: Cloud, repo: Path) -> tuple[float, float, float]:
         took = time.monotonic() - began
         began = time.monotonic()
         url = f"{cloud.url}/storage/v1/b/{cloud.bucket}/o/{quote(log, safe='')}?alt=media"
-        with cloud.config.session.get(url, stream=True) as answer:
+        with cloud.session.get(url, stream=True) as answer:
             assert sum(map(len, answer.iter_content(1 << 20))) == large.stat().st_size
         bare = time.monotonic() - began
         cloud.call("POST", "/_berg/settings", {"bandwidth": 0})

@@ -172,14 +172,6 @@ class Config:
         return found
 
     @functools.cached_property
-    def session(self) -> Any:
-        """An HTTP session that signs its requests, for single calls of Compute Engine."""
-        from google.auth.transport.requests import AuthorizedSession
-
-        make: Any = AuthorizedSession  # it has no types
-        return make(self.credentials)
-
-    @functools.cached_property
     def listed_lately(self) -> dict[Any, tuple[float, Any]]:
         """Lists of machines that threads of this program share, with when each was asked for."""
         return {}

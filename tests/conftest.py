@@ -27,6 +27,7 @@ import loopback
 import pytest
 import requests
 from cloud_fixtures import POLICY_3, USUAL, WHEELHOUSE, kube, settle, shared, wait_for
+from google.auth.transport.requests import AuthorizedSession
 from hypothesis import settings
 from memory_bucket import Memory
 
@@ -202,7 +203,7 @@ class Cloud(cloud_fixtures.Cloud):
 
     @functools.cached_property
     def session(self):
-        return self.settings().session
+        return AuthorizedSession(self.settings().credentials)
 
 
 @pytest.fixture(scope="session")
@@ -372,12 +373,21 @@ def memory(monkeypatch) -> storage.Bucket:
     return storage.Bucket(config.Config(bucket="b"))
 
 
+def library(settings: config.Config) -> Any:
+    """The bucket of these settings, by Google's own library."""
+    from google.cloud import storage
+
+    options = {"api_endpoint": settings.endpoint}
+    client = storage.Client(settings.project, settings.credentials, client_options=options)
+    return client.bucket(settings.bucket)
+
+
 @pytest.fixture
 def bucket(cloud) -> storage.Bucket:
     """An empty bucket."""
     name = f"bucket-{uuid.uuid4().hex[:12]}"
     fresh = storage.Bucket(cloud.settings(name))
-    made = fresh.client.bucket(name)
+    made = library(fresh.config)
     made.iam_configuration.uniform_bucket_level_access_enabled = True  # as berg init makes them
     made.create()
     return fresh

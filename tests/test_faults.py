@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from conftest import Berg, commit, wait_for
+from conftest import Berg, commit, library, wait_for
 from test_run import worker_of
 
 from berg import BergError, cli, config, gce
@@ -688,7 +688,7 @@ def test_bucket_is_deleted(trial, options):
     trial.until_state("RUNNING")
     bucket = trial.berg.bucket
     bucket.delete(*[blob.name for blob in bucket.list("")])
-    bucket.client.bucket(bucket.name).delete()
+    library(bucket.config).delete()
     for command in (["list"], ["reap", "--json"]):
         ran = trial.berg(*command)
         assert ran.returncode == 0, ran.stderr

@@ -24,7 +24,7 @@ from memory_bucket import Memory
 import berg
 from berg import BergError, cli, config, gce, job, plain
 from berg.commands.terminal import complete_names, complete_zones
-from berg.google import api, media, mirror
+from berg.google import api, mirror, storage
 from berg.laptop import launch
 from berg.plan import Offer
 from berg.watch import serve
@@ -235,9 +235,8 @@ def world(tmp_path_factory):
         patch.chdir(home)
         memory.stand_in(patch)
         patch.setattr(api, "call", nothing)
-        patch.setattr(config.Config, "session", SimpleNamespace(request=None))
         patch.setattr(config.Config, "credentials", None)
-        patch.setattr(media, "check_owner", lambda config: None)
+        patch.setattr(storage, "check_owner", lambda config: None)
         patch.setattr(launch, "check_bucket", lambda config: "us-central1")
         patch.setattr(launch.dist, "build", lambda: ("", b""))
         patch.setattr(launch.dist, "build_wheel", lambda: ("berg.whl", b""))

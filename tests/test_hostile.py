@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import Berg, settle, wait_for
+from conftest import Berg, library, settle, wait_for
+from google.auth.transport.requests import AuthorizedSession
 from pods import cluster
 from traps import Traps
 
@@ -728,7 +729,7 @@ def test_what_another_user_of_the_bucket_may_not(berg, cloud, rows, victim):
     settle(cloud)
     file = berg.home / "colleague.json"
     Tokens(cloud.folder, lambda: cloud.url).write_credentials(file, email)
-    session = replace(settings, credentials_file=str(file)).session
+    session = AuthorizedSession(replace(settings, credentials_file=str(file)).credentials)
     body = {"name": "evil", "machineType": "zones/us-central1-a/machineTypes/e2-medium"}
     body["disks"] = [{"boot": True, "initializeParams": {"sourceImage": IMAGE}}]
     body["networkInterfaces"] = [{"network": "global/networks/default"}]
@@ -1343,7 +1344,7 @@ def test_what_decompresses_to_gigabytes_stays_as_small_as_it_is(berg, rows, tmp_
     bomb = gzip.compress(bytes(500 << 20))
     record(berg, "done")
     for name in BOMBS.values():
-        blob = berg.bucket.client.bucket(berg.bucket.name).blob(name)
+        blob = library(berg.bucket.config).blob(name)
         blob.content_encoding = "gzip"
         blob.upload_from_string(bomb)
     for words in (

@@ -235,7 +235,7 @@ def test_root_logs_in_where_os_login_is_required(berg, cloud, forbid):
         other = berg("run", "-g", "0", "true", BERG_SSH_USER="anna")
         assert other.returncode == 1 and f"Constraint {OS_LOGIN} violated" in other.stderr
         assert (
-            "Log in as root, whose keys berg brings itself: berg config set ssh_user root"
+            "Log in as root, with keys that berg manages: berg config set ssh_user root"
             in other.stderr
         )
     finally:

@@ -17,12 +17,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import Berg, commit, git, wait_for
+from conftest import Berg, commit, git, library, wait_for
 
 from berg import BergError, gate, gce
 from berg.config import Config
 from berg.gke import place as gke
-from berg.google import api, instances, storage
+from berg.google import api, instances
 from berg.job import Machine
 from berg.laptop import ssh
 from localcloud.machines import sandbox as machines
@@ -64,7 +64,7 @@ def box(cloud, tmp_path_factory):
     (repo / "train.py").write_text("")
     commit(repo)
     settings = cloud.settings(f"bucket-{uuid.uuid4().hex[:12]}")
-    storage.Bucket(settings).client.create_bucket(settings.bucket)
+    library(settings).create()
     berg = Berg(cloud, home, repo, settings.bucket)
     keys = ("project", "bucket", "endpoint", "credentials_file", "user")
     berg.write_config(**{key: getattr(settings, key) for key in keys})

@@ -222,7 +222,7 @@ def for_each(settings: config.Config, names: tuple[str, ...], step: Callable[[st
 
     from berg.laptop.latest import resolve
 
-    _ = settings.session  # before threads want it
+    _ = settings.credentials  # before threads want it
     failed = False
     with ThreadPoolExecutor(8) as pool:
         full = list(dict.fromkeys(resolve(settings, name) for name in names))

@@ -128,7 +128,7 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
     if (everything or any(map(jobs.is_glob, names))) and not yes:
         say("\n".join(found))
         click.confirm(f"Kill these {len(found)}?", abort=True, err=True)
-    _ = settings.session  # before threads want it
+    _ = settings.credentials  # before threads want it
     say(f"Ending {', '.join(list(found)[:SHOWN])}{' …' * (len(found) > SHOWN)}")
     pool = ThreadPoolExecutor(16)
     endings = {

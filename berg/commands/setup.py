@@ -71,7 +71,7 @@ def init(
     project, _, image = (given["default_image"] or "").rpartition("/")
     if project:
         given = {**given, "default_image": image, "default_image_project": project}
-    from berg.google import media
+    from berg.google import storage
 
     settings = load_or_set_aside()
     if monitoring is not None:
@@ -81,7 +81,7 @@ def init(
     else:
         answers = set_up_google(settings, given, yes, create_bucket)
     config.save(answers)
-    media.remember(answers["bucket"], "")  # the next command learns whose it is
+    storage.remember(answers["bucket"], "")  # the next command learns whose it is
     say(f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"')
 
 

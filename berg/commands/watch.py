@@ -123,7 +123,6 @@ def look_again(settings: config.Config, names: list[str]) -> "list[Entry]":
     """Return those jobs a while later; none while there is no way to Google, which says nothing of
     them.
     """
-    import requests
     from google.auth import exceptions as auth
 
     try:
@@ -131,7 +130,7 @@ def look_again(settings: config.Config, names: list[str]) -> "list[Entry]":
     except (
         auth.TransportError,
         api.RetryError,
-        requests.RequestException,
+        api.NoAnswer,
     ) as error:
         from berg.google.api import explain
 

@@ -77,11 +77,7 @@ class Server:
     url: str
     ca: str = ""  # file with the certificate that its own must be signed by; "": a public one
     has_identity: bool = False  # Workload Identity: each person has a namespace there
-
-    @property
-    def verify(self) -> str | bool:
-        """Given with every request: REQUESTS_CA_BUNDLE would win over what a session has."""
-        return self.ca or True
+    token: str = ""  # in place of the user's credentials
 
 
 class Refused(BergError):
@@ -128,42 +124,34 @@ def connect(config: Config, place: str) -> Server:
 def request(
     config: Config, server: Server, method: str, path: str, body: Any = None, **options: Any
 ) -> Any:
-    """An answer of the API; raises Refused with what it says, or Silent."""
-    return send(config.session, server, method, path, body, **options)
+    """Return an answer of the API; raise Refused with its message, or Silent.
 
-
-def send(
-    session: Any,
-    server: Server,
-    method: str,
-    path: str,
-    body: Any = None,
-    timeout: float = 0,
-    **options: Any,
-) -> Any:
-    """Return an answer of the API to a session of `requests`, within `timeout` seconds.
-
-    `options` are the query's, and `kind`: the body's content type.
+    `options` are those of `send_once`: the query, `timeout` and `kind`.
     """
-    import requests
 
     def passes(error: Exception) -> bool:
         if isinstance(error, Refused):  # a change that met another one may be sent again
-            return api.is_retried(error.code) or error.reason == "Conflict"
-        return isinstance(error, requests.RequestException) and api.is_transient(error)
+            return error.code in api.RETRIED or error.reason == "Conflict"
+        return isinstance(error, api.NoAnswer) and api.is_transient(error)
 
-    seconds = timeout or TIMEOUT
-    ask = api.retrying(passes, seconds, "", forbidden=False, maximum=10)(send_once)
+    seconds = options.pop("timeout", TIMEOUT)
     try:
-        return ask(session, server, method, path, body, seconds, **options)
-    except requests.RequestException as error:
+        return api.retry(
+            lambda: send_once(config, server, method, path, body, seconds, **options),
+            passes,
+            seconds,
+            what="",
+            forbidden=False,
+            maximum=10,
+        )
+    except api.NoAnswer as error:
         raise silent(server, error) from None
     except api.RetryError as error:
         raise silent(server, error.cause) from None
 
 
 def send_once(
-    session: Any,
+    config: Config,
     server: Server,
     method: str,
     path: str,
@@ -172,23 +160,18 @@ def send_once(
     kind: str = "application/json",
     **query: Any,
 ) -> Any:
-    """Return an answer of the API; raises Refused for an error's, or what `requests` raises."""
-    data = None
-    if body is not None:
-        data = json.dumps(body)
-    answer = session.request(
-        method,
-        server.url + path,
-        params=query or None,
-        data=data,
-        headers={"Content-Type": kind, "Accept": "application/json"},
-        timeout=(min(10, timeout), timeout),
-        verify=server.verify,
-    )
+    """Return an answer of the API; raise Refused or NoAnswer. `kind` is the body's content type."""
+    headers = {"Content-Type": kind, "Accept": "application/json"}
+    if server.token:
+        headers["Authorization"] = f"Bearer {server.token}"
+    url, seconds = api.with_query(server.url + path, query), (min(10, timeout), timeout)
+    data = None if body is None else json.dumps(body).encode()
+    answer = api.open_answer(config, method, url, seconds, headers, data, server.ca)
+    content = api.content_of(answer)
     pass_on_warnings(answer.headers.get("Warning", ""))
-    if answer.status_code < 400:
-        return answer
-    refused = refusal(server, answer.status_code, answer.content)
+    if answer.status < 400:
+        return api.Answer(answer.headers, content)
+    refused = refusal(server, answer.status, content)
     asked = answer.headers.get("Retry-After", "")
     if asked.isdigit():
         refused.retry_after = float(asked)
@@ -206,7 +189,9 @@ def pass_on_warnings(header: str) -> None:
 
 
 def silent(server: Server, error: Exception) -> Silent:
-    why = f"{error.code}: {error.message}" if isinstance(error, Refused) else type(error).__name__
+    why = getattr(error, "kind", type(error).__name__)
+    if isinstance(error, Refused):
+        why = f"{error.code}: {error.message}"
     return Silent(f"the cluster {server.place} does not answer ({why}). See: berg cluster list")
 
 
@@ -334,12 +319,10 @@ def log(config: Config, server: Server, pod: str) -> str:
     It comes from the pod's node, which may be gone or hung, so this is one short attempt. Raise
     Refused or Silent if nothing comes.
     """
-    import requests
-
     path = f"{path_to('pods', pod)}/log"
     try:  # with limitBytes it would be the first megabyte of these lines
-        answer = send_once(config.session, server, "GET", path, None, LOG_TIMEOUT, tailLines=10_000)
-    except requests.RequestException as error:
+        answer = send_once(config, server, "GET", path, None, LOG_TIMEOUT, tailLines=10_000)
+    except api.NoAnswer as error:
         raise silent(server, error) from None
     except Refused as error:
         if error.code not in (400, 404):  # 400: its container waits to start

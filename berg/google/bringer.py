@@ -1,10 +1,8 @@
-"""A process beside a fetch that brings small objects: python does one thing at a time, and what a
-file costs is mostly python's own.
+"""A process of a fetch that downloads small objects; see fetch.Helpers.
 
-It is run by its path (helpers.py), and imports nothing of berg's. Its first line of input says
-where the bucket is, each later one what to bring; it answers each with a line: the number of the
-task, and 1 if the file is there with the bytes that its checksum stands for. Whatever else happens
-it answers 0, without a second try: then berg itself asks, which knows what each error means.
+It is run by its path, and imports nothing of berg's. Its first line of input describes the bucket,
+each later one an object; it answers each with a line: the number of the task, and 1 if the file is
+there and matches its checksum. On any trouble it answers 0 without a second try: then berg asks.
 """
 
 import base64
@@ -22,7 +20,7 @@ from typing import Any
 import google_crc32c
 
 BLOCK = 1 << 20
-SECONDS = 60  # for which an answer may keep still
+SECONDS = 60  # without a byte of an answer
 
 
 def connect(where: dict[str, Any]) -> http.client.HTTPConnection:
@@ -36,8 +34,8 @@ def connect(where: dict[str, Any]) -> http.client.HTTPConnection:
 
 
 def bring(connection: http.client.HTTPConnection, task: dict[str, Any]) -> bool:
-    """Write what is asked for to `part`, and move it to `path`, with the object's time; return
-    whether all is as its checksum says.
+    """Write an object to `part`, and move it to `path` with the object's time; return whether it
+    matches its checksum.
     """
     connection.request("GET", task["target"], headers=task["headers"])
     answer = connection.getresponse()
@@ -63,7 +61,7 @@ def bring(connection: http.client.HTTPConnection, task: dict[str, Any]) -> bool:
 
 
 def work(where: dict[str, Any], tasks: "queue.SimpleQueue[dict[str, Any]]") -> None:
-    """Bring one after the other, until the process ends with its input."""
+    """Download one object after the other, until the process ends."""
     connection = connect(where)
     while True:
         task = tasks.get()
@@ -76,7 +74,7 @@ def work(where: dict[str, Any], tasks: "queue.SimpleQueue[dict[str, Any]]") -> N
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this one says when it is over
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     where = json.loads(sys.stdin.readline())
     tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     for _ in range(where["threads"]):

@@ -60,7 +60,7 @@ def send(config: Config, zone: str, body: dict[str, Any], names: list[str]) -> A
     url = config.compute_url()
     # The session's connections are open; each new one would take two handshakes.
     transport: Any = client.transport
-    transport._session.mount(url, config.session.get_adapter(url))
+    transport._session.mount(url, api.kept_connections())
     request = {"project": config.project, "zone": zone, "request_id": str(uuid.uuid4())}
     text = json.dumps(request_body(body, names))
     if len(names) == 1:
@@ -75,7 +75,7 @@ def send(config: Config, zone: str, body: dict[str, Any], names: list[str]) -> A
         with api.translated():
             return method(request={**request, **resource}, retry=None, timeout=60)
 
-    return api.retrying()(once)()
+    return api.retry(once)
 
 
 def request_body(body: dict[str, Any], names: list[str]) -> dict[str, Any]:

@@ -31,8 +31,7 @@ from berg import BergError, computer
 from berg.config import Config
 from berg.google import api
 from berg.google.fetch import side_by_side
-from berg.google.media import file_crc32c
-from berg.google.storage import Bucket, Changed, Listed
+from berg.google.storage import Bucket, Changed, Listed, file_crc32c
 from berg.google.walk import bad_name
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

@@ -1,42 +1,54 @@
-"""Objects brought to a folder: to a laptop, and to a machine that goes on with another one's job.
+"""Objects downloaded to a folder: to a laptop, and to a machine that continues another one's job.
 
-Where a file system takes two names for one, as macOS' does `A` and `a`, the first one is brought,
-and the other is named.
+Small objects of a large fetch are downloaded by processes of their own (bringer.py): Python runs
+one thread at a time, and most of a file's cost is Python's. What they cannot do is done here.
 """
 
 import contextlib
 import errno
 import fcntl
+import itertools
+import json
+import math
 import os
 import re
 import shlex
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
+from urllib.parse import urlsplit
 
 from berg import BergError, computer
 from berg.gate import names_repo
-from berg.google.api import status_of
-from berg.google.helpers import Helpers
-from berg.google.media import blocks, crc32c_of
+from berg.google import api
+from berg.google.storage import blocks, crc32c_of
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
+
 THREADS = 16
-FILES = 256  # that are under way at a time
-ABSENT = 404
-LOCK = ".berg-lock"  # in each of them, held by the fetch that lives
-PARTS = re.compile(r"\.berg-parts-[a-z0-9_]{8}")  # folders of what is on its way
-# What no later try will change: a name that this file system cannot hold, or not beside the others.
+FILES = 256  # that are downloaded at a time
+LOCK = ".berg-lock"  # in each folder of temporary files, held by the fetch that uses it
+PARTS = re.compile(r"\.berg-parts-[a-z0-9_]{8}")  # folders of temporary files
+# Errors of a name that this file system cannot hold, or not together with the others.
 NO_PLACE = {errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ELOOP}
 NO_PLACE |= {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY}
+
+FIRST = 32  # files that are downloaded before processes are started
+LARGEST = 1 << 20  # bytes of an object that a process downloads
+PROCESSES, THREADS_OF_EACH = 4, 16
+SIGNED_FOR = 60  # seconds; tokens are renewed minutes before they end
 
 
 class NoPlace(Exception):
@@ -44,7 +56,7 @@ class NoPlace(Exception):
 
 
 class RepoFile(NoPlace):
-    """An object whose file would be a part of a repo's settings; see checks.names_repo."""
+    """An object whose file would be a part of a repo's settings; see gate.names_repo."""
 
 
 class Gone(BergError):
@@ -53,9 +65,9 @@ class Gone(BergError):
 
 @dataclass
 class Brought:
-    """What became of one object."""
+    """The result for one object."""
 
-    blob: Any  # as it is here, where it is
+    blob: Any  # as downloaded
     is_new: bool = False
     error: Exception | None = None
 
@@ -69,14 +81,13 @@ def fetch(
     listed: Iterable[Any] | None = None,
     with_repos: bool = False,
 ) -> tuple[int, int, dict[str, Exception]]:
-    """Bring the objects under `prefix`, or those `listed`, to `folder`, each below it as below the
-    prefix.
+    """Download the objects under `prefix`, or those `listed`, to the same paths below `folder`.
 
-    Returns how many were new or changed, how many there are, and by their names those that could
-    not be brought, with why: NoPlace, Gone, or trouble that may pass. Files in folders such as
-    `.git` come only `with_repos`, to a job's machine; elsewhere they are a RepoFile. Files keep the
-    object's time, so that a later fetch recognises them without reading them. `done` hears of the
-    Blob of each, one at a time.
+    Returns how many were new or changed, how many there are, and by name why others were not
+    downloaded: NoPlace, Gone, or an error that may pass. Files in folders such as `.git` are
+    downloaded only `with_repos`, to a job's machine; elsewhere they are a RepoFile. Files keep the
+    object's time, so that a later fetch recognises them without reading them. `done` hears of each
+    object, one at a time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     parts, lock = make_parts(folder)
@@ -92,35 +103,40 @@ def fetch(
 
 @dataclass
 class Fetch:
-    """One fetch while it goes on: what is common to its objects, and what became of them so far."""
+    """One fetch: its arguments, and the results so far."""
 
     bucket: Any
     prefix: str
     folder: Path
-    parts: Path  # folder of what is on its way
+    parts: Path  # folder of temporary files
     progress: Callable[[str, int], None]
     done: Callable[[Any], None]
-    hidden: set[str] = field(default_factory=set)  # names below what is a file itself
+    hidden: set[str] = field(default_factory=set)  # names below a name that is a file itself
     left: dict[str, Exception] = field(default_factory=dict)
-    inside: dict[Path, bool] = field(default_factory=dict)  # folders no link leads out of
+    inside: dict[Path, bool] = field(default_factory=dict)  # whether no link leads out of a folder
     new: int = 0
     total: int = 0
 
     def run(self, blobs: Iterable[Any]) -> None:
-        """Bring objects, and count what became of them in the order of their names."""
-        # an empty one whose name ends so shows as a folder
+        """Download objects, and count the results in the order of their names."""
+        # an empty object whose name ends with a slash shows as a folder
         files: Iterable[Any] = (blob for blob in blobs if blob.size or not blob.name.endswith("/"))
         if computer.folds_names(self.parts):
-            files = note_folded(files, self.left)
-        missing = self.without_unchanged(note_hidden(files, self.hidden))
-        with Helpers(self.bucket.media) as helpers, ThreadPoolExecutor(THREADS) as pool:
+            files = without_folded(files, self.left)
+        with Helpers(self.bucket) as helpers, ThreadPoolExecutor(THREADS) as pool:
+            missing = self.without_unchanged(note_hidden(files, self.hidden))
             for brought in in_order(partial(self.begin, helpers, pool), missing):
                 self.count(brought)
 
     def without_unchanged(self, blobs: Iterable[Any]) -> Iterator[Any]:
-        """Yield those that are to be brought, or at least to be looked at; count the others."""
+        """Yield those whose file has not their size and time; count the others."""
         for blob in blobs:
-            if blob.name not in self.hidden and is_unchanged(blob, self.folder, self.prefix):
+            is_same = False
+            with contextlib.suppress(OSError, NoPlace):
+                here = (self.folder / below(blob.name, self.prefix)).stat()
+                same_time = abs(here.st_mtime - blob.updated.timestamp()) < 1e-3
+                is_same = stat.S_ISREG(here.st_mode) and here.st_size == blob.size and same_time
+            if is_same and blob.name not in self.hidden:
                 self.count(Brought(blob))
             else:
                 yield blob
@@ -133,36 +149,46 @@ class Fetch:
         self.new += brought.is_new
         self.total += 1
 
-    def begin(self, helpers: Helpers, pool: ThreadPoolExecutor, blob: Any) -> Callable[[], Brought]:
-        """Begin to bring an object; return what waits for it."""
+    def begin(
+        self, helpers: "Helpers", pool: ThreadPoolExecutor, blob: Any
+    ) -> Callable[[], Brought]:
+        """Begin to download an object; return what waits for it."""
         by_helper = None
-        with contextlib.suppress(NoPlace, NotADirectoryError):  # `bring` says so
+        with contextlib.suppress(NoPlace, NotADirectoryError):  # `bring` reports it
             by_helper = helpers.bring(blob, self.parts, self.path_of(blob))
         if by_helper is None:
             return pool.submit(self.bring, blob).result
         return partial(self.wait, by_helper, blob)
 
     def wait(self, by_helper: "Future[bool]", blob: Any) -> Brought:
-        """Wait for a helper; bring the object here if it could not."""
+        """Wait for a helper; download the object here if it could not."""
         if not by_helper.result():
             return self.bring(blob)
         self.progress(blob.name, blob.size)
         return Brought(blob, is_new=True)
 
     def bring(self, blob: Any) -> Brought:
+        there = blob
         try:
             path = self.path_of(blob)
-            there, is_new = bring_one(self.bucket, blob, path, self.parts, self.progress)
+            while there:
+                if is_here(there, path):
+                    return Brought(there)
+                try:
+                    self.bucket.download(there.name, path, self.parts, there)
+                except api.NotFound:
+                    there = self.bucket.get(there.name)  # its job replaced it since it was listed
+                    continue
+                self.progress(there.name, there.size)
+                return Brought(there, is_new=True)
         except OSError as error:
             return Brought(blob, error=explained(error, self.bucket.name, blob.name))
-        except Exception as error:  # the others are brought all the same
+        except Exception as error:  # the others are downloaded all the same
             return Brought(blob, error=error)
-        if there is None:  # a job deletes none of its objects: a person does
-            return Brought(blob, error=Gone("it was deleted while it was fetched"))
-        return Brought(there, is_new)
+        return Brought(blob, error=Gone("it was deleted while it was fetched"))
 
     def path_of(self, blob: Any) -> Path:
-        """Return where an object's file is to be.
+        """Return the path of an object's file.
 
         Raises NoPlace or NotADirectoryError for one that can have no file.
         """
@@ -180,7 +206,7 @@ class Fetch:
 
 
 def explained(error: OSError, bucket_name: str, name: str) -> Exception:
-    """Return what an error means for an object: NoPlace, or trouble that may pass."""
+    """Return NoPlace for an object that can have no file, else the error."""
     if error.errno not in NO_PLACE:
         return error
     if error.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
@@ -191,17 +217,17 @@ def explained(error: OSError, bucket_name: str, name: str) -> Exception:
         address = shlex.quote(f"gs://{bucket_name}/{name.rpartition('/')[0]}")
         return NoPlace(
             "a file is where its folder should be, and the bucket has both. "
-            f"Bring the folder elsewhere: berg data pull {address} OTHER_FOLDER"
+            f"Download the folder to another place: berg data pull {address} OTHER_FOLDER"
         )
     return NoPlace(error.strerror)
 
 
 def note_hidden(blobs: Iterable[Any], hidden: set[str]) -> Iterator[Any]:
-    """Yield objects in the order of their names; note those below what is a file itself.
+    """Yield objects in the order of their names; note those below a name that is a file itself.
 
-    The file is brought, whichever of them would be there first.
+    The file is downloaded, and not they.
     """
-    begins: list[str] = []  # names that the last one began with
+    begins: list[str] = []  # earlier names that the current one begins with
     for blob in blobs:
         while begins and not blob.name.startswith(begins[-1]):
             begins.pop()
@@ -220,9 +246,9 @@ def without_repos(blobs: Iterable[Any], left: dict[str, Exception]) -> Iterator[
             yield blob
 
 
-def note_folded(blobs: Iterable[Any], left: dict[str, Exception]) -> Iterator[Any]:
-    """Yield objects but for those whose name this file system takes for that of an earlier one;
-    note why those are left.
+def without_folded(blobs: Iterable[Any], left: dict[str, Exception]) -> Iterator[Any]:
+    """Yield objects but for those whose name is an earlier one's on this file system, as `a` and
+    `A` are on macOS; note why those are left.
     """
     names: dict[str, str] = {}
     for blob in blobs:
@@ -231,51 +257,23 @@ def note_folded(blobs: Iterable[Any], left: dict[str, Exception]) -> Iterator[An
             yield blob
         else:
             left[blob.name] = NoPlace(
-                f"this disk takes its name for that of {first}, which was brought. Bring it to a "
-                "disk that tells them apart"
+                f"this disk takes its name for that of {first}, which was downloaded. Use a disk "
+                "that tells them apart"
             )
 
 
 def below(name: str, prefix: str) -> str:
+    """Return an object's path below a prefix; raise NoPlace for one that leads out of it."""
     relative = name[len(prefix) :]
     if any(part in ("", ".", "..") for part in relative.split("/")) or "\0" in relative:
-        raise NoPlace("it is no name of a file, or would land outside of the folder")
+        raise NoPlace("it is not a file name, or would be outside of the folder")
     return relative
-
-
-def bring_one(
-    bucket: Any, blob: Any, path: Path, parts: Path, progress: Callable[[str, int], None]
-) -> tuple[Any, bool]:
-    """The Blob that is here now, and whether it is new; None for one that was deleted meanwhile."""
-    while blob:
-        if is_here(blob, path):
-            return blob, False
-        try:
-            bucket.download(blob.name, path, blob.generation, parts, blob)
-        except Exception as error:
-            if status_of(error) != ABSENT:
-                raise
-            blob = bucket.get(blob.name)  # its job wrote it anew since it was listed
-            continue
-        progress(blob.name, blob.size)
-        return blob, True
-    return None, False
-
-
-def is_unchanged(blob: Any, folder: Path, prefix: str) -> bool:
-    """Return whether a file has an object's size and time, by a look at it from outside."""
-    try:
-        here = (folder / below(blob.name, prefix)).stat()
-    except (OSError, NoPlace):
-        return False
-    same_time = abs(here.st_mtime - blob.updated.timestamp()) < 1e-3
-    return stat.S_ISREG(here.st_mode) and here.st_size == blob.size and same_time
 
 
 def is_here(blob: Any, path: Path) -> bool:
     """Return whether a file has an object's bytes; give it the object's time then.
 
-    The file is opened once: another fetch may put another one in its place meanwhile.
+    The file is opened once: another fetch may replace it meanwhile.
     """
     try:
         file = path.open("rb")
@@ -294,50 +292,32 @@ def is_here(blob: Any, path: Path) -> bool:
 
 
 def make_parts(folder: Path) -> tuple[Path, int]:
-    """Make a folder for what is on its way, and remove those that killed fetches left beside it.
+    """Make a folder for temporary files, and remove those of fetches that were killed.
 
-    Return its path and the descriptor of its lock, which tells that somebody uses it.
+    Return its path and the descriptor of its lock.
     """
-    parts = parts_beside(folder)
+    parts = parts_near(folder)
     lock = os.open(parts / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     with contextlib.suppress(OSError):  # a file system without locks keeps what was left
         fcntl.flock(lock, fcntl.LOCK_EX)
     for other in parts.parent.glob(".berg-parts-*"):
-        if other != parts and PARTS.fullmatch(other.name):
-            remove_if_left(other)
+        if other == parts or not PARTS.fullmatch(other.name):
+            continue
+        with contextlib.suppress(OSError):  # another folder of such a name has no lock
+            other_lock = os.open(other / LOCK, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(other_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(other, ignore_errors=True)
+            finally:
+                os.close(other_lock)
     return parts, lock
 
 
-def remove_if_left(parts: Path) -> None:
-    """Remove the parts of a fetch that lives no more; another folder of such a name stays."""
-    try:
-        lock = os.open(parts / LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(parts, ignore_errors=True)
-    except OSError:
-        pass
-    finally:
-        os.close(lock)
+def parts_near(folder: Path) -> Path:
+    """Make a folder for temporary files on the file system of `folder`; outside of `berg_results`
+    if possible.
 
-
-def is_parts(path: Path) -> bool:
-    """Return whether a path is a folder of what is on its way, and not somebody's of such a name.
-
-    It is empty for a moment before it has its lock.
-    """
-    if not PARTS.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
-        return False
-    return (path / LOCK).exists() or not any(path.iterdir())
-
-
-def parts_beside(folder: Path) -> Path:
-    """A new folder for what is on its way to `folder`, on its file system; outside of
-    `berg_results`, if that can be.
-
-    The mirror passes over it where it cannot, and where a machine died before it was removed.
+    The mirror ignores it elsewhere, and where a machine died before it was removed.
     """
     mirrored = [above.parent for above in (folder, *folder.parents) if above.name == "berg_results"]
     for place in (*mirrored[-1:], folder.parent):
@@ -347,12 +327,20 @@ def parts_beside(folder: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix=".berg-parts-", dir=folder))
 
 
+def is_parts(path: Path) -> bool:
+    """Return whether a path is a folder of temporary files, and not a user's of such a name.
+
+    It is empty for a moment before it has its lock.
+    """
+    if not PARTS.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
+        return False
+    return (path / LOCK).exists() or not any(path.iterdir())
+
+
 def in_order(
     begin: Callable[[Item], Callable[[], Done]], items: Iterable[Item], most: int = FILES
 ) -> Iterator[Done]:
-    """What becomes of each item that is begun, in their order, with a bounded number of them under
-    way.
-    """
+    """Begin each item, and yield the results in their order; at most `most` run at a time."""
     pending: deque[Callable[[], Done]] = deque()
     for item in items:
         pending.append(begin(item))
@@ -365,6 +353,124 @@ def in_order(
 def side_by_side(
     work: Callable[[Item], Done], items: Iterable[Item], threads: int = THREADS
 ) -> Iterator[Done]:
-    """What `work` makes of each item, in their order, with a bounded number of them under way."""
+    """Yield what `work` returns for each item, in their order, from parallel threads."""
     with ThreadPoolExecutor(threads) as pool:
         yield from in_order(lambda item: pool.submit(work, item).result, items, 8 * threads)
+
+
+class Helper:
+    """A process that downloads small objects, and what it has not answered yet."""
+
+    def __init__(self, where: dict[str, Any]):
+        script = Path(__file__).with_name("bringer.py")
+        # -I: it reads nothing from the caller's folder and environment
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.asked: dict[int, Future[bool]] = {}
+        self.lock = threading.Lock()
+        self.is_over = False
+        self.send(where)
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def send(self, row: dict[str, Any]) -> None:
+        pipe: IO[str] = self.process.stdin  # type: ignore[assignment]
+        with self.lock, contextlib.suppress(OSError, ValueError):
+            pipe.write(json.dumps(row) + "\n")
+            pipe.flush()
+
+    def listen(self) -> None:
+        """Pass its answers on until it ends; what it has not answered then is not done."""
+        for line in self.process.stdout or ():
+            number, _, done = line.partition(" ")
+            if asked := self.asked.pop(int(number), None):
+                settle(asked, done.strip() == "1")
+        self.is_over = True
+        while self.asked:
+            _, asked = self.asked.popitem()
+            settle(asked, False)
+
+    def bring(self, number: int, task: dict[str, Any]) -> Future[bool]:
+        """Return the future answer: whether it is done."""
+        answer: Future[bool] = Future()
+        self.asked[number] = answer
+        self.send({**task, "number": number})
+        if self.is_over:
+            settle(answer, False)
+        return answer
+
+
+def settle(answer: Future[bool], is_done: bool) -> None:
+    """Give the answer, unless there is one already."""
+    with contextlib.suppress(InvalidStateError):
+        answer.set_result(is_done)
+
+
+class Helpers:
+    """The processes of one fetch; `with` ends them. They get the token through a pipe."""
+
+    def __init__(self, bucket: Any):
+        self.bucket = bucket
+        self.numbers = itertools.count()
+        self.lock = threading.Lock()
+        self.running: list[Helper] | None = None
+        self.signed: dict[str, str] = {}
+        self.signed_at = -math.inf
+
+    def __enter__(self) -> "Helpers":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for helper in self.running or ():
+            helper.process.kill()
+            helper.process.communicate()
+
+    def bring(self, blob: Any, parts: Path, path: Path) -> Future[bool] | None:
+        """Begin to download an object to `path`, with a temporary file in `parts`.
+
+        Return the future answer: whether it is there, whole; None without a process.
+        """
+        number = next(self.numbers)
+        if number < FIRST or blob.size > LARGEST:
+            return None
+        with self.lock:
+            if self.running is None:
+                self.running = []
+                self.start(self.running)
+        living = [helper for helper in self.running if not helper.is_over]
+        if not living:
+            return None
+        url = self.bucket.address("/download", blob.name, alt="media", generation=blob.generation)
+        if time.monotonic() - self.signed_at > SIGNED_FOR:
+            headers = {"Accept-Encoding": "gzip"}
+            self.signed = api.signed(self.bucket.config, "GET", url, headers)
+            self.signed_at = time.monotonic()
+        task = {
+            "target": url.removeprefix(api.storage_url(self.bucket.config)),
+            "headers": self.signed,
+            "part": str(parts / f".berg-part-{number}"),
+            "path": str(path),
+            "updated": blob.updated.timestamp(),
+        }
+        return living[number % len(living)].bring(number, task)
+
+    def start(self, running: list[Helper]) -> None:
+        base = api.storage_url(self.bucket.config)
+        route, parts = api.route_to(base), urlsplit(base)
+        if route.proxy:
+            return  # they have no support for one
+        where = {
+            "host": parts.hostname,
+            "port": parts.port,
+            "tls": parts.scheme == "https",
+            "cafile": route.cafile,
+            "capath": route.capath,
+            "threads": THREADS_OF_EACH,
+        }
+        with contextlib.suppress(OSError):
+            for _ in range(min(PROCESSES, os.cpu_count() or 1)):
+                running.append(Helper(where))

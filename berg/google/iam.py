@@ -379,7 +379,7 @@ def once_known(config: Config, make: Callable[[], Any]) -> None:
     """Create machines, and try again while their account is too new."""
     settling = functools.partial(is_settling, config)
     what = "the new service account"
-    api.retrying(settling, SETTLING, what, forbidden=False, initial=1, maximum=8)(make)()
+    api.retry(make, settling, SETTLING, what, forbidden=False, initial=1, maximum=8)
 
 
 def until_settled(change: Callable[[], Any]) -> Any:
@@ -391,7 +391,7 @@ def until_settled(change: Callable[[], Any]) -> Any:
         unknown = isinstance(error, api.BadRequest) and "does not exist" in error.message
         return unknown or isinstance(error, (api.Conflict, api.PreconditionFailed))
 
-    return api.retrying(unsettled, SETTLING, "IAM", initial=0.2, maximum=8)(change)()
+    return api.retry(change, unsettled, SETTLING, "IAM", initial=0.2, maximum=8)
 
 
 def create_account(config: Config, email: str = "", title: str = TITLE) -> None:

@@ -292,7 +292,7 @@ class Mirror:
         """Return after how many seconds of this answer a file is not tried again."""
         if status in HOPELESS:
             return 0
-        is_refusal = 400 <= status < 500 and status != 412 and not api.is_retried(status)
+        is_refusal = 400 <= status < 500 and status != 412 and status not in api.RETRIED
         if is_refusal and self.finishing:
             return REFUSED_FOR
         return math.inf

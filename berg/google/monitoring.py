@@ -207,4 +207,4 @@ def write(config: Config, series: Iterable[dict[str, Any]]) -> None:
     of order.
     """
     address = url(config, "v3", f"projects/{config.project}/timeSeries")
-    api.send(config, "POST", address, 30, json={"timeSeries": list(series)})
+    api.send(config, "POST", address, {"timeSeries": list(series)})

@@ -208,7 +208,7 @@ def gpus(config: Config, listed: Prices | None) -> list[Gpu]:
     """Return the GPU types that Berg knows, with the zones of all regions, and with the quotas,
     prices and Spot odds of the configured region.
     """
-    _ = config.session  # made before threads use it
+    _ = config.credentials  # made before threads use it
     smallest = {name: shapes.choose(None, name, None, None) for name in shapes.TYPES}
     with ThreadPoolExecutor() as pool:
         there = pool.submit(quotas, config, config.region)
@@ -429,7 +429,7 @@ def odds_by_zone(config: Config, shape: Shape, zones: Iterable[str], size: int) 
 
     A zone is missing if Google says nothing of it, or the user may not ask.
     """
-    _ = config.session  # made before threads use it
+    _ = config.credentials  # made before threads use it
     with ThreadPoolExecutor() as pool:
         found = list(pool.map(lambda zone: odds_in(config, shape, [zone], size), zones))
     return sorted(filter(None, found), key=lambda each: -each.obtainability)

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from berg import BergError
-from berg.google.media import BLOCK, blocks, crc32c_of
-from berg.google.storage import Changed
+from berg.google.storage import BLOCK, Changed, blocks, crc32c_of
 
 WRITER = "berg-writer"  # custom metadata of an object: JOB/DISK
 

@@ -1,19 +1,19 @@
-"""The bucket: reads, writes and lists, retried where that is safe, with errors in plain sentences.
+"""The bucket: objects are read, written and listed, retried where that is safe.
 
-Every write can carry a generation precondition (0: the object must not exist yet), which is what
-makes a retry, a second laptop or a second worker unable to do a thing twice.
-
-Many small requests about a bucket's objects in one: Cloud Storage takes a hundred at a time.
-
-Not covered: content, which no batch carries.
+Every write can carry a generation precondition (0: the object must not exist yet), so that a retry,
+a second laptop or a second worker cannot do a thing twice. Content is read as it is stored,
+whatever its encoding, and every read has a limit.
 """
 
+import base64
 import contextlib
 import email.parser
 import functools
 import json
 import os
+import threading
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,31 +23,25 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import quote
 
-from berg import BergError, gate
+from berg import BergError, computer, gate
+from berg import config as settings
 from berg.config import Config
 from berg.google import api
-from berg.google import media as owner
-from berg.google.api import is_transient, status_of
-from berg.google.media import Media, check, combined, encoded
 
 Item = TypeVar("Item")
 
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
-
-LONGEST_PAUSE = 8  # seconds between two tries: results are to miss for no longer than 30 s
-
-# bytes of a large upload that are in memory at a time; what malloc maps anew each time costs more
-# CPU
-CHUNK = 8 << 20
-
+LONGEST_PAUSE = 8  # seconds between two tries: results are missing for at most 30 s
+BLOCK = api.BLOCK
+CHUNK = 8 << 20  # bytes of a large upload in one request; more would cost CPU for memory
 SMALL = 4 << 20  # bytes of an upload in one request, which are in memory
-
-PIECE = 32 << 20  # bytes of a large download that one connection brings
-
-PIECES = 8  # that come side by side
-
-# what becomes of the fields of `Listed`
-KINDS: dict[str, Callable[[Any], Any]] = {
+PIECE, PIECES = 32 << 20, 8  # bytes of a large download on one connection; connections
+BATCH, BATCHES = 100, 8  # calls in one batch, which Google limits; parallel batches
+PARTIAL, INCOMPLETE, ABSENT, REFUSED, BEYOND = 206, 308, 404, 412, 416  # statuses
+BOUNDARY = "berg-0f6b4e6f5c7d4d4c8a3e2b1a90817263"
+JSON, BINARY = "application/json", "application/octet-stream"
+LISTED = "name,size,crc32c,generation,updated"
+KINDS: dict[str, Callable[[Any], Any]] = {  # of the fields of `Listed`
     "name": str,
     "size": int,
     "crc32c": str,
@@ -56,23 +50,554 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "metadata": dict,
 }
 
-BATCHES = 8  # that are asked side by side
 
-LISTED = "name,size,crc32c,generation,updated"
-
-ABSENT, BEYOND = 404, 416  # statuses: no such object, and none of its bytes
+class Unreadable(BergError):
+    """A file that is to be sent cannot be read."""
 
 
-def in_batches(items: Iterable[Any]) -> Iterator[list[Any]]:
+class Changed(BergError):
+    """The object is not at the generation that the writer expected."""
+
+
+class Corrupt(Exception):
+    """Content that does not match its checksum."""
+
+
+@dataclass
+class Listed:
+    """An object's description in the bucket."""
+
+    name: str
+    size: int = 0  # bytes
+    crc32c: str = ""  # base64
+    generation: int = 0
+    updated: datetime | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    md5_hash: str = ""  # base64
+
+    @classmethod
+    def of(cls, item: dict[str, Any]) -> "Listed":
+        """Return the description in JSON of Google's."""
+        known = {key: parse(item[key]) for key, parse in KINDS.items() if key in item}
+        return cls(**known, md5_hash=item.get("md5Hash", ""))
+
+
+class Bucket:
+    """One bucket. Methods raise GoogleError, and `Changed` for a precondition."""
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.name = config.bucket
+        self.timeout: tuple[float, float] = TIMEOUT
+        self.url = f"{api.buckets_url(config)}/{self.name}"
+
+    def open(
+        self,
+        method: str,
+        url: str,
+        headers: dict[str, str] | None = None,
+        body: bytes | None = None,
+        is_read: bool = False,
+    ) -> Any:
+        """Send one request; return the answer, whose content is yet to be read.
+
+        Nothing is written to the bucket and no answer is used before it is known to be ours.
+        """
+        known = confirmed(self.config)
+        if method != "GET" and not is_read:
+            known.result()
+        answer = api.open_answer(self.config, method, url, self.timeout, headers or {}, body)
+        known.result()
+        if answer.status >= 400:
+            raise api.refusal(f"{method} {url}", answer.status, api.content_of(answer))
+        return answer
+
+    def ask_json(
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        kind: str = JSON,
+        forbidden: bool = True,
+    ) -> Any:
+        """Return the JSON of an answer; retried."""
+        headers = {"Content-Type": kind} if body is not None else {}
+
+        def ask() -> Any:
+            return json.loads(api.content_of(self.open(method, url, headers, body)))
+
+        return self.retry(ask, forbidden)
+
+    def retry(self, ask: Callable[[], Item], forbidden: bool = True) -> Item:
+        """Return what `ask` returns, with retries for two minutes; see api.retry.
+
+        The content of files is sent without `forbidden`: the mirror names what is refused, and
+        tries again.
+        """
+        return api.retry(ask, seconds=120, forbidden=forbidden, maximum=LONGEST_PAUSE)
+
+    def ask(
+        self, method: str, path: str = "", body: dict[str, Any] | None = None, **query: Any
+    ) -> dict[str, Any]:
+        """Return the answer to a request about the bucket itself, such as one for its policy."""
+        data = None if body is None else json.dumps(body).encode()
+        answer: dict[str, Any] = self.ask_json(method, api.with_query(self.url + path, query), data)
+        return answer
+
+    def address(self, prefix: str, name: str = "", method: str = "", /, **query: Any) -> str:
+        """Return the address of an object, or of all, below one of the API's prefixes."""
+        base = f"{api.storage_url(self.config)}{prefix}/storage/v1/b/{self.name}/o"
+        path = f"/{quote(name, safe='')}{method}" if name else ""
+        return api.with_query(base + path, query)
+
+    def read(self, name: str, most: int = gate.MOST_BYTES) -> bytes | None:
+        """Return the content of an object, a byte more than `most` of a longer one; None without
+        the object.
+        """
+        return self.read_range(name, 0, most + 1, is_whole=True)
+
+    def read_from(self, name: str, start: int, end: int) -> bytes | None:
+        """Return bytes of an object from `start` on, before `end`; b"" behind its end, None without
+        the object.
+        """
+        return self.read_range(name, start, end)
+
+    def read_range(self, name: str, start: int, end: int, is_whole: bool = False) -> bytes | None:
+        """With `is_whole` compare the checksum, unless the object is longer."""
+        headers = {} if is_whole else {"Range": f"bytes={start}-{end - 1}"}
+        url = self.address("/download", name, alt="media")
+
+        def ask() -> bytes:
+            answer = self.open("GET", url, headers)
+            if start and answer.status != PARTIAL:
+                answer.close()
+                raise Corrupt(f"{name} came from its beginning, and was requested from {start} on")
+            data = b"".join(stored_blocks(answer, end - start))
+            if is_whole and len(data) < end:
+                check(name, crc32c_of([data]), checksum_in(answer))
+            return data
+
+        try:
+            return self.retry(ask)
+        except api.GoogleError as error:
+            message = str(error).lower()
+            if error.status == BEYOND:
+                return b""
+            if error.status != ABSENT or ("bucket" in message and "object" not in message):
+                raise
+            return None
+
+    def exists(self, name: str) -> bool:
+        return self.get(name) is not None
+
+    def get(self, name: str) -> Listed | None:
+        """Return an object's description, None without the object or the bucket."""
+        try:
+            return Listed.of(self.ask_json("GET", self.address("", name)))
+        except api.NotFound:
+            return None
+
+    def gets(self, names: Iterable[str], fields: str) -> Iterator[Listed | None]:
+        """Yield the description of each object, None without it; a hundred in one request."""
+
+        def some(names: list[str]) -> Sequence[tuple[int, dict[str, Any]]]:
+            calls = [f"GET {self.path_of(name)}?fields={fields}" for name in names]
+            return self.retry(lambda: self.batch(calls, is_read=True))
+
+        with ThreadPoolExecutor(BATCHES) as pool:
+            for status, item in chain.from_iterable(pool.map(some, in_batches(names))):
+                yield None if status == ABSENT else Listed.of(item)
+
+    def write(
+        self,
+        name: str,
+        data: str | bytes,
+        generation: int | None = None,
+        metadata: dict[str, str] | None = None,
+    ) -> int:
+        """Write a small object and return its generation; raises Changed if it is not at
+        `generation`.
+        """
+        data = data.encode() if isinstance(data, str) else data
+        try:
+            return self.put(name, data, generation, metadata).generation
+        except Changed:
+            # A write whose answer was lost is refused when it is repeated: then the object is ours.
+            there = self.get(name)
+            if there is None or there.metadata != (metadata or {}):
+                raise
+            if self.read(name, len(data)) != data:
+                raise
+            return there.generation
+
+    def upload(
+        self, name: str, path: Path, on_progress: Callable[[int], None] = lambda n: None
+    ) -> None:
+        """Upload a file under a name that identifies its content: an existing object counts as
+        sent.
+
+        `on_progress` hears how many bytes were sent so far.
+        """
+        with path.open("rb") as file, contextlib.suppress(Changed):
+            self.upload_stream(name, file, path.stat().st_size, 0, on_progress)
+
+    def upload_stream(
+        self,
+        name: str,
+        file: IO[bytes],
+        size: int,
+        generation: int | None = None,
+        on_progress: Callable[[int], None] = lambda n: None,
+        metadata: dict[str, str] | None = None,
+    ) -> Listed:
+        """Upload the next `size` bytes of a file; return the object.
+
+        Without a generation the last writer wins. Raises Changed if the object is not at
+        `generation`; a write whose answer was lost may be why.
+        """
+        if size <= SMALL:
+            data = next_bytes(file, size)
+            on_progress(size)
+            return self.put(name, data, generation, metadata, forbidden=False)
+        url = self.address("/upload", uploadType="resumable", ifGenerationMatch=generation)
+        headers = {"Content-Type": JSON, "X-Upload-Content-Length": str(size)}
+        about = json.dumps({"name": name, "contentType": BINARY, "metadata": metadata or {}})
+        with self.conditional(name):
+            begun = self.retry(lambda: self.open("POST", url, headers, about.encode()), False)
+            api.content_of(begun)
+            return self.upload_chunks(begun.headers["Location"], file, size, on_progress)
+
+    def upload_chunks(
+        self, session: str, file: IO[bytes], size: int, on_progress: Callable[[int], None]
+    ) -> Listed:
+        """Send the content of a resumable upload; its crc32c is compared on arrival."""
+        import google_crc32c
+
+        crc = 0
+        item: Any = None
+        for start in range(0, size, CHUNK):
+            data = next_bytes(file, min(CHUNK, size - start))
+            on_progress(start + len(data))
+            crc = google_crc32c.extend(crc, data)
+            item = self.upload_chunk(session, data, start, size, encoded(crc))
+        return Listed.of(item)
+
+    def upload_chunk(self, session: str, data: bytes, start: int, size: int, crc32c: str) -> Any:
+        """Send bytes of a resumable upload; return the object after the last ones, else None.
+
+        Another try asks first how many of them arrived.
+        """
+        end, is_sent = start + len(data), False
+
+        def send() -> Any:
+            nonlocal is_sent
+            at = start
+            while at < end:
+                headers, body = {"Content-Range": f"bytes */{size}"}, b""
+                if not is_sent:
+                    headers = {"Content-Range": f"bytes {at}-{end - 1}/{size}"}
+                    body = data[at - start :]
+                    if end == size:
+                        headers["X-Goog-Hash"] = f"crc32c={crc32c}"
+                    is_sent = True
+                answer = self.open("PUT", session, headers, body)
+                content = api.content_of(answer)
+                if answer.status != INCOMPLETE:
+                    return json.loads(content)
+                arrived = answer.headers.get("Range", "").rpartition("-")[2]
+                at = int(arrived) + 1 if arrived else 0
+                if at < start:
+                    raise Corrupt(f"{start - at} bytes that had arrived were lost")
+                is_sent = False
+            if end == size:
+                raise api.NoAnswer("all bytes arrived, and the upload has no end")
+            return None
+
+        return self.retry(send, forbidden=False)
+
+    def put(
+        self,
+        name: str,
+        data: bytes,
+        generation: int | None,
+        metadata: dict[str, str] | None,
+        forbidden: bool = True,
+    ) -> Listed:
+        """Write an object in one request, whose checksum is compared on arrival."""
+        about: dict[str, Any] = {"name": name, "crc32c": crc32c_of([data])}
+        if metadata:
+            about["metadata"] = metadata
+        line = f"--{BOUNDARY}\r\nContent-Type: "
+        head = f"{line}application/json; charset=UTF-8\r\n\r\n{json.dumps(about)}\r\n"
+        head += f"{line}{BINARY}\r\n\r\n"
+        body = b"".join((head.encode(), data, f"\r\n--{BOUNDARY}--".encode()))
+        url = self.address("/upload", uploadType="multipart", ifGenerationMatch=generation)
+        kind = f"multipart/related; boundary={BOUNDARY}"
+        with self.conditional(name):
+            return Listed.of(self.ask_json("POST", url, body, kind, forbidden))
+
+    @contextlib.contextmanager
+    def conditional(self, name: str) -> Iterator[None]:
+        """Raise Changed for a write that finds the object at another generation."""
+        try:
+            yield
+        except api.PreconditionFailed:
+            raise Changed(f"gs://{self.name}/{name} was changed by another program") from None
+
+    def append(
+        self,
+        name: str,
+        tail_name: str,
+        file: IO[bytes],
+        size: int,
+        generation: int,
+        on_progress: Callable[[int], None] = lambda n: None,
+        metadata: dict[str, str] | None = None,
+    ) -> Listed:
+        """Append the next `size` bytes of a file to an object at `generation`; return the object.
+
+        They are stored under `tail_name` meanwhile, which no other program writes.
+        """
+        tail = self.upload_stream(tail_name, file, size, on_progress=on_progress)
+        sources = [
+            {"name": part, "objectPreconditions": {"ifGenerationMatch": str(at)}}
+            for part, at in ((name, generation), (tail_name, tail.generation))
+        ]
+        body = {"sourceObjects": sources, "destination": {"metadata": metadata or {}}}
+        url = self.address("", name, "/compose", ifGenerationMatch=generation)
+        try:
+            # Harmless when repeated: the object is at another generation then.
+            with self.conditional(name):
+                return Listed.of(self.ask_json("POST", url, json.dumps(body).encode()))
+        finally:
+            with contextlib.suppress(Exception):  # the end of the mirror deletes those that stay
+                self.delete(tail_name)
+
+    def download(
+        self, name: str, path: Path, parts: Path | None = None, listed: Listed | None = None
+    ) -> None:
+        """Download an object to a temporary file in `parts` (else next to `path`), check its
+        crc32c, then move it there, with the time of `listed` where that is given.
+        """
+        temporary = (parts or path.parent) / f".berg-part-{uuid.uuid4().hex}"
+        found = listed or self.get(name)
+        if found is None:
+            raise api.NotFound(f"there is no gs://{self.name}/{name}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.download_pieces(found, temporary)
+            if listed and listed.updated:  # now: later the file may be another download's
+                updated = listed.updated.timestamp()
+                os.utime(temporary, (updated, updated))
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def download_pieces(self, listed: Listed, path: Path) -> None:
+        """Download an object; a large one in parallel ranges, since one connection seldom fills
+        the link.
+        """
+        with path.open("wb") as file:
+            if listed.size <= PIECE:
+                crc = self.download_piece(listed, 0, listed.size, file)
+            else:
+                starts = range(0, listed.size, PIECE)
+                sizes = [min(PIECE, listed.size - start) for start in starts]
+                crc = 0
+                with ThreadPoolExecutor(PIECES) as pool:
+                    bring = functools.partial(self.download_piece, listed, file=file)
+                    for each, size in zip(pool.map(bring, starts, sizes), sizes, strict=True):
+                        crc = combined(crc, each, size)
+        check(listed.name, encoded(crc), listed.crc32c)
+
+    def download_piece(self, listed: Listed, start: int, size: int, file: IO[bytes]) -> int:
+        """Write `size` bytes of an object to their place in a file; return their crc32c."""
+        import google_crc32c
+
+        url = self.address("/download", listed.name, alt="media", generation=listed.generation)
+        is_part = size < listed.size
+        headers = {"Range": f"bytes={start}-{start + size - 1}"} if is_part else {}
+
+        def bring() -> int:
+            answer = self.open("GET", url, headers)
+            if is_part and answer.status != PARTIAL:
+                answer.close()
+                raise Corrupt(f"{listed.name} came whole, and a part of it was requested")
+            crc, at = 0, start
+            for block in stored_blocks(answer, size):
+                crc = google_crc32c.extend(crc, block)
+                rest = memoryview(block)
+                while rest:
+                    written = os.pwrite(file.fileno(), rest, at)
+                    rest, at = rest[written:], at + written
+            if at != start + size:
+                raise api.NoAnswer(f"{at - start} of {size} bytes came")
+            return crc
+
+        return self.retry(bring, forbidden=False)
+
+    def delete(self, *object_names: str) -> None:
+        """Delete objects, if they exist."""
+        for name in object_names:
+            self.delete_at(name)
+
+    def delete_at(self, name: str, generation: int | None = None) -> None:
+        """Delete an object, if it exists; raise Changed if it is at another generation."""
+        url = self.address("", name, ifGenerationMatch=generation)
+        with self.conditional(name), contextlib.suppress(api.NotFound):
+            self.retry(lambda: api.content_of(self.open("DELETE", url)))
+
+    def delete_all_at(self, objects: Iterable[tuple[str, int]]) -> None:
+        """Delete objects, each at its generation; those that are at another one stay."""
+        calls = (
+            f"DELETE {self.path_of(name)}?ifGenerationMatch={generation}"
+            for name, generation in objects
+        )
+        with ThreadPoolExecutor(BATCHES) as pool:
+            list(pool.map(lambda some: self.retry(lambda: self.batch(some)), in_batches(calls)))
+
+    def path_of(self, name: str) -> str:
+        """Return an object's path in a batch."""
+        return f"/storage/v1/b/{self.name}/o/{quote(name, safe='')}"
+
+    def batch(
+        self, calls: Sequence[str], is_read: bool = False
+    ) -> Sequence[tuple[int, dict[str, Any]]]:
+        """Send calls, each a method with a path, in one request; return status and JSON of each.
+
+        Raises GoogleError for any that failed but for 404 and 412.
+        """
+        body = "".join(
+            f"--{BOUNDARY}\r\nContent-Type: application/http\r\nContent-ID: <berg+{number}>\r\n\r\n"
+            f"{call} HTTP/1.1\r\n\r\n\r\n"
+            for number, call in enumerate(calls)
+        )
+        answer = self.open(
+            "POST",
+            f"{api.storage_url(self.config)}/batch/storage/v1",
+            {"Content-Type": f"multipart/mixed; boundary={BOUNDARY}"},
+            f"{body}--{BOUNDARY}--\r\n".encode(),
+            is_read,
+        )
+        answers = answers_in(answer.headers["Content-Type"], api.content_of(answer))
+        for call, (status, found) in zip(calls, answers, strict=True):
+            if status >= 400 and status not in (ABSENT, REFUSED):
+                message = found.get("error", {}).get("message", "unknown error")
+                raise api.error_of(status, f"{call}: {message}")
+        return answers
+
+    def list_pages(self, **query: Any) -> Iterator[dict[str, Any]]:
+        token = None
+        while True:
+            page = self.ask_json("GET", self.address("", **query, pageToken=token))
+            yield page
+            token = page.get("nextPageToken")
+            if not token:
+                return
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Yield the prefixes of objects up to the next slash behind a prefix, in order."""
+        fields = "prefixes,nextPageToken"
+        for page in self.list_pages(prefix=prefix, delimiter="/", fields=fields):
+            yield from page.get("prefixes", [])
+
+    def list(
+        self,
+        prefix: str,
+        fields: str = LISTED,
+        glob: str | None = None,
+        delimiter: str | None = None,
+    ) -> Iterator[Listed]:
+        """Yield objects under a prefix in order of their names; only those that match a glob.
+
+        With a delimiter, only those without one behind the prefix.
+        """
+        return chain.from_iterable(self.pages(prefix, fields, glob, delimiter))
+
+    def begin_list(self, prefix: str) -> Iterator[Listed]:
+        """Begin to list objects now; each page is requested while the one before is used."""
+        return chain.from_iterable(ahead(self.pages(prefix)))
+
+    def pages(
+        self,
+        prefix: str,
+        fields: str = LISTED,
+        glob: str | None = None,
+        delimiter: str | None = None,
+    ) -> Iterator[Sequence[Listed]]:
+        """Yield the pages of such a list, 1,000 objects each."""
+        query = {"prefix": prefix, "matchGlob": glob, "delimiter": delimiter}
+        for page in self.list_pages(**query, fields=f"items({fields}),nextPageToken"):
+            yield [Listed.of(item) for item in page.get("items", [])]
+
+
+def next_bytes(file: IO[bytes], size: int) -> bytes:
+    """Read exactly `size` bytes of a file."""
+    try:
+        data = file.read(size)
+    except OSError as error:
+        raise Unreadable(error.strerror or str(error)) from None
+    if len(data) != size:
+        raise ValueError(f"{size} bytes were to be read, and {len(data)} were there")
+    return data
+
+
+def stored_blocks(answer: Any, most: int) -> Iterator[bytes]:
+    """Yield the first `most` bytes of an object as they are stored.
+
+    Google may compress an object that is stored without an encoding: that is undone.
+    """
+    stored = answer.headers.get("X-Goog-Stored-Content-Encoding", "")
+    is_compressed = stored == "identity" and answer.headers.get("Content-Encoding") == "gzip"
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)  # of gzip
+    left = most
+    for block in api.blocks_of(answer):
+        data = unpacker.decompress(block, left + 1) if is_compressed else block
+        yield data[:left]
+        left -= len(data)
+        if left < 0:
+            return
+
+
+def checksum_in(answer: Any) -> str:
+    """Return the crc32c that an answer names, "" if it names none."""
+    for hashed in answer.headers.get("X-Goog-Hash", "").replace(" ", "").split(","):
+        kind, _, value = hashed.partition("=")
+        if kind == "crc32c":
+            return str(value)
+    return ""
+
+
+def check(name: str, found: str, expected: str) -> None:
+    """Raise Corrupt unless content has its checksum."""
+    if expected and base64.b64decode(found) != base64.b64decode(expected):
+        raise Corrupt(f"{name} came with the checksum {found}, and the bucket has {expected}")
+
+
+def answers_in(kind: str, content: bytes) -> list[tuple[int, dict[str, Any]]]:
+    """Return the status and the JSON of each part of an answer to a batch, in the calls' order."""
+    head = f"Content-Type: {kind}\r\n\r\n".encode()
+    whole: Any = email.parser.BytesParser().parsebytes(head + content)
+    found = {}
+    for each in whole.get_payload():
+        number = int(each["Content-ID"].rpartition("+")[2].rstrip(">"))
+        answer = each.get_payload(decode=True).replace(b"\r\n", b"\n")
+        first, _, body = answer.partition(b"\n\n")
+        found[number] = int(first.split()[1]), json.loads(body) if body.strip() else {}
+    return [found[number] for number in sorted(found)]
+
+
+def in_batches(items: Iterable[Item]) -> Iterator[list[Item]]:
     """Yield the items in lists that fit into a batch."""
     rest = iter(items)
-    while some := list(islice(rest, MOST)):
+    while some := list(islice(rest, BATCH)):
         yield some
 
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield items, of which the first is waited for from now on, and each next one while the one
-    before it is used.
+    """Yield items; each is waited for in a thread while the one before is used, the first from now
+    on.
     """
     rest, pool = iter(items), ThreadPoolExecutor(1)
     waiting: list[Future[Item]] = [pool.submit(next, rest)]
@@ -87,518 +612,145 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
     return each()
 
 
-class Unreadable(BergError):
-    """A file that is to be sent cannot be read."""
+# Whose a bucket is. Another project may take its name once it was deleted, and would get code and
+# the names of secrets. BERG_HOME/buckets.json has the number of the project that a bucket belonged
+# to when berg first used it here. It is asked for once in each process, in parallel with the first
+# request. Machines do not ask: the laptop that submitted their job did.
+
+LOCK = threading.Lock()  # of `asked`
+asked: dict[tuple[str | None, str, bool], Future[dict[str, Any]]] = {}  # of `confirmed`
 
 
-class Part:
-    """A file from where it stands on, as a stream of its own: it begins at 0, as resumable uploads
-    demand.
+def numbers_file() -> Path:
+    return settings.home() / "buckets.json"
+
+
+def known_numbers() -> dict[str, str]:
+    """Return the numbers of projects by the names of their buckets, as far as they are known."""
+    try:
+        found = json.loads(numbers_file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def remember(bucket: str, number: str) -> None:
+    """Keep whose a bucket is; "" forgets it."""
+    numbers = {**known_numbers(), bucket: number}
+    if not number:
+        del numbers[bucket]
+    with contextlib.suppress(OSError):  # a home that cannot be written knows nothing
+        settings.make_private(numbers_file().parent)
+        # Half of it would make any bucket look like the right one.
+        computer.write(numbers_file(), json.dumps(numbers, indent=2) + "\n")
+
+
+def bucket_record(config: Config) -> dict[str, Any]:
+    """Return the number of the bucket's project, and its location."""
+    url = f"{api.buckets_url(config)}/{config.bucket}"
+    return api.call(config, "GET", url, fields="projectNumber,location")
+
+
+def check_owner(config: Config) -> dict[str, Any]:
+    """Compare whose the bucket is with whose it was; raise BergError if that is another project.
+
+    Return its record, {} without the right to read that, or without a bucket. Raise Forbidden for
+    a bucket whose owner was known before.
     """
-
-    def __init__(self, file: IO[bytes], on_progress: Callable[[int], None]):
-        self.file, self.start, self.report = file, file.tell(), on_progress
-
-    def read(self, size: int = -1) -> bytes:
-        try:
-            data = self.file.read(size)
-        except OSError as error:  # the library would take it for trouble with the network
-            raise Unreadable(error.strerror or str(error)) from None
-        self.report(self.tell())
-        return data
-
-    def tell(self) -> int:
-        return self.file.tell() - self.start
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return (
-            self.file.seek(offset + (self.start if whence == os.SEEK_SET else 0), whence)
-            - self.start
-        )
-
-
-class Changed(BergError):
-    """The object is not at the generation that the writer expected."""
-
-
-class Bucket:
-    """One bucket. Methods raise GoogleError, and `Changed` for a precondition."""
-
-    def __init__(self, config: Config):
-        self.config = config
-        self.name = config.bucket
-        self.timeout: tuple[float, float] = TIMEOUT
-        self.asking = Media(config, TIMEOUT)
-
-    @functools.cached_property
-    def client(self) -> Any:
-        # Else the library asks for the bucket's metadata in the background, to label traces nobody
-        # reads.
-        os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-        import google.cloud.storage as storage
-        from requests.adapters import HTTPAdapter
-
-        options = {"api_endpoint": self.config.endpoint} if self.config.endpoint else {}
-        client = storage.Client(
-            project=self.config.project, credentials=self.config.credentials, client_options=options
-        )
-        session = client._http
-        session.mount("http", HTTPAdapter(pool_maxsize=64, pool_block=True))
-        # Proxies and certificates of the environment are looked up once: for each request that is a
-        # seventh of its CPU.
-        settings = session.merge_environment_settings(
-            api.storage_url(self.config), {}, None, None, None
-        )
-        session.proxies, session.verify = settings["proxies"], settings["verify"]
-        session.trust_env = False
-        owner.guard(self.config, session)
-        return client
-
-    @property
-    def url(self) -> str:
-        return f"{api.buckets_url(self.config)}/{self.name}"
-
-    def ask(
-        self, method: str, path: str = "", body: dict[str, Any] | None = None, **query: Any
-    ) -> dict[str, Any]:
-        """Return the answer to a request about the bucket itself, such as one for its policy."""
-        known = owner.confirmed(self.config)
-        if method != "GET":
-            known.result()
-        answer = api.call(self.config, method, self.url + path, body, **query)
-        known.result()
-        return answer
-
-    @property
-    def media(self) -> Media:
-        """What reads and writes small objects; its connections are kept."""
-        self.asking.timeout = self.timeout
-        return self.asking
-
-    @property
-    def retry(self) -> Any:
-        """Return the retry of one call: what http.py names, with jitter, for two minutes.
-
-        On a machine that is new 403 is tried again as well.
-        """
-        return api.retrying(is_transient, 120, f"gs://{self.name}", maximum=LONGEST_PAUSE)
-
-    @property
-    def retry_of_files(self) -> Any:
-        """The same for the content of files, but never 403: who mirrors them names what is refused,
-        and tries again.
-        """
-        pauses = {"maximum": LONGEST_PAUSE}
-        return api.retrying(is_transient, 120, f"gs://{self.name}", forbidden=False, **pauses)
-
-    def read(self, name: str, most: int = gate.MOST_BYTES) -> bytes | None:
-        """Content of an object, of a longer one a byte more than `most`; None if there is no such
-        object.
-        """
-        return self._read(name, 0, most + 1, is_whole=True)
-
-    def read_from(self, name: str, start: int, end: int) -> bytes | None:
-        """Bytes of an object from `start` on, before `end`; b"" where it ends, None without the
-        object.
-        """
-        return self._read(name, start, end)
-
-    def _read(self, name: str, start: int, end: int, is_whole: bool = False) -> bytes | None:
-        try:
-            content: bytes = self.retry(self.media.read)(name, start, end, is_whole)
-            return content
-        except Exception as error:
-            status, said = status_of(error), str(error).lower()
-            if status == BEYOND:
-                return b""
-            if status != ABSENT or ("bucket" in said and "object" not in said):
-                raise
-            return None
-
-    def exists(self, name: str) -> bool:
-        return self.get(name) is not None
-
-    def get(self, name: str) -> "Listed | None":
-        """What the bucket says of an object, None without the object."""
-        about = self.retry(self.media.about)(name)
-        return about and Listed.of(about)
-
-    def gets(self, names: Iterable[str], fields: str) -> "Iterator[Listed | None]":
-        """What the bucket says of many objects, None of those that are not there; a request for a
-        hundred of them.
-        """
-
-        def some(of: list[str]) -> list[dict[str, Any] | None]:
-            return about(self.config, of, fields)
-
-        with ThreadPoolExecutor(BATCHES) as pool:
-            for found in pool.map(some, in_batches(names)):
-                yield from (Listed.of(about) if about else None for about in found)
-
-    def write(
-        self,
-        name: str,
-        data: str | bytes,
-        generation: int | None = None,
-        metadata: dict[str, str] | None = None,
-    ) -> int:
-        """Write a small object and return its generation; raises Changed if it is not at
-        `generation`.
-        """
-        data = data.encode() if isinstance(data, str) else data
-        try:
-            return self.written(name, data, generation, metadata, self.retry).generation
-        except Changed:
-            # A write whose answer was lost is refused when it is repeated: then what is there is
-            # ours.
-            there = self.get(name)
-            if there is None or there.metadata != (metadata or {}):
-                raise
-            if self.read(name, len(data)) != data:
-                raise
-            generation_now: int = there.generation
-            return generation_now
-
-    def upload(
-        self, name: str, path: Path, on_progress: Callable[[int], None] = lambda n: None
-    ) -> None:
-        """Upload a file under a name that stands for its content: one that is there already counts
-        as sent.
-
-        `on_progress` hears how many bytes went up so far.
-        """
-        with path.open("rb") as file:
-            try:
-                self.upload_stream(
-                    name, file, path.stat().st_size, generation=0, on_progress=on_progress
-                )
-            except Changed:
-                pass
-
-    def upload_stream(
-        self,
-        name: str,
-        file: IO[bytes],
-        size: int,
-        generation: int | None = None,
-        on_progress: Callable[[int], None] = lambda n: None,
-        metadata: dict[str, str] | None = None,
-    ) -> Any:
-        """Upload `size` bytes of a file from where it stands; returns the Blob with its generation
-        and crc32c.
-
-        Raises Changed if the object is not at `generation`; a write whose answer was lost may be
-        why.
-        """
-        part = Part(file, on_progress)
-        if size <= SMALL:
-            return self.upload_small(name, part, size, generation, metadata)
-        blob = self.client.bucket(self.name).blob(name, chunk_size=CHUNK)
-        blob.metadata = metadata
-        # Content is checked by its crc32c on arrival. Without a precondition the last writer wins,
-        # which makes a repeated write harmless, so that it may be retried as well.
-        with self.conditional(name), api.translated():
-            part.seek(0)
-            blob.upload_from_file(
-                part,
-                size=size,
-                content_type="application/octet-stream",
-                if_generation_match=generation,
-                timeout=self.timeout,
-                retry=self.retry_of_files,
-                checksum="crc32c",
-            )
-        return blob
-
-    def upload_small(
-        self,
-        name: str,
-        part: Part,
-        size: int,
-        generation: int | None,
-        metadata: dict[str, str] | None,
-    ) -> "Listed":
-        """Upload a file that fits into one request, as `upload_stream` does."""
-        data = part.read(size)
-        if len(data) != size:
-            raise ValueError(f"{size} bytes were to be read, and {len(data)} were there")
-        return self.written(name, data, generation, metadata, self.retry_of_files)
-
-    def written(
-        self,
-        name: str,
-        data: bytes,
-        generation: int | None,
-        metadata: dict[str, str] | None,
-        retry: Any,
-    ) -> "Listed":
-        """Write an object in one request; raises Changed if it is not at `generation`.
-
-        Without one the last writer wins, so that it may be repeated as well.
-        """
-        with self.conditional(name):
-            return Listed.of(retry(self.media.upload)(name, data, generation, metadata))
-
-    @contextlib.contextmanager
-    def conditional(self, name: str) -> Iterator[None]:
-        """Raise Changed if a write finds the object at another generation than it expects."""
-        try:
-            yield
-        except api.PreconditionFailed:
-            raise Changed(f"gs://{self.name}/{name} was changed by somebody else") from None
-
-    def append(
-        self,
-        name: str,
-        tail_name: str,
-        file: IO[bytes],
-        size: int,
-        generation: int,
-        on_progress: Callable[[int], None] = lambda n: None,
-        metadata: dict[str, str] | None = None,
-    ) -> "Listed":
-        """Append `size` bytes of a file to an object that is at `generation`; return it as it is.
-
-        The tail lies at `tail_name` meanwhile, where nobody else may write.
-        """
-        tail = self.upload_stream(tail_name, file, size, on_progress=on_progress)
-        parts = [(name, generation), (tail_name, tail.generation)]
-        try:
-            # The tail is named twice in what a retry sees, never in what it writes: a second
-            # attempt finds the object at another generation and changes nothing.
-            with self.conditional(name):
-                return Listed.of(self.retry(self.media.compose)(name, parts, metadata))
-        finally:
-            with contextlib.suppress(Exception):  # what is left of it, the mirror's end deletes
-                self.delete(tail_name)
-
-    def download(
-        self,
-        name: str,
-        path: Path,
-        generation: int | None = None,
-        parts: Path | None = None,
-        listed: Any = None,
-    ) -> None:
-        """Download an object to a name of its own in `parts` (beside `path`), check its crc32c,
-        then move it there, with the time of what is `listed` of it.
-
-        One of several pieces by its size comes in ranges side by side: a single connection seldom
-        fills the link.
-        """
-        temporary = (parts or path.parent) / f".berg-part-{uuid.uuid4().hex}"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self.download_to(temporary, name, generation, listed)
-            if listed:  # before it is moved: afterwards the file may be another download's
-                updated = listed.updated.timestamp()
-                os.utime(temporary, (updated, updated))
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
+    before = known_numbers().get(config.bucket, "")
+    try:
+        found = bucket_record(config)
+    except api.NotFound:
+        return {}  # the request that uses it says so
+    except api.Forbidden:
+        if before:
             raise
-
-    def download_to(
-        self, path: Path, name: str, generation: int | None, listed: "Listed | None"
-    ) -> None:
-        """Download an object as it is stored, in one piece or in several by its size."""
-        found = listed or self.get(name)
-        if found is None:
-            raise api.NotFound(f"there is no gs://{self.name}/{name}")
-        if found.size > PIECE:
-            self.download_pieces(found, path)
-            return
-        with path.open("wb") as file:
-            at = generation or found.generation
-            self.retry_of_files(self.media.download)(name, at, found.size, file)
-
-    def download_pieces(self, listed: "Listed", path: Path) -> None:
-        """Download an object of a known size in ranges side by side, each written to its place.
-
-        The crc32c of the whole is made of theirs.
-        """
-        get = self.retry_of_files(self.media.download_range)
-        sizes = [min(PIECE, listed.size - at) for at in range(0, listed.size, PIECE)]
-        with path.open("wb") as file, ThreadPoolExecutor(PIECES) as pool:
-
-            def bring(number: int) -> int:
-                start, size = number * PIECE, sizes[number]
-                crc: int = get(listed.name, listed.generation, start, size, file.fileno())
-                return crc
-
-            whole = 0
-            for crc, size in zip(pool.map(bring, range(len(sizes))), sizes, strict=True):
-                whole = combined(whole, crc, size)
-        check(listed.name, encoded(whole), listed.crc32c)
-
-    def delete(self, *object_names: str) -> None:
-        """Delete objects; those that do not exist are passed over."""
-        for name in object_names:
-            with contextlib.suppress(api.NotFound):
-                self.retry(self.media.delete)(name)
-
-    def delete_at(self, name: str, generation: int) -> None:
-        """Delete an object that is at `generation`; raise Changed if it is at another one.
-
-        One that does not exist is passed over.
-        """
-        with self.conditional(name), contextlib.suppress(api.NotFound):
-            self.retry(self.media.delete)(name, generation)
-
-    def delete_all_at(self, objects: Iterable[tuple[str, int]]) -> None:
-        """Delete objects, each at its generation; those that are at another one stay."""
-        with ThreadPoolExecutor(BATCHES) as pool:
-            list(pool.map(lambda some: delete(self.config, some), in_batches(objects)))
-
-    def folders(self, prefix: str) -> Iterator[str]:
-        """Prefixes of objects up to the next slash behind a prefix, in order."""
-        path = f"{self.url}/o"
-        fields = "prefixes,nextPageToken"
-        for page in api.pages(self.config, path, prefix=prefix, delimiter="/", fields=fields):
-            owner.confirmed(self.config).result()
-            yield from page.get("prefixes", [])
-
-    def list(
-        self,
-        prefix: str,
-        fields: str = LISTED,
-        glob: str | None = None,
-        delimiter: str | None = None,
-    ) -> Iterator["Listed"]:
-        """Objects under a prefix in order of their names, a page of 1,000 at a time; only those
-        that a glob matches.
-
-        With a delimiter, only those without one behind the prefix.
-        """
-        for page in self.pages(prefix, fields, glob, delimiter):
-            yield from page
-
-    def begin_list(self, prefix: str) -> Iterator["Listed"]:
-        """Objects under a prefix, asked for from now on, each page while the one before is used."""
-        return chain.from_iterable(ahead(self.pages(prefix)))
-
-    def pages(
-        self,
-        prefix: str,
-        fields: str = LISTED,
-        glob: str | None = None,
-        delimiter: str | None = None,
-    ) -> Iterator["Sequence[Listed]"]:
-        """The pages of such a list."""
-        path = f"{self.url}/o"
-        query = {
-            "prefix": prefix,
-            "matchGlob": glob,
-            "delimiter": delimiter,
-            "fields": f"items({fields}),nextPageToken",
-        }
-        is_ours = owner.confirmed(self.config)
-        for page in api.pages(self.config, path, **query):
-            is_ours.result()
-            yield [Listed.of(item) for item in page.get("items", [])]
+        return {}
+    now = found["projectNumber"]
+    if not before:
+        remember(config.bucket, now)
+    elif before != now:
+        raise BergError(
+            f"the bucket {config.bucket!r} belonged to the project with number {before}, and now "
+            f"to another one, number {now}, which created a bucket of its name. Choose a bucket of "
+            f"your own, or accept this one: {api.init_command(config)}"
+        )
+    return found
 
 
-@dataclass
-class Listed:
-    """What a list says of an object. Asked for by itself it takes half the time that
-    google-cloud-storage does.
-    """
+def confirmed(config: Config) -> "Future[dict[str, Any]]":
+    """Return the future result of `check_owner`, which begins now unless it did before."""
+    key = (config.endpoint, config.bucket, config.is_mine)
+    with LOCK:
+        if key in asked:
+            return asked[key]
+        answer: Future[dict[str, Any]] = Future()
+        asked[key] = answer
 
-    name: str
-    size: int = 0  # bytes
-    crc32c: str = ""  # base64
-    generation: int = 0
-    updated: datetime | None = None
-    metadata: dict[str, str] = field(default_factory=dict)
-    md5_hash: str = ""  # base64
+    def settle() -> None:
+        try:
+            answer.set_result(check_owner(config))
+        except BaseException as error:
+            answer.set_exception(error)
 
-    @classmethod
-    def of(cls, item: dict[str, Any]) -> "Listed":
-        """What one item of a list says, as far as it is used here."""
-        known = {key: item[key] for key in KINDS if key in item}
-        checked = {key: KINDS[key](value) for key, value in known.items()}
-        return cls(**checked, md5_hash=item.get("md5Hash", ""))
-
-
-MOST = 100  # calls in one batch
-
-BOUNDARY = "berg-5b0f6d2c9e7a4c1f8d3b6a4e2c1d0f97"
-
-MISSING = 404
-
-REFUSED = 412  # the object is at another generation
+    if config.is_mine:
+        threading.Thread(target=settle, daemon=True).start()
+    else:
+        answer.set_result({})
+    return answer
 
 
-def about(config: Config, names: list[str], fields: str) -> list[dict[str, Any] | None]:
-    """Return what the bucket says of at most MOST objects, None for those that are not there.
-
-    Raises GoogleError.
-    """
-    answers = ask(config, [f"GET {path_of(config, name)}?fields={fields}" for name in names])
-    return [None if status == MISSING else body for status, body in answers]
+# The crc32c of bytes as Cloud Storage writes it: base64, big-endian. Polynomials over GF(2) have
+# the highest bit for x^0: Castagnoli's, 1, and x^8, which is one byte more.
+CASTAGNOLI, ONE, BYTE = 0x82F63B78, 1 << 31, 1 << 23
 
 
-def delete(config: Config, objects: list[tuple[str, int]]) -> None:
-    """Delete at most MOST objects that are at these generations still; others stay.
+def crc32c_of(blocks: Iterable[bytes], before: str = "") -> str:
+    """Return the crc32c of all blocks, behind bytes whose crc32c is `before`."""
+    import google_crc32c
 
-    Raises GoogleError.
-    """
-    calls = [
-        f"DELETE {path_of(config, name)}?ifGenerationMatch={generation}"
-        for name, generation in objects
-    ]
-    ask(config, calls)
+    value = int.from_bytes(base64.b64decode(before), "big")
+    for block in blocks:
+        value = google_crc32c.extend(value, block)
+    return encoded(value)
 
 
-def path_of(config: Config, name: str) -> str:
-    """Return the path of an object in requests."""
-    return f"/storage/v1/b/{config.bucket}/o/{quote(name, safe='')}"
+def encoded(crc: int) -> str:
+    return base64.b64encode(crc.to_bytes(4, "big")).decode()
 
 
-def ask(config: Config, calls: list[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Return status and answer of each call, a method with a path; all may be repeated."""
-    answers: list[tuple[int, dict[str, Any]]] = api.retrying()(ask_once)(config, calls)
-    return answers
+def combined(first: int, second: int, size: int) -> int:
+    """Return the crc32c of two pieces, the second of `size` bytes, from those of each."""
+    return times(bytes_more(size), first) ^ second
 
 
-def ask_once(config: Config, calls: list[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Send calls in one request; raise GoogleError for any that failed."""
-    known = owner.confirmed(config)
-    if not all(call.startswith("GET ") for call in calls):
-        known.result()
-    body = "".join(map(part, range(len(calls)), calls)) + f"--{BOUNDARY}--\r\n"
-    headers = {"Content-Type": f"multipart/mixed; boundary={BOUNDARY}"}
-    url = f"{api.storage_url(config)}/batch/storage/v1"
-    response = api.send(config, "POST", url, 150, data=body.encode(), headers=headers)
-    known.result()
-    answers = answers_in(response.headers["Content-Type"], response.content)
-    for call, (status, answer) in zip(calls, answers, strict=True):
-        if status >= 400 and status not in (MISSING, REFUSED):
-            told = answer.get("error", {}).get("message", "unknown error")
-            raise api.error_of(status, f"{call}: {told}")
-    return answers
+@functools.cache
+def bytes_more(size: int) -> int:
+    """Return the factor of a crc32c for `size` bytes that follow."""
+    product, power = ONE, BYTE
+    while size:
+        product = times(product, power) if size & 1 else product
+        power, size = times(power, power), size >> 1
+    return product
 
 
-def part(number: int, call: str) -> str:
-    """Return one call as a part of a batch."""
-    return (
-        f"--{BOUNDARY}\r\nContent-Type: application/http\r\nContent-ID: <berg+{number}>\r\n\r\n"
-        f"{call} HTTP/1.1\r\n\r\n\r\n"
-    )
+def times(one: int, other: int) -> int:
+    """Return the product of two polynomials, modulo Castagnoli's."""
+    product = 0
+    for bit in range(31, -1, -1):
+        product ^= other * (one >> bit & 1)
+        other = other >> 1 ^ CASTAGNOLI * (other & 1)
+    return product
 
 
-def answers_in(kind: str, content: bytes) -> list[tuple[int, dict[str, Any]]]:
-    """Return the status and the JSON of each part of an answer to a batch, in the calls' order."""
-    head = f"Content-Type: {kind}\r\n\r\n".encode()
-    whole: Any = email.parser.BytesParser().parsebytes(head + content)
-    found = {}
-    for each in whole.get_payload():
-        number = int(each["Content-ID"].rpartition("+")[2].rstrip(">"))
-        found[number] = answer_in(each.get_payload(decode=True))
-    return [found[number] for number in sorted(found)]
+def file_crc32c(path: Path) -> str:
+    with path.open("rb") as file:
+        return crc32c_of(blocks(file))
 
 
-def answer_in(answer: bytes) -> tuple[int, dict[str, Any]]:
-    """Return the status and the JSON of an HTTP answer."""
-    head, _, body = answer.replace(b"\r\n", b"\n").partition(b"\n\n")
-    return int(head.split()[1]), json.loads(body) if body.strip() else {}
+def blocks(file: IO[bytes], size: int | None = None) -> Iterator[bytes]:
+    """Yield the rest of a file; `size` bytes of it at most."""
+    left = size
+    while data := file.read(BLOCK if left is None else min(BLOCK, left)):
+        left = None if left is None else left - len(data)
+        yield data

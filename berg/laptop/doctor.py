@@ -238,7 +238,7 @@ def check_embedded_cloud(settings: Config) -> list[Finding]:
 
 
 def check_credentials(settings: Config) -> list[Finding]:
-    _ = settings.session
+    _ = settings.credentials
     found = settings.credentials_file or "Application Default Credentials"
     if (user := iam.person(settings)) != iam.YOUR_ADDRESS:
         found += f" of {user}"

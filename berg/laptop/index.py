@@ -287,7 +287,7 @@ def look(config: Config, user: str | None, limit: int, say: Say = silent) -> Loo
     """Return the jobs and machines of a user (None: everybody's) that live, and at least the
     `limit` newest others, if there are as many.
     """
-    _ = config.session
+    _ = config.credentials
     bucket = Bucket(config)
     with ThreadPoolExecutor() as pool:
         listed = pool.submit(places.machines, config)

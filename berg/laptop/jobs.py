@@ -325,7 +325,7 @@ def overview(config: Config, user: str | None, prefix: str = "", say: Say = sile
 
     Without the bucket return the machines alone, and raise NotFound if there are none either.
     """
-    _ = config.session
+    _ = config.credentials
     with ThreadPoolExecutor() as pool:
         listed = pool.submit(places.machines, config)
         try:
@@ -562,7 +562,7 @@ def find(config: Config, name: str) -> Entry:
     full_name = name_in_sweep(bucket, name) if "/" in name else name
     if not job.NAME.fullmatch(full_name):
         raise unknown(name)
-    _ = config.session
+    _ = config.credentials
     with ThreadPoolExecutor() as pool:
         sweeps = {full_name, full_name.rpartition("-")[0] or full_name}
         found = pool.submit(places.machines, config, [full_name], sweeps)

@@ -23,7 +23,7 @@ from berg import BergError, __version__, gate, gce, job, places, states
 from berg.code import commits, dist, snapshot, uv
 from berg.code.snapshot import Snapshot
 from berg.config import Config
-from berg.google import api, data, iam, media, offers, prices, registry, secret, shapes
+from berg.google import api, data, iam, offers, prices, registry, secret, shapes, storage
 from berg.google.storage import Bucket, Changed, Listed
 from berg.laptop import index, installing, jobs, limits, power, spending, ssh
 from berg.laptop.jobs import Progress, Say
@@ -88,7 +88,7 @@ def look_up(
     """
     name, place_name = spec.name or "", places.name_for(spec)
     place = places.of(place_name)
-    _ = config.session  # found or refused before the threads need it
+    _ = config.credentials  # found or refused before the threads need it
     with ThreadPoolExecutor() as pool:
         archives = pool.submit(look_ahead, config, repo)
         offered = pool.submit(priced_offer, config, spec, choice, sweep)
@@ -391,7 +391,7 @@ def check_bucket(config: Config) -> str:
     init = f"berg init{' --local' if config.endpoint else ''}"
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(api.call, config, "GET", "", fields="defaultServiceAccount")
-        found = media.confirmed(config).result() or media.bucket_record(config)
+        found = storage.confirmed(config).result() or storage.bucket_record(config)
     try:
         project = asked.result()
     except (api.NotFound, api.Forbidden) as error:

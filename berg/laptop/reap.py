@@ -80,7 +80,7 @@ def find(
 
 def gather(config: Config, say: Callable[[str], None]) -> Seen:
     """Ask all places at once what there is; `say` hears of idle clusters."""
-    _ = config.session
+    _ = config.credentials
     with ThreadPoolExecutor() as pool:
         idle = pool.submit(clusters.idle, config)
         listed = pool.map(lambda place: place.resources(config), places.PLACES.values())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from berg import job
+from berg.config import Config
 from berg.gke import client
 from berg.machine import boot
 
@@ -28,18 +29,12 @@ def ask(path: str) -> dict[str, Any]:
     """What the API of the cluster that this pod is in has at a path; trouble that may pass is
     waited for.
     """
-    import requests
-
     where = (
         f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
     )
-    server = client.Server("of this pod", where, str(ACCOUNT / "ca.crt"))
-    with requests.Session() as session:
-        session.headers["Authorization"] = (
-            f"Bearer {(ACCOUNT / 'token').read_text().strip()}"  # it changes by the hour
-        )
-        answer = client.send(session, server, "GET", path)
-        return dict(answer.json())
+    token = (ACCOUNT / "token").read_text().strip()  # it changes by the hour
+    server = client.Server("of this pod", where, str(ACCOUNT / "ca.crt"), token=token)
+    return client.call(Config(), server, "GET", path)
 
 
 def living(job_name: str, count: int, others: bool = False) -> dict[str, str]:

@@ -47,7 +47,7 @@ from urllib.parse import urlsplit
 from berg import BergError, states
 from berg.config import Config
 from berg.google import events, secret
-from berg.google.api import is_retried
+from berg.google.api import RETRIED
 from berg.job import STOPPED, State
 from berg.machine import boot, logins, peers, profile, usage
 from berg.machine.attempt import Attempt
@@ -578,6 +578,6 @@ def post(url: str, content: dict[str, Any], why: list[str]) -> None:
                 why.clear()
                 return
             why.append(f"it answered {answer.status_code}")
-            if not is_retried(answer.status_code):
+            if answer.status_code not in RETRIED:
                 return
         time.sleep(pause)

@@ -25,8 +25,7 @@ from berg.gate import names_repo
 from berg.google import api, events
 from berg.google.events import Series
 from berg.google.fetch import NO_PLACE, NoPlace, below, side_by_side
-from berg.google.media import file_crc32c
-from berg.google.storage import Bucket, Listed
+from berg.google.storage import Bucket, Listed, file_crc32c
 from berg.google.walk import shorten
 from berg.laptop import results, ssh
 from berg.watch import usage

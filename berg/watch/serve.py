@@ -58,7 +58,7 @@ class Server(ThreadingHTTPServer):
         self.config, self.bucket, self.user = config, Bucket(config), user
         self.token = secrets.token_urlsafe(32)
         self.ending: dict[str, str] = {}  # job that is being ended -> progress
-        _ = config.session  # before threads use it
+        _ = config.credentials  # before threads use it
 
     @property
     def origins(self) -> list[str]:

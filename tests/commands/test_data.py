@@ -7,9 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import Berg, settle, wait_for
-
-from berg.google import storage
+from conftest import Berg, library, settle, wait_for
 
 
 @pytest.fixture
@@ -252,7 +250,7 @@ def test_the_disk_must_hold_the_data(berg):
 def test_data_of_another_bucket_and_the_right_that_is_missing(berg, cloud, folder, account):
     other = f"{berg.bucket_name}-other"
     settings = cloud.settings(other)
-    made = storage.Bucket(settings).client.bucket(other)
+    made = library(settings)
     made.iam_configuration.uniform_bucket_level_access_enabled = True
     made.create()
     address = f"gs://{other}/sets/mnist"

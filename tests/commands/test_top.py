@@ -53,10 +53,8 @@ def test_wait_for_any_ends_with_the_first_of_a_sweep(berg):
 def test_without_a_network_wait_says_so_and_goes_on(berg, capsys, monkeypatch):
     assert berg("run", "-n", "far", "-g", "0", "true").returncode == 0
     settings = berg.cloud.settings(berg.bucket_name)
-    retrying = api.retrying
-    monkeypatch.setattr(
-        api, "retrying", lambda *args, **more: retrying(args[0] if args else api.is_transient, 1)
-    )
+    retry = api.retry
+    monkeypatch.setattr(api, "retry", lambda ask, *_, **__: retry(ask, seconds=1))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))  # bound, but not listening: connections are refused
         away = replace(settings, endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}")

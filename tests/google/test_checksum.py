@@ -5,7 +5,7 @@ import os
 import google_crc32c
 import pytest
 
-from berg.google.media import combined, crc32c_of, encoded
+from berg.google.storage import combined, crc32c_of, encoded
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 4096, (3 << 20) + 1])

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import library
 
 from berg import BergError
 from berg.google import api, storage
@@ -72,7 +73,7 @@ def test_a_link_that_takes_a_files_place_meanwhile_is_replaced_and_not_followed(
     racer.start()
     try:
         for number in range(5):
-            bucket.write("berg_results/job/model.pt", b"evil" * (number + 1))
+            bucket.write("berg_results/job/model.pt", b"evil" * (number + 2))
             assert fetch(bucket, "berg_results/job/", target) == (1, 1, {})
             assert outside.read_text() == "mine"
     finally:
@@ -212,23 +213,31 @@ def test_a_large_object_is_brought_in_ranges_of_one_generation(
 
 
 def test_a_late_piece_of_a_large_object_is_tried_again_for_as_long_as_the_first(
-    bucket, cloud, monkeypatch
+    bucket, cloud, monkeypatch, pieces, tmp_path
 ):
-    """The clock of api.py alone goes forward, as if earlier pieces had taken ten minutes."""
-    bucket.write("job/x", b"x")
-    retry = bucket.retry_of_files
-    monkeypatch.setattr(
-        api,
-        "time",
-        SimpleNamespace(time=time.time, sleep=time.sleep, monotonic=lambda: time.monotonic() + 600),
+    """The clock of api.py goes forward, as if each piece took ten minutes."""
+    data, passed = os.urandom(3 << 20), []
+    bucket.write("job/x", data)
+    monkeypatch.setattr(storage, "PIECES", 1)
+    bring = storage.Bucket.download_piece
+
+    def slow(*given):
+        passed.append(600)
+        return bring(*given)
+
+    monkeypatch.setattr(storage.Bucket, "download_piece", lambda *given, file: slow(*given, file))
+    clock = SimpleNamespace(
+        time=time.time, sleep=time.sleep, monotonic=lambda: time.monotonic() + sum(passed)
     )
-    cloud.fault("storage.objects.get", match="alt=media", status=503)
-    assert bucket.client.bucket(bucket.name).blob("job/x").download_as_bytes(retry=retry) == b"x"
+    monkeypatch.setattr(api, "time", clock)
+    cloud.fault("storage.objects.get", match="alt=media", status=503, skip=2)
+    bucket.download("job/x", tmp_path / "x")
+    assert len(passed) > 2 and (tmp_path / "x").read_bytes() == data
 
 
 def test_a_large_object_with_an_encoding_is_brought_as_it_is_stored(bucket, tmp_path, pieces):
     packed = gzip.compress(os.urandom(3 << 20), 1)
-    blob = bucket.client.bucket(bucket.name).blob("job/packed")
+    blob = library(bucket.config).blob("job/packed")
     blob.content_encoding = "gzip"
     blob.upload_from_string(packed)
     assert fetch(bucket, "job/", tmp_path / "here") == (1, 1, {})

@@ -5,8 +5,10 @@ import os
 import sys
 
 import pytest
+from conftest import library
 
-from berg.google import helpers
+from berg.google import api
+from berg.google import fetch as module
 from berg.google.fetch import fetch
 
 FILES = 60
@@ -15,8 +17,8 @@ FILES = 60
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """They are worth it from the first file on."""
-    monkeypatch.setattr(helpers, "FIRST", 0)
-    monkeypatch.setattr(helpers, "MOST", 2)
+    monkeypatch.setattr(module, "FIRST", 0)
+    monkeypatch.setattr(module, "PROCESSES", 2)
 
 
 @pytest.fixture
@@ -31,14 +33,14 @@ def objects(bucket):
 def answers(monkeypatch):
     """What the processes said of each object."""
     said = {}
-    ask = helpers.Helpers.bring
+    ask = module.Helpers.bring
 
     def noting(self, blob, parts, path):
         answer = ask(self, blob, parts, path)
         said[blob.name] = bool(answer and answer.result())
         return answer
 
-    monkeypatch.setattr(helpers.Helpers, "bring", noting)
+    monkeypatch.setattr(module.Helpers, "bring", noting)
     return said
 
 
@@ -64,14 +66,14 @@ def test_what_they_are_refused_berg_asks_for_again(bucket, objects, tmp_path, an
 
 
 def test_one_that_dies_costs_nothing_but_time(bucket, objects, tmp_path, answers, monkeypatch):
-    ask = helpers.Helper.bring
+    ask = module.Helper.bring
 
     def killing(self, number, task):
         if number == 20:
             self.process.kill()
         return ask(self, number, task)
 
-    monkeypatch.setattr(helpers.Helper, "bring", killing)
+    monkeypatch.setattr(module.Helper, "bring", killing)
     check(bucket, objects, tmp_path / "here")
     assert 0 < list(answers.values()).count(False) < FILES
 
@@ -83,8 +85,8 @@ def test_without_any_all_is_brought(bucket, objects, tmp_path, answers, monkeypa
 
 
 def test_a_proxy_is_none_of_theirs(bucket, objects, tmp_path, answers, monkeypatch):
-    assert bucket.media.connections, "they are made once"
-    bucket.media.way.proxy = "http://proxy:3128"
+    route = api.route_to(bucket.url)
+    monkeypatch.setattr(route, "proxy", "http://proxy:3128")
     check(bucket, objects, tmp_path / "here")
     assert not any(answers.values())
 
@@ -103,7 +105,7 @@ def test_content_that_is_not_what_its_checksum_says_is_not_brought(
 
 
 def test_content_with_an_encoding_is_brought_as_it_is_stored(bucket, tmp_path, answers):
-    blob = bucket.client.bucket(bucket.name).blob("job/packed")
+    blob = library(bucket.config).blob("job/packed")
     blob.content_encoding = "gzip"
     packed = gzip.compress(b"words" * 100)
     blob.upload_from_string(packed)

@@ -78,7 +78,7 @@ def test_memory_does_not_grow_with_the_tree(tmp_path):
 import resource, sys
 from pathlib import Path
 from types import SimpleNamespace
-from berg.google.media import crc32c_of
+from berg.google.storage import crc32c_of
 from berg.google.mirror import Mirror
 
 class Bucket:

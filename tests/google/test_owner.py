@@ -7,7 +7,7 @@ import pytest
 
 from berg import BergError
 from berg.config import Config
-from berg.google import media
+from berg.google import storage
 
 ANOTHER = "another one, number"
 
@@ -58,32 +58,32 @@ def test_who_may_not_see_whose_it_is_any_more_does_not_use_it(berg, cloud):
 def test_what_is_kept_may_be_damaged(monkeypatch, tmp_path, text):
     monkeypatch.setenv("BERG_HOME", str(tmp_path))
     (tmp_path / "buckets.json").write_text(text)
-    monkeypatch.setattr(media.api, "call", lambda *_, **__: {"projectNumber": "7"})
+    monkeypatch.setattr(storage.api, "call", lambda *_, **__: {"projectNumber": "7"})
     config = Config(bucket="a")
-    media.check_owner(config)
-    assert media.known()["a"] == "7"
-    media.check_owner(config)
-    monkeypatch.setattr(media.api, "call", lambda *_, **__: {"projectNumber": "8"})
+    storage.check_owner(config)
+    assert storage.known_numbers()["a"] == "7"
+    storage.check_owner(config)
+    monkeypatch.setattr(storage.api, "call", lambda *_, **__: {"projectNumber": "8"})
     with pytest.raises(BergError, match="number 7, and now to another one, number 8"):
-        media.check_owner(config)
-    media.remember("a", "")
-    media.remember("nothing", "")
-    media.check_owner(config)
-    assert media.known()["a"] == "8"
+        storage.check_owner(config)
+    storage.remember("a", "")
+    storage.remember("nothing", "")
+    storage.check_owner(config)
+    assert storage.known_numbers()["a"] == "8"
 
 
 def test_who_reads_while_another_command_writes_finds_what_was_known(monkeypatch, tmp_path):
     monkeypatch.setenv("BERG_HOME", str(tmp_path))
-    media.remember("a", "7")
+    storage.remember("a", "7")
 
     def write() -> None:
         for number in range(200):
-            media.remember("b", str(number))
+            storage.remember("b", str(number))
 
     writer = threading.Thread(target=write)
     writer.start()
     found = set()
     while writer.is_alive():
-        found.add(media.known().get("a"))
+        found.add(storage.known_numbers().get("a"))
     writer.join()
-    assert found == {"7"} and media.known() == {"a": "7", "b": "199"}
+    assert found == {"7"} and storage.known_numbers() == {"a": "7", "b": "199"}

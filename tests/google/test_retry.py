@@ -4,7 +4,7 @@ import time
 import urllib.error
 
 import pytest
-import requests
+from urllib3.exceptions import SSLError
 
 from berg.gke import client
 from berg.google import api
@@ -30,7 +30,7 @@ def ask_compute_engine(cloud, bucket) -> None:
 
 def ask_as_a_cluster(cloud, bucket) -> None:
     server = client.Server("here/cluster", cloud.url)
-    client.send(cloud.session, server, "GET", ZONES, timeout=20)
+    client.request(cloud.settings(), server, "GET", ZONES, timeout=20)
 
 
 def ask_as_a_machine(cloud, bucket) -> None:
@@ -87,12 +87,12 @@ def test_a_refusal_is_taken_at_its_word(cloud, bucket, quick, ask, method, statu
 
 def test_machines_have_the_same_list():
     statuses = range(100, 600)
-    assert {each for each in statuses if api.is_retried(each)} == set(boot.RETRIED)
+    assert {each for each in statuses if each in api.RETRIED} == set(boot.RETRIED)
 
 
 def test_a_certificate_that_is_not_trusted_is_said_at_once():
-    untrusted = requests.exceptions.SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed")
-    cut = requests.exceptions.SSLError("[SSL: UNEXPECTED_EOF_WHILE_READING]")
+    untrusted = api.NoAnswer(SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"))
+    cut = api.NoAnswer(SSLError("[SSL: UNEXPECTED_EOF_WHILE_READING]"))
     assert not api.is_transient(untrusted)
     assert api.is_transient(cut)
 

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from berg import BergError
-from berg.google.media import crc32c_of, file_crc32c
 from berg.google.sending import (
     TAKEN,
     WRITER,
@@ -24,7 +23,7 @@ from berg.google.sending import (
     block_before,
     marks,
 )
-from berg.google.storage import Changed
+from berg.google.storage import Changed, crc32c_of, file_crc32c
 from tests.memory_bucket import Uploads
 
 MB = 1 << 20

@@ -2,11 +2,15 @@
 
 import gzip
 import io
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import urllib3
+from conftest import library
 
-from berg.google import media, storage
+from berg.google import api, storage
 
 
 def test_a_write_whose_answer_was_lost_counts_once(bucket, cloud):
@@ -78,7 +82,7 @@ def test_content_is_read_as_it_is_stored_whatever_its_encoding(bucket, tmp_path)
     """Google would decompress it for a client that does not accept gzip."""
     packed = gzip.compress(bytes(10_000_000))
     for encoding in ("gzip", "GZIP", "br", "gzip, gzip"):
-        blob = bucket.client.bucket(bucket.name).blob(encoding)
+        blob = library(bucket.config).blob(encoding)
         blob.content_encoding = encoding
         blob.upload_from_string(packed)
         assert bucket.read(encoding) == packed
@@ -103,13 +107,58 @@ def test_what_google_compresses_on_its_way_is_decompressed_up_to_the_size_that_i
             io.BytesIO(body), headers, status=200, preload_content=False, decode_content=False
         )
 
-    assert b"".join(media.stored_blocks(answer(), 5000)) == b"words" * 1000
-    assert b"".join(media.stored_blocks(answer(), 7)) == b"wordswo"
+    assert b"".join(storage.stored_blocks(answer(), 5000)) == b"words" * 1000
+    assert b"".join(storage.stored_blocks(answer(), 7)) == b"wordswo"
 
 
 def test_an_answer_may_take_longer_than_a_connection(bucket, cloud):
     """The one is a stalled network after seconds, the other a busy service."""
     bucket.timeout = (1, 30)
     cloud.fault("storage.objects.insert", delay=2)
-    bucket.media.upload("slow", b"x", None, None)  # which tries once
+    cloud.call("DELETE", "/_berg/requests")
+    bucket.write("slow", b"x")
+    assert cloud.call("GET", "/_berg/requests")["counts"]["storage.objects.insert"] == 1
     assert bucket.read("slow") == b"x"
+
+
+def test_servers_are_reached_through_a_proxy(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv("https_proxy", f"http://ann:word@127.0.0.1:{listener.getsockname()[1]}")
+        monkeypatch.setattr(api, "routes", {})
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(api.exchange, "GET", "https://storage.googleapis.com/x", (9, 9), {})
+            proxy, _ = listener.accept()
+            with proxy:
+                first = proxy.recv(9999).decode()
+                proxy.sendall(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
+            with pytest.raises(api.NoAnswer, match="502"):
+                asked.result()
+    assert first.startswith("CONNECT storage.googleapis.com:443 HTTP/1.")
+    assert "Proxy-Authorization: Basic" in first
+
+
+@pytest.mark.parametrize("fault", [{"status": 503}, {"reset": True}])
+@pytest.mark.parametrize("skip", [0, 1, 2, 3])
+def test_a_large_upload_continues_where_it_broke_off(bucket, cloud, monkeypatch, fault, skip):
+    """Requests: the session, three pieces of content, and a question after each fault."""
+    monkeypatch.setattr(storage, "SMALL", 0)
+    monkeypatch.setattr(storage, "CHUNK", 1 << 20)
+    data, heard = os.urandom((5 << 19) + 7), []
+    after = fault if skip == 0 else {**fault, "after_handler": True}
+    cloud.fault("storage.objects.insert", skip=skip, **after)
+    about = {"berg-writer": "me"}
+    made = bucket.upload_stream("large", io.BytesIO(data), len(data), 0, heard.append, about)
+    assert heard == [1 << 20, 2 << 20, len(data)]
+    there = bucket.get("large")
+    assert there.generation == made.generation and there.metadata == about
+    assert there.crc32c == storage.crc32c_of([data]) and bucket.read("large") == data
+    with pytest.raises(storage.Changed):
+        bucket.upload_stream("large", io.BytesIO(data), len(data), 0)
+
+
+def test_a_large_upload_whose_content_is_damaged_on_its_way_is_refused(bucket, monkeypatch):
+    monkeypatch.setattr(storage, "SMALL", 0)
+    monkeypatch.setattr(storage, "encoded", lambda crc: "AAAAAA==")
+    with pytest.raises(api.BadRequest):
+        bucket.upload_stream("large", io.BytesIO(b"data"), 4)
+    assert bucket.get("large") is None

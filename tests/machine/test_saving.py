@@ -8,8 +8,8 @@ import pytest
 
 from berg import BergError
 from berg.google import api
-from berg.google.media import crc32c_of
 from berg.google.mirror import Mirror
+from berg.google.storage import crc32c_of
 from berg.job import State, Summary
 from berg.machine import saving
 from berg.machine.attempt import Damaged, NoJob
