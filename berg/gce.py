@@ -13,7 +13,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import SCOPES, Config
-from berg.google import api, creation, groups, iam, instances, offers, prices, shapes, tpus
+from berg.google import api, creation, groups, iam, instances, offers, prices, shapes
 from berg.job import NO_GROUP, Group, Machine, Resource
 from berg.plain import plural
 from berg.plan import Choice, Offer, Plan
@@ -49,7 +49,7 @@ def machines(
 def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     """Return the machines that a spec means; raise BergError where Google has no such ones."""
     if spec.tpu is not None:
-        return choose_tpus(config, tpus.parse(spec.tpu.lower()), spec)
+        return choose_tpus(config, shapes.parse_tpu(spec.tpu), spec)
     shape = shapes.choose(spec.num_gpus, spec.gpu_type, spec.num_cpus, spec.machine_type)
     is_never_reserved = shape.machine_type.startswith(shapes.NOT_RESERVED)
     from_elsewhere = spec.elsewhere and not (spec.reservation and is_never_reserved)
@@ -59,12 +59,12 @@ def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     return Choice(shape, spec.num_machines, config.default_image, config.default_image_project)
 
 
-def choose_tpus(config: Config, tpu: tpus.Tpu, spec: JobSpec) -> Choice:
+def choose_tpus(config: Config, tpu: shapes.Tpu, spec: JobSpec) -> Choice:
     """Return the machines of TPUs, with an image that is made for these unless one was given."""
     if spec.image:
         image, project = config.default_image, config.default_image_project
     else:
-        image, project = tpu.image, tpus.IMAGE_PROJECT
+        image, project = tpu.about.image, shapes.TPU_IMAGES
     return Choice(tpu.shape, tpu.hosts, image, project)
 
 
@@ -282,7 +282,7 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         "disks": [
             {"boot": True, "autoDelete": not plan.job.stops_when_idle, "initializeParams": disk}
         ],
-        **tpus.WANTED_BY.get(shape.machine_type, {}),
+        **shapes.TPU_EXTRAS.get(shape.machine_type, {}),
     }
     if plan.model == prices.FLEX:
         made |= creation.queued(FLEX_SECONDS)
@@ -343,7 +343,7 @@ def metadata(plan: Plan) -> dict[str, str]:
         **plan.owner,
         "berg-dist": f".berg/dist/{plan.wheel[0]}",
         "startup-script": STARTUP_SCRIPT.read_text(),
-        **shapes.told(plan.offer.shape.gpu_type),
+        **shapes.driver_metadata(plan.offer.shape.gpu_type),
     }
     if plan.packages[0]:
         found["berg-packages"] = f".berg/dist/{plan.packages[0]}"
@@ -414,8 +414,8 @@ def create(
             try:
                 creation.insert(config, zone, request[zone], names)
             except api.OperationFailed as error:
-                is_tpu = api.last_part(request[zone]["machineType"]) in tpus.MACHINE_TYPES
-                raise (tpus.meaning(error) if is_tpu else error) from None
+                is_tpu = api.last_part(request[zone]["machineType"]) in shapes.TPU_TYPES
+                raise (groups.tpu_error(error) if is_tpu else error) from None
 
         iam.once_known(config, insert)
 

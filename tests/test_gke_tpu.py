@@ -17,7 +17,7 @@ from pods import alive, cluster
 
 from berg import BergError
 from berg.gke import clusters, container
-from berg.google import api, tpus
+from berg.google import api, shapes
 
 ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
 TOPOLOGY = "cloud.google.com/gke-tpu-topology"
@@ -96,15 +96,15 @@ def test_the_cluster_is_a_file_that_makes_it_again(kube, cloud, tmp_path):
     ],
 )
 def test_names_of_slices(name, machine_type, hosts, chips_each):
-    found = tpus.parse_slice(name)
+    found = shapes.parse_tpu(name, in_cluster=True)
     assert (found.machine_type, found.hosts, found.chips_each) == (machine_type, hosts, chips_each)
-    assert tpus.parse_slice(found.name) == found
+    assert shapes.parse_tpu(found.name, in_cluster=True) == found
 
 
 @pytest.mark.parametrize("name", ["v3-8", "tpu7x-2x2", "v5e-3x3", "v5p-8x4x4", "v5e", "l4"])
 def test_names_of_no_slice(name):
     with pytest.raises(BergError, match="--tpu"):
-        tpus.parse_slice(name)
+        shapes.parse_tpu(name, in_cluster=True)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ NAMED = {"policyName": "there", "tpuTopology": "2x2x4"}
 )
 def test_a_slice_of_ironwood_names_its_workload_policy(cloud, kube, placement, words):
     settings = cloud.settings("any")
-    body = tpus.policy("there", "2x2x4", "a test's")
+    body = shapes.workload_policy("there", "2x2x4", "a test's")
     with contextlib.suppress(api.Conflict):
         api.write(settings, "/regions/us-central1/resourcePolicies", body)
     wanted = tpu_pool(IRONWOOD, placementPolicy=placement, locations=["us-central1-c"])
@@ -206,7 +206,7 @@ def test_a_pool_of_ironwood(cloud, ironwood):
     pool = next(each for each in ironwood["nodePools"] if each["name"] == "tpu7x-2x2x2")
     policy = {"policyName": "berg-pools-2x2x2", "tpuTopology": "2x2x2"}
     assert pool["placementPolicy"] == policy and pool["config"]["machineType"] == IRONWOOD
-    assert tpus.of_pool(pool).hosts == pool["autoscaling"]["maxNodeCount"] == 2
+    assert shapes.tpu_of_pool(pool).hosts == pool["autoscaling"]["maxNodeCount"] == 2
     text = clusters.text(ironwood)
     assert 'tpu = "tpu7x-2x2x2"' in text
     url = f"{cloud.url}/compute/v1/projects/berg-local/regions/us-central1/resourcePolicies"
@@ -294,7 +294,7 @@ def test_a_dry_run_shows_the_service_and_the_job(berg, kube):
         (["--tpu", "v5e-2x4", "-m", "2"], "leave out -m"),
         (["--tpu", "v5e-2x4", "--max-hours", "400"], "exist for 336 hours at most"),
         (["--tpu", "v5e-2x4", "--grid", "lr=1,2"], "each job of a sweep runs on one machine"),
-        (["--tpu", "v3-8"], "nodes of a cluster have v4, v5e, v5p, v6e, tpu7x"),
+        (["--tpu", "v3-8"], "nodes of a cluster have v4, v5e, v6e, v5p, tpu7x"),
     ],
 )
 def test_what_does_not_go_with_tpus_in_a_cluster(berg, kube, options, said):

@@ -22,9 +22,8 @@ from berg import columns, job, plain, wrapped
 from berg.commands.terminal import labelled, table
 from berg.config import Config
 from berg.gke import container
-from berg.google import iam, prices, tpus
-from berg.google import tpus as tpu_types
-from berg.google.shapes import Shape
+from berg.google import iam, offers, prices
+from berg.google.shapes import Shape, parse_tpu
 from berg.laptop import jobs as job_list
 from berg.laptop import limits, spending
 from berg.laptop.jobs import also, attempt, cells, folded, idle
@@ -146,11 +145,10 @@ def tpu_rows(plan: Plan) -> list[tuple[str, str]]:
     this = plan.job
     if not this.tpu:
         return []
-    if this.place == "gke":
-        chips = plural(tpus.parse_slice(this.tpu).chips, "chip")
-        return [("TPUs", f"{this.tpu}, {chips}")]
-    chips = plural(tpu_types.parse(this.tpu).chips, "chip")
-    return [("TPUs", f"{this.tpu}, {chips}"), *tpu_types.caution(this.tpu, plan.model)]
+    in_cluster = this.place == "gke"
+    chips = plural(parse_tpu(this.tpu, in_cluster).chips, "chip")
+    caution = [] if in_cluster else offers.tpu_caution(this.tpu, plan.model)
+    return [("TPUs", f"{this.tpu}, {chips}"), *caution]
 
 
 def account_warning(plan: Plan) -> list[str]:

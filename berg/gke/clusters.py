@@ -40,8 +40,7 @@ from berg.config import Config
 from berg.gke import client as k8s
 from berg.gke import container, podaccount, podstatus
 from berg.gke import place as gke
-from berg.google import api, iam, offers, prices, shapes, tpus
-from berg.google import tpus as tpu_nodes
+from berg.google import api, iam, offers, prices, shapes
 from berg.job import Machine
 
 # Google's fee of $0.10 (an account's first zonal cluster is free of it) and the e2-medium;
@@ -85,9 +84,9 @@ class Wanted:
         return self.num_nodes if self.max_nodes is None else self.max_nodes
 
     @property
-    def slice(self) -> tpu_nodes.Slice | None:
+    def slice(self) -> shapes.Tpu | None:
         """The TPUs that are wanted; raise BergError where no node has such ones."""
-        return tpu_nodes.parse_slice(self.tpu) if self.tpu else None
+        return shapes.parse_tpu(self.tpu, in_cluster=True) if self.tpu else None
 
     @property
     def options(self) -> str:
@@ -130,8 +129,8 @@ class Wanted:
             raise BergError(f"--tpu says what the nodes are: leave out {', '.join(given)}")
         if not 1 <= self.max_hours <= MOST_NODE_HOURS:
             raise BergError(f"--max-hours {self.max_hours:g}: give 1 to {MOST_NODE_HOURS}")
-        wanted = tpu_nodes.parse_slice(self.tpu)
-        if self.spot and not wanted.spot:
+        wanted = shapes.parse_tpu(self.tpu, in_cluster=True)
+        if self.spot and not wanted.about.is_open:
             raise BergError(
                 f"--tpu {self.tpu} cannot be had as Spot nodes unless Google let your project in: "
                 "no --spot"
@@ -314,14 +313,14 @@ def ensure_pool(
         )
 
 
-def ensure_policy(config: Config, location: str, wanted: tpu_nodes.Slice) -> None:
+def ensure_policy(config: Config, location: str, wanted: shapes.Tpu) -> None:
     """Make the workload policy that a pool of such a slice names, unless it is there.
 
     It costs nothing, all pools of its topology in the region share it, and it stays.
     """
     if not wanted.policy:
         return
-    body = tpus.policy(wanted.policy, wanted.topology, "for pools of berg's clusters")
+    body = shapes.workload_policy(wanted.policy, wanted.topology, "for pools of berg's clusters")
     with contextlib.suppress(api.Conflict):
         api.write(config, f"/regions/{prices.region_of(location)}/resourcePolicies", body)
 
@@ -546,7 +545,7 @@ def node_row(node: dict[str, Any], used: int) -> dict[str, Any]:
     """Return what is shown of a node, of whose GPUs some are used."""
     about, labels = node.get("status", {}), node["metadata"].get("labels", {})
     there = about.get("allocatable", {})
-    gpus = int(there.get("nvidia.com/gpu", there.get(tpu_nodes.CHIP, 0)))
+    gpus = int(there.get("nvidia.com/gpu", there.get(shapes.CHIP, 0)))
     conditions = {each["type"]: each["status"] for each in about.get("conditions", [])}
     drivers = ""
     if f"{container.LABEL}gke-accelerator" in labels:
@@ -566,7 +565,7 @@ def pool_status(pool: dict[str, Any]) -> dict[str, Any]:
     kind, count = container.gpus_of(pool)
     node, scaling = pool.get("config", {}), pool.get("autoscaling", {})
     gpus = driver = ""
-    tpus = tpu_nodes.of_pool(pool)
+    tpus = shapes.tpu_of_pool(pool)
     if count:
         gpus = f"{count} x {kind}"
         installation = node.get("accelerators", [{}])[0].get("gpuDriverInstallationConfig", {})

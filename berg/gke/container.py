@@ -16,8 +16,7 @@ from typing import Any
 from berg import BergError
 from berg.config import SCOPES, Config
 from berg.google import api, iam, offers
-from berg.google.shapes import ALIASES, ATTACHED, driver_version
-from berg.google.tpus import Slice
+from berg.google.shapes import ALIASES, ATTACHED, Tpu, driver_version
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # of clusters and pools
 PATIENCE = 3000  # seconds for an operation; a cluster takes 10 minutes, one without room 40
@@ -181,7 +180,7 @@ class NodeShape:
     disk_gb: int
     disk_type: str
     spot: bool = False
-    tpu: Slice | None = None
+    tpu: Tpu | None = None
     max_hours: float = 0  # that a node with TPUs may exist
 
     @property

@@ -28,9 +28,7 @@ from berg.config import Config
 from berg.gke import container, podstatus
 from berg.gke.container import LABEL
 from berg.gke.podstatus import NEVER_BEGAN
-from berg.google import iam, instances
-from berg.google import shapes as accelerators
-from berg.google import tpus as tpu_nodes
+from berg.google import iam, instances, shapes
 from berg.google.data import wanted_mount
 from berg.google.shapes import ALIASES, CAPABILITY, Shape
 from berg.job import Job
@@ -71,9 +69,9 @@ SHARED_CORE = ("e2-micro", "e2-small", "e2-medium", "f1-micro", "g1-small")
 FACTS = {"BERG_POD": "metadata.uid", "BERG_POD_IP": "status.podIP", "BERG_NODE": "spec.nodeName"}
 
 
-def choose_tpus(cluster: dict[str, Any], spec: JobSpec, is_sweep: bool) -> tpu_nodes.Slice:
+def choose_tpus(cluster: dict[str, Any], spec: JobSpec, is_sweep: bool) -> shapes.Tpu:
     """Return the TPUs that a spec means; raise BergError if the cluster has no pool of them."""
-    wanted, name = tpu_nodes.parse_slice(spec.tpu or ""), cluster["name"]
+    wanted, name = shapes.parse_tpu(spec.tpu or "", in_cluster=True), cluster["name"]
     if wanted.hosts > 1 and is_sweep:
         raise BergError(
             f"--tpu {spec.tpu} is a slice of {wanted.hosts} pods: "
@@ -142,7 +140,7 @@ def gpu_type_of(spec: JobSpec) -> str:
     wanted = (spec.gpu_type or "").lower()
     wanted = ALIASES.get(wanted, wanted)
     if wanted and wanted not in CAPABILITY:
-        raise accelerators.unknown(wanted)
+        raise shapes.unknown(wanted)
     return wanted
 
 
@@ -295,8 +293,8 @@ def node_selector(plan: Plan) -> dict[str, str]:
     """Return which nodes may have the pods."""
     shape, found = plan.offer.shape, {}
     if plan.job.tpu:
-        tpus = tpu_nodes.parse_slice(plan.job.tpu)
-        found = {tpu_nodes.POOL: tpus.pool(plan.spot), **tpus.selector}
+        tpus = shapes.parse_tpu(plan.job.tpu, in_cluster=True)
+        found = {shapes.NODE_POOL: tpus.pool(plan.spot), **tpus.selector}
     elif plan.job.gpus_per_machine:
         found[f"{LABEL}gke-accelerator"] = shape.accelerator
     elif shape.machine_type:
@@ -309,7 +307,7 @@ def node_selector(plan: Plan) -> dict[str, str]:
 def tolerations(plan: Plan) -> list[dict[str, str]]:
     """Return the taints of nodes that the pods do not mind."""
     if plan.job.tpu:
-        kind = tpu_nodes.TAINT
+        kind = shapes.CHIP
     else:
         kind = "nvidia.com/gpu"
     chips = {"key": kind, "operator": "Exists", "effect": "NoSchedule"}
@@ -367,7 +365,7 @@ def wanted_resources(this: Job) -> dict[str, Any]:
     """Return the GPUs, TPUs and CPUs of a pod."""
     gpus = {"nvidia.com/gpu": str(this.gpus_per_machine)} if this.gpus_per_machine else {}
     if this.tpu:
-        gpus = {tpu_nodes.CHIP: str(tpu_nodes.parse_slice(this.tpu).chips_each)}
+        gpus = {shapes.CHIP: str(shapes.parse_tpu(this.tpu, in_cluster=True).chips_each)}
     cpus = {"cpu": str(this.spec.num_cpus)} if this.spec.num_cpus else {}
     return {"limits": gpus, "requests": {**gpus, **cpus}}
 

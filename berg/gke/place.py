@@ -35,8 +35,7 @@ from berg.gke.podstatus import (
     to_come,
 )
 from berg.google import api
-from berg.google import tpus as tpu_nodes
-from berg.google.shapes import Shape
+from berg.google.shapes import Shape, parse_tpu
 from berg.job import NO_GROUP, TOO_LATE, Group, Login, Machine, Resource
 from berg.plain import plural
 from berg.plan import Choice, Offer
@@ -120,7 +119,7 @@ def rows(spec: JobSpec, choice: Choice) -> list[tuple[str, str]]:
     several = f"{choice.hosts} pods, each " if choice.hosts > 1 else ""
     gpus = f"{shape.num_gpus} x {shape.gpu_type}" if shape.num_gpus else "no GPU"
     if spec.tpu is not None:
-        gpus = plural(tpu_nodes.parse_slice(spec.tpu).chips_each, "TPU chip")
+        gpus = plural(parse_tpu(spec.tpu, in_cluster=True).chips_each, "TPU chip")
     spot = ", spot" * spec.spot
     patched = f", patched: {manifest.in_words(spec.pod_patch)}" if spec.pod_patch else ""
     queue = f", in the queue {spec.queue}" if spec.queue else ""

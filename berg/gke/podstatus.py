@@ -23,7 +23,7 @@ from berg.config import Config
 from berg.gke import client as k8s
 from berg.gke.client import called
 from berg.gke.container import LABEL
-from berg.google import api, tpus
+from berg.google import api, shapes
 from berg.job import Machine
 from berg.plain import plural
 
@@ -57,9 +57,9 @@ def machine_of(pod: dict[str, Any], place: str, events: list[dict[str, Any]]) ->
     )
     names, index = facts.get("names", [about["name"]]), int(about["labels"].get(INDEX, 0))
     limits, chosen = main.get("resources", {}).get("limits", {}), spec.get("nodeSelector", {})
-    count = limits.get("nvidia.com/gpu") or limits.get(tpus.CHIP)
+    count = limits.get("nvidia.com/gpu") or limits.get(shapes.CHIP)
     kind = chosen.get(f"{LABEL}gke-accelerator", "").rpartition("-")[2]
-    kind = kind or tpus.KINDS.get(chosen.get(tpus.ACCELERATOR, ""), "")
+    kind = kind or shapes.TPU_KINDS.get(chosen.get(shapes.ACCELERATOR, ""), "")
     word = "STAGING" if spec.get("nodeName") else "PROVISIONING"
     return Machine(
         name=names[index],

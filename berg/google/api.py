@@ -116,7 +116,7 @@ class OperationFailed(BergError):
             self.code.startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
             or self.code == "insufficientCapacity"
         ):
-            # Of machines with TPUs, see tpus.meaning: it may be an internal error after all.
+            # Of machines with TPUs, see groups.tpu_error: it may be an internal error after all.
             is_guess = self.message.startswith("INTERNAL_ERROR")
             return f"out of stock ({self.message})" if is_guess else "out of stock"
         if self.code == "alreadyExists":

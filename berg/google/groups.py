@@ -23,7 +23,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, iam, tpus
+from berg.google import api, iam, shapes
 from berg.google.creation import without_zones
 from berg.google.instances import base_name
 from berg.google.prices import FLEX
@@ -47,7 +47,7 @@ def shape_of(body: dict[str, Any]) -> str:
     """Return the shape of a region's group for machines with the body of an insert."""
     if body["scheduling"].get("provisioningModel") != FLEX:
         return KEPT
-    return BULK if api.last_part(body["machineType"]) in tpus.MACHINE_TYPES else QUEUED
+    return BULK if api.last_part(body["machineType"]) in shapes.TPU_TYPES else QUEUED
 
 
 def requests(
@@ -80,7 +80,7 @@ def requests(
         found["members"] = {"instances": members}
     if shape == SLICE:
         owner = hashlib.sha256(config.bucket.encode()).hexdigest()[:8]
-        policy = tpus.policy(f"berg-{topology}-{owner}", topology, description(config))
+        policy = shapes.workload_policy(f"berg-{topology}-{owner}", topology, description(config))
         region = zones[0].rpartition("-")[0]
         where = f"projects/{config.project}/regions/{region}/resourcePolicies/{policy['name']}"
         url = f"https://www.googleapis.com/compute/v1/{where}"
@@ -278,9 +278,18 @@ def bulk_errors(status: dict[str, Any]) -> list[api.OperationFailed]:
     progress = status.get("bulkInstanceOperation", {}).get("lastProgressCheck", {})
     errors = progress.get("error", {}).get("errors", [])
     return [
-        tpus.meaning(api.OperationFailed(each.get("code", ""), each.get("message", "")))
+        tpu_error(api.OperationFailed(each.get("code", ""), each.get("message", "")))
         for each in errors
     ]
+
+
+def tpu_error(failed: api.OperationFailed) -> api.OperationFailed:
+    """Return what an error about machines with TPUs means: after minutes of STAGING, Google says
+    INTERNAL_ERROR if there is no room.
+    """
+    if failed.code == "INTERNAL_ERROR":
+        return api.OperationFailed("insufficientCapacity", f"{failed.code}: {failed.message}")
+    return failed
 
 
 # --- which groups there are

@@ -16,8 +16,7 @@ from berg.config import Config
 from berg.google import api, prices, shapes
 from berg.google.api import EXTERNAL, LOCATIONS, OS_LOGIN, SHIELDED
 from berg.google.prices import Prices
-from berg.google.shapes import TPU_FAMILIES, Shape
-from berg.google.tpus import everything as all_tpus
+from berg.google.shapes import GENERATIONS, TPU_FAMILIES, Shape, all_tpus, parse_tpu
 
 ANY = "any"  # in place of regions: all of them
 
@@ -255,8 +254,8 @@ def tpus(config: Config, listed: Prices | None) -> list[dict[str, Any]]:
         )
         found.append(
             {
-                "tpu": str(each),
-                "family": each.family,
+                "tpu": each.name,
+                "family": each.generation,
                 "topology": each.topology,
                 "hosts": each.hosts,
                 "chips": each.chips,
@@ -268,6 +267,22 @@ def tpus(config: Config, listed: Prices | None) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def tpu_caution(text: str, model: str) -> list[tuple[str, str]]:
+    """Return rows of a plan: that Google's table does not have a topology, and that not every
+    project may pay in this way.
+    """
+    found = parse_tpu(text)
+    about, rows = GENERATIONS[found.generation], []
+    if found.topology not in (*about.alone, *about.slices):
+        rows.append(
+            ("", f"Google's table has no {found.topology}: it takes some such cubes, not all")
+        )
+    if not about.is_open and model != prices.STANDARD:
+        how = prices.MODELS[model]
+        rows.append(("", f"Google gives {found.generation} {how} only to projects that it let in"))
+    return rows
 
 
 # --- the network

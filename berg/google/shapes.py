@@ -1,20 +1,25 @@
-"""Which machine type carries which GPUs, so that impossible machines are refused before any
+"""Which machine type has which GPUs or TPUs, so that impossible machines are refused before any
 request.
 
-Source: https://cloud.google.com/compute/docs/gpus (2026-11).
+Sources (2026-11): https://cloud.google.com/compute/docs/gpus,
+https://docs.cloud.google.com/tpu/docs,
+https://docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
 
-Not covered: machines with several network interfaces, as GPUs of several machines use to talk to
-each other past the CPUs.
+Not covered: several network interfaces, by which GPUs of several machines can communicate without
+the CPUs; TPUs v2 and v3; several slices for one job.
 """
 
 import re
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 from berg import BergError
 
-# What one gets without a wish. A new project may have one GPU in all (GPUS_ALL_REGIONS), and L4 is
-# the one in the most zones, with a bfloat16 that T4 lacks and memory for half as much again.
+# The default. A new project may have one GPU in all (GPUS_ALL_REGIONS). L4 is the one in the most
+# zones; it has bfloat16, which T4 lacks, and half as much memory again.
 DEFAULT = "l4"
+N1 = ("n1-", "custom-")
 N1_SIZES = (1, 2, 4, 8, 16, 32, 64, 96)
 # GPUs that are attached to N1 machines: accelerator type, then the most vCPUs for each number of
 # GPUs.
@@ -24,8 +29,6 @@ ATTACHED = {
     "t4": ("nvidia-tesla-t4", {1: 48, 2: 48, 4: 96}),
     "v100": ("nvidia-tesla-v100", {1: 12, 2: 24, 4: 48, 8: 96}),
 }
-# Beginnings of the machine types that come with local disks.
-WITH_LOCAL_DISKS = ("a2-ultragpu", "a3-", "a4-", "a4x-", "z3-")
 # GPUs that are part of a machine type: number of GPUs, then the machine types by vCPUs, the usual
 # one first.
 BUILT_IN = {
@@ -53,19 +56,13 @@ BUILT_IN = {
     "b200": {8: {224: "a4-highgpu-8g"}},
     "gb200": {4: {140: "a4x-highgpu-4g"}},
     "l4": {
-        1: {
-            12: "g2-standard-12",
-            4: "g2-standard-4",
-            8: "g2-standard-8",
-            16: "g2-standard-16",
-            32: "g2-standard-32",
-        },
+        1: {cpus: f"g2-standard-{cpus}" for cpus in (12, 4, 8, 16, 32)},
         2: {24: "g2-standard-24"},
         4: {48: "g2-standard-48"},
         8: {96: "g2-standard-96"},
     },
     "rtx-pro-6000": {
-        1: {48: "g4-standard-48", 6: "g4-standard-6", 12: "g4-standard-12", 24: "g4-standard-24"},
+        1: {cpus: f"g4-standard-{cpus}" for cpus in (48, 6, 12, 24)},
         2: {96: "g4-standard-96"},
         4: {192: "g4-standard-192"},
         8: {384: "g4-standard-384"},
@@ -84,84 +81,49 @@ ALIASES = {accelerator: name for name, (accelerator, _) in ATTACHED.items()} | {
     "nvidia-l4": "l4",
     "nvidia-rtx-pro-6000": "rtx-pro-6000",
 }
-# which comes from reservations only
+# What users can ask for; gb200 comes from reservations only.
 TYPES = tuple(name for name in (*ATTACHED, *BUILT_IN) if name != "gb200")
 FRACTIONS = {"g4-standard-6": "1/8", "g4-standard-12": "1/4", "g4-standard-24": "1/2"}  # of one GPU
-# They take no persistent disk. Beyond GPUs:
-# https://docs.cloud.google.com/compute/docs/machine-resource
 RETIRED = ("k80", "nvidia-tesla-k80")
+# Beginnings of machine types: those with local disks, those that take no persistent disk, and those
+# with no other kind of network interface.
+# https://docs.cloud.google.com/compute/docs/machine-resource
+WITH_LOCAL_DISKS = ("a2-ultragpu", "a3-", "a4-", "a4x-", "z3-")
 HYPERDISK_FAMILIES = ("a3-ultragpu", "a4", "g4", "ct6e", "tpu7x", "c4", "n4", "h4d", "m4", "x4")
-# they have no other kind of network interface
-GVNIC_FAMILIES = (
-    "a3",
-    "a4",
-    "g4",
-    "ct5p",
-    "ct6e",
-    "tpu7x",
-)
+GVNIC_FAMILIES = ("a3", "a4", "g4", "ct5p", "ct6e", "tpu7x")
 TPU_FAMILIES = ("ct5p", "ct6e", "tpu7x")
-# of which there are no reservations either
+# How machines are offered. https://cloud.google.com/compute/docs/instances/about-flex-start-vms
 NOT_RESERVED = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")
-# https://cloud.google.com/compute/docs/instances/about-flex-start-vms
-NOT_FLEX = ("a4x-",)
-NOT_ON_DEMAND = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g", "a3-ultragpu", "a4-")
+NOT_ON_DEMAND = (*NOT_RESERVED, "a3-ultragpu", "a4-")
 # https://developer.nvidia.com/cuda-gpus
-CAPABILITY = {
-    **{
-        "p4": 6.1,
-        "p100": 6.0,
-        "v100": 7.0,
-        "t4": 7.5,
-        "a100": 8.0,
-        "a100-80gb": 8.0,
-        "l4": 8.9,
-        "h100": 9.0,
-    },
-    **{"h100-mega": 9.0, "h200": 9.0, "b200": 10.0, "gb200": 10.0, "rtx-pro-6000": 12.0},
-}
-# GB of each. https://cloud.google.com/compute/docs/gpus
-GPU_MEMORY = {
-    **{"p4": 8, "t4": 16, "p100": 16, "v100": 16, "l4": 24, "a100": 40, "a100-80gb": 80},
-    **{"h100": 80, "h100-mega": 80, "h200": 141, "b200": 180, "gb200": 186, "rtx-pro-6000": 96},
-}
+CAPABILITY = {"p4": 6.1, "p100": 6.0, "v100": 7.0, "t4": 7.5, "a100": 8.0, "a100-80gb": 8.0}
+CAPABILITY |= {"l4": 8.9, "h100": 9.0, "h100-mega": 9.0, "h200": 9.0, "b200": 10.0}
+CAPABILITY |= {"gb200": 10.0, "rtx-pro-6000": 12.0}
+# GB of each GPU.
+GPU_MEMORY = {"p4": 8, "t4": 16, "p100": 16, "v100": 16, "l4": 24, "a100": 40, "a100-80gb": 80}
+GPU_MEMORY |= {"h100": 80, "h100-mega": 80, "h200": 141, "b200": 180, "gb200": 186}
+GPU_MEMORY |= {"rtx-pro-6000": 96}
 # CUDA in the name of an image with torch -> the compute capabilities that this torch is made for.
 # https://github.com/pytorch/pytorch/blob/v2.9.0/.ci/manywheel/build_cuda.sh
 TORCH = {"cu126": (5.0, 9.0), "cu128": (7.0, 12.0), "cu129": (7.0, 12.0), "cu130": (7.5, 12.0)}
 WITH_TORCH = re.compile(r"pytorch-\d+-\d+-(cu\d+)-(.*)")
 OLD_TORCH = "https://download.pytorch.org/whl/cu126"
-# Images that are named after a driver of these series have its open kernel modules, which drive
-# GPUs of OPEN_DRIVEN and up alone.
+# Images whose driver has open kernel modules, as these series have: it works with GPUs of
+# OPEN_DRIVEN and up.
 # https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/kernel-modules.html
 OPEN_MODULES = re.compile(r".*nvidia-(5[5-9]|[6-9]\d)\d\b.*")
 OPEN_DRIVEN = 7.5
-# An image of Google's for the others: at its first boot it installs a driver of before, if told to.
-# By its name: a family whose images are all deprecated is not found.
+# Google's image for older GPUs, with an older driver (driver_metadata). By its name: a family whose
+# images are all deprecated is not found.
 OLD_IMAGE = "common-cu124-v20250325-debian-11-py310"
-# families beside those in CPUS
-CPU_QUOTAS = {
-    "n2": "N2_CPUS",
-    "c2": "C2_CPUS",
-    "c3": "C3_CPUS",
-    "a2": "A2_CPUS",
-}
-# newer ones have quotas that no region shows
-GPU_QUOTAS = (
-    "p4",
-    "p100",
-    "v100",
-    "t4",
-    "l4",
-    "a100",
-    "a100-80gb",
-)
+CPU_QUOTAS = {"n2": "N2_CPUS", "c2": "C2_CPUS", "c3": "C3_CPUS", "a2": "A2_CPUS"}  # else CPUS
+# Newer ones have quotas that no region shows.
+GPU_QUOTAS = ("p4", "p100", "v100", "t4", "l4", "a100", "a100-80gb")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A machine to ask for. `accelerator` is what is attached to an N1; built-in GPUs need no
-    asking.
-    """
+    """A machine to ask for. `accelerator` is what is attached to an N1."""
 
     machine_type: str
     num_gpus: int
@@ -172,11 +134,8 @@ class Shape:
 
     @property
     def disk_type(self) -> str:
-        return (
-            "hyperdisk-balanced"
-            if self.machine_type.startswith(HYPERDISK_FAMILIES)
-            else "pd-balanced"
-        )
+        is_new = self.machine_type.startswith(HYPERDISK_FAMILIES)
+        return "hyperdisk-balanced" if is_new else "pd-balanced"
 
     @property
     def nic_type(self) -> str:
@@ -185,33 +144,28 @@ class Shape:
 
     @property
     def num_cpus(self) -> int:
-        """vCPUs; 0 if the name of the machine type does not tell."""
-        sizes = [by_cpus for counts in BUILT_IN.values() for by_cpus in counts.values()]
-        built_in = [
-            cpus for by_cpus in sizes for cpus, name in by_cpus.items() if name == self.machine_type
-        ]
+        """vCPUs; 0 if the machine type does not say."""
+        for sizes in BUILT_IN.values():
+            for by_cpus in sizes.values():
+                for cpus, name in by_cpus.items():
+                    if name == self.machine_type:
+                        return cpus
         named = re.search(r"custom-(\d+)|-(\d+)$", self.machine_type)
-        return built_in[0] if built_in else int(named[1] or named[2]) if named else 0
+        return int(named[1] or named[2]) if named else 0
 
     def __str__(self) -> str:
+        if not self.num_gpus:
+            return self.machine_type
         count = FRACTIONS.get(self.machine_type, f"{self.num_gpus} x")
-        return (
-            f"{self.machine_type} with {count} {self.gpu_type}"
-            if self.num_gpus
-            else self.machine_type
-        )
-
-
-N1 = ("n1-", "custom-")
+        return f"{self.machine_type} with {count} {self.gpu_type}"
 
 
 def choose(
     num_gpus: int | None, gpu_type: str | None, num_cpus: int | None, machine_type: str | None
 ) -> Shape:
-    """Return the machine for what was asked (None: not given); raise BergError where Google offers
-    no such one.
+    """Return the machine for these options (None: not given); raise BergError if there is none.
 
-    With no option given it is one L4, and N1 machines have 8 vCPUs per GPU.
+    The default is one L4; N1 machines have 8 vCPUs per GPU.
     """
     if machine_type and num_cpus:
         raise BergError("--machine-type fixes the number of CPUs: leave out --num-cpus")
@@ -219,11 +173,11 @@ def choose(
         return check_built_in(machine_type, built_in, num_gpus, gpu_type)
     name = name_of(gpu_type, machine_type)
     if num_gpus is None:
-        num_gpus = 0 if machine_type and not gpu_type else smallest_number(name)
+        num_gpus = 0 if machine_type and not gpu_type else min(numbers(name))
     if num_gpus < 0:
         raise BergError(f"--num-gpus {num_gpus} makes no sense: give 0 for a machine without GPUs")
     if num_gpus == 0:
-        return choose_cpus_only(num_cpus, machine_type)
+        return Shape(n1_type(num_cpus, machine_type, 8, 96, ""), 0, "")
     if name in ATTACHED:
         return choose_n1(num_gpus, name, num_cpus, machine_type)
     if machine_type:
@@ -231,11 +185,20 @@ def choose(
     return choose_with_built_in(num_gpus, name, num_cpus)
 
 
+def check_built_in(
+    machine_type: str, built_in: tuple[str, int], num_gpus: int | None, gpu_type: str | None
+) -> Shape:
+    """Return a machine with built-in GPUs; raise BergError if others were asked for."""
+    name, count = built_in
+    asked = (gpu_type or name).lower()
+    if ALIASES.get(asked, asked) != name or num_gpus not in (None, count):
+        raise BergError(f"{machine_type} has {count} x {name}: leave out --num-gpus and --gpu-type")
+    return Shape(machine_type, count, name)
+
+
 def name_of(gpu_type: str | None, machine_type: str | None) -> str:
-    """Return berg's name of a GPU type, or that of the usual one; raise BergError for no type."""
-    usual = DEFAULT
-    if machine_type and machine_type.startswith(N1):
-        usual = "t4"
+    """Return berg's name of a GPU type, or that of the default; raise BergError for no type."""
+    usual = "t4" if machine_type and machine_type.startswith(N1) else DEFAULT
     wanted = (gpu_type or usual).lower()
     name = ALIASES.get(wanted, wanted)
     if name not in CAPABILITY:
@@ -244,11 +207,16 @@ def name_of(gpu_type: str | None, machine_type: str | None) -> str:
 
 
 def unknown(gpu_type: str) -> BergError:
-    """Return the error for a type of GPUs that there is not, or no more."""
+    """Return the error for a type of GPUs that does not exist, or no longer."""
     known = f"Berg knows: {', '.join(TYPES)}"
     if gpu_type.lower() in RETIRED:
-        return BergError(f"Google retired the K80 in 2024; take a t4, which is quicker. {known}")
+        return BergError(f"Google retired the K80 in 2024; take a t4, which is faster. {known}")
     return BergError(f"unknown GPU type {gpu_type!r}. {known}")
+
+
+def numbers(name: str) -> list[int]:
+    """Return how many GPUs of a type a machine may have."""
+    return [*ATTACHED[name][1]] if name in ATTACHED else [*BUILT_IN[name]]
 
 
 def shapes(gpu_type: str | None) -> list[Shape]:
@@ -256,15 +224,7 @@ def shapes(gpu_type: str | None) -> list[Shape]:
     if gpu_type is None:
         return [choose(None, name, None, None) for name in TYPES]
     name = name_of(gpu_type, None)
-    numbers = [*ATTACHED[name][1]] if name in ATTACHED else [*BUILT_IN[name]]
-    return [choose(number, name, None, None) for number in numbers]
-
-
-def smallest_number(name: str) -> int:
-    """Return how many GPUs of a type a machine has at least."""
-    if name in ATTACHED:
-        return min(ATTACHED[name][1])
-    return min(BUILT_IN[name])
+    return [choose(number, name, None, None) for number in numbers(name)]
 
 
 def cannot_be_had(name: str, how: str) -> BergError:
@@ -277,21 +237,12 @@ def choose_with_built_in(num_gpus: int, name: str, num_cpus: int | None) -> Shap
     if num_gpus not in BUILT_IN[name]:
         raise cannot_be_had(name, f"be had in a number of {num_gpus}")
     by_cpus = BUILT_IN[name][num_gpus]
-    if not num_cpus:
-        return Shape(next(iter(by_cpus.values())), num_gpus, name)
-    if num_cpus not in by_cpus:
+    if num_cpus and num_cpus not in by_cpus:
         offered = ", ".join(map(str, sorted(by_cpus)))
         raise BergError(
             f"{num_gpus} x {name} comes with {offered} vCPUs, not {num_cpus}: leave out --num-cpus"
         )
-    return Shape(by_cpus[num_cpus], num_gpus, name)
-
-
-def choose_cpus_only(num_cpus: int | None, machine_type: str | None) -> Shape:
-    """Return a machine without GPUs."""
-    cpus = n1_cpus(num_cpus, machine_type, 8)
-    check_n1_cpus(cpus, 96, "")
-    return Shape(machine_type or n1_type(cpus), 0, "", "")
+    return Shape(by_cpus[num_cpus or next(iter(by_cpus))], num_gpus, name)
 
 
 def choose_n1(num_gpus: int, name: str, num_cpus: int | None, machine_type: str | None) -> Shape:
@@ -302,34 +253,32 @@ def choose_n1(num_gpus: int, name: str, num_cpus: int | None, machine_type: str 
         raise BergError(f"{num_gpus} x {name} in one machine is not offered: choose -g {offered}")
     if machine_type and not machine_type.startswith(N1):
         raise BergError(f"{name} GPUs can only be attached to N1 machines, not to {machine_type}")
-    cpus = n1_cpus(num_cpus, machine_type, 8 * num_gpus)
-    check_n1_cpus(cpus, most_cpus[num_gpus], f"with {num_gpus} x {name} ")
-    return Shape(machine_type or n1_type(cpus), num_gpus, name, accelerator)
+    what = f"with {num_gpus} x {name} "
+    kind = n1_type(num_cpus, machine_type, 8 * num_gpus, most_cpus[num_gpus], what)
+    return Shape(kind, num_gpus, name, accelerator)
 
 
-def n1_cpus(num_cpus: int | None, machine_type: str | None, usual: int) -> int:
-    """Return the vCPUs of an N1 machine: those of its type, those asked for, or the usual."""
+def n1_type(
+    num_cpus: int | None, machine_type: str | None, usual: int, limit: int, what: str
+) -> str:
+    """Return the machine type given, or the N1 type with so many vCPUs, and 3.75 GB for each as in
+    standard sizes. Raises BergError for a number of vCPUs that no N1 machine has.
+    """
+    cpus = usual if num_cpus is None else num_cpus
     if machine_type and (named := re.fullmatch(r"n1-.*-(\d+)", machine_type)):
-        return int(named[1])
-    return usual if num_cpus is None else num_cpus
-
-
-def check_n1_cpus(cpus: int, limit: int, what: str) -> None:
-    """Raise BergError for a number of vCPUs that no N1 machine has."""
+        cpus = int(named[1])
     if not 1 <= cpus <= limit:
         raise BergError(f"an N1 machine {what}has 1 to {limit} vCPUs, not {cpus}: choose -c")
     if cpus not in N1_SIZES and cpus % 2:
         raise BergError(
             f"an N1 machine has 1 or an even number of vCPUs, not {cpus}: choose -c {cpus + 1}"
         )
-
-
-def n1_type(cpus: int) -> str:
-    """Return the N1 machine type with so many vCPUs, and 3.75 GB for each as in standard sizes."""
-    return f"n1-standard-{cpus}" if cpus in N1_SIZES else f"custom-{cpus}-{cpus * 3840}"
+    usual_type = f"n1-standard-{cpus}" if cpus in N1_SIZES else f"custom-{cpus}-{cpus * 3840}"
+    return machine_type or usual_type
 
 
 def find_built_in(machine_type: str) -> tuple[str, int] | None:
+    """Return the type and number of the GPUs that a machine type has built in."""
     for name, sizes in BUILT_IN.items():
         for num_gpus, by_cpus in sizes.items():
             if machine_type in by_cpus.values():
@@ -342,18 +291,8 @@ def has_local_disks(machine_type: str) -> bool:
     return machine_type.startswith(WITH_LOCAL_DISKS) or machine_type.endswith("-lssd")
 
 
-def check_built_in(
-    machine_type: str, built_in: tuple[str, int], num_gpus: int | None, gpu_type: str | None
-) -> Shape:
-    name, count = built_in
-    asked = ALIASES.get((gpu_type or name).lower(), (gpu_type or name).lower())
-    if asked != name or num_gpus not in (None, count):
-        raise BergError(f"{machine_type} has {count} x {name}: leave out --num-gpus and --gpu-type")
-    return Shape(machine_type, count, name)
-
-
 def check(shape: Shape, image: str, spot: bool) -> None:
-    """Raise BergError for a machine that exists, but not to be had like this, or not to be used
+    """Raise BergError for a machine that Google does not offer in this way, or that does not work
     with an image.
     """
     kind = shape.machine_type
@@ -366,8 +305,7 @@ def check(shape: Shape, image: str, spot: bool) -> None:
         others = ", or take all 8 (-g 8)" if shape.gpu_type == "h100" else ""
         raise BergError(
             f"{kind} cannot be had on demand: Google offers it as a Spot machine, with flex-start "
-            "or from a "
-            f"reservation. Add --spot or --flex{others}"
+            f"or from a reservation. Add --spot or --flex{others}"
         )
     if kind in FRACTIONS:
         raise BergError(
@@ -379,9 +317,8 @@ def check(shape: Shape, image: str, spot: bool) -> None:
 
 
 def check_flex(shape: Shape) -> None:
-    """Raise BergError for a machine that Google does not give by flex-start."""
-    is_never_flex = shape.machine_type.startswith(NOT_FLEX)
-    if shape.accelerator or not shape.num_gpus or is_never_flex:
+    """Raise BergError for a machine that Google does not offer by flex-start."""
+    if shape.accelerator or not shape.num_gpus or shape.machine_type.startswith("a4x-"):
         raise BergError(
             "--flex is for TPUs and for GPUs that are a part of their machine type, such as l4, "
             f"a100 or h100, not for {shape}. Choose another -t, or --spot"
@@ -389,12 +326,12 @@ def check_flex(shape: Shape) -> None:
 
 
 def is_old(gpu_type: str) -> bool:
-    """Return whether only NVIDIA's proprietary kernel modules drive GPUs of a type."""
+    """Return whether GPUs of a type need NVIDIA's proprietary kernel modules."""
     return CAPABILITY.get(gpu_type, OPEN_DRIVEN) < OPEN_DRIVEN
 
 
 def check_image(gpu_type: str, image: str) -> None:
-    """Raise BergError for an image whose driver or torch does not run on GPUs of a type."""
+    """Raise BergError for an image whose driver or torch does not work with GPUs of a type."""
     has = f"{gpu_type} has {CAPABILITY[gpu_type]}"
     other = f"torch from {OLD_TORCH}, or choose another GPU: -t {DEFAULT}"
     if is_old(gpu_type) and OPEN_MODULES.fullmatch(image):
@@ -403,10 +340,8 @@ def check_image(gpu_type: str, image: str) -> None:
             f"and {has}. Give --image {OLD_IMAGE} and let requirements.txt install {other}"
         )
     torch = WITH_TORCH.fullmatch(image)
-    if not torch:
-        return
-    low, high = TORCH.get(torch[1], (0.0, 99.0))
-    if not low <= CAPABILITY[gpu_type] <= high:
+    low, high = TORCH.get(torch[1], (0.0, 99.0)) if torch else (0.0, 99.0)
+    if torch and not low <= CAPABILITY[gpu_type] <= high:
         raise BergError(
             f"the torch of image {image} runs on GPUs of compute capability {low} to {high}, and "
             f"{has}. Give --image common-{torch[1]}-{torch[2]} and let requirements.txt install "
@@ -414,13 +349,13 @@ def check_image(gpu_type: str, image: str) -> None:
         )
 
 
-def told(gpu_type: str) -> dict[str, str]:
-    """Return the metadata by which OLD_IMAGE and its like install a driver at their first boot."""
+def driver_metadata(gpu_type: str) -> dict[str, str]:
+    """Return the metadata with which OLD_IMAGE installs a driver at its first boot."""
     return {"install-nvidia-driver": "True"} if is_old(gpu_type) else {}
 
 
 def driver_version(gpu_type: str) -> str:
-    """Return which of GKE's drivers nodes with such GPUs want; the newest has open modules."""
+    """Return which of GKE's drivers nodes need; the newest has open modules."""
     return "DEFAULT" if is_old(gpu_type) else "LATEST"
 
 
@@ -432,38 +367,250 @@ def quota_needs(
     addresses: bool = True,
     brief: bool = True,
 ) -> list[tuple[int, list[str]]]:
-    """What machines count against: an amount, and the metrics of which one must have room for it.
+    """Return what machines count against: an amount, and the metrics of which one must have room.
 
-    GPUs of a machine that Google deletes within a week may draw on the quota of preemptible ones,
-    too.
+    With `brief` Google deletes the machines within a week: their GPUs may draw on the quota of
+    preemptible ones, too.
     """
-    family, cpus = shape.machine_type.partition("-")[0], machines * shape.num_cpus
+    family = shape.machine_type.partition("-")[0]
+    cpus, gpus = machines * shape.num_cpus, machines * shape.num_gpus
     needs = []
     if not family.startswith(("a3", "a4", "g4")):  # these need quota for their GPUs alone
         metric = CPU_QUOTAS.get(family, "CPUS")
-        needs.append(
-            (cpus, [metric, "PREEMPTIBLE_CPUS"] if spot and metric == "CPUS" else [metric])
-        )
-    gpus = machines * shape.num_gpus
+        needs.append((cpus, [metric, *["PREEMPTIBLE_CPUS"] * (spot and metric == "CPUS")]))
     if shape.gpu_type in GPU_QUOTAS:
         metric = f"NVIDIA_{shape.gpu_type.upper().replace('-', '_')}_GPUS"
-        needs.append(
-            (
-                gpus,
-                [f"PREEMPTIBLE_{metric}"]
-                if spot
-                else [metric, *([f"PREEMPTIBLE_{metric}"] if brief else [])],
-            )
-        )
+        metrics = [metric, f"PREEMPTIBLE_{metric}"]
+        if spot:
+            metrics = metrics[1:]
+        elif not brief:
+            metrics = metrics[:1]
+        needs.append((gpus, metrics))
     disk = "HDB_TOTAL_GB" if shape.disk_type.startswith("hyperdisk") else "SSD_TOTAL_GB"
     needs += [
         (machines * disk_gb, [disk]),
         (machines * addresses, ["IN_USE_ADDRESSES"]),
         (machines, ["INSTANCES"]),
-    ]
-    # Without any quota for GPUs there are no TPUs either; theirs no region shows.
-    needs += [
         (cpus, ["CPUS_ALL_REGIONS"]),
+        # Without any quota for GPUs there are no TPUs either; no region shows theirs.
         (gpus or int(family in TPU_FAMILIES), ["GPUS_ALL_REGIONS"]),
     ]
     return [(amount, metrics) for amount, metrics in needs if amount]
+
+
+# --- TPUs
+
+TPU_IMAGES = "ubuntu-os-accelerator-images"  # the project of the images
+TPU_IMAGE = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+HOST_CHIPS = 4  # of each machine of a slice
+# What --tpu must have besides a name: https://github.com/kubernetes/autoscaler, its machine types.
+TPU_EXTRAS = {"ct6e-standard-8t": {"advancedMachineFeatures": {"threadsPerCore": 1}}}
+OLDER_TPUS = ("v2", "v3", "v4", "v5e", "v5litepod")  # than Compute Engine has
+# What pods ask for, and the taint of nodes that have it; labels of these nodes.
+CHIP = "google.com/tpu"
+ACCELERATOR, TOPOLOGY = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
+NODE_POOL = "cloud.google.com/gke-nodepool"
+# Topology of one machine -> how its machine type ends; and the topologies of slices.
+PLANE, PLANES = {"1x1": "1t", "2x2": "4t"}, ("2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+CUBE = {"2x2x1": "4t"}
+CUBES = ("2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
+# Small planes are usually called by their number of chips.
+SMALL = {"1": "1x1", "4": "2x2", "8": "2x4"}
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What one generation of TPUs comes in."""
+
+    machine: str  # how its machine types begin
+    accelerator: str  # as labels of GKE's nodes have it
+    alone: dict[str, str]
+    slices: tuple[str, ...]
+    image: str = ""  # "": only nodes of a cluster have it
+    has_policy: bool = False  # a workload policy places slices of nodes, else the pool itself
+    is_open: bool = True  # as Spot and by flex-start, to every project
+
+    @property
+    def is_cubic(self) -> bool:
+        """AxBxC of multiples of 4, A <= B <= C, may be slices, too: Google does not list all."""
+        return "2x2x1" in self.alone
+
+
+GENERATIONS = {
+    "v4": Generation("ct4p-hightpu", "tpu-v4-podslice", CUBE, CUBES),
+    "v5e": Generation("ct5lp-hightpu", "tpu-v5-lite-podslice", PLANE, PLANES),
+    "v6e": Generation("ct6e-standard", "tpu-v6e-slice", PLANE, PLANES, TPU_IMAGE),
+    "v5p": Generation(
+        "ct5p-hightpu", "tpu-v5p-slice", CUBE, (*CUBES, "16x16x16", "16x16x24"), TPU_IMAGE
+    ),
+    "tpu7x": Generation(
+        "tpu7x-standard",
+        "tpu7x",
+        CUBE,
+        CUBES,
+        "ubuntu-accel-2404-amd64-tpu-tpu7x",
+        has_policy=True,
+        is_open=False,
+    ),
+}
+TPU_KINDS = {each.accelerator: name for name, each in GENERATIONS.items()}
+IN_COMPUTE_ENGINE = [name for name, each in GENERATIONS.items() if each.image]
+# Machine types of Compute Engine with TPUs -> generation and topology.
+TPU_TYPES = {
+    f"{GENERATIONS[name].machine}-{end}": (name, topology)
+    for name in IN_COMPUTE_ENGINE
+    for topology, end in GENERATIONS[name].alone.items()
+}
+# Eight chips of one machine. No zone had room for it in 2026-07, so that only its type means it.
+TPU_TYPES["ct6e-standard-8t"] = ("v6e", "2x4")
+
+
+@dataclass(frozen=True)
+class Tpu:
+    """TPUs to ask for: one machine or node, or a slice of several."""
+
+    generation: str
+    topology: str
+    machine_type: str
+    hosts: int
+
+    @property
+    def name(self) -> str:
+        """What --tpu takes in a cluster; eight chips of one node have no topology of their own."""
+        is_eight = self.hosts == 1 and self.topology == "2x4"
+        return f"{self.generation}-{'8' if is_eight else self.topology}"
+
+    @property
+    def about(self) -> Generation:
+        return GENERATIONS[self.generation]
+
+    @property
+    def chips(self) -> int:
+        return chips_in(self.topology)
+
+    @property
+    def chips_each(self) -> int:
+        return self.chips // self.hosts
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.machine_type, 0, "")
+
+    @property
+    def policy(self) -> str:
+        """Return the name of the workload policy of a pool of such nodes; "" for none."""
+        needs_it = self.about.has_policy and self.hosts > 1
+        return f"berg-pools-{self.topology}" if needs_it else ""
+
+    def pool(self, spot: bool) -> str:
+        """Return the name of the pool of such nodes: each pool is one slice."""
+        return f"{self.name}-spot" if spot else self.name
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """Return the labels by which pods find the nodes."""
+        return {ACCELERATOR: self.about.accelerator, TOPOLOGY: self.topology}
+
+
+def chips_in(topology: str) -> int:
+    return prod(int(side) for side in topology.split("x"))
+
+
+def parse_tpu(text: str, in_cluster: bool = False) -> Tpu:
+    """Return the TPUs that --tpu means; raise BergError for any other name."""
+    text = text.lower()
+    if text in TPU_TYPES and not in_cluster:
+        return Tpu(*TPU_TYPES[text], text, 1)
+    name, _, rest = text.partition("-")
+    check_generation(text, name, in_cluster)
+    about = GENERATIONS[name]
+    if not about.is_cubic:
+        if rest == "8" and in_cluster:
+            return Tpu(name, "2x4", f"{about.machine}-8t", 1)
+        rest = SMALL.get(rest, rest)
+    if rest in about.alone:
+        return Tpu(name, rest, f"{about.machine}-{about.alone[rest]}", 1)
+    if rest in about.slices or (about.is_cubic and is_large_cube(rest)):
+        return Tpu(name, rest, f"{about.machine}-4t", chips_in(rest) // HOST_CHIPS)
+    if rest.isdigit() and (meant := readings(name, int(rest))):
+        raise BergError(f"--tpu {text} is not clear: {meant}. See: berg gpus --tpu")
+    offered = ", ".join([*about.alone, *about.slices])
+    where = " in a cluster" * in_cluster
+    raise BergError(
+        f"--tpu {text}: {name} has no topology {rest!r}{where}. "
+        f"It has: {offered}{', …' * about.is_cubic}"
+    )
+
+
+def check_generation(text: str, name: str, in_cluster: bool) -> None:
+    """Raise BergError if there are no such TPUs in a cluster, or in Compute Engine."""
+    if in_cluster and name not in GENERATIONS:
+        raise BergError(
+            f"--tpu {text}: nodes of a cluster have {', '.join(GENERATIONS)}. "
+            "Give FAMILY-TOPOLOGY, as in v5e-4x4"
+        )
+    known = ", ".join(IN_COMPUTE_ENGINE)
+    if not in_cluster and name in OLDER_TPUS:
+        raise BergError(
+            f"--tpu {text}: Compute Engine has no {name}, only {known}. "
+            "v4 and v5e come as pods of a cluster: berg cluster create NAME --tpu v5e-4x4"
+        )
+    if name not in GENERATIONS:
+        raise BergError(
+            f"--tpu {text}: there is no such family, only {known}. Give FAMILY-TOPOLOGY; see: berg "
+            "gpus --tpu"
+        )
+
+
+def is_large_cube(topology: str) -> bool:
+    if not re.fullmatch(r"\d{1,3}(x\d{1,3}){2}", topology):
+        return False
+    sides = [int(side) for side in topology.split("x")]
+    return sides == sorted(sides) and all(side and side % 4 == 0 for side in sides)
+
+
+def readings(name: str, number: int) -> str:
+    """Return what a name with a bare number may mean, as --tpu takes it; "" for nothing."""
+    about = GENERATIONS[name]
+    chips: dict[str, float] = {"it may count chips": number}
+    if about.is_cubic:
+        chips["it may count cores, two of each chip"] = number / 2
+    found = []
+    for what, count in chips.items():
+        fitting = [
+            f"--tpu {name}-{topology}"
+            for topology in (*about.alone, *about.slices)
+            if chips_in(topology) == count
+        ]
+        if fitting:
+            found.append(f"{what} ({', '.join(fitting)})")
+    return " or ".join(found)
+
+
+def all_tpus() -> list[Tpu]:
+    """Return what Compute Engine has; not all large cubes."""
+    return [
+        parse_tpu(f"{name}-{topology}")
+        for name in IN_COMPUTE_ENGINE
+        for topology in (*GENERATIONS[name].alone, *GENERATIONS[name].slices)
+    ]
+
+
+def tpu_of_pool(pool: dict[str, Any]) -> Tpu | None:
+    """Return the TPUs of a pool that berg made; None for one of other nodes."""
+    try:
+        found = parse_tpu(pool["name"].removesuffix("-spot"), in_cluster=True)
+    except BergError:
+        return None
+    is_it = pool.get("config", {}).get("machineType") == found.machine_type
+    return found if is_it else None
+
+
+def workload_policy(name: str, topology: str, description: str) -> dict[str, Any]:
+    """Return the body of the policy that lets machines form a slice of a topology."""
+    workload = {
+        "type": "HIGH_THROUGHPUT",
+        "acceleratorTopology": topology,
+        "acceleratorTopologyMode": "AUTO_CONNECT",
+    }
+    return {"name": name, "description": description, "workloadPolicy": workload}

@@ -27,7 +27,7 @@ from typing import Any
 
 from berg import BergError, gate, gce, job, states
 from berg.config import Config
-from berg.google import api, creation, iam, instances, prices, shapes, tpus
+from berg.google import api, creation, iam, instances, prices, shapes
 from berg.google.api import OperationFailed
 from berg.google.storage import Bucket, Changed
 from berg.job import STOPPED, Machine
@@ -66,7 +66,7 @@ def why_never(kind: str, place: str, num_machines: int, machine_type: str, model
         return "berg stops devboxes of one machine"
     if model == prices.FLEX:
         return "Google does not stop machines of flex-start"
-    if machine_type in tpus.MACHINE_TYPES:
+    if machine_type in shapes.TPU_TYPES:
         return "Google does not say that machines with TPUs can be stopped"
     if shapes.has_local_disks(machine_type):
         return f"{machine_type} has local disks, which would be lost"

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from berg import BergError, gce
 from berg.config import Config
 from berg.gke import place as gke
-from berg.google import tpus
+from berg.google.shapes import parse_tpu
 from berg.job import NO_GROUP, Group, Login, Machine, Resource
 from berg.places import tpu
 from berg.plan import Choice, Offer, Plan
@@ -145,7 +145,7 @@ def name_for(spec: JobSpec) -> str:
     """Return the name of the place that a spec asks for."""
     if spec.cluster:
         return "gke"
-    if spec.tpu is not None and tpus.parse(spec.tpu.lower()).hosts > 1:
+    if spec.tpu is not None and parse_tpu(spec.tpu).hosts > 1:
         return "tpu"
     return "gce"
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from berg import BergError, gce
 from berg.config import Config
-from berg.google import api, groups, iam, instances, prices, tpus
+from berg.google import api, groups, iam, instances, prices, shapes
 from berg.job import NO_GROUP, Group, Machine, Resource
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec
@@ -69,7 +69,7 @@ def request(plan: Plan) -> dict[str, Any]:
     for body in bodies.values():
         for labels in (body["labels"], body["disks"][0]["initializeParams"]["labels"]):
             labels["berg-place"] = "tpu"
-    return {"topology": tpus.parse(plan.job.tpu).topology, "zones": bodies}
+    return {"topology": shapes.parse_tpu(plan.job.tpu).topology, "zones": bodies}
 
 
 def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:

@@ -9,9 +9,9 @@ from berg.google.shapes import (
     Shape,
     check,
     choose,
+    driver_metadata,
     driver_version,
     quota_needs,
-    told,
 )
 
 
@@ -171,7 +171,10 @@ def test_what_can_be_had():
 
 
 def test_what_old_gpus_need_beside_their_image():
-    assert told("v100") == {"install-nvidia-driver": "True"} and told("t4") == told("") == {}
+    assert (
+        driver_metadata("v100") == {"install-nvidia-driver": "True"}
+        and driver_metadata("t4") == driver_metadata("") == {}
+    )
     assert [driver_version(gpu_type) for gpu_type in ("p4", "t4")] == ["DEFAULT", "LATEST"]
 
 

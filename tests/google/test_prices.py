@@ -10,7 +10,7 @@ import pytest
 from berg.commands import tables
 from berg.gke import container
 from berg.gke.clusters import Status
-from berg.google import prices, shapes, tpus
+from berg.google import prices, shapes
 
 SKUS = "/cloudbilling/v1/services/6F81-5844-456A/skus"
 
@@ -74,13 +74,13 @@ def test_a_machine_costs_what_google_s_published_bill_says(look):
     assert listed.per_hour(h100, prices.SPOT) is None
     g4 = shapes.choose(1, "rtx-pro-6000", None, None)
     assert listed.per_hour(g4, prices.STANDARD) == pytest.approx(4.50, abs=0.001)
-    v5p = tpus.parse("v5p-2x2x1").shape
+    v5p = shapes.parse_tpu("v5p-2x2x1").shape
     assert listed.per_hour(v5p, prices.STANDARD) == pytest.approx(4 * 4.20)
     assert listed.per_hour(v5p, prices.SPOT) == pytest.approx(4 * 0.836)
     v6e = look("us-east5")[0]
     bills = {prices.STANDARD: 2.70, prices.SPOT: 1.4033, prices.FLEX: 1.35}
     for model, bill in bills.items():
-        assert v6e.per_hour(tpus.parse("v6e-2x2").shape, model) == pytest.approx(4 * bill)
+        assert v6e.per_hour(shapes.parse_tpu("v6e-2x2").shape, model) == pytest.approx(4 * bill)
 
 
 def test_local_disks_that_come_with_gpus_are_paid_for(look):
@@ -112,7 +112,7 @@ def test_half_a_sum_is_no_price(look, options):
 def test_a_disk_without_a_price_makes_the_machine_s_unknown(look):
     listed = look("us-east5")[0]
     listed.hourly.pop("Hyperdisk Balanced Capacity in Columbus")
-    shape = tpus.parse("v6e-2x2").shape
+    shape = shapes.parse_tpu("v6e-2x2").shape
     assert listed.per_hour(shape, prices.SPOT)
     assert listed.per_hour(shape, prices.SPOT, disk_gb=200) is None
 
