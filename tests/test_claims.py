@@ -86,7 +86,7 @@ def test_rm_waits_for_the_machine_of_a_job_that_is_over(berg, cloud, monkeypatch
     with pytest.raises(BergError, match="twin did not go. End it first: berg kill twin"):
         records.plan_removal(cloud.settings(berg.bucket_name), ["twin"])
     removing = berg.start("rm", "-y", "twin")
-    assert removing.stderr.readline() == "Waiting for twin to go, as twin is over\n"
+    assert removing.stderr.readline() == "Waiting for twin to go, as twin has ended\n"
     berg.end_machines()
     _, said = removing.communicate(timeout=60)
     assert removing.returncode == 0 and "Deleted twin" in said

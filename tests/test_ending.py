@@ -35,7 +35,7 @@ def test_a_kill_says_what_an_upload_has_left_now_and_then():
         said == "a uploads its results since noon: 5 files, 1,000 bytes are left (Ctrl-C leaves it)"
     )
     assert waiting.look(upload(4), 134) == "" and waiting.look(upload(4), 134.1)
-    assert waiting.look(upload(4), 254) == "" and not waiting.is_crash_looping
+    assert waiting.look(upload(4), 254) == "" and not waiting.gave_up
 
 
 def test_a_kill_says_from_the_fifth_second_on_what_it_waits_for():
@@ -51,17 +51,17 @@ def test_a_kill_gives_up_an_upload_that_does_not_go_on():
     waiting = ending.Waiting("a", began=0)
     waiting.look(upload(5), 10)
     waiting.look(upload(4), 100)
-    waiting.look(upload(4), 100 + ending.LEFT_STILL)
+    waiting.look(upload(4), 100 + ending.STALLED)
     with pytest.raises(BergError, match=r"moved for 121 s: 4 files(.|\n)*kill --now a"):
-        waiting.look(upload(4), 101 + ending.LEFT_STILL)
+        waiting.look(upload(4), 101 + ending.STALLED)
 
 
 def test_a_kill_gives_up_a_worker_that_does_not_answer():
     waiting = ending.Waiting("a", began=0)
-    assert "still RUNNING" in waiting.look(State("RUNNING"), ending.KILL_PATIENCE)
-    assert not waiting.is_crash_looping
-    said = waiting.look(State("RUNNING"), ending.KILL_PATIENCE + 1)
-    assert said == "a did not answer; deleting its machine" and waiting.is_crash_looping
+    assert "still RUNNING" in waiting.look(State("RUNNING"), ending.KILL_TIMEOUT)
+    assert not waiting.gave_up
+    said = waiting.look(State("RUNNING"), ending.KILL_TIMEOUT + 1)
+    assert said == "a did not answer; deleting its machine" and waiting.gave_up
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,11 @@ def test_what_rm_means_by_names_and_patterns():
     for wrong, says in (
         ("t*", "matches none of your jobs"),
         ("none", "there is no job"),
-        ("grid-0", "goes as a whole: berg rm grid"),
+        ("grid-0", "can only be deleted as a whole: berg rm grid"),
     ):
         with pytest.raises(BergError, match=says):
             records.choose(everything, [wrong], "ada")
-    with pytest.raises(BergError, match="lives is not over"):
+    with pytest.raises(BergError, match="lives has not ended"):
         records.choose([entry("lives", "RUNNING")], ["lives"], "ada")
     with pytest.raises(BergError, match="there is no job"):
         records.choose([entry("b\N{REPLACEMENT CHARACTER}d")], ["b\N{REPLACEMENT CHARACTER}d"], "")
@@ -567,14 +567,14 @@ def test_who_is_told_of_an_end(place, now):
     found = entry("a", "RUNNING", ("RUNNING", "RUNNING"))
     found.machines.reverse()
     who = config.Config(user="ada")
-    ending.tell_of_end(who, found, now)
+    ending.request_end(who, found, now)
     said = "ada now" if now else "ada"
     told = [(f"a-{n}", "berg-kill-a", said) for n in range(2 if now else 1)]
     assert sorted(place.done) == told
     going = entry("a", "RUNNING", ("STOPPING",))
     fails = pytest.raises(BergError, match="it goes already")
     with contextlib.nullcontext() if now else fails:
-        ending.tell_of_end(who, going, now)
+        ending.request_end(who, going, now)
 
 
 @pytest.mark.parametrize(
@@ -679,5 +679,5 @@ def test_an_end_is_waited_for_until_it_is_there_or_nobody_answers(monkeypatch):
     assert len(said) == 1 and said[0].startswith("a is still RUNNING")
     clock.now, at = 0.0, 1000.0
     assert ending.wait_for_end(None, running, said.append) is running
-    assert ending.KILL_PATIENCE == 60 and clock.now == 60.5 and "did not answer" in said[-1]
+    assert ending.KILL_TIMEOUT == 60 and clock.now == 60.5 and "did not answer" in said[-1]
     assert ending.wait_for_end(None, over, pytest.fail) is over

@@ -663,7 +663,7 @@ def test_tokens_expire(trial):
 @pytest.mark.slow
 @fault("a killed job cannot upload its results", "1 2 4")
 def test_kill_says_what_it_waits_for(trial, monkeypatch):
-    monkeypatch.setattr("berg.laptop.ending.LEFT_STILL", 4)
+    monkeypatch.setattr("berg.laptop.ending.STALLED", 4)
     trial.fault("storage.objects.insert", match=f"{trial.name}/0005.bin", status=403, times=None)
     trial.run(trial.command(8))
     trial.until_state("UPLOADING")

@@ -271,7 +271,7 @@ def test_a_price_that_is_not_known_is_said(monkeypatch):
         for days in (0, 14):
             settings = config.Config(max_stopped_days=days)
             said.append(power.cost_of(settings, Machine("box", "us-central1-a", disk_gb=200)))
-    unknown = "Its disk of 200 GB costs money, nobody knows how much, until it is deleted"
+    unknown = "Its disk of 200 GB costs an unknown amount until it is deleted"
     known = "Its disk of 200 GB costs about $0.30 a day until it is deleted"
     offered = ", which berg reap offers after 14 days"
     assert said == [unknown, unknown + offered, known, known + offered]
@@ -604,11 +604,11 @@ def test_a_move_that_is_killed_is_found_and_goes_on(
     if machines == 2:
         assert f"its old disk in {stopped_box} costs money, too" in listed, listed
     elif step != "the snapshot is deleted":
-        assert "its move broke off. Go on: berg start --move nomad" in listed, listed
+        assert "its move broke off. Continue: berg start --move nomad" in listed, listed
 
     again = started(berg, "nomad", "--move")
     assert again.returncode == 0, again.stderr
-    is_used = f"Going on with the snapshot {left['name']}" in again.stderr
+    is_used = f"Using the snapshot {left['name']} of an earlier attempt" in again.stderr
     assert is_used == (step in ("the disk is copied", "the machine is created")), again.stderr
     ((zone, status),) = all_of(berg)
     assert zone != stopped_box and status == "RUNNING"

@@ -345,9 +345,9 @@ def say_removal(removal: "Removal") -> None:
     results = plain.size(sum(blob.size for blob in removal.results))
     rest = plain.size(sum(blob.size for blob in removal.others))
     say(f"{name}: {files} of results, {results}; log and state, {rest}")
-    if removal.beside:
-        folders = dict.fromkeys(blob.name.rpartition("/")[0] for blob in removal.beside)
-        say(f"  of these {len(removal.beside):,} in {', '.join(tables.shorten([*folders]))}")
+    if removal.elsewhere:
+        folders = dict.fromkeys(blob.name.rpartition("/")[0] for blob in removal.elsewhere)
+        say(f"  of these {len(removal.elsewhere):,} in {', '.join(tables.shorten([*folders]))}")
     for folder, owner in removal.shared.items():
         say(f"  berg_results/{folder} stays: {owner} has its results there, too")
 

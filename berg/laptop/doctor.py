@@ -687,12 +687,12 @@ def without_identity(settings: Config, cluster: dict[str, Any]) -> tuple[str, st
 def check_index(settings: Config) -> list[Finding]:
     """Check that the index has the jobs that have a state, the first STATES of them."""
     bucket, fix = Bucket(settings), "berg list --all-jobs"
-    names = {listed.name for listed in index.everything(bucket)}
+    paths = {listed.name for listed in bucket.list(index.TOP, index.FIELDS)}
     looked_at = list(itertools.islice(states.listed(bucket), STATES))
-    if looked_at and index.COMPLETE not in names:
+    if looked_at and index.COMPLETE not in paths:
         text = "none yet, so that a list looks at all jobs"
         return [Finding("index", WARNING, text, fix)]
-    jobs = [each for each in looked_at if not index.has(names, each.name, each.state)]
+    jobs = [each for each in looked_at if not index.has(paths, each.name, each.state)]
     if jobs:
         text = f"lacks {len(jobs):,} of the jobs, {jobs[0].name} among them"
         return [Finding("index", WARNING, text, fix)]

@@ -1,7 +1,4 @@
-"""End jobs: which ones are meant, the word to their machines, and what is deleted with them.
-
-Not covered: what nobody needs any more; that is reap.py.
-"""
+"""End jobs: which are meant, the request to their machines, and what is deleted with them."""
 
 import contextlib
 import fnmatch
@@ -20,17 +17,17 @@ from berg.laptop import index, ssh
 from berg.laptop.jobs import OFF, Entry, find, is_glob, logs_of, look_again, overview
 from berg.laptop.power import claimed
 
-KILL_PATIENCE = 60  # seconds for a worker to stop its command, which has 30 of them
-SLOW = 5  # seconds after which `kill` says what it waits for
-LEFT_STILL = (
-    120  # seconds without progress of an upload, after which `kill` says what would be lost
-)
+KILL_TIMEOUT = 60  # seconds for a worker to stop its command, which has 30 of them
+SLOW = 5  # seconds after which `kill` reports what it waits for
+STALLED = 120  # seconds without progress of an upload, after which `kill` reports what is left
+
+Say = Callable[[str], None]
 
 
 def match(config: Config, patterns: tuple[str, ...], everything: bool) -> dict[str, Entry | None]:
-    """Return what can be killed: as given, by globs over what is mine and lives, or all of that.
+    """Return the jobs that names mean, that globs match among my living ones, or all of these.
 
-    It is by name, as it was seen just now; None where nobody looked yet.
+    By name, each as it was just listed; None if it was not.
     """
     if not everything and not any(map(is_glob, patterns)):
         return {name: e for pattern in patterns for name, e in parts(config, pattern).items()}
@@ -51,30 +48,25 @@ def hits(pattern: str, living: list[str]) -> list[str]:
 
 
 def parts(config: Config, name: str) -> dict[str, Entry | None]:
-    """Return the jobs of a sweep that are to be ended, those that no machine has first; of anything
-    else its name.
-    """
+    """Return the living jobs of a sweep, those without a machine first; else the name."""
     if not states.sweep_exists(Bucket(config), name):
         return {name: None}
     live = [e for e in overview(config, None, f"{name}-") if e.sweep == name and e.can_end]
     return {e.name: e for e in sorted(live, key=lambda e: (bool(e.machines), e.name))}
 
 
-def kill(
-    config: Config, name: str, now: bool, say: Callable[[str], None], seen: Entry | None = None
-) -> str:
-    """End a job and delete its machines; return the state that the job ended in ("" for a mere
-    machine).
+def kill(config: Config, name: str, now: bool, say: Say, seen: Entry | None = None) -> str:
+    """End a job and delete its machines; return its final state, "" for a machine without a job.
 
-    A worker gets the time to stop its command and to upload what is left, unless `now`. Of several
-    jobs of a sweep, each as it was `seen` in one list, none lists machines of all zones again, and
-    the sweep's secrets are left to who calls.
+    Unless `now`, a worker has time to stop its command and to upload the last results. For jobs of
+    a sweep, each as `seen` in one list, machines of all zones are not listed again, and the caller
+    deletes the sweep's secrets.
     """
     if seen and waits_for_turn(seen) and end_unbegun(config, seen, now):
         return "KILLED"
     found = as_now(config, name, seen)
-    for told in silences(found):
-        say(f"{name}: {told}, and cannot save what is not in the bucket yet")
+    for silence in silences(found):
+        say(f"{name}: {silence}, and cannot save what is not in the bucket yet")
     if found.summary.kind == "devbox":
         with claimed(config, found.name, "killed", say, is_forced=True):
             found = end_machines(config, found, now, say)
@@ -89,34 +81,14 @@ def kill(
     return ended
 
 
-def end_machines(config: Config, found: Entry, now: bool, say: Callable[[str], None]) -> Entry:
-    """End the worker of a job unless `now`, and delete its machines; return the job as it was."""
-    for machine in found.machines:
-        instances.let_disk_go(config, machine)  # also if this computer goes meanwhile
-    if has_worker(found):
-        tell_of_end(config, found, now)
-        if not now:
-            found = wait_for_end(config, found, say)
-    delete_machines(config, found, now)
-    return found
-
-
-def delete_disks(config: Config, name: str) -> None:
-    """Delete the disks that a devbox left without a machine."""
-    for disk in instances.unused_disks(config):
-        if disk.get("labels", {}).get("berg-job") == name:
-            path = f"/zones/{api.last_part(disk['zone'])}/disks/{disk['name']}"
-            api.delete(config, path, wait_for_it=True)
-
-
 def waits_for_turn(seen: Entry) -> bool:
-    """Return whether a job of a sweep has not begun, and may still."""
+    """Return whether a job of a sweep has no machine yet."""
     waits = seen.state is not None and seen.state.state == "SUBMITTED"
     return bool(seen.sweep and waits and not seen.machines)
 
 
 def end_unbegun(config: Config, seen: Entry, now: bool) -> bool:
-    """End a job that nobody has; return False if somebody has it by now."""
+    """End a job that no machine has; return False if one has it by now."""
     assert seen.stored
     delete_machines(config, seen, now)
     try:
@@ -127,7 +99,7 @@ def end_unbegun(config: Config, seen: Entry, now: bool) -> bool:
 
 
 def as_now(config: Config, name: str, seen: Entry | None) -> Entry:
-    """Return a job as it is at the moment, wherever it is."""
+    """Return a job as it is at the moment."""
     if seen and seen.sweep and seen.machine:
         found = look_again(config, seen)
         if found.machine or (found.state and found.state.final):
@@ -135,24 +107,50 @@ def as_now(config: Config, name: str, seen: Entry | None) -> Entry:
     return find(config, name)
 
 
+def end_machines(config: Config, found: Entry, now: bool, say: Say) -> Entry:
+    """End the worker of a job unless `now`, and delete its machines; return the job as it was."""
+    for machine in found.machines:
+        instances.let_disk_go(config, machine)  # even if this computer goes off meanwhile
+    if has_worker(found):
+        request_end(config, found, now)
+        if not now:
+            found = wait_for_end(config, found, say)
+    delete_machines(config, found, now)
+    return found
+
+
 def has_worker(found: Entry) -> bool:
-    """Return whether a worker may have the job and hear that it is to end."""
+    """Return whether a worker may have the job and can be asked to end it."""
     if found.state is None or found.state.final or found.state.state == "SUBMITTED":
         return False
     alive = [each for each in found.machines if each.status not in (*OFF, "PROVISIONING")]
     return bool(alive) and not alive[0].silence
 
 
-def wait_for_end(config: Config, found: Entry, say: Callable[[str], None]) -> Entry:
+def request_end(config: Config, found: Entry, now: bool) -> None:
+    """Tell the first machine who ends the job; with `now` all machines, which then save nothing."""
+    value = f"{config.user} now" if now else config.user
+    meant = sorted(found.machines, key=lambda machine: machine.name)[: None if now else 1]
+    key = f"berg-kill-{found.name}"
+    with ThreadPoolExecutor(16) as pool:
+        requests = [
+            pool.submit(found.place.set_metadata, config, each, key, value) for each in meant
+        ]
+    for each in requests:
+        if not now:  # else an error only means that the machine is going already
+            each.result()
+
+
+def wait_for_end(config: Config, found: Entry, say: Say) -> Entry:
     """Wait until a worker has ended its job, or does not answer; return the job as it is then.
 
-    Raise BergError if its upload does not go on.
+    Raises BergError if its upload stalls.
     """
     waiting = Waiting(found.name, time.monotonic())
     while found.machine and found.state and not found.state.final:
         if message := waiting.look(found.state, time.monotonic()):
             say(message)
-        if waiting.is_crash_looping:
+        if waiting.gave_up:
             break
         time.sleep(0.5)
         found = look_again(config, found)
@@ -161,52 +159,49 @@ def wait_for_end(config: Config, found: Entry, say: Callable[[str], None]) -> En
 
 @dataclass
 class Waiting:
-    """Waiting for a job's end, and what a person should hear of it. Times are in seconds."""
+    """Waiting for a job's end, and what the user hears of it. Times are in seconds."""
 
     name: str
     began: float
-    moved: float = 0.0  # when the upload went on for the last time
-    left: str = ""  # what it had left then
-    told: str = ""  # what a person heard last
-    told_at: float = -math.inf
-    is_slow: bool = False  # that it takes its time was said
-    is_crash_looping: bool = False  # its worker does not answer
+    moved: float = 0.0  # when the upload made progress for the last time
+    left: str = ""  # what was left then
+    reported: str = ""  # what was left in the last message
+    reported_at: float = -math.inf
+    is_slow: bool = False  # the user knows that it takes time
+    gave_up: bool = False  # its worker does not answer
 
     def look(self, state: job.State, now: float) -> str:
-        """Take in how the job goes; return what a person should hear now, "" if nothing.
-
-        Raise BergError if its upload does not go on.
-        """
+        """Return a message for the user, "" for none; raise BergError if the upload stalls."""
         if state.state == "UPLOADING":
-            return self._look_at_upload(state, now)
-        self.is_crash_looping = now > self.began + KILL_PATIENCE
-        if self.is_crash_looping:
+            return self.look_at_upload(state, now)
+        self.gave_up = now > self.began + KILL_TIMEOUT
+        if self.gave_up:
             return f"{self.name} did not answer; deleting its machine"
         if self.is_slow or now < self.began + SLOW:
             return ""
         self.is_slow = True
         return (
             f"{self.name} is still {state.state}: its command has 30 s to end, and a machine that "
-            f"does not answer is deleted after {KILL_PATIENCE} s. At once, without the last "
+            f"does not answer is deleted after {KILL_TIMEOUT} s. At once, without the last "
             f"results: berg kill --now {self.name}"
         )
 
-    def _look_at_upload(self, state: job.State, now: float) -> str:
+    def look_at_upload(self, state: job.State, now: float) -> str:
         left = f"{state.left_files:,} files, {state.left_bytes:,} bytes are left"
         if left != self.left:
             self.left, self.moved = left, now
         still = now - self.moved
-        if still > LEFT_STILL:
+        if still > STALLED:
             raise BergError(
                 f"{self.name} uploads its results since {state.uploading_since}, but nothing has "
-                f"moved for {still:.0f} s: {left}. {state.reason}\nIt goes on trying alone. To end "
-                f"it without them: berg kill --now {self.name}"
+                f"moved for {still:.0f} s: {left}. {state.reason}\nIt keeps trying. To end it "
+                f"without them: berg kill --now {self.name}"
             )
         # Its worker takes some seconds to count.
         is_counted = state.left_files > 0 and now - self.began > 3
-        if not is_counted or left == self.told or now - self.told_at <= 30:
+        if not is_counted or left == self.reported or now - self.reported_at <= 30:
             return ""
-        self.told, self.told_at = left, now
+        self.reported, self.reported_at = left, now
         return (
             f"{self.name} uploads its results since {state.uploading_since}: {left} "
             "(Ctrl-C leaves it)"
@@ -214,11 +209,9 @@ class Waiting:
 
 
 def delete_machines(config: Config, found: Entry, now: bool) -> None:
-    """Delete the machines of a job that is to end, but for one of a sweep, which takes the next
-    job.
-    """
+    """Delete the machines of a job that ends; in a sweep they take the next job, unless `now`."""
     is_lost = found.state is not None and found.state.state == "LOST"
-    # None of those takes another job.
+    # The machines of a sweep whose job is lost take no other job.
     gone = found.workers if is_lost and found.sweep else found.machines
     for machine in gone:
         save_console(config, found.name, machine)
@@ -230,62 +223,53 @@ def delete_machines(config: Config, found: Entry, now: bool) -> None:
 
 
 def remove_group(config: Config, found: Entry) -> None:
-    """Delete the group of machines whose job nobody knows: it would make them anew."""
+    """Delete the group of machines of an unknown job: it would re-create them."""
     for resource in found.place.resources(config):
         if (resource.kind, resource.name) == ("group", found.name):
             found.place.remove(config, resource)
 
 
+def delete_disks(config: Config, name: str) -> None:
+    """Delete the disks of a devbox that have no machine."""
+    for disk in instances.unused_disks(config):
+        if disk.get("labels", {}).get("berg-job") == name:
+            path = f"/zones/{api.last_part(disk['zone'])}/disks/{disk['name']}"
+            api.delete(config, path, wait_for_it=True)
+
+
 def write_end(config: Config, found: Entry) -> str:
-    """Write that a job was killed, unless it ended by itself; return the state that it ended in."""
+    """Write that a job was killed, unless it ended by itself; return its final state."""
     bucket = Bucket(config)
     while found.state and not found.state.final:
         assert found.stored
         try:
             states.replaced(bucket, found.stored, killed(config, found, found.state))
-        except Changed:  # its worker wrote a last word meanwhile
+            return "KILLED"
+        except Changed:  # its worker wrote a last state meanwhile
             found = find(config, found.name)
-            continue
-        return "KILLED"
-    if (said := vain_end(found)) and found.stored and found.state:
-        reason = f"{said}; ended by {config.user}"
+    if not found.state:
+        return ""
+    # Why a lost job could not begin is known only as long as its Job in the cluster is there.
+    notes = [
+        machine.note for machine in found.machines if machine.is_crash_looping and machine.note
+    ]
+    if notes and found.stored and found.state.state == "LOST":
+        reason = f"{notes[0]}; ended by {config.user}"
         ended = replace(found.state, reason=reason, finished_at=job.now())
         with contextlib.suppress(Changed):
             states.replaced(bucket, found.stored, ended)
-    return found.state.state if found.state else ""
-
-
-def vain_end(found: Entry) -> str:
-    """Return why a job that is lost could not begin, which goes with its Job; "" if it could."""
-    vain = [machine.note for machine in found.machines if machine.is_crash_looping]
-    return vain[0] if vain and found.state and found.state.state == "LOST" else ""
+    return found.state.state
 
 
 def killed(config: Config, found: Entry, state: job.State) -> job.State:
-    """Return a state of a job as that of one that was killed."""
+    """Return the final state of a job that was killed."""
     reason = "; ".join([f"killed by {config.user}", *silences(found)])
     return replace(state, state="KILLED", reason=reason, finished_at=job.now())
 
 
 def silences(found: Entry) -> list[str]:
-    """Return whose nodes do not answer, in words, each once."""
+    """Return which nodes do not answer, in words, each once."""
     return [*dict.fromkeys(each.silence for each in found.machines if each.silence)]
-
-
-def tell_of_end(config: Config, found: Entry, now: bool) -> None:
-    """Tell the machine that leads who ends the job; with `now` all machines, which then save
-    nothing more.
-    """
-    said = f"{config.user} now" if now else config.user
-    told = sorted(found.machines, key=lambda machine: machine.name)[: None if now else 1]
-    with ThreadPoolExecutor(16) as pool:
-        telling = [
-            pool.submit(found.place.set_metadata, config, each, f"berg-kill-{found.name}", said)
-            for each in told
-        ]
-    for each in telling:
-        if each.exception() and not now:  # else it merely takes its time to go
-            each.result()
 
 
 def forget_secrets(config: Config, found: Entry) -> None:
@@ -298,19 +282,17 @@ def forget_secrets(config: Config, found: Entry) -> None:
         forget_those_of_sweep(config, found.sweep, found.name)
 
 
-def forget_those_of_sweep(config: Config, sweep: str, over: str = "") -> None:
-    """Delete the secrets of a sweep if all of its jobs are over, as the one of that name is."""
+def forget_those_of_sweep(config: Config, sweep: str, ended: str = "") -> None:
+    """Delete the secrets of a sweep if all of its jobs have ended; the one named `ended` has."""
     entries = [each for each in overview(config, None, f"{sweep}-") if each.sweep == sweep]
-    if all(each.name == over or (each.state and each.state.final) for each in entries):
+    if all(each.name == ended or (each.state and each.state.final) for each in entries):
         secret.delete(config, sweep)
 
 
 def save_console(config: Config, name: str, machine: Machine) -> None:
-    """Keep what a machine wrote to its serial console, which goes with it, if its worker wrote no
-    log.
-    """
+    """Save a machine's serial console, which goes with it, if its worker wrote no log."""
     bucket = Bucket(config)
-    with contextlib.suppress(api.NotFound, Changed):  # NotFound: no bucket to keep it in
+    with contextlib.suppress(api.NotFound, Changed):  # NotFound: there is no bucket
         if not logs_of(bucket, name, machine.name) and (
             output := places.of(machine.place).console(config, machine)
         ):

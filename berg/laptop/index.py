@@ -1,27 +1,13 @@
-"""An index of jobs, so that a list looks at what lives and what is new, and not at all there was.
+"""An index of jobs, so that a list reads the states of those that live and of the newest others.
 
-.berg/index/living/NAME
-    a job that may not be over; NAME.sweep for a sweep
-.berg/index/living/.complete
-    says that all jobs are in the index; without it nothing of it counts
-.berg/index/recent/USER/TIME-NAME
-    a person's job or sweep; TIME counts backwards, so that the newest comes first
-.berg/index/recent/USER/more
-    says that there are older ones without an entry
+.berg/index/living/NAME                a job that may not have ended; NAME.sweep for a sweep
+.berg/index/living/.complete           all jobs are indexed; without it the index does not count
+.berg/index/recent/USER/TIME-NAME      a user's job or sweep; TIME counts backwards, newest first
+.berg/index/recent/USER/more           older jobs have no entry
 
-The objects are empty, and only laptops may write them. The state alone says what a job is: an entry
-without one counts for nothing. An entry is written after the state that it leads to, and deleted
-only as it was before that state was read, so that a job which begins meanwhile keeps its own. A
-state may be another job's lie of the moment: an entry goes only if records that machines cannot
-write agree (recent.py).
-
-Not covered: a job whose submit broke off before its entry was written, until a list sees its
-machine or looks at all jobs.
-
-A look at the jobs that live and at the newest others, which the index leads to (index.py).
-
-Machines are listed anyway, so that a job which has one is found without an entry, too. Where there
-is no index, or it has too little, the look is at all jobs, and makes the index anew.
+The objects are empty, and only laptops may write them. An entry is written after its state, and an
+entry without one does not count. A job may damage another one's state for a moment, so an entry is
+deleted only if records agree that machines cannot write (`ended`), and only as it was listed.
 """
 
 import contextlib
@@ -30,49 +16,29 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 
 from berg import BergError, job, places, states
 from berg.config import Config
 from berg.google import api
 from berg.google.storage import Bucket, Listed
-from berg.laptop import jobs as names
-from berg.laptop.jobs import (
-    Entry,
-    by_owner,
-    entries_of,
-    living,
-    overview,
-    silent,
-    sorted_of,
-)
+from berg.laptop import jobs
+from berg.laptop.jobs import Entry
 from berg.states import Stored
 
 TOP = ".berg/index/"
-
 LIVING, RECENT = f"{TOP}living/", f"{TOP}recent/"
-
 COMPLETE = f"{LIVING}.complete"
-
 MORE = "more"
-
 SWEEP = ".sweep"  # ends the entry of a sweep
-
-KEPT = 50  # jobs of a person that are entered, the newest, where there was no index
-
+KEPT = 50  # newest jobs of a user that are entered when the index is made
 FIELDS = "name,generation"
-
 LATEST = 9_999_999_999  # seconds since 1970 from which entries count backwards
-
 USER = re.compile("[-a-z0-9_]{1,63}")
-
-SPARE = 20  # entries that are looked at beside those asked for: of some the job may be gone
-
+SPARE = 20  # more entries than asked for are read: the jobs of some may be gone
 THREADS = 16
 
-# Returns those of some entries that go: see recent.py.
-MayGo = Callable[[list[Listed]], list[Listed]]
+Say = Callable[[str], None]
 
 
 @dataclass
@@ -82,6 +48,17 @@ class Index:
     living: dict[str, Listed] = field(default_factory=dict)
     recent: dict[str, Listed] = field(default_factory=dict)
     is_complete: bool = False
+
+
+@dataclass
+class Look:
+    """The jobs and machines found, newest first, and a step for later that updates the index."""
+
+    entries: list[Entry]
+    tidy: Callable[[], None]
+
+
+# --- entries
 
 
 def of_state(name: str, summary: job.Summary) -> str:
@@ -94,18 +71,14 @@ def living_path(entry: str) -> str:
 
 
 def recent_path(entry: str, summary: job.Summary) -> str:
-    """Return the object that brings a job or a sweep into its person's list."""
+    """Return the object that lists a job or a sweep under its user."""
     user = summary.user if USER.fullmatch(summary.user) else "-"
-    seconds = LATEST - min(LATEST, max(0, seconds_of(summary.created_at)))
-    return f"{RECENT}{user}/{seconds:010}-{entry.replace('/', SWEEP)}"
-
-
-def seconds_of(created_at: str) -> int:
-    """Return a time in seconds since 1970, 0 for what is none."""
     try:
-        return int(api.time_of(created_at).timestamp())
+        created = int(api.time_of(summary.created_at).timestamp())
     except (ValueError, OverflowError):
-        return 0
+        created = 0
+    seconds = LATEST - min(LATEST, max(0, created))
+    return f"{RECENT}{user}/{seconds:010}-{entry.replace('/', SWEEP)}"
 
 
 def entry_of(path: str) -> str:
@@ -120,25 +93,89 @@ def entry_of(path: str) -> str:
 
 
 def note(bucket: Bucket, name: str, summary: job.Summary) -> None:
-    """Enter a job or its sweep, which has a state by now."""
+    """Enter a job or its sweep; its state must exist."""
     entry = of_state(name, summary)
     write(bucket, [living_path(entry), recent_path(entry, summary)])
 
 
 def write(bucket: Bucket, paths: Iterable[str]) -> None:
-    """Write entries; who may not write them does without."""
+    """Write entries; users without the right have no index."""
     with contextlib.suppress(api.Forbidden), ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda path: bucket.write(path, b""), paths))
 
 
-def read(bucket: Bucket, user: str | None, limit: int) -> Index:
-    """Return what may live, of anybody, and at least `limit` of a person's newest others (None:
-    everybody's) if there are as many.
+def delete(bucket: Bucket, entries: Collection[Listed]) -> None:
+    """Delete entries as they were listed, if the user has the right."""
+    with contextlib.suppress(api.Forbidden):
+        bucket.delete_all_at([(each.name, each.generation) for each in entries])
 
-    It is not complete where the index was never made, or has not as many.
+
+def listed_jobs(bucket: Bucket, named: list[tuple[str, job.Summary]]) -> list[Listed]:
+    """Return the objects that are the entries of jobs with these names and summaries."""
+    paths = set()
+    for name, summary in named:
+        entry = of_state(name, summary)
+        paths |= {living_path(entry), recent_path(entry, summary)}
+    return [listed for listed in bucket.gets(sorted(paths), FIELDS) if listed]
+
+
+def has(paths: set[str], name: str, state: job.State) -> bool:
+    """Return whether an index with these objects has a job, as its state requires."""
+    entry = of_state(name, state.job)
+    recent = recent_path(entry, state.job)
+    if not state.final and living_path(entry) not in paths:
+        return False
+    return recent in paths or f"{recent.rpartition('/')[0]}/{MORE}" in paths
+
+
+# --- a look by the index
+
+
+def look(config: Config, user: str | None, limit: int, say: Say = jobs.silent) -> Look:
+    """Return a user's jobs and machines (None: all users') that live, and at least the `limit`
+    newest others, if there are as many.
+
+    Machines are listed anyway, so jobs with machines need no entry. Without a complete index this
+    looks at all jobs, and makes the index.
+    """
+    _ = config.credentials
+    bucket = Bucket(config)
+    with ThreadPoolExecutor() as pool:
+        machines = pool.submit(places.machines, config)
+        try:
+            found = read(bucket, user, limit)
+        except api.NotFound:
+            found = Index()
+        if not found.is_complete:
+            return look_at_all(config, user, say)
+        stored = read_states(bucket, [*found.living, *found.recent])
+        owned = jobs.by_owner(machines.result())
+    stored |= read_states(bucket, owned.keys() - found.living.keys() - found.recent.keys())
+    known = {of_state(each.name, each.state.job) for each in stored.values()} | set(stored)
+    gone = [listed for entry, listed in found.recent.items() if entry not in known]
+    if len(gone) > SPARE:
+        return look_at_all(config, user, say)
+    entries = jobs.entries_of(config, list(stored.values()), owned, others=True)
+    entries = jobs.sorted_of(entries, None)
+    named = [(each.name, each.sweep) for each in entries]
+    jobs.remember(named, jobs.living(entries), is_all=False)
+
+    def tidy() -> None:
+        alive = entered(entries)
+        over = [listed for entry, listed in found.living.items() if entry not in alive]
+        delete(bucket, ended(config, bucket, entries, over + gone))
+        for entry in alive.keys() - found.living.keys():
+            note(bucket, alive[entry].name, alive[entry].summary)
+
+    return Look(jobs.sorted_of(entries, user), quietly(tidy))
+
+
+def read(bucket: Bucket, user: str | None, limit: int) -> Index:
+    """Return what may live, of all users, and at least `limit` of a user's newest others (None: of
+    each user's). The index is not complete if it was never made, or has fewer.
     """
     with ThreadPoolExecutor(2) as pool:
-        people = pool.submit(newest, bucket, user)
+        newest = pool.submit(begin_lists, bucket, user)
         found = Index()
         for listed in bucket.list(LIVING, FIELDS):
             found.is_complete |= listed.name == COMPLETE
@@ -146,36 +183,30 @@ def read(bucket: Bucket, user: str | None, limit: int) -> Index:
                 found.living[entry] = listed
         if not found.is_complete:
             return found
-        for mine in people.result():
-            found.is_complete &= take(found, mine, limit)
+        for entries in newest.result():
+            found.is_complete &= take(found, entries, limit)
     return found
 
 
-def newest(bucket: Bucket, user: str | None) -> list[Iterator[Listed]]:
-    """Return each person's entries, the newest first; the first of them has come by then."""
+def begin_lists(bucket: Bucket, user: str | None) -> list[Iterator[Listed]]:
+    """Return each user's entries, the newest first; the first page of each has come."""
+
+    def begin(folder: str) -> Iterator[Listed]:
+        listed = bucket.list(folder, FIELDS)
+        first = next(listed, None)
+        return chain([first], listed) if first else iter(())
+
     folders = [f"{RECENT}{user}/"] if user else bucket.folders(RECENT)
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(lambda folder: begun(bucket, folder), folders))
+        return list(pool.map(begin, folders))
 
 
-def begun(bucket: Bucket, folder: str) -> Iterator[Listed]:
-    """Return what lies in a folder; its first page has come by then."""
-    rest = bucket.list(folder, FIELDS)
-    first = next(rest, None)
-    return iter(()) if first is None else chained(first, rest)
-
-
-def chained(first: Listed, rest: Iterator[Listed]) -> Iterator[Listed]:
-    yield first
-    yield from rest
-
-
-def take(found: Index, mine: Iterator[Listed], limit: int) -> bool:
-    """Put `limit` of a person's entries and some more into the index beside what lives; return
-    False if there may be as many and they have no entries.
+def take(found: Index, entries: Iterator[Listed], limit: int) -> bool:
+    """Add `limit` and some more of a user's entries that do not live; return False if there may be
+    as many, but without entries.
     """
     taken = 0
-    for listed in mine:
+    for listed in entries:
         if listed.name.endswith(f"/{MORE}"):
             return False
         entry = entry_of(listed.name)
@@ -186,153 +217,6 @@ def take(found: Index, mine: Iterator[Listed], limit: int) -> bool:
         taken += 1
         found.recent[entry] = listed
     return True
-
-
-def everything(bucket: Bucket) -> list[Listed]:
-    """Return all objects of the index."""
-    return list(bucket.list(TOP, FIELDS))
-
-
-def has(names: set[str], name: str, state: job.State) -> bool:
-    """Return whether an index of objects of these names has a job, as its state wants it."""
-    entry = of_state(name, state.job)
-    recent = recent_path(entry, state.job)
-    if not state.final and living_path(entry) not in names:
-        return False
-    return recent in names or f"{recent.rpartition('/')[0]}/{MORE}" in names
-
-
-def build(
-    bucket: Bucket,
-    there: list[Listed],
-    jobs: list[tuple[str, job.Summary]],
-    living: set[str],
-    may_go: MayGo,
-) -> None:
-    """Make the index what all jobs say, whose names, summaries and entries that live are given.
-
-    `there` is what it had before they were read.
-    """
-    wanted = {living_path(entry) for entry in living} | set(recent_of(jobs))
-    entered = {of_state(*each) for each in jobs}
-    names = {listed.name for listed in there}
-    wrong = [
-        listed
-        for listed in there
-        if (entry := entry_of(listed.name))
-        and entry not in (living if listed.name.startswith(LIVING) else entered)
-    ]
-    write(bucket, sorted(wanted - names))
-    write(bucket, {COMPLETE} - names)
-    delete(bucket, may_go(wrong))
-
-
-def recent_of(jobs: list[tuple[str, job.Summary]]) -> Iterator[str]:
-    """Yield the paths of each person's newest jobs and sweeps, and of what says there are more."""
-    people: dict[str, dict[str, str]] = {}
-    for name, summary in jobs:
-        entry = of_state(name, summary)
-        if entry_of(living_path(entry)):
-            path = recent_path(entry, summary)
-            people.setdefault(path[: path.rindex("/")], {}).setdefault(entry, path)
-    for folder, paths in people.items():
-        yield from sorted(paths.values())[:KEPT]
-        if len(paths) > KEPT:
-            yield f"{folder}/{MORE}"
-
-
-def delete(bucket: Bucket, entries: Collection[Listed]) -> None:
-    """Delete entries as they were when they were listed; who may not does without."""
-    with contextlib.suppress(api.Forbidden):
-        bucket.delete_all_at([(each.name, each.generation) for each in entries])
-
-
-def listed_jobs(bucket: Bucket, jobs: list[tuple[str, job.Summary]]) -> list[Listed]:
-    """Return the objects that are the entries of jobs with these names and summaries."""
-    paths = set()
-    for name, summary in jobs:
-        entry = of_state(name, summary)
-        paths |= {living_path(entry), recent_path(entry, summary)}
-    return [listed for listed in bucket.gets(sorted(paths), FIELDS) if listed]
-
-
-def tidy_index(
-    bucket: Bucket, found: Index, known: set[str], living: set[str], may_go: MayGo
-) -> None:
-    """Delete what the states of a list showed to be over or gone.
-
-    `known` are the entries that have a state, `living` those that are not over.
-    """
-    over = [listed for entry, listed in found.living.items() if entry not in living]
-    delete(bucket, may_go(over + gone(found, known)))
-
-
-def gone(found: Index, known: set[str]) -> list[Listed]:
-    """Return the entries of jobs that are not there any more, as `known` are those that are."""
-    return [listed for entry, listed in found.recent.items() if entry not in known]
-
-
-Say = Callable[[str], None]
-
-
-@dataclass
-class Look:
-    """What a look found, and what brings the index up to date with it: that can wait."""
-
-    entries: list[Entry]  # the newest first
-    tidy: Callable[[], None]
-
-
-def look(config: Config, user: str | None, limit: int, say: Say = silent) -> Look:
-    """Return the jobs and machines of a user (None: everybody's) that live, and at least the
-    `limit` newest others, if there are as many.
-    """
-    _ = config.credentials
-    bucket = Bucket(config)
-    with ThreadPoolExecutor() as pool:
-        listed = pool.submit(places.machines, config)
-        try:
-            found = read(bucket, user, limit)
-        except api.NotFound:
-            found = Index()
-        if not found.is_complete:
-            return look_at_all(config, user, say)
-        stored = read_states(bucket, [*found.living, *found.recent])
-        owned = by_owner(listed.result())
-    stored |= read_states(bucket, set(owned) - set(found.living) - set(found.recent))
-    known = {of_state(each.name, each.state.job) for each in stored.values()} | set(stored)
-    if len(gone(found, known)) > SPARE:
-        return look_at_all(config, user, say)
-    entries = entries_of(config, list(stored.values()), owned, others=True)
-    entries = sorted_of(entries, None)
-    named = [(each.name, each.sweep) for each in entries]
-    names.remember(named, living(entries), is_all=False)
-
-    def tidy() -> None:
-        alive = entered(entries)
-        may_go = partial(over, config, bucket, entries)
-        tidy_index(bucket, found, known, set(alive), may_go)
-        for entry in set(alive) - set(found.living):
-            note(bucket, alive[entry].name, alive[entry].summary)
-
-    return Look(sorted_of(entries, user), quietly(tidy))
-
-
-def look_at_all(config: Config, user: str | None, say: Say = silent) -> Look:
-    """Return all jobs and machines of a user (None: everybody's)."""
-    bucket = Bucket(config)
-    try:
-        there = everything(bucket)
-    except api.NotFound:  # without a bucket there are machines alone
-        return Look(overview(config, user, say=say), lambda: None)
-    entries = overview(config, None, say=say)
-
-    def tidy() -> None:
-        jobs = [(each.name, each.summary) for each in entries if each.stored]
-        may_go = partial(over, config, bucket, entries)
-        build(bucket, there, jobs, set(entered(entries)), may_go)
-
-    return Look(sorted_of(entries, user), quietly(tidy))
 
 
 def read_states(bucket: Bucket, entries: Collection[str]) -> dict[str, Stored]:
@@ -346,9 +230,9 @@ def read_states(bucket: Bucket, entries: Collection[str]) -> dict[str, Stored]:
 
 
 def entered(entries: list[Entry]) -> dict[str, Entry]:
-    """Return one of the jobs of each entry of the index that may live, by what it is entered as.
+    """Return the jobs that may live, one for each entry of the index.
 
-    A job that is lost is one: nobody wrote that it is over.
+    A lost job is one: no worker wrote that it ended.
     """
     return {
         of_state(each.name, each.summary): each
@@ -357,22 +241,77 @@ def entered(entries: list[Entry]) -> dict[str, Entry]:
     }
 
 
-def over(
+def quietly(tidy: Callable[[], None]) -> Callable[[], None]:
+    """Return a step without its errors: the next list does the same."""
+
+    def attempt() -> None:
+        with contextlib.suppress(api.GoogleError, api.RetryError, OSError):
+            tidy()
+
+    return attempt
+
+
+# --- a look at all jobs
+
+
+def look_at_all(config: Config, user: str | None, say: Say = jobs.silent) -> Look:
+    """Return all jobs and machines of a user (None: all users'); `tidy` makes the index."""
+    bucket = Bucket(config)
+    try:
+        there = list(bucket.list(TOP, FIELDS))
+    except api.NotFound:  # without a bucket there are only machines
+        return Look(jobs.overview(config, user, say=say), lambda: None)
+    entries = jobs.overview(config, None, say=say)
+
+    def tidy() -> None:
+        living = entered(entries)
+        named = [(each.name, each.summary) for each in entries if each.stored]
+        all_entries = {of_state(*each) for each in named}
+        wanted = {living_path(entry) for entry in living} | set(recent_paths(named))
+        paths = {listed.name for listed in there}
+        write(bucket, sorted(wanted - paths))
+        write(bucket, {COMPLETE} - paths)
+        wrong = []
+        for listed in there:
+            allowed = living if listed.name.startswith(LIVING) else all_entries
+            if (entry := entry_of(listed.name)) and entry not in allowed:
+                wrong.append(listed)
+        delete(bucket, ended(config, bucket, entries, wrong))
+
+    return Look(jobs.sorted_of(entries, user), quietly(tidy))
+
+
+def recent_paths(named: list[tuple[str, job.Summary]]) -> Iterator[str]:
+    """Yield the paths of each user's newest jobs and sweeps, and the mark that there are more."""
+    users: dict[str, dict[str, str]] = {}
+    for name, summary in named:
+        entry = of_state(name, summary)
+        if entry_of(living_path(entry)):
+            path = recent_path(entry, summary)
+            users.setdefault(path[: path.rindex("/")], {}).setdefault(entry, path)
+    for folder, paths in users.items():
+        yield from sorted(paths.values())[:KEPT]
+        if len(paths) > KEPT:
+            yield f"{folder}/{MORE}"
+
+
+# --- which entries may go
+
+
+def ended(
     config: Config, bucket: Bucket, entries: list[Entry], candidates: list[Listed]
 ) -> list[Listed]:
-    """Return those of some entries of the index whose jobs are over or gone, also by what machines
-    cannot write: the jobs' metadata, the sweeps' records, the lists of machines and of what waits
-    for some.
+    """Return those entries of the index whose jobs have ended or are gone.
 
-    A job may write another one's state for a moment. What the state says of a job's end is believed
-    then only if it has no machine and none is to come.
+    Machines can write states, so records that they cannot write must agree: the jobs' metadata, the
+    sweeps' records, and that no machine is there or to come.
     """
     waiting = functools.cache(lambda place: places.of(place).waiting(config))
     stored = {each.name: each.stored for each in entries if each.stored}
     owners = {each.name for each in entries if each.machines}
     owners |= {f"{each.sweep}/" for each in entries if each.workers}
 
-    def is_over(listed: Listed) -> bool:
+    def has_ended(listed: Listed) -> bool:
         entry = entry_of(listed.name)
         try:
             names, this = recorded(bucket, entry)
@@ -380,22 +319,22 @@ def over(
                 return True
             if entry in owners or not listed.name.startswith(LIVING):
                 return False
-            said = {name: stored[name] for name in names if name in stored}
-            for each in states.several(bucket, set(names) - set(said)):
-                said[each.name] = each
-            ended = [each for each in said.values() if each.state.final and not each.is_damaged]
-            return len(ended) == len(names) and not (this and is_to_come(this, waiting))
-        except BergError:  # a record is damaged, or nobody may look
+            seen = {name: stored[name] for name in names if name in stored}
+            for each in states.several(bucket, set(names) - set(seen)):
+                seen[each.name] = each
+            over = [each for each in seen.values() if each.state.final and not each.is_damaged]
+            return len(over) == len(names) and not (this and is_to_come(this, waiting))
+        except BergError:  # a record is damaged, or may not be read
             return False
 
     with ThreadPoolExecutor(THREADS) as pool:
-        each_over = pool.map(is_over, candidates)
-        return [listed for listed, goes in zip(candidates, each_over, strict=True) if goes]
+        results = pool.map(has_ended, candidates)
+        return [listed for listed, goes in zip(candidates, results, strict=True) if goes]
 
 
 def recorded(bucket: Bucket, entry: str) -> tuple[list[str], job.Job | None]:
-    """Return the names of the jobs that an entry is for, and the first of them; no names for what
-    is not there, and for a job whose sweep has the entry.
+    """Return the names of an entry's jobs, and the first job; no names for jobs that are not there
+    or belong to the entry of a sweep.
     """
     if entry.endswith("/"):
         sweep = states.read_sweep(bucket, entry.rstrip("/"))
@@ -406,17 +345,7 @@ def recorded(bucket: Bucket, entry: str) -> tuple[list[str], job.Job | None]:
 
 
 def is_to_come(this: job.Job, waiting: Callable[[str], set[str]]) -> bool:
-    """Return whether a place makes machines for a job."""
+    """Return whether a place is still creating machines for a job."""
     if this.place == "gce" and not this.group:
         return False
     return not waiting(this.place).isdisjoint((this.job_name, this.sweep, str(this.group)))
-
-
-def quietly(tidy: Callable[[], None]) -> Callable[[], None]:
-    """Return what tidies the index and is silent where that fails: the next list does it."""
-
-    def attempt() -> None:
-        with contextlib.suppress(api.GoogleError, api.RetryError, OSError):
-            tidy()
-
-    return attempt

@@ -1,19 +1,11 @@
 """Stop devboxes and start them again: the machine goes off, and its disk stays.
 
-The worker on it uploads the last results and turns the machine off itself, so that this computer
-need not stay. A machine that is off has no time limit: it costs its disk until a person deletes it.
-From each start Google counts --max-hours again. One verb at a time changes a box: power_claim.py.
+The worker uploads the last results and turns the machine off, so this computer need not stay on.
+Only a person's choice deletes a box's disk. A move deletes the disk that it copied only when the
+machine with the copy has answered, and the old machine has not run since.
 
-What a person lives on is deleted when they choose it, and by nothing else. A move deletes the disk
-that it copied only when the machine with the copy has answered, and the old one has not run since.
-
-Not covered: boxes of several machines, which know each other by addresses that would change.
-
-The claim of a power verb: one at a time stops, starts, moves or kills a devbox.
-
-It is an object in the bucket, written under a generation precondition, where machines may not
-write. The verb renews it as long as it runs. The claim of a computer that died is not renewed, and
-is taken over. Times are compared as Cloud Storage has them.
+One command at a time changes a box: it holds a claim, an object where machines may not write. The
+command renews it; one that is not renewed is taken over. Times are Cloud Storage's.
 """
 
 import contextlib
@@ -34,27 +26,25 @@ from berg.job import STOPPED, Machine
 from berg.laptop import spending, ssh
 from berg.laptop.jobs import OFF, Entry, find, look_again
 
-ANSWER = 60  # seconds for a worker to begin what it was asked for
+# Seconds
+ANSWER = 60  # for a worker to begin what it was asked for
+BOOTED = 600  # for a started box to answer
+LOST_WORKER = 60  # of those, in which its console may still be that of the boot before
+GOING = 60  # for a machine to go off after its worker turned it off
+DOWN = 300  # for a machine that Google takes down; programs on it may have 120 of them
+SLOW = 5  # after which the user hears what is waited for
+PAUSE = 0.5  # between two looks
+RENEWED = 15  # between two writes of a claim
+AGED = 90  # after which a claim that was not renewed is taken over
+CLAIM_PAUSE = 1  # between two looks at another command's claim
 
-BOOTED = 600  # seconds for a box that was started to answer
-
-LOST_WORKER = 60  # of those in which its console may still be that of the boot before
-
-GOING = 60  # seconds for a machine to go off once its worker has turned it off
-
-DOWN = 300  # seconds for a machine that Google takes down; programs on it may have 120 of them
-
-SLOW = 5  # seconds after which it is said what is waited for
-
-PAUSE = 0.5  # seconds between two looks
-
-COMING = ("PENDING", "PROVISIONING", "STAGING")  # statuses of a machine that may not come about
+COMING = ("PENDING", "PROVISIONING", "STAGING")  # statuses of a machine that may never run
 
 Say = Callable[[str], None]
 
 
 def why_never(kind: str, place: str, num_machines: int, machine_type: str, model: str) -> str:
-    """Return why machines like these are not stopped; "" for those that can be.
+    """Return why machines like these are never stopped; "" if they can be.
 
     `model` is how they are paid for, in the API's words.
     """
@@ -73,11 +63,14 @@ def why_never(kind: str, place: str, num_machines: int, machine_type: str, model
     return ""
 
 
-def stop(config: Config, name: str, now: bool, say: Say) -> str:
-    """Stop a devbox; return what a person should know then.
+# --- stop
 
-    With `now` the machine goes off at once, as Google does it, and its worker has seconds for the
-    last results. Raise BergError for what cannot be stopped, or does not answer.
+
+def stop(config: Config, name: str, now: bool, say: Say) -> str:
+    """Stop a devbox; return a message for the user.
+
+    With `now` Google turns the machine off at once, and its worker has seconds for the last
+    results. Raises BergError for what cannot be stopped, or does not answer.
     """
     with claimed(config, name, "stopped", say, is_forced=now):
         found = find(config, name)
@@ -85,8 +78,8 @@ def stop(config: Config, name: str, now: bool, say: Say) -> str:
         if machine.status in OFF:
             return f"is stopped already; start it: berg start {name}"
         assert found.state
-        asked = f"{config.user} {found.state.attempt}"
-        found.place.set_metadata(config, machine, f"berg-stop-{found.name}", asked)
+        request = f"{config.user} {found.state.attempt}"
+        found.place.set_metadata(config, machine, f"berg-stop-{found.name}", request)
         if now:
             instances.stop(config, machine)
         found = wait_until_off(config, found, say)
@@ -96,20 +89,17 @@ def stop(config: Config, name: str, now: bool, say: Say) -> str:
 
 
 def check_stop(found: Entry, now: bool) -> Machine:
-    """Return the machine of a devbox; raise BergError if it is not to be stopped.
+    """Return the machine of a devbox; raise BergError if it cannot be stopped.
 
-    One whose worker has not begun since the last start can only be stopped `now`.
+    If its worker has not begun since the last start, it can only be stopped `now`.
     """
-    state, machine = found.state, found.machine
+    state, machine, summary = found.state, found.machine, found.summary
     if state is None or machine is None:
         raise BergError(f"{found.name} is no devbox with a machine. See them: berg list")
     if state.final and not (now and state.state == "LOST"):
         raise BergError(f"{found.name} is {found.status}: there is nothing to stop")
-    summary = found.summary
-    why = why_never(
-        summary.kind, summary.place, summary.machines, machine.machine_type, machine.model
-    )
-    if why:
+    shape = (machine.machine_type, machine.model)
+    if why := why_never(summary.kind, summary.place, summary.machines, *shape):
         raise BergError(f"{found.name} cannot be stopped: {why}. End it: berg kill {found.name}")
     if state.state == STOPPED and machine.status not in OFF and not now:
         raise BergError(
@@ -129,7 +119,7 @@ def wait_until_off(config: Config, found: Entry, say: Say) -> Entry:
         check_answer(found, now - began)
         if now > began + SLOW and not is_slow:
             is_slow = True
-            say(f"{found.name} brings its last results to the bucket (Ctrl-C leaves it)")
+            say(f"{found.name} uploads its last results (Ctrl-C leaves it)")
         if found.state and found.state.state == STOPPED:
             stopped_at = stopped_at or now
             if now > stopped_at + GOING:
@@ -143,10 +133,7 @@ def wait_until_off(config: Config, found: Entry, say: Say) -> Entry:
 
 
 def check_answer(found: Entry, waited: float) -> None:
-    """Raise BergError if a devbox ended meanwhile, or its worker does not do what it was asked for.
-
-    `waited` is in seconds.
-    """
+    """Raise BergError if a devbox ended, or its worker did not stop it in `waited` seconds."""
     state = found.state
     if state is None or state.final:
         raise BergError(f"{found.name} ended meanwhile: it is {found.status}")
@@ -159,31 +146,33 @@ def check_answer(found: Entry, waited: float) -> None:
 
 def write_stopped(config: Config, found: Entry) -> None:
     """Write that a devbox is stopped if its worker had no time to."""
-    while found.stored and not found.stored.state.final:
-        if found.stored.state.state == STOPPED:
-            return
+    while (stored := found.stored) and not stored.state.final and stored.state.state != STOPPED:
         reason = f"stopped by {config.user}, at once"
-        stopped = replace(found.stored.state, state=STOPPED, reason=reason, ending="")
-        # One that no worker began has had its attempt, too: the next one is not the one stopped.
+        stopped = replace(stored.state, state=STOPPED, reason=reason, ending="")
+        # If no worker began, this attempt counts too: the request to stop is not for the next one.
         stopped.started_at = stopped.started_at or job.now()
         try:
-            states.replaced(Bucket(config), found.stored, stopped)
-        except Changed:  # its worker wrote a last word meanwhile
+            states.replaced(Bucket(config), stored, stopped)
+            return
+        except Changed:  # its worker wrote a last state meanwhile
             found = find(config, found.name)
-            continue
-        return
+
+
+# --- start
 
 
 def start(config: Config, name: str, move: bool, rescue: bool, say: Say) -> str:
-    """Start a devbox that is stopped, and wait until it answers; return what a person should know.
+    """Start a stopped devbox, and wait until it answers; return a message for the user.
 
-    Where its zone has no room and `move` is given, its disk goes to another zone of the region.
-    With `rescue` it boots without installation and worker. Raise BergError where Google has no room
-    for it, in Google's words, and where it does not answer: it keeps its disk then.
+    If its zone has no room and `move` is given, its disk goes to another zone of the region. With
+    `rescue` it boots without installation and worker. Raises BergError if there is no room, in
+    Google's words, and if it does not answer: it keeps its disk then.
     """
     with claimed(config, name, "moved" if move else "started", say) as claim:
         found = wait_while_stopping(config, find(config, name), say)
-        machine = check_can_start(found)
+        state, machine = found.state, found.machine
+        if state is None or machine is None or state.job.kind != "devbox":
+            raise BergError(f"{found.name} is no devbox with a machine. See them: berg list")
         if machine.status not in OFF:
             if machine.status == "RUNNING":
                 finish_move(config, claim, found, say)
@@ -203,23 +192,28 @@ def start(config: Config, name: str, move: bool, rescue: bool, say: Say) -> str:
     return f"started in {found.zone}. Log in: berg ssh {name}"
 
 
-def check_can_start(found: Entry) -> Machine:
-    """Return the machine of a devbox; raise BergError for what is none."""
-    state, machine = found.state, found.machine
-    if state is None or machine is None or state.job.kind != "devbox":
-        raise BergError(f"{found.name} is no devbox with a machine. See them: berg list")
-    return machine
+def wait_while_stopping(config: Config, found: Entry, say: Say) -> Entry:
+    """Wait while a machine goes down: Google refuses to start it before it is off."""
+    began = time.monotonic()
+    if found.machine and found.machine.status == "STOPPING":
+        say(f"{found.name} is just being stopped; it starts when it is off (Ctrl-C leaves it)")
+    while found.machine and found.machine.status == "STOPPING":
+        if time.monotonic() > began + DOWN:
+            raise BergError(f"{found.name} does not go off. Try again: berg start {found.name}")
+        time.sleep(PAUSE)
+        found = look_again(config, found)
+    return found
 
 
 def reopen(config: Config, found: Entry, machine: Machine) -> Entry:
-    """Write that a box that is off is stopped, where its state says that it is over; return it.
+    """Write that a box that is off is stopped, if its state is final; return the box.
 
-    Raise BergError if a person killed it.
+    Raises BergError if a person killed it.
     """
     if not (found.stored and found.stored.state.final):
         return found
-    told = instances.metadata(config, machine) or {}
-    if told.get(f"berg-kill-{found.name}"):
+    metadata = instances.metadata(config, machine) or {}
+    if metadata.get(f"berg-kill-{found.name}"):
         raise BergError(f"{found.name} was killed. Delete what is left: berg kill {found.name}")
     before = found.stored.state
     reason = f"it was {before.state}: {before.reason}"
@@ -228,10 +222,17 @@ def reopen(config: Config, found: Entry, machine: Machine) -> Entry:
     return find(config, found.name)
 
 
-def turn_on(config: Config, machine: Machine, may_move: bool, say: Say) -> bool:
-    """Turn on a machine that is off; return False if its zone has no room and it may move.
+def note_rescue(config: Config, machine: Machine, rescuer: str) -> None:
+    """Tell a machine that is off whether to boot without installation and worker."""
+    metadata = instances.metadata(config, machine) or {}
+    if metadata.get("berg-rescue", "") != rescuer:
+        instances.set_metadata(config, machine, "berg-rescue", rescuer)
 
-    Raise BergError in Google's words if it may not, or the zone is not the reason.
+
+def turn_on(config: Config, machine: Machine, may_move: bool, say: Say) -> bool:
+    """Turn on a machine; return False if its zone has no room and it may move.
+
+    Raises BergError in Google's words if it may not, or if the zone is not the reason.
     """
     try:
         instances.start(config, machine)
@@ -242,92 +243,17 @@ def turn_on(config: Config, machine: Machine, may_move: bool, say: Say) -> bool:
             return False
         raise BergError(
             f"{why}\nIts disk stays as it is. Try again later: berg start {machine.name}\n"
-            f"Or bring its disk to another zone: berg start --move {machine.name}"
+            f"Or move its disk to another zone: berg start --move {machine.name}"
         ) from None
     return True
 
 
-def note_rescue(config: Config, machine: Machine, rescuer: str) -> None:
-    """Tell a machine that is off whether it boots without installation and worker."""
-    there = instances.metadata(config, machine) or {}
-    if there.get("berg-rescue", "") != rescuer:
-        instances.set_metadata(config, machine, "berg-rescue", rescuer)
-
-
-class Claim:
-    """The right to change the power of one devbox."""
-
-    def __init__(self, config: Config, name: str, verb: str):
-        self.config, self.name = config, name
-        self.bucket = Bucket(config)
-        self.path = f".berg/jobs/{name}_power.json"
-        words = {"verb": verb, "user": config.user, "since": job.now()}
-        self.text = json.dumps({**words, "nonce": secrets.token_hex(8)})
-        self.generation = 0
-        self.is_lost = False
-        self.is_over = threading.Event()
-        self.writing = threading.Lock()
-
-    def take(self, is_forced: bool, say: Say) -> None:
-        """Write the claim once no other verb has one; one that is forced takes it over at once."""
-        is_said = False
-        while True:
-            there = self.bucket.get(self.path)
-            age = api.now(self.config) - there.updated.timestamp() if there and there.updated else 0
-            if there is None or is_forced or age > AGED:
-                with contextlib.suppress(Changed):
-                    self.write(there.generation if there else 0)
-                    return
-            elif not is_said:
-                is_said = True
-                holder = holder_of(there.metadata or {})
-                say(f"Waiting: {self.name} is just being {holder} (Ctrl-C leaves it)")
-            time.sleep(CLAIM_PAUSE)
-
-    def write(self, generation: int) -> None:
-        """Write the claim in place of what is there at `generation`; raise Changed otherwise."""
-        metadata = {"claim": self.text, "renewed": str(time.time())}
-        self.generation = self.bucket.write(self.path, self.text, generation, metadata)
-
-    def renew(self) -> None:
-        """Write the claim again, or note that another verb took it over."""
-        with self.writing:
-            try:
-                self.write(self.generation)
-            except Changed:
-                self.is_lost = True
-
-    def keep(self) -> None:
-        """Renew the claim until the verb is over; trouble waits for the next time."""
-        while not self.is_over.wait(RENEWED):
-            with contextlib.suppress(Exception):
-                self.renew()
-
-    def check(self) -> None:
-        """Raise BergError unless the claim is still this verb's; before what cannot be undone."""
-        self.renew()
-        self.check_held()
-
-    def check_held(self) -> None:
-        """Raise BergError if another verb is known to have taken the claim over."""
-        if self.is_lost:
-            raise BergError(
-                f"another berg stopped, started or killed {self.name} meanwhile. Nothing more is "
-                "done here. See it: berg list"
-            )
-
-    def release(self) -> None:
-        with self.writing, contextlib.suppress(Changed):
-            if not self.is_lost:
-                self.bucket.delete_at(self.path, self.generation)
-
-
 def wait_until_it_answers(
-    config: Config, claim: Claim, found: Entry, attempt: int, say: Say
+    config: Config, claim: "Claim", found: Entry, attempt: int, say: Say
 ) -> Entry:
-    """Wait until a box that was started runs, in a later attempt than the one before; return it.
+    """Wait until a started box runs, in a later attempt than the one before; return it.
 
-    Raise BergError with what failed, and how to get in, if it goes off again or does not answer.
+    Raises BergError if it goes off again or does not answer, with how to get in.
     """
     began, is_slow = time.monotonic(), False
     while True:
@@ -350,96 +276,79 @@ def runs_again(found: Entry, attempt: int, installs_long: bool) -> bool:
     if not (found.stored and found.machine and found.machine.status == "RUNNING"):
         return False
     state = found.stored.state
-    states_meant = ("RUNNING", "INSTALLING") if installs_long else ("RUNNING",)
-    return state.attempt > attempt and state.state in states_meant
+    running = ("RUNNING", "INSTALLING") if installs_long else ("RUNNING",)
+    return state.attempt > attempt and state.state in running
 
 
 def check_start(found: Entry, waited: float) -> None:
-    """Raise BergError if a box that was started so many seconds ago will not run."""
+    """Raise BergError if a box that was started `waited` seconds ago will not run."""
     assert found.machine
     state = found.state or job.State(reason="its state is gone")
-    is_over = state.final and (state.state != "LOST" or waited > LOST_WORKER)
-    if found.machine.status in OFF or is_over:
-        why = with_way_in(found, state.reason)
-        raise BergError(f"{found.name} was started, and does not run: {why}")
-    if waited > BOOTED:
-        why = f"it does not answer after {BOOTED} s; its log: berg log {found.name}"
-        raise BergError(f"{found.name} is on, but {with_way_in(found, why)}")
+    is_off = found.machine.status in OFF
+    if is_off or (state.final and (state.state != "LOST" or waited > LOST_WORKER)):
+        message = f"{found.name} was started, and does not run: {state.reason}"
+    elif waited > BOOTED:
+        message = (
+            f"{found.name} is on, but it does not answer after {BOOTED} s; its log: "
+            f"berg log {found.name}"
+        )
+    else:
+        return
+    if "--rescue" not in message:
+        off = "" if is_off else f"berg stop --now {found.name} && "
+        rescue = f"{off}berg start --rescue {found.name}"
+        message += f"\nIts disk is kept. Get in without worker: {rescue}"
+    raise BergError(message)
 
 
-def with_way_in(found: Entry, why: str) -> str:
-    """Return why a box does not run, with the command that gets in."""
-    if "--rescue" in why:
-        return why
-    off = ""
-    if found.machine and found.machine.status not in OFF:
-        off = f"berg stop --now {found.name} && "
-    return f"{why}\nIts disk is kept. Get in without worker: {off}berg start --rescue {found.name}"
+# --- move
 
 
-def wait_while_stopping(config: Config, found: Entry, say: Say) -> Entry:
-    """Wait until a machine that goes down is off or gone, and return what is there then.
+def move_disk(config: Config, claim: "Claim", machine: Machine, say: Say) -> None:
+    """Create a machine like one that is off in another zone, with a copy of its disk.
 
-    Google refuses to start it before. Raise BergError if it does not go off.
-    """
-    began = time.monotonic()
-    if found.machine and found.machine.status == "STOPPING":
-        say(f"{found.name} is just being stopped; it starts when it is off (Ctrl-C leaves it)")
-    while found.machine and found.machine.status == "STOPPING":
-        if time.monotonic() > began + DOWN:
-            raise BergError(f"{found.name} does not go off. Try again: berg start {found.name}")
-        time.sleep(PAUSE)
-        found = look_again(config, found)
-    return found
-
-
-def move_disk(config: Config, claim: Claim, machine: Machine, say: Say) -> None:
-    """Make a machine like one that is off in another zone, with a copy of its disk.
-
-    The machine here and its disk stay (finish_move). Raise BergError where no zone has room: all is
-    as before then.
+    The old machine and disk stay until finish_move. If no zone has room, this raises BergError and
+    leaves everything as before.
     """
     instance = instances.describe(config, machine)
     zones = instances.other_zones(config, instance)
     if not zones:
         raise BergError(f"no other zone of the region has machines like {machine.name}")
-    is_made = False
     try:
         snapshot = copy_of(config, machine, instance, say)
         copied_at = instances.copied_at(config, snapshot)
 
-        def make(zone: str) -> None:
+        def create(zone: str) -> None:
             check_not_run(config, machine, copied_at)
             claim.check()
             say(f"Creating the machine in {zone}")
             body = instances.moved(instance, zone, snapshot, copied_at)
             iam.once_known(config, lambda: creation.insert(config, zone, body, [machine.name]))
 
-        gce.in_turn(zones, make, "Its disk stays as it is", say, lambda: None)
-        is_made = True
-    finally:
-        if not is_made:
-            forget_snapshots(config, machine.name, say)
+        gce.in_turn(zones, create, "Its disk stays as it is", say, lambda: None)
+    except BaseException:
+        forget_snapshots(config, machine.name, say)
+        raise
 
 
 def check_not_run(config: Config, machine: Machine, copied_at: str) -> None:
-    """Raise BergError unless a machine is off, and was all the time since its disk was copied."""
+    """Raise BergError unless a machine is off, and has been since its disk was copied."""
     instance = instances.describe(config, machine)
     on = instance.get("lastStartTimestamp") or instance["creationTimestamp"]
     if instance["status"] in OFF and copied_at and api.time_of(on) < api.time_of(copied_at):
         return
     raise BergError(
         f"{machine.name} was started in {machine.zone} since its disk was copied "
-        f"({copied_at or 'nobody knows when'}): nothing of it is deleted. See its machines: "
+        f"({copied_at or 'at an unknown time'}): nothing of it is deleted. See its machines: "
         f"berg list. The one that is not wanted can be deleted in the console"
     )
 
 
 def copy_of(config: Config, machine: Machine, instance: dict[str, Any], say: Say) -> str:
-    """Return a snapshot of a machine's disk as it is: what an earlier try left, or a new one."""
+    """Return a snapshot of a machine's disk as it is: an earlier attempt's, or a new one."""
     for left in instances.snapshots(config, machine.name):
         if instances.is_current(left, instance):
-            say(f"Going on with the snapshot {left['name']} that an earlier try left")
+            say(f"Using the snapshot {left['name']} of an earlier attempt")
             instances.wait_until_ready(config, left["name"])
             return str(left["name"])
     snapshot = f"{machine.name[:40].rstrip('-')}-move-{secrets.token_hex(4)}"
@@ -449,31 +358,30 @@ def copy_of(config: Config, machine: Machine, instance: dict[str, Any], say: Say
 
 
 def forget_snapshots(config: Config, name: str, say: Say) -> None:
-    """Delete the snapshots of a box's moves, and name what cannot be deleted yet."""
+    """Delete the snapshots of a box's moves, and name those that cannot be deleted yet."""
     for each in instances.delete_snapshots(config, name):
         say(
-            f"Google still makes the snapshot {each}. Go on from it: berg start --move {name}\n"
-            "Or delete it in some minutes: berg reap"
+            f"Google is still creating the snapshot {each}. Continue from it: "
+            f"berg start --move {name}\nOr delete it in some minutes: berg reap"
         )
 
 
 def left_by_move(found: Entry) -> list[Machine]:
-    """Return the machines of a box whose disk was brought to another zone: they are off, and the
-    box has begun there.
+    """Return the machines of a box whose disk was moved to another zone: they are off, and the box
+    has begun there.
     """
     box = found.machine
     if box is None or found.state is None or found.summary.kind != "devbox":
         return []
     if found.state.zone != box.zone or box.status in COMING:
         return []
-    here = [each for each in found.machines[1:] if each.name == box.name]
-    return [each for each in here if each.status in OFF]
+    return [each for each in found.machines[1:] if each.name == box.name and each.status in OFF]
 
 
-def finish_move(config: Config, claim: Claim, found: Entry, say: Say) -> None:
-    """Delete what a move left behind of a box that runs elsewhere now, with its disk.
+def finish_move(config: Config, claim: "Claim", found: Entry, say: Say) -> None:
+    """Delete what a move left of a box that runs elsewhere now, with its disk.
 
-    Raise BergError if the machine here was turned on since, which berg does not do.
+    Raises BergError if the old machine was turned on since, which berg does not do.
     """
     found = find(config, found.name)
     box, state = found.machine, found.state
@@ -482,31 +390,34 @@ def finish_move(config: Config, claim: Claim, found: Entry, say: Say) -> None:
     left = [each for each in found.machines[1:] if each.name == box.name]
     if not left:
         return
-    there = instances.metadata(config, box) or {}
+    copied_at = (instances.metadata(config, box) or {}).get(instances.COPIED_AT, "")
     for each in left:
-        check_not_run(config, each, there.get(instances.COPIED_AT, ""))
+        check_not_run(config, each, copied_at)
         claim.check()
         gce.delete(config, found.name, [each])
-        say(f"{found.name} has gone to {found.zone}: what it had in {each.zone} is deleted")
+        say(f"{found.name} moved to {found.zone}: its machine and disk in {each.zone} are deleted")
     forget_snapshots(config, found.name, say)
+
+
+# --- what stopped boxes cost
 
 
 def cost_of(config: Config, machine: Machine) -> str:
     """Return what a stopped machine costs, and until when, in words."""
-    region = prices.region_of(machine.zone)
-    prices.latest(config, [region])
+    prices.latest(config, [prices.region_of(machine.zone)])
     hourly = spending.machine_rate(config, replace(machine, status="TERMINATED"))
-    amount = "money, nobody knows how much,"
-    if hourly is not None:
-        amount = f"about ${hourly * 24:.2f} a day"
     days = config.max_stopped_days
-    offered = f", which berg reap offers after {days} days" * bool(days)
-    return f"Its disk of {machine.disk_gb} GB costs {amount} until it is deleted{offered}"
+    offered = f", which berg reap offers after {days} days" if days else ""
+    return f"Its disk of {machine.disk_gb} GB costs {a_day(hourly)} until it is deleted{offered}"
+
+
+def a_day(hourly: float | None) -> str:
+    return "an unknown amount" if hourly is None else f"about ${hourly * 24:.2f} a day"
 
 
 def note_stopped(config: Config, entries: list[Entry]) -> None:
-    """Say of each stopped devbox what its disk costs, as far as prices were looked up lately, and
-    of each whose move to another zone broke off how it goes on.
+    """Add to each stopped devbox what its disk costs, as far as prices are known, and how to
+    continue a move that broke off.
     """
     moved: set[str] = set()
     orphans: list[dict[str, Any]] = []
@@ -515,83 +426,136 @@ def note_stopped(config: Config, entries: list[Entry]) -> None:
     if any(map(is_without_machine, entries)):
         orphans = instances.unused_disks(config)
     for each in entries:
+        machine = each.machine
         if is_without_machine(each):
-            each.about = about_disks(config, each, orphans)
+            each.about = about_disks(config, each.name, orphans)
         elif left := left_by_move(each):
-            zones = ", ".join(machine.zone for machine in left)
+            zones = ", ".join(old.zone for old in left)
             each.about = (
                 f"its old disk in {zones} costs money, too. Delete it: berg start {each.name}"
             )
-        elif each.is_stopped and each.machine:
-            each.about = about_stopped(config, each, each.machine, each.name in moved)
-
-
-def about_stopped(config: Config, entry: Entry, machine: Machine, is_moved: bool) -> str:
-    """Return what is to be said of a box that is off; "" while it is just being started."""
-    if machine.status not in OFF:
-        return ""
-    hourly = spending.machine_rate(config, machine)
-    price = "" if hourly is None else f", about ${hourly * 24:.2f} a day"
-    about = f"off since {since(entry.state)}; its disk: {machine.disk_gb} GB{price}"
-    if is_moved:
-        about += f"; its move broke off. Go on: berg start --move {entry.name}"
-    return about
+        elif each.is_stopped and machine and machine.status in OFF:
+            hourly = spending.machine_rate(config, machine)
+            price = "" if hourly is None else f", {a_day(hourly)}"
+            each.about = f"off since {since(each.state)}; its disk: {machine.disk_gb} GB{price}"
+            if each.name in moved:
+                each.about += f"; its move broke off. Continue: berg start --move {each.name}"
 
 
 def is_without_machine(entry: Entry) -> bool:
-    """Return whether a devbox lost its machine, so that its disk may be there alone."""
+    """Return whether a devbox lost its machine, so that its disk may still be there."""
     is_lost = entry.state is not None and entry.state.state == "LOST"
     return is_lost and entry.summary.kind == "devbox" and not entry.machines
 
 
-def about_disks(config: Config, entry: Entry, unused: list[dict[str, Any]]) -> str:
-    """Return what is to be said of the disks of a box that has no machine."""
-    rows = []
-    for disk in unused:
-        if disk.get("labels", {}).get("berg-job") == entry.name:
-            row = spending.disk(config, gce.unused_disk(disk))
-            cost = (
-                "money" if row.usd_per_hour is None else f"about ${row.usd_per_hour * 24:.2f} a day"
-            )
-            rows.append(
-                f"its disk {row.name} ({row.about}) is still in {row.where} and costs {cost}"
-            )
-    return "; ".join([*rows, f"delete it: berg kill {entry.name}"] if rows else [])
+def about_disks(config: Config, name: str, unused: list[dict[str, Any]]) -> str:
+    """Return what the disks of a box without a machine cost; "" if it has none."""
+    rows = [
+        spending.disk(config, gce.unused_disk(disk))
+        for disk in unused
+        if disk.get("labels", {}).get("berg-job") == name
+    ]
+    texts = [
+        f"its disk {row.name} ({row.about}) is still in {row.where} and costs "
+        f"{a_day(row.usd_per_hour)}"
+        for row in rows
+    ]
+    return "; ".join([*texts, f"delete it: berg kill {name}"]) if texts else ""
 
 
 def since(state: job.State | None) -> str:
-    """Return when a state began, "" if it does not say."""
-    if state is None or not state.history:
-        return ""
-    return state.history[-1][1]
+    """Return when a state began; "" if that is unknown."""
+    return state.history[-1][1] if state and state.history else ""
 
 
-RENEWED = 15  # seconds between two writes of a claim
+# --- the claim
 
-AGED = 90  # seconds without a write after which a claim is taken over
 
-CLAIM_PAUSE = 1  # seconds between two looks at a claim that is waited for
+class Claim:
+    """The right to change the power of one devbox."""
+
+    def __init__(self, config: Config, name: str, verb: str):
+        self.config, self.name = config, name
+        self.bucket = Bucket(config)
+        self.path = f".berg/jobs/{name}_power.json"
+        words = {"verb": verb, "user": config.user, "since": job.now()}
+        self.text = json.dumps({**words, "nonce": secrets.token_hex(8)})
+        self.generation = 0
+        self.is_lost = False
+        self.is_over = threading.Event()
+        self.writing = threading.Lock()
+
+    def take(self, is_forced: bool, say: Say) -> None:
+        """Write the claim when no other command has one; `is_forced` takes it over at once."""
+        is_said = False
+        while True:
+            there = self.bucket.get(self.path)
+            age = api.now(self.config) - there.updated.timestamp() if there and there.updated else 0
+            if there is None or is_forced or age > AGED:
+                with contextlib.suppress(Changed):
+                    self.write(there.generation if there else 0)
+                    return
+            elif not is_said:
+                is_said = True
+                holder = holder_of(there.metadata or {})
+                say(f"Waiting: {self.name} is just being {holder} (Ctrl-C leaves it)")
+            time.sleep(CLAIM_PAUSE)
+
+    def write(self, generation: int) -> None:
+        metadata = {"claim": self.text, "renewed": str(time.time())}
+        self.generation = self.bucket.write(self.path, self.text, generation, metadata)
+
+    def renew(self) -> None:
+        """Write the claim again, or note that another command took it over."""
+        with self.writing:
+            try:
+                self.write(self.generation)
+            except Changed:
+                self.is_lost = True
+
+    def keep(self) -> None:
+        """Renew the claim until the command ends; an error is left to the next time."""
+        while not self.is_over.wait(RENEWED):
+            with contextlib.suppress(Exception):
+                self.renew()
+
+    def check(self) -> None:
+        """Raise BergError if the claim is lost; called before what cannot be undone."""
+        self.renew()
+        self.check_held()
+
+    def check_held(self) -> None:
+        """Raise BergError if another command is known to have taken the claim over."""
+        if self.is_lost:
+            raise BergError(
+                f"another berg stopped, started or killed {self.name} meanwhile. Nothing more is "
+                "done here. See it: berg list"
+            )
+
+    def release(self) -> None:
+        with self.writing, contextlib.suppress(Changed):
+            if not self.is_lost:
+                self.bucket.delete_at(self.path, self.generation)
 
 
 def holder_of(metadata: dict[str, str]) -> str:
-    """Return what a claim says of its verb, in words."""
+    """Return which command holds a claim, in words."""
     try:
         words = gate.values(metadata.get("claim", "").encode())
-        verb, user, since = (gate.clean(str(words[key])) for key in ("verb", "user", "since"))
+        verb, user, began = (gate.clean(str(words[key])) for key in ("verb", "user", "since"))
     except (ValueError, KeyError):
         return "changed by another berg"
-    return f"{verb} by {user} since {since}"
+    return f"{verb} by {user} since {began}"
 
 
 @contextlib.contextmanager
 def claimed(
     config: Config, name: str, verb: str, say: Say, is_forced: bool = False
 ) -> Iterator[Claim]:
-    """Hold the claim of a devbox's power while a verb runs; `verb` is a participle."""
+    """Hold the claim of a devbox's power while a command runs; `verb` is a participle."""
     claim = Claim(config, name, verb)
     claim.take(is_forced, say)
-    renewing = threading.Thread(target=claim.keep, daemon=True)
-    renewing.start()
+    threading.Thread(target=claim.keep, daemon=True).start()
     try:
         yield claim
     finally:

@@ -1,8 +1,6 @@
-"""What the bucket keeps of jobs: which is the latest, all about one, and its deletion.
+"""What the bucket keeps of jobs: all about one, and its deletion.
 
-Not covered: code. Snapshots are shared by jobs, and are sent again when they are needed.
-
-Which software the attempts of a job ran with, as machine/software.py left it in the bucket.
+Code is not deleted: jobs share snapshots, and a submit sends what is missing.
 """
 
 import contextlib
@@ -24,11 +22,13 @@ from berg.laptop.jobs import Entry
 from berg.states import Stored
 
 TAIL = 16 << 10  # bytes of a log in which its last lines are looked for
-
+LARGEST = 1 << 20  # bytes of a software record
 THREADS = 16
-
-# Where berg keeps what it knows of jobs and sweeps, under their names.
+# Folders with berg's records of jobs and sweeps, under their names.
 KEPT = (".berg/jobs/", ".berg/logs/", ".berg/machines/", ".berg/folders/", ".berg/sweeps/")
+
+
+# --- all about one job
 
 
 @dataclass
@@ -36,21 +36,24 @@ class Record:
     """All about one job."""
 
     entry: Entry
-    job: job.Job | None  # None: it cannot be read
+    job: job.Job | None  # None: it is missing or damaged
     results: list[Listed]
     log: list[str] = field(default_factory=list)  # its last lines
 
     def to_dict(self) -> dict[str, Any]:
-        described = asdict(self.job) if self.job else None
-        install = self.job.installation.summary() if self.job else None
         files = [{"path": each.name, "bytes": each.size} for each in self.results]
-        record = {"install": install, "metadata": described, "results": files, "log": self.log}
-        return {**self.entry.to_dict(), **record}
+        return {
+            **self.entry.to_dict(),
+            "install": self.job.installation.summary() if self.job else None,
+            "metadata": asdict(self.job) if self.job else None,
+            "results": files,
+            "log": self.log,
+        }
 
 
 def read(config: Config, name: str, lines: int) -> Record:
-    """All about a job, with the last lines of its log; raises BergError for a machine without a
-    job.
+    """Return all about a job, with the last lines of its log; raise BergError for a machine without
+    a job.
     """
     entry, bucket = jobs.find(config, name), Bucket(config)
     if entry.state is None:
@@ -58,34 +61,12 @@ def read(config: Config, name: str, lines: int) -> Record:
             f"{entry.name} is a machine without a job ({entry.status}). "
             f"End it: berg kill {entry.name}"
         )
-    prefix = f"berg_results/{entry.summary.results_dir}/" if entry.summary.results_dir else ""
+    folder = entry.summary.results_dir
     with ThreadPoolExecutor() as pool:
         described = pool.submit(described_job, bucket, entry.name)
         log = pool.submit(last_lines, bucket, entry.name, lines)
-        results = list(bucket.list(prefix)) if prefix else []
+        results = list(bucket.list(f"berg_results/{folder}/")) if folder else []
         return Record(entry, described.result(), results, log.result())
-
-
-def code_of(config: Config, this: job.Job) -> snapshot.Snapshot:
-    """Return the code that a job ran, from the bucket; raise BergError if it is not there."""
-    bucket = Bucket(config)
-    for pack in snapshot.all_packs(this.snapshot):
-        if not bucket.exists(pack):
-            raise BergError(
-                f"the code of {this.job_name} is not in the bucket any more "
-                f"(gs://{bucket.name}/{pack}). "
-                f"Run it with the code around you: berg rerun {this.job_name} --new-code"
-            )
-    branch, root = this.snapshot.get("branch", ""), Path(this.repo_name)
-    commits, changed = (this.git_commit, this.git_snapshot), this.git_changed_files
-    return snapshot.Snapshot(root, this.repo_name, branch, *commits, Path(), changed, ran=this)
-
-
-def members(config: Config, name: str) -> list[str]:
-    """Return the jobs of a sweep; of anything else its name."""
-    if not states.sweep_exists(Bucket(config), name):
-        return [name]
-    return sorted(e.name for e in jobs.overview(config, None, f"{name}-") if e.sweep == name)
 
 
 def described_job(bucket: Bucket, name: str) -> job.Job | None:
@@ -97,271 +78,35 @@ def described_job(bucket: Bucket, name: str) -> job.Job | None:
 
 
 def last_lines(bucket: Bucket, name: str, count: int) -> list[str]:
-    """The last lines of the log that was written last."""
-    logs = sorted(
-        bucket.list(job.log_prefix(name), glob="**.log"), key=lambda each: str(each.updated)
-    )
+    """Return the last lines of the log that was written last."""
+    logs = list(bucket.list(job.log_prefix(name), glob="**.log"))
     if not logs or not count:
         return []
-    name_of_last, size = logs[-1].name, logs[-1].size
-    text = bucket.read_from(name_of_last, max(0, size - TAIL), size) or b""
+    last = max(logs, key=lambda each: str(each.updated))
+    text = bucket.read_from(last.name, max(0, last.size - TAIL), last.size) or b""
     return text.decode(errors="replace").splitlines()[-count:]
 
 
-@dataclass
-class Removal:
-    """What goes when a job is deleted, or all jobs of a sweep."""
-
-    name: str
-    entries: list[Entry]
-    results: list[Listed] = field(default_factory=list)
-    # of them, those in folders that are no job's
-    beside: list[Listed] = field(default_factory=list)
-    others: list[Listed] = field(default_factory=list)  # logs, and what berg knows of it
-    # results dir that stays -> the job whose it is, too
-    shared: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def jobs(self) -> list[str]:
-        return [each.name for each in self.entries]
-
-    @property
-    def folders(self) -> list[str]:
-        """The results dirs of its jobs."""
-        found = dict.fromkeys(each.summary.results_dir for each in self.entries)
-        return [folder for folder in found if folder]
-
-    @property
-    def alone(self) -> list[str]:
-        """Those of them that are no other job's."""
-        return [folder for folder in self.folders if folder not in self.shared]
-
-    @property
-    def has_secrets(self) -> bool:
-        return any(each.summary.secrets for each in self.entries)
+def members(config: Config, name: str) -> list[str]:
+    """Return the jobs of a sweep; of anything else its name."""
+    if not states.sweep_exists(Bucket(config), name):
+        return [name]
+    return sorted(e.name for e in jobs.overview(config, None, f"{name}-") if e.sweep == name)
 
 
-def plan_removal(
-    config: Config, names: Iterable[str], say: Callable[[str], None] = jobs.silent
-) -> list[Removal]:
-    """Return what deleting jobs and sweeps would delete; raise BergError for those that live or do
-    not exist.
-
-    Machines of jobs that are over are waited for, which `say` hears.
-    """
+def code_of(config: Config, this: job.Job) -> snapshot.Snapshot:
+    """Return the code that a job ran, from the bucket; raise BergError if it is not there."""
     bucket = Bucket(config)
-    entries = [each for each in jobs.overview(config, None) if each.state]
-    removals = choose(entries, names, config.user)
-    for removal in removals:
-        wait_for_machines(config, removal, say)
-    gone = {each for removal in removals for each in removal.jobs}
-    whose = owners_of_folders(each for each in entries if each.name not in gone)
-    for removal in removals:
-        removal.shared = shared_folders(removal.folders, whose)
-        list_results(bucket, removal, whose)
-        removal.others = list_records(bucket, removal)
-    return removals
-
-
-def wait_for_machines(config: Config, removal: Removal, say: Callable[[str], None]) -> None:
-    """Wait until the machines of jobs that are over are on their way out; raise BergError if they
-    stay.
-    """
-    name, sweeps = removal.name, {each.sweep for each in removal.entries if each.sweep}
-    if all(is_over(each) for each in removal.entries):
-        return
-
-    def there() -> list[str]:
-        found = places.machines(config, [] if sweeps else [name], sweeps)
-        return [each.name for each in found if each.status != "STOPPING"]
-
-    if left := jobs.wait_while(there, f"as {name} is over", say):
-        raise BergError(f"{', '.join(left)} did not go. End it first: berg kill {name}")
-
-
-def choose(entries: list[Entry], names: Iterable[str], user: str) -> list[Removal]:
-    """Return the jobs and sweeps that are meant by names and by patterns over a user's own.
-
-    Raise BergError for those that live or do not exist.
-    """
-    alone = {each.name: [each] for each in entries if job.NAME.fullmatch(each.name)}
-    sweeps: dict[str, list[Entry]] = {}
-    for each in entries:
-        if each.sweep:
-            sweeps.setdefault(each.sweep, []).append(each)
-    mine = {each.sweep or each.name for each in entries if each.user == user}
-    known = alone | sweeps
-    chosen = dict.fromkeys(hit for name in names for hit in matching(name, mine, {*known}))
-    for name in chosen:
-        check_removable(name, known[name], is_sweep=name in sweeps)
-    return [Removal(name, known[name]) for name in chosen]
-
-
-def owners_of_folders(entries: Iterable[Entry]) -> dict[str, str]:
-    """Return the names of jobs by their results dirs."""
-    return {each.summary.results_dir: each.name for each in entries if each.summary.results_dir}
-
-
-def shared_folders(folders: list[str], whose: dict[str, str]) -> dict[str, str]:
-    """Return those of the folders that another job has, or one above or inside of them, with its
-    name.
-    """
-    inside = {
-        str(parent): name
-        for folder, name in whose.items()
-        for parent in PurePosixPath(folder).parents
-    }
-    shared = {}
-    for folder in folders:
-        path = PurePosixPath(folder)
-        others = [whose.get(str(each)) for each in (path, *path.parents)]
-        other = next(filter(None, others), inside.get(folder))
-        if other:
-            shared[folder] = other
-    return shared
-
-
-def list_results(bucket: Bucket, removal: Removal, whose: Iterable[str]) -> None:
-    """List the results that go: the folders of the jobs alone, and what they wrote beside those."""
-    prefixes = [f"berg_results/{folder}/" for folder in removal.alone]
-    for listed in side_by_side(lambda prefix: list(bucket.list(prefix)), prefixes, THREADS):
-        removal.results += listed
-    known = {blob.name for blob in removal.results}
-    for listed in side_by_side(lambda each: beside(bucket, each, whose), removal.entries, THREADS):
-        removal.beside += [blob for blob in listed if blob.name not in known]
-    removal.results += removal.beside
-
-
-def list_records(bucket: Bucket, removal: Removal) -> list[Listed]:
-    """Return what berg keeps of the jobs that go, and of their sweep."""
-    names, folders = {job.sweep_path(removal.name)}, set()
-    for each in removal.jobs:
-        names |= {job.metadata_path(each), job.state_path(each)}
-        folders |= {job.log_prefix(each), job.machines_prefix(each), job.folders_prefix(each)}
-    found = []
-    for prefix in KEPT:
-        for blob in bucket.list(prefix + removal.name):
-            folder = blob.name[: blob.name.rfind("/") + 1]
-            if blob.name in names or folder in folders:
-                found.append(blob)
-    return found
-
-
-def beside(bucket: Bucket, entry: Entry, whose: Iterable[str]) -> list[Listed]:
-    """What a job wrote to other folders than its own; what lies in another job's goes with that
-    one.
-    """
-    own = entry.summary.results_dir
-    if not own:
-        return []
-    theirs = tuple(f"berg_results/{folder}/" for folder in whose)
-    folders = mirror.recorded_folders(bucket, job.folders_prefix(entry.name))
-    found = mirror.beside(bucket, "berg_results/", own, folders, entry.name)
-    return [blob for blob in found if not blob.name.startswith(theirs)]
-
-
-def matching(pattern: str, mine: set[str], known: set[str]) -> list[str]:
-    """Return the names that a pattern or a name means; raise BergError if there are none."""
-    if jobs.is_glob(pattern):
-        hits, what = sorted(fnmatch.filter(mine, pattern)), f"{pattern!r} matches none of your jobs"
-    else:
-        hits, what = [pattern] if pattern in known else [], f"there is no job {pattern!r}"
-    if not hits:
-        raise BergError(f"{what}. See what there is: berg list -a")
-    return hits
-
-
-def is_over(entry: Entry) -> bool:
-    """Whether nobody writes for a job any more: it is over, and its machines are gone or on their
-    way out.
-    """
-    final = entry.state and entry.state.final
-    return bool(final) and all(
-        machine.status == "STOPPING" for machine in [*entry.machines, *entry.workers]
-    )
-
-
-def is_about_to_go(entry: Entry) -> bool:
-    """Return whether the machines of a job end themselves, as it is over and they are not kept."""
-    stored = entry.stored
-    return stored is not None and stored.state.final and not stored.state.job.kept
-
-
-def check_removable(name: str, parts: list[Entry], is_sweep: bool) -> None:
-    if not is_sweep and parts[0].sweep:
-        raise BergError(
-            f"{name} is a job of the sweep {parts[0].sweep}, which goes as a whole: "
-            f"berg rm {parts[0].sweep}"
-        )
-    for each in parts:
-        if not (is_over(each) or is_about_to_go(each)):
+    for pack in snapshot.all_packs(this.snapshot):
+        if not bucket.exists(pack):
             raise BergError(
-                f"{each.name} is not over ({each.status}). End it first: berg kill {name}"
+                f"the code of {this.job_name} is not in the bucket any more "
+                f"(gs://{bucket.name}/{pack}). "
+                f"Run it with your own code: berg rerun {this.job_name} --new-code"
             )
-
-
-def remove(config: Config, removal: Removal, on_progress: Callable[[int], None]) -> None:
-    """Delete what a removal names, the states last: until then it can be repeated.
-
-    The states say first that their jobs are being deleted, so that none of them goes on meanwhile;
-    BergError says which one did before. `on_progress` hears how many objects are gone.
-    """
-    bucket = Bucket(config)
-    named = [(each.name, each.summary) for each in removal.entries]
-    entered = index.listed_jobs(bucket, named)
-    marked = mark(bucket, removal, config.user)
-    if removal.has_secrets:
-        secret.delete(config, removal.name)
-    of_jobs = {job.state_path(each) for each in removal.jobs}
-    first = [each for each in removal.results + removal.others if each.name not in of_jobs]
-    gone = 0
-    for _ in side_by_side(lambda each: bucket.delete(each.name), first, THREADS):
-        gone += 1
-        on_progress(gone)
-    for _ in side_by_side(lambda each: states.delete(bucket, each), marked, THREADS):
-        gone += 1
-        on_progress(gone)
-    index.delete(bucket, entered)
-
-
-def mark(bucket: Bucket, removal: Removal, user: str) -> list[Stored]:
-    """Write into the states of all jobs of a removal that they are being deleted, or into none.
-
-    Raise BergError if a job went on since its state was read.
-    """
-    entries = removal.entries
-    marked = list(side_by_side(lambda each: mark_one(bucket, each, user), entries, THREADS))
-    done = [stored for stored in marked if stored]
-    if len(done) == len(entries):
-        return done
-    for entry, stored in zip(entries, marked, strict=True):
-        if stored and entry.stored:
-            with contextlib.suppress(Changed):
-                states.replaced(bucket, stored, entry.stored.state)
-    raise BergError(f"{removal.name} changed meanwhile, and stays. See it: berg list")
-
-
-def mark_one(bucket: Bucket, entry: Entry, user: str) -> Stored | None:
-    """Write into a state that its job is being deleted; return it, None if it changed meanwhile."""
-    assert entry.state and entry.stored
-    if entry.stored.is_damaged:
-        return entry.stored
-    try:
-        return states.replaced(bucket, entry.stored, replace(entry.state, removed_by=user))
-    except Changed:
-        return None
-
-
-def check_kept(entry: Entry) -> None:
-    """Raise BergError for a job whose deletion began: it cannot go on."""
-    if entry.state and entry.state.removed_by:
-        raise BergError(
-            f"{entry.name} is being deleted by {entry.state.removed_by}. "
-            f"Finish it: berg rm {entry.sweep or entry.name}"
-        )
-
-
-LARGEST = 1 << 20  # bytes of what a machine may say
+    branch, root = this.snapshot.get("branch", ""), Path(this.repo_name)
+    commits, changed = (this.git_commit, this.git_snapshot), this.git_changed_files
+    return snapshot.Snapshot(root, this.repo_name, branch, *commits, Path(), changed, ran=this)
 
 
 @dataclass(frozen=True)
@@ -379,7 +124,7 @@ class Software:
 
 
 def read_software(bucket: Bucket, name: str) -> Software:
-    """Return what the last attempt of a job said; what is damaged counts as nothing."""
+    """Return what the last attempt of a job recorded; a damaged record counts as nothing."""
     found = list(bucket.list(job.log_prefix(name), glob=f"**{job.SOFTWARE}"))
     if not found:
         return Software()
@@ -389,3 +134,239 @@ def read_software(bucket: Bucket, name: str) -> Software:
         return gate.cleaned(gate.build(Software, gate.values(data)))
     except ValueError:
         return Software()
+
+
+# --- deletion
+
+
+@dataclass
+class Removal:
+    """What goes when a job is deleted, or all jobs of a sweep."""
+
+    name: str
+    entries: list[Entry]
+    results: list[Listed] = field(default_factory=list)
+    elsewhere: list[Listed] = field(default_factory=list)  # of these, outside of its jobs' folders
+    others: list[Listed] = field(default_factory=list)  # logs, and berg's records of it
+    shared: dict[str, str] = field(default_factory=dict)  # results dir that stays -> its other job
+
+    @property
+    def jobs(self) -> list[str]:
+        return [each.name for each in self.entries]
+
+    @property
+    def folders(self) -> list[str]:
+        """The results dirs of its jobs."""
+        found = dict.fromkeys(each.summary.results_dir for each in self.entries)
+        return [folder for folder in found if folder]
+
+    @property
+    def alone(self) -> list[str]:
+        """Those of its results dirs that no other job has."""
+        return [folder for folder in self.folders if folder not in self.shared]
+
+    @property
+    def has_secrets(self) -> bool:
+        return any(each.summary.secrets for each in self.entries)
+
+
+def plan_removal(
+    config: Config, names: Iterable[str], say: Callable[[str], None] = jobs.silent
+) -> list[Removal]:
+    """Return what deleting jobs and sweeps would delete; raise BergError for those that live or do
+    not exist.
+
+    Waits for machines of jobs that have ended; `say` hears of it.
+    """
+    bucket = Bucket(config)
+    entries = [each for each in jobs.overview(config, None) if each.state]
+    removals = choose(entries, names, config.user)
+    for removal in removals:
+        wait_for_machines(config, removal, say)
+    gone = {name for removal in removals for name in removal.jobs}
+    whose = {each.summary.results_dir: each.name for each in entries if each.name not in gone}
+    whose.pop("", None)
+    for removal in removals:
+        removal.shared = shared_folders(removal.folders, whose)
+        list_results(bucket, removal, whose)
+        removal.others = list_records(bucket, removal)
+    return removals
+
+
+def choose(entries: list[Entry], names: Iterable[str], user: str) -> list[Removal]:
+    """Return the jobs and sweeps meant by names, and by patterns over a user's own.
+
+    Raises BergError for those that live or do not exist.
+    """
+    alone = {each.name: [each] for each in entries if job.NAME.fullmatch(each.name)}
+    sweeps: dict[str, list[Entry]] = {}
+    for each in entries:
+        if each.sweep:
+            sweeps.setdefault(each.sweep, []).append(each)
+    mine = {each.sweep or each.name for each in entries if each.user == user}
+    known = alone | sweeps
+    chosen: dict[str, None] = {}
+    for name in names:
+        hits, what = [name] if name in known else [], f"there is no job {name!r}"
+        if jobs.is_glob(name):
+            hits, what = sorted(fnmatch.filter(mine, name)), f"{name!r} matches none of your jobs"
+        if not hits:
+            raise BergError(f"{what}. See what there is: berg list -a")
+        chosen |= dict.fromkeys(hits)
+    for name in chosen:
+        check_removable(name, known[name], is_sweep=name in sweeps)
+    return [Removal(name, known[name]) for name in chosen]
+
+
+def check_removable(name: str, parts: list[Entry], is_sweep: bool) -> None:
+    if not is_sweep and parts[0].sweep:
+        raise BergError(
+            f"{name} is a job of the sweep {parts[0].sweep}, which can only be deleted as a whole: "
+            f"berg rm {parts[0].sweep}"
+        )
+    for each in parts:
+        if not (is_over(each) or is_about_to_go(each)):
+            raise BergError(
+                f"{each.name} has not ended ({each.status}). End it first: berg kill {name}"
+            )
+
+
+def is_over(entry: Entry) -> bool:
+    """Return whether a job has ended, and its machines are gone or on their way out."""
+    if not (entry.state and entry.state.final):
+        return False
+    return all(machine.status == "STOPPING" for machine in [*entry.machines, *entry.workers])
+
+
+def is_about_to_go(entry: Entry) -> bool:
+    """Return whether the machines of a job delete themselves: it ended, and they are not kept."""
+    stored = entry.stored
+    return stored is not None and stored.state.final and not stored.state.job.kept
+
+
+def wait_for_machines(config: Config, removal: Removal, say: Callable[[str], None]) -> None:
+    """Wait until the machines of jobs that ended are going; raise BergError if they stay."""
+    if all(map(is_over, removal.entries)):
+        return
+    name, sweeps = removal.name, {each.sweep for each in removal.entries if each.sweep}
+
+    def there() -> list[str]:
+        found = places.machines(config, [] if sweeps else [name], sweeps)
+        return [each.name for each in found if each.status != "STOPPING"]
+
+    if left := jobs.wait_while(there, f"as {name} has ended", say):
+        raise BergError(f"{', '.join(left)} did not go. End it first: berg kill {name}")
+
+
+def shared_folders(folders: list[str], whose: dict[str, str]) -> dict[str, str]:
+    """Return those of the folders that another job has, or one above or inside of them, with its
+    name.
+    """
+    inside = {
+        str(parent): name
+        for folder, name in whose.items()
+        for parent in PurePosixPath(folder).parents
+    }
+    shared = {}
+    for folder in folders:
+        path = PurePosixPath(folder)
+        others = [whose.get(str(each)) for each in (path, *path.parents)]
+        if other := next(filter(None, others), inside.get(folder)):
+            shared[folder] = other
+    return shared
+
+
+def list_results(bucket: Bucket, removal: Removal, whose: Iterable[str]) -> None:
+    """List the results that go: the folders of these jobs alone, and what they wrote elsewhere, but
+    for what is in other jobs' folders.
+    """
+    prefixes = [f"berg_results/{folder}/" for folder in removal.alone]
+    for listed in side_by_side(lambda prefix: list(bucket.list(prefix)), prefixes, THREADS):
+        removal.results += listed
+    known = {blob.name for blob in removal.results}
+    theirs = tuple(f"berg_results/{folder}/" for folder in whose)
+
+    def elsewhere(entry: Entry) -> list[Listed]:
+        own = entry.summary.results_dir
+        if not own:
+            return []
+        folders = mirror.recorded_folders(bucket, job.folders_prefix(entry.name))
+        return list(mirror.beside(bucket, "berg_results/", own, folders, entry.name))
+
+    for listed in side_by_side(elsewhere, removal.entries, THREADS):
+        removal.elsewhere += [
+            blob for blob in listed if blob.name not in known and not blob.name.startswith(theirs)
+        ]
+    removal.results += removal.elsewhere
+
+
+def list_records(bucket: Bucket, removal: Removal) -> list[Listed]:
+    """Return what berg keeps of the jobs that go, and of their sweep."""
+    names, folders = {job.sweep_path(removal.name)}, set()
+    for each in removal.jobs:
+        names |= {job.metadata_path(each), job.state_path(each)}
+        folders |= {job.log_prefix(each), job.machines_prefix(each), job.folders_prefix(each)}
+    return [
+        blob
+        for prefix in KEPT
+        for blob in bucket.list(prefix + removal.name)
+        if blob.name in names or blob.name[: blob.name.rfind("/") + 1] in folders
+    ]
+
+
+def remove(config: Config, removal: Removal, on_progress: Callable[[int], None]) -> None:
+    """Delete what a removal names, the states last: until then it can be repeated.
+
+    The states are marked first, so that no job restarts meanwhile; raises BergError if one did
+    before. `on_progress` gets the number of deleted objects.
+    """
+    bucket = Bucket(config)
+    entered = index.listed_jobs(bucket, [(each.name, each.summary) for each in removal.entries])
+    marked = mark(bucket, removal, config.user)
+    if removal.has_secrets:
+        secret.delete(config, removal.name)
+    of_jobs = {job.state_path(each) for each in removal.jobs}
+    first = [each for each in removal.results + removal.others if each.name not in of_jobs]
+    gone = 0
+    for _ in side_by_side(lambda each: bucket.delete(each.name), first, THREADS):
+        gone += 1
+        on_progress(gone)
+    for _ in side_by_side(lambda each: states.delete(bucket, each), marked, THREADS):
+        gone += 1
+        on_progress(gone)
+    index.delete(bucket, entered)
+
+
+def mark(bucket: Bucket, removal: Removal, user: str) -> list[Stored]:
+    """Mark the states of all jobs of a removal as being deleted, or none of them.
+
+    Raises BergError if a job changed since its state was read.
+    """
+
+    def mark_one(entry: Entry) -> Stored | None:
+        assert entry.state and entry.stored
+        if entry.stored.is_damaged:
+            return entry.stored
+        try:
+            return states.replaced(bucket, entry.stored, replace(entry.state, removed_by=user))
+        except Changed:
+            return None
+
+    marked = list(side_by_side(mark_one, removal.entries, THREADS))
+    done = [stored for stored in marked if stored]
+    if len(done) == len(marked):
+        return done
+    for entry, stored in zip(removal.entries, marked, strict=True):
+        if stored and entry.stored:
+            with contextlib.suppress(Changed):
+                states.replaced(bucket, stored, entry.stored.state)
+    raise BergError(f"{removal.name} changed meanwhile, and stays. See it: berg list")
+
+
+def check_kept(entry: Entry) -> None:
+    """Raise BergError for a job that is being deleted: it cannot continue."""
+    if entry.state and entry.state.removed_by:
+        raise BergError(
+            f"{entry.name} is being deleted by {entry.state.removed_by}. "
+            f"Finish it: berg rm {entry.sweep or entry.name}"
+        )

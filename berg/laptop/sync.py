@@ -1,24 +1,10 @@
-"""`berg sync`: finds the machines of a job, and how to reach each, for code/push.py.
+"""`berg sync`: push the working tree to the machines of a job, and again on every change.
 
-The working tree pushed to machines over ssh, again on every change: `berg sync`.
-
-Changes are noticed by inotify or its like, found by a scan of the working tree (worktree.py) and
-sent by rsync through one ssh connection per machine, which stays open.
-
-What is here is made so there. Of what is only there, files that came from here are removed: those
-of the commit that the machine was started with (refs/berg/start there), and those that were pushed
-later, which are listed in .git/berg-pushed of the checkout. What else a machine has stays: ignored
-files, what was made or committed there, and a link that took a folder's place, to a larger disk or
-to the results. Before 3.5 rsync writes through it; from then on it says that it does not.
-
-Not covered: empty folders, owners, hard links, and changes that are made on the machine.
-
-The files of a working tree as git sees them, here and on a machine: tracked, or untracked and
-not ignored.
-
-Submodules, and repos inside of the repo, count with their own ignore rules. Untracked virtual
-environments do not count, as in snapshot.py. Symbolic links are files of their own and never
-followed.
+watchfiles reports changes, a scan lists the files, and rsync sends them through one ssh connection
+per machine, which stays open. Removed on a machine is only what came from here: files of the commit
+that it was started with (refs/berg/start there), and those listed in .git/berg-pushed of its
+checkout. Everything else there stays: ignored files, what was made or committed there, and a link
+that replaced a folder.
 """
 
 import math
@@ -32,84 +18,76 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, computer
+from berg import BergError, computer, plain
 from berg.code import git as program
 from berg.code import snapshot
 from berg.code.git import last_line, names
 from berg.code.snapshot import IGNORE_FILE, left_to_berg
 from berg.config import Config
 from berg.laptop import jobs, launch, ssh
-from berg.plain import plural
-
-
-def multiplex(options: list[str], sockets: Path) -> list[str]:
-    """Ssh with one connection for all that goes to a machine: a handshake takes longer than a small
-    transfer.
-
-    A connection that is dead is noticed after 15 seconds. One that is not used is closed after 300:
-    an open one keeps a devbox from being idle.
-    """
-    settings = [
-        "ControlMaster=auto",
-        f"ControlPath={ssh.as_path(sockets)}/%C",
-        "ControlPersist=300",
-        "BatchMode=yes",
-    ]
-    settings += ["ServerAliveInterval=5", "ServerAliveCountMax=3", "ConnectTimeout=10"]
-    return ["ssh", *(word for setting in settings for word in ("-o", setting)), *options]
-
 
 Say = Callable[[str], None]
-
-
-def sync(config: Config, name: str, folder: Path, say: Say, once: bool = False) -> None:
-    """Push the working tree around `folder` to all machines of a job, until it is interrupted or
-    once.
-
-    Raises BergError if there is no repo, no such job, or no machine of it any more.
-    """
-    root = snapshot.find_root(folder).resolve()
-    check_rsync()
-    found = jobs.find(config, name)
-    here = launch.repo_name(root.name)
-    repo = found.state.job.repo if found.state else here
-    if repo != here:
-        raise BergError(
-            f"{name} was started in the repo {repo!r}, and this is {here!r}. Run berg sync in "
-            f"{repo}"
-        )
-    machines = [machine.name for machine in found.machines if machine.name == name]
-    machines = machines or [machine.name for machine in found.machines] or [name]
-    # Not below BERG_HOME, whose path may be long.
-    with computer.folder_for_sockets() as sockets:
-        checkouts = [checkout_on(config, machine, here, Path(sockets), say) for machine in machines]
-        say(
-            f"Pushing {root} to {CODE}/{here} on {', '.join(machines)}"
-            + ("" if once else "; Ctrl-C ends it")
-        )
-        Push(root, checkouts, say).run(once)
-
-
-def check_rsync() -> None:
-    """Raise BergError unless there is an rsync here that has what berg asks of it."""
-    mend = f"Install it, for example: {computer.install_command('rsync')}"
-    if not shutil.which("rsync"):
-        raise BergError(f"rsync is not installed. {mend}")
-    told = subprocess.run(["rsync", "--version"], capture_output=True, text=True).stdout
-    if told.startswith("openrsync"):
-        raise BergError(f"the rsync of macOS is openrsync, which cannot do what berg needs. {mend}")
-
-
-# Mode, size in bytes, times of content and of inode in ns: what differs after a save, also where
-# one of them does not.
+# Mode, size in bytes, times of content and inode in ns: what a save changes.
 Stamp = tuple[int, int, int, int]
+# A working tree; None for a tracked file that is not checked out.
+Files = dict[str, Stamp | None]
+# Runs git in a folder of a tree ("" for its root) and returns what it prints; b"" without a repo.
+Git = Callable[[str, list[str]], bytes]
+
+CODE = "/root/code"
+LOCK = "uv.lock"
+INSTALL = "/root/berg/install-again"  # a script of the worker's (machine/installation.py)
+RULES = (".gitignore", IGNORE_FILE)  # files that decide which others count
+STEP, LONGEST_BURST = 50, 1000  # ms: a burst of saves ends without changes for STEP
+SETTLES = 120  # seconds after a machine answers in which its worker may still restore the checkout
+RESCAN = 10  # seconds: some file systems report nothing, and ignore rules outside the repo count
+TIMEOUT = 300  # seconds that --once waits for a machine that does not answer
+SHOWN = 3  # files named in a line
+LARGE = 8 << 20  # bytes from which a transfer is announced
+
+HERE = "--git-dir=.git"  # never a repo around the folder
+LIST = ["ls-files", "-z", "-t", "--stage", "--cached", "--others", "--exclude-standard"]
+START = ["ls-tree", "-r", "-z", "--full-tree", "refs/berg/start"]  # set by snapshot.restore
+# Unlike `ls-files --deleted`, it reports files below a symbolic link as deleted.
+DELETED = ["diff-files", "-z", "--name-only", "--diff-filter=D", "--ignore-submodules"]
+
+RSYNC = [
+    "rsync",
+    "--from0",
+    "--files-from=-",
+    "--ignore-missing-args",
+    "--checksum",
+    "--links",
+    "--perms",
+    "--times",
+    "--omit-dir-times",
+    "--keep-dirlinks",
+    "--compress",
+    "--protect-args",
+    "--8-bit-output",
+    "--temp-dir=.git",  # git and programs that watch the code do not look there
+    "--out-format=%i %b %n",
+]
+# Exit codes of rsync; with the last two everything else was sent.
+USAGE, PARTIAL, VANISHED = 1, 23, 24
+# Lines for files and links that rsync sent, or whose mode it changed: not for folders.
+SENT = re.compile(r"(?:<f|cL)\S* (\d+) (.*)")
+SENT_OR_MODE = re.compile(r"(?:<f|cL|\.f..[.t]p)\S* (\d+) (.*)")
+
+
+class Away(BergError):
+    """The machine does not answer, or has no checkout yet: worth another try."""
+
+
+class Gone(BergError):
+    """The machine will not answer any more."""
 
 
 @dataclass
@@ -122,13 +100,11 @@ class Checkout:
     sudo: list[str] = field(default_factory=list)
     ssh: list[str] = field(default_factory=list)
     destination: str = ""
-    # What of the machine's files came from here, each as it was when it was sent (None: earlier);
-    # None: not known.
-    has: dict[str, Stamp | None] | None = None
-    started: set[str] = field(default_factory=set)  # what came with the start
-    # what came later: what the list on the machine says
-    pushed: set[str] = field(default_factory=set)
-    index: bytes = b""  # which one git has there; a checkout that is made anew has another
+    # Its files that came from here, as they were sent (None: earlier). None: not known yet.
+    has: Files | None = None
+    started: set[str] = field(default_factory=set)  # files that came with the start
+    pushed: set[str] = field(default_factory=set)  # files in the machine's own list
+    index: bytes = b""  # identifies git's index there; a new checkout has another one
     ready: bool = False
     reached: float = 0  # when it answered, on the monotonic clock
     process: subprocess.Popen[bytes] | None = None
@@ -138,11 +114,10 @@ class Checkout:
         self, command: list[str], cwd: Path | None = None, stdin: bytes = b""
     ) -> subprocess.CompletedProcess[Any]:
         """Run a program of this computer; `end` ends it, too."""
-        # The ssh that holds the connection outlives the one that opened it, and would keep a pipe
-        # open.
+        # Not a pipe: the ssh that holds the connection would keep it open after the command.
         with tempfile.TemporaryFile() as errors:
             pipe = subprocess.PIPE
-            # In a session of its own, so that Ctrl-C reaches berg alone, which then ends it.
+            # A session of its own: Ctrl-C reaches berg alone, which then ends the program.
             self.process = subprocess.Popen(
                 command, cwd=cwd, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True
             )
@@ -150,118 +125,49 @@ class Checkout:
                 self.process.terminate()
             output = self.process.communicate(stdin)[0]
             errors.seek(0)
-            said = errors.read().decode(errors="replace")
-        return subprocess.CompletedProcess(command, self.process.returncode, output, said)
+            message = errors.read().decode(errors="replace")
+        return subprocess.CompletedProcess(command, self.process.returncode, output, message)
 
     def remote(self, words: list[str], stdin: bytes = b"") -> subprocess.CompletedProcess[Any]:
-        """Run a program of the machine; raises Away if it cannot be reached."""
+        """Run a program of the machine; raise Away if it cannot be reached."""
         command = [*self.ssh, self.destination, shlex.join([*self.sudo, *words])]
         done = self.call(command, stdin=stdin)
         if done.returncode == 255:
-            raise Away(last_rsync_line(done.stderr) or "the connection was lost")
+            message = done.stderr.strip().rpartition("\n")[2].strip()
+            raise Away(message or "the connection was lost")
         return done
 
     def git(self, folder: str, arguments: list[str]) -> bytes:
-        listed: bytes = self.remote(command(f"{self.folder}/{folder}", arguments)).stdout
+        words = ["git", "-C", f"{self.folder}/{folder}", HERE, *arguments]
+        listed: bytes = self.remote(words).stdout
         return listed
+
+    def read_index(self) -> bytes:
+        """Return inode and time of git's index, which a checkout writes last."""
+        done = self.remote(["stat", "--format=%i %y", f"{self.folder}/.git/index"])
+        if done.returncode:
+            raise Away(f"waiting for its checkout of the code, {self.folder}")
+        listed: bytes = done.stdout
+        return listed
+
+    def read(self) -> None:
+        """Ask the machine which files it has from here."""
+        self.index = self.read_index()
+        tracked, untracked = list_files(self.git)
+        self.started = list_start(self.git)
+        self.pushed = set(names(self.remote(["cat", f"{self.folder}/.git/berg-pushed"]).stdout))
+        self.has = dict.fromkeys((tracked | untracked) & (self.started | self.pushed))
+
+    def write_pushed(self, pushed: set[str]) -> None:
+        """Write the machine's own list of pushed files, if it changed."""
+        if pushed != self.pushed:
+            self.remote(["tee", f"{self.folder}/.git/berg-pushed"], stdin=joined(sorted(pushed)))
+            self.pushed = pushed
 
     def end(self) -> None:
         self.ended = True
         if self.process and self.process.poll() is None:
             self.process.terminate()
-
-
-def checkout_on(config: Config, machine: str, repo_name: str, sockets: Path, say: Say) -> Checkout:
-    def locate() -> tuple[list[str], str]:
-        try:
-            target = ssh.find_target(config, machine, say)
-        except BergError as error:
-            if isinstance(error, ssh.NoServer) or is_gone(config, machine):
-                raise Gone(error.message) from None
-            raise
-        return multiplex(ssh.options(config, target), sockets), ssh.destination(config, target)
-
-    sudo = [] if config.ssh_user == "root" else ["sudo", "-n"]
-    return Checkout(machine, f"{CODE}/{repo_name}", locate, sudo)
-
-
-def is_gone(config: Config, machine: str) -> bool:
-    """Whether nobody will see this machine again."""
-    try:
-        found = jobs.find(config, machine)
-    except BergError:
-        return True
-    waits = found.state is not None and found.state.state == "SUBMITTED"
-    return not waits and machine not in [each.name for each in found.machines]
-
-
-CODE = "/root/code"
-
-LOCK = "uv.lock"
-
-INSTALL = "/root/berg/install-again"  # a script of the worker's (machine/installation.py)
-
-# ms without a change that end a burst of saves; ms after which it is sent anyway
-STEP, LONGEST_BURST = (
-    50,
-    1000,
-)
-
-SETTLES = 120  # seconds from a machine's answer in which its worker may still restore the checkout
-
-RESCAN = 10  # seconds: some file systems tell nothing, and a rule outside of the repo may change
-
-PATIENCE = 300  # seconds that --once waits for a machine that does not answer
-
-SHOWN = 3  # files named in a line
-
-LARGE = 8 << 20  # bytes worth a word before they are sent
-
-# A file that is being received lies in .git, where neither git nor a program that watches the code
-# sees it.
-RSYNC = [
-    "rsync",
-    "--from0",
-    "--files-from=-",
-    "--ignore-missing-args",
-    "--checksum",
-    "--links",
-    "--perms",
-    "--times",
-]
-
-
-RSYNC += [
-    "--omit-dir-times",
-    "--keep-dirlinks",
-    "--compress",
-    "--protect-args",
-    "--8-bit-output",
-    "--temp-dir=.git",
-]
-
-
-RSYNC += ["--out-format=%i %b %n"]
-
-# exit codes of rsync; after the last two everything else has been sent
-USAGE, PARTIAL, VANISHED = (
-    1,
-    23,
-    24,
-)
-
-# not: a folder, or what is the same but for time and mode
-SENT = re.compile(r"(?:<f|cL)\S* (\d+) (.*)")
-
-SENT_OR_MODE = re.compile(r"(?:<f|cL|\.f..[.t]p)\S* (\d+) (.*)")
-
-
-class Away(BergError):
-    """The machine does not answer, or has no checkout yet: worth another try."""
-
-
-class Gone(BergError):
-    """The machine will not come back."""
 
 
 @dataclass
@@ -276,72 +182,121 @@ class Report:
     complaint: str = ""  # what could not be sent, in rsync's words
 
 
-def last_rsync_line(text: str) -> str:
-    lines = [
-        line
-        for line in text.splitlines()
-        if line.strip() and not line.startswith("rsync error: unexplained")
-    ]
-    return lines[-1].strip() if lines else ""
+def sync(config: Config, name: str, folder: Path, say: Say, once: bool = False) -> None:
+    """Push the working tree around `folder` to all machines of a job, once or until Ctrl-C.
 
-
-def read_checkout(checkout: Checkout) -> None:
-    """Ask the machine what it has of ours."""
-    checkout.index = index_of(checkout)
-    tracked, untracked = list_files(checkout.git)
-    checkout.started = list_start(checkout.git)
-    listed = checkout.remote(["cat", f"{checkout.folder}/.git/berg-pushed"])
-    checkout.pushed = set(names(listed.stdout))
-    checkout.has = dict.fromkeys((tracked | untracked) & (checkout.started | checkout.pushed))
-
-
-def index_of(checkout: Checkout) -> bytes:
-    """Inode and time of git's index on the machine; it is the last that a checkout writes."""
-    done = checkout.remote(["stat", "--format=%i %y", f"{checkout.folder}/.git/index"])
-    if done.returncode:
-        raise Away(f"waiting for its checkout of the code, {checkout.folder}")
-    listed: bytes = done.stdout
-    return listed
-
-
-def note(checkout: Checkout, pushed: set[str]) -> None:
-    """Keep the list of what was pushed beside the checkout, to last as long as the files."""
-    if pushed != checkout.pushed:
-        checkout.remote(
-            ["tee", f"{checkout.folder}/.git/berg-pushed"], stdin=joined(sorted(pushed))
+    Raises BergError if there is no repo, no such job, or no machine left.
+    """
+    root = snapshot.find_root(folder).resolve()
+    check_rsync()
+    found = jobs.find(config, name)
+    here = launch.repo_name(root.name)
+    repo = found.state.job.repo if found.state else here
+    if repo != here:
+        raise BergError(
+            f"{name} was started in the repo {repo!r}, and this is {here!r}. Run berg sync in "
+            f"{repo}"
         )
-        checkout.pushed = pushed
+    machines = [machine.name for machine in found.machines if machine.name == name]
+    machines = machines or [machine.name for machine in found.machines] or [name]
+    sudo = [] if config.ssh_user == "root" else ["sudo", "-n"]
+    # Not below BERG_HOME, whose path may be long.
+    with computer.folder_for_sockets() as sockets:
+
+        def locate(machine: str) -> tuple[list[str], str]:
+            try:
+                target = ssh.find_target(config, machine, say)
+            except BergError as error:
+                if isinstance(error, ssh.NoServer) or is_gone(config, machine):
+                    raise Gone(error.message) from None
+                raise
+            options = multiplex(ssh.options(config, target), Path(sockets))
+            return options, ssh.destination(config, target)
+
+        path = f"{CODE}/{here}"
+        checkouts = [
+            Checkout(each, path, lambda each=each: locate(each), sudo)  # type: ignore[misc]
+            for each in machines
+        ]
+        end = "" if once else "; Ctrl-C ends it"
+        say(f"Pushing {root} to {path} on {', '.join(machines)}{end}")
+        Push(root, checkouts, say).run(once)
+
+
+def check_rsync() -> None:
+    """Raise BergError unless there is an rsync here that has what berg asks of it."""
+    install = f"Install it, for example: {computer.install_command('rsync')}"
+    if not shutil.which("rsync"):
+        raise BergError(f"rsync is not installed. {install}")
+    version = subprocess.run(["rsync", "--version"], capture_output=True, text=True).stdout
+    if version.startswith("openrsync"):
+        raise BergError(
+            f"the rsync of macOS is openrsync, which cannot do what berg needs. {install}"
+        )
+
+
+def is_gone(config: Config, machine: str) -> bool:
+    """Return whether the machine is gone for good."""
+    try:
+        found = jobs.find(config, machine)
+    except BergError:
+        return True
+    waits = found.state is not None and found.state.state == "SUBMITTED"
+    return not waits and machine not in [each.name for each in found.machines]
+
+
+def multiplex(options: list[str], sockets: Path) -> list[str]:
+    """Return ssh with one connection per machine: a handshake takes longer than a small transfer.
+
+    A dead connection is noticed after 15 seconds. An unused one is closed after 300: an open one
+    would keep a devbox from being idle.
+    """
+    settings = [
+        "ControlMaster=auto",
+        f"ControlPath={ssh.as_path(sockets)}/%C",
+        "ControlPersist=300",
+        "BatchMode=yes",
+        "ServerAliveInterval=5",
+        "ServerAliveCountMax=3",
+        "ConnectTimeout=10",
+    ]
+    return ["ssh", *(word for setting in settings for word in ("-o", setting)), *options]
 
 
 def joined(paths: list[str]) -> bytes:
     return b"".join(os.fsencode(path) + b"\0" for path in paths)
 
 
-def push(
-    root: Path, files: dict[str, Stamp | None], checkout: Checkout, say: Say = lambda text: None
-) -> Report:
-    """Make one machine's checkout as `files` of the working tree; raises Away if it cannot be
-    reached.
-    """
+# --- one pass to one machine
+
+
+def push(root: Path, files: Files, checkout: Checkout, say: Say = lambda text: None) -> Report:
+    """Make one machine's checkout like the working tree; raise Away if it does not answer."""
     began = time.monotonic()
     changed, gone = compare(root, files, checkout)
     if checkout.has is not None and not changed and not gone and began > checkout.reached + SETTLES:
         return Report([], [], 0, 0)
-    first = checkout.has is None or index_of(checkout) != checkout.index
+    first = checkout.has is None or checkout.read_index() != checkout.index
     if first:
-        read_checkout(checkout)
+        checkout.read()
         changed, gone = compare(root, files, checkout)
-    if not first:
-        announce(checkout, changed, files, say)
+    else:
+        size = sum(stamp[1] for path in changed if (stamp := files[path]))
+        if size > LARGE:
+            say(f"{checkout.name}: sending {plain.size(size)}")
     ours = files.keys() - checkout.started
-    # before they are sent: what is lost from here on is still known to be ours
-    note(checkout, checkout.pushed | ours)
+    # Before they are sent: if the connection breaks, they are still known to come from here.
+    checkout.write_pushed(checkout.pushed | ours)
     complaint = remove(checkout, gone, files) if gone else ""
     lines, more = send(root, changed, checkout) if changed else ([], "")
-    note(checkout, ours)
+    checkout.write_pushed(ours)
     checkout.has = dict(files)
-    sent = sizes_of(lines, first)
-    more += install(checkout, sent, say)
+    # The machine that made the checkout has a umask of its own, so that at first all modes differ.
+    pattern = SENT if first else SENT_OR_MODE
+    matches = [match for line in lines if (match := pattern.fullmatch(line))]
+    sent = {match[2]: int(match[1]) for match in matches}
+    if any(Path(path).name == LOCK for path in sent):
+        more += install(checkout, say)
     return Report(
         sorted(sent),
         sorted(gone),
@@ -352,64 +307,48 @@ def push(
     )
 
 
-def install(checkout: Checkout, sent: Iterable[str], say: Say) -> str:
-    """Install a lock that was sent, where the job installed one; return what went wrong."""
-    changed = any(path.rpartition("/")[2] == LOCK for path in sent)
-    if not changed or checkout.remote(["test", "-e", INSTALL]).returncode:
-        return ""
-    say(f"{checkout.name}: installing the changed {LOCK}")
-    done = checkout.remote(["bash", "-ec", f". {INSTALL} 2>&1"])
-    words: str = done.stdout.decode(errors="replace")
-    return f"{LOCK} could not be installed: {words}" if done.returncode else ""
-
-
-def announce(
-    checkout: Checkout, changed: list[str], files: dict[str, Stamp | None], say: Say
-) -> None:
-    """Say that much is about to be sent."""
-    size = sum(stamp[1] for path in changed if (stamp := files[path]))
-    if size > LARGE:
-        say(f"{checkout.name}: sending {megabytes(size)}")
-
-
-def sizes_of(lines: list[str], first: bool) -> dict[str, int]:
-    """Return the size in bytes of each file that rsync says it sent."""
-    # The machine that made the checkout had a umask of its own, so that at first all modes may
-    # differ.
-    telling = SENT if first else SENT_OR_MODE
-    matches = [match for line in lines if (match := telling.fullmatch(line))]
-    return {match[2]: int(match[1]) for match in matches}
-
-
-def compare(
-    root: Path, files: dict[str, Stamp | None], checkout: Checkout
-) -> tuple[list[str], list[str]]:
-    """Which files to send to a machine, and which to delete there."""
+def compare(root: Path, files: Files, checkout: Checkout) -> tuple[list[str], list[str]]:
+    """Return which files to send to a machine, and which to delete there."""
     has = checkout.has or {}
     changed = [path for path, stamp in files.items() if stamp and has.get(path) != stamp]
     return changed, [path for path in has if path not in files and is_deleted(root, path, files)]
 
 
-def remove(checkout: Checkout, gone: list[str], files: dict[str, Stamp | None]) -> str:
-    """Delete files on the machine, and folders that become empty; return what went wrong."""
-    done = checkout.remote(
-        ["xargs", "-0", "rm", "-f", "--"], joined([f"{checkout.folder}/{path}" for path in gone])
+def is_deleted(root: Path, path: str, files: Files) -> bool:
+    """Return whether a file that is not among `files` was deleted or replaced by a folder; else it
+    is still here, and ignored now.
+    """
+    there = root / path
+    is_folder = there.is_dir() and not there.is_symlink()
+    return (
+        is_folder or any(parent in files for parent in parents(path)) or not os.path.lexists(there)
     )
+
+
+def parents(path: str) -> list[str]:
+    """Return the folders around a file, the deepest first."""
+    return [str(parent) for parent in Path(path).parents][:-1]
+
+
+def remove(checkout: Checkout, gone: list[str], files: Files) -> str:
+    """Delete files on the machine, and folders that become empty; return what went wrong."""
+    paths = joined([f"{checkout.folder}/{path}" for path in gone])
+    done = checkout.remote(["xargs", "-0", "rm", "-f", "--"], paths)
     left = {parent for path in gone for parent in parents(path)}
     left -= {parent for path in files for parent in parents(path)}
-    deepest_first = sorted(left, key=lambda path: -path.count("/"))
-    if deepest_first:
+    if left:
+        deepest_first = sorted(left, key=lambda path: -path.count("/"))
         folders = joined([f"{checkout.folder}/{path}" for path in deepest_first])
         checkout.remote(["xargs", "-0", "rmdir", "--ignore-fail-on-non-empty", "--"], folders)
     return done.stderr if done.returncode else ""
 
 
 def send(root: Path, paths: list[str], checkout: Checkout) -> tuple[list[str], str]:
-    """Send files; returns what rsync says of each, and what went wrong."""
+    """Send files; return rsync's line about each, and what went wrong."""
     path_there = ["--rsync-path", shlex.join([*checkout.sudo, "rsync"])]
     target = f"{checkout.destination}:{checkout.folder}/"
     command = [*RSYNC, *path_there, "--rsh", shlex.join(checkout.ssh), "./", target]
-    # Without "./" rsync would take names that begin with # or ; for comments.
+    # Without "./" rsync takes names that begin with # or ; for comments.
     done = checkout.call(command, cwd=root, stdin=joined([f"./{path}" for path in paths]))
     if done.returncode == USAGE:
         raise BergError(
@@ -421,45 +360,53 @@ def send(root: Path, paths: list[str], checkout: Checkout) -> tuple[list[str], s
     complaint = done.stderr if done.returncode == PARTIAL else ""
     if "symbolic links (40)" in complaint:
         complaint += (
-            "A folder that somebody made a link there stays one; rsync 3.5 sends nothing through "
-            "it\n"
+            "A folder that was replaced by a link there stays a link; rsync 3.5 sends nothing "
+            "through it\n"
         )
     return done.stdout.decode(errors="replace").splitlines(), complaint
 
 
 def explain(stderr: str, code: int) -> str:
-    """The line of rsync's complaint that says most: the first one, except where a lost connection
-    follows it.
-    """
+    """Return the line of rsync's complaint that gives the cause: the first that is not general."""
     if "command not found" in stderr:
         return "it has no rsync. On the machine: apt-get install rsync"
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    telling = [
-        line
-        for line in lines
-        if not line.startswith(("rsync error:", "rsync: connection unexpectedly"))
-    ]
-    return (telling or lines or [f"rsync ended with exit code {code}"])[0]
+    general = ("rsync error:", "rsync: connection unexpectedly")
+    causes = [line for line in lines if not line.startswith(general)]
+    return (causes or lines or [f"rsync ended with exit code {code}"])[0]
+
+
+def install(checkout: Checkout, say: Say) -> str:
+    """Install a changed lock, if the job installed one; return what went wrong."""
+    if checkout.remote(["test", "-e", INSTALL]).returncode:
+        return ""
+    say(f"{checkout.name}: installing the changed {LOCK}")
+    done = checkout.remote(["bash", "-ec", f". {INSTALL} 2>&1"])
+    words: str = done.stdout.decode(errors="replace")
+    return f"{LOCK} could not be installed: {words}" if done.returncode else ""
+
+
+# --- passes to all machines
 
 
 @dataclass
 class Push:
-    """The working tree `root` on its way to `checkouts`, pass by pass."""
+    """Pushes the working tree `root` to `checkouts`, pass by pass."""
 
     root: Path
     checkouts: list[Checkout]
     say: Say
     changed: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
-    lost: dict[str, str] = field(default_factory=dict)  # machines that will not come back, and why
-    failure: Exception | None = None  # of a thread; what it did nobody does any more
-    files: dict[str, Stamp | None] = field(default_factory=dict)  # as the last look found them
+    lost: dict[str, str] = field(default_factory=dict)  # machines that are gone for good, and why
+    failure: Exception | None = None  # of a thread, which ended
+    files: Files = field(default_factory=dict)  # as the last look found them
     looked_at: float = -math.inf  # when all of them were looked at, on the monotonic clock
-    # what may have changed since; None: anything
+    # What may have changed since; None: anything.
     touched: queue.SimpleQueue[set[str] | None] = field(default_factory=queue.SimpleQueue)
 
     def run(self, once: bool = False) -> None:
-        """Push until it is interrupted, or once; raises BergError when no machine is left."""
+        """Push once, or until interrupted; raise BergError when no machine is left."""
         began = time.monotonic()
         for checkout in self.checkouts:
             self.start(self.reach, checkout)
@@ -468,7 +415,10 @@ class Push:
         try:
             with ThreadPoolExecutor(max(1, len(self.checkouts))) as pool:
                 try:
-                    self.work(pool, once, began)
+                    is_done = False
+                    while not is_done and not self.over.is_set():
+                        self.wait_for_change(began + TIMEOUT if once else math.inf)
+                        is_done = self.push_to_all(pool, once)
                 finally:
                     self.over.set()
                     for checkout in self.checkouts:
@@ -480,49 +430,47 @@ class Push:
                         [*checkout.ssh, "-O", "exit", checkout.destination], capture_output=True
                     )
 
-    def work(self, pool: ThreadPoolExecutor, once: bool, began: float) -> None:
-        """Push after each change; with `once` return when every machine has the working tree."""
-        while not self.over.is_set():
-            self.wait_for_change(PATIENCE if once else None, began)
-            refused = self.push_to_all(pool)
-            if once and refused:
-                raise BergError(
-                    f"not all of it could be put in place on {', '.join(refused)}, as said above"
-                )
-            if self.is_done(once):
-                return
+    def wait_for_change(self, end: float) -> None:
+        # Without a timeout, some platforms notice Ctrl-C only after the next change.
+        while not self.changed.wait(1):
+            if time.monotonic() > end:
+                late = ", ".join(each.name for each in self.checkouts if each.has is None)
+                raise BergError(f"{late} could not be reached within {TIMEOUT} s. See: berg list")
+        self.changed.clear()
+        if self.failure:
+            raise BergError(
+                f"changes are no longer noticed: {type(self.failure).__name__}: {self.failure}"
+            )
 
-    def is_done(self, once: bool) -> bool:
-        """Tell whether every machine has the working tree; raise BergError where none is left."""
+    def push_to_all(self, pool: ThreadPoolExecutor, once: bool) -> bool:
+        """Push to the machines that answer; with `once` return whether all machines have the files.
+
+        Raises BergError where no machine is left; with `once` also for what could not be sent.
+        """
+        checkouts = [checkout for checkout in self.checkouts if checkout.ready]
+        files = self.look() if checkouts else {}
+        reports = pool.map(self.attempt, repeat(files), checkouts)
+        done = [(each, report) for each, report in zip(checkouts, reports, strict=True) if report]
+        for line in summary(done):
+            self.say(line)
+        refused = [checkout.name for checkout, report in done if report.complaint]
+        if once and refused:
+            raise BergError(f"not everything could be written on {', '.join(refused)}, see above")
         living = [checkout for checkout in self.checkouts if checkout.name not in self.lost]
         if not living or (once and self.lost):
             raise BergError("; ".join(self.lost.values()))
         return once and all(checkout.has is not None for checkout in living)
 
-    def push_to_all(self, pool: ThreadPoolExecutor) -> list[str]:
-        """Push to the machines that answer; return the names of those that took not all of it."""
-        checkouts = [checkout for checkout in self.checkouts if checkout.ready]
-        if not checkouts:
-            return []
-        files = self.look()
-        reports = list(pool.map(self.attempt, repeat(files), checkouts))
-        pairs = zip(checkouts, reports, strict=True)
-        done = [(checkout, report) for checkout, report in pairs if report]
-        for line in summary(done):
-            self.say(line)
-        return [checkout.name for checkout, report in done if report.complaint]
-
-    def look(self) -> dict[str, Stamp | None]:
-        """Return the files of the working tree: after mere edits of some, those of the last look
-        with these looked at again, unless that is long ago.
+    def look(self) -> Files:
+        """Return the files of the working tree. After edits of known files only these are looked
+        at, unless the last scan is long ago.
         """
         touched: list[set[str] | None] = []
         while not self.touched.empty():
             touched.append(self.touched.get())
         edited = [paths for paths in touched if paths]
-        is_recent = time.monotonic() < self.looked_at + 2 * RESCAN
         found = None
-        if edited == touched and edited and is_recent:
+        if edited and edited == touched and time.monotonic() < self.looked_at + 2 * RESCAN:
             found = with_edits(self.root, self.files, set().union(*edited))
         if found is None:
             self.looked_at = time.monotonic()
@@ -531,28 +479,11 @@ class Push:
         return found
 
     def notice(self, paths: set[str]) -> None:
-        """Let the next pass begin if a change of these paths matters; none: look at all."""
+        """Begin the next pass if a change of these paths matters; none: look at all files."""
         is_known = any(os.path.relpath(path, self.root) in self.files for path in paths)
         if not paths or is_known or matters(self.root, paths):
             self.touched.put(paths or None)
             self.changed.set()
-
-    def wait_for_change(self, patience: float | None, began: float) -> None:
-        # Without a timeout, an interrupt would be heard only after the next change on some
-        # platforms.
-        while not self.changed.wait(1):
-            if patience and time.monotonic() > began + patience:
-                names = ", ".join(
-                    checkout.name for checkout in self.checkouts if checkout.has is None
-                )
-                raise BergError(
-                    f"{names} could not be reached within {patience:.0f} s. See: berg list"
-                )
-        self.changed.clear()
-        if self.failure:
-            raise BergError(
-                f"changes are no longer noticed: {type(self.failure).__name__}: {self.failure}"
-            )
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> None:
         def work() -> None:
@@ -564,7 +495,7 @@ class Push:
 
         threading.Thread(target=work, daemon=True).start()
 
-    def attempt(self, files: dict[str, Stamp | None], checkout: Checkout) -> Report | None:
+    def attempt(self, files: Files, checkout: Checkout) -> Report | None:
         try:
             return push(self.root, files, checkout, self.say)
         except Away as error:
@@ -575,39 +506,37 @@ class Push:
             return None
 
     def reach(self, checkout: Checkout) -> None:
-        """Try to reach a machine until it answers or will not come back; then there is something to
-        do.
-        """
-        said, pause = "", 0.5
+        """Try to reach a machine until it answers or is gone for good; then begin a pass."""
+        last_message, pause = "", 0.5
         while not self.over.is_set():
             try:
                 checkout.ssh, checkout.destination = checkout.locate()
-                index_of(checkout)
+                checkout.read_index()
                 checkout.reached, checkout.ready = time.monotonic(), True
                 break
             except Gone as error:
                 self.lost[checkout.name] = error.message
-                if len(self.lost) < len(self.checkouts):  # else it is the error that ends all
+                if len(self.lost) < len(self.checkouts):  # else `run` raises it
                     self.say(error.message)
                 break
-            except Exception as error:  # of whatever kind: the network may be down
-                message = (
-                    error.message
-                    if isinstance(error, BergError)
-                    else f"{type(error).__name__}: {error}"
-                )
-                if message != said and not self.over.is_set():
+            except Exception as error:  # of any kind: the network may be down
+                message = f"{type(error).__name__}: {error}"
+                if isinstance(error, BergError):
+                    message = error.message
+                if message != last_message and not self.over.is_set():
                     self.say(f"{checkout.name}: {message}")
-                said = message
+                last_message = message
             self.over.wait(pause)
             pause = min(2 * pause, 4)
         self.changed.set()
 
     def watch(self) -> None:
-        """Set `changed` whenever a file of the working tree may have changed."""
+        """Notice each change of the working tree."""
         import watchfiles
 
         options: dict[str, Any] = {
+            "watch_filter": None,
+            "stop_event": self.over,
             "step": STEP,
             "debounce": LONGEST_BURST,
             "rust_timeout": RESCAN * 1000,
@@ -616,9 +545,7 @@ class Push:
         warned = False
         while not self.over.is_set():
             try:
-                for batch in watchfiles.watch(
-                    self.root, watch_filter=None, stop_event=self.over, **options
-                ):
+                for batch in watchfiles.watch(self.root, **options):
                     self.notice({path for _, path in batch})
             except OSError as error:
                 self.say(
@@ -630,87 +557,47 @@ class Push:
                 if not warned:
                     self.say(f"Changes may take {RESCAN} s to be noticed: {error}")
                 warned = True
-                self.over.wait(1)  # what is written all the time, as a log, is to cost little
+                self.over.wait(1)  # a file that is written all the time, such as a log
                 self.changed.set()
 
 
 def summary(reports: list[tuple[Checkout, Report]]) -> Iterator[str]:
-    """Lines about a pass: one for all machines to which the same happened."""
+    """Yield lines about a pass: one for all machines to which the same happened."""
     groups: dict[tuple[Any, ...], list[tuple[Checkout, Report]]] = {}
     for checkout, report in reports:
         key = tuple(report.sent), tuple(report.removed), report.compared, report.complaint
         groups.setdefault(key, []).append((checkout, report))
     for members in groups.values():
         report = members[0][1]
-        seconds = max(each.seconds for _, each in members)
-        names = (
-            ", ".join(checkout.name for checkout, _ in members)
-            if len(members) < 4
-            else f"{len(members)} machines"
-        )
-        what = [f"compared {plural(report.compared, 'file')}"] if report.compared else []
-        what += [
-            f"{verb} {some(paths)}"
-            for verb, paths in (("sent", report.sent), ("removed", report.removed))
-            if paths
-        ]
+        where = f"{len(members)} machines"
+        if len(members) < 4:
+            where = ", ".join(checkout.name for checkout, _ in members)
+        what = [f"compared {plain.plural(report.compared, 'file')}"] if report.compared else []
+        what += [f"sent {some(report.sent)}"] if report.sent else []
+        what += [f"removed {some(report.removed)}"] if report.removed else []
         if what:
-            how = f"{megabytes(report.size)} in {seconds:.2f} s"
-            yield f"{time.strftime('%H:%M:%S')}  {names}: {', '.join(what)}; {how}"
+            seconds = max(each.seconds for _, each in members)
+            how = f"{plain.size(report.size)} in {seconds:.2f} s"
+            yield f"{time.strftime('%H:%M:%S')}  {where}: {', '.join(what)}; {how}"
         for line in report.complaint.splitlines():
             if not line.startswith("rsync error:"):
-                yield f"{names}: {line}"
+                yield f"{where}: {line}"
 
 
 def some(paths: list[str]) -> str:
     if len(paths) == 1:
         return paths[0]
-    return f"{len(paths):,} files ({', '.join(paths[:SHOWN])}{', …' if len(paths) > SHOWN else ''})"
+    more = ", …" if len(paths) > SHOWN else ""
+    return f"{len(paths):,} files ({', '.join(paths[:SHOWN])}{more})"
 
 
-def megabytes(size: int) -> str:
-    return (
-        f"{size / 1e6:.1f} MB"
-        if size >= 1e6
-        else f"{size / 1e3:.1f} kB"
-        if size >= 1000
-        else f"{size} bytes"
-    )
-
-
-# Files that say which others count.
-RULES = (".gitignore", IGNORE_FILE)
-
-# Runs git in a folder of the tree ("" for its root) and returns what it printed; b"" if no repo is
-# there.
-Git = Callable[[str, list[str]], bytes]
-
-HERE = "--git-dir=.git"
-
-LIST = ["ls-files", "-z", "-t", "--stage", "--cached", "--others", "--exclude-standard"]
-
-# which snapshot.restore leaves on a machine
-START = [
-    "ls-tree",
-    "-r",
-    "-z",
-    "--full-tree",
-    "refs/berg/start",
-]
-
-# Unlike `ls-files --deleted`, it takes a file that is only to be seen through a symbolic link for
-# deleted.
-DELETED = ["diff-files", "-z", "--name-only", "--diff-filter=D", "--ignore-submodules"]
-
-
-def command(folder: str, arguments: list[str]) -> list[str]:
-    """Git of a machine for a repo whose root is `folder`: never for one around it."""
-    return ["git", "-C", folder, HERE, *arguments]
+# --- the files of a working tree as git sees them, here and on a machine
 
 
 def list_files(git: Git, folder: str = "", nested: bool = False) -> tuple[set[str], set[str]]:
-    """Tracked and untracked files below `folder`; those of `nested` repos that git does not track,
-    too.
+    """Return tracked and untracked files below `folder` that are not ignored, submodules included.
+
+    `nested`: also those of repos inside that git does not track.
     """
     tracked: set[str] = set()
     untracked: set[str] = set()
@@ -733,24 +620,19 @@ def list_files(git: Git, folder: str = "", nested: bool = False) -> tuple[set[st
 
 
 def list_start(git: Git, folder: str = "") -> set[str]:
-    """Files of the snapshot that a machine was started with, submodules included."""
+    """Return the files of the snapshot that a machine was started with, submodules included."""
     found: set[str] = set()
     for entry in names(git(folder, START)):
         details, _, path = entry.partition("\t")
-        found |= (
-            list_start(git, f"{folder}{path}/") if details.startswith("160000") else {folder + path}
-        )
+        if details.startswith("160000"):
+            found |= list_start(git, f"{folder}{path}/")
+        else:
+            found.add(folder + path)
     return found
 
 
-def scan(root: Path) -> dict[str, Stamp | None]:
-    """Every file of the working tree below `root`; None for one that is tracked, but not checked
-    out.
-
-    Sparse checkouts have such files. A file that vanishes meanwhile reads the same; the next scan
-    lacks it.
-    """
-
+def scan(root: Path) -> Files:
+    """Return the files of a working tree, without untracked virtual environments."""
     import git as gitpython
 
     def git(folder: str, arguments: list[str]) -> bytes:
@@ -764,21 +646,17 @@ def scan(root: Path) -> dict[str, Stamp | None]:
             raise BergError(f"git cannot list the files of {root}: {last_line(error)}") from None
 
     tracked, untracked = list_files(git, nested=True)
-    environments = {
-        path.removesuffix("pyvenv.cfg") for path in untracked if Path(path).name == "pyvenv.cfg"
-    }
-    outside = tuple(environments - {""})
+    configs = [path for path in untracked if Path(path).name == "pyvenv.cfg"]
+    environments = tuple({path.removesuffix("pyvenv.cfg") for path in configs} - {""})
     untracked -= set(left_to_berg(root))
-    files = tracked | {path for path in untracked if not path.startswith(outside)}
-    base = f"{root}/"  # of 20,000 files, making a Path each would take most of the time
+    files = tracked | {path for path in untracked if not path.startswith(environments)}
+    base = f"{root}/"  # a Path for each of 20,000 files would take most of the time
     return {path: stamp(base + path) for path in files}
 
 
-def with_edits(
-    root: Path, files: dict[str, Stamp | None], paths: set[str]
-) -> dict[str, Stamp | None] | None:
-    """Return what a scan found, after edits of files at these paths; None where all must be looked
-    at again: a file is new or gone, or says what is ignored.
+def with_edits(root: Path, files: Files, paths: set[str]) -> Files | None:
+    """Return `files` after edits of some paths; None if all must be scanned again: a file is new or
+    gone, or decides what is ignored.
     """
     found = dict(files)
     for path in paths:
@@ -798,39 +676,20 @@ def stamp(path: str) -> Stamp | None:
     except OSError:
         return None
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
-        return None  # a pipe where a file was
+        return None  # for example a pipe
     return found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def parents(path: str) -> list[str]:
-    """The folders around a file, the deepest first."""
-    return [str(parent) for parent in Path(path).parents][:-1]
-
-
-def is_deleted(root: Path, path: str, files: dict[str, Stamp | None]) -> bool:
-    """Whether a file that is not among `files` is deleted, or a folder by now; else it is there,
-    and ignored now.
-    """
-    there = root / path
-    is_folder = there.is_dir() and not there.is_symlink()
-    return (
-        is_folder or any(parent in files for parent in parents(path)) or not os.path.lexists(there)
-    )
-
-
 def matters(root: Path, paths: set[str]) -> bool:
-    """Whether a change of these paths can be a change of the working tree: not in .git, not
-    ignored.
-    """
+    """Return whether one of these paths may be in the working tree: not in .git, not ignored."""
     import git as gitpython
 
     relative = [os.path.relpath(path, root) for path in paths]
     relative = [path for path in relative if ".git" not in Path(path).parts]
     if not relative or len(relative) > 100:  # asking about many takes longer than a scan
         return bool(relative)
-    asked = b"".join(os.fsencode(path) + b"\0" for path in relative)
     try:
-        ignored = program.run(root, HERE, "check-ignore", "-z", "--stdin", stdin=asked)
-    except gitpython.GitCommandError:  # none is
+        ignored = program.run(root, HERE, "check-ignore", "-z", "--stdin", stdin=joined(relative))
+    except gitpython.GitCommandError:  # none is ignored
         return True
     return ignored.count(b"\0") < len(relative)

@@ -293,7 +293,7 @@ def test_a_folder_that_became_a_link_on_the_machine_stays_one(repo, checkout, tm
         assert Path(checkout.folder, "runs").readlink() == results
         # What becomes of the edit depends on rsync's version; it is there, or said not to be.
         assert ((results / "notes.txt").read_text() == text) != (
-            "stays one; rsync 3.5 sends nothing" in report.complaint
+            "stays a link; rsync 3.5 sends nothing" in report.complaint
         )
         checkout.has = None
 
@@ -663,7 +663,7 @@ def test_sync_to_the_machines_of_a_job(berg):
     write(berg.repo / "new.d", "a file where the machine has a folder")
     done = berg("sync", "pair", "--once")
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    assert "berg: not all of it could be put in place on pair-1, as said above" in done.stderr
+    assert "berg: not everything could be written on pair-1, see above" in done.stderr
     assert not [line for line in lines if "Traceback" in line]
     assert berg("ssh", "pair-1", "--", "python3", "code/pr-j-1/new.py").stdout == "again\n"
 

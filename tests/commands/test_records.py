@@ -136,7 +136,7 @@ def test_show_a_job_that_lives_and_rm_refuses_it(berg):
     refused = berg("rm", "alive", "-y")
     assert (
         refused.returncode == 1
-        and "alive is not over (RUNNING). End it first: berg kill alive" in refused.stderr
+        and "alive has not ended (RUNNING). End it first: berg kill alive" in refused.stderr
     )
     assert berg.objects(".berg/jobs/alive") != {}
     assert berg("kill", "--now", "@").returncode == 0
@@ -214,7 +214,8 @@ def test_rm_takes_sweeps_whole_and_patterns(berg):
     one = berg("rm", "grid-1", "-y")
     assert (
         one.returncode == 1
-        and "a job of the sweep grid, which goes as a whole: berg rm grid" in one.stderr
+        and "a job of the sweep grid, which can only be deleted as a whole: berg rm grid"
+        in one.stderr
     )
     assert "(3 jobs)" in berg("rm", "grid", "-y").stderr
     assert {
