@@ -435,11 +435,16 @@ def note_stopped(config: Config, entries: list[Entry]) -> None:
                 f"its old disk in {zones} costs money, too. Delete it: berg start {each.name}"
             )
         elif each.is_stopped and machine and machine.status in OFF:
-            hourly = spending.machine_rate(config, machine)
-            price = "" if hourly is None else f", {a_day(hourly)}"
-            each.about = f"off since {since(each.state)}; its disk: {machine.disk_gb} GB{price}"
-            if each.name in moved:
-                each.about += f"; its move broke off. Continue: berg start --move {each.name}"
+            each.about = about_stopped(config, each, machine, each.name in moved)
+
+
+def about_stopped(config: Config, entry: Entry, machine: Machine, is_moved: bool) -> str:
+    hourly = spending.machine_rate(config, machine)
+    price = "" if hourly is None else f", {a_day(hourly)}"
+    about = f"off since {since(entry.state)}; its disk: {machine.disk_gb} GB{price}"
+    if is_moved:
+        about += f"; its move broke off. Continue: berg start --move {entry.name}"
+    return about
 
 
 def is_without_machine(entry: Entry) -> bool:

@@ -205,17 +205,20 @@ def choose(entries: list[Entry], names: Iterable[str], user: str) -> list[Remova
             sweeps.setdefault(each.sweep, []).append(each)
     mine = {each.sweep or each.name for each in entries if each.user == user}
     known = alone | sweeps
-    chosen: dict[str, None] = {}
-    for name in names:
-        hits, what = [name] if name in known else [], f"there is no job {name!r}"
-        if jobs.is_glob(name):
-            hits, what = sorted(fnmatch.filter(mine, name)), f"{name!r} matches none of your jobs"
-        if not hits:
-            raise BergError(f"{what}. See what there is: berg list -a")
-        chosen |= dict.fromkeys(hits)
+    chosen = dict.fromkeys(hit for name in names for hit in matching(name, mine, {*known}))
     for name in chosen:
         check_removable(name, known[name], is_sweep=name in sweeps)
     return [Removal(name, known[name]) for name in chosen]
+
+
+def matching(pattern: str, mine: set[str], known: set[str]) -> list[str]:
+    """Return the names that a pattern or a name means; raise BergError if there are none."""
+    hits, what = [pattern] if pattern in known else [], f"there is no job {pattern!r}"
+    if jobs.is_glob(pattern):
+        hits, what = sorted(fnmatch.filter(mine, pattern)), f"{pattern!r} matches none of your jobs"
+    if not hits:
+        raise BergError(f"{what}. See what there is: berg list -a")
+    return hits
 
 
 def check_removable(name: str, parts: list[Entry], is_sweep: bool) -> None:

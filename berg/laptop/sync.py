@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -280,31 +280,20 @@ def push(root: Path, files: Files, checkout: Checkout, say: Say = lambda text: N
     if first:
         checkout.read()
         changed, gone = compare(root, files, checkout)
-    else:
-        size = sum(stamp[1] for path in changed if (stamp := files[path]))
-        if size > LARGE:
-            say(f"{checkout.name}: sending {plain.size(size)}")
+    elif (size := sum(stamp[1] for path in changed if (stamp := files[path]))) > LARGE:
+        say(f"{checkout.name}: sending {plain.size(size)}")
     ours = files.keys() - checkout.started
     # Before they are sent: if the connection breaks, they are still known to come from here.
     checkout.write_pushed(checkout.pushed | ours)
-    complaint = remove(checkout, gone, files) if gone else ""
-    lines, more = send(root, changed, checkout) if changed else ([], "")
+    complaint = remove(checkout, gone, files)
+    # The machine that made the checkout has a umask of its own, so that at first all modes differ.
+    sent, more = send(root, changed, checkout, SENT if first else SENT_OR_MODE)
     checkout.write_pushed(ours)
     checkout.has = dict(files)
-    # The machine that made the checkout has a umask of its own, so that at first all modes differ.
-    pattern = SENT if first else SENT_OR_MODE
-    matches = [match for line in lines if (match := pattern.fullmatch(line))]
-    sent = {match[2]: int(match[1]) for match in matches}
-    if any(Path(path).name == LOCK for path in sent):
-        more += install(checkout, say)
-    return Report(
-        sorted(sent),
-        sorted(gone),
-        sum(sent.values()),
-        time.monotonic() - began,
-        len(files) if first else 0,
-        complaint + more,
-    )
+    complaint += more + install(checkout, sent, say)
+    size, seconds = sum(sent.values()), time.monotonic() - began
+    compared = len(files) if first else 0
+    return Report(sorted(sent), sorted(gone), size, seconds, compared, complaint)
 
 
 def compare(root: Path, files: Files, checkout: Checkout) -> tuple[list[str], list[str]]:
@@ -332,6 +321,8 @@ def parents(path: str) -> list[str]:
 
 def remove(checkout: Checkout, gone: list[str], files: Files) -> str:
     """Delete files on the machine, and folders that become empty; return what went wrong."""
+    if not gone:
+        return ""
     paths = joined([f"{checkout.folder}/{path}" for path in gone])
     done = checkout.remote(["xargs", "-0", "rm", "-f", "--"], paths)
     left = {parent for path in gone for parent in parents(path)}
@@ -343,8 +334,12 @@ def remove(checkout: Checkout, gone: list[str], files: Files) -> str:
     return done.stderr if done.returncode else ""
 
 
-def send(root: Path, paths: list[str], checkout: Checkout) -> tuple[list[str], str]:
-    """Send files; return rsync's line about each, and what went wrong."""
+def send(
+    root: Path, paths: list[str], checkout: Checkout, pattern: re.Pattern[str]
+) -> tuple[dict[str, int], str]:
+    """Send files; return the sizes of those whose line of rsync matches, and what went wrong."""
+    if not paths:
+        return {}, ""
     path_there = ["--rsync-path", shlex.join([*checkout.sudo, "rsync"])]
     target = f"{checkout.destination}:{checkout.folder}/"
     command = [*RSYNC, *path_there, "--rsh", shlex.join(checkout.ssh), "./", target]
@@ -363,7 +358,9 @@ def send(root: Path, paths: list[str], checkout: Checkout) -> tuple[list[str], s
             "A folder that was replaced by a link there stays a link; rsync 3.5 sends nothing "
             "through it\n"
         )
-    return done.stdout.decode(errors="replace").splitlines(), complaint
+    lines = done.stdout.decode(errors="replace").splitlines()
+    matches = [match for line in lines if (match := pattern.fullmatch(line))]
+    return {match[2]: int(match[1]) for match in matches}, complaint
 
 
 def explain(stderr: str, code: int) -> str:
@@ -376,8 +373,10 @@ def explain(stderr: str, code: int) -> str:
     return (causes or lines or [f"rsync ended with exit code {code}"])[0]
 
 
-def install(checkout: Checkout, say: Say) -> str:
-    """Install a changed lock, if the job installed one; return what went wrong."""
+def install(checkout: Checkout, sent: Iterable[str], say: Say) -> str:
+    """Install a lock that was sent, if the job installed one; return what went wrong."""
+    if not any(Path(path).name == LOCK for path in sent):
+        return ""
     if checkout.remote(["test", "-e", INSTALL]).returncode:
         return ""
     say(f"{checkout.name}: installing the changed {LOCK}")
@@ -418,7 +417,8 @@ class Push:
                     is_done = False
                     while not is_done and not self.over.is_set():
                         self.wait_for_change(began + TIMEOUT if once else math.inf)
-                        is_done = self.push_to_all(pool, once)
+                        refused = self.push_to_all(pool)
+                        is_done = self.is_done(once, refused)
                 finally:
                     self.over.set()
                     for checkout in self.checkouts:
@@ -442,24 +442,27 @@ class Push:
                 f"changes are no longer noticed: {type(self.failure).__name__}: {self.failure}"
             )
 
-    def push_to_all(self, pool: ThreadPoolExecutor, once: bool) -> bool:
-        """Push to the machines that answer; with `once` return whether all machines have the files.
+    def is_done(self, once: bool, refused: list[str]) -> bool:
+        """Return whether all machines have the files; without `once` there is always more to do.
 
-        Raises BergError where no machine is left; with `once` also for what could not be sent.
+        Raises BergError where no machine is left; with `once` also where one refused some files.
         """
-        checkouts = [checkout for checkout in self.checkouts if checkout.ready]
-        files = self.look() if checkouts else {}
-        reports = pool.map(self.attempt, repeat(files), checkouts)
-        done = [(each, report) for each, report in zip(checkouts, reports, strict=True) if report]
-        for line in summary(done):
-            self.say(line)
-        refused = [checkout.name for checkout, report in done if report.complaint]
         if once and refused:
             raise BergError(f"not everything could be written on {', '.join(refused)}, see above")
         living = [checkout for checkout in self.checkouts if checkout.name not in self.lost]
         if not living or (once and self.lost):
             raise BergError("; ".join(self.lost.values()))
         return once and all(checkout.has is not None for checkout in living)
+
+    def push_to_all(self, pool: ThreadPoolExecutor) -> list[str]:
+        """Push to the machines that answer; return those that did not accept all files."""
+        checkouts = [checkout for checkout in self.checkouts if checkout.ready]
+        files = self.look() if checkouts else {}
+        reports = pool.map(self.attempt, repeat(files), checkouts)
+        done = [(each, report) for each, report in zip(checkouts, reports, strict=True) if report]
+        for line in summary(done):
+            self.say(line)
+        return [checkout.name for checkout, report in done if report.complaint]
 
     def look(self) -> Files:
         """Return the files of the working tree. After edits of known files only these are looked
