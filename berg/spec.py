@@ -32,10 +32,10 @@ class Option:
     """One option; its name, type and default are those of its field."""
 
     flags: tuple[str, ...]
-    group: str
     help: str
     commands: tuple[str, ...] = ALL
     metavar: str | None = None
+    group: str = ""  # of this row and those after it
     usual: bool = False  # shown by --help; --help-all shows all
     choices: tuple[str, ...] = ()
     # of a duration: the unit of the field, and of a number without one: h, m or s; "-": the field
@@ -43,8 +43,7 @@ class Option:
     unit: str = ""
     preset: Any = None  # default on the command line, where it differs from the field's
     complete: str = ""  # what the shell completes: names, types or zones
-    bounds: tuple[float, float] = (-math.inf, math.inf)
-    advice: str = ""  # for a number out of the bounds
+    bounds: tuple[float, float, str] = (-math.inf, math.inf, "")  # and what to give instead
     excludes: tuple[str, ...] = ()  # fields that cannot be given together with this one
     why: str = ""  # they cannot
     needs: tuple[str, ...] = ()  # fields, one of which must be given as well
@@ -59,7 +58,6 @@ class Option:
 
 def option(
     flags: str,
-    group: str,
     help: str,
     default: Any = None,
     commands: tuple[str, ...] = ALL,
@@ -74,7 +72,7 @@ def option(
     words = flags.split()
     names = tuple(word for word in words if word.startswith("-"))
     metavar = words[-1] if len(words) > len(names) else None
-    row = Option(names, group, help, commands, metavar, **more)
+    row = Option(names, help, commands, metavar, **more)
     return field(default=default, repr=repr, metadata={"option": row})
 
 
@@ -86,7 +84,13 @@ def in_unit(text: str, unit: str) -> float:
 
 def rows(kind: Any) -> dict[str, Option]:
     """Return the rows of a dataclass, by field."""
-    return {each.name: each.metadata["option"] for each in fields(kind) if each.metadata}
+    found, group = {}, ""
+    for each in fields(kind):
+        if each.metadata:
+            row = each.metadata["option"]
+            group = row.group or group
+            found[each.name] = replace(row, group=group)
+    return found
 
 
 def check_rows(options: Any) -> None:
@@ -105,10 +109,10 @@ def check_rows(options: Any) -> None:
 
 def check_bounds(row: Option, value: Any) -> None:
     """Raise BergError for a number out of its bounds."""
-    least, most = row.bounds
+    least, most, advice = row.bounds
     if isinstance(value, (int, float)) and not least <= value <= most:
         unit = "s" * (row.unit == "-")
-        raise BergError(f"{row.flag} {shown(value)}{unit} is not possible: {row.advice}")
+        raise BergError(f"{row.flag} {shown(value)}{unit} is not possible: {advice}")
 
 
 def is_given(options: Any, name: str) -> bool:
@@ -130,37 +134,30 @@ class JobSpec:
     recorded_image: str = ""
 
     name: str | None = option(
-        "-n --name NAME", RUNS, "Name of the job.  [default: made from the repo]", usual=True
+        "-n --name NAME", "Name of the job.  [default: made from the repo]", usual=True, group=RUNS
     )
-    note: str = option("--note", RUNS, "A line that lists show next to the job.", "")
+    note: str = option("--note", "A line that lists show next to the job.", "")
     results_dir: str | None = option(
         "-r --results-dir PATH",
-        RUNS,
         "Folder in berg_results.  [default: read off CMD]",
         commands=JOB,
         usual=True,
     )
     # folder for the results of jobs whose command names none, each in its own
-    results_parent: str | None = option("", RUNS, "", commands=(), key="results-dir")
+    results_parent: str | None = option("", "", commands=(), key="results-dir")
     cwd: str | None = option(
-        "--cwd PATH",
-        RUNS,
-        "Folder of the repo to run CMD in.  [default: the current one]",
-        commands=RUN,
+        "--cwd PATH", "Folder of the repo to run CMD in.  [default: the current one]", commands=RUN
     )
     branch: str | None = option(
-        "--branch NAME", RUNS, "Run this branch's last commit instead of the working tree."
+        "--branch NAME", "Run this branch's last commit instead of the working tree."
     )
-    commit: str | None = option("--commit ID", RUNS, "Run this commit or tag instead.")
-    docker: str | None = option(
-        "--docker IMAGE", RUNS, "Run in a container of this image.", usual=True
-    )
+    commit: str | None = option("--commit ID", "Run this commit or tag instead.")
+    docker: str | None = option("--docker IMAGE", "Run in a container of this image.", usual=True)
     each: bool = option(
-        "--each", RUNS, "Run CMD on every machine, not only the first.", False, RUN, usual=True
+        "--each", "Run CMD on every machine, not only the first.", False, RUN, usual=True
     )
     keep_going: bool = option(
         "--keep-going",
-        RUNS,
         "With --each, keep the other machines running when one fails.",
         False,
         RUN,
@@ -168,32 +165,28 @@ class JobSpec:
     )
     install_script: str | None = option(
         "--install-script PATH",
-        RUNS,
         "Script in the repo to run before anything else.",
         key="install-script",
     )
     extras: tuple[str, ...] = option(
         "--extra NAME",
-        RUNS,
         "Install this extra of the repo's pyproject.toml; repeatable.",
         (),
         key="extras",
     )
     groups: tuple[str, ...] = option(
-        "--group NAME", RUNS, "Install this dependency group; repeatable.", (), key="groups"
+        "--group NAME", "Install this dependency group; repeatable.", (), key="groups"
     )
     install: str | None = option(
         "--install HOW",
-        RUNS,
         "uv, pip, none, or a command that installs.  [default: chosen by the repo's files]",
         key="install",
     )
     profile: bool = option(
-        "--profile", RUNS, "Let berg profile record PyTorch's own profiles of CMD.", False, RUN
+        "--profile", "Let berg profile record PyTorch's own profiles of CMD.", False, RUN
     )
     notify: str | None = option(
         "--notify URL",
-        RUNS,
         "Webhook to call when the job ends, or NAME[=FILE] that holds its URL.",
         commands=JOB,
         repr=False,
@@ -202,15 +195,14 @@ class JobSpec:
 
     num_gpus: int | None = option(
         "-g --num-gpus N",
-        WHERE,
         "GPUs per machine; 0 for none.  [default: 1]",
         usual=True,
         key="num-gpus",
         replaces="machine_type num_cpus",
+        group=WHERE,
     )
     gpu_type: str | None = option(
         "-t --gpu-type TYPE",
-        WHERE,
         "l4, t4, a100, h100, …; several to try in turn (l4,a100), or cheapest.  [default: l4]",
         usual=True,
         complete="types",
@@ -218,35 +210,22 @@ class JobSpec:
         replaces="machine_type num_cpus",
     )
     gpu_memory: int = option(
-        "--gpu-memory GB", WHERE, "With -t cheapest: memory that each GPU has at least.", 0
+        "--gpu-memory GB", "With -t cheapest: memory that each GPU has at least.", 0
     )
     num_cpus: int | None = option(
-        "-c --num-cpus N",
-        WHERE,
-        "vCPUs per machine.",
-        usual=True,
-        key="num-cpus",
-        replaces="machine_type",
+        "-c --num-cpus N", "vCPUs per machine.", usual=True, key="num-cpus", replaces="machine_type"
     )
     num_machines: int = option(
-        "-m --machines N",
-        WHERE,
-        "Number of machines.",
-        1,
-        usual=True,
-        bounds=(1, 1000),
-        advice="give 1 to 1000",
+        "-m --machines N", "Number of machines.", 1, usual=True, bounds=(1, 1000, "give 1 to 1000")
     )
     machine_type: str | None = option(
         "--machine-type TYPE",
-        WHERE,
         "Machine type, if GPUs and CPUs do not determine it.",
         key="machine-type",
         replaces="gpu_type num_gpus num_cpus",
     )
     tpu: str | None = option(
         "--tpu FAMILY-TOPOLOGY",
-        WHERE,
         "TPUs instead: v6e-1, v6e-4x4, … (see berg gpus --tpu).",
         usual=True,
         excludes="num_gpus gpu_type num_cpus machine_type num_machines wait_for_capacity",
@@ -255,7 +234,6 @@ class JobSpec:
     )
     cluster: str | None = option(
         "--cluster NAME",
-        WHERE,
         "Run in pods of this cluster (see berg cluster list).",
         usual=True,
         excludes="image machine_type zones regions disk_gb reservation flex wait_for_capacity "
@@ -265,33 +243,28 @@ class JobSpec:
     )
     pod_patch: dict[str, Any] | None = option(  # noqa: RUF009 - it returns a field
         "--pod-patch FILE",
-        WHERE,
         "YAML or JSON merged into the pods: volumes, sidecars, …",
         needs="cluster",
         asked_again=True,
     )
     queue: str | None = option(
-        "--queue NAME", WHERE, "Wait for quota in this Kueue queue of the cluster.", needs="cluster"
+        "--queue NAME", "Wait for quota in this Kueue queue of the cluster.", needs="cluster"
     )
     image: str | None = option(
         "--image [PROJECT/]IMAGE",
-        WHERE,
         "Image or image family.  [default: default_image]",
         usual=True,
         key="image",
     )
     disk_gb: int = option(
         "--disk-gb GB",
-        WHERE,
         "Size of the boot disk.",
         200,
-        bounds=(10, 65536),
-        advice="a boot disk has 10 to 65536 GB",
+        bounds=(10, 65536, "a boot disk has 10 to 65536 GB"),
         key="disk-gb",
     )
     zones: tuple[str, ...] = option(
         "--zone ZONE",
-        WHERE,
         "Zone to try; repeatable. With --region, the other zones of that region come after it.",
         (),
         replaces="regions",
@@ -301,7 +274,6 @@ class JobSpec:
     # whose zones are tried, the cheapest first; any: all there are
     regions: tuple[str, ...] = option(
         "--region REGION",
-        WHERE,
         "Try all zones of this region, or of any; repeatable.",
         (),
         usual=True,
@@ -312,7 +284,6 @@ class JobSpec:
     )
     reservation: str = option(
         "--reservation NAME",
-        WHERE,
         "Use a reservation: NAME, or projects/OWNER/reservations/NAME.",
         "",
         excludes="spot flex wait_for_capacity",
@@ -321,18 +292,21 @@ class JobSpec:
     )
     no_external_ip: bool = option(
         "--no-external-ip",
-        WHERE,
         "Reach the machines only from their network and through IAP.",
         False,
         key="no-external-ip",
     )
 
     spot: bool = option(
-        "--spot", LIMIT, "Cheaper machines that Google may preempt.", False, usual=True, key="spot"
+        "--spot",
+        "Cheaper machines that Google may preempt.",
+        False,
+        usual=True,
+        key="spot",
+        group=LIMIT,
     )
     flex: bool = option(
         "--flex",
-        LIMIT,
         "Use flex-start: wait in Google's queue for capacity; the machine runs for at most 7 days.",
         False,
         excludes="spot wait_for_capacity",
@@ -341,44 +315,35 @@ class JobSpec:
     )
     max_hours: float = option(
         "--max-hours",
-        LIMIT,
         "Delete the machines after this time.",
         168,
         usual=True,
         unit="h",
-        bounds=(LIMITS[0] / 3600, LIMITS[1] / 3600),
-        advice="Google takes 30 seconds to 120 days",
+        bounds=(LIMITS[0] / 3600, LIMITS[1] / 3600, "Google takes 30 seconds to 120 days"),
         key="max-hours",
     )
     # USD in all; 0: no limit; None: the config's
     max_cost: float | None = option(
         "--max-cost DOLLARS",
-        LIMIT,
         "Limit the total cost by shortening --max-hours.",
         usual=True,
-        bounds=(0, 1e7),
-        advice=DOLLARS,
+        bounds=(0, 1e7, DOLLARS),
         replaces="lower_cost",
     )
     # USD in all that a repo or the record of an earlier run says; it only lowers the config's
-    lower_cost: float = option(
-        "", LIMIT, "", 0, (), bounds=(0, 1e7), advice=DOLLARS, key="max-cost"
-    )
+    lower_cost: float = option("", "", 0, (), bounds=(0, 1e7, DOLLARS), key="max-cost")
     idle_hours: float = option(
         "--idle-hours",
-        LIMIT,
         "End after being idle for this time; 0 for never.",
         0,
         DEVBOX,
         usual=True,
         unit="h",
         preset=4.0,
-        bounds=(0, 1e6),
-        advice="give hours, or 0 for never",
+        bounds=(0, 1e6, "give hours, or 0 for never"),
     )
     idle: str | None = option(
         "--idle",
-        LIMIT,
         "What to do then.  [default: stop, if possible]",
         commands=DEVBOX,
         usual=True,
@@ -386,7 +351,6 @@ class JobSpec:
     )
     wait_for_capacity: bool = option(
         "--wait-for-capacity",
-        LIMIT,
         "Wait for capacity instead of failing.",
         False,
         RUN,
@@ -395,79 +359,66 @@ class JobSpec:
     )
     queue_timeout: float = option(
         "--queue-timeout",
-        LIMIT,
         "Give up if not all pods, or machines by --flex, have come up by then.",
         0,
         unit="-",
         needs="cluster flex",
-        bounds=(0, 30 * 24 * 3600),
-        advice="give up to 30d, or 0 for no timeout",
+        bounds=(0, 30 * 24 * 3600, "give up to 30d, or 0 for no timeout"),
     )
     replacement_timeout: float = option(
         "--replacement-timeout",
-        LIMIT,
         "Give up if lost Spot machines or pods of several are not replaced by then.",
         900,
         RUN,
         unit="-",
-        bounds=(6, 7 * 24 * 3600),
-        advice="give 6s to 7d",
+        bounds=(6, 7 * 24 * 3600, "give 6s to 7d"),
     )
     max_restarts: int = option(
         "--max-restarts N",
-        LIMIT,
         "Restarts after lost machines, at most.",
         20,
         RUN,
-        bounds=(0, math.inf),
-        advice=TIMES,
+        bounds=(0, math.inf, TIMES),
     )
     restart_on_failure: int = option(
         "--restart-on-failure N",
-        LIMIT,
         "Run CMD again when it fails, up to N times.",
         0,
         RUN,
-        bounds=(0, math.inf),
-        advice=TIMES,
+        bounds=(0, math.inf, TIMES),
     )
     min_utilization: int = option(
         "--min-utilization PERCENT",
-        LIMIT,
         "End the job if no GPU or TPU is this busy for the time in --for.",
         0,
         RUN,
-        bounds=(0, 100),
-        advice="give percent, 1 to 100",
+        bounds=(0, 100, "give percent, 1 to 100"),
     )
     for_minutes: float = option(
-        "--for", LIMIT, "Time for --min-utilization.", 30, RUN, unit="m", needs="min_utilization"
+        "--for", "Time for --min-utilization.", 30, RUN, unit="m", needs="min_utilization"
     )
     sample_seconds: float = option(
         "--sample-seconds",
-        LIMIT,
         "How often to measure how busy the machines are; 0 for never.",
         30,
         unit="s",
-        bounds=(0, 3600),
-        advice="give 1 to 3600, or 0 for none",
+        bounds=(0, 3600, "give 1 to 3600, or 0 for none"),
         key="sample-seconds",
     )
     no_kill: bool = option(
-        "--no-kill", LIMIT, "Keep the machine after the job (until --max-hours).", False, RUN
+        "--no-kill", "Keep the machine after the job (until --max-hours).", False, RUN
     )
 
     env: tuple[str, ...] = option(
         "--env NAME=VALUE",
-        DATA,
         "Variable for commands and logins; repeatable.",
         (),
         usual=True,
         key="env",
+        group=DATA,
     )
     secrets: tuple[str, ...] = option(
         "--secret NAME[=FILE]",
-        DATA,
         "Variable that only CMD (in a devbox: you) can read.",
         (),
         usual=True,
@@ -475,7 +426,6 @@ class JobSpec:
     )
     install_secrets: tuple[str, ...] = option(
         "--install-secret NAME[=FILE]",
-        DATA,
         "Variable that only the installation can read, such as a password of an index.",
         (),
         key="install-secrets",
@@ -483,7 +433,6 @@ class JobSpec:
     )
     data: tuple[str, ...] = option(
         "--data NAME[:PATH]",
-        DATA,
         "Copy a data set or gs://BUCKET/FOLDER there.",
         (),
         usual=True,
@@ -491,7 +440,6 @@ class JobSpec:
     )
     mount: tuple[str, ...] = option(
         "--mount NAME[:PATH]",
-        DATA,
         "The same, read from the bucket when needed; repeatable.",
         (),
         key="mount",
@@ -499,16 +447,15 @@ class JobSpec:
 
     stop_worst: str = option(
         "--stop-worst METRIC",
-        SWEEP,
         "End jobs that are among the worst at --rungs by this metric; max:METRIC if more is "
         "better.",
         "",
         RUN,
         needs="rungs",
+        group=SWEEP,
     )
     rungs: str = option(
         "--rungs N,N…",
-        SWEEP,
         "Steps of metrics.jsonl at which --stop-worst compares: 3,9,27.",
         "",
         RUN,
@@ -653,44 +600,40 @@ class RunOptions:
 
     resume: str | None = option(
         "--resume NAME",
-        RUNS,
         "Resume a failed or lost job or sweep, or SWEEP/3.",
         commands=RUN,
         usual=True,
         complete="names",
+        group=RUNS,
     )
     new_code: bool = option(
-        "--new-code", RUNS, "Use the working tree instead of the code that NAME ran.", False, JOB
+        "--new-code", "Use the working tree instead of the code that NAME ran.", False, JOB
     )
     grid: tuple[str, ...] = option(
         "--grid NAME=V,V…",
-        SWEEP,
         "A job per value of {NAME} in CMD; repeatable.",
         (),
         RUN,
         usual=True,
+        group=SWEEP,
     )
     tasks: str | None = option(
-        "--tasks FILE", SWEEP, "A job per row of a CSV or JSONL file.", commands=RUN, usual=True
+        "--tasks FILE", "A job per row of a CSV or JSONL file.", commands=RUN, usual=True
     )
     params: tuple[str, ...] = option(
         "--param NAME=…",
-        SWEEP,
         "With --samples, what to draw from: a|b|c, 0..1, log:1e-5..1e-1, int:1..9.",
         (),
         RUN,
     )
     samples: int | None = option(
         "--samples N",
-        SWEEP,
         "Number of jobs whose values are drawn from --param.",
         commands=RUN,
-        bounds=(1, math.inf),
-        advice="give 1 or more",
+        bounds=(1, math.inf, "give 1 or more"),
     )
     sampler: str = option(
         "--sampler",
-        SWEEP,
         "How to draw: evenly spread or at random.",
         "sobol",
         RUN,
@@ -698,26 +641,27 @@ class RunOptions:
     )
     seed: int | None = option(
         "--seed N",
-        SWEEP,
         "Seed, to draw the same values again.",
         commands=RUN,
-        bounds=(0, math.inf),
-        advice="give 0 or more",
+        bounds=(0, math.inf, "give 0 or more"),
     )
     parallel: int | None = option(
         "--parallel N",
-        SWEEP,
         "Machines for all jobs.  [default: one each]",
         commands=RUN,
         usual=True,
-        bounds=(1, math.inf),
-        advice="give 1 or more",
+        bounds=(1, math.inf, "give 1 or more"),
     )
     wait: bool = option(
-        "--wait", OTHER, "Wait for the end; exit with CMD's exit code.", False, JOB, usual=True
+        "--wait",
+        "Wait for the end; exit with CMD's exit code.",
+        False,
+        JOB,
+        usual=True,
+        group=OTHER,
     )
-    tail: bool = option("--tail", OTHER, "Follow the log, then as --wait.", False, JOB, usual=True)
+    tail: bool = option("--tail", "Follow the log, then as --wait.", False, JOB, usual=True)
     dry_run: bool = option(
-        "--dry-run", OTHER, "Show the plan and the request, and stop.", False, usual=True
+        "--dry-run", "Show the plan and the request, and stop.", False, usual=True
     )
-    as_json: bool = option("--json", OTHER, "Print JSON.", False, usual=True)
+    as_json: bool = option("--json", "Print JSON.", False, usual=True)

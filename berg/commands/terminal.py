@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import IO, Any, TypeVar, get_args, get_origin
 
 import click
@@ -226,9 +226,8 @@ class Row(click.Option):
     row: spec.Option
 
 
-def row_option(name: str, field: Any) -> Row:
+def row_option(field: Any, row: spec.Option) -> Row:
     """Return click's option for a field of JobSpec or RunOptions."""
-    row = field.metadata["option"]
     kind = next(iter(get_args(field.type)), field.type)  # int of int | None
     more: dict[str, Any] = {"type": kind, "metavar": row.metavar}
     if kind is bool:
@@ -249,7 +248,7 @@ def row_option(name: str, field: Any) -> Row:
             value = f"{seconds / gate.UNITS[unit]:g}{unit}"
         usual = f"  [default: {value}]"
     made = Row(
-        [*row.flags, name],
+        [*row.flags, field.name],
         help=row.help + usual,
         default=default,
         multiple=get_origin(field.type) is tuple,
@@ -266,21 +265,22 @@ COMPLETE = {"names": complete_names, "types": complete_types, "zones": complete_
 def start_options(command: AnyFunction) -> AnyFunction:
     """Add the options of the rows that a command of this name has."""
     found = [
-        row_option(each.name, each)
-        for each in (*fields(spec.JobSpec), *fields(spec.RunOptions))
-        if each.metadata and command.__name__ in each.metadata["option"].commands
+        row_option(kind.__dataclass_fields__[name], row)
+        for kind in (spec.JobSpec, spec.RunOptions)
+        for name, row in spec.rows(kind).items()
+        if command.__name__ in row.commands
     ]
     yes = Row(["-y", "--yes"], is_flag=True, expose_value=False, callback=agree)
     yes.help = "Do not ask, whatever it may cost (see ask_above)."
-    yes.row = spec.Option(("-y",), spec.OTHER, "", usual=True)
+    yes.row = spec.Option(("-y",), "", group=spec.OTHER, usual=True)
     return with_options(command, [*found, yes])
 
 
 def install_options(command: AnyFunction) -> AnyFunction:
     """Add the options for what is installed."""
-    rows = {each.name: each for each in fields(spec.JobSpec)}
+    known, rows = spec.JobSpec.__dataclass_fields__, spec.rows(spec.JobSpec)
     names = ("extras", "groups", "install")
-    return with_options(command, [row_option(name, rows[name]) for name in names])
+    return with_options(command, [row_option(known[name], rows[name]) for name in names])
 
 
 def with_options(command: AnyFunction, options: Sequence[click.Option]) -> AnyFunction:
