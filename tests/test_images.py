@@ -377,10 +377,10 @@ def test_the_nodes_of_clusters_that_others_made_read_the_images_too(monkeypatch)
     monkeypatch.setattr("berg.gke.container.clusters", lambda config: there)
     admitted = []
     monkeypatch.setattr(
-        "berg.google.builds.admit_readers", lambda config, role, say: admitted.append(config)
+        "berg.google.builds.admit_reader", lambda config, email, say: admitted.append(email)
     )
     images.admit_readers(Config(service_account="mine@p"), print)
-    assert [each.service_account for each in admitted] == ["hers@p", "mine@p"]
+    assert admitted == ["hers@p", "mine@p"]
     of_nodes = clusters.as_its_nodes(Config(service_account="mine@p"), {"nodePools": pools[:1]})
     assert of_nodes.service_account == "hers@p", "whoever adds a pool"
 

@@ -1,24 +1,22 @@
-"""Cloud Build: an image built on Google's machines, from a source in the bucket, its log followed.
+"""Container images: Cloud Build, the project's repository in Artifact Registry, and the digest that
+a tag names in any registry.
 
-Builds act as an account of their own, `berg-builder`, which no job acts as: it may replace images
-that others run.
+Images are called REGION-docker.pkg.dev/PROJECT/berg/NAME:TAG. Builds act as an account of their
+own, `berg-builder`, which no job acts as: it may replace images that others run.
 
-For one platform, that of Google's machines, docker builds and Cloud Build pushes. For others docker
-gets a builder of its own, which pushes, and the kernel programs that stand for other processors.
-
-Artifact Registry: the project's repository of container images, and what is in it.
-
-Its images are called REGION-docker.pkg.dev/PROJECT/berg/NAME:TAG. Whoever pushes is
-`oauth2accesstoken`, with an access token as the password.
+Not covered: registries that take a password.
 """
 
 import functools
-import itertools
+import hashlib
+import re
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from berg import BergError
 from berg.config import Config
@@ -26,47 +24,43 @@ from berg.google import api, iam
 from berg.google.iam import Grant
 from berg.google.storage import Bucket
 
-# What builds run, by digest: who can move a tag of theirs would have the build's rights.
+# What builds run, by digest: a user that could move a tag of theirs would have the build's rights.
 DOCKER = (
     "gcr.io/cloud-builders/docker"
     "@sha256:3d00b6c1a9b862621c30fc74d4f2abfc62bcbdee631ed3febd31e7edbdf6252c"
 )
-
 BINFMT = (
     "tonistiigi/binfmt:qemu-v10.2.3"
     "@sha256:400a4873b838d1b89194d982c45e5fb3cda4593fbfd7e08a02e76b03b21166f0"
 )
-
 BUILDKIT = (
     "moby/buildkit:v0.31.2@sha256:2f5adac4ecd194d9f8c10b7b5d7bceb5186853db1b26e5abd3a657af0b7e26ec"
 )
-
 CREATE = ["buildx", "create", "--name", "berg", "--driver", "docker-container"]
-
-
 CREATE += ["--driver-opt", f"image={BUILDKIT}"]
-
 NATIVE = "linux/amd64"
-
 TIMEOUT, QUEUE = 7200, 1800  # seconds that a build may run, and wait before
-
 INTERVAL = 2.0  # seconds between two looks at a build
-
 UNDER_WAY = ("STATUS_UNKNOWN", "PENDING", "QUEUED", "WORKING")
-
 SOURCES, LOGS = ".berg/images", ".berg/builds"
-
 PIECE = 1 << 20  # bytes of the log that are read at a time
-
 LAST = 5  # lines of the log that an error repeats
-
+REPOSITORY = "berg"
+REPOSITORY_TIMEOUT = 300  # seconds until a new repository exists
 ROLE = "roles/cloudbuild.builds.editor"
+READER, WRITER = "roles/artifactregistry.reader", "roles/artifactregistry.writer"
+PUSH = "artifactregistry.repositories.uploadArtifacts"
+# What the account that builds needs on the bucket: Cloud Build looks for the bucket of the log, and
+# reads the source and writes the log as the account. A role, and the folder that it holds for.
+ON_BUCKET = (
+    ("roles/storage.legacyBucketReader", ""),
+    ("roles/storage.objectViewer", SOURCES),
+    ("roles/storage.objectUser", LOGS),
+)
 
-# on the bucket of the log, which Cloud Build reads as the account
-READER = "roles/storage.legacyBucketReader"
 
-# on objects of the bucket: to read the source, to write the log
-ON_OBJECTS = (("roles/storage.objectViewer", SOURCES), ("roles/storage.objectUser", LOGS))
+class Forbidden(BergError):
+    """A build whose account had no right to push, to read, or to write its log."""
 
 
 def account(config: Config) -> str:
@@ -74,16 +68,18 @@ def account(config: Config) -> str:
     return iam.address(config, "berg-builder")
 
 
-class Forbidden(BergError):
-    """A build whose account had no right to push, or to read, or to write its log."""
+# --- Cloud Build
 
 
 def steps(image: str, platforms: list[str], arguments: list[str]) -> list[dict[str, Any]]:
-    """What docker does with the source: a Dockerfile, and beside it the context."""
+    """Return what docker does with the source: a Dockerfile, and next to it the context.
+
+    For Google's own platform docker builds and Cloud Build pushes. For others docker gets a builder
+    of its own, which pushes, and kernel programs that emulate the other processors.
+    """
     words = ["--tag", image, "--file", "Dockerfile", *arguments, "context"]
-    if platforms == [NATIVE]:
-        commands = [["build", *words]]
-    else:
+    commands = [["build", *words]]
+    if platforms != [NATIVE]:
         others = ",".join(each.partition("/")[2] for each in platforms if each != NATIVE)
         commands = [
             ["run", "--privileged", "--rm", BINFMT, "--install", others],
@@ -101,9 +97,7 @@ def run(
     source: Path,
     show: Callable[[str], None],
 ) -> None:
-    """Build and push an image from an archive; raises BergError with the last lines of the log if
-    that fails.
-    """
+    """Build and push an image from an archive, and show the log; raises BergError."""
     bucket = Bucket(config)
     name = f"{SOURCES}/{image.rpartition('/')[2].replace(':', '-')}-{time.time_ns()}.tar.gz"
     bucket.upload(name, source)
@@ -118,40 +112,47 @@ def run(
         "serviceAccount": f"projects/{config.project}/serviceAccounts/{account(config)}",
         "tags": ["berg"],
     }
-    place = f"projects/{config.project}/locations/{config.region}"
-    base = f"{config.service_url('cloudbuild')}/v1/{place}/builds"
     try:
-        try:
-            # A repeated request builds the same again, which costs minutes and changes nothing.
-            begun = api.call(config, "POST", base, body)["metadata"]["build"]
-        except (api.Forbidden, api.BadRequest) as error:
-            raise refusal(config, error) from None
-        url = f"{base}/{begun['id']}"
-        try:
-            build, last = follow(config, url, begun["id"], bucket, show)
-        except BaseException:  # somebody left, or it does not end
-            show(f"Cancelling the build {begun['id']}")
-            cancel(config, url)
-            raise
+        build, last = build_and_follow(config, body, show)
     finally:
         bucket.delete(name)
     if build["status"] != "SUCCESS":
-        why = (
-            build.get("failureInfo", {}).get("detail")
-            or build.get("statusDetail")
-            or "no reason given"
-        )
+        why = build.get("failureInfo", {}).get("detail") or build.get("statusDetail")
+        why = why or "no reason given"
         raise (Forbidden if "403" in why + last else BergError)(
             f"Cloud Build could not build the image ({build['status']}): {why}\n{last}\n"
             f"All of its log: gs://{bucket.name}/{LOGS}/log-{build['id']}.txt"
         )
 
 
-def follow(
-    config: Config, url: str, id: str, bucket: Bucket, show: Callable[[str], None]
+def build_and_follow(
+    config: Config, body: dict[str, Any], show: Callable[[str], None]
 ) -> tuple[dict[str, Any], str]:
-    """Show the log of a build until that has ended; returns how, and its last lines."""
-    log, at, rest = f"{LOGS}/log-{id}.txt", 0, b""
+    """Start a build and wait for its end; return it, and the last lines of its log."""
+    place = f"projects/{config.project}/locations/{config.region}"
+    base = f"{config.service_url('cloudbuild')}/v1/{place}/builds"
+    try:
+        # A repeated request builds the same again, which costs minutes and changes nothing.
+        begun = api.call(config, "POST", base, body)["metadata"]["build"]
+    except (api.Forbidden, api.BadRequest) as error:
+        raise refusal(config, error) from None
+    url = f"{base}/{begun['id']}"
+    try:
+        return follow(config, url, f"{LOGS}/log-{begun['id']}.txt", show)
+    except BaseException:  # the user pressed Ctrl-C, or it does not end
+        show(f"Cancelling the build {begun['id']}")
+        try:
+            api.call(config, "POST", f"{url}:cancel", {})
+        except api.GoogleError:  # it has ended in the meantime
+            pass
+        raise
+
+
+def follow(
+    config: Config, url: str, log: str, show: Callable[[str], None]
+) -> tuple[dict[str, Any], str]:
+    """Show the log of a build until that has ended; return the build, and its last lines."""
+    bucket, at, rest = Bucket(config), 0, b""
     kept: deque[str] = deque(maxlen=LAST)
     end = time.monotonic() + TIMEOUT + QUEUE + 300
     while True:
@@ -172,13 +173,6 @@ def follow(
             time.sleep(INTERVAL)
 
 
-def cancel(config: Config, url: str) -> None:
-    try:
-        api.call(config, "POST", f"{url}:cancel", {})
-    except api.GoogleError:  # it has ended meanwhile
-        pass
-
-
 def missing(config: Config, look: Callable[..., dict[str, Any]]) -> list[Grant]:
     """Return what the account that builds lacks, in the order of making."""
     email = account(config)
@@ -188,16 +182,15 @@ def missing(config: Config, look: Callable[..., dict[str, Any]]) -> list[Grant]:
         command = bind_command(config, member, WRITER)
         bind = functools.partial(iam.bind, config, policy, WRITER, member)
         found.append(Grant(f"Let it push to the repository {REPOSITORY}", command, bind))
-    on_bucket, url = look(iam.bucket_policy), f"gs://{config.bucket}"
-    wanted: list[tuple[str, dict[str, str] | None, str]] = [(READER, None, url)]
-    for role, folder in ON_OBJECTS:
-        expression = iam.is_below(config.bucket, f"{folder}/")
-        condition = {"title": "berg-builder", "expression": expression}
-        wanted.append((role, condition, f"{url}/{folder}/"))
-    for role, given, where in wanted:
-        if not iam.is_bound(on_bucket, role, member, given):
-            text = f"Give it {role} on {where}"
-            found.append(iam.bucket_grant(config, text, role, member, given))
+    on_bucket, where = look(iam.bucket_policy), f"gs://{config.bucket}"
+    for role, folder in ON_BUCKET:
+        condition = None
+        if folder:
+            expression = iam.is_below(config.bucket, f"{folder}/")
+            condition = {"title": "berg-builder", "expression": expression}
+        if not iam.is_bound(on_bucket, role, member, condition):
+            text = f"Give it {role} on {where}" + (f"/{folder}/" if folder else "")
+            found.append(iam.bucket_grant(config, text, role, member, condition))
     return found
 
 
@@ -229,58 +222,47 @@ def too_wide(config: Config) -> list[Grant]:
         bindings = policy(config).get("bindings", [])
     except (api.Forbidden, api.NotFound):  # no repository, or the API is off
         return []
-    where = f"--location {config.region} --project {config.project}"
     command = f"gcloud artifacts repositories remove-iam-policy-binding {REPOSITORY}"
     found = []
-    writers = [each["members"] for each in bindings if each["role"] == WRITER]
-    for member in itertools.chain(*writers):
+    for member in [each for row in bindings if row["role"] == WRITER for each in row["members"]]:
         if iam.is_ours(config, email := member.partition(":")[2]):
             text = (
                 f"Take {WRITER} on the repository {REPOSITORY} from {email}: "
                 "with it a job may replace images that others run"
             )
             take = functools.partial(iam.unbind, config, policy, WRITER, member)
-            what = f"{command} {where} --member {member} --role {WRITER}"
+            what = f"{command} {location(config)} --member {member} --role {WRITER}"
             found.append(Grant(text, what, take))
     return found
 
 
 def refusal(config: Config, error: Any) -> BergError:
-    """Google's refusal of a build, with the next step."""
-    said, email = api.words(error), account(config)
+    """Return Google's refusal of a build, with the next step."""
+    message, email = api.words(error), account(config)
     if why := api.refused_to_all(config, error, "Cloud Build", "cloudbuild"):
         return BergError(why)
-    if "actAs" in said or "serviceAccountUser" in said:
-        return BergError(
-            f"you may not let {email} build. {said} Run: {iam.act_as_command(config, email)}"
-        )
-    if "logs bucket" in said or "service account" in said:
+    if "actAs" in message or "serviceAccountUser" in message:
+        command = iam.act_as_command(config, email)
+        return BergError(f"you may not let {email} build. {message} Run: {command}")
+    if "logs bucket" in message or "service account" in message:
         commands = "\n  ".join(each.gcloud for each in missing(config, lambda *_: {}))
         return Forbidden(
-            f"Cloud Build refused the build: {said}. An administrator should run:\n  {commands}"
+            f"Cloud Build refused the build: {message}. An administrator should run:\n  {commands}"
         )
     if error.status == 403:
-        bind = (
-            f"gcloud projects add-iam-policy-binding {config.project} --member "
-            f"{iam.person(config)} --role {ROLE}"
-        )
+        who = iam.person(config)
         return BergError(
-            f"you may not build with Cloud Build ({said}). An administrator should run: {bind}"
+            f"you may not build with Cloud Build ({message}). An administrator should run: gcloud "
+            f"projects add-iam-policy-binding {config.project} --member {who} --role {ROLE}"
         )
-    return BergError(f"Cloud Build refused the build: {said}")
+    return BergError(f"Cloud Build refused the build: {message}")
 
 
-REPOSITORY = "berg"
-
-IMAGE_READER, WRITER = "roles/artifactregistry.reader", "roles/artifactregistry.writer"
-
-PUSH = "artifactregistry.repositories.uploadArtifacts"
-
-REPOSITORY_TIMEOUT = 300  # seconds until a new repository is there; it takes some
+# --- the project's repository
 
 
 def registry(config: Config) -> str:
-    """URL of the registry of the settings' region."""
+    """Return the URL of the registry of the configured region."""
     return config.endpoint or f"https://{config.region}-docker.pkg.dev"
 
 
@@ -289,115 +271,250 @@ def host(config: Config) -> str:
 
 
 def full_name(config: Config, name: str, tag: str) -> str:
-    """What an image is called everywhere. A project of a domain has a slash there in place of its
-    colon.
-    """
+    """Return what an image is called everywhere."""
+    # The project of a domain has a colon, which becomes a slash.
     return f"{host(config)}/{config.project.replace(':', '/')}/{REPOSITORY}/{name}:{tag}"
 
 
-def ask(
-    config: Config, method: str, path: str, body: dict[str, Any] | None = None, **query: Any
-) -> dict[str, Any]:
-    """One request below the region's place."""
-    return api.call(config, method, url(config) + path, body, **query)
+def location(config: Config) -> str:
+    return f"--location {config.region} --project {config.project}"
 
 
-def url(config: Config) -> str:
+def url(config: Config, path: str) -> str:
     place = f"projects/{config.project}/locations/{config.region}"
-    return f"{config.service_url('artifactregistry')}/v1/{place}"
+    return f"{config.service_url('artifactregistry')}/v1/{place}{path}"
 
 
 def ensure(config: Config) -> bool:
-    """Make the repository if there is none; return whether it was made. Raises BergError."""
+    """Create the repository if there is none; return whether it was created."""
     try:
-        if api.find(config, f"{url(config)}/repositories/{REPOSITORY}"):
+        if api.find(config, url(config, f"/repositories/{REPOSITORY}")):
             return False
     except api.Forbidden as error:
-        raise refusal_of_images(config, error, "see") from None
+        raise repository_refusal(config, error, "see") from None
     body = {"format": "DOCKER", "description": "Images of berg's jobs", "labels": {"berg": "1"}}
+    where = url(config, "/repositories")
     try:
-        operation = ask(config, "POST", "/repositories", body, repositoryId=REPOSITORY)
-    except api.Conflict:  # made by a request whose answer was lost, or by somebody else just now
+        operation = api.call(config, "POST", where, body, repositoryId=REPOSITORY)
+    except api.Conflict:  # created by a request whose answer was lost, or by another user
         return False
     except api.Forbidden as error:
-        raise refusal_of_images(config, error, "make") from None
-    path = f"/operations/{api.last_part(operation['name'])}"
+        raise repository_refusal(config, error, "make") from None
+    path = url(config, f"/operations/{api.last_part(operation['name'])}")
 
     def ended() -> dict[str, Any] | None:
-        seen = ask(config, "GET", path)
+        seen = api.call(config, "GET", path)
         return seen if seen.get("done") else None
 
     done = operation if operation.get("done") else api.wait_for(ended, 0.3, REPOSITORY_TIMEOUT)
     if done is None:
+        minutes = REPOSITORY_TIMEOUT // 60
         raise BergError(
-            f"the repository {REPOSITORY} was not created within "
-            f"{REPOSITORY_TIMEOUT // 60} minutes. Try again"
+            f"the repository {REPOSITORY} was not created within {minutes} minutes. Try again"
         )
     if failed := done.get("error"):
-        raise BergError(
-            f"the repository {REPOSITORY} could not be made: "
-            f"{failed.get('message', 'no reason given')}"
-        )
+        why = failed.get("message", "no reason given")
+        raise BergError(f"the repository {REPOSITORY} could not be made: {why}")
     return True
 
 
-def refusal_of_images(config: Config, error: Any, verb: str) -> BergError:
-    """Google's 403 with the next step."""
-    said, where = api.words(error), f"--location {config.region} --project {config.project}"
+def repository_refusal(config: Config, error: Any, verb: str) -> BergError:
+    """Return Google's 403 with the next step."""
     if why := api.refused_to_all(config, error, "Artifact Registry", "artifactregistry"):
         return BergError(why)
-    create = f"gcloud artifacts repositories create {REPOSITORY} --repository-format docker {where}"
+    create = f"gcloud artifacts repositories create {REPOSITORY} --repository-format docker"
     return BergError(
-        f"you may not {verb} the repository {REPOSITORY} ({said}). Somebody who may should run: "
-        f"{create}"
+        f"you may not {verb} the repository {REPOSITORY} ({api.words(error)}). An administrator "
+        f"should run: {create} {location(config)}"
     )
 
 
 def check_push(config: Config) -> None:
-    """Raise BergError unless the person may push images."""
-    held = ask(
-        config, "POST", f"/repositories/{REPOSITORY}:testIamPermissions", {"permissions": [PUSH]}
-    )
-    if not held.get("permissions"):
+    """Raise BergError unless the user may push images."""
+    path = url(config, f"/repositories/{REPOSITORY}:testIamPermissions")
+    if not api.call(config, "POST", path, {"permissions": [PUSH]}).get("permissions"):
         raise BergError(
-            f"you may not push images to the repository {REPOSITORY} of {config.project}. Somebody "
-            "who may should run: "
-            f"{bind_command(config, iam.person(config), WRITER)}"
+            f"you may not push images to the repository {REPOSITORY} of {config.project}. An "
+            f"administrator should run: {bind_command(config, iam.person(config), WRITER)}"
         )
 
 
 def bind_command(config: Config, member: str, role: str) -> str:
-    where = f"--location {config.region} --project {config.project}"
     return (
-        f"gcloud artifacts repositories add-iam-policy-binding {REPOSITORY} {where} --member "
-        f"{member} --role {role}"
+        f"gcloud artifacts repositories add-iam-policy-binding {REPOSITORY} {location(config)} "
+        f"--member {member} --role {role}"
     )
 
 
 def policy(config: Config, new: dict[str, Any] | None = None) -> dict[str, Any]:
     """Read the repository's policy, or write it."""
+    path = url(config, f"/repositories/{REPOSITORY}")
     if new is None:
-        return ask(config, "GET", f"/repositories/{REPOSITORY}:getIamPolicy")
-    return ask(config, "POST", f"/repositories/{REPOSITORY}:setIamPolicy", {"policy": new})
+        return api.call(config, "GET", f"{path}:getIamPolicy")
+    return api.call(config, "POST", f"{path}:setIamPolicy", {"policy": new})
 
 
-def admit_readers(config: Config, role: str, say: Callable[[str], None]) -> bool:
-    """Let the account of machines and nodes at the images; whether it had no such right.
-
-    Who may not do that is told who else does what. The project's default account may already.
-    """
-    if not config.service_account:
-        return False
-    member = f"serviceAccount:{config.service_account}"
+def admit_reader(config: Config, email: str, say: Callable[[str], None]) -> None:
+    """Let an account of machines or nodes read the images; if the user may not, say who can."""
+    member = f"serviceAccount:{email}"
     try:
-        return iam.bind(config, policy, role, member)
+        iam.bind(config, policy, READER, member)
     except api.GoogleError as error:
-        say(f"Pods may not be let at the image ({api.words(error)}). Somebody who may should run:")
-        say(f"  {bind_command(config, member, role)}")
-        return False
+        say(f"You may not let pods read the image ({api.words(error)}). An administrator can:")
+        say(f"  {bind_command(config, member, READER)}")
 
 
-def digest(config: Config, name: str, tag: str) -> str:
-    """The digest of the image that has a tag; "" if none has."""
+def digest_of_tag(config: Config, name: str, tag: str) -> str:
+    """Return the digest of the repository's image with a tag; "" for none."""
     path = f"/repositories/{REPOSITORY}/packages/{name}/tags/{tag}"
-    return api.last_part(api.find(config, url(config) + path).get("version", ""))
+    return api.last_part(api.find(config, url(config, path)).get("version", ""))
+
+
+# --- what a tag names in any registry
+# Every user with the right to push can move a tag; a digest names one image for ever. So the laptop
+# asks the registry once, when a job is submitted, and machines and pods pull by digest. The user's
+# Google token goes to Google's registries alone.
+
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+HUB, HUB_HOST = "docker.io", "registry-1.docker.io"
+MANIFESTS = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+MOST = 4 << 20  # bytes of an answer
+
+
+class Unresolved(Exception):
+    """Why the digest that a tag names could not be found out."""
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """An image as machines and pods pull it."""
+
+    image: str  # with the digest, if that is known
+    why_not: str = ""  # why it is not
+
+    @property
+    def lines(self) -> list[str]:
+        """Return it as a plan shows it."""
+        name, _, digest = self.image.partition("@")
+        if digest:
+            return [f"{name} ({digest[:19]}…)"]
+        return [name, f"as its tag is when it is pulled: {self.why_not}"] if self.why_not else []
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Where an image is: the host of its registry, its name there and its tag."""
+
+    host: str
+    name: str
+    tag: str
+
+
+def is_google(host: str) -> bool:
+    """Return whether a host is a registry of Google's, which takes a Google token."""
+    return host == "gcr.io" or host.endswith((".gcr.io", ".pkg.dev"))
+
+
+def pin(config: Config, image: str) -> Pinned:
+    """Return an image by the digest that its tag names now; one with a digest as it is."""
+    if "@" in image:
+        return Pinned(image)
+    try:
+        return Pinned(f"{image}@{digest(config, parse(image))}")
+    except Unresolved as error:
+        return Pinned(image, str(error))
+
+
+def parse(image: str) -> Reference:
+    """Return where an image is, as docker reads its name."""
+    host, slash, rest = image.partition("/")
+    if not slash or not (re.search(r"[.:]", host) or host == "localhost"):
+        host, rest = HUB, image
+    head, colon, tag = rest.rpartition(":")
+    name, tag = (head, tag) if colon else (rest, "latest")
+    if host == HUB:
+        return Reference(HUB_HOST, name if "/" in name else f"library/{name}", tag)
+    return Reference(host, name, tag)
+
+
+def digest(config: Config, of: Reference) -> str:
+    """Return the digest that a tag names; raise Unresolved."""
+    is_embedded = bool(config.endpoint) and of.host == urlsplit(config.endpoint).netloc
+    if config.endpoint and not is_embedded:
+        raise Unresolved("the embedded cloud has no images of other registries")
+    url = f"{'http' if is_embedded else 'https'}://{of.host}/v2/{of.name}/manifests/{of.tag}"
+    headers = {"Accept": ", ".join(MANIFESTS)}
+    if is_embedded or is_google(of.host):
+        headers["Authorization"] = f"Bearer {google_token(config)}"
+    status, answer, _ = ask("HEAD", url, headers)
+    if status == 401 and "Authorization" not in headers:
+        challenge = answer.get("WWW-Authenticate", "")
+        headers["Authorization"] = f"Bearer {public_token(of.host, challenge)}"
+        status, answer, _ = ask("HEAD", url, headers)
+    found: str = answer.get("Docker-Content-Digest", "")
+    if status == 200 and not found:
+        status, _, body = ask("GET", url, headers)
+        found = f"sha256:{hashlib.sha256(body).hexdigest()}"
+    if status != 200:
+        raise Unresolved(f"{of.host} answers {status}")
+    if not DIGEST.fullmatch(found):
+        raise Unresolved(f"{of.host} names no sha256 digest")
+    return found
+
+
+def google_token(config: Config) -> str:
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import Request
+
+    try:
+        if not config.credentials.valid:
+            config.credentials.refresh(Request())
+    except GoogleAuthError as error:
+        raise Unresolved(f"no token of Google's: {error}") from None
+    return str(config.credentials.token)
+
+
+def public_token(host: str, challenge: str) -> str:
+    """Return the token that a registry gives to anyone, from where its challenge says."""
+    kind, _, rest = challenge.partition(" ")
+    fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+    realm = fields.get("realm", "")
+    if kind.lower() != "bearer" or urlsplit(realm).scheme != "https":
+        raise Unresolved(f"{host} takes a password")
+    query = {key: fields[key] for key in ("service", "scope") if key in fields}
+    status, _, body = ask("GET", realm, {}, query)
+    found = re.search(rb'"(?:token|access_token)"\s*:\s*"([\w.~+/=-]+)"', body)
+    if status != 200 or not found:
+        raise Unresolved(f"{host} gives no token to the public ({status})")
+    return found[1].decode()
+
+
+def ask(
+    method: str, url: str, headers: dict[str, str], query: dict[str, str] | None = None
+) -> tuple[int, Any, bytes]:
+    """Return status, headers and body of a registry's answer; raise Unresolved if there is none."""
+    import requests
+
+    try:
+        with requests.request(
+            method,
+            url,
+            params=query,
+            headers=headers,
+            auth=lambda request: request,  # else requests would take one of ~/.netrc
+            timeout=(5, 10),  # seconds to connect, and for an answer
+            allow_redirects=False,
+            stream=True,
+        ) as answer:
+            body = answer.raw.read(MOST + 1, decode_content=False)
+            if len(body) > MOST:
+                raise Unresolved(f"{urlsplit(url).hostname} answers too much")
+            return answer.status_code, answer.headers, body
+    except (requests.RequestException, OSError, ValueError) as error:
+        why = f"no answer from {urlsplit(url).hostname} ({type(error).__name__})"
+        raise Unresolved(why) from None

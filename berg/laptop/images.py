@@ -31,7 +31,7 @@ from berg import plan as defaults
 from berg.code import git, snapshot
 from berg.config import Config, label
 from berg.gke import place as gke
-from berg.google import api, builds, instances, offers, registry
+from berg.google import api, builds, instances, offers
 from berg.google.storage import Bucket
 from berg.job import Machine
 from berg.laptop import installing, launch
@@ -146,7 +146,7 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
 def admit_readers(config: Config, say: Say) -> None:
     """Let the accounts of machines and of clusters' nodes read the images."""
     for each in sorted({config.service_account, *gke.accounts(config)} - {"", "default"}):
-        builds.admit_readers(replace(config, service_account=each), builds.IMAGE_READER, say)
+        builds.admit_reader(config, each, say)
 
 
 def file_in(context: Path, root: Path, file: Path) -> Path | None:
@@ -196,7 +196,7 @@ def made_for(
             f"{taken.root} has no Dockerfile, and what berg would install is {found}. Name a "
             "Dockerfile: -f PATH, or build an image without packages: --install none"
         )
-    base = registry.pin(config, f"python:{python}-slim")
+    base = builds.pin(config, f"python:{python}-slim")
     if base.why_not:
         say(f"{base.image} is used by its tag: {base.why_not}")
     repo = launch.repo_name(taken.root.name)
@@ -231,7 +231,7 @@ def prepare_push(config: Config, wanted: Wanted, name: str, tag: str, say: Say) 
     if builds.ensure(config):
         say(f"Created the repository {builds.REPOSITORY} in {config.region}")
     builds.check_push(config)
-    if not wanted.force and builds.digest(config, name, tag):
+    if not wanted.force and builds.digest_of_tag(config, name, tag):
         image = builds.full_name(config, name, tag)
         raise BergError(
             f"{image} exists already, of this very commit. Run with it: --docker {image}; "

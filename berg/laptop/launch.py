@@ -23,7 +23,7 @@ from berg import BergError, __version__, gate, gce, job, places, states
 from berg.code import commits, dist, snapshot, uv
 from berg.code.snapshot import Snapshot
 from berg.config import Config
-from berg.google import api, data, iam, offers, prices, registry, secret, shapes, storage
+from berg.google import api, builds, data, iam, offers, prices, secret, shapes, storage
 from berg.google.storage import Bucket, Changed, Listed
 from berg.laptop import index, installing, jobs, limits, power, spending, ssh
 from berg.laptop.jobs import Progress, Say
@@ -136,18 +136,18 @@ def with_machines(plan: Plan, spec: JobSpec, choice: Choice, sweep: str) -> job.
     )
 
 
-def pin_image(config: Config, spec: JobSpec, choice: Choice, place_name: str) -> registry.Pinned:
+def pin_image(config: Config, spec: JobSpec, choice: Choice, place_name: str) -> builds.Pinned:
     """Return the image of a job's containers, by its digest if its registry says it.
 
     An image that a record names by its tag is not looked up: the record would choose a host.
     """
     image = choice.image if place_name == "gke" else spec.container
     if not image or image == spec.recorded_image:
-        return registry.Pinned(image, "its record names no digest" * ("@" not in image))
-    return registry.pin(config, image)
+        return builds.Pinned(image, "its record names no digest" * ("@" not in image))
+    return builds.pin(config, image)
 
 
-def with_image(offer: Offer, pinned: registry.Pinned) -> Offer:
+def with_image(offer: Offer, pinned: builds.Pinned) -> Offer:
     """Return an offer of pods with their image by its digest."""
     rows = []
     for label, text in offer.rows:

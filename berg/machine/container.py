@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from berg import BergError
-from berg.google import registry
+from berg.google import builds
 from berg.job import Job
 from berg.machine import boot
 from berg.machine.attempt import Attempt
@@ -93,7 +93,7 @@ def provide_docker(attempt: Attempt) -> None:
 def login(image: str, folder: str) -> None:
     """Let docker's settings in a folder know this machine at a registry of Google's."""
     host = image.partition("/")[0]
-    if not registry.is_google(host):
+    if not builds.is_google(host):
         return
     told = json.loads(boot.metadata("instance/service-accounts/default/token"))
     words = ["docker", "--config", folder, "login", "--username", USER, "--password-stdin", host]

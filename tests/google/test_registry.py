@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from berg.config import Config
-from berg.google import registry
-from berg.google.registry import Place
+from berg.google import builds
+from berg.google.builds import Reference
 
 ONE = f"sha256:{'1' * 64}"
 
@@ -19,17 +19,17 @@ ONE = f"sha256:{'1' * 64}"
 @pytest.mark.parametrize(
     ("image", "place"),
     [
-        ("python", Place("registry-1.docker.io", "library/python", "latest")),
-        ("python:3.12", Place("registry-1.docker.io", "library/python", "3.12")),
-        ("pytorch/pytorch:2.9", Place("registry-1.docker.io", "pytorch/pytorch", "2.9")),
-        ("docker.io/a/b", Place("registry-1.docker.io", "a/b", "latest")),
-        ("localhost:5000/a/b:1", Place("localhost:5000", "a/b", "1")),
-        ("ghcr.io/a/b/c:v1", Place("ghcr.io", "a/b/c", "v1")),
-        ("us-docker.pkg.dev/p/berg/x:1", Place("us-docker.pkg.dev", "p/berg/x", "1")),
+        ("python", Reference("registry-1.docker.io", "library/python", "latest")),
+        ("python:3.12", Reference("registry-1.docker.io", "library/python", "3.12")),
+        ("pytorch/pytorch:2.9", Reference("registry-1.docker.io", "pytorch/pytorch", "2.9")),
+        ("docker.io/a/b", Reference("registry-1.docker.io", "a/b", "latest")),
+        ("localhost:5000/a/b:1", Reference("localhost:5000", "a/b", "1")),
+        ("ghcr.io/a/b/c:v1", Reference("ghcr.io", "a/b/c", "v1")),
+        ("us-docker.pkg.dev/p/berg/x:1", Reference("us-docker.pkg.dev", "p/berg/x", "1")),
     ],
 )
 def test_names_of_images_are_read_as_docker_reads_them(image, place):
-    assert registry.parse(image) == place
+    assert builds.parse(image) == place
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_names_of_images_are_read_as_docker_reads_them(image, place):
     ],
 )
 def test_only_googles_registries_take_its_token(host, is_google):
-    assert registry.is_google(host) is is_google
+    assert builds.is_google(host) is is_google
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -112,7 +112,7 @@ def public(tmp_path, monkeypatch):
 
 
 def test_a_public_registry_gives_its_token_and_gets_none(public):
-    pinned = registry.pin(Config(), f"{public.image}:1")
+    pinned = builds.pin(Config(), f"{public.image}:1")
     assert pinned.image == f"{public.image}:1@{ONE}"
     assert pinned.lines == [f"{public.image}:1 (sha256:111111111111…)"]
     query = "/token?service=x&scope=repository%3Aa%3Apull"
@@ -121,7 +121,7 @@ def test_a_public_registry_gives_its_token_and_gets_none(public):
         ("GET", query, None),
         ("HEAD", "/v2/a/manifests/1", "Bearer public"),
     ]
-    unnamed = registry.pin(Config(), f"{public.image}:unnamed")
+    unnamed = builds.pin(Config(), f"{public.image}:unnamed")
     assert unnamed.image.partition("@")[2] == f"sha256:{hashlib.sha256(b'{}').hexdigest()}"
 
 
@@ -135,12 +135,12 @@ def test_a_public_registry_gives_its_token_and_gets_none(public):
     ],
 )
 def test_what_a_registry_does_not_say_is_left_to_the_tag(public, tag, why):
-    pinned = registry.pin(Config(), f"{public.image}:{tag}")
+    pinned = builds.pin(Config(), f"{public.image}:{tag}")
     assert pinned.image == f"{public.image}:{tag}"
     assert why in pinned.why_not and pinned.lines[0] == pinned.image
 
 
 def test_a_registry_that_is_not_there_and_an_image_with_a_digest():
-    nowhere = registry.pin(Config(), "localhost:1/a:1")
+    nowhere = builds.pin(Config(), "localhost:1/a:1")
     assert nowhere.image == "localhost:1/a:1" and "no answer from localhost" in nowhere.why_not
-    assert registry.pin(Config(), f"localhost:1/a@{ONE}").image == f"localhost:1/a@{ONE}"
+    assert builds.pin(Config(), f"localhost:1/a@{ONE}").image == f"localhost:1/a@{ONE}"
