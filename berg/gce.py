@@ -1,11 +1,15 @@
-"""Compute Engine as a place for jobs: from a plan to machines, what becomes of them, and their end.
+"""Compute Engine as a place for jobs: machines, and slices of TPUs.
 
-What a place does says places.py. The single requests stand in google/: instances.py, and groups.py
-for machines that Google makes anew.
+A job's slice is a zonal group in BULK mode, named like the job, with a workload policy that has its
+topology. Google repairs a slice whose host fails: all machines restart, and the job with them. By
+flex-start the group stays until Google has room. The requests are in google/: instances, groups.
+Not covered: reservations for slices, several slices for one job.
 """
 
+import functools
 import itertools
 import math
+import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +26,10 @@ from berg.spec import JobSpec
 STARTUP_SCRIPT = Path(__file__).with_name("machine") / "boot.py"
 MOST_REGIONS = 3  # in which a machine waits for room
 FLEX_SECONDS = 7200  # for which Google waits for room, at most
+SLICE_TIMEOUT = 1500  # seconds; Google may take 12 minutes to say that there is no room
+SLICE_HEALS = {prices.STANDARD: "failed hosts, all machines together"}
+QUEUED = 60  # seconds without a machine, after which a slice by flex-start is in Google's queue
+TELL_INTERVAL = 60  # seconds between two notes on the progress
 warm_up = creation.import_compute
 waiting = groups.waiting
 set_metadata = instances.set_metadata
@@ -33,8 +41,9 @@ login = instances.login
 def machines(
     config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = (), *, zone: str = ""
 ) -> list[Machine]:
-    """Return machines as `Place.machines` says. Of those of a job that is named Compute Engine
-    vouches for each; in a list of all their names count.
+    """Return machines as `Place.machines` says.
+
+    If jobs are named, Compute Engine vouches for each machine; else their names count.
     """
     found = instances.find(config, jobs, sweeps, zone=zone)
     if not jobs:
@@ -47,32 +56,33 @@ def machines(
 
 
 def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
-    """Return the machines that a spec means; raise BergError where Google has no such ones."""
+    """Return the machines that a spec means; raise BergError if Google has none like that."""
+    image, project = config.default_image, config.default_image_project
     if spec.tpu is not None:
-        return choose_tpus(config, shapes.parse_tpu(spec.tpu), spec)
+        tpu = shapes.parse_tpu(spec.tpu)
+        if is_sweep and tpu.hosts > 1:
+            raise BergError(
+                f"--tpu {spec.tpu} is a slice of {tpu.hosts} machines: each job of a sweep runs on "
+                "one machine. See: berg gpus --tpu"
+            )
+        if not spec.image:  # TPUs have images of their own
+            image, project = tpu.about.image, shapes.TPU_IMAGES
+        return Choice(tpu.shape, tpu.hosts, image, project, is_slice=tpu.hosts > 1)
     shape = shapes.choose(spec.num_gpus, spec.gpu_type, spec.num_cpus, spec.machine_type)
     is_never_reserved = shape.machine_type.startswith(shapes.NOT_RESERVED)
     from_elsewhere = spec.elsewhere and not (spec.reservation and is_never_reserved)
-    shapes.check(shape, config.default_image, from_elsewhere)
+    shapes.check(shape, image, from_elsewhere)
     if spec.flex:
         shapes.check_flex(shape)
-    return Choice(shape, spec.num_machines, config.default_image, config.default_image_project)
-
-
-def choose_tpus(config: Config, tpu: shapes.Tpu, spec: JobSpec) -> Choice:
-    """Return the machines of TPUs, with an image that is made for these unless one was given."""
-    if spec.image:
-        image, project = config.default_image, config.default_image_project
-    else:
-        image, project = tpu.about.image, shapes.TPU_IMAGES
-    return Choice(tpu.shape, tpu.hosts, image, project)
+    return Choice(shape, spec.num_machines, image, project)
 
 
 def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
     """Look up image, zones and quotas; raise BergError where there is no image or no zone."""
+    # The quotas of this region probably matter: they are read before zones are known.
+    likely = prices.region_of([*config.zones, config.region][0])
     with ThreadPoolExecutor() as pool:
         image = pool.submit(offers.find_image, config, choice.image, choice.image_project)
-        likely = likely_region(config)
         quotas = pool.submit(offers.quotas, config, likely)
         reserved = reservation(config, spec, choice)
         zones = zones_to_try(config, spec, choice, reserved)
@@ -84,7 +94,8 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         regions = list(dict.fromkeys(prices.region_of(zone) for zone in zones))
         if regions[0] != likely:
             quotas = pool.submit(offers.quotas, config, regions[0])
-        ways = pool.map(lambda region: ways_out(config, region), with_ways(config, regions))
+        without_address = regions if config.no_external_ip else []
+        ways = pool.map(lambda region: ways_out(config, region), without_address)
         found = Offer(
             shape=choice.shape,
             hosts=choice.hosts,
@@ -99,44 +110,60 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
             reservation=reserved,
             odds=list(map(str, odds)),
         )
-    if is_kept(spec, choice, sweep) or is_requested(spec, choice):
-        let_wait(found, regions, most_regions(spec, choice.hosts))
-        found.heals = healed(spec, choice)
+    if choice.is_slice:
+        found.heals = SLICE_HEALS.get(spec.model, "")
+    elif is_in_group(spec, choice.hosts, sweep):
+        let_wait(found, spec, choice.hosts, regions)
     found.rows = rows(spec, found)
     return found
 
 
-def likely_region(config: Config) -> str:
-    """Return the region whose quotas will matter, but for a spec that names others: who asks now
-    need not wait until zones are known.
+def reservation(config: Config, spec: JobSpec, choice: Choice) -> offers.Reservation | None:
+    """Return the reservation that a spec names; None if it names none."""
+    if not spec.reservation:
+        return None
+    return offers.find_reservation(
+        config, spec.reservation, choice.shape.machine_type, list(spec.zones)
+    )
+
+
+def let_wait(found: Offer, spec: JobSpec, hosts: int, regions: list[str]) -> None:
+    """Let a group make the machines of an offer where there is room."""
+    most = most_regions(spec, hosts)
+    found.regions, found.left_out = regions[:most], regions[most:]
+    found.group = Group(region=regions[0])
+    found.zones = [zone for zone in found.zones if prices.region_of(zone) in found.regions]
+    if not spec.flex:
+        alone, several = "wherever there is room", "each made again in their zone"
+        found.heals = f"lost machines, {alone if hosts == 1 else several}"
+
+
+def is_in_group(spec: JobSpec, hosts: int, sweep: int) -> bool:
+    """Return whether a group makes the machines: again when lost, or by flex-start.
+
+    Not a devbox's: its user would find another machine. Sweeps and slices have no such groups.
     """
-    if config.zones:
-        return prices.region_of(config.zones[0])
-    return config.region
+    is_job = spec.cmd is not None and not sweep and spec.tpu is None
+    is_kept = is_job and (spec.spot or spec.wait_for_capacity)
+    # by flex-start several machines come at once, and one may wait longer than two hours
+    return is_kept or (spec.flex and (hosts > 1 or spec.queue_timeout > 0))
 
 
 def most_regions(spec: JobSpec, hosts: int) -> int:
-    """Return in how many regions a job's machines may wait for room: in one where Google makes
-    several one after another, so that each region might have some of them, and none all.
+    """Return in how many regions a job's machines may wait for room.
+
+    Several machines that Google makes one after another wait in one region: otherwise each region
+    might have some of them, and none all.
     """
-    if hosts == 1 or spec.flex:
-        return MOST_REGIONS
-    return 1
-
-
-def let_wait(found: Offer, regions: list[str], most: int) -> None:
-    """Let machines wait for room in the first of these regions, in so many at most."""
-    found.regions = regions[:most]
-    found.group = Group(region=regions[0])
-    found.zones = [zone for zone in found.zones if prices.region_of(zone) in found.regions]
-    found.left_out = regions[most:]
+    return MOST_REGIONS if hosts == 1 or spec.flex else 1
 
 
 def zones_to_try(
     config: Config, spec: JobSpec, choice: Choice, reserved: offers.Reservation | None
 ) -> list[str]:
-    """Return the zones for a spec's machines: the reservation's, those named, or all of the region;
-    of regions that are named the cheapest one's first, after the zones named.
+    """Return the zones for a spec's machines: the reservation's, those named, or all of the region.
+
+    Of regions that are named the cheapest one's come first, after the zones named.
     """
     if reserved:
         return offers.zones_with(config, choice.shape, [reserved.zone])
@@ -153,40 +180,6 @@ def zones_to_try(
         return hourly or math.inf, prices.region_of(zone) != config.region, zone
 
     return list(dict.fromkeys([*first, *sorted(zones, key=order)]))
-
-
-def reservation(config: Config, spec: JobSpec, choice: Choice) -> offers.Reservation | None:
-    """Return the reservation that a spec names; None if it names none."""
-    if not spec.reservation:
-        return None
-    return offers.find_reservation(
-        config, spec.reservation, choice.shape.machine_type, list(spec.zones)
-    )
-
-
-def is_kept(spec: JobSpec, choice: Choice, sweep: int) -> bool:
-    """Return whether a group makes the machine anew that Google took away.
-
-    Not a devbox's: people would find another one. TPUs and sweeps have no such groups.
-    """
-    is_job = spec.cmd is not None and not sweep and spec.tpu is None
-    return is_job and (spec.spot or spec.wait_for_capacity)
-
-
-def is_requested(spec: JobSpec, choice: Choice) -> bool:
-    """Return whether a group asks for machines by flex-start: for several, which come all at once,
-    or for one that may wait longer than two hours.
-    """
-    return spec.flex and not choice.is_slice and (choice.hosts > 1 or spec.queue_timeout > 0)
-
-
-def healed(spec: JobSpec, choice: Choice) -> str:
-    """Return what a group makes anew, in words; "": nothing."""
-    if spec.flex:
-        return ""
-    if choice.hosts > 1:
-        return "lost machines, each made anew in their zone"
-    return "lost machines, wherever there is room"
 
 
 def shortages(
@@ -208,11 +201,6 @@ def shortages(
     return offers.shortages(quotas, needs)
 
 
-def with_ways(config: Config, regions: list[str]) -> list[str]:
-    """Return the regions whose ways out matter: those of machines without an external address."""
-    return regions if config.no_external_ip else []
-
-
 def ways_out(config: Config, region: str) -> offers.Ways:
     """Return what leads out of a region; raise BergError if machines would not reach Google."""
     ways = offers.ways(config, region)
@@ -226,62 +214,65 @@ def ways_out(config: Config, region: str) -> offers.Ways:
 
 
 def rows(spec: JobSpec, offer: Offer) -> list[tuple[str, str]]:
-    """Return what a plan says of the machines."""
+    """Return the rows of a plan about the machines."""
     several = f"{offer.hosts} machines, each " if offer.hosts > 1 else ""
     model = {prices.SPOT: ", spot", prices.FLEX: ", flex-start"}.get(spec.model, "")
-    return [
+    found = [
         ("Machine", f"{several}{offer.shape}{model}, {spec.disk_gb} GB disk"),
         ("Image", api.last_part(offer.image)),
         ("Zones", ", ".join(offer.zones)),
-        *[("", waits_elsewhere(spec, offer))] * bool(offer.left_out),
-        *[("Reserved", str(offer.reservation))] * bool(offer.reservation),
-        *[("Odds", "\n".join(offer.odds))] * bool(offer.odds),
     ]
-
-
-def waits_elsewhere(spec: JobSpec, offer: Offer) -> str:
-    """Return which regions do not count, because machines wait for room in few at a time."""
-    what = "one machine waits" if offer.hosts == 1 else "several machines wait"
-    most = plural(most_regions(spec, offer.hosts), "region")
-    return f"not in {', '.join(offer.left_out)}: {what} in {most} at most"
+    if offer.left_out:
+        what = "one machine waits" if offer.hosts == 1 else "several machines wait"
+        most = plural(most_regions(spec, offer.hosts), "region")
+        found.append(("", f"not in {', '.join(offer.left_out)}: {what} in {most} at most"))
+    if offer.reservation:
+        found.append(("Reserved", str(offer.reservation)))
+    if offer.odds:
+        found.append(("Odds", "\n".join(offer.odds)))
+    return found
 
 
 def longest_name(first: str, names: list[str]) -> str:
-    """Return the longest name that a machine of these gets."""
+    """Return the longest of these machines' names."""
     return names[-1]
 
 
-# --- what Google is asked for
+# --- the request to Google
 
 
 def request(plan: Plan) -> dict[str, Any]:
-    """Return what each machine is to be, by zone in the order of the attempts, in the API's words.
+    """Return the body of each machine without its name, by zone in the order of the attempts.
 
-    Its name is not among it.
+    A slice has them below `zones`, next to its `topology`.
     """
-    return {zone: body(plan, zone) for zone in plan.offer.zones}
+    zones = {zone: body(plan, zone) for zone in plan.offer.zones}
+    if plan.job.place == "tpu":
+        return {"topology": shapes.parse_tpu(plan.job.tpu).topology, "zones": zones}
+    return zones
 
 
 def body(plan: Plan, zone: str) -> dict[str, Any]:
-    """Return what a machine is to be in a zone."""
-    config, shape, labels = plan.config, plan.offer.shape, labels_of(plan)
+    """Return a machine in a zone, in the API's words."""
+    config, shape = plan.config, plan.offer.shape
+    labels = {**plan.labels, "berg-bucket": instances.bucket_label(config)}
+    if plan.job.place == "tpu":
+        labels["berg-place"] = "tpu"
     disk = {
         "sourceImage": plan.job.image,
         "diskSizeGb": str(plan.offer.disk_gb),
         "diskType": f"zones/{zone}/diskTypes/{shape.disk_type}",
         "labels": labels,
     }
-    items = [{"key": key, "value": value} for key, value in metadata(plan).items()]
+    is_deleted = not plan.job.stops_when_idle
     made = {
         "machineType": f"zones/{zone}/machineTypes/{shape.machine_type}",
         "labels": labels,
         "scheduling": scheduling(plan),
         "networkInterfaces": [interface(config, shape, zone)],
         "serviceAccounts": [{"email": config.service_account or "default", "scopes": SCOPES}],
-        "metadata": {"items": items},
-        "disks": [
-            {"boot": True, "autoDelete": not plan.job.stops_when_idle, "initializeParams": disk}
-        ],
+        "metadata": {"items": [{"key": k, "value": v} for k, v in metadata(plan).items()]},
+        "disks": [{"boot": True, "autoDelete": is_deleted, "initializeParams": disk}],
         **shapes.TPU_EXTRAS.get(shape.machine_type, {}),
     }
     if plan.model == prices.FLEX:
@@ -295,18 +286,8 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
     return made
 
 
-def labels_of(plan: Plan) -> dict[str, str]:
-    return {
-        "berg": "1",
-        **plan.owner,
-        "berg-kind": plan.job.kind,
-        "berg-user": plan.config.user,
-        "berg-bucket": instances.bucket_label(plan.config),
-    }
-
-
 def scheduling(plan: Plan) -> dict[str, Any]:
-    """Return when Google may stop a machine, and what becomes of it then."""
+    """Return when Google may stop a machine, and what happens to it then."""
     found: dict[str, Any] = {
         "maxRunDuration": {"seconds": str(plan.machine_seconds)},
         "instanceTerminationAction": "STOP" if plan.job.keeps_disk else "DELETE",
@@ -336,27 +317,18 @@ def interface(config: Config, shape: shapes.Shape, zone: str) -> dict[str, Any]:
 
 
 def metadata(plan: Plan) -> dict[str, str]:
-    """Return what a machine finds in its metadata."""
-    config = plan.config
+    """Return a machine's metadata."""
+    facts = {f"berg-{key.replace('_', '-')}": value for key, value in plan.facts.items() if value}
     found = {
-        "berg-bucket": config.bucket,
         **plan.owner,
-        "berg-dist": f".berg/dist/{plan.wheel[0]}",
+        **facts,
         "startup-script": STARTUP_SCRIPT.read_text(),
         **shapes.driver_metadata(plan.offer.shape.gpu_type),
+        "enable-guest-attributes": "TRUE",  # where the machine writes its host keys
     }
-    if plan.packages[0]:
-        found["berg-packages"] = f".berg/dist/{plan.packages[0]}"
-    if plan.job.box:
-        found["berg-box"] = plan.job.box
-    for key, value in plan.checksums.items():
-        found[f"berg-{key.replace('_', '-')}"] = value
-    if config.endpoint:
-        found["berg-endpoint"] = config.endpoint
-    found["enable-guest-attributes"] = "TRUE"  # where it tells its host keys
-    # OS Login refuses the metadata's keys. Root's the worker installs, whatever the organisation
-    # says of OS Login.
-    if config.ssh_user != "root":
+    # OS Login refuses the metadata's keys. Root's are installed by the worker, whatever the
+    # organisation says of OS Login.
+    if plan.config.ssh_user != "root":
         found["enable-oslogin"] = "FALSE"
     if plan.ssh_key:
         found["ssh-keys"] = plan.ssh_key
@@ -364,22 +336,21 @@ def metadata(plan: Plan) -> dict[str, str]:
 
 
 def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
-    """Return the body of the request that makes the machines, or those that make a group."""
-    first = next(iter(request.values()))
-    if keep:
-        found = []
-        for zones in by_region(request):
-            body = request[zones[0]]
-            shape = groups.shape_of(body)
-            found.append(groups.requests(config, shape, zones, body, names))
-        return found[0] if len(found) == 1 else found
-    return creation.request_body(first, names)
+    """Return the body of the request for the machines, or the bodies of those for a group."""
+    if "topology" in request:
+        zone, body = next(iter(request["zones"].items()))
+        return groups.requests(config, groups.SLICE, [zone], body, names, request["topology"])
+    if not keep:
+        return creation.request_body(next(iter(request.values())), names)
+    found = []
+    for zones in by_region(request):
+        body = request[zones[0]]
+        found.append(groups.requests(config, groups.shape_of(body), zones, body, names))
+    return found[0] if len(found) == 1 else found
 
 
 def why_gone(config: Config, job: str, group: Group, zone: str) -> str:
-    """Return why machines that were asked for never came, in Google's words; "" if that is not
-    known.
-    """
+    """Return why machines never came, in Google's words; "" if that is not known."""
     if group:
         return groups.why_failed(config, group.region, job)
     return instances.why_gone(config, job, zone)
@@ -395,20 +366,24 @@ def create(
 ) -> str:
     """Create the machines in the first zone that has room for all, or a group that keeps one.
 
-    Returns the zone, "" while the group has no room. Raises BergError with every zone that was
-    tried and why it would not do.
+    Return the zone, "" while the group has no room. Raise BergError with every zone that was tried
+    and why it failed.
     """
     if keep:
         return create_groups(config, request, names, say)
+    if "topology" in request:
+        make = functools.partial(make_slice, config, request, names, say, still_trying)
+        hint = "Try other zones (--zone), another topology, or --spot"
+        return in_turn(list(request["zones"]), make, hint, say, still_trying)
     what = "the machine" if len(names) == 1 else f"{len(names)} machines"
     hint = "Try other zones (--zone), other or fewer GPUs (-t, -g) or TPUs (--tpu), or --spot"
 
-    def make(zone: str) -> None:
+    def make_machines(zone: str) -> None:
         say(f"Creating {what} in {zone}")
         tries = itertools.count()
 
         def insert() -> None:
-            # Machines of the try before may have begun the job before they went.
+            # Machines of the try before may have begun the job before they were deleted.
             if next(tries):
                 still_trying()
             try:
@@ -419,7 +394,7 @@ def create(
 
         iam.once_known(config, insert)
 
-    return in_turn(list(request), make, hint, say, still_trying)
+    return in_turn(list(request), make_machines, hint, say, still_trying)
 
 
 def by_region(zones: Iterable[str]) -> list[list[str]]:
@@ -433,16 +408,15 @@ def by_region(zones: Iterable[str]) -> list[list[str]]:
 def create_groups(
     config: Config, request: dict[str, Any], names: list[str], say: Callable[[str], None]
 ) -> str:
-    """Make a group in each region until one has its machine; return its zone, "" while none has.
+    """Create a group in each region until one has its machine; return its zone, "" for none.
 
-    The machine that comes first deletes the other groups (worker.py). Raises what Google said of
-    the last region if it lets the machine wait in none of them.
+    The machine that comes first deletes the other groups (worker.py). Raise the last error if the
+    machine can wait in no region.
     """
     refused, is_waiting = BergError(""), False
     for zones in by_region(request):
-        body = request[zones[0]]
         try:
-            zone = groups.create(config, zones, body, names, say)
+            zone = groups.create(config, zones, request[zones[0]], names, say)
         except BergError as error:
             refused = error
             say(error.message)
@@ -493,10 +467,114 @@ def in_turn(
     raise BergError(failed)
 
 
+# --- slices
+
+
+def make_slice(
+    config: Config,
+    request: dict[str, Any],
+    names: list[str],
+    say: Callable[[str], None],
+    still_trying: Callable[[], None],
+    zone: str,
+) -> None:
+    """Create a slice in a zone, all of it or nothing, and wait until it runs.
+
+    By flex-start it may stay in Google's queue. Raise OperationFailed with Google's message.
+    """
+    body, topology = request["zones"][zone], request["topology"]
+    bodies = groups.requests(config, groups.SLICE, [zone], body, names, topology)
+    job = bodies["group"]["name"]
+    may_queue = body["scheduling"].get("provisioningModel") == prices.FLEX
+    say(f"Creating a slice of {len(names)} machines in {zone}")
+
+    def make() -> None:
+        try:
+            groups.send(config, f"/zones/{zone}", bodies)
+            if not (may_queue and is_queued(config, zone, job, names)):
+                wait(config, zone, job, names, say, still_trying)
+            return
+        except api.Conflict:
+            failed = api.OperationFailed("alreadyExists", f"a group {job!r} exists in {zone}")
+        except api.GoogleError as error:
+            failed = api.OperationFailed(error.reason, error.message)
+        except api.OperationFailed as error:
+            failed = error
+        if failed.code != "alreadyExists":
+            say(f"Taking back what there is in {zone}")
+            delete(config, job, [])
+        raise failed
+
+    iam.once_known(config, make)
+
+
+def is_queued(config: Config, zone: str, job: str, names: list[str]) -> bool:
+    """Return whether a slice by flex-start waits for room or quota; False once a machine exists.
+
+    Raise OperationFailed for errors that no waiting fixes.
+    """
+    end = time.monotonic() + QUEUED
+    while time.monotonic() < end:
+        status = status_of_slice(config, zone, job)
+        for failed in groups.bulk_errors(status):
+            if not failed.blocks:
+                raise failed
+            return True
+        if status.get("currentInstanceStatuses", {}).get("nonExistent", 0) < len(names):
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def wait(
+    config: Config,
+    zone: str,
+    job: str,
+    names: list[str],
+    say: Callable[[str], None],
+    still_trying: Callable[[], None],
+) -> None:
+    """Wait until every machine of a slice runs; raise OperationFailed if one will not."""
+    began = reported = time.monotonic()
+    while True:
+        status = status_of_slice(config, zone, job)
+        running = status.get("currentInstanceStatuses", {}).get("running", 0)
+        if running == len(names):
+            return
+        for failed in groups.bulk_errors(status):
+            raise failed
+        waited = time.monotonic() - began
+        if waited > SLICE_TIMEOUT:
+            there = {each.name for each in machines(config, [job], zone=zone)}
+            missing = [name for name in names if name not in there] or names
+            message = f"{', '.join(missing)} did not come within {SLICE_TIMEOUT // 60} minutes"
+            raise api.OperationFailed("RESOURCE_NOT_READY", message)
+        if time.monotonic() > reported + TELL_INTERVAL:
+            reported = time.monotonic()
+            say(f"{running} of {len(names)} machines run after {waited:.0f} s")
+            still_trying()
+        time.sleep(min(0.5 + waited / 30, 5))
+
+
+def status_of_slice(config: Config, zone: str, job: str) -> dict[str, Any]:
+    path = group_path(zone, job)
+    return dict(api.call(config, "GET", path, fields="status").get("status", {}))
+
+
+def group_path(where: str, name: str) -> str:
+    """Return the path of a group in a region, or of a slice's in a zone."""
+    if prices.region_of(where) == where:
+        return groups.path_of(where, name)
+    return f"/zones/{where}/instanceGroupManagers/{name}"
+
+
+# --- what is done to machines
+
+
 def let_in(config: Config, machine: Machine, line: str) -> bool | None:
     """Add a line to the keys in a machine's metadata.
 
-    Returns whether it was new there, None if the machine is gone.
+    Return whether it was new there, None if the machine is gone.
     """
     items = instances.metadata(config, machine)
     if items is None:
@@ -508,9 +586,9 @@ def let_in(config: Config, machine: Machine, line: str) -> bool | None:
 
 
 def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_GROUP) -> None:
-    """Delete machines, or a job's groups with them, and wait until they are gone.
+    """Delete machines, or a job's groups or slice with them, and wait until they are gone.
 
-    The disks of devboxes go with them, as a person chose.
+    The disks of devboxes are deleted with them, as a person chose.
     """
     for machine in machines:
         instances.let_disk_go(config, machine)
@@ -518,32 +596,46 @@ def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_
     if group:
         regions = {group.region, *groups.regions(config, job)}
         paths = [groups.path_of(region, job) for region in regions]
+    elif not machines or machines[0].place == "tpu":
+        slices = [each for each in groups.find(config, job) if "zone" in each]
+        paths = [group_path(each["zone"], job) for each in slices] or paths
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda path: api.delete(config, path, wait_for_it=True), paths))
 
 
 def resources(config: Config) -> list[Resource]:
-    """Return groups, disks that no machine has, snapshots of moves that broke off, and templates
-    that no group is made from.
+    """Return groups, disks without a machine, snapshots of moves that failed, and templates and
+    workload policies without a group.
     """
-    kept = groups.find(config)
-    regional = [group for group in kept if "region" in group]
-    found = [
-        Resource("group", group["name"], group["region"], group["creationTimestamp"], "")
-        for group in regional
-    ]
+    there = groups.find(config)
+    found, used = [], set()
+    for group in there:
+        where, place = (group["zone"], "tpu") if "zone" in group else (group["region"], "gce")
+        created_at = group["creationTimestamp"]
+        found.append(Resource("group", group["name"], where, created_at, "", place=place))
+        used.add(group.get("resourcePolicies", {}).get("workloadPolicy", ""))
     found += [unused_disk(disk) for disk in instances.unused_disks(config)]
-    found += [
-        left_snapshot(each)
-        for each in instances.snapshots(config)
-        if each["status"] not in instances.UNDER_WAY
-    ]
+    for each in instances.snapshots(config):
+        if each["status"] not in instances.UNDER_WAY:
+            labels, created_at = each["labels"], each["creationTimestamp"]
+            why = f"it is of a move that failed; berg start --move {labels['berg-job']} continues"
+            user = labels["berg-user"]
+            found.append(Resource("snapshot", each["name"], "", created_at, why, user))
     why = "no group is made from it"
-    found += [
-        Resource("template", template["name"], "", template["creationTimestamp"], why)
-        for template in groups.unused_templates(config, kept)
-    ]
+    for each in groups.unused_templates(config, there):
+        found.append(Resource("template", each["name"], "", each["creationTimestamp"], why))
+    mine = f'description="{groups.description(config)}"'
+    for page in api.pages(config, "/aggregated/resourcePolicies", filter=mine):
+        for scope in page.get("items", {}).values():
+            for each in scope.get("resourcePolicies", []):
+                if each["selfLink"] not in used:
+                    found.append(unused_policy(each))
     return found
+
+
+def unused_policy(policy: dict[str, Any]) -> Resource:
+    region, created_at = api.last_part(policy["region"]), policy["creationTimestamp"]
+    return Resource("policy", policy["name"], region, created_at, "no group has it", place="tpu")
 
 
 def unused_disk(disk: dict[str, Any]) -> Resource:
@@ -556,20 +648,14 @@ def unused_disk(disk: dict[str, Any]) -> Resource:
     return Resource("disk", disk["name"], zone, created_at, why, user, kind, size)
 
 
-def left_snapshot(snapshot: dict[str, Any]) -> Resource:
-    labels, created_at = snapshot["labels"], snapshot["creationTimestamp"]
-    why = f"it is of a move that broke off; berg start --move {labels['berg-job']} goes on"
-    return Resource("snapshot", snapshot["name"], "", created_at, why, labels["berg-user"])
-
-
 def remove(config: Config, resource: Resource) -> None:
-    """Delete a group, with its machine, or a disk, snapshot or template; what is gone already is
-    fine.
-    """
+    """Delete a resource, a group with its machines, if it exists."""
+    where, name = resource.where, resource.name
     path = {
-        "disk": f"/zones/{resource.where}/disks/{resource.name}",
-        "group": groups.path_of(resource.where, resource.name),
-        "snapshot": f"/global/snapshots/{resource.name}",
-        "template": f"/global/instanceTemplates/{resource.name}",
+        "disk": f"/zones/{where}/disks/{name}",
+        "group": group_path(where, name),
+        "snapshot": f"/global/snapshots/{name}",
+        "template": f"/global/instanceTemplates/{name}",
+        "policy": f"/regions/{where}/resourcePolicies/{name}",
     }[resource.kind]
     api.delete(config, path, wait_for_it=True)

@@ -166,9 +166,27 @@ class Plan:
 
     @property
     def owner(self) -> dict[str, str]:
-        """The label that tells whose the machines are: a job's, or a sweep's."""
+        """The label with the job or the sweep of the machines."""
         key = "berg-sweep" if self.job.sweep else "berg-job"
         return {key: self.job.job_name}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of the machines; each place adds the bucket."""
+        about = {"berg-kind": self.job.kind, "berg-user": self.config.user}
+        return {"berg": "1", **self.owner, **about}
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What machine/boot.py needs to know in every place."""
+        return {
+            "bucket": self.config.bucket,
+            "dist": f".berg/dist/{self.wheel[0]}",
+            "packages": f".berg/dist/{self.packages[0]}" if self.packages[0] else "",
+            "box": self.job.box,
+            "endpoint": self.config.endpoint or "",
+            **self.checksums,
+        }
 
 
 ROWS = rows(JobSpec)

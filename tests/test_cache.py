@@ -338,7 +338,7 @@ def test_from_deploy_to_delete(berg, kube, cloud):
     assert most.returncode == 1 and "--size 11 does not fit the cache's node" in most.stderr, (
         most.stderr
     )
-    assert "Give --size 10, or begin anew: berg cluster cache cached --delete" in most.stderr
+    assert "Give --size 10, or start again: berg cluster cache cached --delete" in most.stderr
     grown = berg("cluster", "resize", "cached", "--max-nodes", "3")
     assert "Changed the pool n1-standard-4 of cached" in grown.stderr, (
         "the cache's pool is none for jobs"
@@ -400,7 +400,7 @@ def test_a_cache_that_does_not_come_says_why_and_can_be_interrupted(berg, kube, 
     assert process.returncode == 130
     assert "Its image nginx:" in said and "cannot be pulled" in said
     assert (
-        "Go on:      berg cluster cache cached --size 5" in said
+        "Continue:   berg cluster cache cached --size 5" in said
         and "berg cluster cache cached --delete" in said
     )
     cloud.call("POST", "/_berg/clusters/cached/images", {"image": "nginx", "on": False})

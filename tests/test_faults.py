@@ -28,10 +28,9 @@ from click.testing import CliRunner
 from conftest import Berg, commit, library, wait_for
 from test_run import worker_of
 
-from berg import BergError, cli, config, gce
+from berg import BergError, cli, config, gce, places
 from berg.google import api, groups, iam, instances
 from berg.laptop import ending, jobs, reap
-from berg.places import PLACES, tpu
 from localcloud import control
 
 WRITER = """
@@ -1437,9 +1436,7 @@ def slice_left(trial: Trial) -> list[str]:
     machines = [name for name in trial.berg.cloud.instances() if name.startswith(trial.name)]
     settings = trial.berg.bucket.config
     return machines + [
-        f"{each.kind} {each.name}"
-        for place in PLACES.values()
-        for each in place.resources(settings)
+        f"{each.kind} {each.name}" for place in places.ALL for each in place.resources(settings)
     ]
 
 
@@ -1516,7 +1513,7 @@ def test_no_room_for_a_slice(trial, code):
 def test_a_worker_of_a_slice_never_comes(trial, monkeypatch):
     monkeypatch.setenv("BERG_HOME", str(trial.berg.home))
     monkeypatch.chdir(trial.berg.repo)
-    monkeypatch.setattr(tpu, "PATIENCE", 2)
+    monkeypatch.setattr(gce, "SLICE_TIMEOUT", 2)
     trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 6})
     ran = CliRunner().invoke(cli.cli, ["run", "-n", trial.name, *SLICE, "true"])
     trial.berg.cloud.call("POST", "/_berg/settings", {"delay": 0})

@@ -19,9 +19,8 @@ from local_kube import job
 from machine.test_cluster import OLD_LAUNCHER, check_training, copy_torch_example
 from pods import alive, cluster
 
-from berg.gke import client as k8s
-from berg.gke import clusters, container, manifest
-from berg.gke import place as gke
+from berg.gke import client, clusters, container
+from berg.gke.pods import boot_map, failure_rules
 from berg.laptop import reap
 
 PLACE = "us-central1-a/pods"
@@ -110,7 +109,7 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
             "--machine-type",
             "n1-standard-8",
         )
-        there = "The pool t4-x2 is there already, with 0 to 2 nodes of n1-standard-4 with 100 GB of pd-ssd"
+        there = "The pool t4-x2 exists already, with 0 to 2 nodes of n1-standard-4 with 100 GB of pd-ssd"
         resize = "Its limits: berg cluster resize gke-dist --pool t4-x2 --max-nodes 2"
         assert f"{there}, and stays as it is. {resize}\n" in other.stderr
         assert other.returncode == 0 and "Making" not in other.stderr
@@ -223,7 +222,7 @@ def test_an_interrupted_creation_is_named_and_goes_on(berg, cloud):
     _, said = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "berg cluster delete half" in said
-    go_on = shlex.split(said.partition("Go on:")[2].partition("\n")[0])
+    go_on = shlex.split(said.partition("Continue:")[2].partition("\n")[0])
     assert " ".join(go_on) == (
         "berg cluster create half --max-nodes 3 --machine-type n1-standard-2 -g 0 --zone us-central1-b --spot"
     )
@@ -402,10 +401,8 @@ def test_of_a_long_log_the_last_is_shown(berg, kube):
     )
     kube.ended("talks")
     settings = berg.cloud.settings()
-    text = k8s.log(
-        settings, k8s.connect(settings, PLACE), kube.pods("talks")[0]["metadata"]["name"]
-    )
-    assert text.endswith("x\nthe end\n") and len(text) == k8s.MOST_LOG
+    text = client.log(client.connect(settings, PLACE), kube.pods("talks")[0]["metadata"]["name"])
+    assert text.endswith("x\nthe end\n") and len(text) == client.MOST_LOG
 
 
 def test_the_plan_says_what_becomes_of_lost_pods(berg, kube):
@@ -686,7 +683,7 @@ def test_an_idle_cluster_is_named_with_its_cost_and_stays(berg, kube):
         row for row in json.loads(berg("doctor", "--json").stdout) if row["check"] == "clusters"
     ]
     assert [row["status"] for row in rows] == ["warning"] and "is idle" in rows[0]["found"]
-    assert gke.running(berg.cloud.settings()) == [PLACE]
+    assert container.running(container.clusters(berg.cloud.settings())) == [PLACE]
 
 
 @pytest.mark.slow
@@ -705,7 +702,7 @@ def test_pods_whose_job_is_gone_are_reaped(berg, cloud, kube, monkeypatch):
 @pytest.mark.slow
 def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatch):
     monkeypatch.setattr("berg.laptop.reap.SETTLED", -1)
-    body = {**manifest.boot_map(), "data": {"boot.py": "print('old')\n"}}
+    body = {**boot_map(), "data": {"boot.py": "print('old')\n"}}
     names = ["berg-boot-0000000000", "berg-boot-1111111111"]
     for name in names:
         kube.create({**body, "metadata": {"name": name, "labels": {"berg": "1"}}})
@@ -728,7 +725,7 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
     reap.delete(settings, found)
     left = {each["metadata"]["name"] for each in kube.get("configmaps")["items"]}
     assert {
-        manifest.boot_map()["metadata"]["name"],
+        boot_map()["metadata"]["name"],
         "berg-boot-theirs",
         names[1],
     } <= left and names[0] not in left
@@ -804,7 +801,7 @@ def test_what_a_cluster_cannot_do_is_said_in_a_sentence(berg, kube, words, says)
         (["create", "x", "-t", "v100", "--zone", "us-central1-x"], "us-central1-x"),
         (
             ["create", "x", "-t", "h200", "--spot", "--zone", "us-central1-ai1a"],
-            "us-central1-ai1a is a zone for accelerators alone",
+            "us-central1-ai1a is a zone for accelerators only",
         ),
         (["status", "nosuch"], "there is no cluster 'nosuch'"),
         (["status", "us-central1-a/nosuch"], "berg cluster create nosuch --zone us-central1-a;"),
@@ -874,14 +871,12 @@ def test_what_gcloud_wrote_of_a_cluster_makes_room_for_the_public_endpoint(
     there = clusters.context(settings, PLACE)
     authority = [f"--certificate-authority={kube.ca}", "--embed-certs=true"]
     for name in (there, "mine"):
-        clusters.kubectl(
-            ["config", "set-cluster", name, "--server=https://127.0.0.1:1", *authority]
-        )
+        clusters.kubectl("set-cluster", name, "--server=https://127.0.0.1:1", *authority)
     # as if what the endpoint has now were such a name
     monkeypatch.setattr("berg.gke.client.PUBLIC", "")
     for _ in range(2):
         assert clusters.credentials(settings, "pods") == there
-        told = json.loads(clusters.kubectl(["config", "view", "--raw", "-o", "json"]))
+        told = json.loads(clusters.kubectl("view", "--raw", "-o", "json"))
         known = {each["name"]: each["cluster"] for each in told["clusters"]}
         assert (
             known[there] == {"server": kube.server}
@@ -901,16 +896,14 @@ def test_a_program_gets_a_token_as_kubectl_wants_it(berg, kube):
 
 def test_a_certificate_of_somebody_else_is_refused_at_once(berg, kube, monkeypatch):
     body = container.find(berg.cloud.settings(), "pods")
-    other = Path(k8s.ca_file(berg.cloud.settings(), "x/y"))
+    other = Path(client.ca_file(berg.cloud.settings(), "x/y"))
     body["masterAuth"]["clusterCaCertificate"] = base64.b64encode(b"not one").decode()
     began = time.monotonic()
     with pytest.raises(Exception, match="does not answer|certificate|CA"):
-        k8s.call(
-            berg.cloud.settings(), k8s.server_of(berg.cloud.settings(), body), "GET", "/version"
-        )
+        client.call(client.server_of(berg.cloud.settings(), body), "GET", "/version")
     assert time.monotonic() - began < 5
     other.unlink(missing_ok=True)
-    k8s.ca_file(berg.cloud.settings(), PLACE).unlink()
+    client.ca_file(berg.cloud.settings(), PLACE).unlink()
 
 
 def test_threads_that_find_a_cluster_at_once_write_its_certificate_once(
@@ -927,14 +920,14 @@ def test_threads_that_find_a_cluster_at_once_write_its_certificate_once(
     settings = cloud.settings()
     for _ in range(20):
         with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda _: k8s.server_of(settings, body), range(16)))
+            found = list(pool.map(lambda _: client.server_of(settings, body), range(16)))
         assert [path.read_bytes() for path in (tmp_path / "clusters").iterdir()] == [b"x" * 100_000]
         Path(found[0].ca).unlink()
 
 
 def test_kubernetes_gives_up_by_itself_on_an_image_without_python(kube):
     """At once: no laptop has to look, and no node is held for more pods of the same."""
-    rules = {"rules": manifest.failure_rules(20)}
+    rules = {"rules": failure_rules(20)}
     command = {"command": ["python3.nowhere", "/etc/berg/boot/boot.py"]}
     kube.create(job("nopython", "", backoffLimit=20, podFailurePolicy=rules, container=command))
     ended = kube.ended("nopython")

@@ -76,7 +76,7 @@ def test_the_cluster_is_a_file_that_makes_it_again(kube, cloud, tmp_path):
     file = tmp_path / "cluster.toml"
     file.write_text(text)
     _, pools = clusters.read(str(file))
-    assert [(each.tpu, clusters.most_of(each)) for each in pools] == [("v5e-2x4", 2), ("v5e-8", 2)]
+    assert [(each.tpu, each.most) for each in pools] == [("v5e-2x4", 2), ("v5e-8", 2)]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_names_of_no_slice(name):
         ({"machine_type": "n1-standard-1"}, "leave out --machine-type"),
         ({"max_nodes": 3}, "a slice of 4 nodes, all or none"),
         ({"min_nodes": 1}, "a slice of 4 nodes, all or none"),
-        ({"max_hours": 0}, "give 1 to 2880"),
+        ({"max_hours": 0}, "give 1h to 2880h"),
     ],
 )
 def test_what_does_not_go_with_a_pool_of_tpus(options, said):

@@ -24,7 +24,7 @@ from pods import cluster
 from traps import Traps
 
 from berg import job, plan, states
-from berg.gke import manifest
+from berg.gke import pods
 from berg.google import builds, iam, secret
 from berg.google.fetch import side_by_side
 from berg.google.sending import WRITER
@@ -588,7 +588,7 @@ def test_what_a_pod_may_not(berg, cloud, rows, victim, account, tmp_path):
         (other,) = kube.get("pods", namespace="berg-ann")["items"]
         node = cloud.instances()[own["spec"]["nodeName"]]["networkInterfaces"][0]["networkIP"]
         theirs, metadata = own["metadata"]["name"], of_metadata(node, other["status"]["podIP"])
-        boot = manifest.boot_map()["metadata"]["name"]
+        boot = pods.boot_map()["metadata"]["name"]
         kubernetes = {**of_kubernetes(boot, theirs), **of_another_person()}
         seen = {"to list the pods of its namespace": ("GET", f"{CORE}/pods", None)}
         prepare(berg, google, {**kubernetes, **seen}, metadata)

@@ -23,7 +23,7 @@ ROOMS = {
     },
     "states": {"states"},
     "plan": {"plan"},
-    "places": {"gce"},
+    "places": {"gce", "places"},
     "api": {"api"},
     "worker": {"worker"},
     "cli": {"cli", "__main__"},

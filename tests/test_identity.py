@@ -13,8 +13,7 @@ from pods import cluster
 from test_pods import RIGHTS, somebody
 
 from berg import BergError
-from berg.gke import client as k8s
-from berg.gke import clusters, container, manifest, place, podaccount
+from berg.gke import account, client, clusters, container, pods
 from berg.google import iam
 from berg.laptop import doctor
 from berg.spec import JobSpec
@@ -64,13 +63,13 @@ def test_clusters_have_workload_identity_and_pools_the_metadata_server_for_pods(
     assert container.workload_pool(found) == "berg-local.svc.id.goog"
     assert [pool["name"] for pool in container.pools(found)] == ["system", "n1-standard-2"]
     assert not container.without_identity(found)
-    manifest.check_volumes(found, JobSpec(mount=("mnist",)))
+    pods.check_mounts(found, JobSpec(mount=("mnist",)))
     body = container.cluster_body(cloud.settings(), "old", "tester")
     with pytest.raises(BergError, match="have no account of their own"):
-        manifest.check_volumes({**body, "location": "us-central1-a"}, JobSpec(mount=("mnist",)))
+        pods.check_mounts({**body, "location": "us-central1-a"}, JobSpec(mount=("mnist",)))
     without = {key: value for key, value in found.items() if key != "addonsConfig"}
     with pytest.raises(BergError, match="--update-addons GcsFuseCsiDriver=ENABLED"):
-        manifest.check_volumes(without, JobSpec(mount=("mnist",)))
+        pods.check_mounts(without, JobSpec(mount=("mnist",)))
     assert "workloadIdentityConfig" not in body, "no account that pods could act as"
     assert "workloadMetadataConfig" not in body["nodePools"][0]["config"]
 
@@ -118,7 +117,7 @@ def test_a_folder_of_a_bucket_is_a_volume_of_the_pod(berg, kube, account, tmp_pa
     (volume,) = [each["csi"] for each in made["spec"]["volumes"] if "csi" in each]
     options = volume["volumeAttributes"]["mountOptions"].split(",")
     assert options[:2] == ["only-dir=data/mnist", "implicit-dirs"] and volume["readOnly"]
-    assert made["metadata"]["annotations"].items() >= manifest.ANNOTATIONS.items()
+    assert made["metadata"]["annotations"].items() >= pods.ANNOTATIONS.items()
     done = berg(*words, "--wait")
     assert done.returncode == 0, berg.log("reads") + done.stderr
     said = berg.log("reads")
@@ -129,9 +128,9 @@ def test_a_folder_of_a_bucket_is_a_volume_of_the_pod(berg, kube, account, tmp_pa
     ("annotations", "attributes", "says"),
     [
         ({}, {}, "failed to find the sidecar container in Pod spec"),
-        (manifest.ANNOTATIONS, {"bucketName": "none-such"}, "bucket none-such doesn't exist"),
-        (manifest.ANNOTATIONS, {"mountOptions": "implicit_dirs"}, "unknown flag: --implicit_dirs"),
-        (manifest.ANNOTATIONS, {}, "does not have storage.objects.list access"),
+        (pods.ANNOTATIONS, {"bucketName": "none-such"}, "bucket none-such doesn't exist"),
+        (pods.ANNOTATIONS, {"mountOptions": "implicit_dirs"}, "unknown flag: --implicit_dirs"),
+        (pods.ANNOTATIONS, {}, "does not have storage.objects.list access"),
     ],
 )
 def test_volumes_that_the_driver_cannot_show_are_told(
@@ -140,7 +139,7 @@ def test_volumes_that_the_driver_cannot_show_are_told(
     made = job("shows", "true")
     template = made["spec"]["template"]
     template["metadata"] = {"annotations": annotations}
-    source = {"driver": manifest.DRIVER, "readOnly": True}
+    source = {"driver": pods.DRIVER, "readOnly": True}
     source["volumeAttributes"] = {"bucketName": berg.bucket_name, **attributes}
     template["spec"]["volumes"] = [{"name": "data", "csi": source}]
     mount = {"name": "data", "mountPath": "/data"}
@@ -159,39 +158,39 @@ def test_who_may_give_no_rights_in_the_cluster_is_admitted_by_who_may(
 ):
     said = []
     monkeypatch.setattr("berg.google.api.notify", said.append)
-    server = place.connect(settings, PLACE)
     her = somebody(berg, cloud, *RIGHTS, "roles/container.developer")
     bob = replace(settings, user="bob", credentials_file=her["BERG_CREDENTIALS_FILE"])
+    server = client.connect(bob, PLACE)
     with pytest.raises(BergError, match="berg cluster admit own bob"):
-        podaccount.ensure(bob, server)
+        account.ensure(bob, server)
     assert clusters.admit(settings, "own", "bob") == "berg-bob"
-    assert podaccount.ensure(bob, server) == podaccount.Home("berg-bob", manifest.ACCOUNT)
+    assert account.ensure(bob, server) == "berg-bob"
     (notice,) = said
     assert "add-iam-policy-binding" in notice and "[berg-bob/berg-pod]" in notice
     assert account_in(kube, "berg-bob")["metadata"]["annotations"] == {
         iam.ANNOTATION: settings.service_account
     }
-    podaccount.ensure(bob, server)
+    account.ensure(bob, server)
     assert len(said) == 1, "what was said once is not said with each job"
 
 
 def test_the_binding_that_is_missing_is_named_and_made_by_init(cloud, kube, settings):
     carol = replace(settings, user="carol_x")
     look = lambda: container.clusters(carol)
-    (grant,) = podaccount.missing(carol, look)
+    (grant,) = account.missing(carol, look)
     home = iam.namespace("carol_x")
     assert home.startswith("berg-carol-x-"), "there may be a user carol-x, too"
     assert f"'serviceAccount:berg-local.svc.id.goog[{home}/berg-pod]'" in grant.gcloud
     (found,) = doctor.check_identity(carol)
     assert (found.check, found.fix) == ("pods' account", grant.gcloud)
     grant.make()
-    assert not podaccount.missing(carol, look) and not doctor.check_identity(carol)
+    assert not account.missing(carol, look) and not doctor.check_identity(carol)
     policy = iam.account_policy(carol)
     mine = [each for each in policy["bindings"] if each["role"] == iam.WORKLOAD_ROLE]
     assert iam.pods_member(carol) in mine[0]["members"]
-    assert not podaccount.missing(replace(carol, service_account=""), look)
+    assert not account.missing(replace(carol, service_account=""), look)
     none = replace(carol, service_account="nobody@berg-local.iam.gserviceaccount.com")
-    assert len(podaccount.missing(none, look)) == 1, "an account that is yet to be made"
+    assert len(account.missing(none, look)) == 1, "an account that is yet to be made"
 
 
 def test_secrets_are_for_the_account_that_pods_act_as(settings):
@@ -200,11 +199,11 @@ def test_secrets_are_for_the_account_that_pods_act_as(settings):
     pool = {"workloadIdentityConfig": {"workloadPool": "p.svc.id.goog"}, "name": "c"}
     mine = settings.service_account
     only = {**pool, "nodePools": [{**new, "name": "new"}]}
-    assert podaccount.accounts(settings, only) == (mine,)
-    assert podaccount.accounts(settings, {**pool, "nodePools": [old]}) == (mine, "nodes@x")
-    assert podaccount.accounts(settings, {"nodePools": [old]}) == ("nodes@x",)
+    assert account.accounts(settings, only) == (mine,)
+    assert account.accounts(settings, {**pool, "nodePools": [old]}) == (mine, "nodes@x")
+    assert account.accounts(settings, {"nodePools": [old]}) == ("nodes@x",)
     with pytest.raises(BergError, match="berg init"):
-        podaccount.accounts(replace(settings, service_account=""), only)
+        account.accounts(replace(settings, service_account=""), only)
 
 
 def test_doctor_says_how_older_clusters_and_pools_are_changed(settings):
@@ -225,9 +224,9 @@ def test_doctor_says_how_older_clusters_and_pools_are_changed(settings):
 def test_what_things_are_called_in_a_cluster_leads_to_them():
     pod = {"metadata": {"name": "a-x", "namespace": "berg-ann"}}
     shared = {"metadata": {"name": "a-x", "namespace": "default"}}
-    assert (k8s.called(pod), k8s.called(shared)) == ("berg-ann/a-x", "a-x")
-    assert k8s.path_to("pods", "berg-ann/a-x") == "/api/v1/namespaces/berg-ann/pods/a-x"
-    assert k8s.path_to("jobs", "a") == "/apis/batch/v1/namespaces/default/jobs/a"
+    assert (client.called(pod), client.called(shared)) == ("berg-ann/a-x", "a-x")
+    assert client.path_to("pods", "berg-ann/a-x") == "/api/v1/namespaces/berg-ann/pods/a-x"
+    assert client.path_to("jobs", "a") == "/apis/batch/v1/namespaces/default/jobs/a"
     long = iam.namespace("x" * 80)
     assert len(long) == 63 and iam.namespace("ann-b") == "berg-ann-b"
 

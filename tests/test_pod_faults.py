@@ -21,7 +21,8 @@ from test_faults import Trial, fault, faults, stockout
 from test_run import worker_of
 
 from berg import BergError
-from berg.gke import clusters, manifest, place, podaccount
+from berg.gke import account, client, clusters, place
+from berg.google import iam
 from berg.laptop import ending, jobs
 from localcloud import control
 
@@ -366,7 +367,7 @@ def test_a_conflict(trial, kube):
 @fault("the cluster's API is silent while its job is killed", "1 4")
 def test_the_api_is_silent(trial, kube, monkeypatch):
     monkeypatch.setattr("berg.gke.client.TIMEOUT", 3)
-    monkeypatch.setattr("berg.gke.place.LISTING", 2)
+    monkeypatch.setattr("berg.gke.client.LISTING", 2)
     trial.run(trial.command(8, then="sleep 600"))
     trial.until("all written")
     trial.fault("kubernetes.*", status=503, times=None)
@@ -493,16 +494,16 @@ def test_no_quota_for_pods(trial, kube):
 @pytest.mark.slow
 @fault("the account of the pods is deleted before they come", "6 7")
 def test_no_account_for_pods(trial, kube):
-    path = f"/api/v1/namespaces/default/serviceaccounts/{manifest.ACCOUNT}"
+    path = f"/api/v1/namespaces/default/serviceaccounts/{iam.ACCOUNT}"
     trial.fault("kubernetes.jobs.create", delay=1)
     laptop = trial.berg.start("run", *trial.where, "-n", trial.name, trial.command())
     wait_for(lambda: any(each["hits"] for each in faults(trial.berg)), 60, "the fault")
     kube.raw("DELETE", path)
     assert laptop.wait() == 0
     said = lambda: " ".join(trial.berg("list").stdout.split())
-    wait_for(lambda: f'serviceaccount "{manifest.ACCOUNT}" not found' in said(), 15, "the reason")
+    wait_for(lambda: f'serviceaccount "{iam.ACCOUNT}" not found' in said(), 15, "the reason")
     config = trial.berg.bucket.config
-    podaccount.ensure(config, place.connect(config, "us-central1-a/faults"))
+    account.ensure(config, client.connect(config, "us-central1-a/faults"))
     trial.check("SUCCEEDED", 8)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from berg import BergError
-from berg.gke import manifest
+from berg.gke import pods
 from berg.spec import JobSpec
 from localcloud.kubernetes import patches
 
@@ -49,8 +49,8 @@ def written(folder, text: str) -> str:
 
 
 def test_a_patch_is_merged_as_kubernetes_merges_it(tmp_path):
-    patch = manifest.read(written(tmp_path, PATCH))
-    made = manifest.merged(TEMPLATE, patch)
+    patch = pods.read_patch(written(tmp_path, PATCH))
+    made = pods.patched(TEMPLATE, patch)
     spec = made["spec"]
     main = spec["containers"][0]
     assert made["metadata"] == {
@@ -64,7 +64,6 @@ def test_a_patch_is_merged_as_kubernetes_merges_it(tmp_path):
     # As a server merges it that shares no code with berg.
     assert made == patches.merge(json.loads(json.dumps(TEMPLATE)), patch)
     assert "team" not in TEMPLATE["metadata"]["labels"]
-    assert manifest.in_words(patch).startswith("metadata.labels, spec.nodeSelector")
 
 
 def test_items_go_and_tolerations_come():
@@ -74,7 +73,7 @@ def test_items_go_and_tolerations_come():
             "tolerations": [{"key": "mine", "operator": "Exists"}],
         }
     }
-    spec = manifest.merged(TEMPLATE, patch)["spec"]
+    spec = pods.patched(TEMPLATE, patch)["spec"]
     assert spec["volumes"] == []
     assert [each["key"] for each in spec["tolerations"]] == ["nvidia.com/gpu", "mine"]
 
@@ -97,14 +96,14 @@ def test_items_go_and_tolerations_come():
 )
 def test_what_is_no_patch_is_refused(tmp_path, text, why):
     with pytest.raises(BergError) as error:
-        manifest.read(written(tmp_path, text))
+        pods.read_patch(written(tmp_path, text))
     assert why in error.value.message
 
 
 def test_items_without_a_name_and_directives_are_refused():
     for spec in ({"volumes": [{"emptyDir": {}}]}, {"$retainKeys": ["a"]}):
         with pytest.raises(BergError, match="--pod-patch"):
-            manifest.merged(TEMPLATE, {"spec": spec})
+            pods.patched(TEMPLATE, {"spec": spec})
 
 
 @pytest.mark.parametrize("spec", [{"volumes": 3}, {"volumes": [3]}, {"securityContext": {"a": 1}}])
@@ -112,11 +111,11 @@ def test_what_fits_nowhere_in_a_pod_is_refused(spec):
     """As Python gives it, without a file that was looked at."""
     template = {"spec": {**TEMPLATE["spec"], "securityContext": 7}}
     with pytest.raises(BergError, match="--pod-patch: what it holds is no part of a pod"):
-        manifest.merged(template, {"spec": spec})
+        pods.patched(template, {"spec": spec})
 
 
 def test_a_missing_file_and_a_patch_without_a_cluster(tmp_path):
     with pytest.raises(BergError, match="cannot read it"):
-        manifest.read(str(tmp_path / "none"))
+        pods.read_patch(str(tmp_path / "none"))
     with pytest.raises(BergError, match="--pod-patch needs --cluster"):
         JobSpec(cmd="true", pod_patch={"spec": {}}).check()

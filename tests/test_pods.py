@@ -23,7 +23,8 @@ from pods import clean, cluster  # noqa: F401 (a fixture)
 from rendezvous import TRAINING, check_attempts
 from watch.test_profile import SPIN
 
-from berg.gke import manifest, place, podaccount
+from berg.gke import account, client
+from berg.google import iam
 from berg.laptop import jobs
 from localcloud.identity.tokens import Tokens
 
@@ -354,14 +355,14 @@ def test_doctor_names_the_rights_that_jobs_in_clusters_take(berg, kube, cloud):
 
 def test_pods_get_an_account_only_from_somebody_who_may_give_rights(berg, kube, cloud):
     settings = cloud.settings(berg.bucket_name)
-    server = place.connect(settings, "us-central1-a/verbs")
-    kube.call("DELETE", f"{place.k8s.CORE}/serviceaccounts/{manifest.ACCOUNT}")
+    server = client.connect(settings, "us-central1-a/verbs")
+    kube.call("DELETE", f"{client.CORE}/serviceaccounts/{iam.ACCOUNT}")
     her = somebody(berg, cloud, *RIGHTS, "roles/container.developer")
     theirs = replace(settings, credentials_file=her["BERG_CREDENTIALS_FILE"])
-    with pytest.raises(place.k8s.Refused, match="does not let you"):
-        podaccount.ensure(theirs, server)
-    assert podaccount.ensure(settings, server).account == manifest.ACCOUNT
-    assert podaccount.ensure(theirs, server).account == manifest.ACCOUNT
+    hers = client.connect(theirs, "us-central1-a/verbs")
+    with pytest.raises(client.Refused, match="does not let you"):
+        account.ensure(theirs, hers)
+    assert account.ensure(settings, server) == account.ensure(theirs, hers) == "default"
 
 
 # --- what runs

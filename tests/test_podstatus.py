@@ -1,6 +1,6 @@
 """What Kubernetes says of pods, in berg's words."""
 
-from berg.gke import podstatus
+from berg.gke import status
 
 
 def test_an_image_that_cannot_be_pulled_has_one_reason_between_two_tries_and_at_them():
@@ -12,5 +12,5 @@ def test_an_image_that_cannot_be_pulled_has_one_reason_between_two_tries_and_at_
     ):
         waiting = {"reason": reason, "message": f"{before}ErrImagePull: not found"}
         pod = {"status": {"containerStatuses": [{"image": "a/b:1", "state": {"waiting": waiting}}]}}
-        said.add(podstatus.container_trouble(pod))
+        said.add(status.container_trouble(pod))
     assert said == {"its image a/b:1 cannot be pulled: ErrImagePull: not found"}

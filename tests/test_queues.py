@@ -11,8 +11,7 @@ from local_kube import install_kueue, job
 from pods import clean, cluster  # noqa: F401 (a fixture)
 from test_pods import RIGHTS, somebody
 
-from berg.gke import client as k8s
-from berg.gke import podstatus
+from berg.gke import client, status
 from berg.laptop import jobs
 
 POOL = {"num_gpus": 0, "machine_type": "n1-standard-4", "num_nodes": 3}
@@ -52,10 +51,10 @@ def test_a_cluster_without_kueue_has_no_queues(berg, kube):
 def test_a_job_waits_in_its_queue_and_begins_anew_after_an_eviction(berg, kube, team):
     asked = json.loads(run(berg, "-n", "dry", "--queue", "team", "--dry-run", "true").stdout)
     assert (
-        asked["metadata"]["labels"][podstatus.QUEUE_LABEL] == "team"
+        asked["metadata"]["labels"][status.QUEUE_LABEL] == "team"
         and asked["spec"]["suspend"] is True
     )
-    assert podstatus.QUEUE_LABEL not in asked["spec"]["template"]["metadata"]["labels"]
+    assert status.QUEUE_LABEL not in asked["spec"]["template"]["metadata"]["labels"]
 
     script = (
         "echo x >>$BERG_RESULTS_DIR/tries; [ $(wc -l <$BERG_RESULTS_DIR/tries) = 2 ] || sleep 1000"
@@ -170,14 +169,14 @@ def test_who_may_not_see_queues_is_told_which_right_is_missing(berg, kube, team,
 
 
 def test_who_may_not_see_workloads_is_told_which_right_is_missing(berg, kube, team, cloud):
-    server = k8s.connect(cloud.settings(berg.bucket_name), "us-central1-a/queued")
+    server = client.connect(cloud.settings(berg.bucket_name), "us-central1-a/queued")
     waiting = job("waits", "true", suspend=True)
-    waiting["metadata"]["labels"] = {podstatus.QUEUE_LABEL: "team"}
+    waiting["metadata"]["labels"] = {status.QUEUE_LABEL: "team"}
     (there,) = [kube.create(waiting)]
     told = 'User "a" cannot list resource "workloads" in API group "kueue.x-k8s.io"'
     fault = {"method": "kubernetes.workloads.list", "status": 403, "message": told}
     cloud.call("POST", "/_berg/faults", {**fault, "reason": "Forbidden"})
-    (why,) = podstatus.reasons(cloud.settings(berg.bucket_name), server, [there]).values()
+    (why,) = status.why_suspended(server, [there]).values()
     assert "why cannot be seen: the cluster us-central1-a/queued does not let you list work" in why
     assert "roles/container.developer" in why
 
@@ -186,8 +185,11 @@ def test_a_suspended_job_says_what_its_workload_says():
     reserved = {"type": "QuotaReserved", "status": "True", "message": "Quota reserved in a"}
     check = {"name": "dws", "state": "Pending", "message": "Waiting for 8 nodes"}
     workload = {"status": {"conditions": [reserved], "admissionChecks": [check]}}
-    assert podstatus.in_words(workload) == "Quota reserved in a; dws is Pending Waiting for 8 nodes"
-    assert podstatus.in_words({}) == "Kueue has not looked at it yet"
+    assert (
+        status.workload_in_words(workload)
+        == "Quota reserved in a; dws is Pending Waiting for 8 nodes"
+    )
+    assert status.workload_in_words({}) == "Kueue has not looked at it yet"
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from berg.config import home
 # Bytecode that python does not compare with its source: the wheel's hash vouches for both.
 UNCHECKED = (1).to_bytes(4, "little")
 KEPT = 4  # wheels: each change of berg's code makes one, of megabytes
-ON_LAPTOPS = ("berg/commands/", "berg/laptop/", "berg/places/", "berg/watch/")
+ON_LAPTOPS = ("berg/commands/", "berg/laptop/", "berg/places.py", "berg/watch/")
 ROOTS = ("click", "GitPython", "google-auth", "google-cloud-storage", "requests")
 # They sign for google-auth, which no machine needs; see berg/machine/installation.py.
 UNUSED = ("cryptography", "pyasn1-modules")

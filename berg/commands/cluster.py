@@ -215,8 +215,7 @@ def resize(
     settings = config.load_ready()
     from berg.gke import clusters
 
-    limits = clusters.Limits(min_nodes, max_nodes, num_nodes)
-    chosen = clusters.resize(settings, name, pool, limits, say)
+    chosen = clusters.resize(settings, name, pool, min_nodes, max_nodes, num_nodes, say)
     say(f"Changed the pool {chosen} of {name}. See: berg cluster status {name}")
 
 
@@ -299,12 +298,12 @@ def cache(name: str, size: int | None, is_to_go: bool, yes: bool, as_json: bool)
         say(f"The dataset cache of {name} is ready. Hits: berg cluster cache {name}")
         say(f"It costs money until:  berg cluster cache {name} --delete")
     elif as_json:
-        found = caches.status(settings, name)
+        found = caches.look(settings, name)
         about = asdict(found)
         about["since_at"] = moment(about.pop("since"))
         plain.echo(json.dumps({**about, "hit_rate": found.hit_rate}, indent=2))
     else:
-        plain.echo(tables.cache(caches.status(settings, name)))
+        plain.echo(tables.cache(caches.look(settings, name)))
 
 
 def moment(seconds: float) -> str:
@@ -341,9 +340,8 @@ def exec_(place: str, pod: str, command: tuple[str, ...], terminal: bool) -> Non
     """
     settings = config.load_ready()
     from berg.gke import client
-    from berg.gke import place as gke
 
-    sys.exit(client.run(settings, gke.connect(settings, place), pod, list(command), terminal))
+    sys.exit(client.run(client.connect(settings, place), pod, list(command), terminal))
 
 
 COMMANDS = (cluster,)

@@ -43,10 +43,10 @@ def wish(options: dict[str, Any]) -> JobSpec:
 
 def read_patch(options: dict[str, Any]) -> None:
     """Put what the file of --pod-patch holds in place of its name, where it is given."""
-    from berg.gke import manifest
+    from berg.gke import pods
 
     if options["pod_patch"]:
-        options["pod_patch"] = manifest.read(options["pod_patch"])
+        options["pod_patch"] = pods.read_patch(options["pod_patch"])
 
 
 def check_resume(name: str | None, options: dict[str, Any]) -> None:

@@ -1,17 +1,8 @@
-"""The Kubernetes API of a cluster in single requests: no package of Kubernetes' takes part.
+"""The Kubernetes API of a cluster: single requests, and programs that run in pods.
 
-A request is repeated while that may help, as http.py says: after as long as the server asks for,
-and after a change that met another one.
-
-Not covered: watches; who waits asks again every second or so.
-
-Run a program in a pod with this process's standard input and outputs: `exec` of the Kubernetes
-API.
-
-It uses v5.channel.k8s.io over a WebSocket: the first byte of a message is the number of its stream,
-and the last message has the exit code. Older servers cannot be told that standard input has ended.
-
-Not covered: resuming a connection that was cut, which ends the program there as well.
+`run` uses v5.channel.k8s.io over a WebSocket: the first byte of a message is the number of its
+stream, and the last message has the exit code. Not covered: watches (callers ask every second or
+so), and continuing an exec whose connection was cut.
 """
 
 import base64
@@ -23,7 +14,7 @@ import select
 import signal
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,49 +30,41 @@ if TYPE_CHECKING:
     from websocket import WebSocket
 
 TIMEOUT = 60  # seconds for an answer
-
-SHARED = "default"  # the namespace of what all have in common
-
-CORE = f"/api/v1/namespaces/{SHARED}"
-
-NAMESPACES = "/api/v1/namespaces"
-
-RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
-
-GROUPS = {"jobs": "/apis/batch/v1", "roles": RIGHTS, "rolebindings": RIGHTS}  # else the core's
-
-MERGE = "application/merge-patch+json"
-
-PUBLIC = ".gke.goog"  # names that have a public certificate
-
-NODES = "/api/v1/nodes"
-
-RIGHT = re.compile(r'cannot (\w+) resource "([^"]+)"')  # RBAC's words
-
-WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
-
-BACKSLASH = "\\"
-
-warned: set[str] = set()  # what this process has said already
-
+LISTING = 10  # seconds for a list; while Google upgrades the API server nothing answers
+LOG_TIMEOUT = 5  # seconds for a log, which comes from the pod's node
 MOST_LOG = 1 << 20  # bytes
+SHARED = "default"  # the namespace that all users share
+CORE = f"/api/v1/namespaces/{SHARED}"
+NAMESPACES = "/api/v1/namespaces"
+NODES = "/api/v1/nodes"
+RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
+GROUPS = {"jobs": "/apis/batch/v1", "roles": RIGHTS, "rolebindings": RIGHTS}  # the others: core
+MERGE = "application/merge-patch+json"
+PUBLIC = ".gke.goog"  # domain of endpoints that have a public certificate
+RIGHT = re.compile(r'cannot (\w+) resource "([^"]+)"')  # RBAC's words
+WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255  # streams of an exec
+CHUNK = 32 << 10
+CUT_OFF = 255  # exit code when the connection was cut, like that of ssh
 
-LOG_TIMEOUT = 5  # seconds for a node to hand a log on
+warned: set[str] = set()  # warnings that this process has printed
+servers: dict[tuple[int, str], "Server"] = {}  # by the settings' id and LOCATION/NAME
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where a cluster's API is."""
+    """The API server of a cluster."""
 
     place: str  # LOCATION/NAME of the cluster
     url: str
-    ca: str = ""  # file with the certificate that its own must be signed by; "": a public one
-    has_identity: bool = False  # Workload Identity: each person has a namespace there
-    token: str = ""  # in place of the user's credentials
+    config: Config
+    ca: str = ""  # file with the authority that signed its certificate; "": a public one
+    has_identity: bool = False  # Workload Identity: each user has a namespace
+    token: str = ""  # instead of the user's credentials
 
 
 class Refused(BergError):
-    """What a cluster's API does not do, and why."""
+    """A request that a cluster's API refused."""
 
     def __init__(self, code: int, reason: str, message: str):
         super().__init__(message)
@@ -89,114 +72,106 @@ class Refused(BergError):
         self.retry_after = 0.0  # seconds
 
 
-class Silent(BergError):
-    """A cluster's API that does not answer, as while Google upgrades it."""
+def connect(config: Config, place: str) -> Server:
+    """Return the API of the cluster LOCATION/NAME, which is looked up once; raise Gone."""
+    key = id(config), place
+    if key not in servers:
+        servers[key] = server_of(config, container.get(config, place))
+    return servers[key]
 
 
 def server_of(config: Config, cluster: dict[str, Any]) -> Server:
-    """The API of a cluster; raises BergError for one that has none yet."""
+    """Return the API of a cluster; raise BergError if it has none yet."""
     place, has_identity = container.where(cluster), bool(container.workload_pool(cluster))
     dns = cluster.get("controlPlaneEndpointsConfig", {}).get("dnsEndpointConfig", {})
     if dns.get("allowExternalTraffic") and dns.get("endpoint", "").endswith(PUBLIC):
-        return Server(place, f"https://{dns['endpoint']}", has_identity=has_identity)
+        return Server(place, f"https://{dns['endpoint']}", config, "", has_identity)
     certificate = cluster.get("masterAuth", {}).get("clusterCaCertificate")
     if not cluster.get("endpoint") or not certificate:
         raise BergError(
-            f"the cluster {cluster['name']} is {cluster.get('status')}: see berg cluster status"
+            f"the cluster {cluster['name']} is {cluster.get('status')}. See: berg cluster status "
+            f"{cluster['name']}"
         )
     file = ca_file(config, place)
     data = base64.b64decode(certificate)
     if not file.exists() or file.read_bytes() != data:
         computer.write(file, data)
-    return Server(place, f"https://{cluster['endpoint']}", str(file), has_identity)
+    url = f"https://{cluster['endpoint']}"
+    return Server(place, url, config, str(file), has_identity)
 
 
 def ca_file(config: Config, place: str) -> Path:
-    """Where the certificate of the cluster LOCATION/NAME is kept."""
+    """Return the file with the certificate of the cluster LOCATION/NAME."""
     return settings.home() / "clusters" / f"{config.project}_{place.replace('/', '_')}.pem"
 
 
-def connect(config: Config, place: str) -> Server:
-    """The API of the cluster LOCATION/NAME."""
-    return server_of(config, container.get(config, place))
-
-
-def request(
-    config: Config, server: Server, method: str, path: str, body: Any = None, **options: Any
-) -> Any:
-    """Return an answer of the API; raise Refused with its message, or Silent.
-
-    `options` are those of `send_once`: the query, `timeout` and `kind`.
-    """
-
-    def passes(error: Exception) -> bool:
-        if isinstance(error, Refused):  # a change that met another one may be sent again
-            return error.code in api.RETRIED or error.reason == "Conflict"
-        return isinstance(error, api.NoAnswer) and api.is_transient(error)
-
-    seconds = options.pop("timeout", TIMEOUT)
-    try:
-        return api.retry(
-            lambda: send_once(config, server, method, path, body, seconds, **options),
-            passes,
-            seconds,
-            what="",
-            forbidden=False,
-            maximum=10,
-        )
-    except api.NoAnswer as error:
-        raise silent(server, error) from None
-    except api.RetryError as error:
-        raise silent(server, error.cause) from None
-
-
-def send_once(
-    config: Config,
+def send(
     server: Server,
     method: str,
     path: str,
-    body: Any,
-    timeout: float,
+    body: Any = None,
+    *,
+    timeout: float = 0,
+    is_repeated: bool = True,
     kind: str = "application/json",
     **query: Any,
-) -> Any:
-    """Return an answer of the API; raise Refused or NoAnswer. `kind` is the body's content type."""
+) -> api.Answer:
+    """Return the answer to a request, which is repeated for up to `timeout` seconds.
+
+    `kind` is the body's content type. Raise Refused, or BergError if the cluster does not answer.
+    """
     headers = {"Content-Type": kind, "Accept": "application/json"}
     if server.token:
         headers["Authorization"] = f"Bearer {server.token}"
-    url, seconds = api.with_query(server.url + path, query), (min(10, timeout), timeout)
+    url = api.with_query(server.url + path, query)
     data = None if body is None else json.dumps(body).encode()
-    answer = api.open_answer(config, method, url, seconds, headers, data, server.ca)
-    content = api.content_of(answer)
-    pass_on_warnings(answer.headers.get("Warning", ""))
-    if answer.status < 400:
-        return api.Answer(answer.headers, content)
-    refused = refusal(server, answer.status, content)
-    asked = answer.headers.get("Retry-After", "")
-    if asked.isdigit():
-        refused.retry_after = float(asked)
-    raise refused
+    seconds = timeout or TIMEOUT
+    limits = min(10, seconds), seconds
+
+    def once() -> api.Answer:
+        answer = api.open_answer(server.config, method, url, limits, headers, data, server.ca)
+        content = api.content_of(answer)
+        pass_on_warnings(answer.headers.get("Warning", ""))
+        if answer.status < 400:
+            return api.Answer(answer.headers, content)
+        refused = refusal(server, answer.status, content)
+        pause = answer.headers.get("Retry-After", "")
+        refused.retry_after = float(pause) if pause.isdigit() else 0.0
+        raise refused
+
+    def passes(error: Exception) -> bool:
+        if isinstance(error, Refused):  # after a conflict the same change may succeed
+            return error.code in api.RETRIED or error.reason == "Conflict"
+        return isinstance(error, api.NoAnswer) and api.is_transient(error)
+
+    limit = seconds if is_repeated else 0
+    try:
+        return api.retry(once, passes, limit, what="", forbidden=False, maximum=10)
+    except (api.NoAnswer, api.RetryError) as error:
+        cause = getattr(error, "cause", error)
+        why = getattr(cause, "kind", type(cause).__name__)
+        if isinstance(cause, Refused):
+            why = f"{cause.code}: {cause.message}"
+        raise silent(server, why) from None
+
+
+def silent(server: Server, why: str) -> BergError:
+    return BergError(f"the cluster {server.place} does not answer ({why}). See: berg cluster list")
 
 
 def pass_on_warnings(header: str) -> None:
-    """Say what the header of an answer warns of, each once: fields that are to go, a policy that
-    pods would violate.
-    """
+    """Print each warning in a response's header once, such as fields that are deprecated."""
     for each in WARNING.findall(header):
         if each not in warned:
             warned.add(each)
-            api.notify(f"Kubernetes warns: {each.replace(BACKSLASH, '')}")
-
-
-def silent(server: Server, error: Exception) -> Silent:
-    why = getattr(error, "kind", type(error).__name__)
-    if isinstance(error, Refused):
-        why = f"{error.code}: {error.message}"
-    return Silent(f"the cluster {server.place} does not answer ({why}). See: berg cluster list")
+            api.notify("Kubernetes warns: " + each.replace("\\", ""))
 
 
 def refusal(server: Server, code: int, content: bytes) -> Refused:
-    """What an answer with an error says, in a sentence."""
+    """Return the error that a response means; of a 403 with the role that would allow it.
+
+    Not every 403 is about rights: quotas and policies of a namespace answer so, too.
+    """
     try:
         status = json.loads(content)
         reason, message = status.get("reason", ""), status.get("message", "")
@@ -204,43 +179,34 @@ def refusal(server: Server, code: int, content: bytes) -> Refused:
         reason, message = "", content[:300].decode(errors="replace")
     if code == 401:
         message = (
-            f"the cluster {server.place} does not take your token ({message}). Sign in anew: "
+            f"the cluster {server.place} does not take your token ({message}). Sign in again: "
             "gcloud auth application-default login"
         )
+    right = RIGHT.search(message)
+    if code == 403 and not right and "container." not in message and "grant" not in message:
+        message = f"the cluster {server.place} forbids it: {message}"
     elif code == 403:
-        message = forbidden(server.place, message)
+        verb, resource = right.groups() if right else ("do", "that")
+        is_about_roles = "role" in resource or not right
+        role = "admin" if is_about_roles and "container.clusters" not in message else "developer"
+        message = (
+            f"the cluster {server.place} does not let you {verb} {resource}: {message.rstrip('.')}."
+            " A user who may give roles in the project (roles/owner, "
+            "roles/resourcemanager.projectIamAdmin) can give you one with that right, such as "
+            f"roles/container.{role}"
+        )
     return Refused(code, reason, message)
 
 
-def forbidden(place: str, message: str) -> str:
-    """Return whose matter it is that a cluster forbids something, and the right that is missing.
-
-    Not every 403 is a matter of rights: quotas and policies of a namespace answer so, too.
-    """
-    asked = RIGHT.search(message)
-    if not asked and "container." not in message and "grant" not in message:
-        return f"the cluster {place} forbids it: {message}"
-    verb, resource = asked.groups() if asked else ("do", "that")
-    is_of_rights = "role" in resource or not asked
-    role = "admin" if is_of_rights and "container.clusters" not in message else "developer"
-    return (
-        f"the cluster {place} does not let you {verb} {resource}: {message.rstrip('.')}. Who may "
-        "give roles in the project (roles/owner, roles/resourcemanager.projectIamAdmin) can give "
-        f"you one with that right, such as roles/container.{role}"
-    )
+def call(server: Server, method: str, path: str, body: Any = None, **options: Any) -> Any:
+    """Return the object in the answer to a request; `options` are those of `send`."""
+    return send(server, method, path, body, **options).json()
 
 
-def call(
-    config: Config, server: Server, method: str, path: str, body: Any = None, **options: Any
-) -> dict[str, Any]:
-    answer: dict[str, Any] = request(config, server, method, path, body, **options).json()
-    return answer
-
-
-def create(config: Config, server: Server, path: str, body: dict[str, Any]) -> bool:
-    """Make an object; whether it was not there before."""
+def create(server: Server, path: str, body: dict[str, Any]) -> bool:
+    """Create an object; return False if one of its name exists."""
     try:
-        call(config, server, "POST", path, body, fieldManager="berg", fieldValidation="Strict")
+        call(server, "POST", path, body, fieldManager="berg", fieldValidation="Strict")
     except Refused as error:
         if error.code != 409 or error.reason != "AlreadyExists":
             raise
@@ -248,187 +214,112 @@ def create(config: Config, server: Server, path: str, body: dict[str, Any]) -> b
     return True
 
 
-def find(config: Config, server: Server, path: str, **query: Any) -> dict[str, Any] | None:
-    """An object, None if there is none."""
+def find(server: Server, path: str, **options: Any) -> dict[str, Any] | None:
+    """Return an object, None if it does not exist."""
     try:
-        return call(config, server, "GET", path, **query)
+        return dict(call(server, "GET", path, **options))
     except Refused as error:
         if error.code != 404:
             raise
         return None
 
 
-def items(config: Config, server: Server, path: str, **query: Any) -> list[dict[str, Any]]:
-    """All objects of a list, page by page."""
+def items(server: Server, path: str, **options: Any) -> list[dict[str, Any]]:
+    """Return all objects of a list, page by page."""
     found: list[dict[str, Any]] = []
-    token = ""
+    options["limit"] = 500
     while True:
-        page = call(
-            config,
-            server,
-            "GET",
-            path,
-            limit=500,
-            **query,
-            **({"continue": token} if token else {}),
-        )
+        page = call(server, "GET", path, **options)
         found += page.get("items", [])
-        token = page.get("metadata", {}).get("continue", "")
-        if not token:
+        options["continue"] = page.get("metadata", {}).get("continue", "")
+        if not options["continue"]:
             return found
 
 
-def delete(config: Config, server: Server, path: str, **query: Any) -> None:
-    """Delete an object and what it made; what is gone already is fine."""
+def delete(server: Server, path: str, **query: Any) -> None:
+    """Delete an object and what it created, if it exists."""
     try:
-        # Without saying how, what a job made would stay and run on.
-        call(config, server, "DELETE", path, propagationPolicy="Background", **query)
+        # by default the pods of a job would stay and run
+        call(server, "DELETE", path, propagationPolicy="Background", **query)
     except Refused as error:
         if error.code != 404:
             raise
 
 
 def below(namespace: str, plural: str) -> str:
-    """The path of a namespace's objects of a kind, such as jobs."""
+    """Return the path of a namespace's objects of a kind, such as jobs."""
     return f"{GROUPS.get(plural, '/api/v1')}/namespaces/{namespace}/{plural}"
 
 
 def everywhere(server: Server, plural: str) -> str:
-    """The path of all that may be berg's of a kind, whoever's namespace it is in."""
+    """Return the path of the objects of a kind in all namespaces that berg uses."""
     if server.has_identity:
         return f"{GROUPS.get(plural, '/api/v1')}/{plural}"
     return below(SHARED, plural)
 
 
 def called(thing: dict[str, Any]) -> str:
-    """NAMESPACE/NAME of an object, or its name alone in the shared namespace."""
+    """Return NAMESPACE/NAME of an object, or its name alone in the shared namespace."""
     about = thing["metadata"]
     namespace, name = about.get("namespace", SHARED), str(about["name"])
     return name if namespace == SHARED else f"{namespace}/{name}"
 
 
 def path_to(plural: str, name: str) -> str:
-    """The path of an object by what it is `called`."""
+    """Return the path of an object from the name that `called` gives it."""
     namespace, _, own = name.rpartition("/")
     return f"{below(namespace or SHARED, plural)}/{own}"
 
 
-def log(config: Config, server: Server, pod: str) -> str:
-    """The last megabyte that a pod wrote; "" while it has written nothing, or if it is gone.
+def log(server: Server, pod: str) -> str:
+    """Return the last megabyte that a pod wrote; "" if there is none, or no pod.
 
-    It comes from the pod's node, which may be gone or hung, so this is one short attempt. Raise
-    Refused or Silent if nothing comes.
+    Raise BergError if its node does not answer to one short attempt.
     """
     path = f"{path_to('pods', pod)}/log"
+    seconds = LOG_TIMEOUT
     try:  # with limitBytes it would be the first megabyte of these lines
-        answer = send_once(config, server, "GET", path, None, LOG_TIMEOUT, tailLines=10_000)
-    except api.NoAnswer as error:
-        raise silent(server, error) from None
+        answer = send(server, "GET", path, timeout=seconds, is_repeated=False, tailLines=10_000)
     except Refused as error:
-        if error.code not in (400, 404):  # 400: its container waits to start
+        if error.code not in (400, 404):  # 400: its container has not started
             raise
         return ""
-    text: str = answer.content[-MOST_LOG:].decode(errors="replace")
-    return text
+    return str(answer.content[-MOST_LOG:].decode(errors="replace"))
 
 
-STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
-
-CHUNK = 32 << 10
-
-CUT_OFF = 255  # exit code when the connection was cut, as of ssh
-
-
-@dataclass(frozen=True)
-class Streams:
-    """File descriptors of this process that a program in a pod reads and writes."""
-
-    stdin: int | None = 0  # None: it reads nothing
-    stdout: int = 1
-    stderr: int = 2
-
-
-OURS = Streams()
+# --- programs in pods
 
 
 def run(
-    config: Config,
     server: Server,
     pod: str,
     command: list[str],
     terminal: bool = False,
-    streams: Streams = OURS,
+    *,
+    stdin: int | None = 0,
+    stdout: int = 1,
+    stderr: int = 2,
 ) -> int:
-    """Run a command in a pod's container, and return its exit code."""
-    stdin = streams.stdin
+    """Run a command in a pod's container, connected to file descriptors; return its exit code."""
     query = [("command", word) for word in command] + [("container", "main"), ("stdout", "true")]
     if stdin is not None:
         query.append(("stdin", "true"))
     query.append(("tty" if terminal else "stderr", "true"))  # a terminal has one output
-    link = connect_exec(config, server, f"{path_to('pods', pod)}/exec?{urlencode(query)}")
+    link = connect_exec(server, f"{path_to('pods', pod)}/exec?{urlencode(query)}")
     with contextlib.ExitStack() as stack:
         stack.callback(link.shutdown)
         if stdin is not None:
             if terminal and os.isatty(stdin):
-                stack.callback(raw_terminal(link, stdin))
-            over = threading.Event()
-            stack.callback(over.set)
-            threading.Thread(target=feed, args=(link, stdin, over), daemon=True).start()
-        status = relay(link, streams)
+                stack.enter_context(raw_terminal(link, stdin))
+            finished = threading.Event()
+            stack.callback(finished.set)
+            threading.Thread(target=feed, args=(link, stdin, finished), daemon=True).start()
+        status = relay(link, stdout, stderr)
     return exit_code(status or {"message": f"the connection to the pod {pod} was cut"})
 
 
-def connect_exec(config: Config, server: Server, path: str) -> "WebSocket":
-    """Open a WebSocket to the API server; raise BergError if it does not answer or refuses."""
-    import websocket
-    from google.auth.transport.requests import Request
-
-    if not config.credentials.valid:
-        config.credentials.refresh(Request())
-    headers: dict[str, str] = {}
-    config.credentials.apply(headers)
-    try:
-        link = websocket.create_connection(
-            f"ws{server.url.removeprefix('http')}{path}",
-            timeout=15,
-            header=headers,
-            subprotocols=["v5.channel.k8s.io", "v4.channel.k8s.io"],
-            suppress_origin=True,
-            skip_utf8_validation=True,
-            sslopt={"context": trusting(server.ca)},
-        )
-    except websocket.WebSocketBadStatusException as error:
-        raise refusal(server, error.status_code, error.resp_body or b"") from None
-    except (OSError, websocket.WebSocketException) as error:
-        raise BergError(
-            f"the cluster {server.place} does not answer ({error}). See: berg cluster list"
-        ) from None
-    link.settimeout(None)
-    return link
-
-
-def relay(link: "WebSocket", streams: Streams) -> dict[str, Any]:
-    """Write what a program says until its end; return its status, {} if it was cut off."""
-    from websocket import ABNF, WebSocketException
-
-    try:
-        while True:
-            opcode, message = link.recv_data()
-            channel, data = message[:1], memoryview(message)[1:]
-            if opcode == ABNF.OPCODE_CLOSE:
-                return {}
-            if channel == b"\1":
-                write(streams.stdout, data)
-            elif channel == b"\2":
-                write(streams.stderr, data)
-            elif channel == b"\3":
-                return dict(json.loads(bytes(data)))
-    except (OSError, ValueError, WebSocketException):
-        return {}
-
-
 def exit_code(status: dict[str, Any]) -> int:
-    """The exit code in the last message of an exec."""
+    """Return the exit code in the last message of an exec; without one print the message."""
     if status.get("status") == "Success":
         return 0
     for cause in (status.get("details") or {}).get("causes", []):
@@ -438,13 +329,64 @@ def exit_code(status: dict[str, Any]) -> int:
     return CUT_OFF
 
 
-def write(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
+def connect_exec(server: Server, path: str) -> "WebSocket":
+    """Open a WebSocket to the API server; raise BergError if it does not answer or refuses."""
+    import websocket
+
+    url = server.url + path
+    try:
+        link = websocket.create_connection(
+            f"ws{url.removeprefix('http')}",
+            timeout=15,
+            header=api.signed(server.config, "GET", url, {}),
+            subprotocols=["v5.channel.k8s.io", "v4.channel.k8s.io"],
+            suppress_origin=True,
+            skip_utf8_validation=True,
+            sslopt={"context": trusting(server.ca)},
+        )
+    except websocket.WebSocketBadStatusException as error:
+        raise refusal(server, error.status_code, error.resp_body or b"") from None
+    except (OSError, websocket.WebSocketException) as error:
+        raise silent(server, str(error)) from None
+    link.settimeout(None)
+    return link
 
 
-def raw_terminal(link: "WebSocket", stdin: int) -> Callable[[], None]:
-    """Hand the terminal's keys and size to the program there; returns what undoes it."""
+def trusting(authority: str) -> ssl.SSLContext:
+    """Return a context that trusts the authority in a file; for "" those of this computer.
+
+    The python of python.org for macOS knows none itself.
+    """
+    context = ssl.create_default_context(cafile=authority or None)
+    if not authority and not context.cert_store_stats()["x509_ca"]:
+        import certifi  # a dependency of requests
+
+        context.load_verify_locations(certifi.where())
+    return context
+
+
+def relay(link: "WebSocket", stdout: int, stderr: int) -> dict[str, Any]:
+    """Write a program's output until it ends; return its status, {} if the connection was cut."""
+    from websocket import ABNF, WebSocketException
+
+    outputs = {STDOUT: stdout, STDERR: stderr}
+    try:
+        while True:
+            opcode, message = link.recv_data()
+            if opcode == ABNF.OPCODE_CLOSE:
+                return {}
+            channel, data = message[:1], memoryview(message)[1:]
+            if channel == bytes([STATUS]):
+                return dict(json.loads(bytes(data)))
+            while data and channel[0] in outputs:
+                data = data[os.write(outputs[channel[0]], data) :]
+    except (OSError, ValueError, WebSocketException):
+        return {}
+
+
+@contextlib.contextmanager
+def raw_terminal(link: "WebSocket", stdin: int) -> Iterator[None]:
+    """Pass the terminal's keys and size to the program in the pod."""
     import termios
     import tty
 
@@ -456,22 +398,21 @@ def raw_terminal(link: "WebSocket", stdin: int) -> Callable[[], None]:
         link.send_binary(bytes([RESIZE]) + about.encode())
 
     tty.setraw(stdin)
-    signal.signal(signal.SIGWINCH, resize)
-    resize()
-
-    def restore() -> None:
+    try:
+        signal.signal(signal.SIGWINCH, resize)
+        resize()
+        yield
+    finally:
         signal.signal(signal.SIGWINCH, handler)
         termios.tcsetattr(stdin, termios.TCSADRAIN, before)
 
-    return restore
 
-
-def feed(link: "WebSocket", stdin: int, over: threading.Event) -> None:
-    """Send what comes from standard input, and its end."""
+def feed(link: "WebSocket", stdin: int, finished: threading.Event) -> None:
+    """Send what comes from standard input, and its end, which only v5 can express."""
     from websocket import WebSocketException
 
     try:
-        while not over.is_set():
+        while not finished.is_set():
             if not select.select([stdin], [], [], 0.5)[0]:
                 continue
             data = os.read(stdin, CHUNK)
@@ -481,17 +422,4 @@ def feed(link: "WebSocket", stdin: int, over: threading.Event) -> None:
                 return
             link.send_binary(bytes([STDIN]) + data)
     except (OSError, ValueError, WebSocketException):
-        pass  # the connection ended; the reader reports it
-
-
-def trusting(authority: str) -> ssl.SSLContext:
-    """Return what believes the authority in a file, or those of this computer if it is "".
-
-    A python of python.org's for macOS knows none by itself.
-    """
-    context = ssl.create_default_context(cafile=authority or None)
-    if not authority and not context.cert_store_stats()["x509_ca"]:
-        import certifi  # comes with requests
-
-        context.load_verify_locations(certifi.where())
-    return context
+        pass  # the connection ended; `relay` reports it

@@ -1,24 +1,9 @@
-"""Clusters: made, grown, looked at, deleted; where one is, in the words of kubectl.
+"""Clusters: created, resized, shown, deleted; as a file, and in the configuration of kubectl.
 
-A cluster has a pool of one small node for what Kubernetes needs itself, and pools for jobs that
-have no node while no job needs one. Google makes one thing at a time, so that a cluster is complete
-after some ten minutes. What was begun and not finished goes on with the same command.
-
-Not covered: a cluster's upgrades (Google does them), networks of its own, pods that are none of
-berg's jobs.
-
-A cluster as a file, which can be kept beside the code and made again: cluster.toml.
-
-    name = "train"
-    zone = "us-central1-a"
-
-    [[pools]]
-    gpu-type = "t4"
-    num-gpus = 2
-    max-nodes = 4
-
-A pool's keys are the options of `berg cluster create`. Not covered: Kubernetes' own pool and that
-of the dataset cache, which berg makes as they are; changes of a pool that is there.
+A cluster has a pool of one small node for Kubernetes, and pools for jobs that have no node while no
+job needs one. What was started and not finished continues with the same command. The pools of a
+cluster.toml have the options of `berg cluster create` as keys. Not covered: upgrades (Google does
+them), networks of its own, pods of others, changes of an existing pool by a file.
 """
 
 import contextlib
@@ -37,26 +22,20 @@ from typing import Any
 
 from berg import BergError, computer, gate
 from berg.config import Config
-from berg.gke import client as k8s
-from berg.gke import container, podaccount, podstatus
-from berg.gke import place as gke
+from berg.gke import account, client, container
+from berg.gke.place import machines_in
+from berg.gke.status import NO_POD, ending
 from berg.google import api, iam, offers, prices, shapes
-from berg.job import Machine
+from berg.spec import in_unit
 
 # Google's fee of $0.10 (an account's first zonal cluster is free of it) and the e2-medium;
 # us-central1, 2026-11.
 IDLE_PRICE = "about $0.13 an hour"
-
-MOST_NODE_HOURS = 2880  # 120 days, the most that Google takes
-
+MOST_NODE_HOURS = 2880  # 120 days, Google's maximum
 DISK_TYPES = ("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced")
-
 NODE_ROLE = "roles/container.defaultNodeServiceAccount"
-
-POOLS_NOT_FOR_JOBS = (container.SYSTEM, container.CACHE)
-
+NOT_FOR_JOBS = (container.SYSTEM, container.CACHE)  # pools
 AI_ZONE = re.compile(r"-ai\d+[a-z]$")  # such as us-central1-ai1a
-
 EXEC_API = "client.authentication.k8s.io/v1beta1"
 
 Say = Callable[[str], None]
@@ -66,7 +45,7 @@ Say = Callable[[str], None]
 class Wanted:
     """What nodes for jobs are to be; None: as usual."""
 
-    num_nodes: int = 2  # at most, where max_nodes does not say it
+    num_nodes: int = 2  # at most, if max_nodes is None
     min_nodes: int = 0
     max_nodes: int | None = None
     machine_type: str | None = None
@@ -80,37 +59,39 @@ class Wanted:
     spot: bool = False
 
     @property
-    def most(self) -> int:
-        return self.num_nodes if self.max_nodes is None else self.max_nodes
-
-    @property
     def slice(self) -> shapes.Tpu | None:
         """The TPUs that are wanted; raise BergError where no node has such ones."""
         return shapes.parse_tpu(self.tpu, in_cluster=True) if self.tpu else None
 
     @property
+    def most(self) -> int:
+        """How many nodes the pool has at most: all of a slice of TPUs."""
+        if self.slice and self.slice.hosts > 1:
+            return self.slice.hosts
+        return self.num_nodes if self.max_nodes is None else self.max_nodes
+
+    @property
     def options(self) -> str:
-        """What differs from the usual, as one types it."""
+        """The options that differ from the defaults."""
         short = {"gpu_type": "-t", "num_gpus": "-g"}
         words = []
         for each in fields(self):
             value = getattr(self, each.name)
-            if value == each.default:
-                continue
-            words.append(short.get(each.name) or f"--{each.name.replace('_', '-')}")
-            if value is not True:
-                words.append(str(value))
+            if value != each.default:
+                words.append(short.get(each.name) or f"--{each.name.replace('_', '-')}")
+                words += [] if value is True else [str(value)]
         return "".join(f" {shlex.quote(word)}" for word in words)
 
     def check(self) -> None:
         """Raise BergError for what no cluster can be."""
+        if self.tpu is not None:
+            self.check_tpu(shapes.parse_tpu(self.tpu, in_cluster=True))
         if not 1 <= self.most <= 1000:
             option = "--num-nodes" if self.max_nodes is None else "--max-nodes"
             raise BergError(f"{option} {self.most} is not possible: give 1 to 1000")
         if not 0 <= self.min_nodes <= self.most:
             raise BergError(
-                f"--min-nodes {self.min_nodes} is not possible: give 0 to {self.most}, "
-                "the most there are"
+                f"--min-nodes {self.min_nodes} is not possible: give 0 to {self.most}, the maximum"
             )
         if not 30 <= self.disk_gb <= 65536:
             raise BergError(
@@ -118,120 +99,90 @@ class Wanted:
             )
         if self.disk_type is not None and self.disk_type not in DISK_TYPES:
             raise BergError(f"--disk-type {self.disk_type}: there are {', '.join(DISK_TYPES)}")
-        self.check_tpu()
 
-    def check_tpu(self) -> None:
-        """Raise BergError for options that say otherwise what --tpu says."""
-        if self.tpu is None:
-            return
-        said = {"--machine-type": self.machine_type, "-t": self.gpu_type, "-g": self.num_gpus}
-        if given := [option for option, value in said.items() if value is not None]:
+    def check_tpu(self, wanted: shapes.Tpu) -> None:
+        """Raise BergError for options that contradict --tpu."""
+        others = {"--machine-type": self.machine_type, "-t": self.gpu_type, "-g": self.num_gpus}
+        if given := [option for option, value in others.items() if value is not None]:
             raise BergError(f"--tpu says what the nodes are: leave out {', '.join(given)}")
         if not 1 <= self.max_hours <= MOST_NODE_HOURS:
-            raise BergError(f"--max-hours {self.max_hours:g}: give 1 to {MOST_NODE_HOURS}")
-        wanted = shapes.parse_tpu(self.tpu, in_cluster=True)
+            raise BergError(
+                f"--max-hours {self.max_hours:g}: give 1h to {MOST_NODE_HOURS}h (120 days)"
+            )
         if self.spot and not wanted.about.is_open:
             raise BergError(
                 f"--tpu {self.tpu} cannot be had as Spot nodes unless Google let your project in: "
                 "no --spot"
             )
-        if wanted.hosts == 1:
-            return
-        if self.max_nodes not in (None, wanted.hosts) or self.min_nodes not in (0, wanted.hosts):
+        hosts = wanted.hosts
+        is_part = self.max_nodes not in (None, hosts) or self.min_nodes not in (0, hosts)
+        if hosts > 1 and is_part:
             raise BergError(
-                f"--tpu {self.tpu} is a slice of {wanted.hosts} nodes, all or none: "
+                f"--tpu {self.tpu} is a slice of {hosts} nodes, all or none: "
                 "leave out --max-nodes and --min-nodes"
             )
 
 
-@dataclass
-class Limits:
-    """How many nodes a pool is to have at least, at most, and now; None: as it is."""
-
-    low: int | None = None
-    most: int | None = None
-    now: int | None = None
-
-
 def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
-    """Make a cluster with a pool of nodes as wanted, or what is missing of it.
+    """Create a cluster with a pool of nodes as wanted, or what is missing of it.
 
-    Returns LOCATION/NAME. If that fails or is interrupted, what there is then is named.
+    Return LOCATION/NAME. If that fails or is interrupted, `say` names what may exist.
     """
-    container.check_name(name)
+    if not container.NAME.fullmatch(name):
+        raise BergError(
+            f"{name!r} cannot be the name of a cluster: give up to 40 lower-case letters, digits "
+            "and dashes that begin with a letter, as in: berg cluster create train"
+        )
     wanted.check()
-    shape = shape_of(wanted)
+    shape = wanted.slice.shape if wanted.slice else None
+    if shape is None:
+        shape = shapes.choose(wanted.num_gpus, wanted.gpu_type, None, wanted.machine_type)
+        shapes.check(shape, "", wanted.spot)
     there = next((each for each in container.clusters(config) if each["name"] == name), None)
-    account = config.service_account
     if there:
         check_there(config, there, wanted, say)
-        config, location = as_its_nodes(config, there), there["location"]
+        location, as_nodes = there["location"], as_its_nodes(config, there)
     else:
         zones = [wanted.zone] if wanted.zone else config.zones
-        location = place_of(offers.zones_with(config, shape, zones))
-    place, pool = f"{location}/{name}", pool_for(config, shape, wanted)
-    kind = f"{wanted.tpu or shape}, spot" if wanted.spot else str(wanted.tpu or shape)
+        location, as_nodes = place_of(offers.zones_with(config, shape, zones)), config
+    place = f"{location}/{name}"
     try:
         if not there:
             make_cluster(config, name, location, say)
         container.settle(config, place, say)
-        ensure_pool(config, place, pool, kind, wanted, say)
-        server = k8s.server_of(config, container.get(config, place))
-        podaccount.ensure(replace(config, service_account=account), server)
-    except api.OperationFailed as error:
-        say_incomplete(name, location, wanted, say)
-        message = error.message
-        if api.EXTERNAL in message:
-            message += f" {way_out(name, message)}"
-        raise BergError(message) from None
-    except BaseException:
-        say_incomplete(name, location, wanted, say)
-        raise
+        ensure_pool(as_nodes, place, shape, wanted, say)
+        account.ensure(config, client.server_of(config, container.get(config, place)))
+    except BaseException as error:
+        say(
+            f"\nThe cluster {name} in {location} is not complete, "
+            f"and what there is of it may cost {IDLE_PRICE}."
+        )
+        say(f"Continue:   berg cluster create {name}{wanted.options}")
+        say(f"Delete it:  berg cluster delete {name}")
+        if not isinstance(error, api.OperationFailed):
+            raise
+        is_external = api.EXTERNAL in error.message
+        advice = f" {way_out(name, error.message)}" if is_external else ""
+        raise BergError(f"{error.message}{advice}") from None
     return place
 
 
 def place_of(zones: list[str]) -> str:
-    """Return the first of these zones that takes a cluster's control plane and its small pool: AI
-    zones have machines with accelerators alone. Raise BergError if none does.
+    """Return the first of these zones that takes a cluster's control plane and its small pool.
+
+    AI zones have only machines with accelerators. Raise BergError if no other is among them.
     """
     usual = [zone for zone in zones if not AI_ZONE.search(zone)]
     if not usual:
         raise BergError(
-            f"{zones[0]} is a zone for accelerators alone: it takes no cluster's own machines. "
+            f"{zones[0]} is a zone for accelerators only: it takes no cluster's own machines. "
             "Name another one: --zone"
         )
     return usual[0]
 
 
-def shape_of(wanted: Wanted) -> shapes.Shape:
-    """Return what each node is; raise BergError where there is none such."""
-    if wanted.slice:
-        return wanted.slice.shape
-    shape = shapes.choose(wanted.num_gpus, wanted.gpu_type, None, wanted.machine_type)
-    shapes.check(shape, "", wanted.spot)
-    return shape
-
-
-def admit(config: Config, name: str, user: str) -> str:
-    """Make the namespace of somebody's pods in a cluster, with an account that has its right there.
-
-    Return the namespace. Whom the pods act as, the user's first job says.
-    """
-    cluster = container.find(config, name)
-    if not container.workload_pool(cluster):
-        raise BergError(
-            f"the cluster {name} has no Workload Identity: all pods share one account there, and "
-            "nobody has to be admitted"
-        )
-    home = podaccount.Home(iam.namespace(user), iam.ACCOUNT)
-    server = k8s.server_of(config, cluster)
-    podaccount.make_namespace(config, server, home.namespace)
-    podaccount.admit_pods(config, server, home.namespace)
-    return home.namespace
-
-
 def check_there(config: Config, cluster: dict[str, Any], wanted: Wanted, say: Say) -> None:
-    """Raise BergError if a cluster that is there is not what is wanted."""
+    """Raise BergError if an existing cluster is not what is wanted."""
     name, location = cluster["name"], cluster["location"]
     container.find(config, name)  # raises if it is not berg's
     if wanted.zone not in (None, location):
@@ -252,24 +203,38 @@ def check_there(config: Config, cluster: dict[str, Any], wanted: Wanted, say: Sa
 def as_its_nodes(config: Config, cluster: dict[str, Any]) -> Config:
     """Return the settings with the account of a cluster's nodes, which new pools get as well.
 
-    That account may pull images and do what nodes do; whoever adds a pool may have another one.
+    It may pull images and do what nodes do; the account of the user may differ.
     """
     first = next(iter(container.accounts(cluster)), "default")
     return replace(config, service_account=first.removeprefix("default"))
 
 
 def make_cluster(config: Config, name: str, location: str, say: Say) -> None:
-    """Make a cluster with the pool for Kubernetes alone."""
+    """Create a cluster with the pool for Kubernetes only."""
     if iam.is_default(config.service_account):
         say(f"Careful, the nodes get it: {iam.DEFAULT_IS_WIDE}. Another one: berg init")
-    admit_nodes(config, say)
+    if config.service_account:
+        member = f"serviceAccount:{config.service_account}"
+        try:
+            iam.bind(config, iam.project_policy, NODE_ROLE, member)
+        except api.GoogleError as error:
+            say(
+                f"The nodes may lack rights to write logs ({api.words(error)}). "
+                "An administrator of the project should run:"
+            )
+            say(
+                f"  gcloud projects add-iam-policy-binding {config.project} "
+                f"--member {member} --role {NODE_ROLE}"
+            )
     say(f"Making the cluster {name} in {location}: some five minutes, and {IDLE_PRICE} from now on")
     body = {"cluster": container.cluster_body(config, name, config.user)}
     path, place = f"{location}/clusters", f"{location}/{name}"
     container.change(config, place, "POST", path, body, f"the cluster {name}", say)
 
 
-def pool_for(config: Config, shape: shapes.Shape, wanted: Wanted) -> dict[str, Any]:
+def ensure_pool(config: Config, place: str, shape: shapes.Shape, wanted: Wanted, say: Say) -> None:
+    """Create the pool that is wanted, unless one of its name exists."""
+    cluster = container.get(config, place)
     nodes = container.NodeShape(
         shape.machine_type,
         shape.gpu_type,
@@ -280,132 +245,112 @@ def pool_for(config: Config, shape: shapes.Shape, wanted: Wanted) -> dict[str, A
         wanted.slice,
         wanted.max_hours,
     )
-    return container.pool_body(config, nodes, min_nodes=wanted.min_nodes, max_nodes=most_of(wanted))
-
-
-def most_of(wanted: Wanted) -> int:
-    """Return how many nodes a pool has at most: of a slice of TPUs all that form it."""
-    if wanted.slice and wanted.slice.hosts > 1:
-        return wanted.slice.hosts
-    return wanted.most
-
-
-def ensure_pool(
-    config: Config, place: str, pool: dict[str, Any], kind: str, wanted: Wanted, say: Say
-) -> None:
-    """Make the pool that is wanted, unless one of its name is there."""
-    location, _, name = place.partition("/")
-    cluster = container.get(config, place)
-    pools = container.pools(cluster)
-    made = next((each for each in pools if each["name"] == pool["name"]), None)
-    if made is None:
+    pool = container.pool_body(config, nodes, min_nodes=wanted.min_nodes, max_nodes=wanted.most)
+    there = container.pool_of(cluster, nodes.pool)
+    if there is None:
         if wanted.slice:
-            ensure_policy(config, location, wanted.slice)
-        say(f"Making the pool {pool['name']}: 0 to {most_of(wanted)} nodes, {kind}")
-        path = f"{location}/clusters/{name}/nodePools"
+            ensure_policy(config, cluster["location"], wanted.slice)
+        kind = f"{wanted.tpu or shape}{', spot' * wanted.spot}"
+        say(f"Making the pool {nodes.pool}: 0 to {wanted.most} nodes, {kind}")
+        path = f"{container.path_of(cluster)}/nodePools"
         body = {"nodePool": container.like_its_cluster(pool, cluster)}
-        container.change(config, place, "POST", path, body, f"the pool {pool['name']}", say)
-    elif nodes_of(made) != nodes_of(pool):
+        container.change(config, place, "POST", path, body, f"the pool {nodes.pool}", say)
+    elif nodes_of(there) != nodes_of(pool):
         say(
-            f"The pool {pool['name']} is there already, with {nodes_of(made)}, and stays as it is. "
-            f"Its limits: berg cluster resize {name} --pool {pool['name']} "
-            f"--max-nodes {most_of(wanted)}"
+            f"The pool {nodes.pool} exists already, with {nodes_of(there)}, and stays as it is. "
+            f"Its limits: berg cluster resize {cluster['name']} --pool {nodes.pool} "
+            f"--max-nodes {wanted.most}"
         )
 
 
 def ensure_policy(config: Config, location: str, wanted: shapes.Tpu) -> None:
-    """Make the workload policy that a pool of such a slice names, unless it is there.
+    """Create the workload policy that a pool of such a slice names, unless it exists.
 
     It costs nothing, all pools of its topology in the region share it, and it stays.
     """
-    if not wanted.policy:
-        return
-    body = shapes.workload_policy(wanted.policy, wanted.topology, "for pools of berg's clusters")
-    with contextlib.suppress(api.Conflict):
-        api.write(config, f"/regions/{prices.region_of(location)}/resourcePolicies", body)
-
-
-def say_incomplete(name: str, location: str, wanted: Wanted, say: Say) -> None:
-    """Name what may be there of a cluster whose making ended early."""
-    say(
-        f"\nThe cluster {name} in {location} is not complete, "
-        f"and what there is of it may cost {IDLE_PRICE}."
-    )
-    say(f"Go on:      berg cluster create {name}{wanted.options}")
-    say(f"Delete it:  berg cluster delete {name}")
+    if wanted.policy:
+        body = shapes.workload_policy(
+            wanted.policy, wanted.topology, "for pools of berg's clusters"
+        )
+        with contextlib.suppress(api.Conflict):
+            api.write(config, f"/regions/{prices.region_of(location)}/resourcePolicies", body)
 
 
 def nodes_of(pool: dict[str, Any]) -> str:
-    """How many nodes a pool may have and what they are, in words."""
+    """Return how many nodes a pool may have and what they are, in words."""
     node, now = pool["config"], pool_status(pool)
     disk = f"{node.get('diskSizeGb')} GB of {node.get('diskType')}"
     return f"{now['min_nodes']} to {now['max_nodes']} nodes of {now['machine_type']} with {disk}"
 
 
 def way_out(name: str, why: str) -> str:
-    """The next step for a cluster that Google could not make."""
+    """Return the next step for a cluster that Google could not make."""
     steps = f"berg cluster delete {name}"
     if api.EXTERNAL in why:
         steps += ", berg config set no_external_ip true, and make it again"
     return steps
 
 
-def admit_nodes(config: Config, say: Say) -> None:
-    """Let the nodes' account do what nodes need; who may not give it that is told who else does
-    what.
-    """
-    if not config.service_account:
-        return
-    member = f"serviceAccount:{config.service_account}"
-    try:
-        iam.bind(config, iam.project_policy, NODE_ROLE, member)
-    except api.GoogleError as error:
-        say(
-            f"The nodes may lack rights to write logs ({api.words(error)}). "
-            "Somebody who may should run:"
-        )
-        say(
-            f"  gcloud projects add-iam-policy-binding {config.project} "
-            f"--member {member} --role {NODE_ROLE}"
-        )
-
-
-def problems(cluster: dict[str, Any]) -> str:
-    """What Google says is wrong with a cluster or a pool, in words."""
-    conditions = cluster.get("conditions", [])
-    said = [
+def problems(thing: dict[str, Any]) -> str:
+    """Return what is wrong with a cluster or a pool, in Google's words."""
+    found = [
         f"{each.get('canonicalCode') or each.get('code', '')}: {each.get('message', '')}"
-        for each in conditions
+        for each in thing.get("conditions", [])
     ]
-    return "; ".join(said) or cluster.get("statusMessage", "")
+    return "; ".join(found) or thing.get("statusMessage", "")
+
+
+def admit(config: Config, name: str, user: str) -> str:
+    """Create the namespace of a user's pods in a cluster, with an account; return the namespace.
+
+    The user's first job says which account of Google's the pods act as.
+    """
+    cluster = container.find(config, name)
+    if not container.workload_pool(cluster):
+        raise BergError(
+            f"the cluster {name} has no Workload Identity: all pods share one account there, and "
+            "no user needs a namespace"
+        )
+    server, namespace = client.server_of(config, cluster), iam.namespace(user)
+    account.make_namespace(server, namespace)
+    account.admit_pods(server, namespace)
+    return namespace
 
 
 def delete(config: Config, name: str, say: Say) -> None:
     """Delete a cluster with all that is in it, and wait until it is gone."""
     found = container.find(config, name)
-    place = container.where(found)
-    path = f"{found['location']}/clusters/{found['name']}"
+    place, path = container.where(found), container.path_of(found)
     container.change(config, place, "DELETE", path, None, f"deleting {name}", say)
-    file = k8s.ca_file(config, place)
-    file.unlink(missing_ok=True)
+    client.ca_file(config, place).unlink(missing_ok=True)
 
 
-def resize(config: Config, name: str, pool: str | None, limits: Limits, say: Say) -> str:
-    """Change how many nodes a pool has at least and at most, or has now; return the pool's name."""
+def resize(
+    config: Config,
+    name: str,
+    pool: str | None,
+    low: int | None,
+    most: int | None,
+    now: int | None,
+    say: Say,
+) -> str:
+    """Change how many nodes a pool has at least, at most, and now; return the pool's name."""
     found = container.find(config, name)
-    chosen = choose_pool(found, pool)
-    place, called = container.where(found), chosen["name"]
-    path = f"{found['location']}/clusters/{found['name']}/nodePools/{called}"
-    if limits.low is not None or limits.most is not None:
+    chosen, place = choose_pool(found, pool), container.where(found)
+    called = str(chosen["name"])
+    path = container.path_of(found, called)
+    if low is not None or most is not None:
+        low = chosen.get("autoscaling", {}).get("minNodeCount", 0) if low is None else low
+        most = container.most_nodes(chosen) if most is None else most
+        if not 0 <= low <= most or not 1 <= most <= 1000:
+            raise BergError(f"a pool cannot have {low} to {most} nodes")
+        body: dict[str, Any] = {"autoscaling": container.scaling(low, most)}
         what = f"the limits of {called}"
-        body = {"autoscaling": scaling_with(chosen, limits)}
         container.change(config, place, "POST", f"{path}:setAutoscaling", body, what, say)
-    if limits.now is not None:
-        what = f"the size of {called}"
-        container.change(
-            config, place, "POST", f"{path}:setSize", {"nodeCount": limits.now}, what, say
-        )
-    return str(called)
+    if now is not None:
+        body, what = {"nodeCount": now}, f"the size of {called}"
+        container.change(config, place, "POST", f"{path}:setSize", body, what, say)
+    return called
 
 
 def choose_pool(cluster: dict[str, Any], wanted: str | None) -> dict[str, Any]:
@@ -415,7 +360,7 @@ def choose_pool(cluster: dict[str, Any], wanted: str | None) -> dict[str, Any]:
         fitting = [each for each in pools if each["name"] == wanted]
         what = f"no pool {wanted!r}"
     else:
-        fitting = [each for each in pools if each["name"] not in POOLS_NOT_FOR_JOBS]
+        fitting = [each for each in pools if each["name"] not in NOT_FOR_JOBS]
         what = "several pools for jobs" if fitting else "no pool for jobs"
     if len(fitting) == 1:
         return fitting[0]
@@ -423,20 +368,6 @@ def choose_pool(cluster: dict[str, Any], wanted: str | None) -> dict[str, Any]:
     raise BergError(
         f"the cluster {cluster['name']} has {what}; its pools are {names}. Name one: --pool NAME"
     )
-
-
-def scaling_with(pool: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """Return a pool's autoscaling with new limits; raise BergError for those that cannot be."""
-    low = pool.get("autoscaling", {}).get("minNodeCount", 0)
-    most = container.most_nodes(pool)
-    if limits.low is not None:
-        low = limits.low
-    if limits.most is not None:
-        most = limits.most
-    if not 0 <= low <= most or not 1 <= most <= 1000:
-        raise BergError(f"a pool cannot have {low} to {most} nodes")
-    counts = {"minNodeCount": low, "maxNodeCount": most}
-    return {"enabled": True, "locationPolicy": "ANY", **counts}
 
 
 # --- what there is
@@ -465,84 +396,40 @@ def status(config: Config, cluster: dict[str, Any]) -> Status:
     pools = [pool_status(each) for each in container.pools(cluster)]
     state = cluster.get("status", "UNKNOWN")
     found = Status(cluster["name"], cluster["location"], state, problems(cluster), pools)
+    ours = {"labelSelector": "berg=1", "timeout": client.LISTING}
     try:
-        inside = gather(config, cluster)
+        server = client.server_of(config, cluster)
+        nodes = client.items(server, client.NODES, timeout=client.LISTING)
+        jobs = client.items(server, client.everywhere(server, "jobs"), **ours)
+        pods = client.items(server, client.everywhere(server, "pods"), **ours)
     except BergError as error:
         found.trouble = error.message
         return found
-    place = container.where(cluster)
-    found.pods = pod_rows(inside, place)
+    node_of = {client.called(pod): pod["spec"].get("nodeName", "") for pod in pods}
+    unfinished = [each for each in jobs if not ending(each)]
     used: Counter[str] = Counter()
-    for row in found.pods:
-        used[row["node"]] += row["gpus"]
-    found.nodes = [node_row(each, used[each["metadata"]["name"]]) for each in inside.nodes]
+    for machine in machines_in(server, unfinished, pods, "Kubernetes has yet to make its pod"):
+        labels, node = machine.labels, node_of.get(machine.pod, "")
+        gpus = int(machine.gpus.partition(" ")[0] or 0)
+        used[node] += gpus
+        row = {
+            "pod": machine.pod,
+            "name": machine.name,
+            "job": labels.get("berg-job") or labels.get("berg-sweep", ""),
+            "status": machine.status,
+            "node": node,
+            "gpus": gpus,
+            "note": machine.note,
+            "silence": machine.silence,
+            "user": labels.get("berg-user", ""),
+        }
+        found.pods.append(row)
+    found.nodes = [node_row(each, used[each["metadata"]["name"]]) for each in nodes]
     return found
 
 
-@dataclass
-class Inside:
-    """What a cluster's own server says: its nodes, berg's Jobs that lack pods, berg's pods, what
-    befell them, and why Jobs wait in queues, by their uids.
-    """
-
-    nodes: list[dict[str, Any]]
-    short: list[dict[str, Any]]
-    pods: list[dict[str, Any]]
-    events: list[dict[str, Any]]
-    queued: dict[str, str]
-
-
-def gather(config: Config, cluster: dict[str, Any]) -> Inside:
-    server = k8s.server_of(config, cluster)
-    ours = {"labelSelector": "berg=1", "timeout": gke.LISTING}
-    nodes = k8s.items(config, server, k8s.NODES, timeout=gke.LISTING)
-    jobs = k8s.items(config, server, k8s.everywhere(server, "jobs"), **ours)
-    pods = k8s.items(config, server, k8s.everywhere(server, "pods"), **ours)
-    alive = [each for each in pods if gke.is_alive(each)]
-    short = [each for each in jobs if gke.is_short(each, alive)]
-    events = gke.events_for(config, container.where(cluster), alive, bool(short))
-    return Inside(nodes, short, pods, events, podstatus.reasons(config, server, short))
-
-
-def pod_rows(inside: Inside, place: str) -> list[dict[str, Any]]:
-    """Return what is shown of the pods that live, and of Jobs that have none and should."""
-    alive = [each for each in inside.pods if gke.is_alive(each)]
-    unready = podstatus.readiness(inside.nodes)
-    rows = []
-    for each in alive:
-        node = each["spec"].get("nodeName", "")
-        machine = podstatus.machine_of(each, place, inside.events)
-        machine.silence = podstatus.silence(node, unready.get(node, {}))
-        rows.append(pod_row(machine, node))
-    for each in inside.short:
-        own = [pod for pod in inside.pods if gke.is_owned(pod, each)]
-        why = inside.queued.get(each["metadata"]["uid"])
-        why = (
-            why or podstatus.hindrance(each, own, inside.events) or "Kubernetes is to make its pod"
-        )
-        if not any(map(gke.is_alive, own)):
-            rows.append(pod_row(podstatus.to_come(each, place, own, why), ""))
-    return rows
-
-
-def pod_row(machine: Machine, node: str) -> dict[str, Any]:
-    """Return what is shown of a pod on a node."""
-    labels = machine.labels
-    return {
-        "pod": machine.pod,
-        "name": machine.name,
-        "job": labels.get("berg-job") or labels.get("berg-sweep", ""),
-        "status": machine.status,
-        "node": node,
-        "gpus": int(machine.gpus.partition(" ")[0] or 0),
-        "note": machine.note,
-        "silence": machine.silence,
-        "user": labels.get("berg-user", ""),
-    }
-
-
 def node_row(node: dict[str, Any], used: int) -> dict[str, Any]:
-    """Return what is shown of a node, of whose GPUs some are used."""
+    """Return what is shown of a node with so many GPUs in use."""
     about, labels = node.get("status", {}), node["metadata"].get("labels", {})
     there = about.get("allocatable", {})
     gpus = int(there.get("nvidia.com/gpu", there.get(shapes.CHIP, 0)))
@@ -564,127 +451,98 @@ def pool_status(pool: dict[str, Any]) -> dict[str, Any]:
     """Return what is shown of a pool."""
     kind, count = container.gpus_of(pool)
     node, scaling = pool.get("config", {}), pool.get("autoscaling", {})
-    gpus = driver = ""
-    tpus = shapes.tpu_of_pool(pool)
-    if count:
-        gpus = f"{count} x {kind}"
-        installation = node.get("accelerators", [{}])[0].get("gpuDriverInstallationConfig", {})
-        driver = installation.get("gpuDriverVersion", "")
-    low = pool.get("initialNodeCount", 0)
-    if scaling.get("enabled"):
-        low = scaling.get("minNodeCount", 0)
+    chips, low = shapes.tpu_of_pool(pool), pool.get("initialNodeCount", 0)
+    drivers = node.get("accelerators", [{}])[0].get("gpuDriverInstallationConfig", {})
     return {
         "pool": pool["name"],
         "machine_type": node.get("machineType", ""),
-        "gpus": gpus,
-        "tpu": tpus.name if tpus else "",
+        "gpus": f"{count} x {kind}" if count else "",
+        "tpu": chips.name if chips else "",
         "spot": bool(node.get("spot")),
-        "min_nodes": low,
+        "min_nodes": scaling.get("minNodeCount", 0) if scaling.get("enabled") else low,
         "max_nodes": container.most_nodes(pool),
         "status": pool.get("status", ""),
-        "drivers": driver,
+        "drivers": drivers.get("gpuDriverVersion", "") if count else "",
         "problems": problems(pool),
     }
 
 
-def idle(config: Config) -> list[str]:
-    """Return a sentence for each of berg's clusters in which no pod of a job is.
-
-    Who may not look gets none.
-    """
-    return [idle_sentence(each) for each in looks(config) if each.idle]
-
-
-def hindered(config: Config) -> list[tuple[str, str]]:
-    """Return a sentence for each of berg's jobs whose pods Kubernetes does not make, or that is on
-    a node that does not answer, with the command that says or does more.
-
-    Who may not look gets none.
-    """
-    found = looks(config)
-    refused = [
-        (
-            f"{row['job']} waits in {each.name} in {each.location}: {row['note']}",
-            f"berg cluster status {each.name}",
-        )
-        for each in found
-        for row in each.pods
-        if row["note"].startswith(podstatus.NO_POD)
-    ]
-    silent = [
-        (
-            f"{row['name']} in {each.name} in {each.location}: {row['silence']}",
-            f"berg kill {row['job']}",
-        )
-        for each in found
-        for row in each.pods
-        if row["silence"]
-    ]
-    return refused + silent
-
-
 def looks(config: Config) -> list[Status]:
-    """Return berg's clusters as they are now."""
-    ours = sorted(set(gke.places(config)))
+    """Return berg's clusters as they are now; [] without permission."""
+    ours = sorted(set(container.running(container.seen(config))))
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(lambda each: status(config, container.get(config, each)), ours))
 
 
-def idle_sentence(found: Status) -> str:
-    """Say what an idle cluster costs: its price, and nodes for jobs that are there without one."""
-    costs = IDLE_PRICE
-    count = sum(each["pool"] not in POOLS_NOT_FOR_JOBS for each in found.nodes)
-    if count:
-        costs += f", and {count} nodes for jobs as long as they are there"
-    if any(each["pool"] == container.CACHE for each in found.pools):
-        costs += ", and its dataset cache"
-    return (
-        f"the cluster {found.name} in {found.location} is idle, and costs {costs}. "
-        f"Delete it: berg cluster delete {found.name}"
-    )
+def idle(config: Config) -> list[str]:
+    """Return a sentence on what each of berg's clusters without pods of a job costs."""
+    sentences = []
+    for found in [each for each in looks(config) if each.idle]:
+        costs = IDLE_PRICE
+        if count := sum(each["pool"] not in NOT_FOR_JOBS for each in found.nodes):
+            costs += f", and {count} nodes for jobs as long as they are there"
+        if any(each["pool"] == container.CACHE for each in found.pools):
+            costs += ", and its dataset cache"
+        sentences.append(
+            f"the cluster {found.name} in {found.location} is idle, and costs {costs}. "
+            f"Delete it: berg cluster delete {found.name}"
+        )
+    return sentences
+
+
+def hindered(config: Config) -> list[tuple[str, str]]:
+    """Return a sentence for each job whose pods Kubernetes refuses to make, and for each pod on a
+    node that does not answer, with the command that shows more or helps.
+    """
+    refused, silent = [], []
+    for each in looks(config):
+        where = f"{each.name} in {each.location}"
+        for row in each.pods:
+            if row["note"].startswith(NO_POD):
+                text = f"{row['job']} waits in {where}: {row['note']}"
+                refused.append((text, f"berg cluster status {each.name}"))
+            if row["silence"]:
+                text = f"{row['name']} in {where}: {row['silence']}"
+                silent.append((text, f"berg kill {row['job']}"))
+    return refused + silent
 
 
 # --- kubectl
 
 
 def context(config: Config, place: str) -> str:
-    """The name that gcloud gives a cluster."""
+    """Return the name that gcloud gives a cluster."""
     return f"gke_{config.project}_{place.replace('/', '_')}"
 
 
 def credentials(config: Config, name: str) -> str:
-    """Let kubectl know a cluster, beside those that it knows; returns the name of the context.
+    """Add a cluster to kubectl's configuration and return the name of the context.
 
-    It looks at the namespace of the person's pods. kubectl itself writes its file, and one that it
-    cannot read stays as it is.
+    Its namespace is that of the user's pods. kubectl itself writes its file, and one that it cannot
+    read stays as it is.
     """
     cluster = container.find(config, name)
-    server, there = k8s.server_of(config, cluster), context(config, container.where(cluster))
+    server, there = client.server_of(config, cluster), context(config, container.where(cluster))
     program = computer.python("berg", "cluster", "token")
     if (berg := shutil.which("berg")) and Path(berg).is_absolute():
         program = [berg, "cluster", "token"]
-    arguments = [f"--exec-arg={argument}" for argument in program[1:]]
-    authority = [f"--certificate-authority={server.ca}", "--embed-certs=true"] if server.ca else []
-    user = [
-        "set-credentials",
-        there,
-        f"--exec-command={program[0]}",
-        f"--exec-api-version={EXEC_API}",
-        *arguments,
-    ]
-    # One that is broken is found before anything is written. Of what gcloud wrote, the authority
+    # A broken file is found before anything is written. Of an entry of gcloud's the authority
     # would stay.
-    if there in kubectl(["config", "get-clusters"]).split():
-        kubectl(["config", "delete-cluster", there])
-    for words in (["set-cluster", there, f"--server={server.url}", *authority], user):
-        kubectl(["config", *words])
-    home = f"--namespace={podaccount.namespace(config, server)}"
-    kubectl(["config", "set-context", there, f"--cluster={there}", f"--user={there}", home])
-    kubectl(["config", "use-context", there])
+    if there in kubectl("get-clusters").split():
+        kubectl("delete-cluster", there)
+    authority = [f"--certificate-authority={server.ca}", "--embed-certs=true"] if server.ca else []
+    kubectl("set-cluster", there, f"--server={server.url}", *authority)
+    command = [f"--exec-command={program[0]}", f"--exec-api-version={EXEC_API}"]
+    arguments = [f"--exec-arg={argument}" for argument in program[1:]]
+    kubectl("set-credentials", there, *command, *arguments)
+    home = f"--namespace={account.namespace(config, server)}"
+    kubectl("set-context", there, f"--cluster={there}", f"--user={there}", home)
+    kubectl("use-context", there)
     return there
 
 
-def kubectl(words: list[str]) -> str:
+def kubectl(*words: str) -> str:
+    """Run `kubectl config` and return its output."""
     program = shutil.which("kubectl")
     if not program:
         raise BergError(
@@ -692,17 +550,17 @@ def kubectl(words: list[str]) -> str:
             "(Debian: kubernetes-client)"
         )
     done = subprocess.run(
-        [program, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [program, "config", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if done.returncode:
         raise BergError(
-            f"kubectl {words[0]} {words[1]} failed, and wrote nothing: {done.stderr.strip()}"
+            f"kubectl config {words[0]} failed, and wrote nothing: {done.stderr.strip()}"
         )
     return done.stdout
 
 
 def token(config: Config) -> str:
-    """Who runs berg, as kubectl takes it from a program."""
+    """Return the user's token, as kubectl reads it from a program."""
     found = config.credentials
     status = {"token": found.token}
     if expiry := getattr(found, "expiry", None):
@@ -710,13 +568,14 @@ def token(config: Config) -> str:
     return json.dumps({"apiVersion": EXEC_API, "kind": "ExecCredential", "status": status})
 
 
-TOP = ("name", "zone", "pools")
+# --- cluster.toml
 
+TOP = ("name", "zone", "pools")
 KEYS = {each.name.replace("_", "-"): each.name for each in fields(Wanted) if each.name != "zone"}
 
 
 def read(file: str) -> tuple[str, list[Wanted]]:
-    """Return a cluster's name and its pools; raise BergError for a file that does not say them."""
+    """Return a cluster's name and its pools; raise BergError for an invalid file."""
     try:
         values = gate.parse_toml(Path(file).read_text(), file)
     except (OSError, UnicodeDecodeError) as error:
@@ -733,7 +592,7 @@ def read(file: str) -> tuple[str, list[Wanted]]:
 
 
 def check_keys(file: str, values: dict[str, Any], known: typing.Collection[str]) -> None:
-    """Raise BergError for a key that means nothing."""
+    """Raise BergError for an unknown key."""
     if unknown := sorted(values.keys() - set(known)):
         raise BergError(
             f"{file}: there is no key {unknown[0]!r} here. There are: {', '.join(known)}"
@@ -741,53 +600,44 @@ def check_keys(file: str, values: dict[str, Any], known: typing.Collection[str])
 
 
 def wanted_in(file: str, values: Any, zone: str | None) -> Wanted:
-    """Return a pool that a file describes; raise BergError for what it cannot be."""
+    """Return a pool of a file; a duration is a number of hours or one such as 14d."""
     if not isinstance(values, dict):
         raise BergError(f"{file}: pools are tables, each below a line [[pools]]")
     check_keys(file, values, KEYS)
-    kinds = typing.get_type_hints(Wanted)
+    kinds, found = typing.get_type_hints(Wanted), {}
     for key, value in values.items():
         kind = kinds[KEYS[key]]
         if kind is float:
             kind = float | int
+            if isinstance(value, str):
+                value = in_unit(value, "h")
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
             raise BergError(f"{file}: {key} cannot be {value!r}")
-    wanted = Wanted(zone=zone, **{KEYS[key]: value for key, value in values.items()})
+        found[KEYS[key]] = value
+    wanted = Wanted(zone=zone, **found)
     wanted.check()
     return wanted
 
 
 def text(cluster: dict[str, Any]) -> str:
-    """Return a cluster that is there as such a file."""
+    """Return an existing cluster as such a file."""
     lines = [f"name = {json.dumps(cluster['name'])}", f"zone = {json.dumps(cluster['location'])}"]
     for pool in container.pools(cluster):
-        if pool["name"] in POOLS_NOT_FOR_JOBS:
+        if pool["name"] in NOT_FOR_JOBS:
             continue
-        values = pool_values(pool).items()
+        node, limits = pool["config"], pool_status(pool)
+        kind, count = container.gpus_of(pool)
+        values: dict[str, Any] = {"gpu-type": kind} if kind else {}
+        values |= {"num-gpus": count, "machine-type": node["machineType"]}
+        if limits["tpu"]:
+            values = {"tpu": limits["tpu"], "max-hours": container.max_seconds(pool) // 3600}
+        values |= {
+            "min-nodes": limits["min_nodes"],
+            "max-nodes": limits["max_nodes"],
+            "disk-gb": node["diskSizeGb"],
+            "disk-type": node["diskType"],
+            "spot": bool(node.get("spot")),
+        }
         # TOML writes these values as JSON does.
-        lines += ["", "[[pools]]", *(f"{key} = {json.dumps(value)}" for key, value in values)]
+        lines += ["", "[[pools]]", *(f"{key} = {json.dumps(each)}" for key, each in values.items())]
     return "\n".join(lines) + "\n"
-
-
-def pool_values(pool: dict[str, Any]) -> dict[str, Any]:
-    """Return what a pool is, by the keys of the file."""
-    node, limits = pool["config"], pool_status(pool)
-    return {
-        **machines_of(pool, limits["tpu"]),
-        "min-nodes": limits["min_nodes"],
-        "max-nodes": limits["max_nodes"],
-        "disk-gb": node["diskSizeGb"],
-        "disk-type": node["diskType"],
-        "spot": bool(node.get("spot")),
-    }
-
-
-def machines_of(pool: dict[str, Any], tpu: str) -> dict[str, Any]:
-    """Return what the nodes of a pool are: `tpu` says it, or their type and GPUs."""
-    node = pool["config"]
-    if tpu:
-        seconds = int(node.get("maxRunDuration", "0s").rstrip("s"))
-        return {"tpu": tpu, "max-hours": seconds // 3600}
-    gpu_type, num_gpus = container.gpus_of(pool)
-    gpus = {"gpu-type": gpu_type} if gpu_type else {}
-    return {**gpus, "num-gpus": num_gpus, "machine-type": node["machineType"]}

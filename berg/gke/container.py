@@ -1,10 +1,8 @@
 """Google Kubernetes Engine: clusters, their pools of nodes, and operations on them.
 
-GKE does one thing at a time to a cluster, and refuses all else meanwhile, deletion too. Pools begin
-without nodes and grow when pods need them: an operation that finds no room goes on for half an
-hour, and nobody can end it.
-
-Not covered: Autopilot, regional clusters, flex-start.
+GKE does one thing at a time to a cluster, and refuses everything else meanwhile, deletion too.
+Pools start without nodes and grow when pods need them: an operation that finds no room takes half
+an hour, and nothing can cancel it. Not covered: Autopilot, regional clusters, flex-start.
 """
 
 import re
@@ -19,18 +17,15 @@ from berg.google import api, iam, offers
 from berg.google.shapes import ALIASES, ATTACHED, Tpu, driver_version
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # of clusters and pools
-PATIENCE = 3000  # seconds for an operation; a cluster takes 10 minutes, one without room 40
-TELL_INTERVAL = 20  # seconds between two notes on how far it is
+TIMEOUT = 3000  # seconds for an operation; a cluster takes 10 minutes, one without room 40
+TELL_INTERVAL = 20  # seconds between two notes on the progress
 BUSY = "incompatible operation"
 LABEL = "cloud.google.com/"
-# pools that are not for jobs: Kubernetes' own, and the dataset cache's
-SYSTEM, CACHE = (
-    "system",
-    "cache",
-)
+SYSTEM, CACHE = "system", "cache"  # pools that are not for jobs
 FOR_PODS = {"mode": "GKE_METADATA"}  # the metadata server that pods see: it has their own tokens
 FOR_JOBS = "berg"  # key of the taint of pools for jobs without GPUs
-# What Google calls the GPUs of machines whose type says them.
+MANAGED = {"autoUpgrade": True, "autoRepair": True}
+# Google's names of the GPUs of machines whose type includes them.
 ACCELERATORS = {name: alias for alias, name in ALIASES.items() if alias.startswith("nvidia-")}
 ACCELERATORS |= {name: accelerator for name, (accelerator, _) in ATTACHED.items()}
 
@@ -38,13 +33,13 @@ Say = Callable[[str], None]
 
 
 class Gone(BergError):
-    """A cluster that is not there any more."""
+    """A cluster that no longer exists."""
 
 
 def ask(
     config: Config, method: str, path: str, body: dict[str, Any] | None = None, **query: Any
 ) -> dict[str, Any]:
-    """One request below the project's locations; raises Denied for who may not."""
+    """Send a request below the project's locations; raise Denied where rights are missing."""
     base = f"{config.service_url('container')}/v1/projects/{config.project}/locations"
     try:
         return api.call(config, method, f"{base}/{path}", body, **query)
@@ -55,30 +50,47 @@ def ask(
             raise api.Denied(api.name_quota_project(config)) from None
         role = "developer" if method == "GET" else "admin"
         raise api.Denied(
-            f"Google does not let you look after clusters: {api.words(error)}. Somebody who may "
-            "has to "
-            f"give you roles/container.{role} in the project {config.project}"
+            f"Google does not let you manage clusters: {api.words(error)}. An administrator of "
+            f"the project {config.project} can give you roles/container.{role}"
         ) from None
 
 
 def clusters(config: Config) -> list[dict[str, Any]]:
-    """All clusters of the project, in the API's words."""
-    there: list[dict[str, Any]] = ask(config, "GET", "-/clusters").get("clusters", [])
-    return there
+    """Return all clusters of the project, in the API's words."""
+    return list(ask(config, "GET", "-/clusters").get("clusters", []))
+
+
+def seen(config: Config) -> list[dict[str, Any]]:
+    """Return all clusters of the project; [] without permission, or with the API off."""
+    try:
+        return clusters(config)
+    except (api.Denied, api.Forbidden, api.NotFound):
+        return []
+
+
+def running(clusters: list[dict[str, Any]]) -> list[str]:
+    """Return LOCATION/NAME of those clusters that are berg's and have an API."""
+    states = ("RUNNING", "RECONCILING", "DEGRADED", "RUNNING_WITH_ERROR")
+    return [where(each) for each in clusters if is_ours(each) and each.get("status") in states]
 
 
 def is_ours(cluster: dict[str, Any]) -> bool:
-    label: str = cluster.get("resourceLabels", {}).get("berg", "")
-    return label == "1"
+    return bool(cluster.get("resourceLabels", {}).get("berg", "") == "1")
 
 
 def where(cluster: dict[str, Any]) -> str:
-    """LOCATION/NAME, by which a cluster is found again."""
+    """Return LOCATION/NAME, which names a cluster in the project."""
     return f"{cluster['location']}/{cluster['name']}"
 
 
+def path_of(cluster: dict[str, Any], pool: str = "") -> str:
+    """Return the path for `ask` of a cluster, or of one of its pools."""
+    path = f"{cluster['location']}/clusters/{cluster['name']}"
+    return f"{path}/nodePools/{pool}" if pool else path
+
+
 def get(config: Config, place: str) -> dict[str, Any]:
-    """The cluster LOCATION/NAME; raises Gone."""
+    """Return the cluster LOCATION/NAME; raise Gone."""
     location, _, name = place.partition("/")
     try:
         return ask(config, "GET", f"{location}/clusters/{name}")
@@ -89,7 +101,7 @@ def get(config: Config, place: str) -> dict[str, Any]:
 
 
 def find(config: Config, name: str) -> dict[str, Any]:
-    """The cluster of that name that berg made, or LOCATION/NAME; raises BergError for any other."""
+    """Return berg's cluster NAME or LOCATION/NAME; raise BergError for any other."""
     named = [each for each in clusters(config) if name in (each["name"], where(each))]
     if not named:
         location, _, own = name.rpartition("/")
@@ -104,55 +116,38 @@ def find(config: Config, name: str) -> dict[str, Any]:
     if not is_ours(named[0]):
         raise BergError(
             f"the cluster {name} is not berg's: it has no label berg=1. If berg may use, resize "
-            "and delete it: gcloud "
-            f"container clusters update {named[0]['name']} --location {named[0]['location']} "
-            "--update-labels berg=1"
+            f"and delete it: gcloud container clusters update {named[0]['name']} --location "
+            f"{named[0]['location']} --update-labels berg=1"
         )
     return named[0]
 
 
-def check_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise BergError(
-            f"{name!r} cannot be the name of a cluster: give up to 40 lower-case letters, digits "
-            "and dashes, "
-            "beginning with a letter, as in: berg cluster create train"
-        )
-    return name
-
-
 def node_config(config: Config, **more: Any) -> dict[str, Any]:
     account = {"serviceAccount": config.service_account} if config.service_account else {}
-    return {
-        **account,
-        "oauthScopes": SCOPES,
-        "labels": {"berg": "1"},
-        "resourceLabels": {"berg": "1"},
-        **more,
-    }
+    labels = {"labels": {"berg": "1"}, "resourceLabels": {"berg": "1"}}
+    return {**account, "oauthScopes": SCOPES, **labels, **more}
 
 
 def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
-    """A zonal cluster with the one small node that a cluster needs for itself."""
+    """Return a zonal cluster with the one small node that a cluster needs for itself."""
     network = offers.network_of(config)
     if network.project != config.project:
         raise BergError(
             "berg makes no clusters on a network of another project: GKE takes no ranges there "
             "but those that were made for it. Name a network of your own: BERG_NETWORK=NAME"
         )
+    small = {"machineType": "e2-medium", "diskSizeGb": 30, "diskType": "pd-standard"}
     system = {
         "name": SYSTEM,
         "initialNodeCount": 1,
-        "config": node_config(
-            config, machineType="e2-medium", diskSizeGb=30, diskType="pd-standard"
-        ),
-        "management": {"autoUpgrade": True, "autoRepair": True},
+        "config": node_config(config, **small),
+        "management": MANAGED,
     }
-    has_account = "@" in config.service_account  # which is what each person's pods act as
-    pods = {"workloadIdentityConfig": {"workloadPool": f"{config.project}.svc.id.goog"}}
-    identity: dict[str, Any] = pods if has_account else {}
+    identity: dict[str, Any] = {}
     addons = {"httpLoadBalancing": {"disabled": True}}
-    if has_account:  # without an account of its own no pod could read a bucket by it
+    if "@" in config.service_account:  # without an account no pod could read a bucket as its user
+        pool = f"{config.project}.svc.id.goog"
+        identity = {"workloadIdentityConfig": {"workloadPool": pool}}
         addons["gcsFuseCsiDriverConfig"] = {"enabled": True}
     return {
         "name": name,
@@ -188,59 +183,55 @@ class NodeShape:
         """The name of a pool of such nodes."""
         if self.tpu:
             return self.tpu.pool(self.spot)
-        what = self.machine_type
-        if self.num_gpus:
-            what = f"{self.gpu_type}-x{self.num_gpus}"
+        what = f"{self.gpu_type}-x{self.num_gpus}" if self.num_gpus else self.machine_type
         return f"{what}{'-spot' if self.spot else ''}"[:40].strip("-")
 
 
 def pool_body(
     config: Config, shape: NodeShape, *, min_nodes: int, max_nodes: int
 ) -> dict[str, Any]:
-    """A pool that grows from no node to so many; Google installs the drivers of its GPUs."""
+    """Return a pool that starts without nodes; Google installs the drivers of its GPUs."""
     node = node_config(
         config, machineType=shape.machine_type, diskSizeGb=shape.disk_gb, diskType=shape.disk_type
     )
     # Else the kernel ends all of a pod, worker included, when its command runs out of memory.
     kubelet: dict[str, Any] = {"singleProcessOomKill": True}
+    node["kubeletConfig"] = kubelet
     if shape.spot:
         node["spot"] = True
         kubelet |= {"shutdownGracePeriodSeconds": 120, "shutdownGracePeriodCriticalPodsSeconds": 15}
+    if shape.tpu:
+        node["maxRunDuration"] = f"{round(shape.max_hours * 3600)}s"
+    elif shape.num_gpus:
+        gpus = {
+            "acceleratorType": ACCELERATORS[shape.gpu_type],
+            "acceleratorCount": str(shape.num_gpus),
+            "gpuDriverInstallationConfig": {"gpuDriverVersion": driver_version(shape.gpu_type)},
+        }
+        node["accelerators"] = [gpus]
+    else:  # GKE taints nodes with chips itself; pods of kube-system would keep these nodes up
+        node["taints"] = [{"key": FOR_JOBS, "value": "true", "effect": "NO_SCHEDULE"}]
+    placement = {}
+    if shape.tpu and shape.tpu.hosts > 1:
+        how = {"policyName": shape.tpu.policy} if shape.tpu.policy else {"type": "COMPACT"}
+        placement = {"placementPolicy": {**how, "tpuTopology": shape.tpu.topology}}
     return {
         "name": shape.pool,
         "initialNodeCount": 0,
-        "autoscaling": {
-            "enabled": True,
-            "minNodeCount": min_nodes,
-            "maxNodeCount": max_nodes,
-            "locationPolicy": "ANY",
-        },
-        "config": {**node, **chips_of(shape), "kubeletConfig": kubelet},
-        "management": {"autoUpgrade": True, "autoRepair": True},
-        **placement(shape),
+        "autoscaling": scaling(min_nodes, max_nodes),
+        "config": node,
+        "management": MANAGED,
+        **placement,
     }
 
 
-def chips_of(shape: NodeShape) -> dict[str, Any]:
-    """Return what nodes say of their chips; without any, the taint that keeps others away."""
-    if shape.tpu:
-        return {"maxRunDuration": f"{round(shape.max_hours * 3600)}s"}
-    if not shape.num_gpus:  # GKE taints those with chips itself; else kube-system keeps nodes up
-        return {"taints": [{"key": FOR_JOBS, "value": "true", "effect": "NO_SCHEDULE"}]}
-    gpus = {
-        "acceleratorType": ACCELERATORS[shape.gpu_type],
-        "acceleratorCount": str(shape.num_gpus),
-        "gpuDriverInstallationConfig": {"gpuDriverVersion": driver_version(shape.gpu_type)},
-    }
-    return {"accelerators": [gpus]}
+def scaling(low: int, most: int) -> dict[str, Any]:
+    """Return the autoscaling of a pool."""
+    counts = {"minNodeCount": low, "maxNodeCount": most}
+    return {"enabled": True, "locationPolicy": "ANY", **counts}
 
 
-def placement(shape: NodeShape) -> dict[str, Any]:
-    """Return how the nodes of a slice of TPUs lie; a single node has no such policy."""
-    if shape.tpu is None or shape.tpu.hosts == 1:
-        return {}
-    how = {"policyName": shape.tpu.policy} if shape.tpu.policy else {"type": "COMPACT"}
-    return {"placementPolicy": {**how, "tpuTopology": shape.tpu.topology}}
+# --- operations
 
 
 def change(
@@ -252,127 +243,120 @@ def change(
     what: str,
     say: Say,
 ) -> None:
-    """Ask for a change of the cluster LOCATION/NAME and wait until it is made; what others do to it
-    comes first.
+    """Change the cluster LOCATION/NAME, after the operations on it that are running, and wait.
 
-    Raises BergError with what Google says when it could not be made.
+    Raise BergError with Google's message if the change fails.
     """
-    location = place.partition("/")[0]
     began = time.monotonic()
     while True:
         settle(config, place, say)
         try:
             operation = ask(config, method, path, body)
             break
-        except api.NotFound:  # gone by what was settled, or by a request whose answer was lost
+        except api.NotFound:  # deleted by what was settled, or by a request whose answer was lost
             if method != "DELETE":
                 raise
             return
-        except (
-            api.Conflict
-        ):  # made by a request whose answer was lost, or by somebody else just now
+        except api.Conflict:  # created by a request whose answer was lost, or by another user
             settle(config, place, say)
             return
         except api.BadRequest as error:
-            patience = (
-                iam.SETTLING
-                if iam.is_settling(config, error)
-                else PATIENCE * (BUSY in error.message)
-            )
-            if time.monotonic() > began + patience:
+            limit = TIMEOUT if BUSY in error.message else 0
+            limit = iam.SETTLING if iam.is_settling(config, error) else limit
+            if time.monotonic() > began + limit:
                 raise
             time.sleep(2)
-    wait(config, location, operation, what, say)
+    wait(config, place.partition("/")[0], operation, what, say)
 
 
 def settle(config: Config, place: str, say: Say) -> None:
-    """Wait for what goes on with the cluster LOCATION/NAME already, however it ends."""
+    """Wait for running operations on the cluster LOCATION/NAME, whether they succeed or not."""
     location, _, name = place.partition("/")
     for operation in ask(config, "GET", f"{location}/operations").get("operations", []):
         target = operation.get("targetLink", "")
         if operation["status"] != "DONE" and f"/clusters/{name}/" in f"{target}/":
             kind = operation.get("operationType", "an operation")
             try:
-                wait(config, location, operation, f"{kind} of {name}, which goes on already", say)
+                wait(config, location, operation, f"{kind} of {name}, which was running", say)
             except api.OperationFailed as error:
                 say(f"{kind} of {name} failed: {error.message}")
 
 
 def wait(config: Config, location: str, operation: dict[str, Any], what: str, say: Say) -> None:
-    """Wait until an operation is over; `say` hears how far it is. Raises OperationFailed with
-    Google's words.
-    """
-    began = told = time.monotonic()
+    """Wait for an operation and report its progress; raise OperationFailed with its error."""
+    began = reported = time.monotonic()
     while operation["status"] != "DONE":
         now = time.monotonic()
-        if now > began + PATIENCE:
+        if now > began + TIMEOUT:
             raise BergError(
-                f"{what} took more than {PATIENCE // 60} minutes. See: berg cluster list"
+                f"{what} took more than {TIMEOUT // 60} minutes. See: berg cluster list"
             )
-        if now > told + TELL_INTERVAL:
-            told = now
-            say(f"{what}: {progress(operation)}after {now - began:.0f} s")
+        if now > reported + TELL_INTERVAL:
+            reported = now
+            progress = ""
+            for each in operation.get("progress", {}).get("metrics", []):
+                name = each.get("name", "").lower().replace("_", " ")
+                progress += f"{name} {each.get('intValue', each.get('stringValue', ''))}, "
+            say(f"{what}: {progress}after {now - began:.0f} s")
         time.sleep(min(0.3 + (now - began) / 30, 5))
         operation = ask(config, "GET", f"{location}/operations/{operation['name']}")
     if error := operation.get("error"):
-        raise api.OperationFailed(
-            str(error.get("code", "")), f"{what} failed: {error.get('message', 'no reason given')}"
-        )
+        message = f"{what} failed: {error.get('message', 'no reason given')}"
+        raise api.OperationFailed(str(error.get("code", "")), message)
 
 
-def progress(operation: dict[str, Any]) -> str:
-    metrics = operation.get("progress", {}).get("metrics", [])
-    told = {
-        each.get("name", ""): each.get("intValue", each.get("stringValue", "")) for each in metrics
-    }
-    return "".join(f"{key.lower().replace('_', ' ')} {value}, " for key, value in told.items())
+# --- what a cluster has
 
 
 def pools(cluster: dict[str, Any]) -> list[dict[str, Any]]:
-    pools: list[dict[str, Any]] = cluster.get("nodePools", [])
-    return pools
+    return list(cluster.get("nodePools", []))
+
+
+def pool_of(cluster: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """Return the pool of that name; None if there is none."""
+    return next((each for each in pools(cluster) if each["name"] == name), None)
 
 
 def accounts(cluster: dict[str, Any]) -> tuple[str, ...]:
-    """What the nodes of a cluster for jobs act as, and with them its pods; "default" is a name."""
+    """Return the accounts of the nodes for jobs, and so of their pods; "default" is a name."""
     for_jobs = [pool.get("config", {}) for pool in pools(cluster) if pool["name"] != CACHE]
     return tuple(sorted({config.get("serviceAccount", "default") for config in for_jobs}))
 
 
+def node_accounts(config: Config) -> list[str]:
+    """Return the accounts of the nodes of berg's clusters; [] without permission."""
+    return [account for each in seen(config) if is_ours(each) for account in accounts(each)]
+
+
 def workload_pool(cluster: dict[str, Any]) -> str:
-    """The pool of a cluster's Kubernetes accounts; "" without Workload Identity."""
-    found: str = cluster.get("workloadIdentityConfig", {}).get("workloadPool", "")
-    return found
-
-
-def has_gcsfuse(cluster: dict[str, Any]) -> bool:
-    """Return whether pods of a cluster can have folders of buckets as volumes."""
-    driver = cluster.get("addonsConfig", {}).get("gcsFuseCsiDriverConfig", {})
-    return bool(driver.get("enabled")) and bool(workload_pool(cluster))
+    """Return the pool of a cluster's Kubernetes accounts; "" without Workload Identity."""
+    return str(cluster.get("workloadIdentityConfig", {}).get("workloadPool", ""))
 
 
 def without_identity(cluster: dict[str, Any]) -> list[dict[str, Any]]:
-    """The pools whose nodes hand their own account on to pods."""
-    modes = [each.get("config", {}).get("workloadMetadataConfig", {}) for each in pools(cluster)]
-    both = zip(pools(cluster), modes, strict=True)
-    return [each for each, mode in both if mode.get("mode") != FOR_PODS["mode"]]
+    """Return the pools whose nodes pass their own account on to pods."""
+
+    def mode(pool: dict[str, Any]) -> Any:
+        return pool.get("config", {}).get("workloadMetadataConfig", {}).get("mode")
+
+    return [each for each in pools(cluster) if mode(each) != FOR_PODS["mode"]]
 
 
 def like_its_cluster(pool: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
-    """A pool to be made, whose pods see no token of their node where the cluster can do that."""
+    """Return a new pool whose pods see no token of their node if the cluster can do that."""
     if not workload_pool(cluster):
         return pool
     return {**pool, "config": {**pool["config"], "workloadMetadataConfig": FOR_PODS}}
 
 
 def disk_of(pool: dict[str, Any]) -> tuple[str, int]:
-    """Return type and GB of the disk of each of a pool's nodes, Google's defaults included."""
+    """Return type and GB of the disk of each of a pool's nodes, with Google's defaults."""
     node = pool.get("config", {})
     return node.get("diskType", "pd-balanced"), int(node.get("diskSizeGb", 100))
 
 
 def gpus_of(pool: dict[str, Any]) -> tuple[str, int]:
-    """Type and number of the GPUs of a pool's nodes; "" and 0 without any."""
+    """Return type and number of the GPUs of a pool's nodes; "" and 0 without any."""
     found = pool.get("config", {}).get("accelerators", [])
     if not found:
         return "", 0
@@ -380,7 +364,13 @@ def gpus_of(pool: dict[str, Any]) -> tuple[str, int]:
     return ALIASES.get(kind, kind), int(found[0]["acceleratorCount"])
 
 
+def max_seconds(pool: dict[str, Any]) -> int:
+    """Return how long a node of a pool may exist; 0: without a limit."""
+    return int(pool["config"].get("maxRunDuration", "0s").rstrip("s"))
+
+
 def most_nodes(pool: dict[str, Any]) -> int:
-    scaling = pool.get("autoscaling", {})
-    most = scaling.get("maxNodeCount") or scaling.get("totalMaxNodeCount") or 0
-    return most if scaling.get("enabled") else pool.get("initialNodeCount", 0)
+    autoscaling = pool.get("autoscaling", {})
+    if autoscaling.get("enabled"):
+        return int(autoscaling.get("maxNodeCount") or autoscaling.get("totalMaxNodeCount") or 0)
+    return int(pool.get("initialNodeCount", 0))

@@ -1,49 +1,51 @@
 """Pods of a cluster of Google Kubernetes Engine as a place for jobs.
 
-A job is an Indexed Job of Kubernetes' with a pod for each of its machines. boot.py comes as a
-ConfigMap, everything else through the bucket, so that no image has to be built. One pod that is
-taken away is made anew by Kubernetes, and of several the others wait for it; Google makes the nodes
-of a slice of TPUs anew together. What waits for room waits in the cluster, without this computer.
-The Job itself is made in manifest.py, and what is said of its pods is read in podstatus.py.
-
+A job is an Indexed Job of Kubernetes with a pod for each machine. boot.py comes as a ConfigMap,
+everything else from the bucket, so that no image has to be built. Kubernetes makes pods again that
+were taken away, Google the nodes of a TPU slice, and both wait for room without this computer.
 Not covered: several clusters for one job, Autopilot.
 """
 
 import contextlib
-import itertools
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from berg import BergError, computer
 from berg.config import Config
-from berg.gke import client, container, manifest, podaccount, podstatus
-from berg.gke import client as k8s
-from berg.gke.podstatus import (
+from berg.gke import account, client, container, pods
+from berg.gke.client import Server, called, connect, path_to
+from berg.gke.status import (
+    Thing,
+    check_queue,
     ending,
     hindrance,
     how_ended,
+    is_alive,
     is_of,
+    is_short,
     machine_of,
     may_be_silent,
     never_began,
+    one_line,
+    pods_of,
     readiness,
     silence,
     to_come,
+    why_suspended,
 )
 from berg.google import api
-from berg.google.shapes import Shape, parse_tpu
+from berg.google.shapes import parse_tpu
 from berg.job import NO_GROUP, TOO_LATE, Group, Login, Machine, Resource
 from berg.plain import plural
 from berg.plan import Choice, Offer
 from berg.spec import JobSpec
 
 GONE = 180  # seconds for pods to go
-LISTING = 10  # seconds for a cluster to answer; Google upgrades the one API server that it has
-# One connection's server, whose standard input and output are the connection.
+# The server of one connection, whose standard input and output are the connection.
 SSHD = (
     'exec /usr/sbin/sshd -i -e -f /dev/null -h "${BERG_ROOT:-/root}/berg/ssh_host_key" -o '
     "UsePAM=no -o StrictModes=no "
@@ -54,449 +56,328 @@ ADMIT = (
     "umask 77; mkdir -p ~/.ssh; cd ~/.ssh || exit; touch authorized_keys; read -r key; "
     'grep -qxF "$key" authorized_keys || echo "$key" >> authorized_keys'
 )
-request = manifest.request
-servers: dict[str, k8s.Server] = {}  # by PROJECT/LOCATION/NAME, as this process found them
+request = pods.request
 
 
 def warm_up() -> None:
-    """Do nothing: its requests need no library of Google's."""
+    """Do nothing: no request needs a library of Google's."""
 
 
 def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     """Return the pods that a spec means; raise BergError if the cluster cannot hold them."""
     cluster = container.find(config, spec.cluster or "")
-    image = config.default_docker_image
-    where, accounts = container.where(cluster), podaccount.accounts(config, cluster)
-    manifest.check_volumes(cluster, spec)
-    manifest.check("of the job", spec.pod_patch or {})
+    where, accounts = container.where(cluster), account.accounts(config, cluster)
+    pods.check_mounts(cluster, spec)
+    pods.check_patch("of the job", spec.pod_patch or {})
     if spec.queue:
-        check_queue(config, where, spec.queue)
-    if spec.tpu is None:
-        shape = manifest.choose(cluster, spec)
-        return Choice(shape, spec.num_machines, image, cluster=where, accounts=accounts)
-    tpus = manifest.choose_tpus(cluster, spec, is_sweep)
-    called = tpus.pool(spec.spot)
-    (pool,) = [each for each in container.pools(cluster) if each["name"] == called]
-    shape = replace(tpus.shape, node_disk=container.disk_of(pool))
-    chosen = Choice(shape, tpus.hosts, image, cluster=where, accounts=accounts)
-    return replace(chosen, is_slice=tpus.hosts > 1)
-
-
-def check_queue(config: Config, place: str, name: str) -> None:
-    """Raise BergError for a queue that the person's pods cannot be in."""
-    server = connect(config, place)
-    podstatus.check(config, server, podaccount.namespace(config, server), name)
+        server = connect(config, where)
+        check_queue(server, account.namespace(config, server), spec.queue)
+    wanted = parse_tpu(spec.tpu, in_cluster=True) if spec.tpu is not None else None
+    hosts = wanted.hosts if wanted else spec.num_machines
+    if wanted and hosts > 1 and is_sweep:
+        raise BergError(
+            f"--tpu {spec.tpu} is a slice of {hosts} pods: each job of a sweep runs on one machine"
+        )
+    shape = pods.choose_tpus(cluster, spec, wanted) if wanted else pods.choose(cluster, spec)
+    return Choice(
+        shape,
+        hosts,
+        config.default_docker_image,
+        cluster=where,
+        is_slice=wanted is not None and hosts > 1,
+        accounts=accounts,
+    )
 
 
 def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
     """Return what the cluster has; its nodes have their own disks and addresses."""
     shape = choice.shape
+    gpus = f"{shape.num_gpus} x {shape.gpu_type}" if shape.num_gpus else "no GPU"
+    priced = replace(shape, num_gpus=shape.node_gpus) if shape.node_gpus else None
+    if spec.tpu is not None:
+        gpus, priced = plural(parse_tpu(spec.tpu, in_cluster=True).chips_each, "TPU chip"), shape
+    several = f"{choice.hosts} pods, each " if choice.hosts > 1 else ""
+    patch = [f"{part}.{key}" for part, keys in (spec.pod_patch or {}).items() for key in keys]
+    patched = f", patched: {', '.join(patch)}" if patch else ""
+    queue = f", in the queue {spec.queue}" if spec.queue else ""
     return Offer(
         shape=shape,
         hosts=choice.hosts,
         image=choice.image,
         zones=[choice.cluster.partition("/")[0]],
-        rows=rows(spec, choice),
+        rows=[
+            ("Pod", f"{several}{gpus}{', spot' * spec.spot}{patched}"),
+            ("Image", choice.image),
+            ("Cluster", f"{choice.cluster}{queue}"),
+        ],
         ender="Kubernetes ends the pod",
         group=Group(cluster=choice.cluster),
         heals="pods that were taken away" if spec.cmd is not None else "",
-        priced=node_of(shape, spec),
+        priced=priced,
         is_shared=spec.tpu is None,
         accounts=choice.accounts,
     )
 
 
-def node_of(shape: Shape, spec: JobSpec) -> Shape | None:
-    """Return the node that is paid for; None where it may be any."""
-    if spec.tpu is not None:
-        return shape
-    return replace(shape, num_gpus=shape.node_gpus) if shape.node_gpus else None
-
-
-def rows(spec: JobSpec, choice: Choice) -> list[tuple[str, str]]:
-    """Return what a plan says of the pods."""
-    shape = choice.shape
-    several = f"{choice.hosts} pods, each " if choice.hosts > 1 else ""
-    gpus = f"{shape.num_gpus} x {shape.gpu_type}" if shape.num_gpus else "no GPU"
-    if spec.tpu is not None:
-        gpus = plural(parse_tpu(spec.tpu, in_cluster=True).chips_each, "TPU chip")
-    spot = ", spot" * spec.spot
-    patched = f", patched: {manifest.in_words(spec.pod_patch)}" if spec.pod_patch else ""
-    queue = f", in the queue {spec.queue}" if spec.queue else ""
-    return [
-        ("Pod", f"{several}{gpus}{spot}{patched}"),
-        ("Image", choice.image),
-        ("Cluster", f"{choice.cluster}{queue}"),
-    ]
-
-
 def longest_name(first: str, names: list[str]) -> str:
-    """Return the longest name that a pod's host gets: its Job's, with a number."""
+    """Return the longest host name of these pods: their Job's, with a number."""
     return f"{first}-{len(names) - 1}"
 
 
-def preview(config: Config, request: dict[str, Any], names: list[str], keep: bool) -> Any:
-    """The Job, as `kubectl create -f` takes it; what it mounts is in the cluster already.
+def preview(config: Config, request: Thing, names: list[str], keep: bool) -> Any:
+    """Return the Job, as `kubectl create -f` takes it; raise BergError if the cluster refuses it.
 
-    Raise BergError for one that the cluster would refuse.
+    What it mounts is not part of it.
     """
     server = connect(config, request["cluster"])
-    made = body(config, server, request, names)
+    service = (request["name"] or names[0]) if request["is_slice"] else ""
+    made = pods.body(request, names, client.SHARED, has_cache(server), service)
     strictly = {"dryRun": "All", "fieldManager": "berg", "fieldValidation": "Strict"}
     try:
-        k8s.call(config, server, "POST", k8s.below(k8s.SHARED, "jobs"), made, **strictly)
-    except k8s.Refused as error:
-        if error.code in (400, 422):  # else it is no matter of what the Job says
+        client.call(server, "POST", client.below(client.SHARED, "jobs"), made, **strictly)
+    except client.Refused as error:
+        if error.code in (400, 422):  # the others are not about the Job
             raise
-    namespace = podaccount.namespace(config, server)
-    if not request["is_slice"]:
-        return manifest.in_namespace(made, namespace)
-    job = made["metadata"]["name"]
-    service = manifest.in_namespace(manifest.slice_service(made, job), namespace)
-    sliced = manifest.in_namespace(manifest.in_slice(made, job), namespace)
-    return {"apiVersion": "v1", "kind": "List", "items": [service, sliced]}
+    namespace = account.namespace(config, server)
+    job = pods.in_namespace(made, namespace)
+    if not service:
+        return job
+    items = [pods.in_namespace(pods.slice_service(made, service), namespace), job]
+    return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
-def body(
-    config: Config, server: k8s.Server, request: dict[str, Any], names: list[str]
-) -> dict[str, Any]:
-    """The Job; its pods know the cluster's dataset cache, if there is one now."""
-    made = manifest.body(request, names)
-    there = k8s.find(config, server, f"{k8s.CORE}/services/{manifest.CACHE}", timeout=LISTING)
-    return manifest.with_cache(made) if there else made
+def has_cache(server: Server) -> bool:
+    """Return whether the cluster has a dataset cache."""
+    path = f"{client.CORE}/services/{pods.CACHE}"
+    return client.find(server, path, timeout=client.LISTING) is not None
 
 
 def create(
     config: Config,
-    request: dict[str, Any],
+    request: Thing,
     names: list[str],
     keep: bool,
     say: Callable[[str], None],
     still_trying: Callable[[], None],
 ) -> str:
-    """Make the Job; its pods come when the cluster has room."""
+    """Create the Job; its pods come when the cluster has room."""
     server = connect(config, request["cluster"])
-    home = podaccount.ensure(config, server)
-    made = manifest.in_namespace(body(config, server, request, names), home.namespace)
-    made["spec"]["template"]["spec"]["serviceAccountName"] = home.account
-    stamp, key = os.urandom(8).hex(), request.get("cluster_key", "")
-    # tells ours, sent twice, from another's
-    made["metadata"]["annotations"] = {"berg-request": stamp}
-    secret, service = f"berg-key-{stamp}", f"berg-slice-{stamp}"
-    if key:
-        manifest.with_key(made, secret)
-    if request.get("is_slice"):
-        manifest.in_slice(made, service)
-    create_job(config, server, made)
-    if key:
-        add_to_job(config, server, made, "secrets", manifest.key_secret(made, secret, key))
-    if request.get("is_slice"):
-        add_to_job(config, server, made, "services", manifest.slice_service(made, service))
+    namespace = account.ensure(config, server)
+    stamp = os.urandom(8).hex()
+    service = f"berg-slice-{stamp}" if request.get("is_slice") else ""
+    job = pods.body(request, names, namespace, has_cache(server), service)
+    # tells ours, sent twice, from another one
+    job["metadata"]["annotations"] = {"berg-request": stamp}
+    owned = {}
+    if key := request.get("cluster_key"):
+        owned["secrets"] = pods.key_secret(job, f"berg-key-{stamp}", key)
+    if service:
+        owned["services"] = pods.slice_service(job, service)
+    create_job(config, server, job)
+    for kind, thing in owned.items():
+        there = client.call(server, "GET", path_to("jobs", called(job)))["metadata"]
+        uid = there["uid"]
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": there["name"], "uid": uid}
+        thing["metadata"]["ownerReferences"] = [owner]
+        client.create(server, client.below(namespace, kind), thing)
     count = "a pod" if len(names) == 1 else f"{len(names)} pods"
     say(f"Asked the cluster {server.place} for {count}")
     return ""
 
 
-def add_to_job(
-    config: Config, server: k8s.Server, made: dict[str, Any], kind: str, thing: dict[str, Any]
-) -> None:
-    """Create what a Job that was just made needs beside it, and what goes with it."""
-    there = k8s.call(config, server, "GET", k8s.path_to("jobs", k8s.called(made)))
-    path = k8s.below(there["metadata"]["namespace"], kind)
-    k8s.create(config, server, path, manifest.owned(thing, there))
-
-
-def create_job(config: Config, server: k8s.Server, made: dict[str, Any]) -> None:
-    """Create a Job in place of one that is over; raise BergError if another one has its name."""
-    name, stamp = made["metadata"]["name"], made["metadata"]["annotations"]["berg-request"]
-    path = k8s.path_to("jobs", k8s.called(made))
-    while not k8s.create(config, server, path.rpartition("/")[0], made):
-        there = k8s.find(config, server, path)
+def create_job(config: Config, server: Server, job: Thing) -> None:
+    """Create a Job in place of a finished one; raise BergError if another one has its name."""
+    name, stamp = job["metadata"]["name"], job["metadata"]["annotations"]["berg-request"]
+    path = path_to("jobs", called(job))
+    while not client.create(server, path.rpartition("/")[0], job):
+        there = client.find(server, path)
         if there is None:
             continue
         about = there["metadata"]
         if about.get("annotations", {}).get("berg-request") == stamp:
             break
-        is_ours = about.get("labels", {}).get("berg-bucket") == manifest.bucket_label(config)
-        if is_ours and (ending(there) or there["spec"].get("suspend")):
-            clear(config, server, path)  # of an earlier attempt
-        else:
+        is_ours = about.get("labels", {}).get("berg-bucket") == pods.bucket_label(config)
+        if not is_ours or not (ending(there) or there["spec"].get("suspend")):
             raise BergError(
                 f"the cluster {server.place} has a job {name!r} already. Choose another name: -n "
                 "NAME"
             )
-
-
-def clear(config: Config, server: k8s.Server, path: str) -> None:
-    """Delete the Job at a path, which is over, and wait until it is gone."""
-    name = path.rpartition("/")[2]
-    k8s.delete(config, server, path)
-    if not api.wait_for(lambda: not k8s.find(config, server, path), 0.3, GONE):
-        raise BergError(
-            f"the job {name} of an earlier attempt does not go. See: kubectl describe job {name}"
-        )
+        client.delete(server, path)  # of an earlier attempt
+        if not api.wait_for(lambda: not client.find(server, path), 0.3, GONE):
+            raise BergError(
+                f"the job {name} of an earlier attempt is not deleted after {GONE} seconds. "
+                f"See: kubectl describe job {name}"
+            )
 
 
 # --- what there is
 
 
-def connect(config: Config, place: str) -> k8s.Server:
-    """The API of the cluster LOCATION/NAME; who asks often asks Google once."""
-    key = f"{config.project}/{place}"
-    if key not in servers:
-        servers[key] = k8s.connect(config, place)
-    return servers[key]
-
-
-def running(config: Config) -> list[str]:
-    """Berg's clusters that have an API, by LOCATION/NAME."""
-    return [
-        container.where(each)
-        for each in container.clusters(config)
-        if container.is_ours(each)
-        and each.get("status") in ("RUNNING", "RECONCILING", "DEGRADED", "RUNNING_WITH_ERROR")
-    ]
-
-
-def places(config: Config) -> list[str]:
-    """The same; none for who may not look, or has never let Google switch the API on."""
-    return if_seen(lambda: running(config))
-
-
-def accounts(config: Config) -> list[str]:
-    """What the nodes of berg's clusters act as; none for who may not look."""
-    ours = filter(container.is_ours, if_seen(lambda: container.clusters(config)))
-    return list(itertools.chain.from_iterable(map(container.accounts, ours)))
-
-
-def if_seen(look: Callable[[], list[Any]]) -> list[Any]:
-    """Return what there is of clusters; nothing for who may not look, or with the API off."""
-    try:
-        return look()
-    except (api.Denied, api.Forbidden, api.NotFound):
-        return []
-
-
-def ours(config: Config, place: str, plural: str) -> list[dict[str, Any]]:
-    """What a cluster has of this bucket's jobs, of a kind such as pods."""
+def ours(
+    config: Config, place: str, kind: str, labels: str = "", timeout: float = 0
+) -> list[Thing]:
+    """Return a cluster's objects of a kind such as pods; by default those of this bucket's jobs."""
     server = connect(config, place)
-    path = k8s.everywhere(server, plural)
-    return k8s.items(config, server, path, labelSelector=selector(config))
-
-
-def selector(config: Config) -> str:
-    return f"berg=1,berg-bucket={manifest.bucket_label(config)}"
+    labels = labels or f"berg=1,berg-bucket={pods.bucket_label(config)}"
+    path = client.everywhere(server, kind)
+    return client.items(server, path, labelSelector=labels, timeout=timeout)
 
 
 def listed(
-    config: Config, where: Iterable[str], plural: str, chosen: str = ""
-) -> dict[str, list[dict[str, Any]] | None]:
-    """What the clusters have of this bucket's jobs, of a kind such as pods, by cluster; None for
-    one that does not say it.
-    """
+    config: Config, where: Iterable[str], kind: str, labels: str = ""
+) -> dict[str, list[Thing]]:
+    """Return what `ours` finds in several clusters, without those that do not answer."""
 
-    def look(place: str) -> list[dict[str, Any]] | None:
-        labels = chosen or selector(config)
+    def look(place: str) -> list[Thing] | None:
         try:
-            server = connect(config, place)
-            path = k8s.everywhere(server, plural)
-            return k8s.items(config, server, path, labelSelector=labels, timeout=LISTING)
+            return ours(config, place, kind, labels, client.LISTING)
         except BergError as error:
             api.notify(f"{error.message}; its pods are not among what follows")
             return None
 
     where = list(where)
     with ThreadPoolExecutor(8) as pool:
-        return dict(zip(where, pool.map(look, where), strict=True))
+        found = zip(where, pool.map(look, where), strict=True)
+        return {place: there for place, there in found if there is not None}
 
 
 def machines(
     config: Config, jobs: Collection[str] = (), sweeps: Collection[str] = (), *, zone: str = ""
 ) -> list[Machine]:
-    """Return the pods of this bucket's jobs that live or are to come, as machines, by name.
+    """Return the pods of this bucket's jobs that are alive or to come as machines, by name.
 
     A cluster is their zone.
     """
-    where = [zone] if zone else places(config)
+
+    def chosen(things: list[Thing]) -> list[Thing]:
+        return [each for each in things if not (jobs or sweeps) or is_of(each, jobs, sweeps)]
+
+    where = [zone] if zone else container.running(container.seen(config))
     of_jobs = listed(config, where, "jobs")
-    answering = [place for place, there in of_jobs.items() if there is not None]
     found = []
-    for place, pods in listed(config, answering, "pods").items():
-        owned = [each for each in of_jobs[place] or [] if is_one_of(each, jobs, sweeps)]
-        mine = [pod for pod in pods or [] if is_one_of(pod, jobs, sweeps)]
-        found += machines_in(config, place, owned, mine)
+    for place, there in listed(config, of_jobs, "pods").items():
+        found += machines_in(connect(config, place), chosen(of_jobs[place]), chosen(there))
     return sorted(found, key=lambda machine: machine.name)
 
 
 def machines_in(
-    config: Config, place: str, jobs: list[dict[str, Any]], pods: list[dict[str, Any]]
+    server: Server, jobs: list[Thing], there: list[Thing], otherwise: str = ""
 ) -> list[Machine]:
-    """Return a cluster's living pods as machines, with what they wait for and whose node is silent;
-    a Job whose pods do not come as one.
+    """Return a cluster's living pods as machines; a Job without one has a machine in their place.
+
+    They have a note on what they wait for, and on a node that does not answer. Where it is not
+    known why a Job has no pod, `otherwise` is the note; "": it has no machine.
     """
-    alive = [pod for pod in pods if is_alive(pod)]
+    alive = [pod for pod in there if is_alive(pod)]
     short = [each for each in jobs if is_short(each, alive)]
-    events = events_for(config, place, alive, bool(short))
-    found = {pod["metadata"]["uid"]: machine_of(pod, place, events) for pod in alive}
-    name_silent_nodes(config, place, alive, found)
-    queued = podstatus.reasons(config, connect(config, place), short)
-    for each in short:
-        own = [pod for pod in pods if is_owned(pod, each)]
-        why = queued.get(each["metadata"]["uid"]) or hindrance(each, own, events)
-        if why:
-            note(each, place, own, why, found)
-    return [*found.values(), *in_vain(jobs, place, pods)]
+    events = events_for(server, alive, bool(short))
+    found = {pod["metadata"]["uid"]: machine_of(pod, server.place, events) for pod in alive}
+    note_silent_nodes(server, alive, found)
+    suspended = why_suspended(server, short)
+    for job in short:
+        why = suspended.get(job["metadata"]["uid"]) or hindrance(job, pods_of(job, there), events)
+        note_short(server, job, there, why, otherwise, found)
+    in_vain = [job for job in jobs if ending(job) and never_began(pods_of(job, there))]
+    for job in in_vain:  # Kubernetes gave them up
+        own = pods_of(job, there)
+        machine = to_come(job, server.place, own, hindrance(job, own, []))
+        found[job["metadata"]["uid"]] = replace(machine, is_crash_looping=True)
+    return list(found.values())
 
 
-def in_vain(
-    jobs: list[dict[str, Any]], place: str, pods: list[dict[str, Any]]
-) -> Iterator[Machine]:
-    """Yield what stands for the pods of Jobs that are given up because none of them could begin."""
-    for each in filter(ending, jobs):
-        own = [pod for pod in pods if is_owned(pod, each)]
-        if never_began(own):
-            waits = to_come(each, place, own, hindrance(each, own, []))
-            yield replace(waits, is_crash_looping=True)
-
-
-def note(
-    job: dict[str, Any],
-    place: str,
-    pods: list[dict[str, Any]],
+def note_short(
+    server: Server,
+    job: Thing,
+    there: list[Thing],
     why: str,
+    otherwise: str,
     found: dict[str, Machine],
 ) -> None:
-    """Note on a Job's first pod why it has no more of them; without one that lives on a machine
-    that stands for it.
-    """
-    living = [found[pod["metadata"]["uid"]] for pod in pods if is_alive(pod)]
-    if not living:
-        living = [to_come(job, place, pods, why)]
-        found[job["metadata"]["uid"]] = living[0]
-    living[0].note = living[0].note or why
+    """Note why a Job lacks pods: on its first pod, without one on a machine in their place."""
+    own = pods_of(job, there)
+    living = [found[pod["metadata"]["uid"]] for pod in own if is_alive(pod)]
+    if living:
+        living[0].note = living[0].note or why
+    elif why or otherwise:
+        found[job["metadata"]["uid"]] = to_come(job, server.place, own, why or otherwise)
 
 
-def name_silent_nodes(
-    config: Config, place: str, alive: list[dict[str, Any]], found: dict[str, Machine]
-) -> None:
-    """Note on pods that their node does not answer."""
+def note_silent_nodes(server: Server, alive: list[Thing], found: dict[str, Machine]) -> None:
+    """Note on machines, which are by the uids of their pods, that the node does not answer."""
     suspects = [pod for pod in alive if pod["spec"].get("nodeName") and may_be_silent(pod)]
-    unready = unready_nodes(config, place) if suspects else {}
+    unready = unready_nodes(server) if suspects else {}
     for pod in suspects:
         node = pod["spec"]["nodeName"]
         found[pod["metadata"]["uid"]].silence = silence(node, unready.get(node, {}))
 
 
-def unready_nodes(config: Config, place: str) -> dict[str, dict[str, Any]]:
-    """Return what a cluster says of its nodes that are not ready, by name; none if it is silent."""
+def unready_nodes(server: Server) -> dict[str, Thing]:
+    """Return the condition of nodes that are not ready, by name; none if the API is silent."""
     with contextlib.suppress(BergError):
-        return readiness(k8s.items(config, connect(config, place), k8s.NODES, timeout=LISTING))
+        return readiness(client.items(server, client.NODES, timeout=client.LISTING))
     return {}
 
 
-def is_one_of(thing: dict[str, Any], jobs: Collection[str], sweeps: Collection[str]) -> bool:
-    """Return whether a pod or a Job is of those jobs and sweeps, or of any."""
-    return is_of(thing, jobs, sweeps) or not (jobs or sweeps)
-
-
-def is_alive(pod: dict[str, Any]) -> bool:
-    """Return whether a pod lives or is to come."""
-    return pod["status"].get("phase") in ("Pending", "Running")
-
-
-def is_owned(pod: dict[str, Any], job: dict[str, Any]) -> bool:
-    """Return whether a pod is one of a Job's."""
-    owners = [each["uid"] for each in pod["metadata"].get("ownerReferences", [])]
-    return job["metadata"]["uid"] in owners
-
-
-def is_short(job: dict[str, Any], alive: list[dict[str, Any]]) -> bool:
-    """Return whether a Job that goes on has fewer pods that live than it should."""
-    spec, done = job["spec"], job["status"].get("succeeded", 0)
-    wanted = min(spec.get("parallelism", 1), spec.get("completions", 1) - done)
-    return not ending(job) and sum(is_owned(pod, job) for pod in alive) < wanted
-
-
-def events_for(
-    config: Config, place: str, pods: list[dict[str, Any]], is_short: bool
-) -> list[dict[str, Any]]:
-    """Return what tells why pods wait or do not come; nothing is asked for if none does."""
-    if is_short or any(pod["status"]["phase"] == "Pending" for pod in pods):
+def events_for(server: Server, alive: list[Thing], is_short: bool) -> list[Thing]:
+    """Return the events that may explain why pods wait or are missing; [] if none does."""
+    if is_short or any(pod["status"]["phase"] == "Pending" for pod in alive):
         with contextlib.suppress(BergError):
-            server = connect(config, place)
-            path = k8s.everywhere(server, "events")
-            return k8s.items(config, server, path, timeout=LISTING)
+            path = client.everywhere(server, "events")
+            return client.items(server, path, timeout=client.LISTING)
     return []
 
 
 def waiting(config: Config, job: str | None = None) -> set[str]:
-    """Names of the jobs and sweeps whose pods Kubernetes makes, and LOCATION/NAME of clusters that
-    do not answer.
-    """
-    found: set[str] = set()
-    for place, there in listed(config, running(config), "jobs").items():
-        if there is None:
-            found.add(place)
-        for each in there or []:
-            if not ending(each):
-                labels = each["metadata"]["labels"]
-                found.add(labels.get("berg-job") or labels.get("berg-sweep", ""))
+    """Return the jobs and sweeps that Kubernetes makes pods for, and silent clusters' places."""
+    where = container.running(container.clusters(config))
+    there = listed(config, where, "jobs")
+    found = set(where) - there.keys()
+    for each in [each for jobs in there.values() for each in jobs if not ending(each)]:
+        labels = each["metadata"]["labels"]
+        found.add(labels.get("berg-job") or labels.get("berg-sweep", ""))
     return found
 
 
-def job_in(config: Config, place: str, name: str) -> dict[str, Any] | None:
-    """Return the Job of that name in a cluster, whoever's it is; None if there is none."""
-    server = connect(config, place)
-    named = {"fieldSelector": f"metadata.name={name}", "timeout": LISTING}
-    found = k8s.items(config, server, k8s.everywhere(server, "jobs"), **named)
-    return next(iter(found), None)
-
-
 def why_gone(config: Config, job: str, group: Group, zone: str) -> str:
-    """Why the pods of a job are gone, as far as Kubernetes knows; "" if it knows nothing."""
+    """Return why a job's pods are gone, as far as Kubernetes knows; "" if it knows nothing."""
+    named = {"fieldSelector": f"metadata.name={job}", "timeout": client.LISTING}
     try:
-        there = job_in(config, group.cluster, job)
+        server = connect(config, group.cluster)
+        there = client.items(server, client.everywhere(server, "jobs"), **named)
     except BergError as error:  # the cluster is gone, too
         return error.message
-    if there is None:
+    if not there:
         return f"the cluster {group.cluster} has no job {job} any more"
-    end = ending(there) or {}
+    end = ending(there[0]) or {}
     if end.get("reason") == "DeadlineExceeded":
         return f"{TOO_LATE} ({group.cluster})"
-    pods = [
-        pod
-        for pod in (listed(config, [group.cluster], "pods")[group.cluster] or [])
-        if is_of(pod, [job], [])
-    ]
-    ends = [text for pod in pods if (text := how_ended(pod))]
-    return "; ".join(dict.fromkeys(ends)) or " ".join(end.get("message", "").split())
+    found = listed(config, [group.cluster], "pods").get(group.cluster, [])
+    ends = [text for pod in found if is_of(pod, [job], []) and (text := how_ended(pod))]
+    return "; ".join(dict.fromkeys(ends)) or one_line(end)
 
 
 # --- what is done to them
 
 
 def set_metadata(config: Config, machine: Machine, key: str, value: str) -> None:
-    """Let a pod know something: an annotation, which its kubelet hands on within a minute."""
-    # without a slash a name has 63 characters at most
-    if not machine.pod:  # it has yet to be made
+    """Annotate a pod; its kubelet passes that on within a minute."""
+    if not machine.pod:  # it has yet to be created
         return
-    name = key.replace("berg-kill-", "berg-kill/", 1)
+    name = key.replace("berg-kill-", "berg-kill/", 1)  # a name without a slash has 63 characters
     change = {"metadata": {"annotations": {name: value}}}
-    path = k8s.path_to("pods", machine.pod)
-    k8s.call(config, connect(config, machine.zone), "PATCH", path, change, kind=k8s.MERGE)
+    server = connect(config, machine.zone)
+    client.call(server, "PATCH", path_to("pods", machine.pod), change, kind=client.MERGE)
 
 
 def let_in(config: Config, machine: Machine, line: str) -> bool | None:
-    """Add a public key to those that the pod knows, at once; None if the pod is gone."""
+    """Add the public key of a line USER:KEY to those of a pod; None if the pod is gone."""
     read, write = os.pipe()
     os.write(write, f"{line.partition(':')[2]}\n".encode())
     os.close(write)
     try:
         server = connect(config, machine.zone)
-        code = client.run(
-            config, server, machine.pod, ["sh", "-c", ADMIT], streams=client.Streams(read)
-        )
-    except k8s.Refused as error:
+        code = client.run(server, machine.pod, ["sh", "-c", ADMIT], stdin=read)
+    except client.Refused as error:
         if error.code != 404:
             raise
         return None
@@ -506,27 +387,27 @@ def let_in(config: Config, machine: Machine, line: str) -> bool | None:
 
 
 def proxy(config: Config, machine: Machine) -> list[str]:
-    """The command whose standard input and output are a connection to an ssh server in the pod."""
+    """Return the command whose standard input and output reach an ssh server in the pod."""
     return [*shell(machine), "--", "sh", "-c", SSHD]
 
 
 def login(config: Config, machine: Machine) -> Login | None:
-    """Return None: only the bucket knows a pod's host keys, and the cluster's API leads to it."""
+    """Return None: only the bucket has a pod's host keys, and the cluster's API connects to it."""
     return None
 
 
 def shell(machine: Machine) -> list[str]:
-    """The command that runs others in the pod."""
+    """Return the command that runs others in the pod."""
     return computer.python("berg", "cluster", "exec", machine.zone, machine.pod)
 
 
 def console(config: Config, machine: Machine) -> str:
-    """Return what a pod wrote; "" if that cannot be read, which is said and is no error."""
-    # a pod that has not begun has no log, and a silent node hands none on
+    """Return what a pod wrote; "" with a notice if that cannot be read."""
+    # a pod that has not started has no log, and a silent node sends none
     if machine.status in ("PROVISIONING", "STAGING") or machine.silence:
         return ""
     try:
-        return k8s.log(config, connect(config, machine.zone), machine.pod)
+        return client.log(connect(config, machine.zone), machine.pod)
     except BergError as error:
         api.notify(f"The log of the pod {machine.pod} cannot be read now: {error.message}")
         return ""
@@ -534,97 +415,72 @@ def console(config: Config, machine: Machine) -> str:
 
 def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_GROUP) -> None:
     """Delete a job's or a sweep's Jobs with their pods, and pods, and wait until they are gone."""
-    where = {each.zone for each in machines} or set(places(config))
+    where = {each.zone for each in machines}
     if group:
         where = {group.cluster}
-    for place in where:
-        pods = {each.pod for each in machines if each.zone == place and each.pod}
+    for place in where or container.running(container.seen(config)):
+        named = {each.pod for each in machines if each.zone == place and each.pod}
         with contextlib.suppress(container.Gone):
-            delete_in(config, connect(config, place), place, job, pods)
+            delete_in(config, place, job, named)
 
 
-def delete_in(config: Config, server: k8s.Server, place: str, job: str, pods: set[str]) -> None:
+def delete_in(config: Config, place: str, job: str, named: set[str]) -> None:
     """Delete a job's Jobs in a cluster and their pods, and pods by name; wait for their end."""
+    server = connect(config, place)
     jobs = [each for each in ours(config, place, "jobs") if is_of(each, [job], [job])]
     for each in jobs:
-        k8s.delete(config, server, k8s.path_to("jobs", k8s.called(each)))
+        client.delete(server, path_to("jobs", called(each)))
     sweeps = [job] if jobs else []
-    end = time.monotonic() + GONE
+    unready = unready_nodes(server)
     asked: set[str] = set()
-    unready = unready_nodes(config, place)
-    while left := living(config, place, job, sweeps, pods):
+    end = time.monotonic() + GONE
+
+    def living() -> dict[str, str]:  # pod -> node
+        there = [pod for pod in ours(config, place, "pods") if is_alive(pod)]
+        there = [pod for pod in there if called(pod) in named or is_of(pod, [job], sweeps)]
+        return {called(pod): pod["spec"].get("nodeName", "") for pod in there}
+
+    while left := living():
         for name in left.keys() - asked:
-            # nobody but their kubelets could say that these have ended
+            # a silent node's kubelet cannot report that these have ended
             grace = 0 if left[name] in unready else 30
-            k8s.delete(config, server, k8s.path_to("pods", name), gracePeriodSeconds=grace)
-        asked |= left.keys()
+            client.delete(server, path_to("pods", name), gracePeriodSeconds=grace)
+            asked.add(name)
         if time.monotonic() > end:
+            names = ", ".join(sorted(left))
             raise BergError(
-                f"the pods {', '.join(sorted(left))} do not go. See: kubectl describe pods"
+                f"the pods {names} are not gone after {GONE} seconds. See: kubectl describe pods"
             )
         time.sleep(0.5)
 
 
-def living(
-    config: Config, place: str, job: str, sweeps: list[str], pods: set[str]
-) -> dict[str, str]:
-    """Return the pods that live of a job, of sweeps, and among those named, with their nodes."""
-    found = {}
-    for pod in ours(config, place, "pods"):
-        name = k8s.called(pod)
-        is_meant = name in pods or is_of(pod, [job], sweeps)
-        if is_meant and pod["status"].get("phase") in ("Pending", "Running"):
-            found[name] = pod["spec"].get("nodeName", "")
-    return found
-
-
 def resources(config: Config) -> list[Resource]:
-    """Return Kubernetes' Jobs that are not over, and ConfigMaps with a boot.py that no Job has."""
-    everybodys = listed(config, places(config), "jobs", "berg=1")
-    answering = [place for place, jobs in everybodys.items() if jobs is not None]
-    scripts = listed(config, answering, "configmaps", "berg=1")
+    """Return unfinished Jobs, and ConfigMaps with a boot.py that no Job uses."""
+    all_jobs = listed(config, container.running(container.seen(config)), "jobs", "berg=1")
+    scripts = listed(config, all_jobs, "configmaps", "berg=1")
     found = []
-    for place in answering:
-        live = [each for each in everybodys[place] or [] if not ending(each)]
-        found += own_jobs(config, place, live)
-        found += unused_scripts(place, scripts[place] or [], live)
+    for place, jobs in all_jobs.items():
+        used = {pods.boot_map()["metadata"]["name"]}
+        for each in [each for each in jobs if not ending(each)]:
+            volumes = each["spec"]["template"]["spec"].get("volumes", [])
+            used |= {volume.get("configMap", {}).get("name") for volume in volumes}
+            about, labels = each["metadata"], each["metadata"]["labels"]
+            if labels.get("berg-bucket") == pods.bucket_label(config):
+                name = labels.get("berg-job") or labels.get("berg-sweep", about["name"])
+                user, created_at = labels.get("berg-user", ""), about["creationTimestamp"]
+                found.append(Resource("group", name, place, created_at, "", user, place="gke"))
+        why = "it has a boot.py that no job of the cluster has"
+        for each in scripts.get(place, []):
+            if each["metadata"]["name"] not in used:
+                born = each["metadata"]["creationTimestamp"]
+                found.append(Resource("configmap", called(each), place, born, why, place="gke"))
     return found
-
-
-def own_jobs(config: Config, place: str, live: list[dict[str, Any]]) -> list[Resource]:
-    """Return those of a cluster's Jobs that are this bucket's."""
-    found = []
-    for each in live:
-        about, labels = each["metadata"], each["metadata"]["labels"]
-        if labels.get("berg-bucket") != manifest.bucket_label(config):
-            continue
-        name = labels.get("berg-job") or labels.get("berg-sweep", about["name"])
-        user, created_at = labels.get("berg-user", ""), about["creationTimestamp"]
-        found.append(Resource("group", name, place, created_at, "", user, place="gke"))
-    return found
-
-
-def unused_scripts(
-    place: str, scripts: list[dict[str, Any]], live: list[dict[str, Any]]
-) -> list[Resource]:
-    """Return the ConfigMaps with a boot.py of another version of berg, if no Job has them."""
-    used = {manifest.boot_map()["metadata"]["name"]}
-    for each in live:
-        volumes = each["spec"]["template"]["spec"].get("volumes", [])
-        used |= {volume.get("configMap", {}).get("name") for volume in volumes}
-    why = "it has a boot.py that no job of the cluster has"
-    unused = [each for each in scripts if each["metadata"]["name"] not in used]
-    born = [each["metadata"]["creationTimestamp"] for each in unused]
-    return [
-        Resource("configmap", k8s.called(each), place, begun, why, place="gke")
-        for each, begun in zip(unused, born, strict=True)
-    ]
 
 
 def remove(config: Config, resource: Resource) -> None:
     """Delete a job's Jobs with their pods, or a ConfigMap."""
     if resource.kind == "configmap":
-        path = k8s.path_to("configmaps", resource.name)
-        k8s.delete(config, connect(config, resource.where), path)
+        path = path_to("configmaps", resource.name)
+        client.delete(connect(config, resource.where), path)
     else:
         delete(config, resource.name, [], Group(cluster=resource.where))

@@ -8,7 +8,7 @@ requests for all shapes of groups:
     QUEUED  flex-start: a resize request waits in Google's queue, without end and at no cost, until
             one zone has room and quota for all machines. Deleting the group ends the wait
     BULK    one machine with TPUs by flex-start: resize requests are not for TPUs
-    SLICE   a slice of TPUs (places/tpu.py): all machines or none
+    SLICE   a slice of TPUs (gce.py): all machines or none
 
 Jobs of the same kind share an instance template, which is named after its content; the group sets
 what differs. Google does not apply that to the machines of a resize request, so that their job has
@@ -311,14 +311,16 @@ def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
 
 
 def waiting(config: Config, name: str | None = None) -> set[str]:
-    """Return the names of the groups that have a machine, or wait for room for one; not those whose
-    machine's time is up.
+    """Return the names of groups that have a machine, or get one when there is room: not those
+    whose machine's time has ended, and slices only while they are created.
     """
-    return {
-        group["name"]
-        for group in find(config, name)
-        if "region" in group and group.get("targetSize")
-    }
+
+    def is_waiting(group: dict[str, Any]) -> bool:
+        if "region" in group:
+            return bool(group.get("targetSize"))
+        return bool(group.get("status", {}).get("bulkInstanceOperation", {}).get("inProgress"))
+
+    return {group["name"] for group in find(config, name) if is_waiting(group)}
 
 
 def regions(config: Config, name: str) -> set[str]:

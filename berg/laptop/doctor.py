@@ -20,8 +20,7 @@ import click
 
 from berg import BergError, computer, config, plain, states, wrapped
 from berg.config import Config
-from berg.gke import clusters, container, podaccount
-from berg.gke import place as gke
+from berg.gke import account, clusters, container
 from berg.google import api, builds, iam, offers, shapes
 from berg.google.api import explain
 from berg.google.storage import Bucket
@@ -628,7 +627,7 @@ def check_other(settings: Config, email: str) -> Finding:
 def check_clusters(settings: Config) -> list[Finding]:
     """Check that no cluster costs money for nothing, and that jobs may run in them."""
     try:
-        ours = gke.running(settings)
+        ours = container.running(container.clusters(settings))
     except api.Denied:
         found = "you do not have permission to list clusters"
         return [Finding("clusters", WARNING, found, give(settings, CLUSTER_ROLE))]
@@ -639,7 +638,7 @@ def check_clusters(settings: Config) -> list[Finding]:
         return [Finding("clusters", OK, "none of berg's")]
     held = held_in_project(settings, IN_CLUSTERS)
     lacks = [each for each in IN_CLUSTERS if each not in held]
-    held += [each for each in lacks if all(podaccount.may(settings, at, each) for at in ours)]
+    held += [each for each in lacks if all(account.may(settings, at, each) for at in ours)]
     trouble = [(text, "berg cluster delete NAME") for text in clusters.idle(settings)]
     trouble += clusters.hindered(settings)
     findings = [Finding("clusters", WARNING, text, fix) for text, fix in trouble]
@@ -655,7 +654,7 @@ def check_identity(settings: Config) -> list[Finding]:
     token of their node.
     """
     ours = [each for each in container.clusters(settings) if container.is_ours(each)]
-    missing = podaccount.missing(settings, lambda: ours)
+    missing = account.missing(settings, lambda: ours)
     trouble = [(grant.text, grant.gcloud) for grant in missing]
     trouble += [found for each in ours if (found := without_identity(settings, each))]
     return [Finding(IDENTITY, WARNING, text, fix) for text, fix in trouble]

@@ -30,7 +30,7 @@ from berg import BergError, computer, gce, job, plain, plan
 from berg import plan as defaults
 from berg.code import git, snapshot
 from berg.config import Config, label
-from berg.gke import place as gke
+from berg.gke import container
 from berg.google import api, builds, instances, offers
 from berg.google.storage import Bucket
 from berg.job import Machine
@@ -145,7 +145,8 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
 
 def admit_readers(config: Config, say: Say) -> None:
     """Let the accounts of machines and of clusters' nodes read the images."""
-    for each in sorted({config.service_account, *gke.accounts(config)} - {"", "default"}):
+    of_nodes = container.node_accounts(config)
+    for each in sorted({config.service_account, *of_nodes} - {"", "default"}):
         builds.admit_reader(config, each, say)
 
 

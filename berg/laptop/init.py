@@ -9,8 +9,7 @@ import click
 
 from berg import BergError, config, plain, wrapped
 from berg.config import Config
-from berg.gke import container, podaccount
-from berg.gke import place as gke
+from berg.gke import account, container
 from berg.google import api, builds, iam, offers
 from berg.google.storage import Bucket
 from berg.laptop import doctor
@@ -214,7 +213,7 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
     lacking, refusal = iam.missing(settings)
     acting = replace(settings, service_account=own)
     lacking += builds.too_wide(acting)
-    lacking += podaccount.missing(acting, lambda: gke.if_seen(lambda: container.clusters(acting)))
+    lacking += account.missing(acting, lambda: container.seen(acting))
     if not lacking:
         say(f"{own} has what it needs; nothing was changed")
         return own

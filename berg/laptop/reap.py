@@ -83,7 +83,7 @@ def gather(config: Config, say: Callable[[str], None]) -> Seen:
     _ = config.credentials
     with ThreadPoolExecutor() as pool:
         idle = pool.submit(clusters.idle, config)
-        listed = pool.map(lambda place: place.resources(config), places.PLACES.values())
+        listed = pool.map(lambda place: place.resources(config), places.ALL)
         secrets = pool.submit(secret.find, config)
         entries = jobs.overview(config, None, say=say)
     for line in idle.result():  # it takes ten minutes to make another one: a person decides

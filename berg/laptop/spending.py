@@ -11,10 +11,10 @@ from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any
 
-from berg import job, places
+from berg import gce, job, places
 from berg.config import Config
 from berg.gke import container
-from berg.google import prices
+from berg.google import instances, prices
 from berg.google.prices import region_of
 from berg.google.shapes import Shape, find_built_in
 from berg.job import Machine, Resource
@@ -216,7 +216,8 @@ def billable(config: Config) -> list[Billable]:
             about = f"stopped, {machine.disk_gb} GB"
         found = (machine.name, machine.zone, machine.created_at, machine_rate(config, machine))
         rows.append(Billable("machine", *found, about))
-    rows += [disk(config, each) for each in places.of("gce").resources(config) if each.gb]
+    disks = map(gce.unused_disk, instances.unused_disks(config))
+    rows += [disk(config, each) for each in disks]
     for cluster in there:
         nodes = [node["pool"] for node in clusters.status(config, cluster).nodes]
         rows += cluster_parts(config, cluster, nodes)

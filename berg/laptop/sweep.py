@@ -245,8 +245,8 @@ def members(config: Config, name: str) -> list[Machine]:
 
 
 def delete_machines(config: Config, name: str) -> None:
-    for place_name, place in places.PLACES.items():
-        mine = [each for each in members(config, name) if each.place == place_name]
+    for place in places.ALL:
+        mine = [each for each in members(config, name) if places.of(each.place) is place]
         place.delete(config, name, mine)
 
 

@@ -33,8 +33,8 @@ def ask(path: str) -> dict[str, Any]:
         f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
     )
     token = (ACCOUNT / "token").read_text().strip()  # it changes by the hour
-    server = client.Server("of this pod", where, str(ACCOUNT / "ca.crt"), token=token)
-    return client.call(Config(), server, "GET", path)
+    server = client.Server("of this pod", where, Config(), str(ACCOUNT / "ca.crt"), token=token)
+    return dict(client.call(server, "GET", path))
 
 
 def living(job_name: str, count: int, others: bool = False) -> dict[str, str]:

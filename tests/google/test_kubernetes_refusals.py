@@ -6,16 +6,17 @@ import json
 
 import pytest
 
-from berg.gke import client as k8s
+from berg.config import Config
+from berg.gke import client
 from berg.google import api
 
-SERVER = k8s.Server("us-central1-a/train", "https://192.0.2.1")
+SERVER = client.Server("us-central1-a/train", "https://192.0.2.1", Config())
 HER = 'User "her@example.com"'
 
 
 def said(code: int, message: str) -> str:
     content = json.dumps({"kind": "Status", "reason": "Forbidden", "message": message})
-    return k8s.refusal(SERVER, code, content.encode()).message
+    return client.refusal(SERVER, code, content.encode()).message
 
 
 @pytest.mark.parametrize(
@@ -63,10 +64,10 @@ def test_what_is_no_matter_of_rights_is_not_said_to_be_one():
 def test_what_kubernetes_warns_of_is_said_once(monkeypatch):
     heard: list[str] = []
     monkeypatch.setattr(api, "notify", heard.append)
-    monkeypatch.setattr(k8s, "warned", set())
+    monkeypatch.setattr(client, "warned", set())
     header = '299 - "unknown field \\"a\\"", 299 - "would violate PodSecurity"'
-    k8s.pass_on_warnings(header)
-    k8s.pass_on_warnings(header)
+    client.pass_on_warnings(header)
+    client.pass_on_warnings(header)
     assert heard == [
         'Kubernetes warns: unknown field "a"',
         "Kubernetes warns: would violate PodSecurity",

@@ -29,8 +29,8 @@ def ask_compute_engine(cloud, bucket) -> None:
 
 
 def ask_as_a_cluster(cloud, bucket) -> None:
-    server = client.Server("here/cluster", cloud.url)
-    client.request(cloud.settings(), server, "GET", ZONES, timeout=20)
+    server = client.Server("here/cluster", cloud.url, cloud.settings())
+    client.send(server, "GET", ZONES, timeout=20)
 
 
 def ask_as_a_machine(cloud, bucket) -> None:
