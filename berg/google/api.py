@@ -232,16 +232,17 @@ class Route:
     capath: str | None  # a folder of them
 
 
-routes: dict[tuple[str, str], Route] = {}
+routes: dict[tuple[str, str, int], Route] = {}
 LOCK = threading.Lock()  # of `routes`
 
 
 def route_to(url: str, ca: str = "") -> Route:
     """Return the route to an address, the same in all threads; `ca` is a file of certificates."""
-    key = ("/".join(url.split("/", 3)[:3]), ca)
+    origin = "/".join(url.split("/", 3)[:3])
+    key = (origin, ca, Path(ca).stat().st_mtime_ns if ca else 0)  # a new certificate, a new route
     with LOCK:
         if key not in routes:
-            routes[key] = make_route(*key)
+            routes[key] = make_route(origin, ca)
         return routes[key]
 
 
