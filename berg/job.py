@@ -1,25 +1,14 @@
 """The job: the contract between the laptop that submits it and the machine that runs it.
 
-Where it lies in the bucket:
-
-.berg/jobs/<job>_metadata.json
-    what to run; written once, and anew where a sweep is resumed with new code
-.berg/jobs/<job>_state.json
-    how it goes; the same JSON also as the object's custom metadata
-.berg/logs/<job>/<machine>.<time>.log
-    what its machines printed; one for each that had the job
-.berg/logs/<job>/<machine>.<time>.usage.jsonl
-    what they were busy with (machine/usage.py)
-.berg/folders/<job>/...
-    the folders beside <results_dir> that it wrote to (google/mirror.py)
-.berg/index/...
-    which jobs may live, and which are the newest (laptop/index.py)
-.berg/sweeps/<sweep>.json
-    the jobs of a sweep, and the hashes of their metadata (states.py)
-berg_results/<results_dir>/...
-    what it left
-
-What there is in a place for jobs: machines, and other resources that may be left over.
+Objects in the bucket:
+    .berg/jobs/<job>_metadata.json      what to run; replaced if a sweep resumes with new code
+    .berg/jobs/<job>_state.json         its state, also as the object's custom metadata
+    .berg/logs/<job>/<machine>.<time>.log           what a machine printed
+    .berg/logs/<job>/<machine>.<time>.usage.jsonl   how busy it was (machine/usage.py)
+    .berg/folders/<job>/…               other results folders that it wrote to (google/mirror.py)
+    .berg/index/…                       jobs that may be alive, and the newest (laptop/index.py)
+    .berg/sweeps/<sweep>.json           a sweep's jobs and the hashes of their metadata (states.py)
+    berg_results/<results_dir>/…        its results
 """
 
 import json
@@ -31,56 +20,40 @@ from datetime import datetime, timezone
 from typing import Any
 
 from berg import BergError, gate
-from berg.gate import COMMIT, check_bounds, check_results_dir, fits
 from berg.spec import JobSpec, spec_from
 
 VERSION = 1
-
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
-
-MAX_STATE = 8000  # bytes; Cloud Storage takes 8 KiB of custom metadata for an object
-
-STOPPED = "STOPPED"  # of a devbox: its machine is off, and keeps its disk
-
-TOO_LATE = "not all of its pods or machines had come when --queue-timeout was over"
-
-# seconds that the machines of a slice may be silent which Google repairs
-REPAIRED_WITHIN = 900
-
 FINAL = ("SUCCEEDED", "FAILED", "KILLED", "LOST")
-
-# what no job has more of: USD for an hour of one machine, and machines
+STOPPED = "STOPPED"  # of a devbox: its machine is off, and keeps its disk
+TOO_LATE = "not all of its pods or machines were up within --queue-timeout"
+REPAIR_SECONDS = 900  # for which machines of a slice may be silent while Google repairs it
+# No job has more: USD for an hour of one machine, and machines.
 MOST_RATE, MOST_MACHINES = 10_000, 100_000
-
-ATTEMPTS = 10  # attempts that a state remembers, with so many characters of why each began
-
-WHY = 150
-
-HISTORY = 30  # changes that a state remembers: it must fit an object's custom metadata
-
-# A machine's name is its job's name, so a job's name must be one that Compute Engine takes.
-SOFTWARE = ".software.json"  # ends what an attempt writes beside its log of what it ran with
-
+# A state must fit into an object's custom metadata, of which Cloud Storage takes 8 KiB: in bytes,
+# its attempts and the characters of why each began, and its changes.
+MAX_STATE, ATTEMPTS, WHY, HISTORY = 8000, 10, 150, 30
+SOFTWARE = ".software.json"  # suffix of the file next to the log with the software of an attempt
+# A job's name is its machine's name, so that Compute Engine must accept it.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
 class Group:
-    """What makes a job's machines anew when they are lost, if anything does: one of the two."""
+    """What re-creates lost machines of a job: one of the two, or nothing."""
 
-    region: str = ""  # of the instance group that Google refills
-    cluster: str = ""  # LOCATION/NAME of the cluster that makes its pods
+    region: str = ""  # of the instance group
+    cluster: str = ""  # LOCATION/NAME of the cluster
 
     @classmethod
     def parse(cls, text: Any) -> "Group":
-        """Return what a record says; raise ValueError for what names neither."""
+        """Return the group that a record names; raise ValueError for an invalid one."""
         if not isinstance(text, str):
             raise ValueError(f"group is {str(text)[:40]!r}")
         gate.check_resource(text)
         return cls(cluster=text) if "/" in text else cls(region=text)
 
     def __str__(self) -> str:
-        """Return it as records have it."""
         return self.region or self.cluster
 
     def __bool__(self) -> bool:
@@ -95,9 +68,9 @@ class Installation:
     """What a machine installs before the command, decided on the laptop by code/installation.py.
 
     Where `venv` is set, the machine first makes that virtual environment with uv (next to uv.lock,
-    where there is one), then runs the install script with it on PATH, then the steps. A step is an
-    argument list that runs in `folder`; `python` in it is the environment's. No step is a shell's,
-    but for the user's own --install "COMMAND".
+    if there is one), then runs the install script with it on PATH, then the steps. A step is a list
+    of arguments that runs in `folder`; `python` in it is the environment's. Only the user's own
+    --install "COMMAND" is a shell's.
     """
 
     words: str = ""  # of the plan: one line
@@ -108,11 +81,11 @@ class Installation:
     venv: str = ""
     steps: list[list[str]] = field(default_factory=list)
     may_fail: list[int] = field(default_factory=list)  # indexes of steps that may fail
-    # set UV_NO_SYNC=1: `uv run` would drop the extras and groups that berg chose, or make a lock
-    # again that was made with other settings
+    # set UV_NO_SYNC=1: `uv run` would drop the extras and groups that berg chose, or lock again
+    # with other settings
     no_sync: bool = False
     needs_uv: bool = False  # a step runs uv, or the environment is made by it
-    # what names packages of the repo that are not installed, and how to install it -> their names
+    # how to install packages of the repo that are not installed -> their names
     others: dict[str, list[str]] = field(default_factory=dict)
     # of the virtual environment, such as 3.11 (uv venv --python); "": the one that uv chooses
     python: str = ""
@@ -122,7 +95,7 @@ class Installation:
         return {"what": self.words, "notes": self.notes, "folder": self.folder, "steps": self.steps}
 
     def environment(self, repo: str) -> str:
-        """Return what the folder of the virtual environment of a repo is called."""
+        """Return the name of the folder of a repo's virtual environment."""
         return "-".join([repo, *self.venv.split("/")[:-1]])
 
     def check(self) -> None:
@@ -154,19 +127,19 @@ class Job:
     git_changed_files: list[str] = field(default_factory=list)
     snapshot: dict[str, Any] = field(default_factory=dict)
     installation: Installation = field(default_factory=Installation)
-    install_secrets: list[str] = field(default_factory=list)  # that installation alone sees
+    install_secrets: list[str] = field(default_factory=list)  # names; for the installation alone
     env: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
-    notify: bool = False  # its secrets hold the URL of a webhook that is to hear of its end
+    notify: bool = False  # its secrets hold the URL of a webhook to call at its end
     # name, path, files, bytes, checksum of each data set
     data: list[dict[str, Any]] = field(default_factory=list)
-    # name, path, bucket, prefix, files, bytes of each folder of a bucket that is seen as files
+    # name, path, bucket, prefix, files, bytes of each mounted folder of a bucket
     mounts: list[dict[str, Any]] = field(default_factory=list)
-    gcsfuse: str = ""  # the program for them that came along, by its name in .berg/dist
-    place: str = "gce"  # where it runs: a module of places.py
-    kind: str = "job"  # or devbox: no command, for people
-    stops_when_idle: bool = False  # and keeps its disk; else it deletes itself then
-    # of a devbox: whatever ends it, but for a kill, `berg reap` and --idle delete, its disk stays
+    gcsfuse: str = ""  # the program that mounts them, by its name in .berg/dist
+    place: str = "gce"  # a module of places.py
+    kind: str = "job"  # or devbox: without a command; or image
+    stops_when_idle: bool = False  # a devbox stops and keeps its disk; else it deletes itself
+    # of a devbox: its disk stays, unless berg kill, berg reap or --idle delete ended it
     keeps_disk: bool = False
     num_machines: int = 1
     gpus_per_machine: int = 0
@@ -174,21 +147,19 @@ class Job:
     tpu: str = ""  # FAMILY-TOPOLOGY of its TPUs, or a machine type
     machine_type: str = ""
     image: str = ""
-    docker: str = ""  # image of the container that its command runs in; "": in none
-    run_on: str = "first"
-    marked_seconds: int = 900  # that a machine's accelerators do nothing, after which lists mark it
-    silence_seconds: int = 180  # without word of a machine, after which the others give it up
-    # without progress, after which a machine gives up the upload of the last results
-    upload_timeout: int = 3600
+    docker: str = ""  # image of the container that its command runs in; "": without one
+    run_on: str = "first"  # or each
+    marked_seconds: int = 900  # of idle accelerators, after which lists mark a machine
+    silence_seconds: int = 180  # after which the other machines give a silent one up
+    upload_timeout: int = 3600  # seconds without progress of the upload of the last results
     max_run_seconds: int = 0
-    # region -> USD for an hour of one of its machines, as the list said when it was submitted
+    # region -> USD for an hour of one of its machines, by the price list at the submit
     rates: dict[str, float] = field(default_factory=dict)
-    sweep: str = ""  # whose job this is; "": a job on its own
-    # of a sweep's job, what fills the command's placeholders
-    params: dict[str, str] = field(default_factory=dict)
-    group: Group = NO_GROUP  # what makes its machines anew
-    regions: list[str] = field(default_factory=list)  # with such a group each, until one has room
-    # the key with which its machines sign what they tell each other lies in Secret Manager
+    sweep: str = ""  # that it is a job of; "": none
+    params: dict[str, str] = field(default_factory=dict)  # of a sweep's job: placeholder -> value
+    group: Group = NO_GROUP
+    regions: list[str] = field(default_factory=list)  # with a group each, until one has capacity
+    # the key that signs messages between its machines is in Secret Manager
     sealed: bool = False
     monitoring: int = 0  # 1: its machines write metrics to Cloud Monitoring
     spec: JobSpec = field(default_factory=JobSpec)  # the options, as JobSpec.recorded returns them
@@ -221,40 +192,39 @@ class Job:
 
     @property
     def is_restarted(self) -> bool:
-        """Whether Google starts its machines again, with their disks, after maintaining a host: one
-        machine alone, or all of a slice of TPUs on demand together.
+        """Whether Google starts its machines again, with their disks, after host maintenance: a
+        single machine, or all machines of an on-demand TPU slice together.
         """
         is_slice = self.place == "tpu" and not (self.spec.spot or self.spec.flex)
         return (self.num_machines == 1 or is_slice) and not self.sweep and not self.group
 
     @property
     def longest_silence(self) -> int:
-        """Seconds without word of a machine, after which the others give it up. Google may take 330
-        to find that the host of a slice has failed, before it brings all of them back.
+        """Seconds without a message, after which the other machines give one up. Google may take
+        330 to find that the host of a slice has failed, before it restarts all of them.
         """
         if self.num_machines > 1 and self.is_restarted:
-            return max(self.silence_seconds, REPAIRED_WITHIN)
+            return max(self.silence_seconds, REPAIR_SECONDS)
         return self.silence_seconds
 
     @property
     def is_kept(self) -> bool:
-        """Whether its group makes machines anew that are lost: none does by flex-start."""
+        """Whether its group re-creates lost machines: with flex-start none does."""
         return self.kind == "job" and bool(self.group) and not self.spec.flex
 
     @property
     def is_replaced(self) -> bool:
-        """Whether Google or Kubernetes makes each of its several machines anew when it is lost,
-        and the others wait for it: not one of a slice of TPUs on Compute Engine.
+        """Whether each of its several machines is re-created when it is lost, and the others wait
+        for it: not on a TPU slice of Compute Engine.
         """
         return self.num_machines > 1 and self.is_kept and self.place != "tpu"
 
     @property
     def has_secret(self) -> bool:
-        """Whether there is something of it in Secret Manager."""
+        """Whether Secret Manager has something of it."""
         return bool(self.secrets or self.install_secrets or self.notify or self.sealed)
 
     def summary(self) -> "Summary":
-        """Return what a list shows of the job; it travels with every state."""
         gpus = f"{self.gpus_per_machine} x {self.gpu_type}" if self.gpus_per_machine else self.tpu
         return Summary(
             user=self.created_by,
@@ -281,7 +251,7 @@ class Job:
 
 @dataclass
 class Summary:
-    """What a state says of its job, for who lists jobs without reading their metadata."""
+    """Job fields copied into the state, so that listing needs no second read."""
 
     user: str = ""
     created_at: str = ""
@@ -293,15 +263,15 @@ class Summary:
     place: str = "gce"
     kind: str = "job"
     machines: int = 1
-    kept: bool = False  # its machines stay when it is over
-    group: Group = NO_GROUP  # what makes its machines anew
+    kept: bool = False  # --no-kill
+    group: Group = NO_GROUP
     sweep: str = ""
     params: dict[str, str] = field(default_factory=dict)
-    secrets: int = 0
-    gpus: str = ""  # in words, such as 8 x h100; or its TPUs
-    wait_seconds: int = 0  # for room, after which it ends (--queue-timeout); 0: no limit
-    rates: dict[str, float] = field(default_factory=dict)  # as Job.rates
-    max_run_seconds: int = 0  # as in `Job`
+    secrets: int = 0  # their number
+    gpus: str = ""  # such as 8 x h100; or its TPUs
+    wait_seconds: int = 0  # --queue-timeout
+    rates: dict[str, float] = field(default_factory=dict)
+    max_run_seconds: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as it is in the bucket: a job without a sweep has no keys for one."""
@@ -312,7 +282,7 @@ class Summary:
 
 
 def from_json(data: bytes, name: str) -> Job:
-    """The job in `data`; raises BergError if it is damaged or written by a newer berg."""
+    """Return the job in `data`; raise BergError if it is damaged or was written by a newer berg."""
     try:
         values = gate.values(data)
         group = Group.parse(values.get("group", ""))
@@ -321,7 +291,7 @@ def from_json(data: bytes, name: str) -> Job:
         parts = {"group": group, "installation": installation, "spec": spec}
         job = gate.build(Job, {**values, **parts})
         installation.check()
-        check_bounds(job)
+        gate.check_bounds(job)
         check_snapshot(job.snapshot)
         job.to_json().encode()  # JSON has halves of letters, which UTF-8 has not
         if job.job_name != name:
@@ -336,12 +306,12 @@ def from_json(data: bytes, name: str) -> Job:
 
 
 def check_snapshot(snapshot: Any) -> None:
-    """Raise ValueError for what describes no commit, or none of one of its submodules."""
-    if not isinstance(snapshot, dict) or not COMMIT.fullmatch(str(snapshot.get("commit"))):
+    """Raise ValueError for an invalid commit, also of a submodule."""
+    commit = str(snapshot.get("commit")) if isinstance(snapshot, dict) else ""
+    if not gate.COMMIT.fullmatch(commit):
         raise ValueError("it does not describe a commit")
-    lists = [snapshot.get(key, []) for key in ("packs", "shallow")]
-    lists.append(snapshot.get("cut") or [])
-    if not fits(lists, list[list[str]]):
+    lists = [snapshot.get("packs", []), snapshot.get("shallow", []), snapshot.get("cut") or []]
+    if not gate.fits(lists, list[list[str]]):
         raise ValueError("its packs are odd")
     submodules = snapshot.get("submodules", {})
     if not isinstance(submodules, dict):
@@ -352,59 +322,57 @@ def check_snapshot(snapshot: Any) -> None:
 
 @dataclass
 class State:
-    """How a job goes. Only its worker writes RUNNING and later; LOST is a reader's conclusion."""
+    """The state of a job. Its worker alone writes RUNNING and later; readers conclude LOST."""
 
     state: str = "SUBMITTED"
     exit_code: int | None = None
     reason: str = ""
     attempt: int = 1
-    # [number, when it began, why the one before ended] of all but the first; the newest ATTEMPTS
+    # [number, start, why the one before ended] of all but the first; the newest ATTEMPTS
     attempts: list[list[str]] = field(default_factory=list)
-    missing: int = 0  # its machines that the others wait for, and since when they do
+    missing: int = 0  # machines that the others wait for
     missing_since: str = ""
-    restarts: int = 0  # attempts that began because a machine went away
+    restarts: int = 0  # attempts that began because a machine was lost
     failures: int = 0  # attempts that began because the command failed
     ran_seconds: int = 0  # in all attempts together
     ending: str = ""  # while UPLOADING: the final state to come
     uploading_since: str = ""
     left_files: int = 0  # while UPLOADING: what is not in the bucket yet
     left_bytes: int = 0
-    # machines with idle accelerators -> since when
-    idle: dict[str, str] = field(default_factory=dict)
-    # step at which it was compared with its sweep -> its value there, of which less is better
+    idle: dict[str, str] = field(default_factory=dict)  # machine with idle accelerators -> start
+    # step at which it was compared with its sweep -> its value there; less is better
     rungs: dict[str, float] = field(default_factory=dict)
-    # machines that could not delete themselves -> when they last said so
+    # machine that could not delete itself -> time of its last report
     undeleted: dict[str, str] = field(default_factory=dict)
     elsewhere: str = ""  # other folders under berg_results that it wrote to, in words
-    lost: str = ""  # what an attempt could not bring to the bucket, in words
+    lost: str = ""  # what an attempt could not upload, in words
     machine: str = ""
     zone: str = ""
     started_at: str = ""  # of the first attempt
     finished_at: str = ""
     synced_until: str = ""
-    # [state, when it began]; the newest HISTORY of them
-    history: list[list[str]] = field(default_factory=list)
+    history: list[list[str]] = field(default_factory=list)  # [state, start]; the newest HISTORY
     job: Summary = field(default_factory=Summary)
-    removed_by: str = ""  # who began to delete the job: it does not go on
-    claim: str = ""  # random, of who submitted the job: tells it from another that is the same
+    removed_by: str = ""  # user who began to delete the job: it does not run again
+    claim: str = ""  # random, of the submit: tells two submits of the same job apart
 
     @property
     def final(self) -> bool:
         return self.state in FINAL
 
     def next_attempt(self, why: str) -> dict[str, Any]:
-        """Return the fields with which another attempt begins now, and `why` the last one ended."""
+        """Return the fields of another attempt that begins now; `why` the last one ended."""
         number = self.attempt + 1
         begun = [str(number), now(), cut(why, WHY)]
         return {"attempt": number, "attempts": [*self.attempts, begun][-ATTEMPTS:]}
 
     def note(self) -> None:
-        """Put a state that is new into the history: it begins now."""
+        """Add a new state to the history: it begins now."""
         if not self.history or self.history[-1][0] != self.state:
             self.history = [*self.history, [self.state, now()]][-HISTORY:]
 
     def to_json(self) -> str:
-        """Return it as JSON that fits into an object's custom metadata; what is long is cut."""
+        """Return it as JSON that fits into an object's custom metadata; long texts are cut."""
         self.note()
         text = self._as_text()
         for room in (1000, 300, 100, 30):
@@ -431,7 +399,7 @@ def cut(text: str, room: int) -> str:
 
 
 def state_from_json(data: str | bytes) -> State:
-    """Return the state in `data`; raise ValueError if there is none, or one that is odd."""
+    """Return the state in `data`; raise ValueError for anything else."""
     is_plain = gate.is_plain(data)
     try:
         values = gate.values(data)
@@ -447,13 +415,21 @@ def state_from_json(data: str | bytes) -> State:
 
 
 def summary_from(values: Any, is_plain: bool) -> Summary:
-    """Return what a state says of its job; with `is_plain` none of its texts steers a terminal."""
+    """Return the summary in a state; `is_plain`: none of its texts steers a terminal."""
     try:
         if not isinstance(values, dict):
             raise ValueError("it is no JSON object")
         group = Group.parse(values.get("group", ""))
         summary = gate.build(Summary, {**values, "group": group})
-        check_summary(summary)
+        if summary.results_dir:
+            gate.check_results_dir(summary.results_dir)
+        if summary.sweep:
+            check_name(summary.sweep)
+        numbers = (summary.machines, summary.secrets, summary.max_run_seconds)
+        if min(*numbers, *summary.rates.values()) < 0:
+            raise ValueError("a number is below zero")
+        if summary.machines > MOST_MACHINES or max(summary.rates.values(), default=0) > MOST_RATE:
+            raise ValueError("its cost is beyond any machine's")
         if is_plain:
             return summary
         gate.check_plain(summary, free=("cmd",))
@@ -462,34 +438,19 @@ def summary_from(values: Any, is_plain: bool) -> Summary:
     return gate.cleaned(summary, free=("cmd",))
 
 
-def check_summary(summary: Summary) -> None:
-    """Raise ValueError or BergError for what no job is like."""
-    if summary.results_dir:
-        check_results_dir(summary.results_dir)
-    if summary.sweep:
-        check_name(summary.sweep)
-    numbers = (summary.machines, summary.secrets, summary.max_run_seconds)
-    if min(*numbers, *summary.rates.values()) < 0:
-        raise ValueError("a number is below zero")
-    if summary.machines > MOST_MACHINES or max(summary.rates.values(), default=0) > MOST_RATE:
-        raise ValueError("its cost is beyond any machine's")
-
-
 def check_state(state: State) -> None:
-    """Raise ValueError for what no state is like."""
+    """Raise ValueError for an invalid state."""
     if state.state not in (*ACTIVE, STOPPED, *FINAL):
         raise ValueError(f"{state.state!r} is no state")
     if any(len(change) != 2 for change in state.history):
         raise ValueError("its history is odd")
     if any(len(each) != 3 for each in state.attempts):
         raise ValueError("its attempts are odd")
-    for time in (state.started_at, state.finished_at, state.missing_since):
-        gate.check_time(time)
-    gate.check_resource(state.machine)
-    gate.check_resource(state.zone)
-    for name, since in state.undeleted.items():
+    for name in (state.machine, state.zone, *state.undeleted):
         gate.check_resource(name)
-        gate.check_time(since)
+    times = (state.started_at, state.finished_at, state.missing_since)
+    for time in (*times, *state.undeleted.values()):
+        gate.check_time(time)
 
 
 def metadata_path(name: str) -> str:
@@ -501,7 +462,7 @@ def state_path(name: str) -> str:
 
 
 def name_of(path: str) -> str:
-    """The job of a `state_path`."""
+    """Return the job of a `state_path`."""
     return path.removeprefix(".berg/jobs/").removesuffix("_state.json")
 
 
@@ -510,21 +471,21 @@ def sweep_path(name: str) -> str:
 
 
 def machine_names(name: str, num_machines: int) -> list[str]:
-    """Names of a job's machines: the job's own for one, NAME-0 … with zeros in front for more."""
+    """Return the names of a job's machines: the job's own for one, else NAME-0 …, zero-padded."""
+    if num_machines == 1:
+        return [name]
     width = len(str(num_machines - 1))
-    return (
-        [name] if num_machines == 1 else [f"{name}-{rank:0{width}}" for rank in range(num_machines)]
-    )
+    return [f"{name}-{rank:0{width}}" for rank in range(num_machines)]
 
 
 def machines_prefix(name: str) -> str:
-    """Where the machines of a job say who they are, to each other and to laptops."""
+    """Return where the machines of a job write their records for each other and for laptops."""
     return f".berg/machines/{name}/"
 
 
 def folders_prefix(name: str) -> str:
-    """Where a job records the folders below berg_results/, beside its own, that it wrote to: an
-    object each.
+    """Return where a job records the other folders below berg_results/ that it wrote to, an object
+    for each.
     """
     return f".berg/folders/{name}/"
 
@@ -548,14 +509,9 @@ def age_seconds(timestamp: str) -> float:
 
 
 def new_name(repo_name: str) -> str:
-    """A name for a job that got none: the repo, the minute, and three characters against
-    collisions.
-    """
-    slug = (
-        re.sub(r"^[^a-z]+", "", re.sub(r"[^a-z0-9]+", "-", repo_name.lower()))
-        .strip("-")[:40]
-        .strip("-")
-    )
+    """Return a name for a job without one: the repo, the minute, and three random characters."""
+    slug = re.sub(r"^[^a-z]+", "", re.sub(r"[^a-z0-9]+", "-", repo_name.lower()))
+    slug = slug.strip("-")[:40].strip("-")
     unique = "".join(secrets.choice("bcdfghjkmnpqrstvwxz23456789") for _ in range(3))
     return f"{slug or 'job'}-{datetime.now().strftime('%m%d-%H%M')}-{unique}"
 
@@ -573,14 +529,12 @@ def check_name(name: str) -> str:
 
 @dataclass
 class Machine:
-    """A machine as the place that it is in tells of it. The words of its status are Compute
-    Engine's.
-    """
+    """A machine, as its place lists it. Its status has Compute Engine's words."""
 
     name: str
     zone: str
     status: str = ""
-    id: str = ""  # tells it from an earlier one of its name
+    id: str = ""  # differs from that of an earlier machine of its name
     labels: dict[str, str] = field(default_factory=dict)
     created_at: str = ""
     external_ip: str = ""
@@ -591,31 +545,31 @@ class Machine:
     disk_gb: int = 0  # of all of its disks
     account: str = ""  # that it acts as
     place: str = "gce"
-    pod: str = ""  # its name in Kubernetes, where it is a pod
+    pod: str = ""  # its name in Kubernetes, if it is a pod
     note: str = ""  # what it waits for, in words
     is_crash_looping: bool = False  # those before it ended in the same way before they began
-    is_queued: bool = False  # its cluster holds it back until it is its turn
-    silence: str = ""  # that the node it is on does not answer, in words
+    is_queued: bool = False  # its cluster delays it until it has quota
+    silence: str = ""  # that its node does not answer, in words
 
 
 @dataclass
 class Login:
-    """How to log in to a machine, in its own words."""
+    """What a machine writes about its ssh server."""
 
     rank: int
-    port: int  # of its ssh server; 0: it runs none
+    port: int  # 0: it runs none
     host_keys: list[str]
 
 
 @dataclass
 class Resource:
-    """What a place has for jobs beside machines, such as a disk."""
+    """What a place has for jobs besides machines, such as a disk."""
 
     kind: str
     name: str
     where: str  # zone or region; "": everywhere
     created_at: str
-    why: str  # why nobody needs it; "": as long as its job is not over
+    why: str  # why no job needs it; "": its job is not over
     user: str = ""  # "": shared
     disk_type: str = ""  # of a disk
     gb: int = 0  # of a disk

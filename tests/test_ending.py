@@ -390,7 +390,7 @@ def test_pods_that_had_a_limit_to_come_by_are_given_up_when_none_has():
     waiting = job.State(job=limited)
     assert seen(waiting, 90, pending) == "SUBMITTED "
     assert seen(waiting, 110, pending).startswith(
-        "LOST not all of its pods or machines had come when --queue-timeout"
+        "LOST not all of its pods or machines were up within --queue-timeout"
     )
     assert seen(waiting, 110, []).startswith("LOST ")
     assert seen(waiting, 110, came) == "SUBMITTED ", "that one gives up by itself"

@@ -506,7 +506,7 @@ def test_a_pod_without_room_waits_in_words_and_is_given_up_when_told_so(berg, cl
         bucket_says = wait_for(
             lambda: (t := berg("list").stdout) and "LOST" in t and t, 90, "its end in the list"
         )
-        assert "not all of its pods or machines had come when --queue-timeout was over" in " ".join(
+        assert "not all of its pods or machines were up within --queue-timeout" in " ".join(
             bucket_says.split()
         )
         assert berg("kill", "wide").returncode == 0
@@ -524,7 +524,7 @@ def test_a_pod_that_comes_too_late_gives_up_and_no_other_takes_its_place(berg, k
     cloud.call("POST", "/_berg/clusters/pods/images", {**image, "on": False})
     wait_for(lambda: berg.state("late")["state"] == "FAILED", 90, "the end of the job")
     assert (
-        "not all of its pods or machines had come when --queue-timeout"
+        "not all of its pods or machines were up within --queue-timeout"
         in berg.state("late")["reason"]
     )
     assert "ran" not in berg.log("late").split()

@@ -441,7 +441,7 @@ def test_no_image(trial, kube, end):
         trial.check("KILLED", 0)
         return
     said = wait_for(lambda: "LOST" in (t := trial.berg("list").stdout) and t, 90, "the loss")
-    assert "not all of its pods or machines had come when --queue-timeout was over" in " ".join(
+    assert "not all of its pods or machines were up within --queue-timeout" in " ".join(
         said.split()
     )
     assert trial.berg("kill", trial.name).returncode == 0
