@@ -1,10 +1,8 @@
 """What a machine does with its job: restore the code, install, run, mirror the results, delete
 itself.
-
-The phases stand in `run`, in their order; attempt.py holds what they share.
 """
 
-# First, since it makes what comes next fast, or says what is missing.
+# First: it makes the imports after it fast, or reports missing packages.
 from berg.machine import installation
 
 # isort: split
@@ -24,8 +22,9 @@ from typing import Any
 
 import click
 
-from berg import BergError, job
+from berg import BergError, job, states
 from berg.google import api, secret, walk
+from berg.google.storage import Bucket
 from berg.job import STOPPED, State
 from berg.machine import (
     boot,
@@ -36,11 +35,10 @@ from berg.machine import (
     peers,
     profile,
     saving,
-    sweep_worker,
     watchdogs,
 )
 from berg.machine import environment as software
-from berg.machine.attempt import Attempt, Damaged, Ended, MachineLost, NoJob
+from berg.machine.attempt import Attempt, Damaged, Ended, MachineLost, NoJob, settings_of
 from berg.machine.environment import environment, install_commands, repo_folder, with_report
 from berg.machine.installation import InstallationFailed, install
 from berg.machine.outcome import (
@@ -68,15 +66,13 @@ from berg.machine.process import (
     start_thread,
 )
 
-SILENT_PATIENCE = 60  # seconds for which the deletion of a silent machine is tried
-WAKING = 0.3  # seconds between two looks whether the next attempt has begun
-NOTING = 10  # seconds for which a command that ended waits for what is noted of its software
+SILENT_SECONDS = 60  # for which the deletion of a silent machine is tried
+POLL = 0.3  # seconds between two looks whether the next attempt has begun
+NOTING = 10  # seconds that a command that ended waits for the record of its software
 
 
 def run(attempt: Attempt) -> None:
-    """See a job through, from its metadata to the deletion of this machine (if it is not to take
-    another job).
-    """
+    """Run a job, from reading its metadata to deleting this machine (unless it takes another)."""
     if attempt.state.final:
         attempt.say(f"Job {attempt.name} is {attempt.state.state} already; nothing to do")
         if not attempt.state.job.kept:
@@ -94,13 +90,20 @@ def run(attempt: Attempt) -> None:
     except Ended as error:
         leave(attempt, str(error))
         return
-    if attempt.stopping.ending == SHUT_DOWN:
-        attempt.stopping.ending = reason_of_shutdown(attempt)
-    finish(attempt, requested_or(attempt.stopping.ending, ending))
+    requested = attempt.stopping.ending
+    if requested == SHUT_DOWN:
+        requested = POD_TAKEN_AWAY if boot.POD else SHUT_DOWN
+        with contextlib.suppress(OSError, ValueError):  # the metadata may say why
+            about = attempt.machine.instance_now()
+            requested = watchdogs.ending_in(attempt, about) or requested
+        attempt.stopping.ending = requested
+    if requested and requested.exit_code is None:
+        requested = replace(requested, exit_code=ending.exit_code)
+    finish(attempt, requested or ending)
 
 
 def ending_of_phases(attempt: Attempt) -> Ending:
-    """Go through the phases of a job; return how it ended, whatever happened on the way."""
+    """Go through the phases of a job; return how it ended, also after an error."""
     try:
         return go_through_phases(attempt)
     except Stopped:
@@ -124,7 +127,7 @@ def go_through_phases(attempt: Attempt) -> Ending:
     while True:
         ending = try_once(attempt, meet_first)
         meet_first = meet_again
-        if attempt.loss and not attempt.goes_on():
+        if attempt.loss and not attempt.survives_loss():
             return Ending("FAILED", attempt.loss)
         if not attempt.loss and ending and not attempt.runs_again(ending):
             return ending
@@ -132,8 +135,8 @@ def go_through_phases(attempt: Attempt) -> Ending:
 
 
 def try_once(attempt: Attempt, meet_others: Callable[[Attempt], None]) -> Ending | None:
-    """Get ready, together with the other machines of the job, and run its command; return how it
-    ended, None if another attempt begins because a machine was lost or a command failed elsewhere.
+    """Prepare together with the other machines of the job, and run its command; return how it
+    ended, None if another attempt begins: a machine was lost, or a command failed elsewhere.
     """
     try:
         if not attempt.member.is_alone:
@@ -147,10 +150,15 @@ def try_once(attempt: Attempt, meet_others: Callable[[Attempt], None]) -> Ending
         return None
 
 
+def installed_mark(attempt: Attempt) -> Path:
+    """Return the file that says which record of the job was installed on this disk."""
+    return boot.BERG / f"installed-{attempt.name}"
+
+
 def prepare(attempt: Attempt) -> None:
     """Install and mount what the job needs, and begin to mirror its results, once.
 
-    What was installed on a devbox's disk is not installed again at its next boot.
+    A devbox's disk keeps what was installed: its next boot does not install again.
     """
     if not attempt.is_installed:
         install(attempt)
@@ -166,78 +174,47 @@ def prepare(attempt: Attempt) -> None:
     attempt.is_prepared = True
 
 
-def installed_mark(attempt: Attempt) -> Path:
-    """Return the file that says which record of the job was installed on this disk."""
-    return boot.BERG / f"installed-{attempt.name}"
-
-
 def note_next_attempt(attempt: Attempt, ending: Ending | None) -> None:
-    """Write into the state that the next attempt begins, and why, on the machine that leads."""
+    """On the machine that leads, write into the state that the next attempt begins, and why."""
     if attempt.member.is_alone or not attempt.leads:
         return
-    why = attempt.loss
-    if ending and not why:
-        why = ending.reason
+    why = attempt.loss or (ending.reason if ending else "")
     text = f"{why}; attempt {attempt.state.attempt} begins on all machines"
     attempt.states.write(state="RUNNING", reason=text)
     if attempt.loss:
         attempt.say(text)
     for name in attempt.member.silent * attempt.job.is_replaced:
-        attempt.insist(functools.partial(attempt.member.host.delete_peer, name), SILENT_PATIENCE)
-
-
-def reason_of_shutdown(attempt: Attempt) -> Ending:
-    """Return why this machine shuts down, if its metadata says more than that it does."""
-    usual = POD_TAKEN_AWAY if boot.POD else SHUT_DOWN
-    with contextlib.suppress(OSError, ValueError):
-        return watchdogs.ending_in(attempt, attempt.machine.instance_now()) or usual
-    return usual
-
-
-def requested_or(requested: Ending | None, ending: Ending) -> Ending:
-    """Return the ending that was requested, with the command's exit code if it has none; or else
-    how the job ended by itself.
-    """
-    if requested is None:
-        return ending
-    if requested.exit_code is None:
-        return replace(requested, exit_code=ending.exit_code)
-    return requested
+        attempt.insist(functools.partial(attempt.member.host.delete_peer, name), SILENT_SECONDS)
 
 
 def begin(attempt: Attempt) -> None:
-    """Claim the job for this machine, read it, and start what watches it; a job that began before
-    goes on with its results.
-    """
-    if not attempt.sweep:  # else it was taken already
+    """Claim the job for this machine, read it, and start the threads that watch it."""
+    if not attempt.sweep:  # else it is claimed already
         attempt.claim()
     saving.mirror_log(attempt)
     saving.read_job(attempt)
-    attempt.say(f"Results go to {attempt.job.gcs_results_dir}")
-    names = job.machine_names(attempt.name, attempt.job.num_machines)
-    if not (attempt.sweep or attempt.job.group or attempt.machine.name in names):
+    this, member = attempt.job, attempt.member
+    attempt.say(f"Results go to {this.gcs_results_dir}")
+    names = job.machine_names(attempt.name, this.num_machines)
+    if not (attempt.sweep or this.group or attempt.machine.name in names):
         raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
     attempt.check_region()
-    if len(attempt.job.regions) > 1:
-        start_thread(
-            attempt.insist, lambda: attempt.member.host.delete_groups_elsewhere(attempt.job)
-        )
-    attempt.member.attempt = attempt.state.attempt
-    if attempt.job.is_replaced and not attempt.leads:
-        attempt.member.attempt = 0  # which one it takes part in says the first machine
-    attempt.check_in_time()
-    attempt.check_restarts()
+    if len(this.regions) > 1:
+        start_thread(attempt.insist, lambda: member.host.delete_groups_elsewhere(this))
+    member.attempt = attempt.state.attempt
+    if this.is_replaced and not attempt.leads:
+        member.attempt = 0  # the first machine says in which it takes part
+    attempt.check_limits()
     mark, record = installed_mark(attempt), attempt.machine.job_sha256
-    is_devbox = attempt.job.kind == "devbox"
-    attempt.is_installed = is_devbox and mark.exists() and mark.read_text() == record
+    attempt.is_installed = this.kind == "devbox" and mark.exists() and mark.read_text() == record
     watchdogs.read_secrets(attempt)
     install_commands(attempt.machine)
-    attempt.member.node = peers.describe(attempt.member)
-    attempt.member.nodes = [attempt.member.node]
-    if attempt.member.is_alone:
+    member.node = peers.describe(member)
+    member.nodes = [member.node]
+    if member.is_alone:
         introduce(attempt)
-    elif not attempt.job.is_replaced:
-        peers.note_earlier(attempt.member)
+    elif not this.is_replaced:
+        peers.note_earlier(member)
     start_thread(watchdogs.watch, attempt)
     start_thread(watchdogs.limit_time, attempt)
     attempt.sampling = start_thread(watchdogs.watch_use, attempt)
@@ -247,7 +224,7 @@ def begin(attempt: Attempt) -> None:
 
 
 def restore(attempt: Attempt) -> None:
-    """Check out the snapshot, and leave a copy of the job beside its results."""
+    """Restore the results, check out the snapshot, and copy the job's record to its results."""
     this = attempt.job
     copy = RESULTS / this.results_dir / "berg_job_metadata.json"
     saving.restore_results(attempt)
@@ -256,7 +233,7 @@ def restore(attempt: Attempt) -> None:
         return
 
     folder = repo_folder(this)
-    # What a job before left there, or a container image has there, is not of this commit.
+    # What an earlier job left there, or a container image has there, is not of this commit.
     if attempt.sweep or not (folder / ".git").exists():
         shutil.rmtree(folder, ignore_errors=True)
     inputs.fetch_code(attempt.bucket, this.snapshot, folder)
@@ -267,95 +244,92 @@ def restore(attempt: Attempt) -> None:
 
 
 def meet(attempt: Attempt) -> None:
-    """In a cluster, wait for the other machines and get to know them."""
-    if not attempt.member.is_alone:
-        attempt.reachable.join()
-        member = attempt.member
-        if member.job.is_replaced:
-            start_thread(watchdogs.watch_others, attempt)
-        note = functools.partial(note_waiting, attempt)
-        patience = peers.coming_seconds(member, attempt.waited_last)
-        member.nodes = peers.gather(member, patience, note)
-        if not member.job.is_replaced:
-            start_thread(watchdogs.watch_others, attempt)
-        if member.job.is_replaced:
-            saving.bring_news(attempt)  # of machines that stayed
-        introduce(attempt)
-        start_thread(logins.tell_ready, attempt.member)  # for people, before all is installed
-        start_thread(peers.announce_soon, attempt.member)
+    """Wait for the other machines of the job, and exchange addresses and keys with them."""
+    attempt.reachable.join()
+    member = attempt.member
+    if member.job.is_replaced:
+        start_thread(watchdogs.watch_others, attempt)
+    note = functools.partial(note_missing, attempt)
+    timeout = peers.coming_seconds(member, attempt.waited_last)
+    member.nodes = peers.gather(member, timeout, note)
+    if member.job.is_replaced:
+        saving.bring_news(attempt)  # of machines that stayed
+    else:
+        start_thread(watchdogs.watch_others, attempt)
+    introduce(attempt)
+    start_thread(logins.tell_ready, attempt.member)  # for people, before all is installed
+    start_thread(peers.announce_soon, attempt.member)
 
 
 def meet_again(attempt: Attempt) -> None:
     """Begin another attempt on all machines of a job together, each with the results of all.
 
-    The machine that leads has written its number into the state. Who is there and how long it may
-    take is watched by the threads beside this.
+    The machine that leads has written its number into the state. The watchdogs limit its time.
     """
     saving.send_all(attempt)
     peers.begin_attempt(attempt.member, attempt.state.attempt)
     attempt.loss = ""
-    patience = math.inf
-    if attempt.job.is_replaced:
-        patience = attempt.job.spec.replacement_timeout
-    note = functools.partial(note_waiting, attempt)
-    attempt.member.nodes = peers.gather(attempt.member, patience, note)
+    timeout = attempt.job.spec.replacement_timeout if attempt.job.is_replaced else math.inf
+    note = functools.partial(note_missing, attempt)
+    attempt.member.nodes = peers.gather(attempt.member, timeout, note)
     saving.bring_news(attempt)
     introduce(attempt)
 
 
-def note_waiting(attempt: Attempt, missing: int) -> None:
-    """Write into the state how many machines of the job are waited for, and since when; only where
-    this one leads.
+def note_missing(attempt: Attempt, missing: int) -> None:
+    """On the machine that leads, write into the state how many machines are missing, and since
+    when.
     """
     if missing == attempt.state.missing:
         return
-    since = ""
-    if missing:
-        since = attempt.state.missing_since or job.now()
+    since = attempt.state.missing_since or job.now() if missing else ""
     attempt.states.write(soon=True, missing=missing, missing_since=since)
 
 
 def introduce(attempt: Attempt) -> None:
-    """Tell this machine, and who logs in to it, of the job and its machines."""
+    """Write the job's machines and variables to files, for programs and logins."""
     values = with_report(environment(attempt)).items()
-    # What boot set is of this process alone; what GKE tells a pod with TPUs is for all in it.
-    kept = boot.FOR_WORKER
+    # Variables that boot set are only for this process; those that GKE sets in a pod with TPUs are
+    # for all.
     ours = {
         key: value
         for key, value in values
-        if os.environ.get(key) != value or key.upper() in kept or key.startswith("TPU_")
+        if os.environ.get(key) != value or key.upper() in boot.FOR_WORKER or key.startswith("TPU_")
     }
-    # The secrets of a job are for its command, not for files; installation is to find none there.
+    # Secrets of a job are for its command, not for files, and installation must not find any.
     if attempt.job.kind == "job" or not attempt.is_installed:
         ours = {key: value for key, value in ours.items() if key not in attempt.secrets}
     logins.introduce(attempt.member, ours)
 
 
 def run_command(attempt: Attempt) -> Ending | None:
-    """Run the job's command where it is to run, or wait for its end.
+    """Run the job's command, or wait for its end where it does not run.
 
     Return how it ended; None on a machine that does not lead, once the next attempt begins.
     """
     this = attempt.job
     attempt.states.write(state="RUNNING", reason="")
-    runs_here = attempt.leads or this.run_on == "each"
-    if not this.cmd or not runs_here:
+    if not this.cmd or not (attempt.leads or this.run_on == "each"):
         wait_for_the_end(attempt)
         return None
     attempt.say(f"Running: {this.cmd}")
     folder = repo_folder(this) / (this.spec.cwd or "")
     folder.mkdir(parents=True, exist_ok=True)  # one of the repo's without a file in it
     code = run_in(attempt, folder)
-    runs_elsewhere = this.num_machines > 1 and this.run_on == "each"
-    if runs_elsewhere and not attempt.stopping.ending:
-        return wait_for_other_commands(attempt, code)
-    return judge(code)
+    if this.num_machines == 1 or this.run_on != "each" or attempt.stopping.ending:
+        return judge(code)
+    ended_at = str(time.time())
+    peers.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=ended_at)
+    if attempt.leads:
+        return peers.wait_for_commands(attempt.member)
+    wait_for_next_attempt(attempt)
+    return None
 
 
 def run_in(attempt: Attempt, folder: Path) -> int:
     """Run the job's command in a folder of this machine, or in a container; return its exit code.
 
-    What software it runs with is noted meanwhile, but for that in a container.
+    Meanwhile record its software, but not that of a container.
     """
     this = attempt.job
     if this.docker:
@@ -373,20 +347,9 @@ def run_in(attempt: Attempt, folder: Path) -> int:
     return code
 
 
-def wait_for_other_commands(attempt: Attempt, code: int) -> Ending | None:
-    """Tell the other machines that the command has ended here, and return how it ended on all of
-    them. On a machine that does not lead, wait for the next attempt.
-    """
-    peers.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(time.time()))
-    if not attempt.leads:
-        wait_for_next_attempt(attempt)
-        return None
-    return peers.wait_for_commands(attempt.member)
-
-
 def wait_for_the_end(attempt: Attempt) -> None:
-    """Wait until the job is to end, or its next attempt begins, on a machine that runs no command:
-    a devbox, or one that does not lead.
+    """Wait for the end of the job, or its next attempt, on a devbox or a machine that runs no
+    command.
     """
     attempt.say("Ready")
     if attempt.job.idle_seconds and attempt.leads:
@@ -397,9 +360,9 @@ def wait_for_the_end(attempt: Attempt) -> None:
 
 
 def wait_for_next_attempt(attempt: Attempt) -> None:
-    """Wait until the job's state is in another attempt; raises Stopped if the job is to end."""
+    """Wait until the job is in another attempt; raise Stopped if it is to end."""
     while not attempt.is_behind:
-        attempt.stopping.pause(WAKING)
+        attempt.stopping.pause(POLL)
 
 
 def end_when_idle(attempt: Attempt) -> None:
@@ -429,13 +392,13 @@ def end_when_idle(attempt: Attempt) -> None:
 
 
 def finish(attempt: Attempt, ending: Ending) -> None:
-    """Upload what is left, write the final state, and delete the machines of the job."""
+    """Upload the last results, write the final state, and delete the machines of the job."""
     ending = replace(ending, exit_code=shell_exit_code(ending.exit_code))
     if ending.state == "FAILED":
-        ending = replace(ending, reason=ending.reason + full_disk())
+        reason = ending.reason + full_disk()
         if ending.exit_code is not None:  # the command's
-            why = installation.missing_module(attempt.machine.log, attempt.job.installation)
-            ending = replace(ending, reason=ending.reason + why)
+            reason += installation.missing_module(attempt.machine.log, attempt.job.installation)
+        ending = replace(ending, reason=reason)
     if attempt.machine.box:
         ending = end_of_box(attempt, ending)
     saving.stop_mirrors(attempt)
@@ -446,7 +409,13 @@ def finish(attempt: Attempt, ending: Ending) -> None:
             name = walk.shorten(path, 2 * walk.MAX_NAME)
             attempt.say(f"Not in the bucket: {name}: {why}")
         uploads = Uploads(is_whole=is_whole, lost=walk.name_left(left))
-        write_end(attempt, ending, uploads)
+        # Once the other machines have uploaded their results.
+        seconds = saving.seconds_for_last_words(attempt)
+        last = attempt.insist(lambda: conclude(attempt, ending, uploads), seconds)
+        if last:
+            attempt.insist(lambda: attempt.states.write(**vars(last)), seconds)
+        else:
+            attempt.insist(attempt.states.flush, seconds)
     except Ended as error:
         leave(attempt, str(error))
         return
@@ -454,7 +423,7 @@ def finish(attempt: Attempt, ending: Ending) -> None:
 
 
 def end_of_box(attempt: Attempt, ending: Ending) -> Ending:
-    """Return how a devbox ends: whatever no person chose stops it, and its disk stays; one that
+    """Return how a devbox ends: unless a user chose its end, it stops and keeps its disk; one that
     Google cannot stop stays on.
     """
     is_usual = ending.state in (STOPPED, "ENDED") or attempt.machine_goes
@@ -463,7 +432,7 @@ def end_of_box(attempt: Attempt, ending: Ending) -> Ending:
     ending = replace(ending, reason=f"{ending.reason}; {attempt.machine.way_in()}")
     if attempt.machine.box == boot.STOPS:
         ending = replace(ending, state=STOPPED)
-        attempt.stopping.ending = ending  # the next start goes on from it
+        attempt.stopping.ending = ending  # the next start continues from it
     return ending
 
 
@@ -482,30 +451,18 @@ def begin_upload(attempt: Attempt, ending: Ending) -> None:
             uploading_since=job.now(),
         )
     if not attempt.leads and ending.state != "ENDED":
-        phase = "FAILED"
-        if attempt.comes_back:
-            phase = "GONE"
+        phase = "GONE" if attempt.is_re_created else "FAILED"
         attempt.insist(lambda: peers.announce(attempt.member, phase=phase, reason=ending.reason), 1)
 
 
-def write_end(attempt: Attempt, ending: Ending, uploads: Uploads) -> None:
-    """Write the last state of this attempt, once the other machines have uploaded their results."""
-    seconds = saving.seconds_for_last_words(attempt)
-    last = attempt.insist(lambda: conclude(attempt, ending, uploads), seconds)
-    if last:
-        attempt.insist(lambda: attempt.states.write_whole(last), seconds)
-    else:
-        attempt.insist(attempt.states.flush, seconds)
-
-
 def conclude(attempt: Attempt, ending: Ending, uploads: Uploads) -> State:
-    """Wait for the other machines, say how the job ended, and return its last state.
+    """Wait for the other machines, log how the job ended, and return its last state.
 
-    `uploads` tells what this machine uploaded.
+    `uploads` is what this machine uploaded.
     """
     restart = attempt.restart()
-    is_left = attempt.leads and restart  # the others go on without it
-    if not (attempt.member.is_alone or is_left):
+    others_continue = attempt.leads and restart
+    if not (attempt.member.is_alone or others_continue):
         ending, uploads = wait_for_others(attempt, ending, uploads)
     uploads = replace(uploads, synced_until=attempt.mirrors.results.synced_until)
     if attempt.leads:
@@ -519,15 +476,13 @@ def conclude(attempt: Attempt, ending: Ending, uploads: Uploads) -> State:
 
 
 def wait_for_others(attempt: Attempt, ending: Ending, uploads: Uploads) -> tuple[Ending, Uploads]:
-    """Tell the other machines what this one uploaded, and wait for their uploads if this one leads,
-    or else for the leader's last word; return how the job ended, and what all uploaded.
+    """Tell the other machines what this one uploaded. Wait for their uploads if this one leads,
+    else for the leader's final state; return how the job ended, and what all uploaded.
     """
     member = attempt.member
-    uploaded = "part"
-    if uploads.is_whole:
-        uploaded = "all"
+    uploaded = "all" if uploads.is_whole else "part"
     peers.announce(member, uploaded=uploaded, lost=uploads.lost)
-    if attempt.comes_back:
+    if attempt.is_re_created:
         return ending, uploads
     if not attempt.leads and not peers.wait_for_end(member, attempt.is_over):
         # From now on this machine leads.
@@ -543,9 +498,9 @@ def wait_for_others(attempt: Attempt, ending: Ending, uploads: Uploads) -> tuple
 def announce_end(
     attempt: Attempt, ending: Ending, uploads: Uploads, restart: Restart | None
 ) -> None:
-    """Say in the log how the job ended, and notify the webhook."""
+    """Log how the job ended, and notify the webhook."""
     ending = after_uploads(ending, uploads)
-    reason, how = ending.reason, "begins anew on another machine"
+    reason, how = ending.reason, "restarts on another machine"
     if restart and restart.state == STOPPED:
         how = "is stopped, and its disk is kept"
     if not restart:
@@ -555,49 +510,45 @@ def announce_end(
         attempt.say(f"Results that are not in {own}: {uploads.elsewhere}")
     if attempt.leads:
         text = f"Job {attempt.name} {how}"
-        if reason:
-            text += f": {reason}"
-        attempt.say(text)
+        attempt.say(f"{text}: {reason}" if reason else text)
     if not restart:
         watchdogs.of_job(attempt, replace(ending, reason=reason))
 
 
 def release_machines(attempt: Attempt) -> None:
-    """Delete the machines of a job that is over, unless they are kept or go on to another job."""
-    this = attempt.job
+    """Delete the machines of a job that has ended, unless they are kept or take another job."""
+    this, machine = attempt.job, attempt.machine
     if attempt.sweep:
         attempt.clear()
         return
     if attempt.state.state == STOPPED:
-        attempt.machine.turn_off()
+        machine.turn_off()
         return
-    goes_on = attempt.state.state == "SUBMITTED" or attempt.restart() is not None
-    if goes_on or (attempt.comes_back and not attempt.state.final):
+    restarts = attempt.state.state == "SUBMITTED" or attempt.restart() is not None
+    if restarts or (attempt.is_re_created and not attempt.state.final):
         if attempt.stopping.ending == PREEMPTED:
-            delete_soon(attempt.machine)
+            delete_soon(machine)
         return
-    if this.spec.no_kill:
-        return
-    delete_machines(attempt)
+    if not this.spec.no_kill:
+        delete_machines(attempt)
 
 
 def delete_machines(attempt: Attempt) -> None:
-    """Delete the machines of a job that is over; a devbox is kept unless a person chose that."""
-    this = attempt.job
-    if attempt.machine.box and not attempt.is_deletion_chosen:
-        attempt.machine.keep()
+    """Delete the machines of a job that has ended; keep a devbox unless a user deleted it."""
+    this, machine = attempt.job, attempt.machine
+    if machine.box and not attempt.is_deletion_chosen:
+        machine.keep()
         return
     if attempt.leads and this.num_machines > 1 and not this.is_replaced:
         attempt.insist(lambda: attempt.member.host.delete_peers(this), saving.UNREACHABLE)
-    # it comes with the deletion, and ends nothing that is left to do
+    # The deletion sends SIGTERM, when nothing is left to do.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    tell = functools.partial(watchdogs.of_machine, attempt)
-    attempt.machine.insist_on_deletion(tell, is_chosen=True)
+    machine.insist_on_deletion(functools.partial(watchdogs.of_machine, attempt), is_chosen=True)
 
 
 def leave(attempt: Attempt, why: str) -> None:
-    """Stop without writing the state: it is somebody else's, or there is none. What the job wrote
-    is saved all the same.
+    """Stop without writing the state, which is missing or was written elsewhere; save the results
+    all the same.
     """
     attempt.say(why)
     attempt.runner.end()
@@ -608,9 +559,39 @@ def leave(attempt: Attempt, why: str) -> None:
         attempt.machine.insist_on_deletion()
 
 
+def take(machine: boot.Machine, sweep: str, before: Attempt | None) -> Attempt | None:
+    """Claim the next job of a sweep that no machine has; None if there is none left."""
+    known = stored_states(machine, sweep)
+    names = list(known)
+    number = int(machine.name.rpartition("-")[2]) % max(len(names), 1)
+    # Machines begin at different jobs, so that few try the same one.
+    for name in names[number:] + names[:number]:
+        if known[name].state != "SUBMITTED":
+            continue
+        attempt = Attempt(name, sweep)
+        try:
+            attempt.read_first_state()
+            if attempt.state.state != "SUBMITTED":
+                continue
+            attempt.claim()
+        except (Ended, NoJob, Damaged):
+            continue
+        (boot.BERG / "job").write_text(name)  # for a worker that comes after one that died
+        if before:
+            attempt.mirrors.results.manifest = before.mirrors.results.manifest
+        return attempt
+    return None
+
+
+def stored_states(machine: boot.Machine, sweep: str) -> dict[str, State]:
+    """Return the states of a sweep's jobs by their names, without damaged ones."""
+    found = states.of_sweep(Bucket(settings_of(machine)), sweep)
+    return {each.name: each.state for each in found if not each.is_damaged}
+
+
 @click.group()
 def main() -> None:
-    """What berg runs on its machines.
+    """The worker: Berg on its machines.
 
     \b
     berg-worker run digits-1121-0930-x7k
@@ -631,7 +612,7 @@ def run_(name: str) -> None:
 
 
 def attempt_at(name: str, sweep: str = "") -> Attempt:
-    """The attempt that this machine makes; a machine without a job deletes itself and exits."""
+    """Return this machine's attempt at a job; without a job, delete the machine and exit."""
     attempt = Attempt(name, sweep)
     try:
         attempt.read_first_state()
@@ -653,13 +634,24 @@ def check_alone() -> None:
 @main.command()
 @click.argument("name", metavar="SWEEP")
 def sweep(name: str) -> None:
-    """Run the jobs of SWEEP that are left, then delete the machine.
+    """Run the jobs of SWEEP that are left, one after another, then delete the machine.
 
     \b
     berg-worker sweep lr-1121-0930-x7k
     """
     check_alone()
-    sweep_worker.run_sweep(name, run)
+    attempt, machine = None, boot.this_machine()
+    while attempt := take(machine, name, attempt):
+        run(attempt)
+        if attempt.machine_goes:
+            delete_soon(machine)
+            return
+    machine.say(f"No job of {name} is left")
+    known = stored_states(machine, name)
+    has_secrets = any(state.job.secrets for state in known.values())
+    if has_secrets and all(state.final for state in known.values()):
+        watchdogs.of_sweep(settings_of(machine), name, known, machine.say)
+    machine.insist_on_deletion()
 
 
 @main.command()
@@ -672,13 +664,6 @@ def image() -> None:
     installation.prepare_image(boot.this_machine())
 
 
-def ending_after_death(state: State, reason: str) -> Ending:
-    """Return how a job ended whose worker died for `reason`, maybe after the command had ended."""
-    if state.ending:
-        return Ending(state.ending, state.reason, state.exit_code)
-    return Ending("FAILED", reason, state.exit_code)
-
-
 @main.command()
 @click.argument("name", metavar="JOB")
 @click.argument("reason")
@@ -689,17 +674,21 @@ def salvage(name: str, reason: str, sweep: str) -> None:
         end_group(int(COMMAND_FILE.read_text()), GRACE)
         container.remove()
     attempt = attempt_at(name, sweep)
-    if not attempt.state.final:
-        with contextlib.suppress(BergError):
-            saving.read_job(attempt)
-            attempt.member.node = peers.describe(attempt.member)
-        with contextlib.suppress(Exception):
-            watchdogs.read_secrets(attempt)
-        if not attempt.member.is_alone:
-            start_thread(peers.heartbeat, attempt.member)
-        ending = ending_after_death(attempt.state, reason)
-        if ending.state == STOPPED:
-            attempt.stopping.request(ending)
-        finish(attempt, ending)
-    elif not sweep:
-        attempt.machine.insist_on_deletion()
+    state = attempt.state
+    if state.final:
+        if not sweep:
+            attempt.machine.insist_on_deletion()
+        return
+    with contextlib.suppress(BergError):
+        saving.read_job(attempt)
+        attempt.member.node = peers.describe(attempt.member)
+    with contextlib.suppress(Exception):
+        watchdogs.read_secrets(attempt)
+    if not attempt.member.is_alone:
+        start_thread(peers.heartbeat, attempt.member)
+    ending = Ending("FAILED", reason, state.exit_code)
+    if state.ending:  # the command had ended
+        ending = Ending(state.ending, state.reason, state.exit_code)
+    if ending.state == STOPPED:
+        attempt.stopping.request(ending)
+    finish(attempt, ending)

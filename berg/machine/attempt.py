@@ -1,15 +1,5 @@
-"""One attempt at a job on this machine: what its phases and the threads beside them share.
-
-The state is written by state_writer.py, the command is run by command.py, the request to end is in
-stopping.py, the log and the results are in mirrors.py. Not covered: the threads beside the attempt,
-which send the results (saving.py) and watch what happens outside (outside.py).
-
-The job's state in the bucket, as the machine that leads reads and writes it.
-
-Cloud Storage takes one write of an object a second. What comes sooner is written a little later by
-a timer, together with what comes meanwhile.
-
-The mirrors of an attempt's log and results, and the threads that keep them up to date.
+"""One attempt at a job on this machine: what its phases and its threads share, its state in the
+bucket, and the mirrors of its log and results.
 """
 
 import math
@@ -40,17 +30,19 @@ from berg.machine.process import (
     start_thread,
 )
 
-# Of the seconds of a machine that Google takes, those of the command, and of the last state; the
-# rest is for the last results.
-PREEMPTION_GRACE = 15
-
-LAST_STATE_SECONDS = 4
-
+# Seconds of a preempted machine for its command, and for its last state; the rest is for the last
+# results.
+PREEMPTION_GRACE, LAST_STATE_SECONDS = 15, 4
 HURRY = 2, 5  # seconds to connect to the bucket, and between two pieces of its answer, from then on
-
-EARLIER = "in earlier attempts: "  # before what those could not save, as it may be saved by now
-
+EARLIER = "in earlier attempts: "  # before what they could not save; it may be saved by now
 LONGEST_PAUSE = 30  # seconds between two tries of a step that must not fail
+WRITE_INTERVAL = 1.1  # seconds between two writes of the state: Cloud Storage takes one a second
+LATER = 0.05  # seconds after those, in which later changes are collected
+# The same for changes that need not be written at once: if the job ends before, its last state is
+# the only write, and waits for none.
+SOON = 1.0
+# Seconds after which the next write does not wait for one that hangs, usually and in a preemption.
+STALLED, STALLED_AT_THE_END = 180, 2
 
 T = TypeVar("T")
 
@@ -63,7 +55,19 @@ def settings_of(machine: boot.Machine) -> config.Config:
 
 
 class MachineLost(Exception):
-    """A machine of the job is lost, and Google makes it anew: the next attempt begins."""
+    """A machine of the job is lost and will be re-created: the next attempt begins."""
+
+
+class NoJob(BergError):
+    """The laptop withdrew the job while Google was still creating the machine."""
+
+
+class Damaged(BergError):
+    """The job's state is not readable any more."""
+
+
+class Ended(Exception):
+    """The job was ended elsewhere; this machine must not write its state."""
 
 
 class Attempt:
@@ -71,7 +75,7 @@ class Attempt:
 
     def __init__(self, name: str, sweep: str = ""):
         self.name = name
-        self.sweep = sweep  # whose job this is, if the machine goes on to others after it
+        self.sweep = sweep  # of the job, if the machine runs other jobs after it
         self.machine = boot.this_machine()
         if sweep:
             self.machine.log_for(name)
@@ -83,25 +87,24 @@ class Attempt:
         )
         self.mirrors = mirrors_of(name, self.machine, self.bucket)
         self.runner = Runner(self.machine, self.stopping)
-        self.secrets: dict[str, str] = {}  # that the command sees
-        self.install_secrets: dict[str, str] = {}  # that the installation sees
+        self.secrets: dict[str, str] = {}  # for the command
+        self.install_secrets: dict[str, str] = {}  # for the installation
         self.webhook = ""  # URL to notify of the job's end
         self.over = threading.Event()  # this machine has another job
         self.sampling = threading.Thread()
         self.reachable = threading.Thread()
-        self.waited_last = 0.0  # seconds since the job was submitted, or its last machine went
-        self.begins_here = True  # this disk has no files of the job's yet
+        self.waited_last = 0.0  # seconds since the submit, or since its last machine was lost
+        self.begins_here = True  # this disk has no files of the job yet
         self.profiler_port = computer.free_port(host="")  # of the server that the command may start
         self.kineto: profile.Desk | None = None
-        self.loss = ""  # of a machine of the job, in words, for which the attempt is over
-        self.is_installed = False  # what its repo needs
-        self.is_prepared = False  # what the job needs is on this machine
+        self.loss = ""  # of a machine of the job, in words, which ends the attempt
+        self.is_installed = False
+        self.is_prepared = False  # installed, mounted, and results are mirrored
         self.broken_off: Runs = None  # the last command that ended for the next attempt
 
     def first_member(self) -> peers.Member:
-        """Return what this machine is among those of the job, before the job has been read."""
+        """Return this machine among those of the job, before the job has been read."""
         is_first = self.machine.name.removeprefix(self.name).strip("-0") == ""
-        # A job that says nothing but what becomes of its machine.
         unread = Job(self.name, "", "", "", "", "", "")
         if self.machine.box:
             unread = replace(unread, kind="devbox", keeps_disk=self.machine.box == boot.STOPS)
@@ -119,7 +122,7 @@ class Attempt:
         )
 
     def pause(self, seconds: float) -> None:
-        """Wait; raises Stopped when the job is to end, MachineLost when the attempt is over."""
+        """Wait; raise Stopped when the job is to end, MachineLost when the attempt is."""
         self.stopping.pause(seconds)
         if self.loss:
             raise MachineLost
@@ -139,7 +142,7 @@ class Attempt:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the job's next attempt begins, which this machine takes no part in yet."""
+        """Whether the job's next attempt has begun, without this machine so far."""
         return self.state.attempt > self.member.attempt
 
     @property
@@ -147,34 +150,31 @@ class Attempt:
         """Whether Google takes the machine within seconds."""
         return self.stopping.machine_goes
 
+    # Both files are mirrored with the log, which they are next to.
     @property
     def usage_file(self) -> Path:
-        """Beside the log, and mirrored with it."""
         return self.machine.log.with_suffix(usage.SUFFIX)
 
     @property
     def software_file(self) -> Path:
-        """Beside the log, and mirrored with it."""
         return self.machine.log.with_suffix(job.SOFTWARE)
 
     @property
     def marker(self) -> Path:
-        """A file that says that the job began on this disk, with its results brought back."""
+        """A file that says that the job began on this disk, with its results restored."""
         return boot.BERG / f"begun-{self.name}"
 
     @property
     def counted_before(self) -> int:
-        """Seconds of earlier attempts that count for the time limit: none of a devbox that was
-        stopped, for which Google, too, counts anew when it is started.
+        """Seconds of earlier attempts that count for the time limit. Google starts counting again
+        when a devbox is started.
         """
-        if self.job.kind == "devbox":
-            return 0
-        return self.states.ran_before
+        return 0 if self.job.kind == "devbox" else self.states.ran_before
 
     def take_job(self, this: Job) -> None:
-        """Note what the job is, now that it has been read."""
+        """Set the job that has been read."""
         self.member.job = this
-        if this.spec.queue:  # it waits anew each time that it is evicted
+        if this.spec.queue:  # it waits again each time that it is evicted
             self.member.waited = self.waited_last
         self.member.host = host_of(self.machine, self.bucket.config, this)
 
@@ -188,8 +188,9 @@ class Attempt:
         self.machine.say(text)
 
     def read_first_state(self) -> None:
-        """Read the state for the first time, and note what follows from it."""
-        state = self.states.read_first()
+        """Read the state for the first time; raise NoJob or Damaged."""
+        state = self.states.read()
+        self.states.ran_before = state.ran_seconds
         if state.state == "SUBMITTED" or not state.started_at:
             self.waited_last = api.now(self.bucket.config) - self.states.stored.written_at
         if not state.started_at:
@@ -200,7 +201,7 @@ class Attempt:
         self.mirrors.results.own = state.job.results_dir
 
     def claim(self) -> None:
-        """Write that this machine has the job; raises Ended if another one has it and lives."""
+        """Write that this machine has the job; raise Ended if another living machine has it."""
         machine, state = self.machine, self.state
         self.begins_here = not self.marker.exists()
         if not self.leads:
@@ -210,12 +211,13 @@ class Attempt:
         this = replace(self.job, num_machines=state.job.machines)  # it is claimed before it is read
         if is_taken and self.member.host.is_on(this, state.machine, state.zone):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
-        starts_again = bool(state.started_at)
         lost, again = "", {}
-        if starts_again:
-            again = state.next_attempt(why_anew(state))
-        if starts_again and state.lost:
-            lost = EARLIER + state.lost.replace(EARLIER, "")
+        if state.started_at:
+            why = state.reason or "it was resumed by berg run --resume"
+            if state.state != "SUBMITTED":
+                why = "its machine was lost without a message"
+            again = state.next_attempt(why)
+            lost = EARLIER + state.lost.replace(EARLIER, "") if state.lost else ""
         self.states.write(
             state="STARTING",
             lost=lost,
@@ -223,7 +225,7 @@ class Attempt:
             zone=machine.zone,
             started_at=state.started_at or job.now(),
             **again,
-            restarts=state.restarts + starts_again,
+            restarts=state.restarts + bool(again),
             missing=0,
             missing_since="",
             ending="",
@@ -234,65 +236,63 @@ class Attempt:
         )
 
     def clear(self) -> None:
-        """Forget a job that is over, for the next one on this machine, which may be the same."""
+        """Remove the files of a job that has ended, for the next one, which may be the same."""
         self.over.set()
-        if self.job.results_dir:
-            delete(RESULTS / self.job.results_dir)
-        beside_the_log = self.usage_file, self.software_file
-        for file in (self.machine.log, *beside_the_log, self.mirrors.restored, self.marker):
+        results = RESULTS / self.job.results_dir
+        if self.job.results_dir and results.is_symlink():
+            results.unlink()
+        elif self.job.results_dir:
+            shutil.rmtree(results, ignore_errors=True)
+        next_to_log = self.usage_file, self.software_file
+        for file in (self.machine.log, *next_to_log, self.mirrors.restored, self.marker):
             file.unlink(missing_ok=True)
 
-    def check_restarts(self) -> None:
-        """Raise BergError if the job began anew too often."""
-        is_over = self.state.restarts > self.job.spec.max_restarts
-        if self.job.kind == "job" and self.leads and is_over:
+    def check_limits(self) -> None:
+        """Raise BergError if this pod came too late, or the job was restarted too often."""
+        timeout, most = self.job.spec.queue_timeout, self.job.spec.max_restarts
+        if timeout and self.member.waited > timeout:
+            raise BergError(f"{job.TOO_LATE}; this one came after {self.member.waited:.0f} s")
+        if self.job.kind == "job" and self.leads and self.state.restarts > most:
             raise BergError(
                 f"its machine went away or crashed {self.state.restarts} times (--max-restarts)"
             )
 
     def check_region(self) -> None:
         """Wait until the first machine here has a job that waited in several regions; raise Ended
-        where it does not come to that, so that these machines came in vain.
+        if that does not happen.
 
-        All have the same names there: until then none may write what the others read. That
-        another region has the job decides nothing here: its machines may be lost by now, so that
-        the first one here takes it over, or else gives up for all.
+        The machines of all regions have the same names: until then none may write what the others
+        read. If another region has the job, its machines may be lost by now, so that the first one
+        here takes it over, or gives up for all.
         """
         if self.leads or len(self.job.regions) < 2:
             return
         end = time.monotonic() + COMING
         try:
             while not (self.states.read().final or self.is_taken_here()):
-                # such as by the first machine here, or who has the job, and deletes this group
+                # the event: the machine that has the job deletes this group
                 if time.monotonic() > end or self.stopping.event.wait(1):
                     break
         except (NoJob, Damaged) as error:
             raise Ended(error.message) from None
         state = self.state
         if state.final or not self.is_taken_here():
-            who = f"{state.machine} in {state.zone}" if state.machine else "no first machine"
-            raise Ended(f"{who} has job {self.name}; leaving it to it")
+            owner = f"{state.machine} in {state.zone}" if state.machine else "no first machine"
+            raise Ended(f"{owner} has job {self.name}; leaving it to it")
 
     def is_taken_here(self) -> bool:
-        """Whether a machine of this one's region has the job."""
+        """Return whether a machine of this one's region has the job."""
         here = self.machine.zone.rpartition("-")[0]
         return self.state.state != "SUBMITTED" and self.state.zone.rpartition("-")[0] == here
 
-    def check_in_time(self) -> None:
-        """Raise BergError if this pod comes after the limit for the first of the job's to come."""
-        limit = self.job.spec.queue_timeout
-        if limit and self.member.waited > limit:
-            raise BergError(f"{job.TOO_LATE}; this one came after {self.member.waited:.0f} s")
-
     @property
-    def comes_back(self) -> bool:
-        """Whether Google takes this machine, which does not lead, and makes it anew for the job."""
+    def is_re_created(self) -> bool:
+        """Whether Google takes this machine, which does not lead, and re-creates it for the job."""
         return self.machine_goes and self.job.is_replaced and not self.leads
 
     def restart(self) -> Restart | None:
-        """Return how the job goes on after this machine was taken away.
-
-        None if it does not, as when several machines upload their last results.
+        """Return how the job restarts after this machine is taken; None if it does not, as when
+        several machines upload their last results.
         """
         if self.job.is_replaced and self.state.ending:
             return None
@@ -300,7 +300,7 @@ class Attempt:
 
     @property
     def is_deletion_chosen(self) -> bool:
-        """Whether a person chose that this devbox is deleted."""
+        """Whether a user chose that this devbox is deleted."""
         is_chosen = self.stopping.ending is not None and self.stopping.ending.is_chosen
         return is_chosen or self.machine.is_killed()
 
@@ -310,14 +310,13 @@ class Attempt:
             setattr(self.state, key, value)
 
     def runs_again(self, ending: Ending) -> bool:
-        """Whether a command that ended is to run once more; counts its failures."""
+        """Return whether a command that ended is to run once more, and count its failures."""
         exit_code = ending.exit_code
         if not exit_code or self.stopping.ending:
             return False
         if self.state.failures >= self.job.spec.restart_on_failure:
             return False
-        self.runner.note_failure(exit_code)
-        if self.runner.is_hopeless():
+        if self.runner.fails_at_once(exit_code):
             times = f"The command failed {MAX_FAILURES} times with exit code {exit_code}"
             self.say(f"{times} in under a minute; giving up")
             return False
@@ -334,8 +333,8 @@ class Attempt:
         )
         return True
 
-    def goes_on(self) -> bool:
-        """Whether the job goes on after the loss of a machine; counts it."""
+    def survives_loss(self) -> bool:
+        """Return whether the job continues after the loss of a machine, and count that."""
         if self.state.restarts >= self.job.spec.max_restarts:
             return False
         self.state.restarts += 1
@@ -343,9 +342,9 @@ class Attempt:
         return True
 
     def insist(self, step: Callable[[], T], seconds: float = math.inf) -> T | None:
-        """Do a step that must not fail again and again, until it is done or fails for `seconds`.
+        """Retry a step that must not fail, until it works or has failed for `seconds`.
 
-        Returns what the step returns, or None if it was given up. What is Ended is left undone.
+        Return what the step returns, or None if it was given up. Raise Ended if the step does.
         """
         pause, end = 1.0, time.monotonic() + seconds
         while True:
@@ -362,7 +361,7 @@ class Attempt:
                 pause = min(pause * 2, LONGEST_PAUSE)
 
     def stop(self, ending: Ending) -> None:
-        """End the job soon: SIGTERM to what runs, then SIGKILL. The first ending stays."""
+        """End the job soon: SIGTERM to its command, then SIGKILL. Only the first ending counts."""
         if not self.stopping.request(ending):
             return
         self.say(f"Stopping: {ending.reason}")
@@ -374,7 +373,7 @@ class Attempt:
         start_thread(self.runner.end, grace)
 
     def break_off(self, running: Runs) -> None:
-        """End a command whose attempt is over, once, while the job goes on."""
+        """End a command for the job's next attempt, once."""
         if running in (None, self.broken_off) or self.stopping.ending:
             return
         self.broken_off = running
@@ -385,7 +384,7 @@ class Attempt:
         """Let people and the other machines log in; a cluster fails without it."""
         try:
             logins.become_reachable(self.member)
-            if not self.member.is_alone:  # from now on, for it may have much data to bring
+            if not self.member.is_alone:  # from now on: it may have much data to download
                 start_thread(peers.heartbeat, self.member)
         except Exception as error:
             self.say(f"This machine cannot be reached by ssh: {error}")
@@ -394,10 +393,10 @@ class Attempt:
                 self.stop(Ending("FAILED", why))
 
     def is_over(self, counts_too: tuple[str, ...] = ()) -> bool:
-        """Whether the job is over: its state says so, or is one of `counts_too`, or is unreadable.
+        """Return whether the job's state is final, one of `counts_too`, or unreadable.
 
-        For a machine that Google takes, a job that begins anew elsewhere is over, too, and any is
-        at the end of the machine's time.
+        For a machine that Google takes, a job that restarts elsewhere has ended, too, and so has
+        any at the end of the machine's time.
         """
         if self.machine_goes:
             counts_too += ("SUBMITTED",)
@@ -410,48 +409,10 @@ class Attempt:
         return state.final or state.state in counts_too
 
 
-def why_anew(state: State) -> str:
-    """Return why a job begins anew that another machine began, or an earlier boot of this one."""
-    if state.state != "SUBMITTED":
-        return "its machine was lost without a last word"
-    return state.reason or "it went on by berg run --resume"
-
-
-def delete(folder: Path) -> None:
-    """Delete a folder, or a link to one."""
-    if folder.is_symlink():
-        folder.unlink()
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-WRITE_INTERVAL = 1.1  # seconds between two writes of the state
-
-LATER = 0.05  # seconds after those, when what was left for later is written
-
-# The same of what is to be written only soon: if the job ends before, its last state is the only
-# write, and waits for none.
-SOON = 1.0
-
-STALLED = 180  # seconds after which the next write does not wait for one that hangs
-
-STALLED_AT_THE_END = 2  # the same while Google takes the machine
-
-
-class NoJob(BergError):
-    """The job was taken back: its laptop gave up while Google was still making the machine."""
-
-
-class Damaged(BergError):
-    """Nobody can read the job's state any more."""
-
-
-class Ended(Exception):
-    """Somebody else ended the job; its state is not ours to write."""
-
-
 class StateWriter:
-    """Reads and writes the state of one job; any thread may call it."""
+    """Reads and writes the state of one job; any thread may call it. Changes that come sooner than
+    the bucket takes them are written a little later by a timer.
+    """
 
     def __init__(
         self,
@@ -464,8 +425,8 @@ class StateWriter:
     ):
         self.name, self.bucket, self.machine = name, bucket, machine
         self.stopping, self.is_leader, self.stop = stopping, is_leader, stop
-        self.state = State()  # as it is to be in the bucket
-        self.stored = states.Stored(name, State(), 0)  # as it was there when it was last seen
+        self.state = State()  # to write
+        self.stored = states.Stored(name, State(), 0)  # as last seen in the bucket
         self.began, self.ran_before = time.monotonic(), 0
         self.lock = threading.Lock()  # of `state` and `later`
         self.writing = threading.Lock()  # one thread at a time writes the object
@@ -474,7 +435,7 @@ class StateWriter:
         self.later: threading.Timer | None = None
 
     def read(self) -> State:
-        """Return the state as it is in the bucket; raises NoJob or Damaged if none can be read."""
+        """Return the state in the bucket; raise NoJob or Damaged if there is none."""
         stored = states.read(self.bucket, self.name)
         if stored is None:
             raise NoJob(
@@ -486,17 +447,11 @@ class StateWriter:
         self.state = stored.state
         return self.state
 
-    def read_first(self) -> State:
-        """Read the state for the first time, with how long the job ran before."""
-        state = self.read()
-        self.ran_before = state.ran_seconds
-        return state
-
     def write(self, soon: bool = False, **changes: Any) -> None:
-        """Write changes to the state; raises Ended if somebody else wrote that the job is over.
+        """Write changes to the state; raise Ended if the job was ended elsewhere.
 
-        What is to be written only `soon` waits for nothing, and neither does what comes early. The
-        last state of this machine waits until it is written.
+        With `soon`, or shortly after another write, a timer writes them a little later. The last
+        state of this machine waits until it is written.
         """
         if not self.is_leader():
             return
@@ -504,34 +459,34 @@ class StateWriter:
             for key, value in changes.items():
                 setattr(self.state, key, value)
             self.note()
-            is_early = time.monotonic() < self.next_write
-            if (soon or is_early) and self.state.state in job.ACTIVE[1:]:
-                self.schedule(SOON if soon else LATER)
+            wait = self.next_write - time.monotonic()
+            if (soon or wait > 0) and self.state.state in job.ACTIVE[1:]:
+                if not self.later:
+                    seconds = max(wait, 0) + (SOON if soon else LATER)
+                    self.later = threading.Timer(seconds, self.quietly, (self.flush,))
+                    self.later.daemon = True
+                    self.later.start()
                 return
-            self.unschedule()
+            self.cancel_timer()
         self.put_in_turn()
 
-    def write_whole(self, state: State) -> None:
-        """Write a state in place of the present one."""
-        self.write(**vars(state))
-
     def flush(self) -> None:
-        """Write now what was left for later."""
+        """Write now what a timer would write later."""
         if not self.is_leader():
             return
         with self.lock:
             if not self.later:
                 return
             self.note()
-            self.unschedule()
+            self.cancel_timer()
         self.put_in_turn()
 
     def write_quietly(self, **changes: Any) -> None:
-        """Write changes from a thread beside the job: trouble waits for the next time."""
+        """Write changes from a background thread: log errors only."""
         self.quietly(lambda: self.write(**changes))
 
     def quietly(self, step: Callable[[], None]) -> None:
-        """Do a step; stop the job if somebody else ended it, and only say what else fails."""
+        """Do a step; stop the job if it was ended elsewhere, and log other errors."""
         try:
             step()
         except Ended as error:
@@ -544,27 +499,16 @@ class StateWriter:
         self.state.ran_seconds = self.ran_before + round(time.monotonic() - self.began)
         self.state.note()
 
-    def schedule(self, pause: float) -> None:
-        """Let a timer write the state after a pause; the caller has the lock."""
-        if self.later:
-            return
-        wait = max(self.next_write - time.monotonic(), 0) + pause
-        self.later = threading.Timer(wait, self.quietly, (self.flush,))
-        self.later.daemon = True
-        self.later.start()
-
-    def unschedule(self) -> None:
-        """Let no timer write the state; the caller has the lock."""
+    def cancel_timer(self) -> None:
+        """Cancel the timer; the caller has the lock."""
         if self.later:
             self.later.cancel()
             self.later = None
 
     def put_in_turn(self) -> None:
-        """Write the object once no other thread does, or once one that does hangs."""
-        patience = STALLED
-        if self.stopping.machine_goes:
-            patience = STALLED_AT_THE_END
-        in_turn = self.writing.acquire(timeout=patience)
+        """Write the object once no other thread does, or once the other one hangs."""
+        timeout = STALLED_AT_THE_END if self.stopping.machine_goes else STALLED
+        in_turn = self.writing.acquire(timeout=timeout)
         try:
             time.sleep(max(self.next_write - time.monotonic(), 0))
             self.put()
@@ -574,7 +518,7 @@ class StateWriter:
                 self.writing.release()
 
     def put(self) -> None:
-        """Write the object until it holds the state as it is now."""
+        """Write the object until it has the present state."""
         while (state := replace(self.state)) != self.written:
             try:
                 self.stored = states.replaced(self.bucket, self.stored, state)
@@ -583,16 +527,15 @@ class StateWriter:
                 self.stored = self.own_write()
 
     def own_write(self) -> states.Stored:
-        """Return what is in the bucket if this machine wrote it: a write that it had given up.
-
-        Raises Ended if somebody else wrote it.
+        """Return what is in the bucket if this machine wrote it, with a request that it gave up;
+        raise Ended if another machine or a laptop did.
         """
         stored = states.read(self.bucket, self.name)
         if stored and not stored.is_damaged and not stored.state.final:
             writer = (stored.state.machine, stored.state.zone)
             if writer == (self.machine.name, self.machine.zone):
                 return stored
-        raise Ended(f"the state of {self.name} was written by somebody else; leaving it to them")
+        raise Ended(f"the state of {self.name} was written elsewhere; leaving it as it is")
 
 
 @dataclass
@@ -605,7 +548,7 @@ class Mirrors:
     hurry: threading.Event = field(default_factory=threading.Event)
     threads: list[threading.Thread] = field(default_factory=list)
     last_log_pass: threading.Thread = field(default_factory=threading.Thread)
-    turn: threading.Lock = field(default_factory=threading.Lock)  # of who uses `results`
+    turn: threading.Lock = field(default_factory=threading.Lock)  # of the user of `results`
     trouble: str = ""  # why results are not in the bucket yet
 
     def start(self, target: Callable[..., None], *arguments: object) -> None:
@@ -622,7 +565,10 @@ class Mirrors:
 
 def mirrors_of(name: str, machine: boot.Machine, bucket: Bucket) -> Mirrors:
     """Return the mirrors of a job on this machine."""
-    writer = f"{name}/{disk()}"
+    disk = boot.BERG / "disk"  # identifies this disk: objects name the disk that has their files
+    if not disk.exists():
+        disk.write_text(secrets.token_hex(8))
+    writer = f"{name}/{disk.read_text()}"
     restored = boot.BERG / f"restored-{name}"
     log = Mirror(machine.log.parent, bucket, job.log_prefix(name), writer)
     results = Mirror(
@@ -634,11 +580,3 @@ def mirrors_of(name: str, machine: boot.Machine, bucket: Bucket) -> Mirrors:
         restored=restored,
     )
     return Mirrors(log, results, restored)
-
-
-def disk() -> str:
-    """Return what tells this machine's disk from others: objects say whose files they hold."""
-    file = boot.BERG / "disk"
-    if not file.exists():
-        file.write_text(secrets.token_hex(8))
-    return file.read_text()

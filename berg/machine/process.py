@@ -115,12 +115,6 @@ FAILURE_SECONDS = 60
 Runs = subprocess.Popen[bytes] | None  # what runs, if anything does
 
 
-@dataclass(frozen=True)
-class Failure:
-    began: float  # time.monotonic()
-    exit_code: int
-
-
 @dataclass
 class Runner:
     """Runs commands, and ends the one that runs."""
@@ -130,7 +124,8 @@ class Runner:
     process: Runs = None
     is_keeping: bool = False  # what runs is the job's command
     began: float = 0.0  # time.monotonic() at which the last command began
-    failures: list[Failure] = field(default_factory=list)
+    # of each failure of the command, when it began (time.monotonic()) and its exit code
+    failures: list[tuple[float, int]] = field(default_factory=list)
 
     def keep(self, command: list[str], folder: Path, environment: dict[str, str]) -> int:
         """Run a command as `execute` does, and end with it what it left in other sessions."""
@@ -179,17 +174,15 @@ class Runner:
         """End what runs: SIGTERM, and SIGKILL after the grace."""
         end_process(self.process, grace)
 
-    def note_failure(self, exit_code: int) -> None:
-        """Remember that the last command failed."""
-        self.failures.append(Failure(self.began, exit_code))
-
-    def is_hopeless(self) -> bool:
-        """Whether the last commands failed alike, one soon after the other."""
+    def fails_at_once(self, exit_code: int) -> bool:
+        """Note that the last command failed; return whether the last ones failed in the same way
+        within FAILURE_SECONDS.
+        """
+        self.failures.append((self.began, exit_code))
         last = self.failures[-MAX_FAILURES:]
-        codes = {failure.exit_code for failure in last}
-        if len(last) < MAX_FAILURES or len(codes) > 1:
+        if len(last) < MAX_FAILURES or len({code for _, code in last}) > 1:
             return False
-        return time.monotonic() - last[0].began < FAILURE_SECONDS
+        return time.monotonic() - last[0][0] < FAILURE_SECONDS
 
 
 def end_process(process: Runs, grace: float) -> None:
