@@ -112,7 +112,7 @@ def test_a_box_whose_worker_cannot_begin_is_kept_and_one_whose_state_is_gone(ber
     berg.cloud.call("DELETE", f"{secrets}/berg-bare")  # as it expires
     started = berg("start", "bare")
     assert started.returncode == 0, started.stderr
-    wait_for(lambda: "Going on with those that are on this disk" in berg.log("bare"))
+    wait_for(lambda: "Using the secrets that are on this disk" in berg.log("bare"))
     assert berg("stop", "bare").returncode == 0
 
     state = berg.bucket.get(state_path("bare"))

@@ -313,7 +313,7 @@ def site(world):
 
 def look(site: Any, address: str) -> None:
     line = HTTPConnection("127.0.0.1", site.server_port, timeout=20)
-    line.request("GET", site.root + address.removeprefix("/"))
+    line.request("GET", f"/{site.token}/" + address.removeprefix("/"))
     answer = line.getresponse()
     text = answer.read().decode()
     line.close()

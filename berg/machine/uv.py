@@ -1,7 +1,7 @@
-"""uv and uvx on a machine: small scripts that fetch the programs when they are first called.
+"""uv and uvx on a machine: scripts that download the programs when they are first called, so that
+only a job that uses uv waits for it.
 
-So a job that does not use uv does not wait for it. The programs come from the bucket, or by pip
-from the package index where the bucket has none; the hash of their file is in berg's own code.
+The programs come from the bucket, or from the package index; their hash is in Berg's code.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ QUIET = subprocess.DEVNULL
 
 
 def write_scripts(bin_folder: Path, settings: dict[str, str]) -> None:
-    """Write the scripts; `settings` are variables by which a process knows this machine."""
+    """Write the scripts; `settings` are the variables that describe this machine."""
     folders = [path for path in sys.path if path.startswith(str(boot.BERG))]
     code = (
         f"import os, sys; os.environ.update({settings!r}); sys.path[:0] = {folders!r}; "
@@ -40,9 +40,7 @@ def write_scripts(bin_folder: Path, settings: dict[str, str]) -> None:
 
 
 def provide(machine: boot.Machine) -> None:
-    """Put the programs of uv onto this machine, unless they are there; raise BergError if that is
-    not possible.
-    """
+    """Install uv's programs on this machine unless they are there; raises BergError."""
     with (boot.BERG / "uv.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (FOLDER / PROGRAMS[0]).exists():
@@ -63,7 +61,7 @@ def provide(machine: boot.Machine) -> None:
 
 
 def content_of(machine: boot.Machine, wheel: uv.Wheel) -> bytes:
-    """Return the content of a wheel; raise BergError if no place has it."""
+    """Return the content of a wheel, from the bucket or the package index; raises BergError."""
     try:
         content = machine.read(wheel.path)[0]
         boot.check(content, wheel.sha256, f"gs://{machine.bucket}/{wheel.path}")
@@ -79,7 +77,7 @@ def content_of(machine: boot.Machine, wheel: uv.Wheel) -> bytes:
 
 
 def main() -> None:
-    """Fetch uv for a program that called it."""
+    """Download uv for a program that called it."""
     boot.bypass_proxies()
     try:
         provide(boot.this_machine())

@@ -1,8 +1,8 @@
-// Charts by the library, where it is installed: from each figure's data, which is JSON in an attribute.
+// Draws charts with Plotly, from each figure's data: JSON in an attribute.
 "use strict"
 {
-  // The page's rules refuse styles in attributes and in elements. The library writes them through the one interface that
-  // they allow; those for its maps, which nothing here has, are left out.
+  // The page's rules refuse styles in attributes and in elements. Plotly is made to write them through the one interface
+  // that is allowed; the styles of its maps are left out.
   const setAttribute = Element.prototype.setAttribute
   Element.prototype.setAttribute = function (name, value) {
     if (name === "style" && this.style) this.style.cssText = value
@@ -12,11 +12,11 @@
 
   const POINTS_OF_ALL = 30 // lines up to which the values of all are shown at a step
   const SHADES = ["#3b4cc0", "#5a78e4", "#7b9ff9", "#9ebeff", "#f2b08c", "#ee8468", "#d65244", "#b40426"]
-  const logarithmic = new Set() // titles of figures whose axis is
+  const logarithmic = new Set() // titles of figures with a logarithmic axis
   let smoothing = 0
 
   const color = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()
-  // The library reads a part of HTML in its texts: what comes from jobs must be none.
+  // Plotly reads a part of HTML in its texts, so texts from jobs are escaped.
   const plain = text => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;")
   const digits = value => typeof value === "number" ? String(+value.toPrecision(4)) : String(value)
 
@@ -62,7 +62,7 @@
 
   const hidden = () => new Set([...document.querySelectorAll("#list tr[hidden]")].map(row => row.dataset.job))
 
-  // Whether numbers are over so many decades that an axis of logarithms tells more of them, as learning rates are.
+  // Whether numbers span decades, as learning rates do, so that a logarithmic axis shows more.
   function isWide(values) {
     const numbers = values.filter(value => typeof value === "number")
     return numbers.length > 1 && Math.min(...numbers) > 0 && Math.max(...numbers) / Math.min(...numbers) >= 100
@@ -84,7 +84,7 @@
     return [[{ x: shown(about.x), y: shown(about.y), text, hoverinfo: "text", mode: "markers", marker, customdata: pick(about.jobs) }], layout]
   }
 
-  // Where the values of a column lie, from 0 to 1; null where there is none.
+  // The positions of a column's values, from 0 to 1; null for a missing one.
   function places(column) {
     if (column.words.length) return column.values.map(value => value === null ? null : (column.words.indexOf(String(value)) + .5) / column.words.length)
     const scale = isWide(column.values) ? Math.log10 : value => value
@@ -107,7 +107,7 @@
       })
       group.x.push(null); group.y.push(null); group.text.push(""); group.customdata.push("")
     })
-    groups.push({ x: [], y: [], mode: "lines", hoverinfo: "skip", line: { color: color("text"), width: 4 } }) // the one that is lit
+    groups.push({ x: [], y: [], mode: "lines", hoverinfo: "skip", line: { color: color("text"), width: 4 } }) // the highlighted one
     Object.assign(layout, { height: 340, hovermode: "closest", hoverdistance: 40, margin: { t: 30, r: 60, b: 16, l: 40 } })
     Object.assign(layout.xaxis, { side: "top", tickvals: about.columns.map((_, column) => column), ticktext: about.columns.map(column => plain(column.name.slice(0, 24))), range: [-.15, last + .35], fixedrange: true })
     Object.assign(layout.yaxis, { visible: false, range: [-.05, 1.05] })
@@ -115,7 +115,7 @@
     return [groups.filter((group, number) => group.x.length || number === groups.length - 1), layout]
   }
 
-  function marks(column, at) { // values that stand at an axis: its words, or its two ends
+  function marks(column, at) { // values shown at an axis: its words, or its two ends
     if (column.words.length) return column.words.slice(0, 20).map((word, number) => [(number + .5) / column.words.length, word])
     const numbers = column.values.filter(value => value !== null)
     if (!numbers.length) return []
@@ -124,7 +124,7 @@
   }
 
   const KINDS = { lines, scatter, parallel }
-  const known = new Map() // place of a drawing -> its data
+  const known = new Map() // figure -> its data
   const figuresIn = part => [...part.querySelectorAll("figure.drawing")]
 
   function draw(figure) {
@@ -162,7 +162,7 @@
     return plot
   }
 
-  function box(figure) { // that makes its axis logarithmic
+  function box(figure) { // makes its axis logarithmic
     const label = document.createElement("label"), input = document.createElement("input")
     input.type = "checkbox"
     input.checked = logarithmic.has(figure.dataset.name)
@@ -174,7 +174,7 @@
     return label
   }
 
-  function slider(part) { // that smooths all lines of a part of the page
+  function slider(part) { // smooths all lines of a section
     if (!part.querySelector("figure.lines.drawing") || part.querySelector(".smoothing")) return
     const label = document.createElement("label"), input = document.createElement("input")
     label.className = "smoothing"
@@ -193,7 +193,7 @@
   }, { rootMargin: "400px" })
 
   window.drawFigures = part => {
-    if (!window.Plotly) return // it comes, or it is not there
+    if (!window.Plotly) return // it is still loading, or not installed
     delete document.head.appendChild
     for (const each of part.matches?.("section") ? [part] : part.querySelectorAll("section")) slider(each)
     figuresIn(part).forEach(figure => seen.observe(figure))
@@ -204,7 +204,7 @@
     for (const each of document.querySelectorAll("tr[data-job]")) each.classList.toggle("lit", each.dataset.job === job)
   }
   let waiting = 0, lit = ""
-  window.lightFigures = job => { // the line of the job whose row the pointer is at
+  window.lightFigures = job => { // highlight the line of the job at the pointer
     if (job === lit) return
     lit = job
     clearTimeout(waiting)

@@ -1,4 +1,4 @@
-// What the pages do besides being read: they follow what changes, sort and filter.
+// Updates, sorting and filtering of the pages.
 "use strict"
 
 const main = document.querySelector("main")
@@ -24,14 +24,14 @@ function sort(table, column, up) {
   const key = row => { const cell = row.cells[column]; return cell.dataset.value ?? cell.textContent }
   const rows = [...table.tBodies[0].rows].sort((a, b) => {
     const [x, y] = [key(a), key(b)]
-    if (!x || !y) return x ? -1 : y ? 1 : 0 // what has no value stands last
+    if (!x || !y) return x ? -1 : y ? 1 : 0 // no value: last
     const both = x !== "" && y !== "" && !isNaN(x) && !isNaN(y)
     return (both ? x - y : x.localeCompare(y, undefined, { numeric: true })) * (up ? 1 : -1)
   })
   table.tBodies[0].append(...rows)
 }
 
-function keep(table, old) { // a table that came anew is sorted as the old one was
+function keep(table, old) { // sort a new table as the old one
   const column = old ? [...old.tHead.rows[0].cells].findIndex(cell => cell.ariaSort) : -1
   if (column < 0) return
   const how = old.tHead.rows[0].cells[column].getAttribute("aria-sort")
@@ -47,7 +47,7 @@ function filtered() {
 }
 if (filter) filter.oninput = filtered
 
-function light(event) { // a job's row, line and points belong together
+function light(event) { // highlight a job's row, line and points
   const found = event.target.closest && event.target.closest("[data-job]")
   for (const each of document.querySelectorAll(".lit")) each.classList.remove("lit")
   if (found) for (const each of document.querySelectorAll("[data-job]")) each.classList.toggle("lit", each.dataset.job === found.dataset.job)
@@ -55,7 +55,7 @@ function light(event) { // a job's row, line and points belong together
 }
 document.addEventListener("pointerover", light)
 
-function copyable(line) { // a button that copies the command beside it
+function copyable(line) { // add a button that copies the command
   if (line.querySelector("button")) return
   const button = document.createElement("button"), command = line.querySelector("code").textContent
   button.textContent = "Copy"
@@ -78,7 +78,7 @@ function enliven(part, old) {
 }
 enliven(main)
 
-// What lives is asked for anew, and put in place where it changed; never under somebody's pointer in a chart.
+// Live sections are loaded again and replaced if they changed, but not while the user is at a chart in them.
 const before = new Map([...document.querySelectorAll("section[data-live]")].map(part => [part.id, part.innerHTML]))
 async function renew() {
   if (document.hidden || location.search) return
@@ -96,7 +96,7 @@ async function renew() {
 }
 if (every) setInterval(() => renew().catch(() => {}), every * 1000)
 
-// The log: what came since is put at its end. Who reads the end sees it, who reads above is left alone.
+// New lines of the log are added to its end. It scrolls only if its end is visible.
 const log = document.querySelector(".log")
 const find = document.getElementById("find")
 function found() {
@@ -127,7 +127,7 @@ if (log && !location.search) {
   if (log.dataset.follow) followed()
 }
 
-// Keys: / searches, j and k go through the list, Enter opens.
+// Keys: / searches, j and k move through the list, Enter opens.
 document.addEventListener("keydown", event => {
   const field = document.activeElement && document.activeElement.matches("input:not([type=checkbox])")
   if (event.key === "Escape" && field) document.activeElement.blur()

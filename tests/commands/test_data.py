@@ -205,7 +205,7 @@ def test_data_is_on_the_machine_before_the_command(berg, folder):
     assert "mnist: 3 files, 9.4 MB, to /root/data/mnist" in ran.stderr
     assert "weights: 1 file, 9.4 MB, to /root/code/proj/w" in ran.stderr
     log = berg.log("job")
-    assert "Brought 3 of 3 files of data mnist" in log and "changed since" not in log
+    assert "Downloaded 3 of 3 files of data mnist" in log and "changed since" not in log
     assert "\nbig.bin\n/root/data\n" in log
     described = json.loads(berg.bucket.read(".berg/jobs/job_metadata.json"))["data"]
     assert [(each["name"], each["files"]) for each in described] == [("mnist", 3), ("weights", 1)]
@@ -226,7 +226,9 @@ def test_data_that_is_gone_or_does_not_fit_fails_with_a_reason(berg, cloud, fold
     sent(berg, str(folder), "mnist")
     cloud.call("POST", "/_berg/settings", {"delay": 0})
     blocked = berg("run", "-g", "0", "-n", "blocked", "--data", "mnist:/proc/x", "--wait", "true")
-    assert blocked.returncode == 1 and "data mnist cannot be brought to /proc/x" in blocked.stderr
+    assert (
+        blocked.returncode == 1 and "data mnist cannot be downloaded to /proc/x" in blocked.stderr
+    )
 
 
 def test_the_disk_must_hold_the_data(berg):

@@ -80,14 +80,14 @@ def test_a_webhook_that_fails_is_a_line_in_the_log(berg, webhook):
         berg("run", "-n", "gone", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode
         == 0
     )
-    assert "The webhook of --notify was not told: it answered 404\n" in berg.log("gone")
+    assert "The webhook of --notify was not reached: it answered 404\n" in berg.log("gone")
     webhook.server.shutdown()
     webhook.server.server_close()
     assert (
         berg("run", "-n", "deaf", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode
         == 0
     )
-    assert "The webhook of --notify was not told: ConnectionError\n" in berg.log("deaf")
+    assert "The webhook of --notify was not reached: ConnectionError\n" in berg.log("deaf")
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_a_sweep_is_told_of_once(berg, webhook):
     wait_for(lambda: not berg.machines(), 60)
     ((_, about),) = webhook.told
     assert about["sweep"] == "grid" and about["jobs"] == {"SUCCEEDED": 2, "FAILED": 1}
-    assert about["text"] == "grid is over: 2 SUCCEEDED, 1 FAILED"
+    assert about["text"] == "grid is finished: 2 SUCCEEDED, 1 FAILED"
 
 
 @pytest.mark.slow

@@ -130,7 +130,7 @@ def test_a_job_whose_bucket_is_gone_for_minutes_ends(monkeypatch, looks, ends):
     bucket = SimpleNamespace(name="gone")
     saving.watch_bucket(SimpleNamespace(mirrors=mirrors, bucket=bucket, stop=stopped.append))
     assert len(stopped) == ends and not left
-    assert not ends or "its bucket gone does not exist" in stopped[0].reason
+    assert not ends or "its bucket gone has not existed" in stopped[0].reason
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_the_last_moment_leaves_time_for_the_state(goes, limit, counted_before, 
     [
         (600, 0, False, "", 600),  # nothing moves
         (600, 0, False, "503", 600),  # a bucket that is there may take it yet
-        (600, 0, True, "404", saving.BUCKET_PATIENCE),
+        (600, 0, True, "404", saving.BUCKET_TIMEOUT),
         (60, 0, True, "404", 60),
         (600, 400, False, "", 350),  # --max-hours
     ],
@@ -290,8 +290,8 @@ class LogMirror(SimpleNamespace):
 @pytest.mark.parametrize(
     ("goes", "log_lasts", "is_whole", "waits"),
     [
-        (False, 5, True, saving.LOG_PATIENCE),
-        (False, 10_000, False, saving.LOG_PATIENCE),
+        (False, 5, True, saving.LOG_TIMEOUT),
+        (False, 10_000, False, saving.LOG_TIMEOUT),
         (True, 5, True, 30 - saving.LAST_STATE_SECONDS),
         (True, 10_000, False, 30 - saving.LAST_STATE_SECONDS),
     ],
@@ -355,18 +355,6 @@ def test_a_job_whose_description_is_missing_does_not_begin(bucket):
         saving.read_job(attempt)
 
 
-def test_only_another_machine_s_living_job_is_another_s():
-    attempt = SimpleNamespace(machine=SimpleNamespace(name="m", zone="z"))
-    others = {
-        ("RUNNING", "m", "z"): False,
-        ("RUNNING", "n", "z"): True,
-        ("RUNNING", "m", "y"): True,
-        ("FAILED", "n", "z"): False,
-    }
-    for (state, machine, zone), is_anothers in others.items():
-        assert saving.another_has(attempt, State(state, machine=machine, zone=zone)) is is_anothers
-
-
 @pytest.mark.parametrize(("kind", "looks"), [("job", ["keep", "watch"]), ("devbox", ["keep"])])
 def test_only_a_job_ends_with_its_bucket(monkeypatch, kind, looks):
     """A devbox has what people put onto its disk."""
@@ -384,7 +372,7 @@ def test_a_look_at_the_bucket_is_rare_and_its_words_say_so(monkeypatch):
     mirrors = SimpleNamespace(done=SimpleNamespace(wait=waits.append))
     bucket = SimpleNamespace(name="gone")
     saving.watch_bucket(SimpleNamespace(mirrors=mirrors, bucket=bucket, stop=stopped.append))
-    assert waits == [300, 300] and "since 5 minutes or more" in stopped[0].reason
+    assert waits == [300, 300] and "has not existed for 5 minutes or more" in stopped[0].reason
 
 
 @pytest.mark.parametrize("takes", [False, True])
@@ -427,7 +415,7 @@ def test_a_log_is_sent_beside_the_results_if_it_is_long_or_they_take_long(
     sending = Sending(clock, lasts)
     log = SimpleNamespace(left=lambda: [("log", size)], finish=lambda *what: sent.append(what))
     attempt = SimpleNamespace(mirrors=SimpleNamespace(log=log), machine_goes=goes)
-    saving.send_log_beside(attempt, sending, 7)
+    saving.send_log_in_parallel(attempt, sending, 7)
     assert sum(sending.waits) == waited
     assert sent == [(saving.boot.console, 7)] * is_sent
 
@@ -473,7 +461,6 @@ def test_what_was_not_saved_is_named(monkeypatch, finish, lasts, refused, saved)
 @pytest.mark.parametrize(
     ("links", "says"),
     [
-        (set(), []),
         ({"a"}, ["1 link was sent as a copy"]),
         ({"b", "a"}, ["2 links were sent as copies"]),
     ],
@@ -487,7 +474,7 @@ def test_links_that_were_sent_as_copies_are_told(links, says):
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_state_that_nobody_could_read_is_written_anew(monkeypatch, is_known):
+def test_an_unreadable_state_is_replaced(monkeypatch, is_known):
     """With what the job's metadata say of it, unless the state has it still."""
 
     def read_job(attempt):
@@ -499,7 +486,7 @@ def test_a_state_that_nobody_could_read_is_written_anew(monkeypatch, is_known):
     attempt.job.summary = lambda: Summary("of its metadata")
     attempt.machine = SimpleNamespace(name="m", zone="z")
     attempt.insist = lambda write, seconds: write()
-    saving.write_anew(attempt, "its state is damaged", "1 file is not in the bucket")
+    saving.replace_state(attempt, "its state is damaged", "1 file is not in the bucket")
     state = attempt.state
     assert state.job.user == ("ada" if is_known else "of its metadata")
     assert (state.state, state.machine, state.zone) == ("FAILED", "m", "z")
@@ -512,6 +499,8 @@ def test_a_state_that_nobody_could_read_is_written_anew(monkeypatch, is_known):
     [
         (State("RUNNING", machine="m", zone="z"), True, False),
         (State("RUNNING", machine="other", zone="z"), False, False),
+        (State("RUNNING", machine="m", zone="y"), False, False),
+        (State("FAILED", machine="other", zone="z"), True, False),
         (NoJob("none"), True, False),
         (Damaged("it is damaged"), True, True),
     ],
@@ -530,7 +519,7 @@ def test_what_a_job_left_is_saved_unless_another_worker_has_it(
         saving, "save", lambda attempt, reason: (done.append("save"), ({}, True))[1]
     )
     monkeypatch.setattr(saving, "send_log", lambda attempt: done.append("log"))
-    monkeypatch.setattr(saving, "write_anew", lambda attempt, why, lost: done.append(why))
+    monkeypatch.setattr(saving, "replace_state", lambda attempt, why, lost: done.append(why))
     attempt = uploading(Clock())
     attempt.states.read, attempt.machine = read, SimpleNamespace(name="m", zone="z")
     saving.save_alone(attempt, "it was killed")

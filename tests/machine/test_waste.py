@@ -121,7 +121,7 @@ def test_what_nobody_tells_ends_no_job(berg):
     )
     assert done.returncode == 0, done.stderr
     assert (
-        "No accelerator here tells how busy it is: until one does, --min-utilization does nothing"
+        "No accelerator here reports its use: until one does, --min-utilization has no effect"
         in berg.log("mig")
     )
 
