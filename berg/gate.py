@@ -143,7 +143,7 @@ def is_plain(data: str | bytes) -> bool:
     """
     if not isinstance(data, str) or not data.isascii():
         return False
-    return "\\" not in data and "    " not in data and not plain.STEERING.search(data)
+    return "\\" not in data and "    " not in data and not plain.CONTROLS.search(data)
 
 
 def check_plain(made: Any, free: Collection[str]) -> None:
@@ -155,7 +155,7 @@ def check_plain(made: Any, free: Collection[str]) -> None:
         if f.type is not str or f.name in free:
             continue
         text = getattr(made, f.name)
-        if plain.STEERING.search(text) or "\n" in text:
+        if plain.CONTROLS.search(text) or "\n" in text:
             raise ValueError(f"{f.name} is {text[:40]!r}")
 
 

@@ -1,6 +1,7 @@
-"""What a terminal or a browser shows as it is, and obeys in nothing: the one rule for both.
+"""Plain text: without control characters, which a terminal or browser would obey; and numbers,
+durations and sizes as text.
 
-Texts come from the bucket, from machines and from Google. Everything that berg prints goes through
+Text comes from the bucket, from machines and from Google. Everything that berg prints goes through
 `echo` or `Log`, and what the page shows through `clean`. Not covered: letters that look alike.
 """
 
@@ -10,13 +11,12 @@ import re
 import click
 
 MARK = "\N{REPLACEMENT CHARACTER}"
-# Characters that a terminal or a browser obeys in place of showing them: C0 but for tab and
-# newline, DEL, C1, other ends of lines, those that turn the direction of writing, and halves of
-# surrogate pairs.
-STEERING = re.compile(
+# Control characters: C0 except tab and newline, DEL, C1, other line ends, changes of the writing
+# direction, and halves of surrogate pairs.
+CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-# What begins with ESC: colours first, whose codes are group 1.
+# Escape sequences: colors first, whose codes are group 1.
 ESCAPES = re.compile(
     r"\x1b\[([0-9;:]{0,60})m"
     r"|\x1b\[[0-?]*[ -/]*[@-~]"  # cursors
@@ -25,10 +25,10 @@ ESCAPES = re.compile(
     r"|\x1b[ -/]*[0-~]"
     r"|\x1b"
 )
-# One of them that goes on in what is read next, and a return that a newline may follow.
 RESET = "\x1b[0m"
-STYLES = 16  # sequences of colours that are kept, the last ones
-LONGEST = 600  # characters that an unfinished one has less than
+STYLES = 16  # color sequences that are kept, the last ones
+LONGEST = 600  # characters, more than an unfinished sequence has
+# A sequence at the end that what is read next may complete, or a return that a newline may follow.
 UNFINISHED = re.compile(
     r"(?:\x1b(?:\[[0-?]{0,60}[ -/]{0,4}|\][^\x07\x1b\n]{0,500}|[PX^_][^\x1b\n]{0,500}|[ -/]{0,4})"
     r"|\r)\Z"
@@ -36,12 +36,12 @@ UNFINISHED = re.compile(
 
 
 def clean(text: str) -> str:
-    """Return a text with a mark for each character that would steer a terminal."""
-    return STEERING.sub(MARK, text)
+    """Return a text with a mark for each control character."""
+    return CONTROLS.sub(MARK, text)
 
 
 def printable(text: str, colors: bool = True) -> str:
-    """Return a text without escape sequences, but for colours if they are wanted, and `clean`."""
+    """Return a text `clean` and without escape sequences, except colors if they are wanted."""
     pieces, at = [], 0
     for found in ESCAPES.finditer(text):
         pieces.append(clean(text[at : found.start()]))
@@ -52,40 +52,40 @@ def printable(text: str, colors: bool = True) -> str:
 
 
 def line(text: str) -> str:
-    """Return a text `clean` and as one line: it cannot look like a row of berg's below its own."""
+    """Return a text `clean` and as one line, so that it cannot imitate another line of berg's."""
     return " ".join(clean(text).split())
 
 
 def name(text: str) -> str:
-    """Return a name of a file or object as one line, with an escape for what a line has not."""
+    """Return the name of a file or object as one line; control characters are escaped."""
     text = text.encode(errors="backslashreplace").decode()
-    return re.sub(f"{STEERING.pattern}|[\n\t]", lambda found: ascii(found[0])[1:-1], text)
+    return re.sub(f"{CONTROLS.pattern}|[\n\t]", lambda found: ascii(found[0])[1:-1], text)
 
 
 def echo(text: object = "", err: bool = False, nl: bool = True) -> None:
-    """Print a text; what berg itself colours is colourless where there is no terminal."""
+    """Print a text; without a terminal it has no colors."""
     click.echo(printable(str(text)), err=err, nl=nl)
 
 
 def redraw(text: str, is_last: bool) -> None:
-    """Print a line of standard error again, over what it was."""
+    """Replace the last line of standard error."""
     click.echo(f"\r{printable(text)}", nl=is_last, err=True)
 
 
 class Log:
-    """What programs print, read in pieces: bytes become text that a terminal may show.
+    """Turns what programs print, in chunks of bytes, into text that a terminal may show.
 
-    With `redraws` a line may begin again, as progress bars do; else each beginning is a line.
+    With `redraws` a return starts the line again, as progress bars do; else it ends the line.
     """
 
     def __init__(self, colors: bool, redraws: bool) -> None:
         self.colors, self.redraws = colors, redraws
-        self.style: list[str] = []  # colours that are in force, as they came
+        self.style: list[str] = []  # color sequences in force
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.rest = ""
 
     def read(self, chunk: bytes, is_last: bool = False) -> str:
-        """Return the text in the next piece; what is cut off in its midst comes with the next."""
+        """Return the text of the next chunk; an unfinished sequence is kept for the next one."""
         text = self.rest + self.decoder.decode(chunk, is_last)
         begun = None if is_last else UNFINISHED.search(text, max(0, len(text) - LONGEST))
         end = begun.start() if begun else len(text)
@@ -95,9 +95,7 @@ class Log:
         return between.join(printable(line, self.colors) for line in lines)
 
     def colored(self, text: str) -> str:
-        """Return a part of what was read with the colours that are in force before it, and none
-        after it: whatever else is shown has its own.
-        """
+        """Return a part of what was read with the colors in force before it, and none after it."""
         begins = "".join(self.style)
         for found in ESCAPES.finditer(text):
             if found[1] is None:
@@ -116,6 +114,16 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f}{unit}"
     return f"{seconds:.0f}s"
+
+
+def span(seconds: float) -> str:
+    """Return a duration exactly to its second unit: 7d, 1h 30m, 45s."""
+    parts, left = [], round(seconds)
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, length)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2]) or "0s"
 
 
 def dollars(amount: float | None) -> str:

@@ -67,7 +67,7 @@ from berg.cli import cli
 cli(sys.argv[1:], standalone_mode=False)
 print(*sys.modules)
 """
-    for arguments, needed in (([], []), (["list"], ["listing"])):
+    for arguments, needed in (([], []), (["list"], ["jobs"])):
         command = [sys.executable, "-c", code, *arguments, "--help"]
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         imported = set(printed.split()).intersection(COMMAND_MODULES)

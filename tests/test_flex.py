@@ -149,7 +149,7 @@ def test_several_machines_are_asked_for_by_one_resize_request(berg):
         "requestedRunDuration": {"seconds": "14400"},
         "instances": [{"name": "pair-0"}, {"name": "pair-1"}],
     }
-    assert "none: a machine that is taken away ends it" in shown.stderr
+    assert "none: the loss of a machine ends it" in shown.stderr
     assert "2 machines, each " in shown.stderr and ", flex-start, 200 GB" in shown.stderr
 
 

@@ -265,7 +265,7 @@ def files(home: Path) -> set[str]:
 
 
 def check_output(name: str, text: str) -> None:
-    found = plain.STEERING.search(text)
+    found = plain.CONTROLS.search(text)
     assert not found, f"{name} prints {found and found[0]!r}: {text!r}"
 
 
@@ -319,7 +319,7 @@ def look(site: Any, address: str) -> None:
     line.close()
     if "html" in answer.headers["Content-Type"]:
         check_output(address, text)
-        assert "an error of berg" not in text, text
+        assert "an error in berg" not in text, text
 
 
 def fill(world: Any, objects: dict[str, Any]) -> None:
@@ -364,7 +364,7 @@ def test_any_bucket_is_read_without_harm(world, site, changes, replaced):
         look(site, address)
     odd = [path for path in files(world.home) if not path.startswith(OURS)]
     assert not odd, odd
-    assert not plain.STEERING.search((world.home / ".berg/names").read_text())
+    assert not plain.CONTROLS.search((world.home / ".berg/names").read_text())
 
 
 def test_one_job_of_a_sweep_whose_state_is_damaged_does_not_run_again(world):

@@ -32,8 +32,8 @@ def seconds(shown) -> int:
 def test_a_ceiling_is_the_time_that_the_machines_may_live(berg):
     shown = berg(*T4, "--max-cost", "1", "true")
     assert seconds(shown) == int(3600 / HOURLY)
-    assert "; at most $1.00 in 1.3" in shown.stderr
-    assert "Limit     1 h 19 min, then Google deletes the machine (--max-cost)" in shown.stderr
+    assert "; at most $1.00 in 1h 19m" in shown.stderr
+    assert "Limit     1h 19m, then Google deletes the machine (--max-cost)" in shown.stderr
     two = berg(*T4, "--max-cost", "1", "-m", "2", "true")
     assert seconds(two) == int(3600 / HOURLY / 2)
     short = berg(*T4, "--max-cost", "1000", "--max-hours", "2", "true")
@@ -113,7 +113,7 @@ def test_a_sweep_that_goes_on_keeps_to_the_limit_of_the_user(berg):
     assert seconds(free) == 168 * 3600
     limited = berg("run", "--resume", "lr", "--dry-run", BERG_MAX_COST="2")
     assert seconds(limited) == int(3600 * 2 / HOURLY)
-    assert "2 h 38 min each (max_cost = 2 of your settings)" in limited.stderr
+    assert "2h 38m each (max_cost = 2 of your settings)" in limited.stderr
 
 
 def test_nothing_can_be_kept_below_a_ceiling_that_has_no_price(berg, cloud):
@@ -199,7 +199,7 @@ def test_much_money_is_asked_for_first(berg):
     assert f"This may cost ${worst}. Start it?" in shown.stderr
     assert shown.returncode == 130 and "nothing was done" in shown.stderr
     unanswered = berg("run", "-t", "t4", "true", BERG_ASK_ABOVE="9", stdin="")
-    assert unanswered.returncode == 1 and "do without it: -y" in unanswered.stderr
+    assert unanswered.returncode == 1 and "to skip it: -y" in unanswered.stderr
     assert not berg.machines() and not berg.objects(".berg/jobs/")
 
 

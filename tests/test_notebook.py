@@ -169,7 +169,7 @@ def token_of_open(berg, log: Path) -> str:
     finally:
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(20) == 0
-    assert not page.exists() and "Jupyter goes on, on box" in log.read_text()
+    assert not page.exists() and "Jupyter still runs on box" in log.read_text()
     return token
 
 

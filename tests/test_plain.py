@@ -22,7 +22,7 @@ TEXTS = st.text(st.characters() | st.sampled_from("\x1b[]\x07m0;\r\n\x9b\u202e")
 
 
 def is_plain(text: str) -> bool:
-    return not plain.STEERING.search(text)
+    return not plain.CONTROLS.search(text)
 
 
 def test_escape_sequences_go_and_the_rest_is_marked():

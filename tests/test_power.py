@@ -10,7 +10,7 @@ from conftest import wait_for
 from test_ssh import needs_sshd
 
 from berg import BergError, config, states
-from berg.commands import run
+from berg.commands import tables
 from berg.google import instances
 from berg.google.shapes import Shape
 from berg.job import STOPPED, Job, Machine, State, Summary, now
@@ -288,9 +288,9 @@ def test_a_price_that_is_not_known_is_said(monkeypatch):
 )
 def test_no_command_that_would_be_refused_is_offered(machine, model):
     box = Job("box", "", "", "box", "", "", "")
-    can = run.how_to_live_with(replace(box, machine_type="g2-standard-12"), "SPOT")
+    can = tables.devbox_commands(replace(box, machine_type="g2-standard-12"), "SPOT")
     assert can == "Log in:  berg ssh box\nStop it: berg stop box\nEnd it:  berg kill box\n"
-    cannot = run.how_to_live_with(replace(box, **machine), model)
+    cannot = tables.devbox_commands(replace(box, **machine), model)
     assert cannot == "Log in:  berg ssh box\nEnd it:  berg kill box\n"
 
 
@@ -326,10 +326,10 @@ def test_both_commands_need_a_name_that_is_one(berg):
 
 def test_the_plan_says_what_an_idle_box_does(berg):
     shown = berg("devbox", "-g", "0", "-n", "box", "--dry-run")
-    assert "Idle      stops itself, and keeps its disk, after 4 h" in shown.stderr
+    assert "Idle      stops and keeps its disk after 4h" in shown.stderr
     assert json.loads(shown.stdout)
     deleted = berg("devbox", "-g", "0", "-n", "box", "--idle", "delete", "--dry-run")
-    assert "Idle      deletes itself after 4 h" in deleted.stderr
+    assert "Idle      deletes itself after 4h" in deleted.stderr
     assert "Google stops the machine, whose disk stays" in deleted.stderr, "at its limit"
     for options, why in {
         ("-g", "1", "-t", "l4", "--flex"): "Google does not stop machines of flex-start",

@@ -556,7 +556,7 @@ def test_globs_and_all_ask_first(berg):
     assert re.search(r"^sweep-1 +no job, machine RUNNING", listed, re.M) and "sweep-3" not in listed
     assert "sweep-3" in berg("list", "-a").stdout
 
-    assert "do without it: -y" in berg("kill", "sweep-*").stderr
+    assert "to skip it: -y" in berg("kill", "sweep-*").stderr
     for refused in (berg("kill", "sweep-*", stdin="n\n"), berg("kill", "sweep-*")):
         assert refused.returncode != 0 and len(berg.machines()) == 4, (
             "without a yes nothing is killed"

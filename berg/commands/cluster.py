@@ -2,12 +2,11 @@
 token, exec.
 """
 
-import json
 import shutil
 import sys
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,20 +14,20 @@ from berg import BergError, config, plain
 from berg.commands.terminal import (
     Duration,
     complete_types,
+    confirm,
     given,
     json_option,
+    print_data,
+    print_json,
     say,
     table,
     yes_option,
 )
 
-if TYPE_CHECKING:
-    from berg.gke.clusters import Status
-
 
 @click.group()
 def cluster() -> None:
-    """Make clusters of Kubernetes, whose pods are machines for jobs.
+    """Create Kubernetes clusters, whose pods run jobs.
 
     \b
     berg cluster create train -t t4 -g 2
@@ -43,25 +42,23 @@ def cluster() -> None:
     "-f",
     "--file",
     type=click.Path(dir_okay=False),
-    help="TOML file that says the name and the pools; no other option then.",
+    help="TOML file with the name and the pools, without other options.",
 )
 @click.option(
     "--num-nodes", type=int, default=2, show_default=True, help="Nodes for jobs, at most."
 )
 @click.option(
-    "--min-nodes", type=int, default=0, show_default=True, help="Nodes that stay without jobs."
+    "--min-nodes", type=int, default=0, show_default=True, help="Nodes, also without jobs."
 )
-@click.option("--max-nodes", type=int, help="The same as --num-nodes, and comes before it.")
-@click.option(
-    "--machine-type", help="Machine type of the nodes.  [default: the usual for the GPUs]"
-)
-@click.option("--tpu", help="TPUs of the nodes in place of GPUs: v5e-4x4, v4-2x2x2, v5e-8, …")
+@click.option("--max-nodes", type=int, help="The same as --num-nodes; takes precedence.")
+@click.option("--machine-type", help="Machine type of the nodes.  [default: by the GPUs]")
+@click.option("--tpu", help="TPUs of the nodes instead of GPUs: v5e-4x4, v4-2x2x2, v5e-8, …")
 @click.option(
     "--max-hours",
     type=Duration("h"),
     default=336,
     show_default="14d",
-    help="Time after which Google deletes a node with TPUs, even a busy one.",
+    help="Delete a node with TPUs after this time, even if it is busy.",
 )
 @click.option(
     "-t", "--gpu-type", shell_complete=complete_types, help="GPU type of the nodes.  [default: l4]"
@@ -70,15 +67,17 @@ def cluster() -> None:
 @click.option(
     "--disk-gb", type=int, default=100, show_default=True, help="Size of each node's disk."
 )
-@click.option("--disk-type", help="Kind of it: pd-ssd, pd-balanced, …  [default: the usual]")
+@click.option(
+    "--disk-type", help="Type of the disk: pd-ssd, pd-balanced, …  [default: by the machine type]"
+)
 @click.option("--zone", help="Zone of the cluster.  [default: one of the region that has the GPUs]")
-@click.option("--spot", is_flag=True, help="Cheaper nodes that Google may take away.")
+@click.option("--spot", is_flag=True, help="Cheaper nodes that Google may preempt.")
 def create(name: str | None, file: str | None, **options: Any) -> None:
-    """Make the cluster NAME, or add a pool of other nodes to it.
+    """Create the cluster NAME, or add a pool of other nodes to it.
 
     It has one small node for itself, and nodes for jobs only while jobs need them. Google installs
-    the GPUs' drivers. After an interruption the same command continues. If kubectl is installed, it
-    learns the cluster.
+    the GPUs' drivers. After an interruption the same command continues. If kubectl is installed,
+    the cluster is added to its configuration.
 
     \b
     berg cluster create gke-dist --num-nodes 2 --machine-type n1-standard-4 -t t4 -g 2
@@ -94,7 +93,9 @@ def create(name: str | None, file: str | None, **options: Any) -> None:
     wanted = [clusters.Wanted(**options)]
     if file:
         if others := given(click.get_current_context(), options):
-            raise click.UsageError(f"{file} says what the cluster is: leave out {min(others)}")
+            raise click.UsageError(
+                f"{file} has all options of the cluster: leave out {min(others)}"
+            )
         name, wanted = clusters.read(file)
     for each in wanted:
         place = clusters.create(settings, name or "", each, say)
@@ -119,7 +120,7 @@ def list_(as_json: bool) -> None:
     settings = config.load_ready()
     from berg.gke import container
 
-    found = []
+    found, rows = [], [["NAME", "LOCATION", "STATUS", "NODES", "BERG'S", "POOLS"]]
     for each in container.clusters(settings):
         about = {
             "name": each["name"],
@@ -130,23 +131,20 @@ def list_(as_json: bool) -> None:
             "pools": [pool["name"] for pool in container.pools(each)],
         }
         found.append(about)
-    if as_json:
-        plain.echo(json.dumps(found, indent=2))
+        is_ours = "yes" if about["berg"] else "no"
+        cells = [about["name"], about["location"], about["status"], str(about["nodes"])]
+        rows.append([*cells, is_ours, ", ".join(about["pools"])])
+    if not found and not as_json:
+        say("No clusters. To create one: berg cluster create NAME")
         return
-    if not found:
-        say("No clusters. Make one: berg cluster create NAME")
-        return
-    rows = [["NAME", "LOCATION", "STATUS", "NODES", "BERG'S", "POOLS"]]
-    for each in found:
-        is_ours = {True: "yes", False: "no"}[each["berg"]]
-        cells = [each["name"], each["location"], each["status"], str(each["nodes"])]
-        rows.append([*cells, is_ours, ", ".join(each["pools"])])
-    plain.echo(table(rows, sys.stdout))
+    print_data(found, table(rows), as_json)
 
 
 @cluster.command()
 @click.argument("name")
-@click.option("--toml", is_flag=True, help="Print the file that makes it: berg cluster create -f.")
+@click.option(
+    "--toml", is_flag=True, help="Print the file that re-creates it: berg cluster create -f."
+)
 @click.option("--kubectl", is_flag=True, help="Add the cluster to kubectl's configuration.")
 @json_option
 def status(name: str, toml: bool, kubectl: bool, as_json: bool) -> None:
@@ -171,34 +169,15 @@ def status(name: str, toml: bool, kubectl: bool, as_json: bool) -> None:
         return
     found = clusters.status(settings, container.find(settings, name))
     if as_json:
-        plain.echo(json.dumps(asdict(found), indent=2))
-        return
-    plain.echo(tables.cluster(found, tables.cluster_cost(settings, found)))
-    if any(pool["gpus"] for pool in found.pools):
-        plain.echo(f"\n{drivers(found)}")
-
-
-def drivers(found: "Status") -> str:
-    """Return a table of who installs the drivers of each pool's GPUs, and how many nodes have
-    them.
-    """
-    rows = [["POOL", "GPUS", "DRIVERS", "NODES WITH THEM"]]
-    for pool in found.pools:
-        if not pool["gpus"]:
-            continue
-        nodes = [each for each in found.nodes if each["pool"] == pool["pool"]]
-        ready = sum(each["drivers"] == "ready" for each in nodes)
-        installer = "nobody"
-        if pool["drivers"] not in ("", "INSTALLATION_DISABLED"):
-            installer = f"Google installs {pool['drivers']}"
-        rows.append([pool["pool"], pool["gpus"], installer, f"{ready} of {len(nodes)}"])
-    return table(rows, sys.stdout)
+        print_json(asdict(found))
+    else:
+        plain.echo(tables.cluster(found, tables.cluster_cost(settings, found)))
 
 
 @cluster.command()
 @click.argument("name")
 @click.option("--pool", help="Pool of nodes.  [default: the one for jobs]")
-@click.option("--min-nodes", type=int, help="Nodes that stay without jobs.")
+@click.option("--min-nodes", type=int, help="Nodes, also without jobs.")
 @click.option("--max-nodes", type=int, help="Nodes at most.")
 @click.option("--num-nodes", type=int, help="Nodes right now.")
 def resize(
@@ -225,7 +204,7 @@ def resize(
 def admit(name: str, user: str) -> None:
     """Give the pods of USER a namespace of their own in the cluster NAME.
 
-    Who has roles/container.admin needs it not: their first job makes it.
+    Users with roles/container.admin do not need it: their first job creates the namespace.
 
     \b
     berg cluster admit train alice
@@ -241,7 +220,7 @@ def admit(name: str, user: str) -> None:
 @click.argument("name")
 @yes_option
 def delete(name: str, yes: bool) -> None:
-    """Delete the cluster NAME with its nodes and all that runs there.
+    """Delete the cluster NAME with its nodes and everything that runs there.
 
     \b
     berg cluster delete train
@@ -251,12 +230,9 @@ def delete(name: str, yes: bool) -> None:
 
     found = clusters.status(settings, container.find(settings, name))
     jobs = sorted({each["job"] for each in found.pods})
-    running = "no job"
-    if jobs:
-        running = f"jobs {', '.join(jobs)}"
+    running = f"jobs {', '.join(jobs)}" if jobs else "no job"
     say(f"{found.name} in {found.location}: {len(found.nodes)} nodes, {running}")
-    if not yes:
-        click.confirm("Delete it for good?", abort=True, err=True)
+    confirm("Delete it permanently?", yes)
     clusters.delete(settings, name, say)
     say(f"Deleted the cluster {name}")
 
@@ -273,8 +249,8 @@ def cache(name: str, size: int | None, is_to_go: bool, yes: bool, as_json: bool)
     The cache is NGINX on its own node, which costs money until it is deleted. Jobs that start after
     that find it in BERG_CACHE_URL: $BERG_CACHE_URL/BUCKET/OBJECT is what
     https://storage.googleapis.com/BUCKET/OBJECT is, with the same token. It serves only what Cloud
-    Storage lets the job read. A new size empties it. Jobs must be able to continue from the bucket
-    when it is deleted; the bucket keeps everything.
+    Storage lets the job read. A new size empties it. Jobs must be able to read from the bucket
+    again when it is deleted; the bucket keeps everything.
 
     \b
     berg cluster cache train --size 200       # GB
@@ -284,40 +260,30 @@ def cache(name: str, size: int | None, is_to_go: bool, yes: bool, as_json: bool)
     if (size is not None) + is_to_go + as_json > 1:
         raise click.UsageError("give one of --size, --delete and --json")
     settings = config.load_ready()
+    from berg import job
     from berg.commands import tables
     from berg.gke import cache as caches
 
     if is_to_go:
-        if not yes:
-            question = f"Delete the dataset cache of {name}, and its node?"
-            click.confirm(question, abort=True, err=True)
+        confirm(f"Delete the dataset cache of {name}, and its node?", yes)
         caches.delete(settings, name, say)
         say(f"Deleted the dataset cache of {name}")
     elif size is not None:
         caches.deploy(settings, name, size, say)
         say(f"The dataset cache of {name} is ready. Hits: berg cluster cache {name}")
         say(f"It costs money until:  berg cluster cache {name} --delete")
-    elif as_json:
-        found = caches.look(settings, name)
-        about = asdict(found)
-        about["since_at"] = moment(about.pop("since"))
-        plain.echo(json.dumps({**about, "hit_rate": found.hit_rate}, indent=2))
     else:
-        plain.echo(tables.cache(caches.look(settings, name)))
-
-
-def moment(seconds: float) -> str:
-    """Return seconds since 1970 as a timestamp; "" for 0, which has not come."""
-    from berg import job
-
-    if not seconds:
-        return ""
-    return job.timestamp(datetime.fromtimestamp(seconds, timezone.utc))
+        found = caches.look(settings, name)
+        about = {**asdict(found), "hit_rate": found.hit_rate}
+        since = about.pop("since")  # seconds since 1970; 0 if nothing was read
+        moment = datetime.fromtimestamp(since, timezone.utc)
+        about["since_at"] = job.timestamp(moment) if since else ""
+        print_data(about, tables.cache(found), as_json)
 
 
 @cluster.command(hidden=True)
 def token() -> None:
-    """Print who you are, as kubectl takes it from a program.
+    """Print your credentials as kubectl reads them from a program.
 
     \b
     berg cluster token
@@ -333,7 +299,7 @@ def token() -> None:
 @click.argument("command", nargs=-1, required=True)
 @click.option("--tty", "terminal", is_flag=True, help="Give it a terminal.")
 def exec_(place: str, pod: str, command: tuple[str, ...], terminal: bool) -> None:
-    """Run a command in a pod; berg ssh goes through it.
+    """Run a command in a pod; berg ssh uses it.
 
     \b
     berg cluster exec us-central1-a/train berg-alice/job-x7k2p -- nvidia-smi

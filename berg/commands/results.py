@@ -1,21 +1,28 @@
-"""The commands that show what a job printed and bring what it left: log, tail, fetch.
+"""The commands for what jobs print and leave, log, tail and fetch; and for data sets, data."""
 
-The commands about data sets in the bucket: push, pull, ls, rm.
-"""
-
-import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from berg import BergError, config, plain
-from berg.commands.terminal import json_option, name_argument, ready, say, yes_option
+from berg.commands.terminal import (
+    confirm,
+    json_option,
+    machine_option,
+    name_argument,
+    print_data,
+    ready,
+    say,
+    table,
+    yes_option,
+)
+from berg.plain import plural, size
 
 if TYPE_CHECKING:
     from berg.google.data import Push
@@ -24,13 +31,10 @@ if TYPE_CHECKING:
     from berg.laptop import results
     from berg.laptop.jobs import Entry
 
-LAST_LINES = 20  # of the log of a job that failed
-
-MOST_NAMED = 20  # files that come; of more only their number and bytes are said
-
-FOLDERS = 1000  # beside a job's own that are looked at: other jobs may write such records
-
+MOST_NAMED = 20  # fetched files; of more only their number and bytes are printed
+FOLDERS = 1000  # other than a job's own that are looked at: other jobs may write such records
 PAUSE = 10  # seconds between two passes of `fetch --watch`
+LAST_LINES = 20  # of the log of a job that failed
 
 
 def watch(
@@ -42,29 +46,27 @@ def watch(
 ) -> "State | None":
     """Follow a job to its end; return its final state, or None for a machine without a job.
 
-    With `quiet` its log is not shown, but for the end of it if the job does not succeed.
+    With `quiet` its log is not shown, except the end of it if the job does not succeed.
     """
     from berg.commands import tables
     from berg.laptop import logs
 
     output = tables.Interleaved(sys.stdout.buffer, color)
-    shown = [""]
+    shown = ""
 
     def show_progress(found: "Entry") -> None:
+        nonlocal shown
         line = tables.progress(found)
-        is_shown = quiet or (found.state is not None and found.state.state == "SUBMITTED")
-        if line and line != shown[-1] and is_shown:
+        is_submitted = found.state is not None and found.state.state == "SUBMITTED"
+        if line and line != shown and (quiet or is_submitted):
             say(line)
-        shown.append(line)
-
-    def write_log(source: str, chunk: bytes) -> None:
-        output.write(source, chunk)
+        shown = line
 
     try:
-        write = None if quiet else write_log
+        write = None if quiet else output.write
         state = logs.follow(settings, name, write, machine, on_change=show_progress)
     except KeyboardInterrupt:
-        say(tables.left(name, f"berg tail {name}"))
+        say(tables.still_running(name, f"berg tail {name}"))
         raise
     output.end()
     if state is None:
@@ -76,27 +78,30 @@ def watch(
 
 
 def say_end_of_log(settings: config.Config, name: str, state: "State") -> None:
-    """Say the last lines of a job's log, but for the one that tells its final state."""
     from berg.google.storage import Bucket
     from berg.laptop import records
 
-    last_word = f"[berg] Job {name} {state.state}"
     lines = records.last_lines(Bucket(settings), name, LAST_LINES)
-    lines = [line for line in lines if not line.startswith(last_word)]
-    if lines:
-        say(f"The end of the log (all of it: berg log {name}):\n" + "\n".join(lines) + "\n")
+    last = f"[berg] Job {name} {state.state}"
+    if lines := [line for line in lines if not line.startswith(last)]:
+        text = "\n".join(lines)
+        say(f"The end of the log (all of it: berg log {name}):\n{text}\n")
 
 
-def exit_code(state: "State | None") -> int:
-    """Return the exit code that tells how a job went."""
-    if state is None or state.state == "SUCCEEDED":
-        return 0
-    return state.exit_code or 1
+def exit_code(*states: "State | None") -> int:
+    """Return the exit code of the first job that did not succeed, or 0."""
+    for state in states:
+        if state and state.state != "SUCCEEDED":
+            return state.exit_code or 1
+    return 0
 
 
-color_option = click.option("--color", is_flag=True, help="Keep colours, also in a pipe.")
+def say_why(name: str, state: "State") -> None:
+    if state.reason:
+        say(f"{name} {state.state}: {state.reason}")
 
-machine_option = click.option("--machine", metavar="NAME", help="Only that machine of a cluster.")
+
+color_option = click.option("--color", is_flag=True, help="Keep colors, also in a pipe.")
 
 
 @click.command()
@@ -107,21 +112,20 @@ machine_option = click.option("--machine", metavar="NAME", help="Only that machi
 def log(name: str, follow: bool, machine: str | None, color: bool) -> None:
     """Print the whole log of a job, also after its machine is gone.
 
-    On a terminal it keeps the colours that programs printed, elsewhere with --color; nothing else
-    that would steer a terminal is printed.
-
-    With --follow it goes on until the job ends; the exit code is then the command's.
+    On a terminal, or with --color, it keeps the colors that programs printed. No other control
+    sequence is printed. With --follow it continues until the job ends; the exit code is then the
+    command's.
 
     \b
     berg log digits-1121-0930-x7k | grep loss
     berg log -f digits-1121-0930-x7k
     """
     settings, name = ready(name)
-    if follow:
-        sys.exit(exit_code(watch(settings, name, machine=machine, color=color)))
     from berg.commands import tables
     from berg.laptop import jobs, logs
 
+    if follow:
+        sys.exit(exit_code(watch(settings, name, machine=machine, color=color)))
     output = tables.Interleaved(sys.stdout.buffer, color)
     is_empty = True
     for source, chunk in logs.chunks(settings, name, machine):
@@ -139,8 +143,8 @@ def log(name: str, follow: bool, machine: str | None, color: bool) -> None:
 def tail(name: str, machine: str | None, color: bool) -> None:
     """Follow the log of a job until it ends, as `berg log -f`.
 
-    The exit code is the command's. The lines of a cluster's machines are mixed, each with the name
-    of its machine.
+    The exit code is the command's. The lines of several machines are mixed, each with the name of
+    its machine.
 
     \b
     berg tail digits-1121-0930-x7k
@@ -153,16 +157,16 @@ def tail(name: str, machine: str | None, color: bool) -> None:
 @name_argument()
 @click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
 @click.option(
-    "--watch", "keep", is_flag=True, help="Fetch again every 10 seconds until the job is over."
+    "--watch", "keep", is_flag=True, help="Fetch again every 10 seconds until the job ends."
 )
 @json_option
 def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
-    """Bring results to this computer; only what changed.
+    """Download results to this computer; only what changed.
 
     NAME is a job, a sweep, or a folder of results. FOLDER is ~/berg_results/… by default, the same
-    tree as on the machines. A sweep comes with results.csv, a row for each job: parameters, state,
-    exit code, and the last value of each metric in the job's metrics.jsonl, if it wrote one
-    ({"loss": 0.1} a line). Nothing below .git, .hg or .svn comes: programs here would obey it.
+    tree as on the machines. A sweep comes with results.csv, which has a row for each job:
+    parameters, state, exit code, and the last value of each metric in the job's metrics.jsonl
+    ({"loss": 0.1} a line). Nothing in .git, .hg or .svn is downloaded: programs here would obey it.
 
     \b
     berg fetch digits-1121-0930-x7k
@@ -180,12 +184,11 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
 
 @dataclass
 class Fetched:
-    """What passes over results have brought."""
+    """What passes over results have downloaded."""
 
     new: int = 0  # files that were new or changed
     files: int = 0
-    missing: dict[str, Exception] = field(default_factory=dict)  # files that could not be brought
-    jobs: list[str] = field(default_factory=list)  # of a sweep, those whose results they are
+    missing: dict[str, Exception] = field(default_factory=dict)  # files that failed
 
     def add(self, counts: tuple[int, int, dict[str, Exception]]) -> int:
         """Add what a fetch returned; return how many files were new."""
@@ -195,11 +198,21 @@ class Fetched:
         self.missing |= missing
         return new
 
+    def print(self, target: Path, around: Path, jobs: str, csv: Path | None, as_json: bool) -> None:
+        """Print how many files were downloaded, and where to."""
+        about = {"folder": str(target), "files": self.files, "fetched": self.new}
+        if csv:
+            about["table"] = str(csv)
+        if not as_json:
+            say(f"{self.new} of {plural(self.files, 'file')}{jobs} new or changed")
+            say_if_code(target, around)
+        print_data(about, csv or target, as_json)
+
 
 def fetch_job(
     settings: config.Config, asked: "results.Found", folder: Path | None, keep: bool, as_json: bool
 ) -> None:
-    """Bring the results of a job, or a folder of results; with `keep` until the job is over."""
+    """Fetch the results of a job, or a folder of results; with `keep` until the job ends."""
     from berg.google.fetch import fetch
     from berg.google.storage import Bucket
     from berg.laptop import results
@@ -207,42 +220,73 @@ def fetch_job(
     prefix, name, stored = asked.prefix, asked.name, asked.stored
     bucket, target = Bucket(settings), folder or Path.home() / prefix
     said: set[str] = set()
-    for _ in passes():
+    while True:
         state = results.state_of(settings, stored) if stored else None
-        with FileList() as listed:
-            found = Fetched()
-            found.add(fetch(bucket, prefix, target, listed.add, listed=asked.begun))
-            if stored:
-                whose = (name, stored.state.job.user)
-                found.add(fetch_beside(bucket, whose, prefix, folder, listed.add))
+        found, listed = Fetched(), FileList()
+        found.add(fetch(bucket, prefix, target, listed.add, listed=asked.begun))
+        if stored:
+            whose = (name, stored.state.job.user)
+            found.add(fetch_beside(bucket, whose, prefix, folder, listed.add))
+        listed.end()
         if not keep or state is None or state.final:
             break
         say_trouble(found.missing, said)
+        time.sleep(PAUSE)
     if stored:
         check_not_removed(bucket, [name])
-    check_found(found, f"gs://{bucket.name}/{prefix}")
-    print_fetched(found, target, folder or Path.home() / "berg_results", as_json)
+    if not found.files and not found.missing:
+        raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See: berg list")
+    found.print(target, folder or Path.home() / "berg_results", "", None, as_json)
     if state:
         say_why(name, state)
     raise_missing(found.missing)
 
 
-def print_fetched(found: Fetched, target: Path, fetched: Path, as_json: bool) -> None:
-    """Print how many files were brought, and where to."""
+def fetch_sweep(
+    settings: config.Config, name: str, folder: Path | None, keep: bool, as_json: bool
+) -> None:
+    """Fetch the results of all jobs of a sweep, and a table of them: results.csv."""
+    from berg.google.storage import Bucket
+    from berg.laptop import sweep
 
-    if as_json:
-        about = {"folder": str(target), "files": found.files, "fetched": found.new}
-        plain.echo(json.dumps(about))
-        return
-    say(f"{found.new} of {plain.plural(found.files, 'file')} new or changed")
-    say_if_code(target, fetched)
-    plain.echo(target)
+    bucket, target = Bucket(settings), folder or Path.home() / "berg_results"
+    csv = (folder or target / name) / "results.csv"
+    said: set[str] = set()
+    while True:
+        entries = [entry for entry in sweep.entries(settings, name) if entry.state]
+        found = Fetched()
+        for entry in entries:
+            fetch_member(bucket, entry, target, found)
+        sweep.write_results(entries, target, csv)
+        if not keep or all(entry.state and entry.state.final for entry in entries):
+            break
+        say_trouble(found.missing, said)
+        time.sleep(PAUSE)
+    check_not_removed(bucket, [entry.name for entry in entries])
+    found.print(target, target, f" of {plural(len(entries), 'job')}", csv, as_json)
+    for entry in entries:
+        if entry.state and entry.state.lost:
+            say_why(entry.name, entry.state)
+    raise_missing(found.missing)
+
+
+def fetch_member(bucket: "Bucket", entry: "Entry", target: Path, found: Fetched) -> None:
+    """Fetch the results of one job of a sweep."""
+    from berg.google.fetch import fetch
+
+    state = entry.state
+    assert state
+    folder = entry.to_dict()["results_dir"]
+    prefix = f"berg_results/{folder}/"
+    new = found.add(fetch(bucket, prefix, target / folder))
+    if state.elsewhere or state.state != "SUCCEEDED":
+        new += found.add(fetch_beside(bucket, (entry.name, state.job.user), prefix, target))
+    if new:
+        say(f"{new:>6} new  {folder}")
 
 
 def say_if_code(folder: Path, fetched: Path) -> None:
-    """Say that what was brought to a folder is code of a repo from now on, if a repo around all
-    that was fetched does not ignore it.
-    """
+    """Say that a folder is sent as code from now on, if it is in a repo that does not ignore it."""
     from berg.code import snapshot
 
     root = snapshot.repo_that_takes(folder, fetched)
@@ -251,34 +295,19 @@ def say_if_code(folder: Path, fetched: Path) -> None:
     path = folder.resolve().relative_to(root)
     ignore = shlex.join(["echo", f"/{path}/"])
     say(
-        f"This is in the repo {root}, and goes with its next job as code. Leave it here:\n"
+        f"This is in the repo {root}, and its next job gets it as code. To leave it out:\n"
         f"  $ {ignore} >>{shlex.quote(str(root / snapshot.IGNORE_FILE))}"
     )
 
 
 def check_not_removed(bucket: "Bucket", names: list[str]) -> None:
-    """Raise BergError if a job was deleted meanwhile, or is being deleted: what was listed of it
-    may have been the rest.
-    """
+    """Raise BergError if a job was deleted in the meantime: its list may have been incomplete."""
     from berg import states
 
     left = {each.name: each.state for each in states.several(bucket, names)}
     for name in names:
         if name not in left or left[name].removed_by:
-            raise BergError(f"{name} was deleted meanwhile: not all of its results were brought")
-
-
-def check_found(found: Fetched, where: str) -> None:
-    """Raise BergError if there was nothing to bring."""
-    if not found.files and not found.missing:
-        raise BergError(f"there is nothing in {where}. See: berg list")
-
-
-def passes() -> Iterator[None]:
-    """Begin passes until the caller breaks off, with a pause between two."""
-    while True:
-        yield
-        time.sleep(PAUSE)
+            raise BergError(f"{name} was deleted meanwhile: some of its results were not fetched")
 
 
 def fetch_beside(
@@ -288,12 +317,11 @@ def fetch_beside(
     folder: Path | None,
     on_file: Callable[[str, int], None] = lambda path, size: None,
 ) -> tuple[int, int, dict[str, Exception]]:
-    """Bring what a job wrote to other folders than its own; FOLDER then stands for berg_results.
+    """Fetch what a job wrote to other folders than its own, below FOLDER or ~/berg_results.
 
-    `whose`: the names of the job and of its user. Any job can claim to be this one: nothing is
-    brought to the top of berg_results, or from another user's results.
-
-    Return what fetch() returns.
+    `whose` has the names of the job and its user. Any job can claim to be this one: nothing is
+    written to the top of FOLDER, and nothing is read from another user's results. Return what
+    fetch() returns.
     """
     from berg import job
     from berg.google import fetch, mirror
@@ -303,173 +331,81 @@ def fetch_beside(
     root, _, own = prefix.partition("/")
     folders = mirror.recorded_folders(bucket, job.folders_prefix(name), FOLDERS + 1)
     if len(folders) > FOLDERS:
-        say(f"{name} says that it wrote to more than {FOLDERS:,} folders; others are left out")
-    found = mirror.beside(bucket, f"{root}/", own.rstrip("/"), folders[:FOLDERS], name)
+        say(f"{name} claims to have written to more than {FOLDERS:,} folders; others are left out")
     by_folder: dict[str, list[Any]] = {}
-    for blob in found:
+    for blob in mirror.beside(bucket, f"{root}/", own.rstrip("/"), folders[:FOLDERS], name):
         by_folder.setdefault(blob.name.removeprefix(f"{root}/").rpartition("/")[0], []).append(blob)
     others = results.of_others(bucket, set(by_folder) - {""}, user)
     for each in sorted({"", *others} & by_folder.keys()):
         why = "another user's" if each else "above all results"
         where = shlex.quote(f"gs://{bucket.name}/{root}/{each}".rstrip("/"))
-        say(
-            f"Left out: {plain.plural(len(by_folder.pop(each)), 'file')} in {where}, which is {why}"
-        )
+        say(f"Left out: {plural(len(by_folder.pop(each)), 'file')} in {where}, which is {why}")
     listed = [blob for each in by_folder.values() for blob in each]
     target = folder or Path.home() / root
     counts = fetch.fetch(bucket, f"{root}/", target, on_file, listed=listed)
-    _, files, _ = counts
-    if files == 1:
-        say(f"1 of its files is in other folders of {target}")
-    elif files:
-        say(f"{files} of its files are in other folders of {target}")
+    if files := counts[1]:
+        say(f"{files} of its files {'is' if files == 1 else 'are'} in other folders of {target}")
     return counts
 
 
 class FileList:
-    """Names the files that come, with their bytes; those after the first ones in one line at the
-    end.
-    """
+    """Prints the first files that are fetched, with their bytes, and at the end the sum of all."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []  # several threads add to it
-
-    def __enter__(self) -> "FileList":
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and len(self.sizes) > MOST_NAMED:
-            say(f"{sum(self.sizes):>14,}  in {len(self.sizes):,} files, the others included")
 
     def add(self, path: str, size: int) -> None:
         self.sizes.append(size)
         if len(self.sizes) <= MOST_NAMED:
             say(f"{size:>14,}  {plain.name(path)}")
 
+    def end(self) -> None:
+        if len(self.sizes) > MOST_NAMED:
+            say(f"{sum(self.sizes):>14,}  in all {len(self.sizes):,} files")
 
-def say_trouble(left: dict[str, Exception], said: set[str]) -> None:
-    """Say at once what keeps files from coming, such as a full disk; each reason once."""
+
+def reason(error: Exception) -> str:
     from berg.google.api import explain
+
+    return explain(error) or getattr(error, "strerror", None) or str(error)
+
+
+def say_trouble(missing: dict[str, Exception], said: set[str]) -> None:
+    """Say why files cannot be fetched now, for example a full disk; each reason once."""
     from berg.google.fetch import RepoFile
 
-    for path, error in left.items():
-        if isinstance(error, RepoFile):
-            continue
-        why = explain(error) or getattr(error, "strerror", None) or str(error)
-        if why not in said:
+    for path, error in missing.items():
+        why = reason(error)
+        if why not in said and not isinstance(error, RepoFile):
             said.add(why)
             say(f"{plain.name(path)} was not fetched: {why}. Trying again every {PAUSE} s")
 
 
-def tell_missing(states: "dict[str, State]", left: dict[str, Exception]) -> None:
-    """Say what the jobs could not save; raises BergError if something of what they saved could not
-    be brought.
-    """
-    for name, state in states.items():
-        say_why(name, state)
-    raise_missing(left)
-
-
-def say_why(name: str, state: "State") -> None:
-    """Say why a job ended or goes as it does, if there is a reason."""
-    if state.reason:
-        say(f"{name} {state.state}: {state.reason}")
-
-
-def say_left_out(left: dict[str, Exception]) -> None:
-    """Say which files of repos were left out, the first of them by name."""
+def raise_missing(missing: dict[str, Exception]) -> None:
+    """Name the files that were left out or failed; raise BergError if any failed."""
     from berg.google.fetch import RepoFile
 
-    names = [path for path, why in left.items() if isinstance(why, RepoFile)]
-    if names:
+    left_out = [path for path, error in missing.items() if isinstance(error, RepoFile)]
+    if left_out:
         say(
-            f"Left out: {plain.plural(len(names), 'file')} below .git, .hg or .svn, such as "
-            f"{plain.name(names[0])}: programs on this computer would obey them"
+            f"Left out: {plural(len(left_out), 'file')} below .git, .hg or .svn, such as "
+            f"{plain.name(left_out[0])}: programs on this computer would obey them"
         )
-
-
-def raise_missing(left: dict[str, Exception]) -> None:
-    """Name the files that could not be brought, and raise BergError if there are any."""
-    from berg.google.api import explain
-    from berg.google.fetch import RepoFile
-
-    say_left_out(left)
-    left = {path: why for path, why in left.items() if not isinstance(why, RepoFile)}
-    for path, why in left.items():
-        say(f"{plain.name(path)} was not fetched: {explain(why) or why}")
-    if left:
-        files = plain.plural(len(left), "file")
-        raise BergError(f"{files} could not be fetched. Once it is mended, fetch again: berg fetch")
-
-
-def fetch_sweep(
-    settings: config.Config, name: str, folder: Path | None, keep: bool, as_json: bool
-) -> None:
-    """Bring the results of all jobs of a sweep, and a table of them: results.csv."""
-    from berg.google.storage import Bucket
-    from berg.laptop import sweep
-
-    bucket, target = Bucket(settings), folder or Path.home() / "berg_results"
-    table = (folder or target / name) / "results.csv"
-    said: set[str] = set()
-    for _ in passes():
-        entries = [entry for entry in sweep.entries(settings, name) if entry.state]
-        found = Fetched()
-        for entry in entries:
-            fetch_member(bucket, entry, target, found)
-        sweep.write_results(entries, target, table)
-        if not keep or all_over(entries):
-            break
-        say_trouble(found.missing, said)
-    check_not_removed(bucket, found.jobs)
-    about = {"folder": str(target), "table": str(table)}
-    print_sweep({**about, "files": found.files, "fetched": found.new}, len(entries), as_json)
-    lost = {entry.name: entry.state for entry in entries if entry.state and entry.state.lost}
-    tell_missing(lost, found.missing)
-
-
-def print_sweep(about: dict[str, Any], num_jobs: int, as_json: bool) -> None:
-    """Print how many files of a sweep were brought, and where its table is."""
-
-    if as_json:
-        plain.echo(json.dumps(about))
-        return
-    files, jobs = plain.plural(about["files"], "file"), plain.plural(num_jobs, "job")
-    say(f"{about['fetched']} of {files} of {jobs} new or changed")
-    say_if_code(Path(about["folder"]), Path(about["folder"]))
-    plain.echo(about["table"])
-
-
-def all_over(entries: "list[Entry]") -> bool:
-    return all(entry.state and entry.state.final for entry in entries)
-
-
-def fetch_member(bucket: "Bucket", entry: "Entry", target: Path, found: Fetched) -> None:
-    """Bring the results of one job of a sweep."""
-    from berg.google.fetch import fetch
-
-    state = entry.state
-    assert state
-    results = entry.to_dict()["results_dir"]
-    prefix = f"berg_results/{results}/"
-    found.jobs.append(entry.name)
-    new = found.add(fetch(bucket, prefix, target / results))
-    if state.elsewhere or state.state != "SUCCEEDED":
-        new += found.add(fetch_beside(bucket, (entry.name, state.job.user), prefix, target))
-    if new:
-        say(f"{new:>6} new  {results}")
-
-
-SHOWN = 8  # files that are named
+    failed = {path: error for path, error in missing.items() if path not in left_out}
+    for path, error in failed.items():
+        say(f"{plain.name(path)} was not fetched: {reason(error)}")
+    if failed:
+        files = plural(len(failed), "file")
+        raise BergError(f"{files} could not be fetched. Fix the cause, then run this command again")
 
 
 @click.group()
 def data() -> None:
-    """Keep data sets in the bucket, for jobs to take along.
+    """Keep data sets in the bucket, for jobs to use.
 
-    A data set is a folder `data/NAME/` of plain files in the bucket; DATA is its NAME, or the
-    address of any folder, such as gs://my-bucket/folder. `berg run --data NAME` brings it to the
-    machine before the command begins.
+    A data set is a folder `data/NAME/` of plain files in the bucket. DATA is its NAME, or the
+    address of any folder, such as gs://my-bucket/folder. `berg run --data NAME` copies it to the
+    machine before the command starts.
 
     \b
     berg data push ~/mnist mnist
@@ -480,20 +416,18 @@ def data() -> None:
 @data.command()
 @click.argument("path", metavar="FOLDER|FILE", type=click.Path(path_type=Path))
 @click.argument("where", metavar="DATA")
-@click.option(
-    "--delete", is_flag=True, help="Delete what the bucket has and FOLDER has not, after asking."
-)
-@click.option("--follow-links", is_flag=True, help="Send files outside of FOLDER that links name.")
+@click.option("--delete", is_flag=True, help="Delete what is not in FOLDER, after asking.")
+@click.option("--follow-links", is_flag=True, help="Send files outside FOLDER that links point to.")
 @yes_option
 @json_option
 def push(
     path: Path, where: str, delete: bool, follow_links: bool, yes: bool, as_json: bool
 ) -> None:
-    """Send a folder or a file to the bucket; only what changed.
+    """Upload a folder or a file to the bucket; only what changed.
 
-    Files are compared by size and crc32c. Interrupted, it goes on where it was when it is called
-    again. Links to files in FOLDER are sent as those files. Links to files elsewhere are refused
-    without --follow-links. Links to folders are left out, and named.
+    Files are compared by size and crc32c. After an interruption the same command continues. Links
+    to files in FOLDER are sent as those files. Links to files elsewhere are refused without
+    --follow-links. Links to folders are left out, and named.
 
     \b
     berg data push ~/mnist mnist
@@ -507,57 +441,41 @@ def push(
     if not path.exists():
         raise BergError(f"{path} does not exist: give a folder or a file to send")
     bucket, prefix = data.find(settings, where)
+    address = f"gs://{bucket.name}/{prefix}"
     plan = data.plan_push(bucket, prefix, path)
-    if plan.leading_out and not follow_links:
-        refuse_links(path, plan)
-    say_not_sent(plan)
-    if not plan.files:
-        raise BergError(f"{path} has no files to send")
-    size, began = plan.bytes, time.monotonic()
-    changed = plain.plural(len(plan.changed), "file")
-    say(f"{changed} of {len(plan.files):,} to send, {plain.size(size)}")
-    data.push(bucket, plan, bytes_shown("Sent", size))
-    seconds = time.monotonic() - began
+    say_not_sent(path, plan, follow_links)
+    began, changed = time.monotonic(), plural(len(plan.changed), "file")
+    say(f"{changed} of {len(plan.files):,} to send, {size(plan.bytes)}")
+    data.push(bucket, plan, tables.count_up("Sent", plan.bytes, in_bytes=True))
     if plan.changed:
-        say(f"Sent {plain.size(size)} in {seconds:.1f} s")
-    extra = plain.plural(len(plan.extra), "file")
+        say(f"Sent {size(plan.bytes)} in {time.monotonic() - began:.1f} s")
+    extra = plural(len(plan.extra), "file")
     if plan.extra and delete:
         say("\n".join(f"gs://{bucket.name}/{name}" for name in tables.shorten(plan.extra)))
-        if not yes:
-            click.confirm(f"Delete {extra}?", abort=True, err=True)
+        confirm(f"Delete {extra}?", yes)
         data.delete(bucket, plan.extra)
-        say(f"Deleted {extra} of the bucket")
+        say(f"Deleted {extra} in the bucket")
     elif plan.extra:
-        say(f"The bucket keeps {extra} that {path} has not (--delete)")
-    if as_json:
-        sent = {"files": len(plan.files), "sent": len(plan.changed), "bytes_sent": size}
-        plain.echo(
-            json.dumps({"data": f"gs://{bucket.name}/{prefix}", **sent, "left_out": plan.left_out})
-        )
-    else:
-        plain.echo(f"gs://{bucket.name}/{prefix}")
+        say(f"The bucket keeps {extra} not in {path} (to delete them: --delete)")
+    counts = {"files": len(plan.files), "sent": len(plan.changed), "bytes_sent": plan.bytes}
+    print_data({"data": address, **counts, "left_out": plan.left_out}, address, as_json)
 
 
-def refuse_links(path: Path, plan: "Push") -> NoReturn:
-    """Raise BergError with the links that lead out of the folder, the first ones of them."""
+def say_not_sent(path: Path, plan: "Push", follow_links: bool) -> None:
+    """Name what is not sent; raise BergError for links out of the folder, or if nothing is left."""
+    from berg.commands.tables import shorten
 
     links = [f"{name} leads to {target}" for name, target in plan.leading_out.items()]
-    for line in links[:SHOWN]:
-        say(line)
-    if len(links) > SHOWN:
-        say(f"… and {len(links) - SHOWN:,} more")
-    raise BergError(
-        f"{path} has {plain.plural(len(links), 'link')} to files elsewhere, and nothing was sent. "
-        "Delete them, or send those files: --follow-links"
-    )
-
-
-def say_not_sent(plan: "Push") -> None:
-    """Name the files that are not sent, the first ones of them."""
-    for left, why in list(plan.left_out.items())[:SHOWN]:
-        say(f"Left out: {left} ({why})")
-    if len(plan.left_out) > SHOWN:
-        say(f"Left out: … and {len(plan.left_out) - SHOWN:,} more")
+    if links and not follow_links:
+        say("\n".join(shorten(links)))
+        raise BergError(
+            f"{path} has {plural(len(links), 'link')} to files elsewhere, and nothing was sent. "
+            "Delete them, or send those files: --follow-links"
+        )
+    for line in shorten([f"{left} ({why})" for left, why in plan.left_out.items()]):
+        say(f"Left out: {line}")
+    if not plan.files:
+        raise BergError(f"{path} has no files to send")
 
 
 @data.command()
@@ -565,35 +483,30 @@ def say_not_sent(plan: "Push") -> None:
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @json_option
 def pull(where: str, folder: Path, as_json: bool) -> None:
-    """Bring a data set to this computer; only what changed.
+    """Download a data set to this computer; only what changed.
 
     \b
     berg data pull mnist ~/mnist
     """
     settings = config.load_ready()
+    from berg.commands import tables
     from berg.google import data
-    from berg.google.fetch import RepoFile, fetch
+    from berg.google.fetch import fetch
 
     bucket, prefix = data.find(settings, where)
     listed = existing(bucket, prefix)
-    total, done = sum(blob.size for blob in listed), [0]
-    on_progress = bytes_shown("Brought", total)
+    done, show = 0, tables.count_up("Fetched", sum(blob.size for blob in listed), in_bytes=True)
 
     def note(blob: "Listed") -> None:
-        done[0] += blob.size
-        on_progress(done[0])
+        nonlocal done
+        done += blob.size
+        show(done)
 
-    fetched, files, left = fetch(bucket, prefix, folder, done=note, listed=listed)
-    say_left_out(left)
-    left = {name: error for name, error in left.items() if not isinstance(error, RepoFile)}
-    for name, error in left.items():
-        say(f"Not brought: {name}: {error}")
-    if as_json:
-        plain.echo(json.dumps({"folder": str(folder), "files": files, "fetched": fetched}))
-    else:
-        say(f"{fetched:,} of {plain.plural(files, 'file')} new or changed")
-        plain.echo(folder)
-    sys.exit(bool(left))
+    fetched, files, missing = fetch(bucket, prefix, folder, done=note, listed=listed)
+    if not as_json:
+        say(f"{fetched:,} of {plural(files, 'file')} new or changed")
+    print_data({"folder": str(folder), "files": files, "fetched": fetched}, folder, as_json)
+    raise_missing(missing)
 
 
 @data.command()
@@ -607,49 +520,30 @@ def ls(where: str | None, as_json: bool) -> None:
     berg data ls mnist
     """
     settings = config.load_ready()
-    if where:
-        list_files(settings, where, as_json)
-    else:
-        list_sets(settings, as_json)
-
-
-def list_files(settings: config.Config, where: str, as_json: bool) -> None:
-    from berg.google import data
-
-    bucket, prefix = data.find(settings, where)
-    files = []
-    for blob in existing(bucket, prefix):
-        files.append({"path": blob.name.removeprefix(prefix), "bytes": blob.size})
-    if as_json:
-        plain.echo(json.dumps(files, indent=2))
-        return
-    for file in files:
-        plain.echo(f"{file['bytes']:>14,}  {file['path']}")
-
-
-def list_sets(settings: config.Config, as_json: bool) -> None:
+    from berg import job
     from berg.google import data
     from berg.google.storage import Bucket
 
-    found = data.sets(Bucket(settings))
-    rows: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "files": len(blobs),
-            "bytes": sum(blob.size for blob in blobs),
-            "updated_at": max(moment(blob) for blob in blobs),
-        }
-        for name, blobs in found.items()
-    ]
-    if as_json:
-        plain.echo(json.dumps(rows, indent=2))
-    elif not rows:
+    if where:
+        bucket, prefix = data.find(settings, where)
+        blobs = existing(bucket, prefix)
+        files = [{"path": each.name.removeprefix(prefix), "bytes": each.size} for each in blobs]
+        lines = [f"{file['bytes']:>14,}  {file['path']}" for file in files]
+        print_data(files, "\n".join(lines), as_json)
+        return
+    rows: list[dict[str, Any]] = []
+    for name, blobs in data.sets(Bucket(settings)).items():
+        total = sum(blob.size for blob in blobs)
+        updated = max(job.timestamp(blob.updated) if blob.updated else "" for blob in blobs)
+        rows.append({"name": name, "files": len(blobs), "bytes": total, "updated_at": updated})
+    if not rows and not as_json:
         say("There are no data sets yet. Send one: berg data push FOLDER NAME")
-    else:
-        width = max(map(len, found))
-        for row in rows:
-            count, size = plain.plural(row["files"], "file"), plain.size(row["bytes"])
-            plain.echo(f"{row['name']:<{width}}  {count:>14}  {size:>9}  {row['updated_at'][:16]}")
+        return
+    cells = [
+        [row["name"], f"{row['files']:,}", size(row["bytes"]), row["updated_at"][:16]]
+        for row in rows
+    ]
+    print_data(rows, table([["NAME", "FILES", "SIZE", "UPDATED"], *cells]), as_json)
 
 
 @data.command()
@@ -658,7 +552,7 @@ def list_sets(settings: config.Config, as_json: bool) -> None:
 def rm(where: str, yes: bool) -> None:
     """Delete a data set, after showing its size.
 
-    Jobs that want it and have not begun fail then.
+    Jobs that need it and have not started yet will fail.
 
     \b
     berg data rm mnist
@@ -669,25 +563,16 @@ def rm(where: str, yes: bool) -> None:
 
     bucket, prefix = data.find(settings, where)
     blobs = existing(bucket, prefix)
-    count, size = plain.plural(len(blobs), "file"), plain.size(sum(blob.size for blob in blobs))
-    say(f"gs://{bucket.name}/{prefix}: {count}, {size}")
-    if not yes:
-        click.confirm("Delete it for good?", abort=True, err=True)
-    data.delete(bucket, [blob.name for blob in blobs], tables.counter("Deleting", len(blobs)))
+    total = size(sum(blob.size for blob in blobs))
+    say(f"gs://{bucket.name}/{prefix}: {plural(len(blobs), 'file')}, {total}")
+    confirm("Delete it permanently?", yes)
+    show = tables.count_up("Deleting", len(blobs))
+    data.delete(bucket, [blob.name for blob in blobs], show)
     say("Deleted.")
 
 
-def moment(blob: "Listed") -> str:
-    """Return when an object was written, "" if that is not known."""
-    from berg import job
-
-    if blob.updated is None:
-        return ""
-    return job.timestamp(blob.updated)
-
-
 def existing(bucket: "Bucket", prefix: str) -> "list[Listed]":
-    """Return the objects of a folder; raises BergError if there are none."""
+    """Return the objects of a folder; raise BergError if there are none."""
     blobs = list(bucket.list(prefix))
     if not blobs:
         raise BergError(
@@ -696,27 +581,4 @@ def existing(bucket: "Bucket", prefix: str) -> "list[Listed]":
     return blobs
 
 
-def bytes_shown(what: str, total: int) -> Callable[[int], None]:
-    """Return a function that shows on a terminal how many bytes are done, and how fast."""
-
-    began, shown = time.monotonic(), [0.0]
-    is_worth_it = total > 4 << 20 and sys.stderr.isatty()
-
-    def tell(done: int) -> None:
-        now, is_whole = time.monotonic(), done >= total
-        if not is_worth_it or not (is_whole or now - shown[0] > 0.2):
-            return
-        shown[0] = now
-        speed = plain.size(done / max(now - began, 0.1))
-        line = f"{what} {plain.size(done)} of {plain.size(total)}, {speed}/s "
-        plain.redraw(line, is_whole)
-
-    return tell
-
-
-COMMANDS = (
-    log,
-    tail,
-    fetch,
-    data,
-)
+COMMANDS = (log, tail, fetch, data)

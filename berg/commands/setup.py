@@ -1,8 +1,5 @@
-"""The commands that set berg up, look around, tidy up: init, doctor, gpus, config, local, reap.
-
-The commands about images: build for pods; create, list, delete for machines.
-
-The commands that say what things cost: prices, costs.
+"""The commands that set berg up, clean up, create images and show prices: init, doctor, config,
+local, reap, image, gpus, prices, costs.
 """
 
 import json
@@ -18,9 +15,14 @@ import click
 
 from berg import BergError, columns, config, plain, wrapped
 from berg.commands.terminal import (
+    all_option,
     complete_types,
+    confirm,
     install_options,
     json_option,
+    labelled,
+    print_data,
+    print_json,
     remember_zones,
     say,
     table,
@@ -40,33 +42,33 @@ def sentence(key: str) -> str:
 @click.option("--project", help=sentence("project"))
 @click.option("--region", help=sentence("region"))
 @click.option("--bucket", help=sentence("bucket"))
-@click.option("--service-account", help="Account that machines act as.")
+@click.option("--service-account", help="Account that machines use.")
 @click.option("--image", "default_image", metavar="[PROJECT/]IMAGE", help=sentence("default_image"))
 @click.option(
     "--monitoring/--no-monitoring",
     default=None,
-    help="Machines tell Cloud Monitoring how busy they are.",
+    help="Let machines write to Cloud Monitoring how busy they are.",
 )
 @click.option("--create-bucket", is_flag=True, help="Create the bucket without asking.")
-@click.option("-y", "--yes", is_flag=True, help="Take earlier answers and defaults; do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask: use earlier answers and defaults.")
 def init(
     local: bool, create_bucket: bool, yes: bool, monitoring: bool | None, **given: str | None
 ) -> None:
-    """Set berg up: find what it needs, and keep the answers.
+    """Set berg up: find what it needs, and save the answers.
 
-    That is project, region, bucket, service account and image. Running it again offers the earlier
-    answers. Every answer is also a flag. With --monitoring the machines' account may write metrics,
-    and memory, GPUs and TPUs appear in Cloud Monitoring (berg dashboard).
+    It asks for project, region, bucket, service account and image, and offers the earlier answers.
+    Every answer is also an option. With --monitoring the machines' account may write metrics, and
+    memory, GPUs and TPUs appear in Cloud Monitoring (berg dashboard).
 
     \b
     berg init
     berg init --project my-project --region us-central1 --bucket my-bucket -y
     berg init --local                        # no Google account needed
     """
-    options = [option_of(key) for key in given if given[key]]
-    if local and options:
+    names = [key.removeprefix("default_").replace("_", "-") for key in given if given[key]]
+    if local and names:
         raise click.UsageError(
-            f"--local sets up all of the embedded cloud by itself; leave {', '.join(options)} out"
+            f"--local needs no other settings: leave {', '.join(f'--{each}' for each in names)} out"
         )
     project, _, image = (given["default_image"] or "").rpartition("/")
     if project:
@@ -81,24 +83,19 @@ def init(
     else:
         answers = set_up_google(settings, given, yes, create_bucket)
     config.save(answers)
-    storage.remember(answers["bucket"], "")  # the next command learns whose it is
+    storage.remember(answers["bucket"], "")  # the next command looks up its owner
     say(f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"')
 
 
-def option_of(key: str) -> str:
-    """Return the option of `berg init` for a setting."""
-    return f"--{key.removeprefix('default_').replace('_', '-')}"
-
-
 def set_up_local(settings: config.Config, yes: bool) -> dict[str, Any]:
-    """Return the settings for the embedded cloud, which starts."""
+    """Start the embedded cloud, and return the settings for it."""
     from berg.laptop import init as setup
 
     if settings.project and not settings.endpoint and not yes:
         raise BergError(
-            f"{config.path()} leads to Google's project {settings.project!r}, which --local would "
-            "replace. To keep both: export BERG_HOME=~/.berg-local (or replace it: berg init "
-            "--local -y)"
+            f"{config.path()} has the settings of Google's project {settings.project!r}, which "
+            "--local would replace. To keep both: export BERG_HOME=~/.berg-local. To replace them: "
+            "berg init --local -y"
         )
     return setup.set_up_local(settings.monitoring)
 
@@ -106,26 +103,26 @@ def set_up_local(settings: config.Config, yes: bool) -> dict[str, Any]:
 def set_up_google(
     settings: config.Config, given: dict[str, str | None], yes: bool, create_bucket: bool
 ) -> dict[str, Any]:
-    """Return the settings for Google, which are asked for."""
+    """Ask for the settings for Google, and return them."""
     from berg.google.api import explain
     from berg.laptop import init as setup
 
     if config.read_file().get("endpoint") == settings.endpoint and settings.endpoint:
-        # What was answered for the embedded cloud says nothing about Google.
+        # the answers for the embedded cloud are of no use for Google
         settings = config.Config(user=settings.user, monitoring=settings.monitoring)
     try:
         return setup.walk_through(settings, given, yes, create_bucket)
     except (click.ClickException, click.Abort):
         raise
     except Exception as error:
-        # in the words of the cloud that was asked, not of the one that is set up so far
+        # explained for the new settings, not for those that are in force
         if why := explain(error, settings):
             raise BergError(why) from error
         raise
 
 
 def load_or_set_aside() -> config.Config:
-    """Return the settings so far; a file that cannot be read is kept under another name."""
+    """Return the present settings; a file that cannot be read is renamed."""
     try:
         return config.load()
     except BergError as error:
@@ -153,30 +150,34 @@ def doctor(as_json: bool) -> None:
 
     findings = checks.examine()
     if as_json:
-        plain.echo(json.dumps([vars(each) for each in findings], indent=2))
+        print_json([vars(each) for each in findings])
     else:
         for each in findings:
             checks.show(each, sys.stdout)
     sys.exit(any(each.status == checks.FAILED for each in findings))
 
 
-@click.command()
-@click.option(
-    "-a", "--all", "everywhere", is_flag=True, help="Zones of all regions, not only of mine."
+ABOUT_ODDS = (
+    "SPOT ODDS are Google's for one machine in the best zone: obtainability (0.7 good, 0.3 poor), "
+    "hours that it lasts, and the share of ended machines that were preempted."
 )
+
+
+@click.command()
+@click.option("-a", "--all", "everywhere", is_flag=True, help="Show the zones of all regions.")
 @click.option("--tpu", is_flag=True, help="Show TPUs: families, topologies, zones, prices.")
 @json_option
 def gpus(everywhere: bool, tpu: bool, as_json: bool) -> None:
     """Show GPU types or TPUs: their zones, quota left, prices.
 
-    Quotas and prices are those of the configured region, on demand and of Spot machines; `?` stands
-    for what Google does not show. A quota is a right, not a promise: a zone may be out of stock all
-    the same. SPOT ODDS are Google's own of one machine in the region's best zone: obtainability
-    (0.7 good, 0.3 poor), hours that one lasts, and how many of those that ended were preempted.
+    Quotas and prices are those of the configured region, on demand and for Spot; `?` means that
+    Google does not show it. A quota does not guarantee capacity: a zone may be out of stock. SPOT
+    ODDS are Google's for one machine in the region's best zone: obtainability (0.7 good, 0.3 poor),
+    hours that it lasts, and the share of ended machines that were preempted.
 
-    Of TPUs (--tpu) one host is a machine like any other; several are a slice. v5p and tpu7x have
-    larger slices than are shown: sides that are multiples of 4, the smallest first. Google's API
-    for regions does not show quotas for TPUs.
+    TPUs (--tpu) with one host are a machine; several are a slice. v5p and tpu7x have larger slices
+    than those shown: sides that are multiples of 4, the smallest first. Google's API for regions
+    has no quotas for TPUs.
 
     \b
     berg gpus
@@ -185,46 +186,32 @@ def gpus(everywhere: bool, tpu: bool, as_json: bool) -> None:
     berg gpus --tpu
     """
     settings = config.load_ready()
+    from berg.commands import tables
+    from berg.google import offers, prices
+
+    listed, why = prices.look_up(settings, settings.region)
+    about = tables.about_prices(listed, why)
     if tpu:
-        show_tpus(settings, as_json)
-        return
-    from berg.commands import tables
-    from berg.google import offers, prices
-
-    listed, why = prices.look_up(settings, settings.region)
-    found = offers.gpus(settings, listed)
-    remember_zones(sorted({zone for each in found for zone in each.zones}))
-    if as_json:
-        plain.echo(json.dumps([asdict(each) for each in found], indent=2))
-        return
-    plain.echo(tables.gpus(found, settings.region, everywhere))
-    about = tables.about_prices(listed, why)
-    if listed:
-        about += " The smallest machine with such GPUs."
-    if not everywhere and any(each.spot_odds for each in found):
-        about += f"\n{tables.ABOUT_ODDS}"
-    say(f"\n{about}")
-
-
-def show_tpus(settings: config.Config, as_json: bool) -> None:
-    from berg.commands import tables
-    from berg.google import offers, prices
-
-    listed, why = prices.look_up(settings, settings.region)
-    found = offers.tpus(settings, listed)
-    if as_json:
-        plain.echo(json.dumps(found, indent=2))
-        return
-    plain.echo(tables.tpu_table(found))
-    about = tables.about_prices(listed, why)
-    if listed:
-        about += tables.per_chip(found)
-    say(f"\n{about}")
+        tpus = offers.tpus(settings, listed)
+        print_data(tpus, tables.tpu_table(tpus), as_json)
+        if listed:
+            about += tables.per_chip(tpus)
+    else:
+        found = offers.gpus(settings, listed)
+        remember_zones({zone for each in found for zone in each.zones})
+        text = tables.gpus(found, settings.region, everywhere)
+        print_data([asdict(each) for each in found], text, as_json)
+        if listed:
+            about += " Of the smallest machine with such GPUs."
+        if not everywhere and any(each.spot_odds for each in found):
+            about += f"\n{ABOUT_ODDS}"
+    if not as_json:
+        say(f"\n{about}")
 
 
 @click.group(name="config")
 def config_group() -> None:
-    """Look at the settings, and change them.
+    """Show and change the settings.
 
     \b
     berg config show
@@ -235,7 +222,7 @@ def config_group() -> None:
 
 @config_group.command()
 def path() -> None:
-    """Print where the settings are.
+    """Print the path of the file with the settings.
 
     \b
     $EDITOR $(berg config path)
@@ -246,9 +233,9 @@ def path() -> None:
 @config_group.command()
 @json_option
 def show(as_json: bool) -> None:
-    """Print the settings in force.
+    """Print the effective settings.
 
-    BERG_* variables come first, then the file, then the defaults.
+    BERG_* variables take precedence over the file, and the file over the defaults.
 
     \b
     berg config show --json
@@ -256,7 +243,7 @@ def show(as_json: bool) -> None:
     settings = config.load()
     values = {key: getattr(settings, key) for key in config.HELP}
     if as_json:
-        plain.echo(json.dumps(values, indent=2))
+        print_json(values)
         return
     width = max(map(len, values))
     for key, value in values.items():
@@ -273,7 +260,7 @@ def complete_keys(_: click.Context, _param: click.Parameter, incomplete: str) ->
 @config_group.command()
 @click.argument("key", shell_complete=complete_keys)
 def get(key: str) -> None:
-    """Print one setting in force, of a list the values with commas.
+    """Print one effective setting; lists are separated by commas.
 
     \b
     gcloud storage ls gs://$(berg config get bucket)
@@ -299,13 +286,13 @@ def set_(key: str, value: str) -> None:
     config.save({key: parse(key, value.strip())})
     say(f"{key} is {json.dumps(config.read_file()[key])} in {config.path()}")
     if os.environ.get(f"BERG_{key.upper()}"):
-        say(f"The variable BERG_{key.upper()} is set, and comes first")
+        say(f"The variable BERG_{key.upper()} is set, and takes precedence")
 
 
 @config_group.command()
 @click.argument("key", shell_complete=complete_keys)
 def unset(key: str) -> None:
-    """Take a setting out of the file; its default holds again.
+    """Remove a setting from the file; its default applies again.
 
     \b
     berg config unset zones
@@ -318,10 +305,15 @@ def unset(key: str) -> None:
 def parse(key: str, text: str) -> Any:
     """Return the value of a setting; raises BergError for what it cannot be."""
     if not text:
-        raise BergError(f"{key} needs a value. To take it out: berg config unset {key}")
+        raise BergError(f"{key} needs a value. To remove it: berg config unset {key}")
     value = config.convert(key, text, getattr(config.Config(), key))
     if key == "zones":
-        check_zones(value)
+        for zone in value:
+            if not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone):
+                raise BergError(
+                    f"zones: {zone!r} is not a zone: give names such as us-central1-a, with "
+                    "commas between them"
+                )
     if key == "ssh_port" and not 1 <= value <= 65535:
         raise BergError(f"ssh_port must be 1 to 65535, not {value}")
     if key == "endpoint" and not value.startswith(("http://", "https://")):
@@ -331,25 +323,16 @@ def parse(key: str, text: str) -> Any:
     return value
 
 
-def check_zones(zones: list[str]) -> None:
-    for zone in zones:
-        if not re.fullmatch(r"[a-z]+-[a-z]+\d+-[a-z0-9]+", zone):
-            raise BergError(
-                f"zones: {zone!r} is no zone: give names such as us-central1-a, with commas "
-                "between them"
-            )
-
-
 def check_key(key: str) -> None:
     if key not in config.HELP:
-        raise BergError(f"there is no setting {key!r}. There are: {', '.join(config.HELP)}")
+        raise BergError(f"there is no setting {key!r}. The settings are: {', '.join(config.HELP)}")
 
 
 @click.group()
 def local() -> None:
-    """Look after the embedded cloud on this computer.
+    """Manage the embedded cloud on this computer.
 
-    It is Google's APIs and small machines, for trying and testing.
+    It has Google's APIs and small machines, to try berg and to test.
 
     \b
     berg init --local
@@ -359,7 +342,7 @@ def local() -> None:
 
 @local.command()
 def start() -> None:
-    """Start the embedded cloud; berg does so when it needs it.
+    """Start the embedded cloud; berg also starts it when needed.
 
     \b
     berg local start
@@ -372,12 +355,16 @@ def start() -> None:
 @local.command()
 @yes_option
 def stop(yes: bool) -> None:
-    """Stop the embedded cloud and its machines; buckets stay.
+    """Stop the embedded cloud and its machines; keep the buckets.
 
     \b
     berg local stop
     """
-    confirm_machines("Stop", yes)
+    machines = config.embedded_cloud().status(config.local_folder()).get("machines") or {}
+    if machines and not yes:
+        count = plain.plural(sum(machines.values()), "machine")
+        say(f"{count} would be stopped, too. See: berg list -a")
+        confirm("Stop the embedded cloud?", yes)
     config.embedded_cloud().stop(config.local_folder())
     say("Stopped.")
 
@@ -385,56 +372,42 @@ def stop(yes: bool) -> None:
 @local.command()
 @json_option
 def status(as_json: bool) -> None:
-    """Show whether the embedded cloud runs, and what it can do.
+    """Show whether the embedded cloud runs, and what it offers.
 
     \b
     berg local status --json
     """
     values = config.embedded_cloud().status(config.local_folder())
-    if as_json:
-        plain.echo(json.dumps(values, indent=2))
-    else:
-        for key, value in values.items():
-            lines = value if isinstance(value, list) else [value]
-            for n, line in enumerate(lines):
-                plain.echo(wrapped(f"{key if n == 0 else '':<12} {line}", sys.stdout, 13))
+    rows = []
+    for key, value in values.items():
+        rows.append((key, *map(str, value if isinstance(value, list) else [value])))
+    print_data(values, labelled(rows, sys.stdout, 12), as_json)
 
 
 @local.command()
 @yes_option
 def reset(yes: bool) -> None:
-    """Stop the embedded cloud and delete all that it holds.
-
-    That is machines, buckets, results.
+    """Stop the embedded cloud, and delete everything in it.
 
     \b
     berg local reset -y
     """
-    if not yes:
-        click.confirm(f"Delete everything in {config.local_folder()}?", abort=True, err=True)
+    confirm(f"Delete everything in {config.local_folder()}?", yes)
     config.embedded_cloud().reset(config.local_folder())
     say("Deleted.")
 
 
-def confirm_machines(verb: str, yes: bool) -> None:
-    machines = config.embedded_cloud().status(config.local_folder()).get("machines") or {}
-    if machines and not yes:
-        count = sum(machines.values())
-        say(f"{count} machine{'s' if count > 1 else ''} would be ended. See them: berg list -a")
-        click.confirm(f"{verb} the embedded cloud?", abort=True, err=True)
-
-
 @click.command()
-@click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's, not only mine.")
+@all_option
 @yes_option
 @json_option
-def reap(everybody: bool, yes: bool, as_json: bool) -> None:
+def reap(everyone: bool, yes: bool, as_json: bool) -> None:
     """Find what was left behind, and delete it after asking.
 
-    That is machines and groups that no live job owns, disks that no machine has, what a berg start
-    --move left that broke off, and unused templates and ConfigMaps of berg's. Machines delete
-    themselves, and Google deletes them at --max-hours: this finds what went wrong all the same. A
-    cluster that is idle is named with what it costs, and stays.
+    It finds machines and groups without a running job, disks without a machine, the rest of an
+    interrupted berg start --move, and unused templates and ConfigMaps of berg's. Machines delete
+    themselves, and Google deletes them after --max-hours: this finds what went wrong nevertheless.
+    An idle cluster is named with its cost, and stays.
 
     \b
     berg reap
@@ -449,38 +422,27 @@ def reap(everybody: bool, yes: bool, as_json: bool) -> None:
         notes.append(text)
         say(text)
 
-    user: str | None = settings.user
-    if everybody:
-        user = None
-    leftovers = reap.find(settings, user, note)
-    if as_json:
-        plain.echo(json.dumps([each.to_dict() for each in leftovers], indent=2))
-        return
-    if not leftovers and notes:
-        say("Nothing else was left behind.")
-        return
-    if not leftovers:
-        say("Nothing was left behind.")
-        return
+    leftovers = reap.find(settings, None if everyone else settings.user, note)
+    rows = [["KIND", "NAME", "WHERE", "AGE", "WHY"]]
     for each in leftovers:
         age = jobs.age(each.what.created_at)
-        line = f"{each.kind:<8}  {each.name}  {each.where or 'global'}  {age} old: {each.why}"
-        plain.echo(wrapped(line, sys.stdout, 10))
-    if not yes:
-        which = "it"
-        if len(leftovers) > 1:
-            which = "these"
-        click.confirm(f"Delete {which}?", abort=True, err=True)
-    reap.delete(settings, leftovers)
-    say("Deleted.")
+        rows.append([each.kind, each.name, each.where or "global", age, each.why])
+    if leftovers or as_json:
+        print_data([each.to_dict() for each in leftovers], table(rows), as_json)
+    else:
+        say("Nothing else was left behind." if notes else "Nothing was left behind.")
+    if leftovers and not as_json:
+        confirm(f"Delete {'these' if len(leftovers) > 1 else 'it'}?", yes)
+        reap.delete(settings, leftovers)
+        say("Deleted.")
 
 
 @click.group()
 def image() -> None:
-    """Make images of disks or containers with what the repo needs.
+    """Create disk or container images with what the repo needs.
 
-    No job needs one: its machine or pod installs what the repo names. With one's own it starts
-    sooner, and has what pip does not install.
+    Jobs do not need one: their machines and pods install what the repo names. With an image of your
+    own they start sooner, and have what pip does not install.
 
     \b
     berg image create --default
@@ -495,7 +457,7 @@ def image() -> None:
     "source",
     default="",
     metavar="[PROJECT/]IMAGE",
-    help="Image or family to begin with.",
+    help="Image or family to start from.",
 )
 @click.option("--family", default="", help="Family of the image.  [default: berg-REPO]")
 @click.option(
@@ -503,23 +465,25 @@ def image() -> None:
     "additions",
     multiple=True,
     metavar="LIST",
-    help="Have these as well: horovod, openmpi, tmux.",
+    help="Install these, too: horovod, openmpi, tmux.",
 )
 @click.option(
-    "--install-script", default="", metavar="FILE", help="Script of the repo that installs more."
+    "--install-script", default="", metavar="FILE", help="Script in the repo that installs more."
 )
 @install_options
 @click.option("--zone", "zones", multiple=True, help="Zone of the machine; repeatable.")
-@click.option("--disk-gb", type=int, default=0, help="Size.  [default: that of the other image]")
-@click.option("--default", "as_default", is_flag=True, help="Let jobs boot it from now on.")
-@click.option("--dry-run", is_flag=True, help="Print the plan and the request, do nothing.")
+@click.option(
+    "--disk-gb", type=int, default=0, help="Size of the disk.  [default: that of the image]"
+)
+@click.option("--default", "as_default", is_flag=True, help="Use it for jobs from now on.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop.")
 def create(as_default: bool, dry_run: bool, additions: tuple[str, ...], **options: Any) -> None:
-    """Make an image for machines, with what the repo around you needs; print its name.
+    """Create an image for machines with what the repo needs, and print its name.
 
     A machine boots from the default image, or another one (--from), installs what the repo's files
-    name for machines with GPUs (--extra for others) and what berg itself needs, and loses the code,
-    keys and logs again. It is stopped, its disk becomes the image, and it is deleted, also if that
-    fails or is interrupted. The newest image of a family is the one that jobs boot.
+    name for machines with GPUs (--extra for others) and what berg needs, and deletes the code, keys
+    and logs. It is stopped, its disk becomes the image, and it is deleted, also after an error or
+    interruption. Jobs boot the newest image of a family.
 
     \b
     berg image create --default
@@ -537,13 +501,13 @@ def create(as_default: bool, dry_run: bool, additions: tuple[str, ...], **option
     plan = images.image_plan(settings, wanted, Path.cwd())
     say(tables.plan(plan))
     if dry_run:
-        plain.echo(json.dumps(images.preview(plan, wanted), indent=2))
+        print_json(images.preview(plan, wanted))
         return
     made = images.create(plan, wanted, say, tables.sending)
     where = {"default_image": made["family"], "default_image_project": settings.project}
     if as_default:
         config.save(where)
-        say(f"Jobs boot the newest image of {made['family']} from now on")
+        say(f"From now on jobs boot the newest image of {made['family']}")
     else:
         name = f"{settings.project}/{made['family']}"
         say(f'\nRun with it:  berg run --image {name} "python train.py"\n')
@@ -553,7 +517,7 @@ def create(as_default: bool, dry_run: bool, additions: tuple[str, ...], **option
 @image.command(name="list")
 @json_option
 def list_(as_json: bool) -> None:
-    """List the images for machines that berg made, the newest first.
+    """List the machine images that berg created, the newest first.
 
     \b
     berg image list
@@ -563,21 +527,17 @@ def list_(as_json: bool) -> None:
     from berg.laptop import images
 
     found = [images.described(each) for each in instances.find_images(settings)]
-    if as_json:
-        plain.echo(json.dumps(found, indent=2))
-        return
-    header = ["NAME", "FAMILY", "GB", "STATUS", "MADE", "BY", "OF"]
-    rows = [list(map(str, each.values())) for each in found]
-    plain.echo(table([header, *rows], sys.stdout))
+    header = ["NAME", "FAMILY", "GB", "STATUS", "CREATED", "BY", "FROM"]
+    print_data(found, table([header, *(list(map(str, each.values())) for each in found)]), as_json)
 
 
 @image.command()
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
 @yes_option
 def delete(names: tuple[str, ...], yes: bool) -> None:
-    """Delete images for machines that berg made.
+    """Delete machine images that berg created.
 
-    What was booted from them stays.
+    Machines that were booted from them stay.
 
     \b
     berg image delete berg-myrepo-20261123-041500
@@ -587,15 +547,14 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
     from berg.laptop import images
 
     instances.check_made(settings, list(names))
-    if not yes:
-        click.confirm(f"Delete {', '.join(names)}?", abort=True, err=True)
+    confirm(f"Delete {', '.join(names)}?", yes)
     for name in names:
         instances.delete_image(settings, name)
     say(f"Deleted {', '.join(names)}")
     if images.lacks_default(settings):
         say(
-            f"Jobs boot {settings.default_image} by default, and there is no such image any more.\n"
-            "Make one:  berg image create --default\n"
+            f"Jobs boot {settings.default_image} by default, which does not exist any more.\n"
+            "Create one:  berg image create --default\n"
             "Or go back to Google's:  berg config unset default_image; "
             "berg config unset default_image_project"
         )
@@ -607,7 +566,7 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
 @click.option(
     "--python",
     metavar="VERSION",
-    help="Version of python; for a Dockerfile of yours ARG PYTHON_VERSION.",
+    help="Version of Python; your own Dockerfile gets it as ARG PYTHON_VERSION.",
 )
 @click.option(
     "--platform",
@@ -620,21 +579,21 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
 @click.option(
     "--builder",
     type=click.Choice(["docker", "podman", "cloud"]),
-    help="Who builds.  [default: who is there]",
+    help="What builds the image.  [default: what is installed]",
 )
-@click.option("--force", is_flag=True, help="Push it also where the commit has an image already.")
+@click.option("--force", is_flag=True, help="Push it even if the commit has an image already.")
 @click.option(
-    "--install-script", default="", metavar="FILE", help="Script of the repo that installs more."
+    "--install-script", default="", metavar="FILE", help="Script in the repo that installs more."
 )
 @install_options
 def build(**options: Any) -> None:
-    """Build an image of the repo around you, and print its name, which --docker takes.
+    """Build a container image of the repo, and print its name for --docker.
 
-    What is in it is the working tree: the last commit and what you changed since, ignored files
-    not, nor what .dockerignore names. Its tag is the commit. A repo without a Dockerfile gets one,
-    which is shown: it installs what `berg run` would install for machines with GPUs (--extra for
-    others). docker, podman or Google's Cloud Build (--builder cloud) build it. The repository in
-    Artifact Registry is made if it is missing.
+    It contains the working tree, uncommitted changes included, without ignored files and what
+    .dockerignore names. Its tag is the commit. For a repo without a Dockerfile berg writes and
+    shows one: it installs what `berg run` would install for machines with GPUs (--extra for
+    others). docker, podman or Google's Cloud Build (--builder cloud) builds it. The repository in
+    Artifact Registry is created if it is missing.
 
     \b
     berg image build --extra gpu
@@ -659,15 +618,15 @@ def build(**options: Any) -> None:
     "-t",
     "--gpu-type",
     shell_complete=complete_types,
-    help="Only this GPU type, or several with commas, in all numbers that a machine may have.",
+    help="Only this GPU type, or several with commas, in all numbers per machine.",
 )
 @json_option
 def prices_(gpu_type: str | None, as_json: bool) -> None:
-    """Compare what GPUs cost an hour, on demand and otherwise.
+    """Compare the hourly prices of GPUs, on demand and otherwise.
 
     These are Google's list prices in the configured region, without disk and traffic, from the
-    Cloud Billing Catalog, which is asked once a day. The cheapest GPU comes first; `?` stands for a
-    price that is not in the list.
+    Cloud Billing Catalog, which is read once a day. The cheapest GPU comes first; `?` means that
+    the price is not in the catalog.
 
     \b
     berg prices
@@ -679,33 +638,32 @@ def prices_(gpu_type: str | None, as_json: bool) -> None:
 
     listed, why = prices.look_up(settings, settings.region)
     found = offers.priced(settings, listed, settings.region, gpu_type)
-    if as_json:
-        plain.echo(json.dumps([asdict(each) for each in found], indent=2))
-        return
-    plain.echo(tables.priced(found, settings.region))
-    say(f"\n{tables.about_prices(listed, why)}")
+    text = tables.priced(found, settings.region)
+    print_data([asdict(each) for each in found], text, as_json)
+    if not as_json:
+        say(f"\n{tables.about_prices(listed, why)}")
 
 
 @click.command(name="costs")
-@click.option("-a", "--all", "everybody", is_flag=True, help="Everybody's, not only mine.")
+@all_option
 @click.option(
     "--spend-cap",
     type=click.IntRange(1),
     metavar="DOLLARS",
-    help="Print the command that lets Google itself end what the project costs in a month.",
+    help="Print the command that sets a monthly limit enforced by Google.",
 )
 @json_option
-def costs_(everybody: bool, spend_cap: int | None, as_json: bool) -> None:
+def costs_(everyone: bool, spend_cap: int | None, as_json: bool) -> None:
     """Show what jobs cost by week and user, and what costs money now.
 
-    A job counts in the week in which it was submitted, at the list price of that moment, from its
-    worker's beginning to its end. Jobs whose price was unknown are counted apart, never as nothing;
-    those that were deleted (berg rm) are in no sum. Below stands what costs money now, whatever its
-    jobs do: machines, disks, clusters with their caches. What Google bills differs: discounts,
-    traffic, addresses and the bucket are not in it.
+    A job counts in the week of its submission, at the list price of that moment, from the start to
+    the end of its worker. Jobs of unknown price are counted separately, never as 0; deleted jobs
+    (berg rm) are not included. The second table shows what costs money now: machines, disks,
+    clusters with their caches. Google's bill differs: discounts, traffic, addresses and the bucket
+    are not included.
 
-    --spend-cap prints a command to copy: a cap of Google's for Compute Engine in this project. It
-    takes rights for the billing account, which berg should not have.
+    --spend-cap prints a command to copy, which sets Google's own cap for Compute Engine in this
+    project. It needs permissions for the billing account, which berg should not have.
 
     \b
     berg costs
@@ -720,28 +678,15 @@ def costs_(everybody: bool, spend_cap: int | None, as_json: bool) -> None:
         return
     from berg.laptop import jobs, spending
 
-    user = None if everybody else settings.user
+    user = None if everyone else settings.user
     entries = jobs.overview(settings, user, say=say)
-    told = [(each.state, each.running) for each in entries if each.state]
-    weeks = spending.weeks(told)
+    weeks = spending.weeks([(each.state, each.running) for each in entries if each.state])
     there = spending.billable(settings)
-    if as_json:
-        found = {"weeks": [asdict(each) for each in weeks], "now": [asdict(each) for each in there]}
-        plain.echo(json.dumps(found, indent=2))
-        return
-    plain.echo(tables.sums(weeks))
+    data = {"weeks": [asdict(each) for each in weeks], "now": [asdict(each) for each in there]}
+    text = tables.sums(weeks)
     if there:
-        plain.echo(f"\n{tables.billable_table(there)}")
+        text += f"\n\n{tables.billable_table(there)}"
+    print_data(data, text, as_json)
 
 
-COMMANDS = (
-    init,
-    doctor,
-    gpus,
-    config_group,
-    local,
-    reap,
-    image,
-    prices_,
-    costs_,
-)
+COMMANDS = (init, doctor, gpus, config_group, local, reap, image, prices_, costs_)

@@ -1,48 +1,101 @@
-"""What `berg run` does for a sweep: show its jobs, launch or resume it, wait for its end."""
+"""What `berg run` does for sweeps, and to resume a job or a sweep."""
 
-import json
 import secrets
 import shlex
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from berg import BergError, config, plain
-from berg.commands import start as commands_start
+from berg.commands import start as begin
 from berg.commands import tables
-from berg.commands.results import exit_code, tell_missing
-from berg.commands.terminal import say
+from berg.commands.results import exit_code, say_why
+from berg.commands.terminal import print_json, say
+from berg.google.api import wait_for
 from berg.google.storage import Bucket
-from berg.laptop import jobs, launch, limits, sweep
-from berg.spec import JobSpec, RunOptions, check_rows
+from berg.job import Job
+from berg.laptop import jobs, latest, launch, limits, sweep
+from berg.laptop import resume as resuming
+from berg.plain import plural
+from berg.plan import Plan
+from berg.spec import JobSpec, RunOptions
 from berg.watch import collect
 
 POLL = 2  # seconds
 
 
-def check(asked: RunOptions) -> None:
-    """Raise UsageError for options that do not go together."""
-    check_rows(asked)
-    if sum(map(bool, (asked.grid, asked.tasks, asked.samples))) > 1:
-        raise click.UsageError("give one of --grid, --tasks and --samples")
-    if bool(asked.params) != bool(asked.samples):
-        raise click.UsageError("--samples N draws N jobs from each --param NAME=…: give both")
-    if asked.new_code and not asked.resume:
-        raise click.UsageError(
-            "--new-code goes with --resume; what is new runs the code around you anyway"
-        )
-    if asked.resume and (asked.grid or asked.tasks or asked.samples):
-        raise click.UsageError(
-            "--resume takes a sweep as it was; leave --grid, --tasks and --samples out"
-        )
+def run(spec: JobSpec, asked: RunOptions) -> int:
+    """Start a sweep, or resume a job or sweep; return the exit code."""
+    return resume(spec, asked) if asked.resume else start(spec, asked)
 
 
-def rows_of(asked: RunOptions) -> tuple[list[dict[str, str]], str]:
-    """Return the values of each job, and how they were drawn, "" if they are all listed."""
+def check_tail(asked: RunOptions) -> None:
+    if asked.tail:
+        raise click.UsageError("--tail follows one job; for a sweep: --wait, and berg log SWEEP/0")
+
+
+def resume(spec: JobSpec, asked: RunOptions) -> int:
+    """Resume a job or sweep, with the secrets and the webhook of `spec`; return the exit code."""
+    name = asked.resume or ""
+    settings = config.load_ready()
+    if sweep.exists(settings, name.partition("/")[0]):
+        check_tail(asked)
+        return resume_sweep(settings, name, spec, asked)
+    if asked.new_code:
+        raise click.UsageError(
+            f"--new-code with --resume is for sweeps; for a job: berg rerun --new-code {name}"
+        )
+    found, this = resuming.described(settings, latest.resolve(settings, name))
+    again = resuming.spec_again(this, {key: getattr(spec, key) for key in resuming.ASKED_AGAIN})
+    plan = resuming.plan(config.load_ready(**again.settings), this, again)
+    say(tables.plan(plan))
+    say_differences(this, plan)
+    if asked.dry_run:
+        begin.print_request(plan, launch.preview(plan), asked)
+        return 0
+    begin.ask(plan)
+    zone = resuming.submit(found, plan, say)
+    return begin.follow((plan.config, plan.job, zone), asked)
+
+
+def say_differences(before: Job, plan: Plan) -> None:
+    """Say what differs for a job or sweep since it was submitted."""
+    if found := resuming.differences(before, plan.job):
+        say("Different from when it was submitted:\n  " + "\n  ".join(found) + "\n")
+    if before.notify and not plan.job.notify:
+        say("No webhook is called at its end: give --notify again\n")
+
+
+def resume_sweep(settings: config.Config, name: str, spec: JobSpec, asked: RunOptions) -> int:
+    """Run the failed and lost jobs of a sweep again; return the exit code."""
+    found = sweep.again(settings, name, Path.cwd() if asked.new_code else None)
+    if found is None:
+        name = name.partition("/")[0]
+        say(f"No job of {name} failed or was lost. To run a killed one: berg run --resume {name}/0")
+        return 0 if asked.dry_run else follow(settings, name, 0, asked)
+    spec = found.spec(spec)
+    settings = config.load_ready(**spec.settings)
+    machines = sweep.missing(settings, found, asked.parallel)
+    plan = sweep.plan_again(settings, found, spec, len(machines))
+    say(tables.again(found, plan, machines))
+    if found.is_over:
+        say_differences(found.first, plan)
+    if asked.dry_run:
+        if machines:
+            begin.print_request(plan, sweep.preview(plan, machines), asked)
+        return 0
+    sweep.resume(found, plan, machines, say, tables.sending)
+    count = len(found.jobs)
+    say(f"{plural(count, 'job')} of {found.sweep} {'runs' if count == 1 else 'run'} again")
+    return follow(settings, found.sweep, count, asked)
+
+
+def values_of(asked: RunOptions) -> tuple[list[dict[str, str]], str]:
+    """Return the parameters of each job, and the options that drew them ("" if they are listed)."""
     if asked.grid:
         return sweep.grid(asked.grid), ""
     if asked.tasks:
@@ -51,96 +104,6 @@ def rows_of(asked: RunOptions) -> tuple[list[dict[str, str]], str]:
     found = sweep.rows(asked.params, asked.samples or 0, asked.sampler, seed)
     how = f"--samples {asked.samples} --sampler {asked.sampler} --seed {seed}"
     return found, " ".join([how, *(f"--param {shlex.quote(each)}" for each in asked.params)])
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A sweep that runs."""
-
-    settings: config.Config
-    name: str
-    num_jobs: int
-
-    @property
-    def about(self) -> dict[str, Any]:
-        return {"name": self.name, "num_jobs": self.num_jobs}
-
-
-def run(spec: JobSpec, asked: RunOptions) -> int:
-    """Launch or resume a sweep; return the exit code."""
-    check(asked)
-    if asked.resume:
-        settings = config.load_ready()
-        if not sweep.exists(settings, asked.resume.partition("/")[0]):
-            return resume_job(settings, asked.resume, spec, asked)
-    if asked.tail:
-        raise click.UsageError("--tail follows one job; for a sweep: --wait, and berg log SWEEP/0")
-    if asked.resume:
-        launched = resume(settings, asked.resume, spec, asked)
-    else:
-        launched = start(spec, asked)
-    if launched is None:
-        return 0
-    return see_it_through(launched, asked)
-
-
-def resume_job(settings: config.Config, name: str, spec: JobSpec, asked: RunOptions) -> int:
-    """Let a job go on that is of no sweep; return the exit code."""
-    if asked.new_code:
-        raise click.UsageError(
-            f"--new-code with --resume is for sweeps; for a job: berg rerun --new-code {name}"
-        )
-    return commands_start.resume(
-        settings, name, spec, asked.dry_run, asked.wait, asked.tail, asked.as_json
-    )
-
-
-def resume(
-    settings: config.Config, name: str, given: JobSpec, asked: RunOptions
-) -> Launched | None:
-    """Run again what of a sweep failed or was lost, with the secrets and the webhook of `given`;
-    return None after a dry run.
-    """
-    found = sweep.again(settings, name, Path.cwd() if asked.new_code else None)
-    if found is None:
-        name = name.partition("/")[0]
-        say(f"No job of {name} failed or was lost. One that was killed: berg run --resume {name}/0")
-        return None if asked.dry_run else Launched(settings, name, 0)
-    spec = found.spec(given)
-    settings = config.load_ready(**spec.settings)
-    machines = sweep.missing(settings, found, asked.parallel)
-    plan = sweep.plan_again(settings, found, spec, len(machines))
-    say(tables.again(found, plan, machines))
-    if found.is_over:
-        commands_start.say_differences(found.first, plan)
-    if asked.dry_run:
-        if machines:
-            request = sweep.preview(plan, machines)
-            commands_start.show_request(plan, request, asked.as_json)
-        return None
-    sweep.resume(found, plan, machines, say, tables.sending)
-    count = len(found.jobs)
-    verb = "runs" if count == 1 else "run"
-    say(f"{plain.plural(count, 'job')} of {found.sweep} {verb} again")
-    return Launched(settings, found.sweep, count)
-
-
-def see_it_through(launched: Launched, asked: RunOptions) -> int:
-    """Wait for a sweep's end if that was asked for; return the exit code."""
-    if not asked.wait:
-        if asked.as_json:
-            plain.echo(json.dumps(launched.about))
-        return 0
-    settings, name = launched.settings, launched.name
-    try:
-        code = follow(settings, name)
-    except KeyboardInterrupt:
-        say(tables.left(name, "berg list -v"))
-        raise
-    if asked.as_json:
-        rows = collect.sweep_rows(settings, Bucket(settings), name)
-        plain.echo(json.dumps({**launched.about, "jobs": [row.to_dict() for row in rows]}))
-    return code
 
 
 def check_for_sweep(spec: JobSpec) -> None:
@@ -153,59 +116,78 @@ def check_for_sweep(spec: JobSpec) -> None:
     for option in ("no_kill", "wait_for_capacity", "queue_timeout", "flex"):
         if getattr(spec, option):
             raise BergError(
-                f"--{option.replace('_', '-')} is not for sweeps, whose machines take one job "
-                "after another"
+                f"--{option.replace('_', '-')} is not for sweeps, whose machines run one job after "
+                "another"
             )
 
 
-def start(spec: JobSpec, asked: RunOptions) -> Launched | None:
-    """Show a sweep and launch it; return None after a dry run."""
+def start(spec: JobSpec, asked: RunOptions) -> int:
+    """Show a sweep and start it; return the exit code."""
+    check_tail(asked)
     check_for_sweep(spec)
-    rows, drawn = rows_of(asked)
+    values, drawn = values_of(asked)
     settings = config.load_ready(**spec.settings)
-    at_once = min(asked.parallel or len(rows), len(rows))
+    at_once = min(asked.parallel or len(values), len(values))
     plan = launch.prepare(settings, replace(spec, results_dir=None), Path.cwd(), sweep=at_once)
-    plan = replace(plan, rounds=-(-len(rows) // at_once), drawn=drawn)
-    plan = limits.limited(plan, len(rows))
-    jobs = sweep.expand(plan, rows, spec.results_dir)
-    say(tables.plan(plan, len(jobs), at_once))
-    say(tables.sweep(jobs))
+    plan = replace(plan, rounds=-(-len(values) // at_once), drawn=drawn)
+    plan = limits.limited(plan, len(values))
+    members = sweep.expand(plan, values, spec.results_dir)
+    count = plural(len(members), "job")
+    say(tables.plan(plan, len(members), at_once))
+    say(tables.sweep(members))
     if drawn:
         say(f"Drawn with {drawn}")
-    hours = len(jobs) * plan.job.max_run_seconds / 3600
-    say(
-        f"{plain.plural(len(jobs), 'job')} on {plain.plural(at_once, 'machine')}, {hours:,.0f} "
-        "machine-hours at most\n"
-    )
+    hours = len(members) * plan.job.max_run_seconds / 3600
+    say(f"{count} on {plural(at_once, 'machine')}, at most {hours:,.0f} machine-hours\n")
     if asked.dry_run:
-        commands_start.show_request(plan, launch.preview(plan), asked.as_json)
-        return None
-    commands_start.ask(plan, len(jobs))
+        begin.print_request(plan, launch.preview(plan), asked)
+        return 0
+    begin.ask(plan, len(members))
     began = time.monotonic()
-    sweep.submit(plan, jobs, at_once, say, tables.sending)
+    sweep.submit(plan, members, at_once, say, tables.sending)
     name = plan.job.job_name
-    say(f"Submitted {plain.plural(len(jobs), 'job')} after {time.monotonic() - began:.1f} s\n")
+    say(f"Submitted {count} after {time.monotonic() - began:.1f} s\n")
     if not asked.as_json:
         plain.echo(name)
         say(f"See them:  berg list -v\nLog:       berg log {name}/0")
         say(f"End them:  berg kill {name}\nResults:   berg fetch {name}\n")
-    return Launched(settings, name, len(jobs))
+    return follow(settings, name, len(members), asked)
 
 
-def follow(settings: config.Config, name: str) -> int:
-    """Wait until every job of a sweep is over; return 0 if all succeeded, else the exit code of the
-    first that did not.
-    """
-    shown = ""
-    while True:
-        found = {entry.name: entry.state for entry in sweep.entries(settings, name) if entry.state}
-        states = Counter(state.state for state in found.values())
-        line = jobs.counts(states)
+def follow(settings: config.Config, name: str, num_jobs: int, asked: RunOptions) -> int:
+    """Wait for the end of a sweep if --wait was given; return the exit code."""
+    about: dict[str, Any] = {"name": name, "num_jobs": num_jobs}
+    code = 0
+    if asked.wait:
+        try:
+            code = wait_for_sweep(settings, name)
+        except KeyboardInterrupt:
+            say(tables.still_running(name, "berg list -v"))
+            raise
+        if asked.as_json:
+            found = collect.sweep_rows(settings, Bucket(settings), name)
+            about["jobs"] = [row.to_dict() for row in found]
+    if asked.as_json:
+        print_json(about)
+    return code
+
+
+def wait_for_sweep(settings: config.Config, name: str) -> int:
+    """Wait for the end of all jobs of a sweep; return the exit code."""
+    shown, states = "", {}
+
+    def is_over() -> bool:
+        nonlocal shown, states
+        found = sweep.entries(settings, name)
+        states = {each.name: each.state for each in found if each.state}
+        line = jobs.counts(Counter(state.state for state in states.values()))
         if line != shown:
             say(f"{name}: {line}")
             shown = line
-        if set(states) <= {"SUCCEEDED", "FAILED", "KILLED", "LOST"}:
-            tell_missing({each: state for each, state in found.items() if state.lost}, {})
-            codes = [exit_code(found[each]) for each in sorted(found)]
-            return next(filter(None, codes), 0)
-        time.sleep(POLL)
+        return all(state.final for state in states.values())
+
+    wait_for(is_over, POLL)
+    for each, state in states.items():
+        if state.lost:
+            say_why(each, state)
+    return exit_code(*(states[each] for each in sorted(states)))

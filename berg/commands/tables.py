@@ -1,9 +1,4 @@
-"""What berg shows, as text: the plan of a job, the list of jobs, how one ended.
-
-GPUs and TPUs to choose from, and what machines cost, as text.
-
-Not covered: what Google billed; spending.py says what is not in the sums.
-"""
+"""What the commands print, as text: plans, lists, prices, progress, logs."""
 
 import json
 import os
@@ -11,29 +6,29 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from berg import columns, job, plain, wrapped
+from berg import columns, job, plain
 from berg.commands.terminal import labelled, table
 from berg.config import Config
 from berg.gke import container
 from berg.google import iam, offers, prices
 from berg.google.shapes import Shape, parse_tpu
 from berg.laptop import jobs as job_list
-from berg.laptop import limits, spending
-from berg.laptop.jobs import also, attempt, cells, folded, idle
-from berg.plain import plural, size
+from berg.laptop import limits, power, records, spending
+from berg.plain import dollars, plural, size, span
 from berg.plan import Plan
 
 if TYPE_CHECKING:
     from berg.gke.clusters import Status
     from berg.google.offers import Priced
+    from berg.laptop.compare import Comparison
     from berg.laptop.jobs import Entry
+    from berg.laptop.records import Record, Removal
     from berg.laptop.spending import Billable, Sum
     from berg.laptop.sweep import Row
 
@@ -44,224 +39,196 @@ COLORS = {
     "KILLED": "yellow",
     "RUNNING": "cyan",
 }
-
 MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+SHOWN = 8  # files that a plan names, and rows at either end of a sweep's table
+KEYS = 50  # parameters, and metrics, that are columns, at most
+FILES = 20  # results that a record names
+SIDE_BY_SIDE = 80  # characters of two values, at most
 
-SHOWN = 8  # files named in a plan; the rest is counted
 
-KEYS = 50  # parameters, and as many metrics, that are columns
-
-
-def plan(plan: Plan, jobs: int = 0, at_once: int = 0) -> str:
-    """What will run, where, with which code, and what stops it; of a sweep with so many jobs and
-    machines.
+def plan(plan: Plan, num_jobs: int = 0, at_once: int = 0) -> str:
+    """Return what will run, where, with which code, and what stops it; of a sweep with its numbers
+    of jobs and machines.
     """
-    this = plan.job
-    rows = [
+    this, offer = plan.job, plan.offer
+    far = account = install_secrets = ""
+    if plan.far_zones:
+        regions = ", ".join(dict.fromkeys(map(prices.region_of, plan.far_zones)))
+        where = f"not in {plan.bucket_region}, where the bucket is"
+        far = f"{regions}: {where}: slower, and traffic costs money"
+    if any(map(iam.is_default, plan.accounts)):
+        account = f"{iam.DEFAULT_IS_WIDE}. To use another one: berg init"
+    if this.install_secrets:
+        install_secrets = f"{', '.join(this.install_secrets)} (only for the installation)"
+    rows: list[tuple[str, ...]] = [
         *command_rows(plan),
         *code_rows(plan),
-        *install_rows(this),
+        install_row(this),
         *tpu_rows(plan),
-        *plan.offer.rows,
-        *below("", far_zones(plan)),
-        *below("Network", network(plan)),
-        *below("Account", account_warning(plan)),
-        *below("Price", [price(plan, jobs, at_once)]),
-        *below("Quota", plan.offer.shortages),
+        *offer.rows,
+        ("", far),
+        ("Network", *network(plan)),
+        ("Account", account),
+        ("Price", price(plan, num_jobs, at_once)),
+        ("Quota", *offer.shortages),
         *restart_rows(plan),
-        *below("Secrets", [", ".join(this.secrets), install_secrets(this)]),
-        *below("Notify", ["a webhook, of the end"] * this.notify),
-        *below("Data", [data_set(each) for each in this.data]),
-        *below("Mounted", [mounted(each, plan.offer.disk_gb) for each in this.mounts]),
-        *below("Defaults", this.spec.defaults),
+        ("Secrets", ", ".join(this.secrets), install_secrets),
+        notify_row(this),
+        ("Data", *(f"{contents(each)}, to {each['path']}" for each in this.data)),
+        ("Mounted", *(mounted(each, offer.disk_gb) for each in this.mounts)),
+        ("Defaults", *this.spec.defaults),
         *end_rows(plan),
     ]
     return labelled(rows, sys.stderr) + "\n"
 
 
-def install_rows(this: job.Job) -> list[tuple[str, str]]:
-    """Return what a job's machines install."""
-    return below("Install", [this.installation.words, *this.installation.notes])
+def install_row(this: job.Job) -> tuple[str, ...]:
+    return ("Install", this.installation.words, *this.installation.notes)
 
 
-def install_secrets(this: job.Job) -> str:
-    """Return which secrets the installation alone sees, in words."""
-    names = ", ".join(this.install_secrets)
-    return f"{names} (for the installation alone)" if names else ""
+def notify_row(this: job.Job) -> tuple[str, str]:
+    return ("Notify", "a webhook, at the end" if this.notify else "")
 
 
-def below(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
-    """Return rows of a plan: lines below each other, of which the first has the label."""
-    shown = [line for line in lines if line]
-    labels = [label] + [""] * len(shown)
-    return list(zip(labels, shown, strict=False))
-
-
-def command_rows(plan: Plan) -> list[tuple[str, str]]:
-    """What runs, and in which folder."""
+def command_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """Return what runs, in which container and folder."""
     this = plan.job
     if not this.cmd:
         return [(this.kind.capitalize(), this.job_name)]
     where = ""
     if this.num_machines > 1:
         where = {"first": " (on the first machine)", "each": " (on every machine)"}[this.run_on]
+    container: list[str] = []
+    if this.docker:
+        toolkit = " and NVIDIA's container toolkit" if this.gpus_per_machine else ""
+        docker = f"docker{toolkit}: installed with apt-get if the machine has none"
+        if this.tpu:
+            docker = "Google's image for TPUs has no docker: apt-get installs docker.io"
+        container = [*plan.container, docker]
     folder = f"{this.spec.cwd} of the repo (--cwd)" if this.spec.cwd else ""
-    ran = [("Command", this.cmd + where), *below("Container", container_rows(plan))]
-    return [("Job", this.job_name), *ran, *below("Folder", [folder])]
+    return [
+        ("Job", this.job_name),
+        ("Command", this.cmd + where),
+        ("Container", *container),
+        ("Folder", folder),
+    ]
 
 
-def container_rows(plan: Plan) -> list[str]:
-    """Return the image that the command runs in, and what the machine installs for that."""
-    this = plan.job
-    if not this.docker:
-        return []
-    toolkit = " and NVIDIA's container toolkit" if this.gpus_per_machine else ""
-    if this.tpu:
-        return [
-            *plan.container,
-            "Google's image for TPUs has no docker: apt-get installs docker.io",
-        ]
-    what = f"docker{toolkit}: installed with apt-get where the machine has none"
-    return [*plan.container, what]
-
-
-def code_rows(plan: Plan) -> list[tuple[str, str]]:
-    """Which code runs."""
-    this, snapshot = plan.job, plan.snapshot
-    code = f"{this.repo_name} at {this.git_commit[:12]} ({snapshot.branch or 'detached HEAD'})"
+def code_of(this: job.Job, branch: str) -> str:
+    """Return a job's repository, commit, branch and number of changes."""
+    code = f"{this.repo_name} at {this.git_commit[:12]}"
+    if branch:
+        code += f" ({branch})"
     if this.git_dirty:
-        changes = plural(len(this.git_changed_files), "uncommitted change")
-        code += f" with {changes}, as {this.git_snapshot[:12]}"
+        code += f" with {plural(len(this.git_changed_files), 'uncommitted change')}"
+    return code
+
+
+def code_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """Return which code runs, and what of the working tree is not sent."""
+    this, snapshot = plan.job, plan.snapshot
+    code = code_of(this, snapshot.branch or "detached HEAD")
+    if this.git_dirty:
+        code += f", as {this.git_snapshot[:12]}"
     if this.spec.branch or this.spec.commit:
         code += ", not the working tree"
     if plan.code_bytes:
         code += f"; about {size(plan.code_bytes)} to send"
-    changed, left_out = shorten(this.git_changed_files), shorten(snapshot.left_out)
-    rows = [("Code", code), *below("", changed), *below("Left out", left_out)]
-    return [*rows, *below("Careful", shorten(snapshot.doubtful))]
+    return [
+        ("Code", code, *shorten(this.git_changed_files)),
+        ("Left out", *shorten(snapshot.left_out)),
+        ("Careful", *shorten(snapshot.doubtful)),
+    ]
 
 
 def tpu_rows(plan: Plan) -> list[tuple[str, str]]:
-    this = plan.job
-    if not this.tpu:
+    tpu, in_cluster = plan.job.tpu, plan.job.place == "gke"
+    if not tpu:
         return []
-    in_cluster = this.place == "gke"
-    chips = plural(parse_tpu(this.tpu, in_cluster).chips, "chip")
-    caution = [] if in_cluster else offers.tpu_caution(this.tpu, plan.model)
-    return [("TPUs", f"{this.tpu}, {chips}"), *caution]
-
-
-def account_warning(plan: Plan) -> list[str]:
-    """A warning of an account that may do anything."""
-    if not any(map(iam.is_default, plan.accounts)):
-        return []
-    return [f"{iam.DEFAULT_IS_WIDE}. Another one: berg init"]
-
-
-def far_zones(plan: Plan) -> list[str]:
-    """A warning of zones that are far from the bucket."""
-    if not plan.far_zones:
-        return []
-    regions = dict.fromkeys(zone.rpartition("-")[0] for zone in plan.far_zones)
-    far = f"not in {plan.bucket_region}, where the bucket is: slower, and its traffic costs"
-    return [f"{', '.join(regions)}: {far}"]
+    chips = plural(parse_tpu(tpu, in_cluster).chips, "chip")
+    caution = [] if in_cluster else offers.tpu_caution(tpu, plan.model)
+    return [("TPUs", f"{tpu}, {chips}"), *caution]
 
 
 def restart_rows(plan: Plan) -> list[tuple[str, str]]:
-    """What becomes of a job that loses a machine, or whose command fails."""
+    """Return what happens if a job loses a machine, or if its command fails."""
     this, rows = plan.job, []
     if plan.offer.heals:
-        times = f"{this.spec.max_restarts} after {plan.offer.heals}"
-        rows.append(("Restarts", f"{times}{patience(this)}"))
+        text = f"{this.spec.max_restarts} after {plan.offer.heals}"
+        if this.is_replaced:
+            wait = span(this.spec.replacement_timeout)
+            text += f"; the others wait {wait} for the replacement (--replacement-timeout)"
+        rows.append(("Restarts", text))
     elif this.group:
         what = "a pod" if this.group.cluster else "a machine"
-        go_on = f". Go on: berg run --resume {this.job_name}" if this.cmd else ""
-        rows.append(("Restarts", f"none: {what} that is taken away ends it{go_on}"))
+        resume = f". To resume it: berg run --resume {this.job_name}" if this.cmd else ""
+        rows.append(("Restarts", f"none: the loss of {what} ends it{resume}"))
     if this.spec.restart_on_failure:
         rows.append(("Again", f"{this.spec.restart_on_failure} times if the command fails"))
     return rows
 
 
-def patience(this: job.Job) -> str:
-    """How long the machines of a job wait for those of them that are made anew; "" for one."""
-    if not this.is_replaced:
-        return ""
-    minutes = this.spec.replacement_timeout / 60
-    return f"; the others wait {minutes:g} min for them (--replacement-timeout)"
-
-
 def end_rows(plan: Plan) -> list[tuple[str, str]]:
-    """Where the results go, and what ends the machines."""
-    this, results = plan.job, plan.job.gcs_results_dir
-    is_given = this.spec.results_dir or this.results_dir.endswith(this.job_name)
-    if not is_given:
-        results += " (read off the command; another: -r)"
+    """Return where the results go, and what ends the machines."""
+    this, rows = plan.job, []
+    if this.kind != "image":
+        results = this.gcs_results_dir
+        if not (this.spec.results_dir or this.results_dir.endswith(this.job_name)):
+            results += " (taken from the command; to change it: -r)"
+        rows.append(("Results", results))
     ender = plan.offer.ender
     if this.keeps_disk:
-        ender = "Google stops the machine, whose disk stays"
-    limit = f"{span(this.max_run_seconds)}, then {ender} ({plan.limit})"
-    rows = [("Results", results)] * (this.kind != "image") + [("Limit", limit)]
+        ender = "Google stops the machine, and its disk stays"
+    rows.append(("Limit", f"{span(this.max_run_seconds)}, then {ender} ({plan.limit})"))
     if this.spec.idle_hours:
-        ends = "stops itself, and keeps its disk," if this.stops_when_idle else "deletes itself"
-        rows.append(("Idle", f"{ends} after {this.spec.idle_hours:g} h"))
+        ends = "stops and keeps its disk" if this.stops_when_idle else "deletes itself"
+        rows.append(("Idle", f"{ends} after {span(this.spec.idle_hours * 3600)}"))
     if this.box == "stay":
-        from berg.laptop import power
-
         about = this.place, this.num_machines, this.machine_type, plan.model
         why = power.why_never("devbox", *about)
-        lost = f"lost when the machine ends, but for /root/berg_results: {why}"
-        rows.append(("Disk", lost))
+        rows.append(("Disk", f"deleted with the machine, except /root/berg_results: {why}"))
     return rows
 
 
-def span(seconds: int) -> str:
-    """Return a limit as people say it: in minutes where it is no round number of hours."""
-    if seconds % 360 == 0:
-        return f"{seconds / 3600:g} h"
-    hours, minutes = divmod(seconds // 60, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
-
-
 def network(plan: Plan) -> list[str]:
-    """What machines without an external address reach; pods are reached through their cluster."""
+    """Return what machines without an external address reach; pods are reached through their
+    cluster.
+    """
     if not plan.offer.ways:
         return []
     lines = ["no external address; ssh goes through IAP, with gcloud"]
-    for ways in plan.offer.ways:
-        if ways.to_google is None:
+    for each in plan.offer.ways:
+        if each.to_google is None:
             lines.append(
-                f"you may not see whether {ways.region} has Private Google Access, "
-                "without which nothing runs"
+                f"you do not have permission to see whether {each.region} has Private Google "
+                "Access, without which nothing runs"
             )
-        if ways.to_internet is False:
-            command = ways.command(to_internet=True)
+        if each.to_internet is False:
             lines.append(
-                f"{ways.region} has no Cloud NAT: pip and the internet are out of reach. "
-                f"For one: {command}"
+                f"{each.region} has no Cloud NAT: the machines do not reach pip and the internet. "
+                f"To create one: {each.command(to_internet=True)}"
             )
     return lines
 
 
-def data_set(wish: dict[str, Any]) -> str:
-    return (
-        f"{wish['name']}: {plural(wish['files'], 'file')}, {size(wish['bytes'])}, to {wish['path']}"
-    )
+def contents(data: dict[str, Any]) -> str:
+    return f"{data['name']}: {plural(data['files'], 'file')}, {size(data['bytes'])}"
 
 
-def mounted(wish: dict[str, Any], disk_gb: int) -> str:
-    """A folder of a bucket that is seen as files, and whether a disk could hold it instead."""
-    least = "more than " * wish["has_more"]
-    text = (
-        f"{wish['name']}: {least}{plural(wish['files'], 'file')}, {size(wish['bytes'])}, at "
-        f"{wish['path']}, read as it is needed"
-    )
-    if wish["has_more"] or wish["bytes"] > disk_gb * 2**29:
-        return f"{text}; half of the disk keeps what was read"
-    return f"{text}. It would fit the disk: --data brings it before the command begins"
+def mounted(data: dict[str, Any], disk_gb: int) -> str:
+    """Return what is mounted, and whether the disk could hold it instead."""
+    count = plural(data["files"], "file")
+    if data["has_more"]:
+        count = f"more than {count}"
+    about = f"{data['name']}: {count}, {size(data['bytes'])}"
+    text = f"{about}, at {data['path']}, read when needed"
+    if data["has_more"] or data["bytes"] > disk_gb * 2**29:
+        return f"{text}; half of the disk caches what was read"
+    return f"{text}. It would fit on the disk: --data copies it there before the command starts"
 
 
 def cluster(found: "Status", price: str) -> str:
-    """A cluster with its pools, nodes and pods."""
+    """Return a cluster with its pools, nodes and pods."""
     head = f"{found.name} in {found.location}: {found.state}"
     if found.idle and found.state == "RUNNING":
         head += ", idle"
@@ -271,38 +238,40 @@ def cluster(found: "Status", price: str) -> str:
 
 
 def pools_of(found: "Status") -> str:
-    """A cluster's pools as a table."""
-    rows = [["POOL", "MACHINE TYPE", "GPUS", "NODES", "STATUS"]]
+    rows = [["POOL", "MACHINE TYPE", "GPUS", "DRIVERS", "NODES", "STATUS"]]
     for pool in found.pools:
-        there = sum(node["pool"] == pool["pool"] for node in found.nodes)
-        nodes = f"{there} of {pool['min_nodes']} to {pool['max_nodes']}"
-        kind = pool["machine_type"] + ", spot" * pool["spot"]
+        there = [node for node in found.nodes if node["pool"] == pool["pool"]]
+        kind = pool["machine_type"] + (", spot" if pool["spot"] else "")
+        drivers = ""
+        if pool["gpus"]:
+            ready = sum(each["drivers"] == "ready" for each in there)
+            drivers = "not installed by Google"
+            if pool["drivers"] not in ("", "INSTALLATION_DISABLED"):
+                drivers = f"Google installs {pool['drivers']}"
+            drivers += f", {ready} of {len(there)}"
+        nodes = f"{len(there)} of {pool['min_nodes']} to {pool['max_nodes']}"
         chips = pool["gpus"] or pool["tpu"]
-        rows.append([pool["pool"], kind, chips, nodes, pool["problems"] or pool["status"]])
-    return table(rows, sys.stdout)
+        rows.append([pool["pool"], kind, chips, drivers, nodes, pool["problems"] or pool["status"]])
+    return table(rows)
 
 
 def nodes_of(found: "Status") -> str:
-    """A cluster's nodes as a table, and how many of their GPUs are free; "" without nodes."""
+    """Return a cluster's nodes, and how many of their GPUs are free; "" without nodes."""
     if not found.nodes:
         return ""
     rows = [["NODE", "POOL", "READY", "GPUS", "USED"]]
     for node in found.nodes:
-        gpus, used = str(node["gpus"]), str(node["used"])
-        rows.append([node["node"], node["pool"], readiness(node), gpus, used])
-    taken = sum(node["used"] for node in found.nodes)
-    free = sum(node["gpus"] for node in found.nodes) - taken
-    return f"{table(rows, sys.stdout)}\n\nGPUs: {taken} used, {free} free"
-
-
-def readiness(node: dict[str, Any]) -> str:
-    if node["drivers"] == "coming":
-        return "drivers are coming"
-    return "yes" if node["ready"] else "no"
+        is_ready = "drivers are coming"
+        if node["drivers"] != "coming":
+            is_ready = "yes" if node["ready"] else "no"
+        rows.append([node["node"], node["pool"], is_ready, str(node["gpus"]), str(node["used"])])
+    used = sum(node["used"] for node in found.nodes)
+    free = sum(node["gpus"] for node in found.nodes) - used
+    return f"{table(rows)}\n\nGPUs: {used} used, {free} free"
 
 
 def pods_of(found: "Status") -> str:
-    """The pods of berg's jobs as a table, and what they wait for; "" without pods."""
+    """Return the pods of berg's jobs, and what they wait for; "" without pods."""
     if not found.pods:
         return ""
     rows = [["POD", "JOB", "STATUS", "NODE", "GPUS"]]
@@ -310,14 +279,16 @@ def pods_of(found: "Status") -> str:
         rows.append([pod["name"], pod["job"], pod["status"], pod["node"], str(pod["gpus"])])
     notes = [f"{pod['name']} waits: {pod['note']}" for pod in found.pods if pod["note"]]
     notes += [f"{pod['name']}: {pod['silence']}" for pod in found.pods if pod["silence"]]
-    return "\n".join([table(rows, sys.stdout), *notes])
+    return "\n".join([table(rows), *notes])
 
 
 def cache(found: Any) -> str:
-    """A cluster's dataset cache, and how much it was of use."""
-    rows = [("Cache", f"{found.url} in {found.cluster}: {found.state}")]
-    rows += [("Node", found.node)] if found.node else []
-    rows.append(("Kept", f"{size(found.kept_bytes)} of {found.size_gb} GB"))
+    """Return a cluster's dataset cache, and how often it had what was read."""
+    rows = [
+        ("Cache", f"{found.url} in {found.cluster}: {found.state}"),
+        ("Node", found.node),
+        ("Kept", f"{size(found.kept_bytes)} of {found.size_gb} GB"),
+    ]
     if found.slices:
         since = datetime.fromtimestamp(found.since).strftime("%Y-%m-%d %H:%M")
         rows.append(("Read", f"{plural(found.slices, 'slice')} since {since}"))
@@ -328,87 +299,51 @@ def cache(found: Any) -> str:
     return labelled(rows, sys.stdout)
 
 
-def shorten(lines: list[str]) -> list[str]:
-    lines = [plain.name(line) for line in lines]
-    return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"… and {len(lines) - SHOWN} more"]
+def shorten(names: list[str]) -> list[str]:
+    """Return the first names, and the number of the others."""
+    shown = [plain.name(name) for name in names[:SHOWN]]
+    if len(names) > SHOWN:
+        shown.append(f"… and {len(names) - SHOWN:,} more")
+    return shown
 
 
 def entries(
     entries: "list[Entry]", with_command: bool, with_user: bool, with_machines: bool
 ) -> str:
-    """Jobs and machines as a table that fits the terminal."""
-    entries = entries if with_machines else folded(entries)
-    header = ["NAME", "STATE", "AGE", "COST", "ZONE", "GPUS", "RESULTS", "EXIT"]
-    rows = [cells(each) for each in entries]
-    if with_user:
-        header.insert(1, "USER")
-        for row, each in zip(rows, entries, strict=True):
-            row.insert(1, each.user)
-    layout = layout_of([header, *rows])
-    lines = [click.style(layout.line(header), bold=True)]
-    for row, each in zip(rows, entries, strict=True):
-        status = each.state.state.rpartition(" ")[2] if each.state else "LOST"
-        lines.append(click.style(layout.line(row), fg=COLORS.get(status)))
-        lines += [wrapped(f"    {text}", sys.stdout) for text in notes_of(each)]
-        if with_machines:
-            lines += machines_of(each)
+    """Return jobs and machines as a table; without the machines a sweep is one row."""
+    entries = entries if with_machines else job_list.folded(entries)
+    rows = [["NAME", "STATE", "AGE", "COST", "ZONE", "GPUS", "EXIT", "RESULTS"]]
+    colors, notes = [], []
+    for each in entries:
+        *row, results, code = job_list.cells(each)
+        rows.append([*row, code, results])
+        state = each.state.state.rpartition(" ")[2] if each.state else "LOST"
+        colors.append(COLORS.get(state))
+        below = notes_of(each)
+        if with_machines and len(each.machines) > 1:
+            for machine in each.machines:
+                about = machine.name, machine.status, machine.internal_ip, machine.external_ip
+                below.append("  ".join(about))
         if with_command and each.state:
-            lines.append(wrapped(f"    {command_of(each.state.job)}", sys.stdout))
-    return "\n".join(lines)
-
-
-def command_of(summary: job.Summary) -> str:
-    """Return a job's command as a list shows it."""
-    if not summary.cmd:
-        return "(devbox)"
-    return f"$ {summary.cmd}"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the rows of a list fit the terminal."""
-
-    widths: list[int]  # of the columns, in characters
-    apart: bool  # names stand on a line of their own
-
-    def line(self, row: list[str]) -> str:
-        if not self.apart:
-            return fit(row, self.widths)
-        return f"{row[0]}\n  {fit(row[1:], self.widths[1:])}"
-
-
-def layout_of(rows: list[list[str]]) -> Layout:
-    """Return widths with which rows fit; only the results' folder gets less than it needs."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    room = max(columns(sys.stdout) or 10_000, 60)
-    results = rows[0].index("RESULTS")
-    left = widths[results] + room + 2 - sum(widths) - 2 * len(widths)
-    widths[results] = max(8, min(widths[results], left))
-    # Names are for typing: they are never cut.
-    return Layout(widths, sum(widths) + 2 * len(widths) > room + 2)
+            below.append(f"$ {each.summary.cmd}" if each.summary.cmd else "(devbox)")
+        notes.append(below)
+    if with_user:
+        for row, user in zip(rows, ["USER", *(each.user for each in entries)], strict=True):
+            row.insert(1, user)
+    return table(rows, colors=colors, notes=notes)
 
 
 def notes_of(entry: "Entry") -> list[str]:
-    """Return what is to be said of a job: its reason, what its machines wait for, and the rest."""
-    waits = waits_of(entry)
-    if not entry.state:
+    """Return what a list shows below a job: its note, its reason, what it waits for."""
+    state, waits = entry.state, waits_of(entry)
+    if not state:
         return waits
-    said = [
-        entry.summary.note,
-        entry.state.reason,
-        attempt(entry.state),
-        entry.about,
-        *waits,
-        also(entry.state),
-        idle(entry.state),
-    ]
-    return [text for text in said if text]
+    texts = [entry.summary.note, state.reason, job_list.attempt(state), entry.about, *waits]
+    return [text for text in (*texts, job_list.also(state), job_list.idle(state)) if text]
 
 
 def waits_of(entry: "Entry") -> list[str]:
-    """Return what a job's machines wait for, whose node is silent, and that machines are left, each
-    thing once.
-    """
+    """Return what a job's machines wait for, whose node is silent, and what is left, each once."""
     waits = {machine.note: f"{machine.name} waits: {machine.note}" for machine in entry.machines}
     waits |= {machine.silence: f"{machine.name}: {machine.silence}" for machine in entry.machines}
     waits |= {entry.left: entry.left}
@@ -416,194 +351,294 @@ def waits_of(entry: "Entry") -> list[str]:
     return list(waits.values())
 
 
-def machines_of(entry: "Entry") -> list[str]:
-    """Return a line for each machine of a job that has several."""
-    if len(entry.machines) < 2:
-        return []
-    return [
-        f"    {each.name}  {each.status}  {each.internal_ip}  {each.external_ip}"
-        for each in entry.machines
-    ]
-
-
-def watch(newest: Callable[[], Any], table: Callable[[Any], str], interval: float = 5) -> None:
-    """Show a table anew where it was, or below, if this is no terminal and it changed; until
-    nothing lives.
-    """
-    shown = ""
-    while True:
-        entries = newest()
-        text = table(entries) if entries else "Nothing yet"
-        if sys.stdout.isatty():
-            click.clear()
-            plain.echo(f"{text}\n\n{datetime.now():%H:%M:%S}, every {interval:g} s until Ctrl-C")
-        elif states(entries) != shown:
-            plain.echo(text)
-            shown = states(entries)
-        if not any(
-            each.machines or each.workers or not (each.state and each.state.final)
-            for each in entries
-        ):
-            return
-        time.sleep(interval)
-
-
-def states(entries: "Iterable[Entry]") -> str:
-    """What of a list is worth to be shown again: ages alone are not."""
-    return " ".join(f"{each.name} {each.status}" for each in entries)
+def ends_of(rows: list[list[str]]) -> list[list[str]]:
+    """Return the first and the last rows below their header, and the number of the others."""
+    left = len(rows) - 1 - 2 * SHOWN
+    if left <= 0:
+        return rows
+    between = [f"… {left} more …", *[""] * (len(rows[0]) - 1)]
+    return [*rows[: SHOWN + 1], between, *rows[-SHOWN:]]
 
 
 def sweep(jobs: list[Any]) -> str:
-    """The jobs of a sweep with what differs between them."""
+    """Return the jobs of a sweep with their parameters."""
     rows = [["JOB", *jobs[0].params, "RESULTS"]]
     rows += [[each.job_name, *each.params.values(), each.results_dir] for each in jobs]
-    return shortened(rows, sys.stderr)
+    return table(ends_of(rows), sys.stderr) + "\n"
 
 
 def again(found: Any, plan: Plan, machines: list[str]) -> str:
-    """What of a sweep runs again, and on what."""
-    params = found.jobs[0].state.job.params
-    jobs = [["JOB", "STATE", *params, "RESULTS"]]
+    """Return which jobs of a sweep run again, and on what."""
+    jobs = [["JOB", "STATE", *found.jobs[0].state.job.params, "RESULTS"]]
     for each in found.jobs:
-        jobs.append(
-            [
-                each.name,
-                each.status,
-                *each.state.job.params.values(),
-                each.state.job.results_dir,
-            ]
-        )
-    limit = f"{found.first.max_run_seconds / 3600:g} h each"
+        summary = each.state.job
+        jobs.append([each.name, each.status, *summary.params.values(), summary.results_dir])
+    limit = f"{span(plan.job.max_run_seconds)} each"
     if plan.job.max_run_seconds < found.first.max_run_seconds:
-        limit = f"{span(plan.job.max_run_seconds)} each ({plan.limit})"
-    rows = [("Command", f"{found.first.cmd} ({found.first.job_name})"), ("Code", str(found))]
+        limit += f" ({plan.limit})"
+    machine_rows = [("Machines", "none besides those that run")]
     if machines:
-        rows += [("Machines", f"{len(machines)} new"), *plan.offer.rows]
-        rows += below("Price", [price(plan, len(found.jobs), len(machines))])
-    else:
-        rows.append(("Machines", "none beside those there"))
-    rows += [
-        *below("Secrets", [", ".join(plan.job.secrets)]),
-        *below("Notify", ["a webhook, of the end"] * plan.job.notify),
+        machine_rows = [("Machines", f"{len(machines)} new"), *plan.offer.rows]
+        machine_rows.append(("Price", price(plan, len(found.jobs), len(machines))))
+    rows = [
+        ("Command", f"{found.first.cmd} ({found.first.job_name})"),
+        ("Code", str(found)),
+        *machine_rows,
+        ("Secrets", ", ".join(plan.job.secrets)),
+        notify_row(plan.job),
         ("Limit", limit),
     ]
-    return f"{shortened(jobs, sys.stderr)}\n{labelled(rows, sys.stderr)}\n"
+    return f"{table(ends_of(jobs), sys.stderr)}\n\n{labelled(rows, sys.stderr)}\n"
 
 
 def outcomes(rows: "list[Row]") -> str:
-    """Return how the jobs of a sweep went, with what differs between them and the last values of
-    their metrics.
+    """Return how the jobs of a sweep went, with their parameters and the last values of their
+    metrics.
     """
     params = list(dict.fromkeys(key for row in rows for key in row.params))[:KEYS]
     metrics = list(dict.fromkeys(key for row in rows for key in row.metrics))[:KEYS]
     lines = [["JOB", "STATE", "EXIT_CODE", *params, *metrics, "REASON"]]
     for row in rows:
-        values = [row.name, row.state, row.exit_code]
-        values += [row.params.get(key) for key in params]
-        values += [row.metrics.get(key) for key in metrics]
-        values.append(row.reason)
+        values = [row.name, row.state, row.exit_code, *map(row.params.get, params)]
+        values += [*map(row.metrics.get, metrics), row.reason]
         lines.append(["" if value is None else str(value) for value in values])
-    return shortened(lines, sys.stdout)
+    return table(ends_of(lines)) + "\n"
 
 
-def shortened(rows: list[list[str]], stream: IO[str]) -> str:
-    """The first and the last rows below their header, as wide as the terminal at most."""
-    shown = rows if len(rows) <= 2 * SHOWN + 1 else [*rows[: SHOWN + 1], *rows[-SHOWN:]]
-    shown = [list(map(plain.line, row)) for row in shown]
-    widths = [min(40, max(len(row[column]) for row in shown)) for column in range(len(rows[0]))]
-    while sum(widths) + 2 * len(widths) - 2 > (columns(stream) or 10_000) and max(widths) > 8:
-        widths[widths.index(max(widths))] -= 1
-    lines = [fit(row, widths) for row in shown]
-    if len(shown) < len(rows):
-        lines.insert(SHOWN + 1, f"… {len(rows) - len(shown)} more …")
-    return "\n".join([click.style(lines[0], bold=True), *lines[1:]]) + "\n"
-
-
-def fit(row: list[str], widths: list[int]) -> str:
-    cut = [
-        text if len(text) <= width else text[: width - 1] + "…"
-        for text, width in zip(row, widths, strict=True)
+def record(found: "Record") -> str:
+    """Return all about a job: how it went, what it left, and the next commands."""
+    entry, state, this = found.entry, found.entry.state, found.job
+    assert state
+    status = f"{entry.status}{why(state)}"
+    attempts: list[str] = []
+    if state.attempt > 1:
+        attempts = [f"{state.attempt}, {state.restarts} of them after a machine was lost"]
+        attempts += [f"{when}  {number}: {reason}" for number, when, reason in state.attempts]
+    times = {
+        "created": state.job.created_at,
+        "started": state.started_at,
+        "finished": state.finished_at,
+    }
+    machines = [
+        f"{each.name} {each.status} in {each.zone} {each.external_ip}".rstrip()
+        for each in entry.machines
     ]
-    return "  ".join(f"{text:<{width}}" for text, width in zip(cut, widths, strict=True)).rstrip()
+    if not machines and state.machine:
+        machines = [f"{state.machine} in {state.zone}, gone"]
+    rows: list[tuple[str, ...]] = [
+        ("Devbox" if state.job.kind == "devbox" else "Job", entry.name),
+        ("State", click.style(status, fg=COLORS.get(state.state))),
+        ("History", *(f"{begun}  {word}" for word, begun in state.history)),
+        ("Attempts", *attempts),
+        ("Times", ", ".join(f"{word} {when}" for word, when in times.items() if when)),
+        *(what_ran(this) if this else [("Trouble", UNKNOWN)]),
+        ("Machine", shape_of(this) if this else "", *machines, *waits_of(entry)),
+        ("Results", *results_of(found)),
+        ("Log", "\n".join(found.log)),
+    ]
+    return f"{labelled(rows, sys.stdout)}\n\n{next_commands(entry)}"
+
+
+UNKNOWN = "the command cannot be read: the job's metadata in the bucket is missing or damaged"
+
+
+def what_ran(this: job.Job) -> list[tuple[str, ...]]:
+    """Return a job's note, command, container, code and installation."""
+    code = code_of(this, this.snapshot.get("branch", ""))
+    return [
+        ("Note", this.spec.note),
+        ("Command", this.cmd or ""),
+        ("Container", this.docker),
+        ("Code", code, *shorten(this.git_changed_files)),
+        install_row(this),
+    ]
+
+
+def shape_of(this: job.Job) -> str:
+    """Return a job's machines, in words."""
+    shape = this.machine_type
+    if this.num_machines > 1:
+        shape = f"{this.num_machines} of {shape}"
+    if this.gpus_per_machine:
+        shape += f" with {this.gpus_per_machine} x {this.gpu_type}"
+    return f"{shape}, {this.image.rpartition('/')[2]}"
+
+
+def results_of(found: "Record") -> list[str]:
+    """Return how many files the results are, how large, and the first ones."""
+    state, files = found.entry.state, found.results
+    assert state
+    folder = state.job.results_dir
+    summary = f"{folder}: {plural(len(files), 'file')}, {size(sum(each.size for each in files))}"
+    if state.synced_until:
+        summary += f", up to {state.synced_until}"
+    lines = [summary]
+    for each in files[:FILES]:
+        path = plain.name(each.name.removeprefix(f"berg_results/{folder}/"))
+        lines.append(f"{each.size:>14,}  {path}")
+    if len(files) > FILES:
+        lines.append(f"{'':>14}  … and {len(files) - FILES:,} more")
+    return [*lines, job_list.also(state)]
+
+
+def next_commands(entry: "Entry") -> str:
+    """Return the commands for a job in its state."""
+    name = entry.name
+    commands = {
+        "Follow it": f"tail {name}",
+        "Log in": f"ssh {name}",
+        "Results": f"fetch {name}",
+        "End it": f"kill {name}",
+    }
+    if records.is_over(entry):
+        commands = {
+            "Log": f"log {name}",
+            "Results": f"fetch {name}",
+            "Again": f"rerun {name}",
+            "Delete it": f"rm {entry.sweep or name}",
+        }
+    elif entry.is_stopped:
+        commands = {
+            "Start it": f"start {name}",
+            "Results": f"fetch {name}",
+            "End it": f"kill {name}",
+        }
+    return "\n".join(f"{what + ':':<11} berg {command}" for what, command in commands.items())
+
+
+def devbox_commands(this: job.Job, model: str) -> str:
+    """Return the commands for a devbox that was started."""
+    name, about = this.job_name, (this.place, this.num_machines, this.machine_type, model)
+    stop = "" if power.why_never("devbox", *about) else f"Stop it: berg stop {name}\n"
+    return f"Log in:  berg ssh {name}\n{stop}End it:  berg kill {name}\n"
+
+
+def sweep_record(name: str, rows: "list[Row]") -> str:
+    """Return all about a sweep: the states of its jobs, a row for each, and the next commands."""
+    counts = Counter(row.state for row in rows)
+    states = ", ".join(f"{count:,} {state}" for state, count in counts.most_common())
+    head = labelled([("Sweep", name), ("Jobs", f"{len(rows):,}: {states}")], sys.stdout)
+    is_over = all(row.state in job.FINAL for row in rows)
+    return "\n".join(
+        [
+            head,
+            "",
+            outcomes(rows),
+            f"One job:    berg show {name}/0",
+            f"Results:    berg fetch {name}",
+            f"Delete it:  berg rm {name}" if is_over else f"End it:     berg kill {name}",
+        ]
+    )
+
+
+def comparison(found: "Comparison", stat: bool) -> str:
+    """Return two jobs side by side; with `stat` without the changes of the code."""
+    parts = []
+    for title, rows in (("", found.differences), ("last value", found.metrics)):
+        short = [row for row in rows if len(row.first + row.second) <= SIDE_BY_SIDE]
+        cells = [[row.what, row.first or "-", row.second or "-"] for row in short]
+        if cells:
+            parts.append(table([[title, *found.names], *cells]))
+        parts += [f"{row.what}\n- {row.first}\n+ {row.second}" for row in rows if row not in short]
+    code = found.code or "The code is the same."
+    return "\n\n".join([*parts, code.partition("\n\n")[0] if stat else code])
+
+
+def removal(found: "Removal") -> str:
+    """Return what of a job, or of all jobs of a sweep, will be deleted, and what stays."""
+    name = found.name
+    if len(found.jobs) > 1:
+        name += f" ({len(found.jobs):,} jobs)"
+    files = plural(len(found.results), "file")
+    bytes_, rest = (
+        size(sum(each.size for each in blobs)) for blobs in (found.results, found.others)
+    )
+    lines = [f"{name}: {files} of results, {bytes_}; log and state, {rest}"]
+    if found.elsewhere:
+        folders = dict.fromkeys(blob.name.rpartition("/")[0] for blob in found.elsewhere)
+        lines.append(f"  {len(found.elsewhere):,} of them in {', '.join(shorten([*folders]))}")
+    for folder, owner in found.shared.items():
+        lines.append(f"  berg_results/{folder} stays: {owner} has its results there, too")
+    return "\n".join(lines)
 
 
 def progress(found: "Entry") -> str:
-    """How a job goes that is not over, in a line; "" for what is no job or over."""
+    """Return where a job is until it ends, as a line; "" for a job that ended or a machine without
+    a job.
+    """
     state, machine = found.state, found.machine
     if state is None or state.final:
         return ""
     if state.state != "SUBMITTED":
         where = f" on {state.machine} in {state.zone}" if state.machine else ""
         return f"{found.name} {state.state}{where}"
-    if machine is None:
-        what = (
-            "a machine of its sweep"
-            if found.sweep
-            else "room for its machine"
-            if found.group
-            else "its machine"
-        )
+    if machine:
+        where = f" in {machine.zone}, which boots" if machine.status == "RUNNING" else ""
+        what = f"{machine.name}{where} ({machine.note or machine.status})"
+    elif found.sweep:
+        what = "a machine of its sweep"
     else:
-        what = (
-            f"{machine.name} in {machine.zone}, which boots"
-            if machine.status == "RUNNING"
-            else machine.name
-        )
-        what += f" ({machine.note or machine.status})"
+        what = "capacity for its machine" if found.group else "its machine"
     return f"{found.name} SUBMITTED: waiting for {what}"
 
 
-def left(name: str, see: str) -> str:
-    """What becomes of what somebody followed and follows no more."""
-    costs = (
-        f"\n{name} goes on without you, and its machines cost money until it ends, at most until "
-        "--max-hours."
+def still_running(name: str, see: str) -> str:
+    """Return what a user should know who stops following a job or sweep."""
+    return (
+        f"\n{name} continues without you, and its machines cost money until it ends, at most until "
+        f"--max-hours.\nSee it:  {see}\nEnd it:  berg kill {name}"
     )
-    return f"{costs}\nSee it:  {see}\nEnd it:  berg kill {name}"
 
 
 def outcome(name: str, state: job.State) -> str:
-    """How a job ended, in a line."""
-    beside = f"\n{also(state)}" if state.elsewhere else ""
-    kept = (
-        f"\nIts machine was kept (--no-kill). Delete it:  berg kill {name}"
-        if state.job.kept
-        else ""
-    )
-    return (
-        click.style(f"{name} {state.state}{why(state)}", fg=COLORS.get(state.state), bold=True)
-        + beside
-        + kept
-    )
+    """Return how a job ended."""
+    head = f"{name} {state.state}{why(state)}"
+    lines = [click.style(head, fg=COLORS.get(state.state), bold=True)]
+    if state.elsewhere:
+        lines.append(job_list.also(state))
+    if state.job.kept:
+        lines.append(f"Its machine was kept (--no-kill). Delete it:  berg kill {name}")
+    return "\n".join(lines)
 
 
 def why(state: job.State) -> str:
-    """The exit code of a job that is over, and the reason that it ended so."""
-    is_said = f"exit code {state.exit_code}" in state.reason
-    code = "" if state.exit_code is None or is_said else f" with exit code {state.exit_code}"
-    return code + (f": {state.reason}" if state.reason else "")
+    """Return a job's exit code, and the reason for its end."""
+    text = ""
+    if state.exit_code is not None and f"exit code {state.exit_code}" not in state.reason:
+        text = f" with exit code {state.exit_code}"
+    return f"{text}: {state.reason}" if state.reason else text
 
 
-def counter(what: str, total: int) -> Callable[[int], None]:
-    """A function that shows on a terminal how many of `total` are done, where that are many."""
+def count_up(what: str, total: int, in_bytes: bool = False) -> Callable[[int], None]:
+    """Return a function that shows on a terminal how many of `total` are done, unless they are
+    few.
+    """
+    began, shown = time.monotonic(), [0.0]
+    is_worth_it = total > (4 << 20 if in_bytes else 100) and sys.stderr.isatty()
 
-    def tell(done: int) -> None:
-        if total > 100 and sys.stderr.isatty() and (done == total or done % 50 == 0):
-            plain.redraw(f"{what}: {done:,} of {total:,} ", done == total)
+    def show(done: int) -> None:
+        now = time.monotonic()
+        if not is_worth_it or (done < total and now - shown[0] < 0.2):
+            return
+        shown[0] = now
+        line = f"{what}: {done:,} of {total:,} "
+        if in_bytes:
+            speed = size(done / max(now - began, 0.1))
+            line = f"{what} {size(done)} of {size(total)}, {speed}/s "
+        plain.redraw(line, done >= total)
 
-    return tell
+    return show
 
 
-def sending(done: int, size: int) -> None:
-    """One line on a terminal that grows with what was sent; what is sent at once needs none."""
-    if size > 4 << 20 and sys.stderr.isatty():
-        line = f"Sending the code: {done / 1e6:.1f} of {size / 1e6:.1f} MB "
-        plain.redraw(line, done == size)
+def sending(done: int, total: int) -> None:
+    """Show on a terminal how much of the code was sent, unless it is little."""
+    if total > 4 << 20 and sys.stderr.isatty():
+        plain.redraw(f"Sending the code: {size(done)} of {size(total)} ", done == total)
 
 
 class Interleaved:
-    """Logs on one stream, as a terminal may show them: of several machines whole lines, each behind
-    the name of its machine. Colours stay on a terminal, and where somebody asks for them.
+    """Logs on one stream, as a terminal may show them. Of several machines whole lines are written,
+    each after the name of its machine. Colors stay on a terminal, or if `color` is set.
     """
 
     def __init__(self, stream: IO[bytes], color: bool = False) -> None:
@@ -619,7 +654,11 @@ class Interleaved:
         text = log.read(chunk, is_last)
         if source:
             *lines, self.rest[source] = (self.rest.get(source, "") + text).split("\n")
-            text = "".join(f"{self.prefix(source)}{log.colored(line)}\n" for line in lines)
+            prefix = f"{plain.clean(source)} | "
+            if self.colors:
+                number = list(self.logs).index(source)
+                prefix = click.style(prefix, fg=MACHINE_COLORS[number % len(MACHINE_COLORS)])
+            text = "".join(f"{prefix}{log.colored(line)}\n" for line in lines)
         else:
             text = log.colored(text)
         self.stream.write(text.encode())
@@ -632,79 +671,55 @@ class Interleaved:
             if self.rest.get(source):
                 self.write(source, b"\n", is_last=True)
 
-    def prefix(self, source: str) -> str:
-        text = f"{plain.clean(source)} | "
-        if not self.colors:
-            return text
-        color = MACHINE_COLORS[list(self.logs).index(source) % len(MACHINE_COLORS)]
-        return click.style(text, fg=color)
-
-
-ABOUT_ODDS = (
-    "Spot odds, as Google tells them of the best zone: obtainability (0.7 good, 0.3 poor), hours "
-    "that one machine lasts, and how many of those that ended were preempted."
-)
-
 
 def gpus(found: list[Any], region: str, everywhere: bool) -> str:
-    """GPU types as a table; zones of everywhere take the room of the odds."""
+    """Return GPU types; zones of all regions take the room of the odds."""
     start, last = f"{region}-", ["SPOT ODDS", f"ZONES OF {region}-"]
     if everywhere:
         start, last = "", ["ZONES"]
     rows = [["TYPE", "PER MACHINE", "QUOTA, SPOT", "$/H, SPOT", *last]]
     for each in found:
         zones = [zone.removeprefix(start) for zone in each.zones if zone.startswith(start)]
-        quota = map(number, (each.quota_left, each.spot_quota_left))
-        about = [", ".join(map(str, each.per_machine)), ", ".join(quota)]
-        costs = dollars(each.usd_per_hour, each.spot_usd_per_hour)
-        places = ", ".join(zones) or elsewhere(each)
-        odds = [] if everywhere else [spot_odds(each.spot_odds)]
-        rows.append([each.type, *about, costs, *odds, places])
-    return table(rows, sys.stdout)
+        quota = ["?" if n is None else f"{n:g}" for n in (each.quota_left, each.spot_quota_left)]
+        row = [each.type, ", ".join(map(str, each.per_machine)), ", ".join(quota)]
+        row.append(f"{dollars(each.usd_per_hour)}, {dollars(each.spot_usd_per_hour)}")
+        if not everywhere:
+            odds, text = each.spot_odds, "?"
+            if odds:
+                text = f"{odds.obtainability:g}, {odds.hours}h, {odds.share.replace(' ', '')}"
+            row.append(text)
+        rows.append([*row, ", ".join(zones) or elsewhere(each.zones)])
+    return table(rows)
 
 
-def spot_odds(there: Any) -> str:
-    """Return what Google says of its room for Spot machines; "?" if it says nothing."""
-    if there is None:
-        return "?"
-    return f"{there.obtainability:g}, {there.hours}h, {there.share.replace(' ', '')}"
-
-
-def number(count: float | None) -> str:
-    """Return a number as people write it; "?" for one that is unknown."""
-    return "?" if count is None else f"{count:g}"
-
-
-def dollars(*amounts: float | None) -> str:
-    return ", ".join("?" if amount is None else f"{amount:,.2f}" for amount in amounts)
+def elsewhere(zones: list[str]) -> str:
+    """Return that a region has none, and which other regions have some."""
+    regions = sorted({prices.region_of(zone) for zone in zones})
+    if not regions:
+        return "none"
+    return f"none; in {', '.join(regions[:3])}{', …' if len(regions) > 3 else ''}"
 
 
 def about_prices(listed: Any, why: str) -> str:
-    """Where prices come from and what is not in them, or why they are unknown."""
+    """Return where prices come from and what they leave out, or why they are unknown."""
     if listed is None:
         return f"Prices: unknown: {why}"
     return f"List prices in {listed.region} of {listed.date}, without disks and traffic."
 
 
 def per_chip(found: Any) -> str:
-    """Prices of each family of TPUs, of which every chip costs the same."""
-    first = {each["family"]: each for each in reversed(found)}
-    costs = {
-        name: (each["usd_per_hour"], each["spot_usd_per_hour"], each["chips"])
-        for name, each in first.items()
-    }
-    shown = [
-        f"{name} {dollars(*(each and each / chips for each in two))}"
-        for name, (*two, chips) in costs.items()
-    ]
-    return f" $/h a chip, on demand and Spot: {'; '.join(reversed(shown))}."
+    """Return the prices of a chip of each TPU family."""
+    shown: dict[str, str] = {}
+    for each in found:
+        costs = (each["usd_per_hour"], each["spot_usd_per_hour"])
+        texts = [dollars(cost and cost / each["chips"]) for cost in costs]
+        shown.setdefault(each["family"], f"{each['family']} {', '.join(texts)}")
+    return f" Per chip and hour, on demand and Spot: {'; '.join(shown.values())}."
 
 
-def price(plan: Plan, jobs: int, at_once: int) -> str:
-    """What the machines of a plan cost, and what else they could be had for; of pods, their share
-    of a node.
-
-    "" for pods without GPUs, which any node may hold.
+def price(plan: Plan, num_jobs: int, at_once: int) -> str:
+    """Return what the machines of a plan cost, also in the other ways to pay for them; of pods,
+    their share of a node. "" for pods without GPUs, which any node may run.
     """
     if plan.offer.reservation:
         return "that of the reservation, which is paid for whether it is used or not"
@@ -714,126 +729,108 @@ def price(plan: Plan, jobs: int, at_once: int) -> str:
     listed = prices.known(plan.config, region)
     if listed is None:
         return "unknown; berg prices says why"
-    count = machines_paid_for(plan, at_once)
-    hourly = spending.rate(listed, plan.offer, plan.model)
-    if hourly is None:
+    count = at_once or plan.job.num_machines
+    rates = {each: spending.rate(listed, plan.offer, each) for each in (plan.model, *prices.MODELS)}
+    if rates[plan.model] is None:
         return f"unknown in {region}"
-    models = [plan.model, *(each for each in prices.MODELS if each != plan.model)]
-    each = [(model, spending.rate(listed, plan.offer, model)) for model in models]
     shown = [
-        f"${dollars(rate * count)} an hour {prices.MODELS[model]}" for model, rate in each if rate
+        f"{dollars(rate * count)} an hour {prices.MODELS[model]}"
+        for model, rate in rates.items()
+        if rate
     ]
     where = f"list price in {region} of {listed.date}, with disks, without traffic"
     if plan.offer.is_shared:
         where = f"its share of {plan.offer.priced}; {where}"
-    return f"{', '.join(shown)}; {at_most(plan, jobs)} ({where})"
+    return f"{', '.join(shown)}; {at_most(plan, num_jobs)} ({where})"
 
 
-def machines_paid_for(plan: Plan, at_once: int) -> int:
-    """Return how many machines a plan pays for at a time."""
-    return at_once or plan.job.num_machines
-
-
-def at_most(plan: Plan, jobs: int) -> str:
-    """What a job costs at most, or a sweep of so many jobs, wherever there is room for it."""
-    usd = limits.worst(plan, jobs)
-    hours = plan.job.max_run_seconds / 3600
-    limit = f"{tidy(jobs * hours)} machine-hours" if jobs else f"{tidy(hours)} h"
+def at_most(plan: Plan, num_jobs: int) -> str:
+    """Return what a job or a sweep costs at most, in whichever zone it runs."""
+    usd = limits.worst(plan, num_jobs)
     if usd is None:
         unpriced = set(map(prices.region_of, plan.offer.zones)) - plan.job.rates.keys()
         return f"at most unknown: no price in {', '.join(sorted(unpriced))}"
-    amount = f"{usd:,.0f}" if usd >= 10 else dollars(usd)
-    return f"at most ${amount} in {limit}"
-
-
-def tidy(number: float) -> str:
-    """Return a number with one digit behind the point, if there is one."""
-    return f"{number:,.1f}".removesuffix(".0")
+    limit = span(plan.job.max_run_seconds)
+    if num_jobs:
+        hours = f"{num_jobs * plan.job.max_run_seconds / 3600:,.1f}".removesuffix(".0")
+        limit = f"{hours} machine-hours"
+    amount = f"${usd:,.0f}" if usd >= 10 else dollars(usd)
+    return f"at most {amount} in {limit}"
 
 
 def cluster_cost(config: Config, found: "Status") -> str:
-    """What a cluster costs an hour, with those nodes for jobs that are up."""
+    """Return what a cluster costs an hour, with its nodes for jobs that are up."""
     from berg.gke import clusters
 
     up = Counter(node["pool"] for node in found.nodes if node["pool"] != container.SYSTEM)
     pools = [pool for pool in found.pools if up[pool["pool"]]]
     if not pools:
         return clusters.IDLE_PRICE
-    nodes = plain.plural(sum(up[pool["pool"]] for pool in pools), "node")
-    listed = prices.known(config, found.location.rpartition("-")[0])
+    listed = prices.known(config, prices.region_of(found.location))
     hourly = [(node_price(listed, pool), float(up[pool["pool"]])) for pool in pools]
-    in_all = prices.total(hourly)
-    if in_all is None:
+    total, nodes = prices.total(hourly), plural(sum(int(count) for _, count in hourly), "node")
+    if total is None:
         return f"{clusters.IDLE_PRICE}, and more for {nodes} up (berg gpus looks for prices)"
-    return f"{clusters.IDLE_PRICE}, and ${dollars(in_all)} an hour for {nodes} up"
+    return f"{clusters.IDLE_PRICE}, and {dollars(total)} an hour for {nodes} up"
 
 
 def node_price(listed: prices.Prices | None, pool: dict[str, Any]) -> float | None:
-    """Return USD for an hour of one node of a pool; None where that is not known."""
+    """Return USD for an hour of one node of a pool; None if unknown."""
     if listed is None:
         return None
     count, _, kind = pool["gpus"].partition(" x ")
-    model = prices.STANDARD
-    if pool["spot"]:
-        model = prices.SPOT
+    model = prices.SPOT if pool["spot"] else prices.STANDARD
     return listed.per_hour(Shape(pool["machine_type"], int(count or 0), kind), model)
 
 
 def tpu_table(found: list[Any]) -> str:
-    """What there is of TPUs, as a table."""
     rows, before = [["TPU", "HOSTS", "CHIPS", "MACHINE TYPE", "ZONES"]], None
     for each in found:
-        about = [each["tpu"], str(each["hosts"]), str(each["chips"]), each["machine_type"]]
-        same = columns(sys.stdout) and each["zones"] == before
-        rows.append([*about, "as above" if same else ", ".join(each["zones"]) or "none"])
+        zones = ", ".join(each["zones"]) or "none"
+        if columns(sys.stdout) and each["zones"] == before:
+            zones = "as above"
+        row = [each["tpu"], str(each["hosts"]), str(each["chips"]), each["machine_type"], zones]
+        rows.append(row)
         before = each["zones"]
-    return table(rows, sys.stdout)
-
-
-def elsewhere(gpu: Any) -> str:
-    regions = sorted({zone.rpartition("-")[0] for zone in gpu.zones})
-    return (
-        f"none; in {', '.join(regions[:3])}{', …' if len(regions) > 3 else ''}"
-        if regions
-        else "none"
-    )
+    return table(rows)
 
 
 def priced(found: "list[Priced]", region: str) -> str:
-    """Machines with what an hour of them costs, as a table."""
+    """Return machines with what an hour of them costs."""
     zones = f"ZONES OF {region}-"
     rows = [["TYPE", "GPUS", "MACHINE TYPE", "ON DEMAND", "SPOT", "FLEX-START", zones]]
     for each in found:
         costs = (each.usd_per_hour, each.spot_usd_per_hour, each.flex_usd_per_hour)
         ends = ", ".join(zone.removeprefix(f"{region}-") for zone in each.zones)
-        about = [each.type, str(each.gpus), each.machine_type]
-        rows.append([*about, *map(plain.dollars, costs), ends])
-    return table(rows, sys.stdout)
+        rows.append([each.type, str(each.gpus), each.machine_type, *map(dollars, costs), ends])
+    return table(rows)
 
 
 def sums(weeks: "list[Sum]") -> str:
-    """What jobs cost by week and user, as a table."""
+    """Return what jobs cost by week and user."""
     rows = [["WEEK OF", "USER", "JOBS", "MACHINE-HOURS", "COST", "PRICE UNKNOWN"]]
     for each in weeks:
         about = [each.begins, each.user, f"{each.jobs:,}", f"{each.hours:,.1f}"]
-        rows.append([*about, plain.dollars(each.usd), plain.plural(each.unknown, "job")])
-    return table(rows, sys.stdout)
+        rows.append([*about, dollars(each.usd), plural(each.unknown, "job")])
+    return table(rows)
 
 
 def billable_table(there: "list[Billable]") -> str:
-    """What costs money now, as a table, and an hour of all of it."""
+    """Return what costs money now, and the sum of it."""
     rows = [["NOW", "NAME", "WHERE", "AGE", "$/H", "WHAT"]]
     for each in there:
-        age = job_list.age(each.created_at)
-        rows.append([each.kind, each.name, each.where, age, dollars(each.usd_per_hour), each.about])
+        age, cost = job_list.age(each.created_at), dollars(each.usd_per_hour)
+        rows.append([each.kind, each.name, each.where, age, cost, each.about])
     known = sum(each.usd_per_hour or 0 for each in there)
     unknown = sum(each.usd_per_hour is None for each in there)
     rest = f", and {unknown} of unknown price" if unknown else ""
-    return f"{table(rows, sys.stdout)}\n\nNow: {plain.dollars(known)} an hour{rest}"
+    return f"{table(rows)}\n\nNow: {dollars(known)} an hour{rest}"
 
 
 def cap_command(project: str, usd: int) -> str:
-    """Return the command that makes a spend cap: what may be spent on Compute Engine in a month."""
+    """Return the command that creates a spend cap: the most that Compute Engine may cost in a
+    month.
+    """
     body = {
         "displayName": f"berg: {project}",
         "budgetFilter": {
@@ -848,12 +845,11 @@ def cap_command(project: str, usd: int) -> str:
         "spendCap": {"inputState": "CONFIGURED"},
     }
     account = f"gcloud billing projects describe {project} --format='value(billingAccountName)'"
-    return " \\\n    ".join(
-        [
-            "curl --fail-with-body -X POST",
-            '-H "Authorization: Bearer $(gcloud auth print-access-token)"',
-            f'-H "x-goog-user-project: {project}" -H "Content-Type: application/json"',
-            f"-d {shlex.quote(json.dumps(body))}",
-            f'"https://billingbudgets.googleapis.com/v1/$({account})/budgets"',
-        ]
-    )
+    lines = [
+        "curl --fail-with-body -X POST",
+        '-H "Authorization: Bearer $(gcloud auth print-access-token)"',
+        f'-H "x-goog-user-project: {project}" -H "Content-Type: application/json"',
+        f"-d {shlex.quote(json.dumps(body))}",
+        f'"https://billingbudgets.googleapis.com/v1/$({account})/budgets"',
+    ]
+    return " \\\n    ".join(lines)

@@ -1,106 +1,110 @@
-"""What the command modules share: where messages go, options, the completion of names."""
+"""What the command modules share: tables, options, questions, completion, errors."""
 
 import contextlib
 import errno
+import io
 import itertools
+import json
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from itertools import zip_longest
 from typing import IO, Any, TypeVar, get_args, get_origin
 
 import click
 
 from berg import BergError, columns, config, gate, plain, spec, wrapped
-from berg.spec import shown
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 # Commands whose NAME must have a machine.
 NEED_A_MACHINE = ("ssh", "open", "sync", "kill", "stop", "start")
 QUOTE = 'Quote the command, as in: berg run "python train.py --lr=3" (or put it last, after --)'
-
-
-def with_one_command(args: list[str]) -> list[str]:
-    """Return the arguments with the words behind `--` joined into one command."""
-    if "--" not in args:
-        return [*args]
-    at = args.index("--")
-    options, words = args[:at], args[at + 1 :]
-    if not words:
-        return options
-    if len(words) == 1:
-        return [*options, "--", words[0]]
-    return [*options, "--", shlex.join(words)]
-
-
-def stands_behind_a_word(option: str, args: list[str]) -> bool:
-    """Return whether an unknown option comes behind a word: the command was not quoted."""
-    names = [word.partition("=")[0] for word in args]
-    if option not in names:
-        return False
-    at = names.index(option)
-    before = args[max(0, at - 2) : at]
-    return at > 0 and not any(word.startswith("-") for word in before)
-
-
-def interrupted(error: BaseException) -> str:
-    """Return what to say when somebody left or answered no, or when a question found the end of
-    the input.
-    """
-    if not isinstance(error, click.Abort):
-        return "berg: interrupted"
-    if error.__context__ is None:
-        return "berg: nothing was done"
-    # the question's line goes on unless click itself ended it
-    line = "\n" if error.__cause__ is None else ""
-    if is_unanswered(error):
-        return f"{line}berg: there is nobody to answer the question; do without it: -y"
-    return f"{line}berg: interrupted"
-
-
-def is_unanswered(error: BaseException) -> bool:
-    """Return whether a question found the end of the input: there is no terminal."""
-    return isinstance(error, click.Abort) and isinstance(error.__context__, EOFError)
+WIDEST = 40  # characters of a table's cell, unless it is in the first or last column
+NARROWEST = 10  # characters of a table's last column
 
 
 def say(text: str) -> None:
-    """Everything that is not data goes to standard error."""
+    """Print a message to standard error; data alone goes to standard output."""
     plain.echo(wrapped(text, sys.stderr), err=True)
 
 
-def labelled(rows: Iterable[tuple[str, str]], stream: IO[str], width: int = 9) -> str:
-    """Rows of a label and a text, which goes on below itself where the terminal ends."""
-    lines = []
-    for label, text in rows:
-        text = text.replace("\n", f"\n{'':<{width}} ")
-        first, *rest = wrapped(f"{label:<{width}} {text}", stream, width + 1).split("\n")
-        lines += [click.style(first[:width], bold=True) + first[width:], *rest]
+def print_json(data: Any) -> None:
+    plain.echo(json.dumps(data, indent=2))
+
+
+def print_data(data: Any, text: object, as_json: bool) -> None:
+    """Print data as JSON if --json was given, else as text."""
+    if as_json:
+        print_json(data)
+    else:
+        plain.echo(text)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask a question unless -y was given; raise Abort if the answer is no."""
+    if not yes:
+        click.confirm(question, abort=True, err=True)
+
+
+def labelled(rows: Iterable[tuple[str, ...]], stream: IO[str], width: int = 9) -> str:
+    """Return rows of a label and lines, which wrap next to the label. Empty lines, and rows without
+    lines, are left out.
+    """
+    shown = []
+    for label, *lines in rows:
+        text = "\n".join(line for line in lines if line)
+        if text:
+            text = text.replace("\n", f"\n{'':<{width}} ")
+            first, *rest = wrapped(f"{label:<{width}} {text}", stream, width + 1).split("\n")
+            shown += [click.style(first[:width], bold=True) + first[width:], *rest]
+    return "\n".join(shown)
+
+
+def table(
+    rows: list[list[str]],
+    stream: IO[str] | None = None,
+    colors: Sequence[str | None] = (),
+    notes: Sequence[list[str]] = (),
+) -> str:
+    """Return rows, the first of which is the header, as wide as the terminal.
+
+    The last column wraps. If it has too little room, the first column, which is never cut, gets
+    lines of its own. `colors` and `notes` (lines below a row) are those of the rows after the
+    header.
+    """
+    stream = stream or sys.stdout
+    width = columns(stream) or 10_000
+    rows = [[" ".join(plain.clean(cell).split("\n")) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths[1:-1] = [min(each, WIDEST) for each in widths[1:-1]]
+    is_apart = sum(widths[:-1]) + 2 * len(widths) - 2 + min(widths[-1], NARROWEST) > width
+    lines: list[str] = []
+    for row, color, below in zip_longest(rows, [None, *colors], [[], *notes]):
+        cells = [cut(*each) for each in zip(row[:-1], widths, strict=False)]
+        first = [cells.pop(0)] if is_apart else []
+        start = "  " * is_apart + "".join(f"{cell}  " for cell in cells)
+        room = max(width - len(start), NARROWEST)
+        ends = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False)
+        texts = [start + cut(ends[0], room)] if ends else [start]
+        texts += [" " * len(start) + cut(each, room) for each in ends[1:]]
+        texts = [each.rstrip() for each in (*first, *texts)]
+        is_header = not lines
+        lines += [click.style(each, fg=color, bold=is_header or None) for each in texts]
+        lines += [wrapped(f"    {each}", stream) for each in below or ()]
     return "\n".join(lines)
 
 
-def table(rows: list[list[str]], stream: IO[str]) -> str:
-    """Rows below a header; the last column goes on below itself where the terminal ends."""
-    import textwrap
-
-    rows = [list(map(plain.line, row)) for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    before = sum(widths) + 2 * len(widths)
-    room = max(columns(stream) - before, 10) if columns(stream) else 10_000
-    lines = []
-    for row in rows:
-        start = "".join(f"{text:<{width}}  " for text, width in zip(row, widths, strict=False))
-        first, *rest = textwrap.wrap(
-            row[-1], room, break_long_words=False, break_on_hyphens=False
-        ) or [""]
-        lines += [f"{start}{first}".rstrip(), *(" " * before + line for line in rest)]
-    return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
+def cut(text: str, width: int) -> str:
+    """Return a text padded or cut to a number of characters."""
+    return text.ljust(width) if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def remembered(file: str) -> list[str]:
-    """Lines that an earlier command kept, so that completion need not wait for the network.
+    """Return lines that an earlier command wrote for completion, which does not use the network.
 
-    A line that is no name goes to no shell: another berg may have written it.
+    Lines that do not begin with a name are left out: a shell would read them.
     """
     try:
         lines = (config.home() / file).read_text().splitlines()
@@ -109,54 +113,29 @@ def remembered(file: str) -> list[str]:
     return [line for line in lines if gate.RESOURCE.fullmatch(line.partition(" ")[0])]
 
 
-@dataclass
-class KnownName:
-    """A job or a sweep as an earlier command remembered it."""
+def complete_names(ctx: click.Context | None, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return names of jobs and sweeps, and after SWEEP/ the numbers of its jobs. Commands that need
+    a machine get only names that have one.
 
-    name: str
-    is_live: bool
-    num_jobs: int  # of a sweep; 0 for a job
-
-
-def known_names() -> list[KnownName]:
-    """Return the names in the file `names`.
-
-    A line is a name, `live` for what has a machine, and `sweep` with the number of its jobs.
+    A line of the file `names` is: NAME [live] [sweep JOBS].
     """
+    sweep, slash, _index = incomplete.partition("/")
     found = []
     for line in remembered("names"):
-        name, *about = line.split() or [""]
-        num_jobs = int(about[-1]) if "sweep" in about and about[-1].isdecimal() else 0
-        if name:
-            found.append(KnownName(name, "live" in about, num_jobs))
-    return found
+        name, *about = line.split()
+        if ctx and ctx.info_name in NEED_A_MACHINE and "live" not in about:
+            continue
+        if not slash:
+            found.append(name)
+        elif name == sweep and "sweep" in about and about[-1].isdecimal():
+            found += [f"{sweep}/{index}" for index in range(int(about[-1]))]
+    return [name for name in found if name.startswith(incomplete)]
 
 
-def complete_names(ctx: click.Context | None, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return names of jobs and sweeps, and behind SWEEP/ the numbers of its jobs; for ssh and the
-    like only of those that have a machine.
-    """
-    known = known_names()
-    if ctx and ctx.info_name in NEED_A_MACHINE:
-        known = [each for each in known if each.is_live]
-    names = [each.name for each in known]
-    if "/" in incomplete:
-        names = names_of_jobs(known, incomplete.partition("/")[0])
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def names_of_jobs(known: list[KnownName], sweep: str) -> list[str]:
-    """Return SWEEP/0, SWEEP/1, … for a sweep that is known."""
-    for each in known:
-        if each.name == sweep:
-            return [f"{sweep}/{index}" for index in range(each.num_jobs)]
-    return []
-
-
-def remember_zones(zones: list[str]) -> None:
-    """Keep zones for the shell's completion."""
+def remember_zones(zones: Iterable[str]) -> None:
+    """Write zones for completion."""
     with contextlib.suppress(OSError):
-        (config.home() / "zones").write_text("".join(f"{zone}\n" for zone in zones))
+        (config.home() / "zones").write_text("".join(f"{zone}\n" for zone in sorted(zones)))
 
 
 def complete_zones(_: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -173,9 +152,7 @@ def complete_types(_: click.Context, _param: click.Parameter, incomplete: str) -
 
 
 def ready(name: str) -> tuple[config.Config, str]:
-    """Return settings that are complete, and a name for which `@` or `-` may have stood: my latest
-    job's.
-    """
+    """Return complete settings, and the name that `@` or `-` stands for."""
     settings = config.load_ready()
     from berg.laptop import latest
 
@@ -186,20 +163,27 @@ def name_argument(**options: Any) -> Callable[[AnyFunction], AnyFunction]:
     return click.argument("name", metavar="NAME", shell_complete=complete_names, **options)
 
 
-def given(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
-    """Return those options that stand on the command line."""
-    there = click.core.ParameterSource.COMMANDLINE
-    return {key: value for key, value in options.items() if ctx.get_parameter_source(key) is there}
-
-
+names_argument = click.argument(
+    "names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_names
+)
+all_option = click.option(
+    "-a", "--all", "everyone", is_flag=True, help="Include other users' jobs and machines."
+)
+machine_option = click.option("--machine", metavar="NAME", help="Only this machine of several.")
+port_option = click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port on this computer.  [default: a free one]",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-AGREED = "berg.agreed"
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
-def agree(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    """Remember whether a plan is agreed to before it is shown."""
-    ctx.meta[AGREED] = value
+def given(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that are on the command line."""
+    there = click.core.ParameterSource.COMMANDLINE
+    return {key: value for key, value in options.items() if ctx.get_parameter_source(key) is there}
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
@@ -239,17 +223,15 @@ def row_option(field: Any, row: spec.Option) -> Row:
     elif kind not in (int, float):
         more["type"] = str
     default = field.default if row.preset is None else row.preset
-    usual = ""
+    help = row.help
     if default not in (None, False, "", 0, ()):
-        value = shown(default)
+        usual = spec.shown(default)
         if row.unit:
-            seconds = default * gate.UNITS[row.unit.strip("-") or "s"]
-            unit = next(each for each in "dhms" if seconds % gate.UNITS[each] == 0)
-            value = f"{seconds / gate.UNITS[unit]:g}{unit}"
-        usual = f"  [default: {value}]"
+            usual = plain.span(default * gate.UNITS[row.unit.strip("-") or "s"])
+        help += f"  [default: {usual}]"
     made = Row(
         [*row.flags, field.name],
-        help=row.help + usual,
+        help=help,
         default=default,
         multiple=get_origin(field.type) is tuple,
         shell_complete=COMPLETE.get(row.complete),
@@ -260,6 +242,7 @@ def row_option(field: Any, row: spec.Option) -> Row:
 
 
 COMPLETE = {"names": complete_names, "types": complete_types, "zones": complete_zones}
+AGREED = "berg.agreed"  # whether -y was given to a command that shows a plan
 
 
 def start_options(command: AnyFunction) -> AnyFunction:
@@ -270,8 +253,12 @@ def start_options(command: AnyFunction) -> AnyFunction:
         for name, row in spec.rows(kind).items()
         if command.__name__ in row.commands
     ]
+
+    def agree(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        ctx.meta[AGREED] = value
+
     yes = Row(["-y", "--yes"], is_flag=True, expose_value=False, callback=agree)
-    yes.help = "Do not ask, whatever it may cost (see ask_above)."
+    yes.help = "Do not ask, whatever the cost (see the setting ask_above)."
     yes.row = spec.Option(("-y",), "", group=spec.OTHER, usual=True)
     return with_options(command, [*found, yes])
 
@@ -313,8 +300,7 @@ class Grouped(click.Command):
             callback=show_all,
             help="Show all options, and exit.",
         )
-        *own, help_option = super().get_params(ctx)
-        return [*own, help_option, help_all]
+        return [*super().get_params(ctx), help_all]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {each: [] for each in spec.GROUPS}
@@ -332,15 +318,17 @@ class Grouped(click.Command):
 
 
 class Quoted(Grouped):
-    """A command whose argument is a command for a shell: quoted, or word by word after `--`."""
+    """A command whose argument is a shell command: quoted, or word by word after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        args = with_one_command(args)
-        given = [*args]
+        if "--" in args:
+            at = args.index("--") + 1
+            words = args[at:]
+            args = [*args[:at], *([shlex.join(words)] if len(words) > 1 else words)]
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, [*args])
         except click.NoSuchOption as error:
-            if stands_behind_a_word(error.option_name, given):
+            if follows_a_word(error.option_name, args):
                 raise click.UsageError(f"{error.format_message()} {QUOTE}", ctx) from None
             raise
         except click.UsageError as error:
@@ -349,23 +337,60 @@ class Quoted(Grouped):
             raise
 
 
-def show_traceback() -> None:
+def follows_a_word(option: str, args: list[str]) -> bool:
+    """Return whether an unknown option comes after a word: the command was not quoted."""
+    names = [word.partition("=")[0] for word in args]
+    at = names.index(option) if option in names else 0
+    return at > 0 and not any(word.startswith("-") for word in args[max(0, at - 2) : at])
+
+
+def show_error(error: BaseException) -> int:
+    """Print an error as one sentence, after its traceback if BERG_DEBUG=1; return the exit
+    status.
+    """
+    if isinstance(error, click.UsageError):
+        error.show(shown := io.StringIO())
+        say(shown.getvalue().rstrip())
+        return 2
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        return show_interrupt(error)
     if os.environ.get("BERG_DEBUG") == "1":
         import traceback
 
         traceback.print_exc()
+    BergError(describe(error)).show()
+    return 1
+
+
+def show_interrupt(error: BaseException) -> int:
+    """Print that the user interrupted the command or refused, or that there is no terminal for a
+    question; return the exit status.
+    """
+    if not isinstance(error, click.Abort):
+        say("berg: interrupted")
+        return 130
+    if error.__context__ is None:
+        say("berg: nothing was done")
+        return 130
+    # click ends the question's line only in some cases
+    line = "\n" if error.__cause__ is None else ""
+    if isinstance(error.__context__, EOFError):
+        say(f"{line}berg: there is no terminal to answer the question on; to skip it: -y")
+        return 1
+    say(f"{line}berg: interrupted")
+    return 130
 
 
 # What to do about an error of files, by its number.
 STEPS = {
-    errno.ENOSPC: ". Make room where berg writes: standard output, /tmp, and the folder that "
-    "BERG_HOME names (~/.berg); see: df -h",
+    errno.ENOSPC: ". Free some space where berg writes: standard output, /tmp, and the folder in "
+    "BERG_HOME (~/.berg); see: df -h",
     errno.ENAMETOOLONG: ". Give a shorter name",
-    errno.EROFS: ". To keep what berg writes elsewhere, let BERG_HOME name another folder",
+    errno.EROFS: ". To keep berg's files elsewhere, set BERG_HOME to another folder",
 }
 
 
-def describe(error: Exception) -> str:
+def describe(error: BaseException) -> str:
     """Return an error as one sentence."""
     from berg.google.api import explain
 
@@ -374,13 +399,12 @@ def describe(error: Exception) -> str:
     control = sys.modules.get("localcloud.control")
     if control and isinstance(error, control.LocalCloudError):
         return str(error)
-    try:
+    sentence = None
+    with contextlib.suppress(Exception):
         sentence = explain(error, config.load())
-    except Exception:
-        sentence = None
     if sentence:
         return sentence
     if isinstance(error, OSError):
-        said = f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
-        return f"{said}{STEPS.get(error.errno or 0, '')}"
-    return f"{type(error).__name__}: {error} (an error of berg's; BERG_DEBUG=1 shows where)"
+        message = f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
+        return f"{message}{STEPS.get(error.errno or 0, '')}"
+    return f"{type(error).__name__}: {error} (an error in berg; BERG_DEBUG=1 shows where)"

@@ -34,7 +34,7 @@ def check_sentence(result: subprocess.CompletedProcess, *says: str) -> None:
     assert result.stdout == "" and "Traceback" not in result.stderr
     assert result.stderr.count("berg: ") == 1, f"one message, not several: {result.stderr}"
     message = result.stderr.partition("berg: ")[2]
-    assert "an error of berg's" not in message and "None" not in message, message
+    assert "an error in berg" not in message and "None" not in message, message
     for part in says:
         assert part in message, message
 
@@ -427,7 +427,7 @@ def test_a_name_that_no_disk_holds(berg):
         (">&-", 0, ""),
         ("2>&- >&-", 0, ""),
         ("| true", 0, ""),
-        (">/dev/full", 1, "berg: No space left on device. Make room"),
+        (">/dev/full", 1, "berg: No space left on device. Free some space"),
     ],
 )
 def test_what_nobody_can_read(berg, to, code, says):

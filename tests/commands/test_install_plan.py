@@ -122,7 +122,7 @@ def test_no_repo_takes_a_secret_of_this_computer(berg):
     refused(berg, TRAIN, says="the installation needs --install-secret INDEX_PASSWORD")
     ran = berg("run", "--dry-run", "--install-secret", "INDEX_PASSWORD", TRAIN, INDEX_PASSWORD="s3")
     assert ran.returncode == 0 and "s3" not in ran.stdout + ran.stderr
-    assert "Secrets   INDEX_PASSWORD (for the installation alone)" in ran.stderr
+    assert "Secrets   INDEX_PASSWORD (only for the installation)" in ran.stderr
     given = ("--install-secret", f"INDEX_PASSWORD={berg.repo}/train.py")
     says = "--install-secret INDEX_PASSWORD has two values"
     refused(berg, *given, "--secret", f"INDEX_PASSWORD={berg.repo}/berg.toml", TRAIN, says=says)

@@ -98,7 +98,7 @@ def test_an_image_is_made_and_jobs_boot_it(berg, family):
     assert name not in log, "nothing that the image's machine logged"
     deleted = berg("image", "delete", "-y", name)
     assert deleted.returncode == 0 and not [e for e in images(berg) if e["family"] == family]
-    assert f"Jobs boot {family} by default, and there is no such image" in deleted.stderr
+    assert f"Jobs boot {family} by default, which does not exist any more" in deleted.stderr
     for key in ("default_image", "default_image_project"):
         assert berg("config", "unset", key).returncode == 0
     assert berg("run", "-g", "0", "--dry-run", "true").returncode == 0

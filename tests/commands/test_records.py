@@ -88,7 +88,7 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
     unanswered = berg("rm", "first", stdin="")
     assert (
         unanswered.returncode == 1
-        and "[y/N]: \nberg: there is nobody to answer" in unanswered.stderr
+        and "[y/N]: \nberg: there is no terminal to answer" in unanswered.stderr
     )
     assert berg.objects(".berg/jobs/first") != {}
     wait_for(lambda: berg.machines() == {}, what="the end of the machine")
@@ -195,7 +195,7 @@ def test_rm_takes_what_a_job_wrote_to_other_folders(berg):
         in berg("show", "wide").stdout
     )
     said = berg("rm", "wide", "-y")
-    assert said.returncode == 0 and "  of these 1 in berg_results/aside\n" in said.stderr, (
+    assert said.returncode == 0 and "  1 of them in berg_results/aside\n" in said.stderr, (
         said.stderr
     )
     left = set(berg.objects("berg_results/"))

@@ -106,7 +106,7 @@ def test_top_shows_machines_with_bars_and_their_last_half_hour(berg, busy_job):
     ]
     assert re.match(rf"{busy_job} +██ +50% +██ +49% .*%.*%  +[\d.]+ [kM]?B  .*▅", row), row
     detail = berg("top", busy_job, "--once").stdout
-    assert re.search(r"^  gpu0 +███▉ +97% +██ +49%  310 W  66 °C$", detail, re.M), detail
+    assert re.search(r"^  gpu0 +███▉ +97% +██ +49% +310 W  66 °C$", detail, re.M), detail
     assert re.search(r"^  gpu1 +▏ +3% ", detail, re.M), detail
     (told,) = json.loads(berg("top", "--json").stdout)
     assert told["job"] == told["name"] == busy_job and told["state"] == "RUNNING"

@@ -93,7 +93,7 @@ def test_who_leaves_hears_that_the_job_goes_on(berg):
         following.send_signal(signal.SIGINT)
         _, stderr = following.communicate(timeout=20)
         assert following.returncode == 130, stderr
-        assert f"{name} goes on without you" in stderr and "cost money" in stderr
+        assert f"{name} continues without you" in stderr and "cost money" in stderr
         assert (
             f"berg tail {name}" in stderr
             and f"berg kill {name}" in stderr

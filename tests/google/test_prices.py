@@ -188,9 +188,7 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     disks = 2 * 200 * 0.1 / 730
     each = [f"${2 * rate + disks:.2f}" for rate in (3.67388, 1.92768, 2.02038)]
     assert f"{each[0]} an hour on demand, {each[1]} an hour as Spot, {each[2]} an hour by" in plan
-    assert (
-        f"; at most ${10 * (2 * 3.67388 + disks):,.0f} in 10 h (list price in us-central1" in plan
-    )
+    assert f"; at most ${10 * (2 * 3.67388 + disks):,.0f} in 10h (list price in us-central1" in plan
     sweep = ("--grid", "x=1,2,3", "--parallel", "2", "echo {x}")
     shown = berg("run", "--dry-run", "--max-hours", "10", "-t", "a100", *sweep).stderr
     assert f"{each[0]} an hour on demand" in shown
@@ -198,7 +196,7 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     unknown = berg("run", "--dry-run", "-t", "p4", "--image", shapes.OLD_IMAGE, "true").stderr
     assert "Price     unknown in us-central1\n" in unknown
     chips = berg("gpus", "--tpu", BERG_REGION="us-east5").stderr
-    assert "$/h a chip, on demand and Spot: v6e 2.70, 1.40; v5p ?, ?; tpu7x ?, ?." in chips
+    assert "Per chip and hour, on demand and Spot: v6e $2.70, $1.40; v5p ?, ?; tpu7x ?, ?." in chips
     rows = {
         each["tpu"]: each
         for each in json.loads(berg("gpus", "--tpu", "--json", BERG_REGION="us-east5").stdout)

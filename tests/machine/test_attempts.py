@@ -72,7 +72,7 @@ def test_what_google_is_asked_for_several_spot_machines(berg):
     assert group["distributionPolicy"]["targetShape"] == "ANY_SINGLE_ZONE"
     assert [each["name"] for each in members] == [f"many-{rank:02}" for rank in range(11)]
     said = " ".join(planned.stderr.split())
-    assert "20 after lost machines, each made again in their zone; the others wait 15 min" in said
+    assert "20 after lost machines, each made again in their zone; the others wait 15m" in said
 
 
 @pytest.mark.slow
