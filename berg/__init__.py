@@ -11,28 +11,26 @@ import click
 from berg import plain
 
 __version__ = "0.1.0"
-QUOTED = re.compile(r'"[^" ]+ [^"]{1,50}"|`[^`]{1,60}`')  # what is not to be broken
+QUOTED = re.compile(r'"[^" ]+ [^"]{1,50}"|`[^`]{1,60}`')  # stays on one line
 NO_BREAK = "\N{NO-BREAK SPACE}"
-COMMANDS = ("gcloud ", "sudo ", "berg ", "$ ")  # a line that begins so is to be typed
-# Google's libraries say with every command how long they will support this python.
+COMMANDS = ("gcloud ", "sudo ", "berg ", "$ ")  # begin a line that the user types
+# Google's libraries would print with every command how long they support this Python.
 warnings.filterwarnings(
     "ignore", r"\s*You are using a (non-supported )?Python version", FutureWarning
 )
 
 
 class BergError(click.ClickException):
-    """What went wrong, for the person at the terminal: the thing by name, then the next step."""
+    """An error of the user's: a message that names the thing and the next step."""
 
     def show(self, file: IO[Any] | None = None) -> None:
-        # click knows of it only while a command runs
+        # click reads it only while a command runs
         color = False if os.environ.get("NO_COLOR") else None
         click.secho(wrapped(f"berg: {self.message}", sys.stderr), fg="red", err=True, color=color)
 
 
 def columns(stream: IO[str]) -> int:
-    """How wide the terminal behind a stream is, or what COLUMNS says; 0 for a pipe, which has no
-    end.
-    """
+    """Return the width of a stream's terminal, or COLUMNS; 0 for a pipe, which has no limit."""
     try:
         return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
@@ -40,11 +38,10 @@ def columns(stream: IO[str]) -> int:
 
 
 def wrapped(text: str, stream: IO[str], indent: int = 0) -> str:
-    """A text whose lines end between words where the terminal would end them inside; commands stay
-    to be copied.
+    """Return a text wrapped at the width of a stream's terminal, without control characters.
 
-    What would steer the terminal is left out.
-    What goes on begins as far to the right as its line, and `indent` at least.
+    Commands stay on one line, to be copied. Continued lines are indented like their first one, and
+    by `indent` at least.
     """
     import textwrap  # few commands need it
 
@@ -62,12 +59,10 @@ def wrapped(text: str, stream: IO[str], indent: int = 0) -> str:
     return "\n".join(lines)
 
 
-if not TYPE_CHECKING:  # else any name would seem to be here
+if not TYPE_CHECKING:  # else any name would pass the type check
 
     def __getattr__(name: str) -> Any:
-        """berg.run and berg.Job, whose modules take long to import, and berg.report, only for who
-        uses them.
-        """
+        """Import berg.run, berg.Job and berg.report when they are used: it takes long."""
         modules = {"run": "api", "Job": "api", "report": "machine.program.berg"}
         if name not in modules:
             raise AttributeError(f"module 'berg' has no attribute {name!r}")

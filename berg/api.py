@@ -1,10 +1,9 @@
-"""Berg from Python: what the commands do, by the same functions, without a terminal.
+"""Berg from Python: the functions of the commands without a terminal.
 
     job = berg.run("python train.py", gpu_type="t4")
     job.wait()
 
-What happens meanwhile is logged to the logger `berg`. Not covered: sweeps, devboxes, ssh and sync;
-they have commands.
+Progress is logged to the logger `berg`. Sweeps, devboxes, ssh and sync have commands only.
 """
 
 import contextlib
@@ -34,12 +33,12 @@ OPTIONS = {
 
 
 def run(cmd: str, folder: str | Path = ".", **options: Any) -> "Job":
-    """Run a command on a machine of its own, with the repo around `folder`; returns when the
-    machine was created.
+    """Run a command on its own machine, with the repo around `folder`; return when the machine is
+    created.
 
     Options are those of `berg run`, with underscores: gpu_type="t4", num_gpus=0, spot=True,
-    zones=["us-central1-a"], env={"LR": "0.1"}, name="lr-01". Defaults of the repo hold for what is
-    not given. Raises BergError, and leaves nothing behind then.
+    zones=["us-central1-a"], env={"LR": "0.1"}, name="lr-01". The repo's defaults apply to the
+    others. Raise BergError, and leave nothing behind then.
     """
     if unknown := sorted(options.keys() - OPTIONS):
         raise TypeError(
@@ -57,14 +56,13 @@ def run(cmd: str, folder: str | Path = ".", **options: Any) -> "Job":
 
 
 def submit(plan: Plan) -> str:
-    """Carry out a plan, and return the name of its job."""
     launch.submit(plan, log.info, lambda done, size: None)
     return plan.job.job_name
 
 
 @dataclass
 class Job:
-    """A job that was submitted, here or elsewhere: Job("digits-1121-0930-x7k"), or Job("@") for my
+    """A job submitted from any computer: Job("digits-1121-0930-x7k"), or Job("@") for the user's
     latest one.
     """
 
@@ -77,9 +75,7 @@ class Job:
 
     @property
     def state(self) -> State:
-        """How it goes right now: state.state is RUNNING, SUCCEEDED, …; state.exit_code,
-        state.reason.
-        """
+        """The state now: state.state is RUNNING, SUCCEEDED, …; state.exit_code, state.reason."""
         with explained(self.config):
             found = jobs.find(self.config, self.name)
         if found.state is None:
@@ -87,7 +83,7 @@ class Job:
         return found.state
 
     def wait(self, seconds: float | None = None) -> State:
-        """Wait until the job is over and return its final state; raises TimeoutError after
+        """Wait until the job has ended and return its final state; raise TimeoutError after
         `seconds`.
         """
         end = None if seconds is None else time.monotonic() + seconds
@@ -98,16 +94,14 @@ class Job:
         return state
 
     def logs(self) -> str:
-        """What its machines printed so far; those of a cluster one after another."""
+        """The output so far; of several machines one after another."""
         with explained(self.config):
             return b"".join(chunk for _, chunk in logs.chunks(self.config, self.name)).decode(
                 errors="replace"
             )
 
     def fetch(self, folder: str | Path | None = None) -> Path:
-        """Bring its results, those that are new or changed, to a folder (~/berg_results/…) and
-        return that.
-        """
+        """Download new and changed results to a folder (~/berg_results/…) and return it."""
         with explained(self.config):
             prefix, _ = results.find(self.config, self.name)
             target = Path(folder).expanduser() if folder else Path.home() / prefix
@@ -116,15 +110,13 @@ class Job:
         for name in found.keys() - left.keys():
             log.warning("%s was left out: it could configure programs on this computer", name)
         if left or not files:
-            why = (
-                "; ".join(f"{name}: {error}" for name, error in left.items())
-                or "there are none yet"
-            )
-            raise BergError(f"results of {self.name} could not be brought: {why}")
+            why = "; ".join(f"{name}: {error}" for name, error in left.items())
+            why = why or "there are none yet"
+            raise BergError(f"results of {self.name} could not be downloaded: {why}")
         return target
 
     def kill(self, now: bool = False) -> State:
-        """End it, with the last results unless `now`, and return its final state."""
+        """End it, after uploading the last results unless `now`; return its final state."""
         with explained(self.config):
             ending.kill(self.config, self.name, now, log.info)
         return self.state
@@ -132,7 +124,7 @@ class Job:
 
 @contextlib.contextmanager
 def explained(settings: Config) -> Iterator[None]:
-    """Raise errors of Google's as BergError, with a sentence and the next step."""
+    """Raise Google's errors as BergError, with the next step."""
     try:
         yield
     except BergError:

@@ -216,7 +216,7 @@ def test_a_plan_of_unknown_price_asks_too(berg, cloud):
     [
         (1000, True, 10.0, ""),
         (1000, True, 2000.0, "This may cost $2,000. Start it?"),
-        (1000, True, None, "What this may cost is unknown"),
+        (1000, True, None, "The cost of this is unknown"),
         (1000, False, None, ""),  # of a reservation, or a pod that any node may hold
         (0, True, None, ""),
     ],

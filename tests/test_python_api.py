@@ -83,7 +83,7 @@ for wrong in (lambda: berg.run("true", gpus=1), lambda: berg.run("true", num_gpu
     assert "is not in a git repo" in said[2]
     assert "no job or machine 'nobody'" in said[3]
     assert "you have none yet" in said[4]
-    assert "results of nobody could not be brought" in said[5]
+    assert "results of nobody could not be downloaded" in said[5]
     assert said[6] == "AttributeError module 'berg' has no attribute 'nonsense'"
     assert berg.machines() == {} and berg.objects(".berg/jobs/") == {}
 

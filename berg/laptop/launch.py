@@ -457,7 +457,7 @@ def submit(plan: Plan, say: Say, on_progress: Progress) -> str:
     or is interrupted, what was created is deleted.
     """
     this, bucket = plan.job, Bucket(plan.config)
-    importing = import_ahead(places.of(this.place))
+    import_ahead(places.of(this.place))
     if plan.left:
         wait_until_gone(plan.config, this, say)
     if bytes_to_send(plan) > LITTLE:  # after the claim its job would look lost meanwhile
@@ -465,16 +465,7 @@ def submit(plan: Plan, say: Say, on_progress: Progress) -> str:
     claim = states.Stored(this.job_name, job.State(job=this.summary(), claim=states.new_claim()), 0)
     try:
         claimed = claim_and_send(plan, bucket, claim, say, on_progress)
-        with ThreadPoolExecutor(1) as pool:
-            noted = pool.submit(index.note, bucket, this.job_name, this.summary())
-            states.write_job(bucket, this)
-            if plan.secrets:
-                seconds, accounts = this.max_run_seconds, plan.accounts
-                secret.store(plan.config, this.job_name, plan.secrets, seconds, accounts)
-            importing.join()
-            zone = create(plan, claimed, say)
-            noted.result()
-        return zone
+        return write_and_create(plan, claimed, say)
     except Taken:
         raise
     except BaseException:
@@ -515,6 +506,21 @@ def claim_and_send(
         return claiming.result()
     except Changed:
         raise taken(claim.name) from None
+
+
+def write_and_create(plan: Plan, claimed: states.Stored, say: Say) -> str:
+    """Write a claimed job and its secrets, create its machines and return their zone."""
+    this, bucket = plan.job, Bucket(plan.config)
+    with ThreadPoolExecutor(1) as pool:
+        noted = pool.submit(index.note, bucket, this.job_name, this.summary())
+        states.write_job(bucket, this)  # its machines run what has this hash
+        if plan.secrets:
+            seconds, accounts = this.max_run_seconds, plan.accounts
+            secret.store(plan.config, this.job_name, plan.secrets, seconds, accounts)
+        places.of(this.place).warm_up()  # waits for `import_ahead`
+        zone = create(plan, claimed, say)
+        noted.result()
+    return zone
 
 
 def create(plan: Plan, claimed: states.Stored, say: Say) -> str:
@@ -631,11 +637,9 @@ def without_script(value: Any) -> Any:
     return {key: without_script(each) for key, each in value.items()}
 
 
-def import_ahead(place: places.Place) -> threading.Thread:
+def import_ahead(place: places.Place) -> None:
     """Import in a thread what a place needs to create machines: it may take most of a second."""
-    importing = threading.Thread(target=place.warm_up, daemon=True)
-    importing.start()
-    return importing
+    threading.Thread(target=place.warm_up, daemon=True).start()
 
 
 def send_code(plan: Plan, bucket: Bucket, say: Say, on_progress: Progress) -> None:
@@ -648,8 +652,11 @@ def send_code(plan: Plan, bucket: Bucket, say: Say, on_progress: Progress) -> No
                 say(found)
 
 
-def take_back(config: Config, this: job.Job, claimed: states.Stored) -> None:
-    """Delete the machines of a job that could not be submitted, then its secret and its state.
+def take_back(
+    config: Config, this: job.Job, claimed: states.Stored, before: job.State | None = None
+) -> None:
+    """Delete the machines of a job that could not be submitted, then its secret and its state; of
+    one that could not resume restore the state `before`.
 
     Nothing is deleted if the name is another submit's by now.
     """
@@ -663,7 +670,10 @@ def take_back(config: Config, this: job.Job, claimed: states.Stored) -> None:
     place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]))
     if this.has_secret:
         secret.delete(config, this.job_name)
-    states.withdraw(bucket, claimed)
+    if before is None:
+        states.withdraw(bucket, claimed)
+    elif there := states.read(bucket, this.job_name):
+        states.replaced(bucket, there, before)
 
 
 def archive_path(name: str) -> str:

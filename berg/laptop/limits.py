@@ -1,11 +1,8 @@
-"""What jobs may cost: a ceiling for each, a budget for a day, and what a plan costs at most.
+"""What jobs may cost: a limit for each, a budget for a day, and what a plan costs at most.
 
-A ceiling becomes the time that a job's machines may live, which Google enforces, and which counts
-all attempts of a job together. The budget is a question of manners: it is looked at when something
-is submitted, with what runs already and may cost until the day ends, and stops nothing that runs.
-
-Not covered: traffic, the bucket, and what others spend in the project; Google's own cap is for that
-(`berg costs --spend-cap`).
+A limit becomes the time that a job's machines may live in all attempts, which Google enforces. The
+budget is checked when a job is submitted, and stops nothing that runs. Traffic, the bucket and
+other users are not covered; Google's own cap is for them (`berg costs --spend-cap`).
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +17,13 @@ from berg.laptop.jobs import Entry
 from berg.plan import Plan
 
 THREADS = 16
-LEAST = 300  # seconds; below that a machine would be paid for that hardly boots
+LEAST = 300  # seconds; a machine with less would hardly boot
 
 
 def ceiling(plan: Plan, num_jobs: int) -> tuple[float, str]:
-    """Return USD that a job may cost, or each of a sweep, and what says so; 0 for no limit.
+    """Return USD that each job may cost and the source of the limit; 0 for no limit.
 
-    Only --max-cost raises or lifts the limit of the user's settings.
+    Only --max-cost can raise the limit of the user's settings.
     """
     spec, of_all = plan.spec, max(num_jobs, 1)
     if spec.max_cost is not None:
@@ -39,10 +36,9 @@ def ceiling(plan: Plan, num_jobs: int) -> tuple[float, str]:
 
 
 def limited(plan: Plan, num_jobs: int = 0) -> Plan:
-    """Return a plan whose jobs end before they cost more than they may: a job, or so many of a
-    sweep.
+    """Return a plan whose job, or each of the sweep's jobs, ends before it costs too much.
 
-    Raise BergError where a price is unknown, or hardly any time is left.
+    Raise BergError if a price is unknown, or if hardly any time is left.
     """
     usd, source = ceiling(plan, num_jobs)
     if not usd:
@@ -50,13 +46,13 @@ def limited(plan: Plan, num_jobs: int = 0) -> Plan:
     hourly = spending.dearest(plan.job.rates, plan.offer.zones)
     if plan.offer.reservation:
         raise BergError(
-            "what is reserved costs the same whether it is used or not, so that nothing can keep "
-            f"it below ${usd:,.2f}. Limit the time: --max-hours. Without a limit: --max-cost 0"
+            "a reservation costs the same if it is not used, so its cost cannot be kept below "
+            f"${usd:,.2f}. Limit the time: --max-hours. Without a limit: --max-cost 0"
         )
     if hourly is None:
         raise BergError(
-            f"what an hour costs in {', '.join(plan.offer.zones)} is unknown, so that nothing can "
-            f"keep it below ${usd:,.2f}. See why: berg prices. Without a limit: --max-cost 0"
+            f"the price of an hour in {', '.join(plan.offer.zones)} is unknown, so the cost cannot "
+            f"be kept below ${usd:,.2f}. See why: berg prices. Without a limit: --max-cost 0"
         )
     seconds = int(3600 * usd / (hourly * plan.job.num_machines))
     if seconds < LEAST:
@@ -70,7 +66,7 @@ def limited(plan: Plan, num_jobs: int = 0) -> Plan:
 
 
 def worst(plan: Plan, num_jobs: int = 0) -> float | None:
-    """Return USD that a job or so many of a sweep cost at most; None if that is unknown."""
+    """Return USD that a job or the jobs of a sweep cost at most; None if that is unknown."""
     hourly = spending.dearest(plan.job.rates, plan.offer.zones)
     if hourly is None:
         return None
@@ -78,37 +74,38 @@ def worst(plan: Plan, num_jobs: int = 0) -> float | None:
 
 
 def question(plan: Plan, num_jobs: int = 0) -> str:
-    """Return what to ask before a plan is carried out; "" if it costs too little for that, or
-    nothing has a price of its own: what is reserved, and pods that any node may hold.
+    """Return the question before an expensive plan; "" for others, and for reservations and pods
+    that have no price of their own.
     """
     usd, bound = worst(plan, num_jobs), plan.config.ask_above
     if not bound or plan.offer.priced is None:
         return ""
     if usd is None:
-        return (
-            f"What this may cost is unknown, so that nobody can say whether it is over ${bound:,} "
-            "(ask_above). Start it?"
-        )
+        return f"The cost of this is unknown; it may be over ${bound:,} (ask_above). Start it?"
     if usd <= bound:
         return ""
     return f"This may cost ${usd:,.0f}. Start it?"
 
 
 def vouched(config: Config, entries: list[Entry], today: str) -> list[tuple[job.State, int]]:
-    """Return the states of my jobs that cost something on a day or may yet, and how many of their
-    machines run.
+    """Return the states of the user's jobs that cost something on a day or may yet, and how many of
+    their machines run.
 
-    Any job may write another one's state. So what an hour costs, of how many machines and of whose
-    comes from the job's metadata, which no machine can write, and no time is before the job was
-    submitted or after now.
+    Any job may write another one's state, but not its metadata. So price, number of machines and
+    user come from the metadata, and times are cut to the job's lifetime.
     """
     midnight, now, bucket = f"{today}T00:00:00Z", job.now(), Bucket(config)
 
     def check(each: Entry) -> tuple[job.State, int] | None:
-        assert each.state
+        if each.state is None or (
+            each.state.final
+            and not each.machines
+            and not spending.machine_hours(each.state, 0, midnight)
+        ):
+            return None
         try:
             this = states.read_job(bucket, each.name)
-        except BergError:  # it is damaged, and no machine runs it
+        except BergError:  # damaged, and no machine runs it
             return None
         if this is None or this.created_by != config.user:
             return None
@@ -117,32 +114,22 @@ def vouched(config: Config, entries: list[Entry], today: str) -> list[tuple[job.
         state = replace(each.state, job=this.summary(), history=history, synced_until=synced)
         return state, each.running
 
-    counting = [
-        each
-        for each in entries
-        if each.state
-        and (
-            not each.state.final
-            or each.machines
-            or spending.machine_hours(each.state, 0, midnight) > 0
-        )
-    ]
     with ThreadPoolExecutor(THREADS) as pool:
-        return [told for told in pool.map(check, counting) if told]
+        return [pair for pair in pool.map(check, entries) if pair]
 
 
 def check_budget(config: Config) -> None:
-    """Raise BergError if my jobs have cost as much today as they may, or those that run may yet."""
+    """Raise BergError if the user's jobs have reached the day's budget, or may by midnight."""
     if not config.budget:
         return
     today = job.now()[:10]
-    told = vouched(config, jobs.overview(config, config.user), today)
-    found = spending.on_day(told, today)
-    coming = spending.until_midnight(told, datetime.now(timezone.utc))
+    pairs = vouched(config, jobs.overview(config, config.user), today)
+    found = spending.on_day(pairs, today)
+    coming = spending.until_midnight(pairs, datetime.now(timezone.utc))
     if found.usd + coming < config.budget:
         return
-    unknown = f", beside {found.unknown} of unknown price" if found.unknown else ""
-    more = f", and those that are not over may cost ${coming:,.2f} more by midnight" * (coming > 0)
+    unknown = f", in addition to {found.unknown} of unknown price" if found.unknown else ""
+    more = f", and active ones may cost ${coming:,.2f} more by midnight" * (coming > 0)
     raise BergError(
         f"your jobs have cost ${found.usd:,.2f} today ({today}, UTC){unknown}{more}; your budget "
         f"for a day is ${config.budget:,}. Wait for tomorrow, limit jobs (--max-hours), or: berg "

@@ -8,9 +8,8 @@ from typing import Any
 
 from berg import BergError, job, places, states
 from berg.config import Config
-from berg.google import secret
 from berg.google.storage import Bucket, Changed
-from berg.laptop import index, jobs, launch, records
+from berg.laptop import jobs, launch, records
 from berg.laptop.jobs import Say
 from berg.plan import Plan, spec_of
 from berg.spec import JobSpec, rows
@@ -152,15 +151,10 @@ def submit(found: jobs.Entry, plan: Plan, say: Say) -> str:
         ) from None
     try:
         launch.forget_machines(bucket, this)
-        index.note(bucket, this.job_name, this.summary())
-        states.write_job(bucket, this)  # its machines run what has this hash
-        if plan.secrets:
-            secret.store(config, this.job_name, plan.secrets, this.max_run_seconds, plan.accounts)
-        places.of(this.place).warm_up()
-        return launch.create(plan, claimed, say)
+        return launch.write_and_create(plan, claimed, say)
     except BaseException:
         with launch.cleaning_up(this.job_name, say):
-            take_back(plan, claimed, found.stored.state)
+            launch.take_back(config, this, claimed, found.stored.state)
         raise
 
 
@@ -177,17 +171,3 @@ def submitted_again(state: job.State) -> job.State:
         ran_seconds=0,
         undeleted={},
     )
-
-
-def take_back(plan: Plan, claimed: states.Stored, before: job.State) -> None:
-    """Delete the machines of a job that could not resume, and restore its state."""
-    config, this, bucket = plan.config, plan.job, Bucket(plan.config)
-    there = states.read(bucket, this.job_name)
-    if there is None or there.state.claim != claimed.state.claim:
-        return  # another process deleted or resumed the job
-    place = places.of(this.place)
-    place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]), this.group)
-    if plan.secrets:
-        secret.delete(config, this.job_name)
-    if there := states.read(bucket, this.job_name):
-        states.replaced(bucket, there, before)

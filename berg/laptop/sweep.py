@@ -173,7 +173,7 @@ def submit(
     on = machines(name, min(parallel, len(all_jobs)))
     place = places.of(plan.job.place)
     job.check_name(place.longest_name(on[-1], on))
-    importing = launch.import_ahead(place)
+    launch.import_ahead(place)
     launch.send_code(plan, bucket, say, on_progress)
     with_code = [replace(each, snapshot=plan.job.snapshot) for each in all_jobs]
     record = states.Sweep(
@@ -193,7 +193,7 @@ def submit(
         index.note(bucket, name, with_code[0].summary())
         if plan.secrets:
             secret.store(plan.config, name, plan.secrets, plan.machine_seconds, plan.accounts)
-        importing.join()
+        place.warm_up()  # waits for `import_ahead`
         create(plan, on, say)
     except BaseException:
         with launch.cleaning_up(name, say):
