@@ -206,7 +206,7 @@ def test_much_money_is_asked_for_first(berg):
 def test_a_plan_of_unknown_price_asks_too(berg, cloud):
     dear = ("run", "-t", "h100", "-g", "8", "--spot", "true")
     shown = berg(*dear, BERG_ASK_ABOVE="1000", stdin="n\n")
-    assert "whether it is over $1,000 (ask_above). Start it?" in shown.stderr, shown.stderr
+    assert "it may be over $1,000 (ask_above). Start it?" in shown.stderr, shown.stderr
     assert shown.returncode == 130 and "nothing was done" in shown.stderr
     assert not berg.machines() and not berg.objects(".berg/jobs/")
 
