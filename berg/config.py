@@ -1,10 +1,7 @@
-"""Berg's settings and the cloud they lead to: ~/.berg/berg.json, BERG_* variables, defaults.
+"""Berg's settings, the addresses of the APIs, and Google credentials.
 
-Precedence: a flag, then BERG_<KEY>, then the file, then the default. This is the only module that
-knows where the APIs are; with `endpoint` null they are Google's.
-
-Google credentials: Application Default Credentials, or a file that the settings name; who is
-logged in here.
+Precedence: a flag, then BERG_<KEY>, then ~/.berg/berg.json, then the default. With `endpoint` null
+the APIs are Google's.
 """
 
 import contextlib
@@ -27,21 +24,25 @@ if TYPE_CHECKING:
     import logging
 
 VERSION = 1
-
-SIGN_IN = 10  # seconds for an answer of who gives tokens
+SIGN_IN = 10  # seconds for a token
+SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"  # the file of Application Default Credentials
+LOG = "google.auth.external_account_authorized_user"
+# Hosts that are reached without a proxy.
+NEAR = ("localhost", "127.0.0.1", "::1", "metadata.google.internal", "metadata", "169.254.169.254")
 
 HELP = {
     "project": "Google Cloud project that pays for the machines",
-    "region": "region whose zones are tried, and where the bucket lives",
+    "region": "region whose zones are tried, and location of the bucket",
     "zones": "zones to try, in this order (empty: all of the region that have the GPU)",
     "bucket": "bucket for code, logs and results",
-    "gpu_type": "GPUs of machines, where nothing else says them (empty: l4)",
-    "gpus": "how many of them (0: as few as Google offers in one machine)",
+    "gpu_type": "GPU type of machines without -t (empty: l4)",
+    "gpus": "number of GPUs of machines without -g (0: as few as Google offers in one machine)",
     "default_image": "image or image family that machines boot",
     "default_image_project": "project that owns the image",
     "service_account": "account that machines act as (empty: the project's default)",
     "default_docker_image": "container image of jobs in a cluster (berg run --cluster)",
-    "monitoring": "1: machines tell Cloud Monitoring how busy they are (berg init --monitoring)",
+    "monitoring": "1: machines report usage to Cloud Monitoring (berg init --monitoring)",
     "max_cost": "dollars that a job may cost at most (0: no limit; berg run --max-cost)",
     "budget": "dollars that your jobs may cost in a day before the next one is refused (0: any)",
     "ask_above": "dollars that a plan may cost at most before berg asks (0: never)",
@@ -62,7 +63,7 @@ def home() -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder of BERG_HOME that only its owner may enter, or close one that is open."""
+    """Create a folder of BERG_HOME for its owner only, or restrict one that is open to others."""
     home().mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if folder.stat().st_mode & 0o077:
@@ -70,13 +71,13 @@ def make_private(folder: Path) -> None:
 
 
 def close_home() -> None:
-    """Let nobody else into BERG_HOME, if it is a folder of berg's: it has the settings."""
+    """Restrict BERG_HOME to its owner, if it has berg's settings and is not the home folder."""
     try:
         is_open = path().exists() and home().stat().st_mode & 0o077
         if is_open and not home().samefile(Path.home()):
             home().chmod(0o700)
     except OSError:
-        pass  # somebody else's, or on a file system without modes
+        pass  # another user's folder, or a file system without modes
 
 
 def path() -> Path:
@@ -84,12 +85,12 @@ def path() -> Path:
 
 
 def local_folder() -> Path:
-    """Where the embedded cloud of this user keeps its state."""
+    """Return the folder of this user's embedded cloud."""
     return home() / "local"
 
 
 def label(text: str) -> str:
-    """Text as a label value or a part of a name: lower-case letters, digits and dashes."""
+    """Return text as a label value or a part of a name: lower-case letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
 
 
@@ -115,28 +116,26 @@ class Config:
     no_external_ip: bool = False
     ssh_user: str = "root"
     ssh_port: int = 22
-    user: str = field(default_factory=lambda: label(login()) or "nobody")
+    user: str = field(default_factory=lambda: label(login()) or "unknown")
     endpoint: str | None = None
     credentials_file: str | None = None
     _version: int = VERSION
-    clock_is_behind = 0.0  # seconds, against Google's; no setting
-    is_mine = False  # whether these are the settings of a person's computer; no setting
+    clock_is_behind = 0.0  # seconds, compared with Google's; no setting
+    is_mine = False  # these are the settings of a user's computer; no setting
 
     def compute_url(self, project: str = "") -> str:
         base = self.endpoint or "https://compute.googleapis.com"
         return f"{base}/compute/v1/projects/{project or self.project}"
 
     def service_url(self, service: str) -> str:
-        """Where one of Google's smaller services is, such as secretmanager; its paths begin with
-        its version.
-        """
+        """Return the address of a service, such as secretmanager, without the API's version."""
         if self.endpoint:
             return f"{self.endpoint}/{service}"
         return f"https://{service}.googleapis.com"
 
     @property
     def tunnel_options(self) -> list[str]:
-        """Options of gcloud that lead to an Identity-Aware Proxy which is not Google's."""
+        """Return the options of gcloud for an Identity-Aware Proxy which is not Google's."""
         if not self.endpoint:
             return []
         port = self.endpoint.rpartition(":")[2]
@@ -148,13 +147,18 @@ class Config:
     @functools.cached_property
     def credentials(self) -> Any:
         """Google credentials; raises google.auth.exceptions.DefaultCredentialsError without any."""
+        from google.auth.exceptions import TransportError
         from google.auth.transport.requests import Request
 
         bypass_proxies()
         self.start_embedded_cloud()
         found = find(self.credentials_file)
-        if self.endpoint:
-            found = keep_near(found)
+        if self.endpoint and hasattr(found, "_set_regional_access_boundary"):
+            # With an account's key google-auth asks Google for the regions where the account may
+            # be used, unless it knows them (0x0: all).
+            until = datetime.now(timezone.utc).replace(tzinfo=None) + timedelta(days=365)
+            anywhere = {"encodedLocations": "0x0", "expiry": until}
+            found = found._set_regional_access_boundary(anywhere)
         if self.is_mine and self.project and lacks_quota_project(found):
             note = (
                 "berg: your Google credentials name no project for quotas. Run: gcloud auth "
@@ -165,19 +169,20 @@ class Config:
         # retried for minutes.
         try:
             found.refresh(functools.partial(Request(), timeout=SIGN_IN))
-        except Exception as error:
-            if self.is_mine:  # somebody waits
-                raise_for_good(error)
-            raise
+        except TransportError as error:
+            if not self.is_mine:
+                raise
+            make: Any = TransportError  # it has no types
+            raise make(str(error)) from error  # without its cause it is not retried
         return found
 
     @functools.cached_property
     def listed_lately(self) -> dict[Any, tuple[float, Any]]:
-        """Lists of machines that threads of this program share, with when each was asked for."""
+        """Lists of machines that threads of this program share, with the time of each request."""
         return {}
 
     def start_embedded_cloud(self) -> None:
-        """Start the embedded cloud if the endpoint is this user's and nothing answers there."""
+        """Start this user's embedded cloud if the endpoint does not answer."""
         if not self.endpoint or not local_folder().is_dir():
             return
         import socket
@@ -192,7 +197,7 @@ class Config:
 
 
 def embedded_cloud() -> Any:
-    """Return the module that starts and stops the embedded cloud; raise BergError where that is not
+    """Return the module that controls the embedded cloud; raise BergError if it is not
     installed.
     """
     try:
@@ -206,29 +211,24 @@ def embedded_cloud() -> Any:
 
 
 def read_file() -> dict[str, Any]:
-    """The settings file as it is; {} without one."""
+    """Return the content of the settings file; {} without one."""
     try:
         values = json.loads(path().read_text())
+        problem = "" if isinstance(values, dict) else f"{path()} must hold one JSON object"
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise BergError(
-            f"cannot read {path()}: {error}. Mend it, or delete it and run: berg init"
-        ) from None
     except json.JSONDecodeError as error:
-        raise BergError(
-            f"{path()} is not valid JSON at line {error.lineno}: {error.msg}. "
-            "Mend it, or delete it and run: berg init"
-        ) from None
-    if not isinstance(values, dict):
-        raise BergError(
-            f"{path()} must hold one JSON object. Mend it, or delete it and run: berg init"
-        )
-    return values
+        problem = f"{path()} is not valid JSON at line {error.lineno}: {error.msg}"
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"cannot read {path()}: {error}"
+    if problem:
+        raise BergError(f"{problem}. Fix or delete it, then run: berg init")
+    found: dict[str, Any] = values
+    return found
 
 
 def load(**flags: Any) -> Config:
-    """Settings from flags (None: not given), the environment, the file and the defaults."""
+    """Return settings from flags (None: not given), the environment, the file and the defaults."""
     close_home()
     values = read_file()
     known = {f.name: f for f in fields(Config)}
@@ -250,12 +250,12 @@ def load(**flags: Any) -> Config:
 
 
 def check_kind(key: str, value: Any, default: Any) -> None:
-    """Raise BergError for a value in the file that is of another kind than the default."""
+    """Raise BergError for a value in the file of another type than the default."""
     if default is None or type(value) is type(default):
         return
     kinds = {list: "a list", int: "a whole number", bool: "true or false"}
     kind = kinds.get(type(default), "text")
-    raise BergError(f"{path()}: {key!r} must be {kind}, not {json.dumps(value)}. Mend it there")
+    raise BergError(f"{path()}: {key!r} must be {kind}, not {json.dumps(value)}. Fix it there")
 
 
 def convert(key: str, value: Any, like: Any) -> Any:
@@ -277,7 +277,7 @@ def convert(key: str, value: Any, like: Any) -> Any:
 
 
 def load_ready(**flags: Any) -> Config:
-    """Settings that are complete enough to work with."""
+    """Return settings; raise BergError without a project and a bucket."""
     config = load(**flags)
     missing = [key for key in ("project", "bucket") if not getattr(config, key)]
     if missing:
@@ -292,9 +292,7 @@ def load_ready(**flags: Any) -> Config:
 
 
 def save(values: dict[str, Any]) -> None:
-    """Write settings over those in the file, or take out what is None; keys that are not named stay
-    as they are.
-    """
+    """Write settings to the file, and delete those that are None; other keys stay."""
     from berg import computer
 
     merged = {**read_file(), **values, "_version": VERSION}
@@ -302,19 +300,8 @@ def save(values: dict[str, Any]) -> None:
     computer.write(path(), json.dumps(merged, indent=2) + "\n")
 
 
-SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
-
-VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"  # the file of Application Default Credentials
-
-LOG = "google.auth.external_account_authorized_user"
-
-NEAR = ("localhost", "127.0.0.1", "::1", "metadata.google.internal", "metadata", "169.254.169.254")
-
-
 def bypass_proxies() -> None:
-    """Let all that asks over HTTP from here, children included, reach what is near without the
-    proxy that is set.
-    """
+    """Let this process and its children reach NEAR without the proxy that is set."""
     old = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     hosts = [host for host in old.split(",") if host]
     if old.strip() != "*" and any(name.lower().endswith("_proxy") for name in os.environ):
@@ -326,19 +313,8 @@ def find(file: str | None) -> Any:
     return read(Path(file)) if file else application_default()[0]
 
 
-def keep_near(found: Any) -> Any:
-    """Return credentials that ask nobody but an endpoint of our own: with an account's key
-    google-auth asks Google from where the account may be used, unless it is told (0x0: anywhere).
-    """
-    if not hasattr(found, "_set_regional_access_boundary"):
-        return found
-    until = datetime.now(timezone.utc).replace(tzinfo=None) + timedelta(days=365)
-    anywhere = {"encodedLocations": "0x0", "expiry": until}
-    return found._set_regional_access_boundary(anywhere)
-
-
 def application_default() -> tuple[Any, str | None]:
-    """Return Application Default Credentials, and the project that they or gcloud are set to."""
+    """Return Application Default Credentials, and the project in them or in gcloud's settings."""
     import google.auth
 
     if not on_google():
@@ -350,14 +326,14 @@ def application_default() -> tuple[Any, str | None]:
 
 @contextlib.contextmanager
 def without_warning() -> Iterator[None]:
-    """Leave out google-auth's warning of a missing quota project: see lacks_quota_project."""
+    """Hide google-auth's warning of a missing quota project; see lacks_quota_project."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*without a quota project")
         yield
 
 
 def lacks_quota_project(found: Any) -> bool:
-    """Return whether credentials are a person's, by gcloud, that name no project for quotas."""
+    """Return whether credentials are a person's, from gcloud, without a quota project."""
     from google.oauth2.credentials import Credentials
 
     return isinstance(found, Credentials) and not found.quota_project_id
@@ -373,7 +349,8 @@ def read(file: Path) -> Any:
     import google.auth
     from google.auth import exceptions
 
-    logging.getLogger(LOG).addFilter(is_of_use)
+    # It complains that the embedded cloud's credentials have no workforce pool, as they must not.
+    logging.getLogger(LOG).addFilter(hides_boundaries)
     load: Any = google.auth.load_credentials_from_dict  # it has no types
     try:
         row = json.loads(file.read_text())
@@ -383,32 +360,18 @@ def read(file: Path) -> Any:
     except OSError as error:
         why = error.strerror or str(error)
     except (ValueError, TypeError, AttributeError, exceptions.GoogleAuthError):
-        why = "they are in no format of Google's"
+        why = "their format is unknown"
     raise BergError(
         f"cannot read the credentials in {file}: {why}. Run: berg init (or: berg init --local)"
     )
 
 
-def is_of_use(record: "logging.LogRecord") -> bool:
-    """Return whether a line of google-auth's log says anything: of the embedded cloud's credentials
-    it complains that they are of no workforce pool, which they must not be.
-    """
+def hides_boundaries(record: "logging.LogRecord") -> bool:
     return "Regional Access Boundary" not in str(record.msg)
 
 
-def raise_for_good(error: Exception) -> None:
-    """Raise an error of the network's without what broke, so that nothing tries again; pass over
-    others.
-    """
-    from google.auth.exceptions import TransportError
-
-    if isinstance(error, TransportError):
-        make: Any = TransportError  # it has no types
-        raise make(str(error)) from error
-
-
 def login() -> str:
-    """Who is logged in on this computer; "" for a user without a name, as containers have them."""
+    """Return the user's name on this computer; "" for a user without one, as in containers."""
     try:
         import getpass
 
@@ -418,7 +381,7 @@ def login() -> str:
 
 
 def on_google() -> bool:
-    """Whether this computer is a Google machine (asked of its firmware, not of the network)."""
+    """Return whether this computer is a Google machine, by its firmware."""
     if os.environ.get("GCE_METADATA_HOST"):
         return True
     try:

@@ -1,8 +1,8 @@
-"""The one door to what the bucket keeps of jobs: their states, their metadata, the sweeps' records.
+"""The state store: states and metadata of jobs and records of sweeps in the bucket.
 
-Whatever comes through it was checked (gate.py). Who submits a job claims its name: the state then
-carries a random token, so that two submits of the same job are told from each other although all
-else of them is equal. Writing is always at the generation that was read.
+Everything that is read was validated (gate.py), and every write is at the generation that was read.
+A submit claims the job's name with a random token in its state, which distinguishes two submits of
+an equal job.
 """
 
 import hashlib
@@ -18,33 +18,32 @@ from berg.google.storage import Bucket, Changed, ahead
 from berg.job import Job, State
 
 PREFIX = ".berg/jobs/"
-ASKED = "name,metadata,updated,generation"  # of the object of a state
+FIELDS = "name,metadata,updated,generation"  # of a state's object
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A state as it lies in the bucket."""
+    """A state in the bucket."""
 
     name: str
     state: State
     generation: int
     written_at: float = 0.0  # seconds since 1970
-    is_damaged: bool = False  # then `state` says so, and nothing else
+    is_damaged: bool = False  # then `state` has only the reason
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's record: its jobs, and what vouches for them."""
+    """A sweep's record: its jobs and their hashes."""
 
     jobs: list[str]
     claim: str = ""
-    drawn: str = ""  # from what, how and from which seed its jobs' values were drawn
+    drawn: str = ""  # space, method and seed of its jobs' values
     sha256: list[str] = field(default_factory=list)  # of each job's metadata
 
     def fingerprint(self) -> str:
-        """Return the hash of the jobs and what they are, which the machines' metadata hold."""
-        text = json.dumps([self.jobs, self.sha256])
-        return hashlib.sha256(text.encode()).hexdigest()
+        """Return the hash of the jobs' names and hashes, which is in the machines' metadata."""
+        return hashlib.sha256(json.dumps([self.jobs, self.sha256]).encode()).hexdigest()
 
     def sha256_of(self, name: str) -> str:
         """Return the hash of a job's metadata, "" for one that the sweep does not have."""
@@ -56,13 +55,12 @@ def new_claim() -> str:
 
 
 def claim(bucket: Bucket, name: str, state: State, generation: int = 0, token: str = "") -> Stored:
-    """Write a state with a new claim; raise Changed if somebody else has the name.
+    """Write a state with a new claim; raise Changed if another submit has the name.
 
-    `generation` is that of the state of a job that is over and goes on; 0 is for a new job. A
-    sweep's jobs all carry the claim of its record, the `token`.
+    `generation` is that of the state of a finished job that continues, 0 for a new job. A sweep's
+    jobs all have the claim of its record, the `token`.
     """
-    claimed = replace(state, claim=token or new_claim())
-    return _write(bucket, name, claimed, generation)
+    return write(bucket, name, replace(state, claim=token or new_claim()), generation)
 
 
 def read(bucket: Bucket, name: str) -> Stored | None:
@@ -74,35 +72,35 @@ def read(bucket: Bucket, name: str) -> Stored | None:
 
 
 def listed(bucket: Bucket, prefix: str = "") -> Iterator[Stored]:
-    """Return the states of all jobs whose names begin with a prefix, in order of their names."""
-    pages = bucket.pages(f"{PREFIX}{prefix}", ASKED, "**_state.json")
-    for blob in chain.from_iterable(ahead(pages)):  # each takes as long to check as to bring
+    """Yield the states of all jobs whose names begin with a prefix, in order of their names."""
+    pages = bucket.pages(f"{PREFIX}{prefix}", FIELDS, "**_state.json")
+    for blob in chain.from_iterable(ahead(pages)):  # validation takes as long as the download
         yield stored_in(blob)
 
 
 def several(bucket: Bucket, names: Iterable[str]) -> Iterator[Stored]:
-    """Return the states of those jobs of these names that have one."""
+    """Yield the states of those jobs of these names that have one."""
     paths = [job.state_path(name) for name in names if job.NAME.fullmatch(name)]
-    for blob in bucket.gets(paths, ASKED):
+    for blob in bucket.gets(paths, FIELDS):
         if blob:
             yield stored_in(blob)
 
 
 def of_sweep(bucket: Bucket, sweep: str) -> Iterator[Stored]:
-    """Return the states of a sweep's jobs, and of those named so whose state is damaged."""
+    """Yield the states of a sweep's jobs, and damaged states of such names."""
     for stored in listed(bucket, f"{sweep}-"):
         if stored.is_damaged or stored.state.job.sweep == sweep:
             yield stored
 
 
 def names(bucket: Bucket, prefix: str = "") -> list[str]:
-    """Return the names of all jobs that begin with a prefix; odd ones are no jobs."""
+    """Return the names of all jobs that begin with a prefix."""
     found = bucket.list(f"{PREFIX}{prefix}", "name", "**_state.json")
     return [name for blob in found if job.NAME.fullmatch(name := job.name_of(blob.name))]
 
 
 def stored_in(blob: Any) -> Stored:
-    """Return the state that an object carries in its metadata, or that it is damaged."""
+    """Return the state in an object's metadata, or that it is damaged."""
     name = gate.clean(job.name_of(blob.name))
     written_at = blob.updated.timestamp() if blob.updated else 0.0
     try:
@@ -116,33 +114,33 @@ def stored_in(blob: Any) -> Stored:
 
 
 def replaced(bucket: Bucket, stored: Stored, state: State) -> Stored:
-    """Write a state in place of one that was read; raise Changed if another one is there now."""
-    return _write(bucket, stored.name, state, stored.generation)
+    """Replace a state that was read; raise Changed if it was replaced since."""
+    return write(bucket, stored.name, state, stored.generation)
 
 
-def _write(bucket: Bucket, name: str, state: State, generation: int) -> Stored:
+def write(bucket: Bucket, name: str, state: State, generation: int) -> Stored:
     text = state.to_json()
     written = bucket.write(job.state_path(name), text, generation, metadata={"state": text})
     return Stored(name, state, written)
 
 
 def delete(bucket: Bucket, stored: Stored) -> None:
-    """Delete a state that was read; raise Changed if another one is there now."""
+    """Delete a state that was read; raise Changed if it was replaced since."""
     bucket.delete_at(job.state_path(stored.name), stored.generation)
 
 
 def is_held(bucket: Bucket, claimed: Stored) -> bool:
-    """Return whether a job's state still carries the claim, whoever wrote it since."""
+    """Return whether a job's state still has the claim, though others may have written it."""
     there = read(bucket, claimed.name)
     return there is not None and there.state.claim == claimed.state.claim
 
 
 def withdraw(bucket: Bucket, claimed: Stored) -> bool:
-    """Delete a job's state and metadata if it still carries the claim; return whether it did."""
+    """Delete a job's state and metadata if it still has the claim; return whether it did."""
     while (there := read(bucket, claimed.name)) and there.state.claim == claimed.state.claim:
         try:
             delete(bucket, there)
-        except Changed:  # a machine of the job's wrote meanwhile
+        except Changed:  # a machine of the job wrote meanwhile
             continue
         bucket.delete(job.metadata_path(claimed.name))
         return True
@@ -150,9 +148,8 @@ def withdraw(bucket: Bucket, claimed: Stored) -> bool:
 
 
 def read_job(bucket: Bucket, name: str, sha256: str | None = None) -> Job | None:
-    """Return a job's metadata, None if there is none; raise BergError if it is damaged.
-
-    With a hash it is also damaged if it has another one.
+    """Return a job's metadata, None if there is none; raise BergError if it is damaged, or has
+    another hash than `sha256`.
     """
     if not job.NAME.fullmatch(name):
         return None
@@ -161,19 +158,19 @@ def read_job(bucket: Bucket, name: str, sha256: str | None = None) -> Job | None
         return None
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
         raise BergError(
-            f"{job.metadata_path(name)} is not what was submitted: somebody replaced it. "
-            "Nothing of it was run; submit the job again"
+            f"{job.metadata_path(name)} is not what was submitted: it was replaced. Nothing of it "
+            "was run; submit the job again"
         )
     return job.from_json(data, name)
 
 
 def write_job(bucket: Bucket, this: Job, generation: int | None = None) -> None:
-    """Write a job's metadata; with a generation raise Changed if another one is there now."""
+    """Write a job's metadata; with a generation raise Changed if it was replaced since."""
     bucket.write(job.metadata_path(this.job_name), this.to_json(), generation)
 
 
 def claim_sweep(bucket: Bucket, name: str, sweep: Sweep) -> Sweep:
-    """Write a sweep's record with a new claim; raise Changed if somebody else has the name."""
+    """Write a sweep's record with a new claim; raise Changed if another submit has the name."""
     claimed = replace(sweep, claim=new_claim())
     bucket.write(job.sweep_path(name), json.dumps(asdict(claimed)), generation=0)
     return claimed
@@ -199,7 +196,7 @@ def sweep_from_json(data: bytes, name: str) -> Sweep:
 
 
 def replace_sweep(bucket: Bucket, name: str, before: Sweep, sweep: Sweep) -> None:
-    """Write a sweep's record in place of one that was read; raise Changed if another is there."""
+    """Replace a sweep's record that was read; raise Changed if it was replaced since."""
     blob = bucket.get(job.sweep_path(name))
     if blob is None or read_sweep(bucket, name) != before:
         raise Changed(f"{job.sweep_path(name)} changed meanwhile")
@@ -211,7 +208,7 @@ def sweep_exists(bucket: Bucket, name: str) -> bool:
 
 
 def withdraw_sweep(bucket: Bucket, name: str, claimed: Sweep) -> bool:
-    """Delete a sweep's record if it still carries the claim; return whether it did."""
+    """Delete a sweep's record if it still has the claim; return whether it did."""
     blob = bucket.get(job.sweep_path(name))
     there = read_sweep(bucket, name) if blob else None
     if not blob or not there or there.claim != claimed.claim:

@@ -30,14 +30,14 @@ def test_flag_before_variable_before_file_before_default(home, monkeypatch):
     assert config.load(region=None, zones=()).region == "from-variable"
 
 
-def test_a_user_without_a_name_is_nobody():
+def test_a_user_without_a_name_is_unknown():
     """A container's, such as that of `docker run -u 54321`."""
     if os.geteuid():
         pytest.skip("only root may become another user")
     code = "import getpass, os, pwd; from berg.config import Config; os.setuid(54321); print(Config().user)"
     clean = {"PATH": os.environ["PATH"], "HOME": "/"}
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True)
-    assert done.stdout == "nobody\n", done.stderr
+    assert done.stdout == "unknown\n", done.stderr
 
 
 def test_unknown_keys_warn_and_stay(home, capsys):
@@ -63,7 +63,7 @@ def test_a_broken_file_is_named_with_the_place(home, content, words):
     with pytest.raises(BergError) as error:
         config.load()
     assert words in error.value.message
-    assert "Mend it" in error.value.message
+    assert ". Fix " in error.value.message
 
 
 def test_null_means_the_default(home):

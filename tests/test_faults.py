@@ -820,7 +820,7 @@ def test_a_restore_that_fails(trial):
     trial.until_state("FAILED")
     trial.berg.cloud.call("DELETE", "/_berg/faults")
     state = trial.check("FAILED")
-    assert "could not be brought back" in state["reason"] and state["attempt"] == 2
+    assert "could not be restored" in state["reason"] and state["attempt"] == 2
 
 
 @pytest.mark.slow

@@ -100,8 +100,11 @@ def test_gcsfuse_itself_takes_the_command(tmp_path, monkeypatch):
         (["--mount", "gs://bucket-only"], "names no folder of a bucket"),
         (["--mount", "missing"], "there is nothing in gs://"),
         (["--mount", "gs://none-such/data"], "there is no bucket 'none-such'"),
-        (["--mount", "mnist", "--data", "mnist"], "/root/data/mnist lies in /root/data/mnist, or"),
-        (["--mount", "mnist:/a", "--mount", "mnist:/a/b"], "/a/b lies in /a, or is it"),
+        (
+            ["--mount", "mnist", "--data", "mnist"],
+            "/root/data/mnist is inside /root/data/mnist, or",
+        ),
+        (["--mount", "mnist:/a", "--mount", "mnist:/a/b"], "/a/b is inside /a, or the same"),
     ],
 )
 def test_mounts_that_cannot_be_are_refused_before_anything_is_created(pushed, words, says):

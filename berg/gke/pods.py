@@ -17,8 +17,7 @@ from berg.config import Config
 from berg.gke import container
 from berg.gke.container import LABEL
 from berg.gke.status import NEVER_BEGAN, QUEUE_LABEL
-from berg.google import iam, instances, shapes
-from berg.google.data import wanted_mount
+from berg.google import data, iam, instances, shapes
 from berg.google.shapes import ALIASES, CAPABILITY, Shape
 from berg.plan import Plan
 from berg.spec import JobSpec
@@ -493,7 +492,7 @@ def check_mounts(cluster: Thing, spec: JobSpec) -> None:
             "--update-addons GcsFuseCsiDriver=ENABLED"
         )
     for text in spec.mount:
-        if "," in wanted_mount(text)[0]:
+        if "," in data.wanted(text, "--mount")[0]:
             raise BergError(f"--mount {text}: a pod cannot have a folder with a comma in its name")
 
 

@@ -1,17 +1,8 @@
-"""Data sets in the bucket: files under `data/NAME/`, as they are, so that others can read and write
-them, too.
+"""Data sets in the bucket (files under `data/NAME/`, as other programs read and write them), and
+folders of buckets that jobs see as files through gcsfuse, read only.
 
-What is there already is recognised by its size and crc32c. Not covered: empty folders, permissions,
-versions of a data set, and writers at the same time: an object that somebody else replaces
-meanwhile is an error, one that he adds is not. A file that changes here while it is sent is never
-sent as a mixture.
-
-Folders of buckets that jobs see as files, read only, by gcsfuse: what is asked for, and with
-which program.
-
-Machines run gcsfuse itself, pods get a volume of Kubernetes Engine's driver for it
-(places/volumes.py). Not covered: writing through a mount. Results stay mirrored: gcsfuse writes a
-file when it is closed, and all of it for each change.
+Not covered: empty folders, permissions, versions of a data set, and two writers at a time: an
+object that another program replaces meanwhile is an error, one that it adds is not.
 """
 
 import contextlib
@@ -31,29 +22,27 @@ from berg import BergError, computer
 from berg.config import Config
 from berg.google import api
 from berg.google.fetch import side_by_side
+from berg.google.sending import marks
 from berg.google.storage import Bucket, Changed, Listed, file_crc32c
 from berg.google.walk import bad_name
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-
 HOME = PurePosixPath("/root/data")  # on machines
-
-GS = "gs://"
-
-READING = [f"roles/storage.{each}" for each in ("admin", "objectAdmin", "objectUser")]
-
-
-READING.append("roles/storage.objectViewer")
-
+CODE = PurePosixPath("/root/code")
 OURS = ("/root/berg", "/root/berg_results")  # berg's own, and what is mirrored
-
+# Folders of every Linux that a mount would hide.
+SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr", "var")
+GS = "gs://"
+READING = [
+    f"roles/storage.{each}" for each in ("admin", "objectAdmin", "objectUser", "objectViewer")
+]
 THREADS = 8
-
 TRIES = 3  # for a file that changes while it is sent
-
-FINDERS = ".DS_Store"  # what macOS keeps of how a folder is shown
-
+FINDERS = ".DS_Store"  # macOS' record of how a folder is shown
 SHOWN = 3  # files named in an error
+MOST = 100_000  # files of a mount that are counted; of more the plan says so
+PROGRAM = "gcsfuse"
+X86 = b"\x3e\x00"  # the processor in a program's ELF header
 
 
 def check_name(name: str) -> str:
@@ -70,114 +59,158 @@ def prefix_of(name: str) -> str:
 
 
 def find(config: Config, where: str) -> tuple[Bucket, str]:
-    """Bucket and prefix of a data set, which is a name or an address such as gs://bucket/folder."""
+    """Return bucket and prefix of NAME or gs://BUCKET/FOLDER."""
     if not where.startswith(GS):
         return Bucket(config), prefix_of(where)
     bucket, _, folder = where.removeprefix(GS).partition("/")
     if not bucket or not folder.strip("/"):
         raise BergError(f"{where} names no folder of a bucket: give it as gs://BUCKET/FOLDER")
-    return Bucket(
-        config if bucket == config.bucket else replace(config, bucket=bucket)
-    ), f"{folder.strip('/')}/"
+    settings = config if bucket == config.bucket else replace(config, bucket=bucket)
+    return Bucket(settings), f"{folder.strip('/')}/"
 
 
 def wanted(text: str, option: str = "--data") -> tuple[str, str]:
-    """Return name and path on the machine for NAME[:PATH] or gs://BUCKET/FOLDER[:PATH]; raise
-    BergError for a wrong place.
+    """Return name and path on the machine for NAME[:PATH] or gs://BUCKET/FOLDER[:PATH].
+
+    Raise BergError for a place that cannot have data, or where a mount would hide files.
     """
     scheme = GS if text.startswith(GS) else ""
     name, _, path = text.removeprefix(scheme).partition(":")
     name = scheme + name.rstrip("/")
     if not scheme:
         check_name(name)
-    given = PurePosixPath(path or HOME / name.rpartition("/")[2])
-    if (
-        not given.is_absolute()
-        or ".." in given.parts
-        or len(given.parts) < 2
-        or str(given) == "/root"
-    ):
+    usual = HOME / name.rpartition("/")[2]
+    given = PurePosixPath(path or usual)
+    if not is_place(given):
         raise BergError(
             f"{option} {text}: {path!r} is no folder for data: give a whole path, as in "
-            f"{name}:{HOME / name.rpartition('/')[2]}"
+            f"{name}:{usual}"
         )
     if any(f"{given}/".startswith(f"{folder}/") for folder in OURS):
         raise BergError(
-            f"{option} {text}: {path} is berg's own, or a folder of results; data goes elsewhere"
+            f"{option} {text}: {path} is berg's own, or a folder of results. Give another place"
+        )
+    hidden = given.parts[1] in SYSTEM or CODE in (given, given.parent)
+    if hidden and option == "--mount":
+        raise BergError(
+            f"--mount {text}: a mount at {given} would hide what is there. Give another place, "
+            f"such as {name}:{usual}"
         )
     return name, str(given)
 
 
-def measure(config: Config, text: str) -> dict[str, Any]:
-    """What a job is to know of NAME[:PATH] or gs://BUCKET/FOLDER[:PATH]; raises BergError if there
-    are no files, or they may not be read.
+def is_place(path: PurePosixPath) -> bool:
+    """Return whether a folder for data can have this path."""
+    if not path.is_absolute() or ".." in path.parts:
+        return False
+    return len(path.parts) > 1 and str(path) != "/root"
+
+
+def listed(
+    config: Config, option: str, name: str, most: int | None = None
+) -> tuple[Bucket, str, list[Listed]]:
+    """Return bucket, prefix and objects of a data set; raise BergError if there are none, or they
+    may not be read.
     """
-    name, path = wanted(text)
     bucket, prefix = find(config, name)
     try:
-        listed = list(bucket.list(prefix))
+        blobs = list(itertools.islice(bucket.list(prefix), most))
     except api.Forbidden as error:
-        raise BergError(f"--data {name}: {api.words(error)}. {mend(bucket.name)}") from None
+        fix = grant_command(bucket.name)
+        raise BergError(f"{option} {name}: {api.words(error)}. {fix}") from None
     except api.NotFound:
-        raise BergError(f"--data {name}: there is no bucket {bucket.name!r}") from None
-    blobs = [blob for blob in listed if blob.size or not blob.name.endswith("/")]
+        raise BergError(f"{option} {name}: there is no bucket {bucket.name!r}") from None
+    if option == "--data":
+        blobs = [blob for blob in blobs if blob.size or not blob.name.endswith("/")]
     if not blobs:
         raise BergError(
-            f"--data {name}: there is nothing in gs://{bucket.name}/{prefix}. "
-            f"Send it: berg data push FOLDER {name} (what there is: berg data ls)"
+            f"{option} {name}: there is nothing in gs://{bucket.name}/{prefix}. "
+            f"Send it: berg data push FOLDER {name} (list data sets: berg data ls)"
         )
     if bucket.name != config.bucket:
         warn_of_rights(config, bucket)
-    size = sum(blob.size for blob in blobs)
+    return bucket, prefix, blobs
+
+
+def measure(config: Config, text: str) -> dict[str, Any]:
+    """Return a job's record of NAME[:PATH] or gs://BUCKET/FOLDER[:PATH]."""
+    name, path = wanted(text)
+    _, _, blobs = listed(config, "--data", name)
     return {
         "name": name,
         "path": path,
         "files": len(blobs),
-        "bytes": size,
+        "bytes": sum(blob.size for blob in blobs),
         "checksum": checksum(blobs),
     }
 
 
-def mend(bucket: str, member: str = "user:YOUR_ADDRESS") -> str:
-    """Return the command that lets somebody read a bucket."""
+def measure_mount(config: Config, text: str) -> dict[str, Any]:
+    """Return a job's record of a mount. At most MOST files are counted, in `files` and `bytes`."""
+    name, path = wanted(text, "--mount")
+    bucket, prefix, blobs = listed(config, "--mount", name, MOST + 1)
+    counted = blobs[:MOST]
+    return {
+        "name": name,
+        "path": path,
+        "bucket": bucket.name,
+        "prefix": prefix.rstrip("/"),
+        "files": len(counted),
+        "bytes": sum(blob.size for blob in counted),
+        "has_more": len(blobs) > MOST,
+    }
+
+
+def check_places(folders: list[dict[str, Any]], data_sets: list[dict[str, Any]]) -> None:
+    """Raise BergError if a mount is inside another one or data, or data is inside a mount."""
+    paths = {each["path"] for each in folders}
+    places = [each["path"] for each in folders + data_sets]
+    for one, other in itertools.permutations(places, 2):
+        if f"{one}/".startswith(f"{other}/") and {one, other} & paths:
+            raise BergError(
+                f"--mount, --data: {one} is inside {other}, or the same. "
+                "Give one of them another place: NAME:PATH"
+            )
+
+
+def grant_command(bucket: str, member: str = "user:YOUR_ADDRESS") -> str:
+    """Return the command that lets a member read a bucket."""
     return (
-        f"Somebody who may should run: gcloud storage buckets add-iam-policy-binding gs://{bucket} "
-        f"--member={member} --role=roles/storage.objectViewer"
+        "An administrator of the bucket can allow it: gcloud storage buckets "
+        f"add-iam-policy-binding gs://{bucket} --member={member} "
+        "--role=roles/storage.objectViewer"
     )
 
 
 def warn_of_rights(config: Config, bucket: Bucket) -> None:
-    """Say so where nothing in another bucket's policy lets the machines' account read it."""
+    """Warn if the policy of another bucket does not let the machines' account read it."""
     account = f"serviceAccount:{config.service_account}"
     try:
         policy = bucket.ask("GET", "/iam", optionsRequestedPolicyVersion=3)
     except api.Forbidden:
         return  # it may be as it should
     readers = {"allUsers", "allAuthenticatedUsers", account}
-    named = {
-        who
-        for each in policy.get("bindings", [])
-        if each["role"] in READING
-        for who in each["members"]
-    }
-    if config.service_account and not named & readers:
-        api.notify(f"The machines may be refused gs://{bucket.name}. {mend(bucket.name, account)}")
+    bindings = [each for each in policy.get("bindings", []) if each["role"] in READING]
+    if config.service_account and not any(readers & {*each["members"]} for each in bindings):
+        fix = grant_command(bucket.name, account)
+        api.notify(f"The machines may be refused gs://{bucket.name}. {fix}")
 
 
 def checksum(blobs: Iterable[Any]) -> str:
-    """What tells one content of a data set from another one."""
+    """Return a hash of the content of a data set."""
     lines = sorted(f"{blob.name} {blob.crc32c}\n" for blob in blobs)
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
 @dataclass
 class Push:
-    """Return which files go up, and onto which generation of their object (0: there is none)."""
+    """The plan of a push."""
 
     files: dict[str, Path]  # name in the bucket -> file
+    # name of a file to send -> generation of its object, 0: there is none
     changed: dict[str, int] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)  # path -> why
-    leading_out: dict[str, Path] = field(default_factory=dict)  # path of a link -> where it leads
+    leading_out: dict[str, Path] = field(default_factory=dict)  # path of a link -> its target
     extra: list[str] = field(default_factory=list)  # objects without a file
 
     @property
@@ -191,7 +224,7 @@ class Push:
 
 
 def plan_push(bucket: Bucket, prefix: str, path: Path) -> Push:
-    """Compare a file, or the files of a folder, with what lies below the prefix."""
+    """Compare a file, or the files of a folder, with the objects below the prefix."""
     plan = Push({})
     if path.is_dir():
         add_folder(plan, prefix, path)
@@ -204,16 +237,13 @@ def plan_push(bucket: Bucket, prefix: str, path: Path) -> Push:
         return name, is_same(there.get(name), plan.files[name])
 
     for name, same in side_by_side(compare, list(plan.files), THREADS):
-        if same:
-            continue
-        plan.changed[name] = 0
-        if name in there:
-            plan.changed[name] = there[name].generation
+        if not same:
+            plan.changed[name] = there[name].generation if name in there else 0
     return plan
 
 
 def is_same(blob: Listed | None, file: Path) -> bool:
-    """Return whether an object has the bytes of a file; one that was deleted is no object's."""
+    """Return whether an object has the bytes of a file that was not deleted."""
     try:
         if blob is None or blob.size != file.stat().st_size:
             return False
@@ -225,10 +255,14 @@ def is_same(blob: Listed | None, file: Path) -> bool:
 def add_folder(plan: Push, prefix: str, path: Path) -> None:
     """Add the files below a folder to a plan; links to folders are left out.
 
-    Links to files outside of the folder are noted: their author may be another than the user.
+    Links to files outside of the folder are noted: the user may not have made them.
     """
+
+    def leave_out(error: OSError) -> None:
+        plan.left_out[os.path.relpath(error.filename, path)] = error.strerror or str(error)
+
     root = path.resolve()
-    for folder, folders, files in os.walk(path, onerror=lambda error: left_out(plan, path, error)):
+    for folder, folders, files in os.walk(path, onerror=leave_out):
         for each in folders:
             if Path(folder, each).is_symlink():
                 plan.left_out[str(Path(folder, each).relative_to(path))] = "a link to a folder"
@@ -242,13 +276,10 @@ def add_folder(plan: Push, prefix: str, path: Path) -> None:
             add(plan, prefix, file, name)
 
 
-def left_out(plan: Push, root: Path, error: OSError) -> None:
-    plan.left_out[os.path.relpath(error.filename, root)] = error.strerror or str(error)
-
-
 def add(plan: Push, prefix: str, file: Path, path: str) -> None:
-    """Add a file to a plan, or why it is left out. Its name is sent as other computers write it:
-    macOS may keep an accent apart from its letter.
+    """Add a file to a plan, or why it is left out.
+
+    Its name is sent as other computers write it: macOS may store an accent apart from its letter.
     """
     if computer.is_mac():
         path = unicodedata.normalize("NFC", path)
@@ -270,11 +301,11 @@ class Moving(Exception):
 
 
 def push(bucket: Bucket, plan: Push, on_progress: Callable[[int], None]) -> None:
-    """Send what changed; `on_progress` hears how many bytes went up so far.
+    """Send what changed; `on_progress` hears how many bytes were sent so far.
 
-    Repeated, it goes on where it was interrupted. A file that changes while it is sent is sent
-    again; raises BergError with the names of those that changed each time, and of those that are
-    gone, when all others are sent.
+    Another push continues where this one was interrupted. A file that changes while it is sent is
+    sent again. When all others are sent, raises BergError with the names of those that changed each
+    time, and of those that were deleted.
     """
     sent: dict[str, int] = {}
     lock = threading.Lock()
@@ -299,7 +330,7 @@ def push(bucket: Bucket, plan: Push, on_progress: Callable[[int], None]) -> None
 def push_one(
     bucket: Bucket, name: str, file: Path, generation: int, note: Callable[[int], None]
 ) -> str:
-    """Send a file as it is at one moment; return why that cannot be done, "" if it was."""
+    """Send a file as it is at one moment; return why that failed, "" if it did not."""
     for _ in range(TRIES):
         try:
             send_unchanged(bucket, name, file, generation, note)
@@ -320,15 +351,14 @@ def send_unchanged(
 
         def check(count: int) -> None:
             note(count)
-            # The object is made with the last bytes, which are read but not sent yet.
+            # The object is created by the last bytes, which are read but not sent yet.
             if count == before.st_size and has_changed(path, before):
                 raise Moving
 
         try:
             bucket.upload_stream(name, file, before.st_size, generation, check)
         except Changed:
-            # a write whose answer was lost is refused when it is repeated: then what is there is
-            # ours
+            # A write whose answer was lost is refused when it is repeated: then the object is ours.
             blob = bucket.get(name)
             if blob is None or blob.crc32c != file_crc32c(path):
                 raise
@@ -339,19 +369,15 @@ def send_unchanged(
 
 
 def has_changed(path: Path, before: os.stat_result) -> bool:
-    """Return whether a path has another file, or other bytes, than when it was looked at before.
+    """Return whether a file was replaced or written since `before`.
 
-    Raises FileNotFoundError for a path that has no file any more.
+    Raises FileNotFoundError for one that was deleted.
     """
-    return identity(path.stat()) != identity(before)
-
-
-def identity(seen: os.stat_result) -> tuple[int, int, int, int]:
-    return seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+    return marks(path.stat()) != marks(before)
 
 
 def sets(bucket: Bucket) -> dict[str, list[Listed]]:
-    """The files of each data set."""
+    """Return the files of each data set."""
     found: dict[str, list[Listed]] = {}
     for blob in bucket.list("data/"):
         name, slash, path = blob.name.removeprefix("data/").partition("/")
@@ -363,85 +389,14 @@ def sets(bucket: Bucket) -> dict[str, list[Listed]]:
 def delete(
     bucket: Bucket, names: list[str], on_progress: Callable[[int], None] = lambda n: None
 ) -> None:
-    """Delete objects; `on_progress` hears how many are gone."""
+    """Delete objects; `on_progress` hears how many were deleted."""
     for number, _ in enumerate(side_by_side(bucket.delete, names, THREADS), 1):
         on_progress(number)
 
 
-MOST = 100_000  # files that are counted; of more the plan says so
-
-# Folders of every Linux that a mount would hide.
-SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr", "var")
-
-CODE = PurePosixPath("/root/code")
-
-PROGRAM = "gcsfuse"
-
-X86 = b"\x3e\x00"  # of an ELF header, what processors a program is for
-
-
-def wanted_mount(text: str) -> tuple[str, str]:
-    """Return name and path for NAME[:PATH] or gs://BUCKET/FOLDER[:PATH].
-
-    Raise BergError for a place where a mount would hide files.
-    """
-    name, path = wanted(text, "--mount")
-    place = PurePosixPath(path)
-    hides_code = place == CODE or place.parent == CODE
-    if place.parts[1] in SYSTEM or hides_code:
-        raise BergError(
-            f"--mount {text}: a mount at {path} would hide what is there. Give another place, such "
-            f"as {name}:{HOME / name.rpartition('/')[2]}"
-        )
-    return name, path
-
-
-def check_places(folders: list[dict[str, Any]], data_sets: list[dict[str, Any]]) -> None:
-    """Raise BergError if a mount lies in another one or in data, or one of those in it."""
-    paths = {each["path"] for each in folders}
-    places = [each["path"] for each in folders + data_sets]
-    for one, other in itertools.permutations(places, 2):
-        if f"{one}/".startswith(f"{other}/") and {one, other} & paths:
-            raise BergError(
-                f"--mount, --data: {one} lies in {other}, or is it. "
-                "Give one of them another place: NAME:PATH"
-            )
-
-
-def measure_mount(config: Config, text: str) -> dict[str, Any]:
-    """What a job is to know of a mount; raises BergError if there are no files, or they may not be
-    read. At most MOST files are counted, in `files` and `bytes`.
-    """
-    name, path = wanted_mount(text)
-    bucket, prefix = find(config, name)
-    try:
-        listed = list(itertools.islice(bucket.list(prefix), MOST + 1))
-    except api.Forbidden as error:
-        raise BergError(f"--mount {name}: {api.words(error)}. {mend(bucket.name)}") from None
-    except api.NotFound:
-        raise BergError(f"--mount {name}: there is no bucket {bucket.name!r}") from None
-    if not listed:
-        raise BergError(
-            f"--mount {name}: there is nothing in gs://{bucket.name}/{prefix}. "
-            f"Send it: berg data push FOLDER {name} (what there is: berg data ls)"
-        )
-    if bucket.name != config.bucket:
-        warn_of_rights(config, bucket)
-    counted = listed[:MOST]
-    return {
-        "name": name,
-        "path": path,
-        "bucket": bucket.name,
-        "prefix": prefix.rstrip("/"),
-        "files": len(counted),
-        "bytes": sum(blob.size for blob in counted),
-        "has_more": len(listed) > MOST,
-    }
-
-
 def own_program() -> tuple[str, bytes]:
-    """Return this computer's gcsfuse, for machines that have none, under a name that says its
-    sha256; ("", b"") where it has none that runs on Linux.
+    """Return this computer's gcsfuse for machines that have none, under a name with its sha256;
+    ("", b"") without one for Linux on x86.
     """
     found = shutil.which(PROGRAM)
     content = Path(found).read_bytes() if found else b""

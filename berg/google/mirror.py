@@ -1,14 +1,11 @@
-"""A folder mirrored to the bucket while programs write to it: which files are sent when, and what
-became of them.
+"""A folder mirrored to the bucket while programs write to it: which files are sent, and when.
 
-A pass compares names, sizes and times with what was sent. That is kept in a temporary database, so
-that memory does not grow with the tree, and a pass over files that did not change asks the bucket
-nothing. It looks at what the kernel says has changed (watch.py) and at what is not settled; the
+A pass compares names, sizes and times with what was sent, and asks the bucket nothing about files
+that did not change. It looks at what inotify reports (walk.Watch) and at what is not settled; the
 first pass, those at the end and one every few minutes look at everything. Bytes that may have
-changed without a sign are compared with their object's crc32c: once a file that grew is quiet, and
-all at the end. Deleting a file never deletes its object. How one file is sent, and whose objects
-are never overwritten, is in sending.py. Not covered: empty folders, permissions, and names that
-Cloud Storage cannot take, which are refused.
+changed without a sign are compared with their object's crc32c: of a file that grew once it is
+quiet, and of all files at the end. Deleting a file never deletes its object. Not covered: empty
+folders, permissions, and names that Cloud Storage cannot take, which are refused.
 """
 
 import contextlib
@@ -48,19 +45,16 @@ from berg.google.walk import Walk, Watch, name_left, shorten
 LISTED = "name,size,crc32c,generation,updated,metadata"
 LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk
 SMALL_AT_ONCE, LARGE_AT_ONCE = 8, 2
-# seconds without a byte, after which a file is sent anew
-PATIENCE, LAST_PATIENCE, HURRY = (
-    120.0,
-    60.0,
-    5.0,
-)
-STANDS_STILL = 5  # seconds without a byte, after which another file is sent beside one
+# Seconds without a byte after which a file is sent again: while the job runs, at its end, and
+# where a lost machine leaves little time.
+TIMEOUT, LAST_TIMEOUT, SHORT_TIMEOUT = 120.0, 60.0, 5.0
+STANDS_STILL = 5  # seconds without a byte after which another file is sent in parallel
 RESTORE_PAUSES = 1, 2, 4, 8, 0  # seconds after each try
-HOPELESS = (400, 411, 413, 414, 422, 431)  # statuses that say that one file is wrong
-# seconds after which the end of a job takes a refusal at its word: rights take minutes to arrive
+HOPELESS = (400, 411, 413, 414, 422, 431)  # statuses that are the fault of one file
+# Seconds until the end of a job believes a refusal: rights take minutes to count.
 REFUSED_FOR = 900
-WRITE_INTERVAL = 1.1  # seconds between two writes of an object, of which one a second is taken
-# Passes at the end that find something changed once all is sent, after which it stays as it is.
+WRITE_INTERVAL = 1.1  # seconds between two writes of an object; Cloud Storage takes one a second
+# Passes at the end that find a change once all is sent, after which the object stays as it is.
 # From the third on there is a second between them.
 MOVING_PASSES, CALM_PASSES, MOVING_PAUSE = 20, 3, 1
 MOVING = "something still writes it: the bucket has it as it was"
@@ -74,27 +68,24 @@ class Mirror:
     bucket: Any
     prefix: str
     writer: str = field(default_factory=lambda: secrets.token_hex(8))  # JOB/DISK
-    own: str = ""  # folder that all of the job's files lie in, as far as one can tell
-    records: str = ""  # prefix of objects that say to which other folders it wrote; "": none
-    restored: Path | None = (
-        None  # file that knows what was restored to this disk, for a worker after this one
-    )
+    own: str = ""  # folder that all of the job's files are in, as far as it is known
+    records: str = ""  # prefix of objects that name other folders that it wrote to; "": none
+    # file that lists what was restored to this disk, for a worker after this one
+    restored: Path | None = None
     manifest: Manifest = field(default_factory=Manifest)
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it is not mirrored
-    # path -> why the last pass could not send it
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)  # path -> why the last pass failed
     synced_until: str = ""
     bytes_sent: int = 0
     wrote_at: float = -math.inf  # time.monotonic() of the last write of an object
-    patience: float = PATIENCE
+    timeout: float = TIMEOUT
     finishing: bool = False
-    is_behind: bool = False  # whether the last pass had no time for some files
+    is_behind: bool = False  # the last pass had no time for some files
     underway: dict[str, Sending] = field(default_factory=dict)
     # SimpleQueue may wait for ever in Python 3.10
     ready: queue.Queue[Any] = field(default_factory=queue.Queue)
     folders: set[str] = field(default_factory=set)  # that are recorded
-    # paths that were sent as copies of what they lead to
-    links: set[str] = field(default_factory=set)
+    links: set[str] = field(default_factory=set)  # paths that were sent as copies of their targets
     rejected: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent again
     failing_since: dict[str, float] = field(default_factory=dict)
     sender: Sender = field(init=False)
@@ -106,10 +97,10 @@ class Mirror:
         self.recall()
 
     def recall(self) -> None:
-        """Learn from the notes on the disk what was brought back."""
+        """Learn from the notes on the disk what was restored."""
         if self.restored and self.restored.exists():
             for line in self.restored.read_text().splitlines():
-                with contextlib.suppress(ValueError):  # the last line, if the machine died over it
+                with contextlib.suppress(ValueError):  # the machine died while it wrote the line
                     self.manifest.put_known(*json.loads(line))
 
     def sync(
@@ -120,22 +111,20 @@ class Mirror:
     ) -> int:
         """Send what changed since the last pass, the newest first; return how many files were sent.
 
-        With `only_new` these are files that were never sent. What is under way after so many
-        seconds, or when it is to stop, goes on, and the next pass passes over it. A pass that
-        breaks off, such as over a full disk, is a failure of the folder; the next one does without
-        the disk.
+        With `only_new` only files that were never sent. Uploads that run after so many seconds, or
+        when it is to stop, continue in the next pass. An error of the pass itself, such as a full
+        disk, is a failure of the folder; the next pass does without the disk.
         """
         began, sent = job.now(), 0
         self.failed = {}
-        begun_before = set(self.underway)  # which the pass passes over
+        begun_before = set(self.underway)  # which the pass ignores
         try:
             self.queue_changes(only_new)
             sent = self.send_queue(time.monotonic() + seconds, stop)
         except Exception as error:
             self.failed[self.own or "."] = f"{type(error).__name__}: {error}"
             self.watch.forget()
-            # it is damaged; what this mirror wrote is known by its writer
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, sqlite3.Error):  # damaged; our objects still name their writer
                 self.manifest = Manifest(":memory:")
                 self.recall()
         is_whole = not (only_new or self.failed or self.underway)
@@ -144,7 +133,7 @@ class Mirror:
         return sent
 
     def is_there(self, path: str) -> bool:
-        """Whether a file is in the bucket as it is now, or is none any more."""
+        """Return whether the bucket has a file as it is now, or the file is gone."""
         try:
             seen = (self.folder / path).stat()
         except OSError:
@@ -161,7 +150,7 @@ class Mirror:
             if stop() or time.monotonic() > end:
                 break
             sent += self.wait_for_some(0.2)
-            self.give_up(lambda each: time.monotonic() - each.moved > self.patience)
+            self.give_up(lambda each: time.monotonic() - each.moved > self.timeout)
         late = [path for feed in feeds.values() for path in feed]
         self.failed.update(dict.fromkeys(late, "there was no time for it"))
         self.is_behind = bool(late)
@@ -178,8 +167,8 @@ class Mirror:
                 self.begin(path, large)
 
     def count_underway(self, large: bool) -> int:
-        """Return how many files of a kind are being sent. As many again may stand still beside
-        them, which holds no other up.
+        """Return how many files of a kind are being sent. As many again may stand still without
+        delaying others.
         """
         now = time.monotonic()
         moved = [each.moved for each in self.underway.values() if each.large == large]
@@ -201,7 +190,7 @@ class Mirror:
             self.manifest.enqueue(path, seen.st_size >= LARGE_FROM, is_same, seen.st_mtime)
 
     def changed(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the files that may not be in the bucket as they are, with their stat."""
+        """Yield the files that may differ from their objects, with their stat."""
         due = self.watch.due()
         if due is None:
             began = time.monotonic()
@@ -216,9 +205,9 @@ class Mirror:
         yield from self.walk(self.watch.add).among(due)
 
     def is_settled(self, path: str, last: Entry | None, seen: os.stat_result) -> bool:
-        """Return whether a file needs no look until the kernel says that it changed.
+        """Return whether a file needs no look until inotify reports it.
 
-        It says nothing of one that is written under another name.
+        inotify does not report a file that is written under another name.
         """
         if last is None or path in self.links or seen.st_nlink > 1:
             return False
@@ -227,8 +216,7 @@ class Mirror:
     def is_doubtful(self, last: Entry, seen: os.stat_result) -> bool:
         """Return whether a file that looks as it was sent is to be compared with its object.
 
-        Reading a file again and again would cost its writer time: the larger it is, the longer it
-        must be quiet.
+        Reading costs its writer time: the larger it is, the longer it must be quiet.
         """
         if last.sure:
             return False
@@ -236,19 +224,20 @@ class Mirror:
 
     def begin(self, path: str, large: bool) -> None:
         sending = self.underway[path] = Sending(path, self.manifest.get(path), large)
-        threading.Thread(target=self.work, args=(sending,), name="mirror", daemon=True).start()
 
-    def work(self, sending: Sending) -> None:
-        try:
-            sending.entry = self.sender.send(sending)
-        except FileNotFoundError:
-            pass  # deleted meanwhile
-        except Exception as error:
-            sending.error = error
-        self.ready.put(sending)
+        def work() -> None:
+            try:
+                sending.entry = self.sender.send(sending)
+            except FileNotFoundError:
+                pass  # deleted meanwhile
+            except Exception as error:
+                sending.error = error
+            self.ready.put(sending)
+
+        threading.Thread(target=work, name="mirror", daemon=True).start()
 
     def wait_for_some(self, seconds: float) -> int:
-        """Wait for files to be through, note what became of them; return how many were sent."""
+        """Wait for uploads to end, and note their results; return how many files were sent."""
         sent = 0
         with contextlib.suppress(queue.Empty):
             while True:
@@ -260,7 +249,6 @@ class Mirror:
         return sent
 
     def note_end(self, sending: Sending) -> None:
-        """Remember what became of a file that is through."""
         del self.underway[sending.path]
         self.bytes_sent += sending.bytes
         if sending.wrote:
@@ -298,8 +286,8 @@ class Mirror:
         return math.inf
 
     def give_up(self, which: Callable[[Sending], bool]) -> None:
-        """Wait for some no more. What they write all the same is known as ours, and replaced by the
-        next pass.
+        """Wait for some uploads no more. An object that one writes later is known as ours, and the
+        next pass replaces it.
         """
         for path, sending in list(self.underway.items()):
             if which(sending):
@@ -310,8 +298,8 @@ class Mirror:
                 )
 
     def seconds_to_next_write(self) -> float:
-        """Return after how many seconds Cloud Storage takes what was written last once more: before
-        that the request would be refused, and tried again later than that.
+        """Return after how many seconds Cloud Storage takes the same object again: an earlier
+        request would be refused, and retried later than that.
         """
         return max(0.0, self.wrote_at + WRITE_INTERVAL - time.monotonic())
 
@@ -331,9 +319,7 @@ class Mirror:
         )
 
     def record(self, path: str) -> None:
-        """Before the first file goes to a folder that nobody would guess: say that the job writes
-        there.
-        """
+        """Record that the job writes to the folder of a file, unless it is below its own."""
         folder = path.rpartition("/")[0]
         if not self.records or folder in self.folders or f"{folder}/".startswith(f"{self.own}/"):
             return
@@ -345,13 +331,12 @@ class Mirror:
     def restore(
         self, bring: bool = True, only_news: bool = False
     ) -> tuple[int, dict[str, Exception]]:
-        """Bring the job's files, where they count as sent.
+        """Download the job's files: all of its own folder, and what it wrote to others.
 
-        That is all there is in its own folder, and what it wrote to others. Without `bring` the
-        files are here already, and only what they are in the bucket is learnt. With `only_news` it
-        is what others wrote since; what is not in the bucket as it is here stays. Return how many
-        were brought, and those that can have no file here, with why. Raises BergError if it cannot
-        be done.
+        They count as sent. Without `bring` the files are here already, and only their objects are
+        learnt. With `only_news` only what others wrote since; files that differ from their objects
+        stay. Return how many were downloaded, and why others can have no file here. Raises
+        BergError if that fails.
         """
         brought = 0
         trouble: Exception | None = None
@@ -371,11 +356,11 @@ class Mirror:
                 trouble = error
             time.sleep(pause)
         raise BergError(
-            f"its results could not be brought back, and stay in the bucket as they are: {trouble}"
+            f"its results could not be restored, and stay in the bucket as they are: {trouble}"
         )
 
     def bring(self, listed: Iterator[Any]) -> tuple[int, dict[str, Exception]]:
-        """Bring files once; return how many are new, and what was not brought."""
+        """Download files once; return how many are new, and why others were not downloaded."""
         new, _, left = fetch.fetch(
             self.bucket,
             self.prefix,
@@ -387,7 +372,7 @@ class Mirror:
         return new, left
 
     def news(self) -> Iterator[Any]:
-        """The job's objects that are to replace what is here of them, or are not here yet."""
+        """Yield the job's objects that are to replace their files, or have none yet."""
         for blob in self.listed():
             path = blob.name[len(self.prefix) :]
             known = self.manifest.get(path)
@@ -412,43 +397,39 @@ class Mirror:
                 notes.write(json.dumps([path, blob.size, blob.generation, blob.crc32c]) + "\n")
 
     def learn(self) -> None:
-        """Know the job's objects by their generation; their files are compared with them before
-        they are sent.
-        """
+        """Learn the job's objects; their files are compared with them before they are sent."""
         for blob in self.listed():
-            if self.is_jobs(blob):
-                self.manifest.put_known(
-                    blob.name[len(self.prefix) :], blob.size, blob.generation, blob.crc32c
-                )
+            if writer_of(blob) == self.job_name:
+                path = blob.name[len(self.prefix) :]
+                self.manifest.put_known(path, blob.size, blob.generation, blob.crc32c)
 
     def listed(self) -> Iterator[Any]:
-        """The job's objects."""
+        """Yield the job's objects."""
         yield from self.bucket.list(f"{self.prefix}{self.own}/", LISTED)
         if self.records:
-            job_name = self.writer.rpartition("/")[0]
             folders = recorded_folders(self.bucket, self.records)
             self.folders.update(folders)
-            yield from beside(self.bucket, self.prefix, self.own, folders, job_name)
+            yield from in_other_folders(self.bucket, self.prefix, self.own, folders, self.job_name)
 
-    def is_jobs(self, blob: Any) -> bool:
-        return writer_of(blob) == self.writer.rpartition("/")[0]
+    @property
+    def job_name(self) -> str:
+        return self.writer.rpartition("/")[0]
 
     def elsewhere(self, alone: bool) -> str:
-        """In words, the folders beside its own that the job wrote to; other machines' are read off
-        the bucket.
+        """Return the other folders that the job wrote to, in words. Unless it is `alone` the bucket
+        knows those of its other machines.
         """
-        records = () if alone else self.bucket.list(self.records, "name,metadata")
-        others = {folder for record in records if (folder := folder_of(record)) is not None}
-        folders = sorted(self.folders | others)
+        others = [] if alone else recorded_folders(self.bucket, self.records)
+        folders = sorted(self.folders.union(others))
         more = f" and {len(folders) - 3} more" if len(folders) > 3 else ""
         return ", ".join(shorten(f"{self.prefix}{folder}", 80) for folder in folders[:3]) + more
 
     def finish(self, progress: Callable[[str], None], seconds: float = math.inf) -> dict[str, str]:
-        """Pass over the folder until every file is in the bucket byte for byte.
+        """Pass over the folder until the bucket has every file byte for byte.
 
         Failures are retried, with growing pauses, for so many seconds; `progress` hears of each. A
-        request that stalls holds nothing else up. What is written to all the time is kept as it is
-        after some passes. Return the files that are not there, with why.
+        request that stalls delays no other. What is written all the time is kept as it is after
+        some passes. Return the files that are not in the bucket, with why.
         """
         end = time.monotonic() + max(seconds, 2)
         has_time = seconds > 60
@@ -471,58 +452,51 @@ class Mirror:
             if self.failed:
                 time.sleep(max(0, min(pause, end - time.monotonic())))
                 pause = min(pause * 2, 30)
-        self.delete_tails()
+        with contextlib.suppress(Exception):
+            self.bucket.delete(*[blob.name for blob in self.bucket.list(self.sender.tails, "name")])
         return {**left, **self.refused}
 
     def begin_to_finish(self, has_time: bool) -> None:
-        """Doubt what was not compared, and wait no more for what does not move."""
+        """Doubt what was not compared, and give up uploads that do not move."""
         if not self.finishing:
             self.finishing = True
             self.manifest.doubt_all()
             self.watch.end()
-        self.patience = LAST_PATIENCE if has_time else HURRY
-        self.give_up(
-            lambda each: time.monotonic() - each.moved > 2 or self.inode_of(each.path) != each.inode
-        )
+        self.timeout = LAST_TIMEOUT if has_time else SHORT_TIMEOUT
 
-    def delete_tails(self) -> None:
-        with contextlib.suppress(Exception):
-            self.bucket.delete(*[blob.name for blob in self.bucket.list(self.sender.tails, "name")])
+        def is_stuck(sending: Sending) -> bool:
+            inode = 0
+            with contextlib.suppress(OSError):
+                inode = (self.folder / sending.path).stat().st_ino
+            return time.monotonic() - sending.moved > 2 or inode != sending.inode
+
+        self.give_up(is_stuck)
 
     def left(self) -> list[tuple[str, int]]:
-        """Files that are not in the bucket as they are, and how many bytes of each."""
+        """Return the files that differ from their objects, and how many bytes of each are left."""
         left = []
         for path, seen in self.scan():
             entry = self.manifest.get(path)
             if entry and entry.is_of(seen):
                 continue
-            through = 0
-            if sending := self.underway.get(path):
-                through = sending.through
-            left.append((path, max(seen.st_size - through, 0)))
+            sending = self.underway.get(path)
+            left.append((path, max(seen.st_size - (sending.through if sending else 0), 0)))
         return left
 
-    def inode_of(self, path: str) -> int:
-        with contextlib.suppress(OSError):
-            return (self.folder / path).stat().st_ino
-        return 0
-
     def run(self, interval: float, stop: threading.Event) -> None:
-        """Pass over the folder every `interval` seconds until `stop`; failures wait for the next
-        pass.
-        """
+        """Pass over the folder every `interval` seconds until `stop`."""
         while not stop.wait(interval):
             self.sync(stop=stop.is_set)
 
 
 def recorded_folders(bucket: Any, records: str, most: int | None = None) -> list[str]:
-    """Return the folders that a job recorded beside its own, of the first `most` records."""
+    """Return the other folders that a job recorded, of the first `most` records."""
     listed = itertools.islice(bucket.list(records, "name,metadata"), most)
     folders = [folder for record in listed if (folder := folder_of(record)) is not None]
     return list(dict.fromkeys(folders))
 
 
-def beside(
+def in_other_folders(
     bucket: Any, prefix: str, own: str, folders: Iterable[str], job_name: str
 ) -> Iterator[Any]:
     """Yield what a job wrote to other folders than its own, in those that it recorded."""
@@ -537,7 +511,7 @@ def beside(
 
 
 def folder_of(record: Any) -> str | None:
-    """Return the folder that a record names, "" for the uppermost; None for what is no folder."""
+    """Return the folder in a record, "" for the uppermost; None for a damaged record."""
     folder = (record.metadata or {}).get("folder")
     try:
         return folder and check_folder(folder)
@@ -546,7 +520,7 @@ def folder_of(record: Any) -> str | None:
 
 
 def writer_of(blob: Any) -> str:
-    """The job that wrote an object; "" if none says so."""
+    """Return the job that wrote an object; "" if its metadata names none."""
     writer: str = (blob.metadata or {}).get(WRITER, "")
     return writer.rpartition("/")[0]
 

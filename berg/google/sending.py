@@ -1,16 +1,8 @@
-"""A file of a mirror on its way to the bucket.
+"""How a mirror sends one file, and its record of what was sent.
 
 An object that this mirror neither restored nor wrote is never overwritten: every upload carries the
-generation of the object that it replaces, 0 for a new one, and every object says in its metadata
-who wrote it, so that a write whose answer was lost is known as ours. What is there from somebody
-else stays, and the file is refused by name.
-
-A file that grew is sent as its tail and composed on. Which files are to be sent, and when, is in
-mirror.py.
-
-The manifest of a mirror: each file as it was sent, and what is to be sent next.
-
-It is a temporary database, so that memory does not grow with the tree.
+generation that it replaces, 0 for a new object, and the object's metadata names its writer, so that
+a write whose answer was lost is recognised. A file that grew is sent as its tail and composed.
 """
 
 import hashlib
@@ -28,13 +20,9 @@ from berg import BergError
 from berg.google.storage import BLOCK, Changed, blocks, crc32c_of
 
 WRITER = "berg-writer"  # custom metadata of an object: JOB/DISK
-
 TAILS = ".berg/tmp/"
-
 TAKEN = "the bucket has a file of that name which this job did not write"
-
-# bytes from which a file that grew is sent as its tail: composing takes three requests
-GROWS_FROM = 1 << 20
+GROWS_FROM = 1 << 20  # bytes from which a tail is sent: composing takes three requests
 
 
 class Refused(Exception):
@@ -42,16 +30,16 @@ class Refused(Exception):
 
 
 class Taken(Refused):
-    """The object of that name is somebody else's."""
+    """Another writer's object has the name."""
 
 
 class GivenUp(Exception):
-    """Nobody waits for this upload any more."""
+    """The mirror does not wait for this upload any more."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """A file as it was when it was sent, and the object that it became."""
+    """A file as it was when it was sent, and its object."""
 
     inode: int
     size: int
@@ -60,7 +48,7 @@ class Entry:
     generation: int
     crc32c: str
     last_block: str  # crc32c of the last BLOCK bytes that were sent
-    sure: bool  # that the file has the object's bytes: they were compared after its last change
+    sure: bool  # the bytes of file and object were compared after the file's last change
 
     def is_of(self, seen: stat_result) -> bool:
         return (self.inode, self.size, self.mtime_ns, self.ctime_ns) == marks(seen)
@@ -68,7 +56,7 @@ class Entry:
 
 @dataclass
 class Sending:
-    """A file under way, in a thread of its own."""
+    """A file that is being sent, in a thread of its own."""
 
     path: str
     last: Entry | None  # as it was sent before
@@ -79,7 +67,7 @@ class Sending:
     entry: Entry | None = None  # as it is sent now
     wrote: bool = False
     bytes: int = 0
-    begins: int = 0  # where in the file the bytes begin that are being sent
+    begins: int = 0  # where the bytes that are being sent begin in the file
     through: int = 0  # bytes of the file that are in the bucket, or nearly
     error: Exception | None = None
 
@@ -99,38 +87,35 @@ class Sender:
     bucket: Any
     prefix: str
     writer: str  # JOB/DISK
-    record: Callable[[str], None]  # hears of a file before its object is written
-    taken: set[str] = field(default_factory=set)  # paths whose object is somebody else's
+    record: Callable[[str], None]  # called with a path before its object is written
+    taken: set[str] = field(default_factory=set)  # paths whose object is another writer's
 
     def send(self, sending: Sending) -> Entry | None:
-        """Send one file; return what it is now in the bucket, None if it is no file any more."""
+        """Send one file unless its object has its bytes; return its entry, None if it is no regular
+        file any more.
+        """
         with (self.folder / sending.path).open("rb") as file:
             before = os.fstat(file.fileno())
             if not stat.S_ISREG(before.st_mode):
                 return None
-            sending.inode = before.st_ino
-            # A change within one tick of the file system's clock after this would have the same
-            # time.
+            sending.inode, size, last = before.st_ino, before.st_size, sending.last
+            # A change within one tick of the file system's clock after this has the same time.
             is_settled = time.time_ns() - before.st_ctime_ns > 50_000_000
-            blob, is_whole = self.put_if_changed(sending, file, before.st_size)
-            is_settled &= last_change(os.fstat(file.fileno())) == last_change(before)
-            block = ""
-            if before.st_size >= GROWS_FROM:
-                block = block_before(file, before.st_size)
+            if last and last.size == size and self.checksum(sending, file, size) == last.crc32c:
+                blob, is_whole = last, True
+            else:
+                self.record(sending.path)
+                blob, is_whole = self.put(sending, self.prefix + sending.path, file, size)
+            after = os.fstat(file.fileno())
+            is_settled &= marks(after) == marks(before)
+            block = block_before(file, size) if size >= GROWS_FROM else ""
             # The stat is the one from before reading: a file that changed meanwhile is sent again.
-            sure = is_settled and is_whole
-            return Entry(*marks(before), blob.generation, blob.crc32c, block, sure)
-
-    def put_if_changed(self, sending: Sending, file: IO[bytes], size: int) -> tuple[Any, bool]:
-        """Write the object unless it has the file's bytes; return as `put` does."""
-        last = sending.last
-        if last and last.size == size and self.checksum(sending, file, size) == last.crc32c:
-            return last, True
-        self.record(sending.path)
-        return self.put(sending, self.prefix + sending.path, file, size)
+            return Entry(
+                *marks(before), blob.generation, blob.crc32c, block, is_settled and is_whole
+            )
 
     def put(self, sending: Sending, name: str, file: IO[bytes], size: int) -> tuple[Any, bool]:
-        """Write the object; return its Blob, and whether all of its bytes were read just now."""
+        """Write the object; return it, and whether all of its bytes were read just now."""
         self.refuse_if_still_taken(sending.path, name)
         generation = 0
         if last := sending.last:
@@ -153,7 +138,7 @@ class Sender:
     def put_whole(
         self, sending: Sending, name: str, file: IO[bytes], size: int, generation: int
     ) -> Any:
-        """Write all of the file over the object at `generation`; return the object's Blob."""
+        """Write all of the file over the object at `generation`; return the object."""
         metadata = {WRITER: self.writer}
         for _ in range(5):
             sending.begins = 0
@@ -183,7 +168,7 @@ class Sender:
         return is_same
 
     def has_grown(self, last: Entry, file: IO[bytes], size: int) -> bool:
-        """Return whether the file has the bytes that were sent, as far as its last block tells."""
+        """Return whether the file begins with the bytes that were sent, by their last block."""
         if not GROWS_FROM <= last.size < size:
             return False
         return block_before(file, last.size) == last.last_block
@@ -191,33 +176,28 @@ class Sender:
     def try_to_extend(
         self, sending: Sending, last: Entry, name: str, file: IO[bytes], size: int
     ) -> tuple[Any, bool]:
-        """Send what the file grew by and compose it on.
+        """Send what was appended to the file, and compose it.
 
-        Return the object's Blob, None if that failed, and whether the object is the file now. It
-        fails where the object is not the one that this mirror wrote: then all of it is sent.
+        Return the object, None if that failed, and whether it has the file's bytes. It fails where
+        the object is not the one that this mirror wrote.
         """
+        start, metadata = last.size, {WRITER: self.writer}
         try:
-            return self.extend(sending, last, name, file, size)
+            file.seek(start)
+            whole = crc32c_of(blocks(file, size - start), last.crc32c)
+            file.seek(start)
+            sending.begins = start
+            blob = self.bucket.append(
+                name,
+                self.tail(name),
+                file,
+                size - start,
+                last.generation,
+                sending.on_progress,
+                metadata,
+            )
         except Exception:
             return None, False
-
-    def extend(
-        self, sending: Sending, last: Entry, name: str, file: IO[bytes], size: int
-    ) -> tuple[Any, bool]:
-        start, metadata = last.size, {WRITER: self.writer}
-        file.seek(start)
-        whole = crc32c_of(blocks(file, size - start), last.crc32c)
-        file.seek(start)
-        sending.begins = start
-        blob = self.bucket.append(
-            name,
-            self.tail(name),
-            file,
-            size - start,
-            last.generation,
-            sending.on_progress,
-            metadata,
-        )
         sending.wrote, sending.bytes = True, size - start
         return blob, blob.crc32c == whole
 
@@ -236,7 +216,7 @@ class Sender:
         return crc32c_of(with_progress())
 
     def tail(self, name: str) -> str:
-        """Return the name under which the tail of an object lies until it is composed on."""
+        """Return the name of an object's tail until it is composed."""
         return f"{self.tails}{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
     @property
@@ -244,12 +224,8 @@ class Sender:
         return f"{TAILS}{self.writer}/"
 
 
-def last_change(seen: os.stat_result) -> tuple[int, int, int]:
-    return seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
-
-
 def marks(seen: stat_result) -> tuple[int, int, int, int]:
-    """Return what tells a file from others and from itself before: inode, size and times.
+    """Return inode, size and times, which identify a file and its version.
 
     SQLite has 63 bits for each. A time after 2262 has more, and so has an inode on some file
     systems.
@@ -261,7 +237,7 @@ def marks(seen: stat_result) -> tuple[int, int, int, int]:
 class Manifest:
     """The files that were sent, by path, and a queue of those to send.
 
-    It lies in a file that SQLite deletes, or in memory.
+    It is a temporary database, which SQLite deletes: memory does not grow with the tree.
     """
 
     def __init__(self, where: str = "") -> None:
@@ -285,12 +261,10 @@ class Manifest:
         return entry
 
     def put(self, path: str, entry: Entry) -> None:
-        sure_in_pass = 0
-        if entry.sure:
-            sure_in_pass = self.passes
-        values = (*astuple(entry)[:-1], sure_in_pass)
+        sure_in_pass = self.passes if entry.sure else 0
+        values = (path, *astuple(entry)[:-1], sure_in_pass)
         self.database.execute(
-            "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (path, *values)
+            "INSERT OR REPLACE INTO sent VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values
         )
 
     def put_known(self, path: str, size: int, generation: int, crc32c: str) -> None:

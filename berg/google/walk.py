@@ -1,17 +1,10 @@
-"""A walk over a folder of results: which files are mirrored, and why others are not.
+"""Which files of a folder of results are mirrored, and which of them changed.
 
-Links are followed where they stay inside, and where they stand for the whole folder of the job.
-
-Which paths below a folder changed, as Linux tells it: inotify.
-
-Python has no module for it, and machines get few packages, so it is called in the C library. Each
-folder is watched by itself, which takes the kernel about a kilobyte. Looks at everything go on
-beside it, since inotify does not tell of bytes that are written through a memory map, through a
-hard link from outside, or on a network's file system by another machine. What cannot be watched,
-such as on a system without inotify or with no watches left, is looked at as a whole each time.
-
-Names of files: which Cloud Storage takes, which folders a mirror may follow, and how those left
-out are told.
+Links are followed where they stay inside, and where the job's own folder is one. Changes are
+reported by inotify, called in the C library: Python has no module for it, and machines get few
+packages. It does not report writes through a memory map, a hard link from outside, or another
+machine on a network file system, so the mirror also looks at everything now and then; and always
+where there is no inotify, or no watches are left.
 """
 
 import contextlib
@@ -28,6 +21,21 @@ from pathlib import Path
 from berg import plain
 from berg.google import fetch
 
+MAX_NAME = 1024  # bytes of an object's name
+
+# <sys/inotify.h>
+MODIFY, ATTRIB, CLOSE_WRITE = 0x2, 0x4, 0x8
+MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
+DELETE_SELF, MOVE_SELF, OVERFLOW, IGNORED, ONLY_FOLDERS = 0x400, 0x800, 0x4000, 0x8000, 0x1000000
+WANTED = MODIFY | ATTRIB | CLOSE_WRITE | MOVED_FROM | MOVED_TO | CREATE | DELETE
+WANTED |= DELETE_SELF | MOVE_SELF | ONLY_FOLDERS
+EVENT = struct.Struct("iIII")  # watch, what happened, cookie, bytes of the name
+BUFFER = 1 << 20  # bytes read at a time
+
+LOOK_SHARE = 1000  # looks at everything take at most one part in so many of the time,
+LOOK_SECONDS = 300  # but there is one at least so often
+MOST = 20_000  # paths that are kept in memory; with more of them everything is looked at
+
 
 @dataclass
 class Folder:
@@ -39,16 +47,15 @@ class Folder:
 
 @dataclass
 class Walk:
-    """One walk over `root`; `refused` and `links` fill up while it goes on."""
+    """One walk over `root`, which fills `refused` and `links`."""
 
     root: Path
     prefix: str  # of the objects' names
     own: str  # folder of the job, below the root
-    rejected: Collection[str]  # paths that are passed over
+    rejected: Collection[str]  # paths that are ignored
     refused: dict[str, str] = field(default_factory=dict)  # path -> why
-    links: set[str] = field(default_factory=set)  # paths that are sent as what they lead to
-    # hears of a folder before it is read
-    on_folder: Callable[[str], None] = lambda path: None
+    links: set[str] = field(default_factory=set)  # paths whose targets are sent
+    on_folder: Callable[[str], None] = lambda path: None  # called before a folder is read
     inside: list[str] = field(init=False)  # real paths of folders that links may lead to
     reached: dict[str, Folder] = field(default_factory=dict)  # by path, on the way to others
 
@@ -99,10 +106,19 @@ class Walk:
             self.reached[path] = found
         return found
 
+    def entries(self, folder: Folder) -> Iterator[os.DirEntry[str]]:
+        self.on_folder(folder.path)
+        try:
+            yield from os.scandir(self.root / folder.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self.refused[folder.path or "."] = error.strerror or str(error)
+
     def look_at(
         self, entry: os.DirEntry[str] | Path, path: str, folder: Folder
     ) -> Folder | os.stat_result | None:
-        """Return as `visit` does; what cannot be read is refused."""
+        """Return the folder or the stat of the file that an entry is, None to ignore it."""
         try:
             return self.visit(entry, path, folder)
         except FileNotFoundError:
@@ -111,25 +127,12 @@ class Walk:
             self.refused[path] = error.strerror or str(error)
         return None
 
-    def entries(self, folder: Folder) -> Iterator[os.DirEntry[str]]:
-        self.on_folder(folder.path)
-        try:
-            entries = os.scandir(self.root / folder.path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            self.refused[folder.path or "."] = error.strerror or str(error)
-            return
-        yield from entries
-
     def visit(
         self, entry: os.DirEntry[str] | Path, path: str, folder: Folder
     ) -> Folder | os.stat_result | None:
-        """Return the folder or the stat of the file that an entry is, None to pass over it."""
-        real = ""
-        if entry.is_symlink():
-            real = os.path.realpath(entry)
-            self.allow_own_folder(path, real)
+        real = os.path.realpath(entry) if entry.is_symlink() else ""
+        if real and f"{self.own}/".startswith(f"{path}/") and is_harmless(real, self.inside[0]):
+            self.inside.append(real)
         if path in self.rejected or fetch.is_parts(self.root / path):
             return None
         if why := self.why_not(path, real):
@@ -143,6 +146,12 @@ class Walk:
             self.links.add(path)
         return entry.stat()
 
+    def why_not(self, path: str, real: str) -> str:
+        """Return why a path is refused, "" if it is not; `real` is the target of a link."""
+        if real and not any(is_below(real, folder) for folder in self.inside):
+            return "a link to outside of the results"
+        return bad_name(self.prefix + path)
+
     def visit_folder(
         self, entry: os.DirEntry[str] | Path, path: str, real: str, folder: Folder
     ) -> Folder | None:
@@ -154,52 +163,10 @@ class Walk:
             self.links.add(path)
         return Folder(path, (*folder.above, target))
 
-    def allow_own_folder(self, path: str, real: str) -> None:
-        """Let links lead to where the job's folder is a link to, or a folder that holds it."""
-        leads_to_own = f"{self.own}/".startswith(f"{path}/")
-        if leads_to_own and is_harmless(real, self.inside[0]):
-            self.inside.append(real)
-
-    def why_not(self, path: str, real: str) -> str:
-        """Return why a path is refused, "" if it is not; `real` is what a link leads to."""
-        if real and not any(is_below(real, folder) for folder in self.inside):
-            return "a link to outside of the results"
-        return bad_name(self.prefix + path)
-
-
-# <sys/inotify.h>
-MODIFY, ATTRIB, CLOSE_WRITE = 0x2, 0x4, 0x8
-
-MOVED_FROM, MOVED_TO, CREATE, DELETE, DELETE_SELF, MOVE_SELF = (
-    0x40,
-    0x80,
-    0x100,
-    0x200,
-    0x400,
-    0x800,
-)
-
-OVERFLOW, IGNORED, ONLY_FOLDERS = 0x4000, 0x8000, 0x1000000
-
-WANTED = MODIFY | ATTRIB | CLOSE_WRITE | MOVED_FROM | MOVED_TO | CREATE | DELETE
-
-
-WANTED |= DELETE_SELF | MOVE_SELF | ONLY_FOLDERS
-
-EVENT = struct.Struct("iIII")  # watch, what happened, cookie, bytes of the name
-
-BUFFER = 1 << 20  # bytes read at a time
-
-LOOK_SHARE = 1000  # looks at everything take at most one part in so many of the time
-
-LOOK_SECONDS = 300  # but there is one at least so often
-
-MOST = 20_000  # paths that are kept in memory; with more of them everything is looked at
-
 
 @dataclass
 class Watch:
-    """What is to be looked at below `root`; one thread at a time calls its methods."""
+    """The paths below `root` that are to be looked at; one thread at a time calls its methods."""
 
     root: Path
     file: int = -1  # descriptor of the inotify instance; -1: there is none
@@ -212,10 +179,7 @@ class Watch:
         self.close()
 
     def due(self) -> set[str] | None:
-        """Return the paths that are to be looked at now, None for everything.
-
-        They are forgotten with that: what is not done with them is to be kept again.
-        """
+        """Return the paths that are to be looked at now, None for everything, and forget them."""
         self.read()
         due = self.pending
         if due is None or "" in due or time.monotonic() > self.next_look:
@@ -232,7 +196,7 @@ class Watch:
             self.pending = None
 
     def begin(self) -> None:
-        """Before a look at everything: watch anew, so that no folder of the past stays watched."""
+        """Begin a look at everything with new watches, so that no deleted folder stays watched."""
         self.close()
         self.pending = None
         if self.ended:
@@ -243,11 +207,11 @@ class Watch:
             self.pending = set()
 
     def looked(self, seconds: float) -> None:
-        """After a look at everything that took so many seconds: say when the next one is."""
+        """Plan the next look at everything, after one that took so many seconds."""
         self.next_look = time.monotonic() + min(LOOK_SHARE * seconds, LOOK_SECONDS)
 
     def add(self, path: str) -> None:
-        """Watch a folder. Called before it is read, so that nothing happens in between unseen."""
+        """Watch a folder, before it is read, so that no change in between is missed."""
         if self.file < 0:
             return
         where = os.fsencode(self.root / path)
@@ -255,7 +219,7 @@ class Watch:
         if watch >= 0:
             self.folders.setdefault(watch, set()).add(path)
             return
-        # else the folder was deleted just now, or cannot be read, and its parent tells of changes
+        # else the folder was deleted just now, or cannot be read, and its parent reports changes
         is_gone = ctypes.get_errno() in (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
         if not (is_gone and path):
             self.forget()
@@ -263,23 +227,20 @@ class Watch:
             self.end()  # such as where the user has no watches left: leave those to others
 
     def read(self) -> None:
-        """Keep the paths that the kernel names."""
+        """Keep the paths that the kernel reports."""
         with contextlib.suppress(BlockingIOError):
             while self.file >= 0:
-                self.keep_events(os.read(self.file, BUFFER))
-
-    def keep_events(self, data: bytes) -> None:
-        start = 0
-        while start < len(data):
-            watch, what, _, length = EVENT.unpack_from(data, start)
-            start += EVENT.size + length
-            if what & OVERFLOW:
-                self.forget()
-            name = os.fsdecode(data[start - length : start].rstrip(b"\0"))
-            for folder in self.folders.get(watch, ()):
-                self.keep(f"{folder}/{name}".strip("/"))
-            if what & IGNORED:
-                self.folders.pop(watch, None)
+                data, start = os.read(self.file, BUFFER), 0
+                while start < len(data):
+                    watch, what, _, length = EVENT.unpack_from(data, start)
+                    start += EVENT.size + length
+                    if what & OVERFLOW:
+                        self.forget()
+                    name = os.fsdecode(data[start - length : start].rstrip(b"\0"))
+                    for folder in self.folders.get(watch, ()):
+                        self.keep(f"{folder}/{name}".strip("/"))
+                    if what & IGNORED:
+                        self.folders.pop(watch, None)
 
     def forget(self) -> None:
         """Let the next look be one at everything."""
@@ -292,7 +253,6 @@ class Watch:
         self.forget()
 
     def close(self) -> None:
-        """Give the watches back."""
         if self.file >= 0:
             os.close(self.file)
         self.file, self.folders = -1, {}
@@ -303,16 +263,13 @@ def c_library() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-MAX_NAME = 1024  # bytes of an object's name
-
-
 def is_below(path: str, folder: str) -> bool:
     return os.path.commonpath([folder, path]) == folder
 
 
 def is_harmless(target: str, root: str) -> bool:
-    """Whether what a job's folder is a link to can be mirrored: a folder of its own, and none of
-    the system's.
+    """Return whether the target of a job's own folder can be mirrored: a folder outside of the
+    root, and not the system's.
     """
     system = ("/proc", "/sys", "/dev", "/etc", "/boot", "/run", "/root/berg")
     return (
@@ -323,7 +280,7 @@ def is_harmless(target: str, root: str) -> bool:
 
 
 def bad_name(name: str) -> str:
-    """Why Cloud Storage cannot take a name; empty if it can."""
+    """Return why Cloud Storage cannot take a name, "" if it can."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -334,8 +291,8 @@ def bad_name(name: str) -> str:
 
 
 def name_left(left: dict[str, str], yet: str = "", shown: int = 3) -> str:
-    """How many files are not in the bucket, and the first of them with why, in so few words that a
-    state holds them.
+    """Return how many files are not in the bucket, and the first of them with why, short enough for
+    a state.
     """
     if not left:
         return ""
@@ -348,6 +305,6 @@ def name_left(left: dict[str, str], yet: str = "", shown: int = 3) -> str:
 
 
 def shorten(text: str, length: int) -> str:
-    """A text that may hold anything, printable and not longer than `length`."""
+    """Return any text printable, and not longer than `length`."""
     text = plain.name(text)
     return text if len(text) <= length else f"{text[: length - 20]}…{text[-19:]}"

@@ -294,7 +294,7 @@ def list_results(bucket: Bucket, removal: Removal, whose: Iterable[str]) -> None
         if not own:
             return []
         folders = mirror.recorded_folders(bucket, job.folders_prefix(entry.name))
-        return list(mirror.beside(bucket, "berg_results/", own, folders, entry.name))
+        return list(mirror.in_other_folders(bucket, "berg_results/", own, folders, entry.name))
 
     for listed in side_by_side(elsewhere, removal.entries, THREADS):
         removal.elsewhere += [

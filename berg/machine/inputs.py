@@ -83,7 +83,7 @@ def download(
 def refused(bucket: Bucket, name: str, error: Exception) -> BergError:
     """Return the error for data that the machines' account may not read, with the fix."""
     account = getattr(bucket.config.credentials, "service_account_email", "ACCOUNT")
-    fix = data.mend(bucket.name, f"serviceAccount:{account}")
+    fix = data.grant_command(bucket.name, f"serviceAccount:{account}")
     return BergError(f"data {name}: {api.words(error)}. {fix}")
 
 

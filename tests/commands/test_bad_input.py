@@ -67,7 +67,7 @@ def test_no_settings(berg):
 )
 def test_unreadable_settings(berg, content, says):
     (berg.home / "berg.json").write_bytes(content)
-    refused(berg, *RUN, says=(str(berg.home / "berg.json"), says, "Mend it"))
+    refused(berg, *RUN, says=(str(berg.home / "berg.json"), says, "Fix "))
 
 
 def test_an_unknown_key_warns_and_does_no_harm(berg):

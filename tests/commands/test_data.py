@@ -156,8 +156,8 @@ def test_names_and_places_that_cannot_be(berg, folder):
         ("mnist:here", "give a whole path, as in mnist:/root/data/mnist"),
         ("mnist:/", "no folder for data"),
         ("mnist:/root/../etc", "no folder for data"),
-        ("mnist:/root/berg_results/x", "data goes elsewhere"),
-        ("mnist:/root/berg", "data goes elsewhere"),
+        ("mnist:/root/berg_results/x", "Give another place"),
+        ("mnist:/root/berg", "Give another place"),
         ("../x", "cannot be the name"),
     ):
         refused(berg, "run", "-g", "0", "--data", wish, "true", says=says)
@@ -261,8 +261,9 @@ def test_data_of_another_bucket_and_the_right_that_is_missing(berg, cloud, folde
     let += f"{account} --role=roles/storage.objectViewer"
     ran = berg("run", "-g", "0", "-n", "early", "--data", address, "--wait", "true")
     assert ran.returncode == 1
-    assert f"The machines may be refused gs://{other}. Somebody who may should run: {let}" in one(
-        ran.stderr
+    assert (
+        f"The machines may be refused gs://{other}. An administrator of the bucket can allow it: {let}"
+        in one(ran.stderr)
     )
     reason = berg.state("early")["reason"]
     assert f"data {address}: " in reason and "storage.objects.get" in reason and let in reason

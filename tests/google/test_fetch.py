@@ -398,7 +398,7 @@ def test_a_restore_that_is_not_whole_leads_to_no_uploads(mirror, tmp_path, cloud
     assert mirror.restore() == (20, {}), "it is tried again"
     new = another(mirror, tmp_path)
     cloud.fault("storage.objects.get", match="job/7?", status=403, times=None)
-    with pytest.raises(BergError, match="could not be brought back, and stay in the bucket"):
+    with pytest.raises(BergError, match="could not be restored, and stay in the bucket"):
         new.restore()
     cloud.call("DELETE", "/_berg/faults")
     (new.folder / "job/7").write_bytes(b"anew")

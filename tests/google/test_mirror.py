@@ -422,7 +422,7 @@ def test_a_worker_that_comes_after_one_that_died_replaces_what_that_wrote(mirror
 
 
 def test_a_stalled_request_holds_nothing_up(mirror, cloud, monkeypatch):
-    monkeypatch.setattr("berg.google.mirror.HURRY", 1)
+    monkeypatch.setattr("berg.google.mirror.SHORT_TIMEOUT", 1)
     cloud.fault("storage.objects.insert", match="berg_results/stalls", delay=30)
     (mirror.folder / "stalls").write_bytes(b"before")
     (mirror.folder / "late").write_bytes(b"before")

@@ -357,7 +357,7 @@ def test_what_is_given_up_says_for_how_long_nothing_came(mirror, clock):
     assert mirror.underway == {"goes": goes} and stalls.given_up and not goes.given_up
 
 
-def test_a_pass_gives_up_what_stands_still_for_longer_than_its_patience(mirror, clock):
+def test_a_pass_gives_up_what_stands_still_for_longer_than_its_timeout(mirror, clock):
     for still in (120, 121):
         under_way(mirror, clock, f"{still}", still)
     looks = iter([False, True])
@@ -384,12 +384,12 @@ def test_the_end_waits_no_more_for_what_does_not_move_or_was_replaced(mirror, cl
     under_way(mirror, clock, "gone", 0, inode=1)
     sent(mirror, "moves")
     mirror.begin_to_finish(has_time=True)
-    assert list(mirror.underway) == ["moves"] and mirror.patience == module.LAST_PATIENCE
+    assert list(mirror.underway) == ["moves"] and mirror.timeout == module.LAST_TIMEOUT
     assert mirror.finishing and mirror.watch.due() is None
     assert not mirror.manifest.get("moves").sure, "its bytes are compared once more"
     sent(mirror, "moves")
     mirror.begin_to_finish(has_time=False)
-    assert mirror.patience == module.HURRY
+    assert mirror.timeout == module.SHORT_TIMEOUT
     assert mirror.manifest.get("moves").sure, "but once"
 
 
@@ -414,7 +414,7 @@ def test_an_end_in_a_hurry_says_nothing_and_waits_for_less(scripted, seconds, ha
     mirror, said = scripted((0, {"file": "no"}), (0, {})), []
     mirror.finish(said.append, seconds=seconds)
     assert bool(said) is has_time
-    assert mirror.patience == (module.LAST_PATIENCE if has_time else module.HURRY)
+    assert mirror.timeout == (module.LAST_TIMEOUT if has_time else module.SHORT_TIMEOUT)
 
 
 def test_the_end_names_what_is_still_on_its_way(scripted, clock):
@@ -526,7 +526,7 @@ def test_a_restore_that_never_works_says_why(mirror, clock):
         raise next(tries)
 
     mirror.bring = bring
-    with pytest.raises(BergError, match="could not be brought back, .* as they are: no disk$"):
+    with pytest.raises(BergError, match="could not be restored, .* as they are: no disk$"):
         mirror.restore()
     assert clock.slept == [1, 2, 4, 8, 0]
 

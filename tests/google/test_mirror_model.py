@@ -74,7 +74,7 @@ class AnyWriter(RuleBasedStateMachine):
             "job",
             records,
             notes,
-            patience=1.0,
+            timeout=1.0,
         )
 
     def data(self, size: int) -> bytes:
@@ -229,7 +229,11 @@ class AnyWriter(RuleBasedStateMachine):
 @pytest.fixture
 def quick(monkeypatch):
     """Pauses that a test need not wait for; their order stays."""
-    for name, seconds in (("LAST_PATIENCE", 1.0), ("HURRY", 1.0), ("RESTORE_PAUSES", (0.1,) * 5)):
+    for name, seconds in (
+        ("LAST_TIMEOUT", 1.0),
+        ("SHORT_TIMEOUT", 1.0),
+        ("RESTORE_PAUSES", (0.1,) * 5),
+    ):
         monkeypatch.setattr(mirror, name, seconds)
 
 
