@@ -333,7 +333,8 @@ def fetch_beside(
     if len(folders) > FOLDERS:
         say(f"{name} claims to have written to more than {FOLDERS:,} folders; others are left out")
     by_folder: dict[str, list[Any]] = {}
-    for blob in mirror.in_other_folders(bucket, f"{root}/", own.rstrip("/"), folders[:FOLDERS], name):
+    own, folders = own.rstrip("/"), folders[:FOLDERS]
+    for blob in mirror.in_other_folders(bucket, f"{root}/", own, folders, name):
         by_folder.setdefault(blob.name.removeprefix(f"{root}/").rpartition("/")[0], []).append(blob)
     others = results.of_others(bucket, set(by_folder) - {""}, user)
     for each in sorted({"", *others} & by_folder.keys()):
