@@ -444,8 +444,8 @@ def parse(image: str) -> Reference:
 
 def digest(config: Config, of: Reference) -> str:
     """Return the digest that a tag names; raise Unresolved."""
-    is_embedded = bool(config.endpoint) and of.host == urlsplit(config.endpoint).netloc
-    if config.endpoint and not is_embedded:
+    is_embedded = bool(config.endpoint)
+    if is_embedded and of.host != urlsplit(config.endpoint).netloc:
         raise Unresolved("the embedded cloud has no images of other registries")
     url = f"{'http' if is_embedded else 'https'}://{of.host}/v2/{of.name}/manifests/{of.tag}"
     headers = {"Accept": ", ".join(MANIFESTS)}
@@ -453,8 +453,7 @@ def digest(config: Config, of: Reference) -> str:
         headers["Authorization"] = f"Bearer {google_token(config)}"
     status, answer, _ = ask("HEAD", url, headers)
     if status == 401 and "Authorization" not in headers:
-        challenge = answer.get("WWW-Authenticate", "")
-        headers["Authorization"] = f"Bearer {public_token(of.host, challenge)}"
+        headers["Authorization"] = f"Bearer {public_token(of.host, answer)}"
         status, answer, _ = ask("HEAD", url, headers)
     found: str = answer.get("Docker-Content-Digest", "")
     if status == 200 and not found:
@@ -469,52 +468,43 @@ def digest(config: Config, of: Reference) -> str:
 
 def google_token(config: Config) -> str:
     from google.auth.exceptions import GoogleAuthError
-    from google.auth.transport.requests import Request
 
     try:
         if not config.credentials.valid:
-            config.credentials.refresh(Request())
+            config.credentials.refresh(api.refresher())
     except GoogleAuthError as error:
         raise Unresolved(f"no token of Google's: {error}") from None
     return str(config.credentials.token)
 
 
-def public_token(host: str, challenge: str) -> str:
-    """Return the token that a registry gives to anyone, from where its challenge says."""
-    kind, _, rest = challenge.partition(" ")
+def public_token(host: str, refusal: Any) -> str:
+    """Return the token that a registry gives to anyone, from where its refusal's headers say."""
+    kind, _, rest = refusal.get("WWW-Authenticate", "").partition(" ")
     fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
     realm = fields.get("realm", "")
     if kind.lower() != "bearer" or urlsplit(realm).scheme != "https":
         raise Unresolved(f"{host} takes a password")
     query = {key: fields[key] for key in ("service", "scope") if key in fields}
-    status, _, body = ask("GET", realm, {}, query)
+    status, _, body = ask("GET", api.with_query(realm, query), {})
     found = re.search(rb'"(?:token|access_token)"\s*:\s*"([\w.~+/=-]+)"', body)
     if status != 200 or not found:
         raise Unresolved(f"{host} gives no token to the public ({status})")
     return found[1].decode()
 
 
-def ask(
-    method: str, url: str, headers: dict[str, str], query: dict[str, str] | None = None
-) -> tuple[int, Any, bytes]:
+def ask(method: str, url: str, headers: dict[str, str]) -> tuple[int, Any, bytes]:
     """Return status, headers and body of a registry's answer; raise Unresolved if there is none."""
-    import requests
-
+    host, body = urlsplit(url).hostname, b""
     try:
-        with requests.request(
-            method,
-            url,
-            params=query,
-            headers=headers,
-            auth=lambda request: request,  # else requests would take one of ~/.netrc
-            timeout=(5, 10),  # seconds to connect, and for an answer
-            allow_redirects=False,
-            stream=True,
-        ) as answer:
-            body = answer.raw.read(MOST + 1, decode_content=False)
+        answer = api.exchange(method, url, (5, 10), {"Accept-Encoding": "identity", **headers})
+        if method == "HEAD":
+            answer.release_conn()
+            return answer.status, answer.headers, body
+        for block in api.blocks_of(answer):
+            body += block
             if len(body) > MOST:
-                raise Unresolved(f"{urlsplit(url).hostname} answers too much")
-            return answer.status_code, answer.headers, body
-    except (requests.RequestException, OSError, ValueError) as error:
-        why = f"no answer from {urlsplit(url).hostname} ({type(error).__name__})"
-        raise Unresolved(why) from None
+                raise Unresolved(f"{host} answers too much")
+    except (api.NoAnswer, OSError, ValueError) as error:
+        why = type(error.__cause__ or error).__name__
+        raise Unresolved(f"no answer from {host} ({why})") from None
+    return answer.status, answer.headers, body

@@ -1,9 +1,9 @@
-"""Secrets of a job: from the laptop to its command by way of Secret Manager, and nowhere else.
+"""Secrets of a job: from the laptop to its command through Secret Manager, and nowhere else.
 
 A job with secrets has one secret there, named after it, that holds all of them as a JSON object.
-Only the account that the machines act as may read it, and delete it when the job is over, and
-nothing else of it; Google deletes it some time after the job's limit in any case. A job's metadata,
-state, log and plan hold the names alone.
+Only the account that the machines act as may read it, and delete it when the job is finished;
+Google deletes it some time after the job's limit in any case. A job's metadata, state, log and plan
+have the names alone.
 """
 
 import base64
@@ -20,15 +20,16 @@ from berg.google import api, iam
 from berg.google.instances import bucket_label
 from berg.job import Resource
 
-# Given on the secret where the project lacks berg's own role, which allows less.
+# Given on the secret if the project lacks berg's own role, which allows less.
 WIDE_ROLE = "roles/secretmanager.admin"
-WEBHOOK = "BERG_NOTIFY"  # among them, but none of the command's variables: the URL of --notify
-CLUSTER_KEY = "BERG_CLUSTER_KEY"  # the same: signs what the machines of a job tell each other
-SLACK = 30 * 24 * 3600  # seconds after a job's limit in which it may still wait for machines
+# Two that are no variables of the command: the URL of --notify, and the key with which the machines
+# of a job sign their messages.
+WEBHOOK, CLUSTER_KEY = "BERG_NOTIFY", "BERG_CLUSTER_KEY"
+SLACK = 30 * 24 * 3600  # seconds after a job's limit, in which it may still wait for machines
 
 
 def read(text: str, option: str = "--secret") -> tuple[str, str]:
-    """Name and value for NAME, which is a variable here, or NAME=FILE."""
+    """Return name and value for NAME, which is a variable here, or NAME=FILE."""
     name, equals, file = text.partition("=")
     if equals:
         try:
@@ -45,7 +46,7 @@ def read(text: str, option: str = "--secret") -> tuple[str, str]:
 
 
 def webhook(text: str) -> str:
-    """The URL of a webhook: as it is, or what a NAME or NAME=FILE holds; no error repeats it."""
+    """Return the URL of a webhook: as it is, or from NAME or NAME=FILE; no error repeats it."""
     if not text.strip():  # as of a variable that the shell does not know
         raise BergError(
             "--notify has nothing: give a URL, or a variable or NAME=FILE that holds it"
@@ -53,14 +54,10 @@ def webhook(text: str) -> str:
     url = (text if "://" in text else read(text, "--notify")[1]).strip()
     try:
         parts = urlsplit(url)
-        is_url = (
-            parts.scheme in ("http", "https")
-            and bool(parts.hostname)
-            and not set(url) & set(" \t\r\n")
-        )
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
         is_url = False
-    if not is_url:
+    if not is_url or set(url) & set(" \t\r\n"):
         raise BergError(
             "--notify: this is not the URL of a webhook. Give one, or a variable or NAME=FILE that "
             "holds it"
@@ -80,11 +77,11 @@ def secret_id(job_name: str) -> str:
 def store(
     config: Config, job_name: str, values: dict[str, str], lifetime: int, accounts: Iterable[str]
 ) -> None:
-    """Keep the secrets of a job for `lifetime` seconds and some, for these accounts alone."""
+    """Store the secrets of a job for `lifetime` seconds and SLACK, for these accounts alone."""
     target = url(config, job_name)
     labels = {"berg": "1", "berg-bucket": bucket_label(config), "berg-user": config.user}
     body = {"replication": {"automatic": {}}, "labels": labels, "ttl": f"{lifetime + SLACK}s"}
-    with contextlib.suppress(api.Conflict):  # made by a request whose answer was lost
+    with contextlib.suppress(api.Conflict):  # created by a request whose answer was lost
         api.call(config, "POST", target.rpartition("/")[0], body, secretId=secret_id(job_name))
     let_read(config, target, accounts)
     data = base64.b64encode(json.dumps(values).encode()).decode()
@@ -92,7 +89,7 @@ def store(
 
 
 def let_read(config: Config, target: str, accounts: Iterable[str]) -> None:
-    """Let accounts read and delete a secret, and do no more where the project has the role."""
+    """Let accounts read and delete a secret, and do no more if the project has the role."""
     members = [f"serviceAccount:{account_of(config, each)}" for each in accounts]
 
     def give(role: str) -> None:
@@ -112,14 +109,14 @@ def let_read(config: Config, target: str, accounts: Iterable[str]) -> None:
 
 
 def account_of(config: Config, email: str) -> str:
-    """Return an account's address: that of the project's default account for "" and "default"."""
+    """Return an account's address; "" and "default" mean the project's default account."""
     if email not in ("", "default"):
         return email
     return str(api.call(config, "GET", "")["defaultServiceAccount"])
 
 
 def fetch(config: Config, job_name: str) -> dict[str, str]:
-    """The secrets of a job; raises BergError if they are gone."""
+    """Return the secrets of a job; raise BergError if they are gone."""
     try:
         answer = api.call(config, "GET", f"{url(config, job_name)}/versions/latest:access")
     except (api.NotFound, api.Forbidden) as error:
@@ -129,32 +126,22 @@ def fetch(config: Config, job_name: str) -> dict[str, str]:
 
 
 def find(config: Config) -> list[Resource]:
-    """Return the secrets of this bucket's jobs and sweeps; none where nobody may look."""
-    listed = api.pages(
-        config,
-        url(config, "").rpartition("/")[0],
-        filter=f"labels.berg-bucket={bucket_label(config)}",
-    )
-    try:
-        found = [each for page in listed for each in page.get("secrets", [])]
-    except api.Forbidden:  # the API is off, or not for this user
-        return []
-    return [
-        Resource(
-            "secret",
-            api.last_part(each["name"]).removeprefix(secret_id("")),
-            "",
-            each["createTime"],
-            "",
-            each["labels"].get("berg-user", ""),
-        )
-        for each in found
-    ]
+    """Return the secrets of this bucket's jobs and sweeps; none if the user may not list them."""
+    where = url(config, "").rpartition("/")[0]
+    ours = f"labels.berg-bucket={bucket_label(config)}"
+    found = []
+    with contextlib.suppress(api.Forbidden):  # the API is off, or not for this user
+        for each in api.items(config, where, "secrets", filter=ours):
+            job_name = api.last_part(each["name"]).removeprefix(secret_id(""))
+            user = each["labels"].get("berg-user", "")
+            found.append(Resource("secret", job_name, "", each["createTime"], "", user))
+    return found
 
 
 def delete(config: Config, job_name: str) -> bool:
-    """Delete the secrets of a job; False if there are none any more."""
-    with contextlib.suppress(api.NotFound):
+    """Delete the secrets of a job; return False if there are none."""
+    try:
         api.call(config, "DELETE", url(config, job_name))
-        return True
-    return False
+    except api.NotFound:
+        return False
+    return True
