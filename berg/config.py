@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import BergError, gate, plain
+from berg import BergError, plain, validation
 
 if TYPE_CHECKING:
     import logging
@@ -268,7 +268,7 @@ def convert(key: str, value: Any, like: Any) -> Any:
     if key.endswith("_days"):
         kind = "a number of whole days, such as 14 or 14d"
         with contextlib.suppress(BergError):
-            value = f"{gate.parse_duration(value, 'd') / gate.UNITS['d']:g}"
+            value = f"{validation.parse_duration(value, 'd') / validation.UNITS['d']:g}"
     if isinstance(like, bool):
         kind, form = "true or false", "true|false"
     if not re.fullmatch(form, value):

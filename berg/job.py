@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from berg import BergError, gate
+from berg import BergError, validation
 from berg.spec import JobSpec, spec_from
 
 VERSION = 1
@@ -50,7 +50,7 @@ class Group:
         """Return the group that a record names; raise ValueError for an invalid one."""
         if not isinstance(text, str):
             raise ValueError(f"group is {str(text)[:40]!r}")
-        gate.check_resource(text)
+        validation.check_resource(text)
         return cls(cluster=text) if "/" in text else cls(region=text)
 
     def __str__(self) -> str:
@@ -284,14 +284,14 @@ class Summary:
 def from_json(data: bytes, name: str) -> Job:
     """Return the job in `data`; raise BergError if it is damaged or was written by a newer berg."""
     try:
-        values = gate.values(data)
+        values = validation.parse(data)
         group = Group.parse(values.get("group", ""))
-        installation = gate.build(Installation, values.get("installation", {}))
+        installation = validation.from_dict(Installation, values.get("installation", {}))
         spec = spec_from(values.get("spec", {}))
         parts = {"group": group, "installation": installation, "spec": spec}
-        job = gate.build(Job, {**values, **parts})
+        job = validation.from_dict(Job, {**values, **parts})
         installation.check()
-        gate.check_bounds(job)
+        validation.check_bounds(job)
         check_snapshot(job.snapshot)
         job.to_json().encode()  # JSON has halves of letters, which UTF-8 has not
         if job.job_name != name:
@@ -308,10 +308,10 @@ def from_json(data: bytes, name: str) -> Job:
 def check_snapshot(snapshot: Any) -> None:
     """Raise ValueError for an invalid commit, also of a submodule."""
     commit = str(snapshot.get("commit")) if isinstance(snapshot, dict) else ""
-    if not gate.COMMIT.fullmatch(commit):
+    if not validation.COMMIT.fullmatch(commit):
         raise ValueError("it does not describe a commit")
     lists = [snapshot.get("packs", []), snapshot.get("shallow", []), snapshot.get("cut") or []]
-    if not gate.fits(lists, list[list[str]]):
+    if not validation.fits(lists, list[list[str]]):
         raise ValueError("its packs are odd")
     submodules = snapshot.get("submodules", {})
     if not isinstance(submodules, dict):
@@ -400,18 +400,18 @@ def cut(text: str, room: int) -> str:
 
 def state_from_json(data: str | bytes) -> State:
     """Return the state in `data`; raise ValueError for anything else."""
-    is_plain = gate.is_plain(data)
+    is_plain = validation.is_plain(data)
     try:
-        values = gate.values(data)
+        values = validation.parse(data)
         summary = summary_from(values.get("job", {}), is_plain)
-        state = gate.build(State, {**values, "job": summary})
+        state = validation.from_dict(State, {**values, "job": summary})
         check_state(state)
         if is_plain:
             return state
-        gate.check_plain(state, free=("reason", "elsewhere", "lost"))
+        validation.check_plain(state, free=("reason", "elsewhere", "lost"))
     except ValueError as error:
         raise ValueError(f"it describes no state of a job: {error}") from None
-    return gate.cleaned(state)
+    return validation.cleaned(state)
 
 
 def summary_from(values: Any, is_plain: bool) -> Summary:
@@ -420,9 +420,9 @@ def summary_from(values: Any, is_plain: bool) -> Summary:
         if not isinstance(values, dict):
             raise ValueError("it is no JSON object")
         group = Group.parse(values.get("group", ""))
-        summary = gate.build(Summary, {**values, "group": group})
+        summary = validation.from_dict(Summary, {**values, "group": group})
         if summary.results_dir:
-            gate.check_results_dir(summary.results_dir)
+            validation.check_results_dir(summary.results_dir)
         if summary.sweep:
             check_name(summary.sweep)
         numbers = (summary.machines, summary.secrets, summary.max_run_seconds)
@@ -432,10 +432,10 @@ def summary_from(values: Any, is_plain: bool) -> Summary:
             raise ValueError("its cost is beyond any machine's")
         if is_plain:
             return summary
-        gate.check_plain(summary, free=("cmd",))
+        validation.check_plain(summary, free=("cmd",))
     except (ValueError, BergError) as error:
         raise ValueError(f"its job is odd: {error}") from None
-    return gate.cleaned(summary, free=("cmd",))
+    return validation.cleaned(summary, free=("cmd",))
 
 
 def check_state(state: State) -> None:
@@ -447,10 +447,10 @@ def check_state(state: State) -> None:
     if any(len(each) != 3 for each in state.attempts):
         raise ValueError("its attempts are odd")
     for name in (state.machine, state.zone, *state.undeleted):
-        gate.check_resource(name)
+        validation.check_resource(name)
     times = (state.started_at, state.finished_at, state.missing_since)
     for time in (*times, *state.undeleted.values()):
-        gate.check_time(time)
+        validation.check_time(time)
 
 
 def metadata_path(name: str) -> str:

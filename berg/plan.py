@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from berg import BergError, config, gate
+from berg import BergError, config, validation
 from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google.offers import Reservation, Ways
@@ -230,7 +230,7 @@ def find(folder: Path) -> tuple[dict[str, Any], str]:
 
 def read(file: Path) -> dict[str, Any]:
     try:
-        return gate.parse_toml(file.read_text(), str(file))
+        return validation.parse_toml(file.read_text(), str(file))
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from berg import BergError, gate
+from berg import BergError, validation
 
 LIMITS = (30, 120 * 24 * 3600)  # seconds; what Google accepts as maxRunDuration
 MOST_FLEX_HOURS = 168
@@ -79,7 +79,7 @@ def option(
 def in_unit(text: str, unit: str) -> float:
     """Return a duration as a number of an option's unit; raise BergError for an invalid one."""
     unit = unit.strip("-")
-    return gate.parse_duration(text, unit) / gate.UNITS[unit or "s"]
+    return validation.parse_duration(text, unit) / validation.UNITS[unit or "s"]
 
 
 def rows(kind: Any) -> dict[str, Option]:
@@ -572,15 +572,15 @@ def spec_from(record: Any) -> JobSpec:
     if not isinstance(record, dict):
         raise ValueError("its options are no JSON object")
     values = {key: tuple(each) if isinstance(each, list) else each for key, each in record.items()}
-    spec = gate.build(JobSpec, values)
+    spec = validation.from_dict(JobSpec, values)
     for name, row in rows(JobSpec).items():
         check_bounds(row, getattr(spec, name))
     # These become parts of URLs.
     project, _, image = (spec.image or "").rpartition("/")
-    gate.check_project(project)
+    validation.check_project(project)
     names = (image, spec.gpu_type, spec.machine_type, spec.tpu, spec.cluster, spec.queue)
     for each in (*names, *spec.zones):
-        gate.check_resource(each or "")
+        validation.check_resource(each or "")
     return spec
 
 

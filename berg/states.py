@@ -1,6 +1,6 @@
 """The state store: states and metadata of jobs and records of sweeps in the bucket.
 
-Everything that is read was validated (gate.py), and every write is at the generation that was read.
+Reads are validated (validation.py), and every write is at the generation that was read.
 A submit claims the job's name with a random token in its state, which distinguishes two submits of
 an equal job.
 """
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from berg import BergError, gate, job
+from berg import BergError, job, validation
 from berg.google.storage import Bucket, Changed, ahead
 from berg.job import Job, State
 
@@ -101,14 +101,14 @@ def names(bucket: Bucket, prefix: str = "") -> list[str]:
 
 def stored_in(blob: Any) -> Stored:
     """Return the state in an object's metadata, or that it is damaged."""
-    name = gate.clean(job.name_of(blob.name))
+    name = validation.clean(job.name_of(blob.name))
     written_at = blob.updated.timestamp() if blob.updated else 0.0
     try:
         state = job.state_from_json((blob.metadata or {})["state"])
         if state.job.sweep and not name.startswith(f"{state.job.sweep}-"):
             raise ValueError("it is of another sweep")
     except (KeyError, ValueError, TypeError):
-        lost = State(state="LOST", reason=f"{gate.clean(blob.name)} is damaged")
+        lost = State(state="LOST", reason=f"{validation.clean(blob.name)} is damaged")
         return Stored(name, lost, blob.generation, written_at, is_damaged=True)
     return Stored(name, state, blob.generation, written_at)
 
@@ -187,7 +187,7 @@ def read_sweep(bucket: Bucket, name: str) -> Sweep | None:
 def sweep_from_json(data: bytes, name: str) -> Sweep:
     """Return the sweep's record in `data`; raise BergError if it is damaged."""
     try:
-        sweep = gate.build(Sweep, gate.values(data))
+        sweep = validation.from_dict(Sweep, validation.parse(data))
         for each in sweep.jobs:
             job.check_name(each)
     except (ValueError, BergError) as error:

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import google_crc32c
 
-from berg import gate
+from berg import validation
 from berg.google import storage
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -72,7 +72,7 @@ class Memory:
     def exists(self, name: str) -> bool:
         return name in self.blobs
 
-    def read(self, name: str, most: int = gate.MOST_BYTES) -> bytes | None:
+    def read(self, name: str, most: int = validation.MOST_BYTES) -> bytes | None:
         return self.read_from(name, 0, most + 1)
 
     def read_from(self, name: str, start: int, end: int) -> bytes | None:

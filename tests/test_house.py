@@ -16,7 +16,7 @@ ROOMS = {
     "contract": {
         "config",
         "job",
-        "gate",
+        "validation",
         "computer",
         "launcher",
         "spec",

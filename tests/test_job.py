@@ -2,12 +2,12 @@ import json
 
 import pytest
 
-from berg import BergError, gate, job
+from berg import BergError, job, validation
 from berg.spec import JobSpec
 
 
 def test_results_dir_is_read_off_the_command():
-    guess = gate.sketchy_guess_at_results_dir_from_cmd
+    guess = validation.sketchy_guess_at_results_dir_from_cmd
     assert (
         guess("python train.py --bs=256 --logdir=/root/berg_results/sweep1/bs_256")
         == "sweep1/bs_256"
@@ -44,7 +44,7 @@ def test_results_dir_is_read_off_the_command():
 @pytest.mark.parametrize("bad", ["", "/abs", "a//b", "../x", "a/./b", "a\nb", "a*", "a#b"])
 def test_results_dirs_that_would_leave_their_folder_are_refused(bad):
     with pytest.raises(BergError, match="results dir"):
-        gate.check_results_dir(bad)
+        validation.check_results_dir(bad)
 
 
 @pytest.mark.parametrize(

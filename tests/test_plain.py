@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berg import gate, plain
+from berg import plain, validation
 from berg.commands import terminal
 from berg.commands.tables import Interleaved
 from berg.google import walk
@@ -37,7 +37,7 @@ def test_escape_sequences_go_and_the_rest_is_marked():
 def test_no_text_steers_a_terminal_or_a_page(text):
     assert is_plain(plain.printable(text, colors=False))
     assert is_plain(COLOR.sub("", plain.printable(text)))
-    assert is_plain(gate.clean({text: [text]})[plain.clean(text)][0])
+    assert is_plain(validation.clean({text: [text]})[plain.clean(text)][0])
     assert is_plain(walk.shorten(text, 200))
     assert is_plain(markup.text(text)) and is_plain(markup.tag("p", text, title=text))
     assert is_plain(markup.of_terminal(text))

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import Berg, commit, git, library, wait_for
 
-from berg import BergError, gate, gce
+from berg import BergError, gce, validation
 from berg.config import Config
 from berg.gke import place as gke
 from berg.google import api, instances
@@ -631,7 +631,7 @@ def test_a_record_that_is_odd_is_named_and_nothing_is_deleted_for_it(monkeypatch
 
 
 def test_of_a_record_no_more_is_read_than_one_may_have(monkeypatch):
-    monkeypatch.setattr(gate, "MOST_BYTES", 100)
+    monkeypatch.setattr(validation, "MOST_BYTES", 100)
     machine = machine_that_told(monkeypatch, {}, b" " * 1000)
     with pytest.raises(BergError, match="it has 101 bytes"):
         ssh.reach(Config(), "a", machine, print)

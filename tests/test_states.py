@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from berg import BergError, gate, job, states
+from berg import BergError, job, states, validation
 from berg.commands import tables
 from berg.google.storage import Changed
 from berg.job import Group, State, Summary
@@ -146,7 +146,7 @@ def test_metadata_that_is_missing_is_told_from_what_is_damaged(bucket):
 )
 def test_json_that_two_readers_understand_in_two_ways_is_refused(odd):
     with pytest.raises(ValueError, match=r"."):
-        gate.values(odd)
+        validation.parse(odd)
 
 
 @pytest.mark.parametrize("key", ["packs", "shallow", "cut"])
@@ -162,23 +162,23 @@ def test_a_snapshot_whose_lists_are_none_is_odd(key, odd):
 
 def test_json_that_is_too_much_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="nested too deeply"):
-        gate.values('{"a":' * 100_000)
-    monkeypatch.setattr(gate, "MOST_BYTES", 10)
-    assert gate.values('{"a": 1.5}') == {"a": 1.5}
+        validation.parse('{"a":' * 100_000)
+    monkeypatch.setattr(validation, "MOST_BYTES", 10)
+    assert validation.parse('{"a": 1.5}') == {"a": 1.5}
     with pytest.raises(ValueError, match="it has 11 bytes"):
-        gate.values('{"a": 1.55}')
+        validation.parse('{"a": 1.55}')
 
 
 def test_what_would_steer_a_terminal_is_taken_out():
     steering = "\x1b[31m\x9b2J‮\r\ud800\x7f"
     mark = "\N{REPLACEMENT CHARACTER}"
-    assert gate.clean(steering) == f"{mark}[31m{mark}2J{mark * 4}"
-    assert gate.clean({"a\x00": ["b\x00", 1, None]}) == {f"a{mark}": [f"b{mark}", 1, None]}
-    assert gate.clean("a\tb\nü🚀") == "a\tb\nü🚀"
+    assert validation.clean(steering) == f"{mark}[31m{mark}2J{mark * 4}"
+    assert validation.clean({"a\x00": ["b\x00", 1, None]}) == {f"a{mark}": [f"b{mark}", 1, None]}
+    assert validation.clean("a\tb\nü🚀") == "a\tb\nü🚀"
     state = job.state_from_json(
         State("FAILED", reason=steering, job=Summary(cmd=steering)).to_json()
     )
-    assert state.reason == state.job.cmd == gate.clean(steering)
+    assert state.reason == state.job.cmd == validation.clean(steering)
 
 
 @pytest.mark.parametrize(

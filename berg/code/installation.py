@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from berg import BergError, gate
+from berg import BergError, validation
 from berg.code import uv, uvlock
 from berg.code.commits import Files
 from berg.code.uvlock import meets, normal, number, parse
@@ -265,7 +265,7 @@ def load(files: Files, path: str) -> Table:
     """Return a file of TOML, {} if it is not there; raise BergError if it cannot be read."""
     if path not in files.paths:
         return {}
-    return gate.parse_toml(files.read(path), path)
+    return validation.parse_toml(files.read(path), path)
 
 
 # --- uv.lock

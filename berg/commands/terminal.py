@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar, get_args, get_origin
 
 import click
 
-from berg import BergError, columns, config, gate, plain, spec, wrapped
+from berg import BergError, columns, config, plain, spec, validation, wrapped
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 # Commands whose NAME must have a machine.
@@ -110,7 +110,7 @@ def remembered(file: str) -> list[str]:
         lines = (config.home() / file).read_text().splitlines()
     except (OSError, ValueError):
         return []
-    return [line for line in lines if gate.RESOURCE.fullmatch(line.partition(" ")[0])]
+    return [line for line in lines if validation.RESOURCE.fullmatch(line.partition(" ")[0])]
 
 
 def complete_names(ctx: click.Context | None, _: click.Parameter, incomplete: str) -> list[str]:
@@ -227,7 +227,7 @@ def row_option(field: Any, row: spec.Option) -> Row:
     if default not in (None, False, "", 0, ()):
         usual = spec.shown(default)
         if row.unit:
-            usual = plain.span(default * gate.UNITS[row.unit.strip("-") or "s"])
+            usual = plain.span(default * validation.UNITS[row.unit.strip("-") or "s"])
         help += f"  [default: {usual}]"
     made = Row(
         [*row.flags, field.name],

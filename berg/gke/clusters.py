@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, computer, gate
+from berg import BergError, computer, validation
 from berg.config import Config
 from berg.gke import account, client, container
 from berg.gke.place import machines_in
@@ -577,7 +577,7 @@ KEYS = {each.name.replace("_", "-"): each.name for each in fields(Wanted) if eac
 def read(file: str) -> tuple[str, list[Wanted]]:
     """Return a cluster's name and its pools; raise BergError for an invalid file."""
     try:
-        values = gate.parse_toml(Path(file).read_text(), file)
+        values = validation.parse_toml(Path(file).read_text(), file)
     except (OSError, UnicodeDecodeError) as error:
         raise BergError(f"cannot read {file}: {error}") from None
     check_keys(file, values, TOP)

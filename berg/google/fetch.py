@@ -30,9 +30,9 @@ from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 from berg import BergError, computer
-from berg.gate import names_repo
 from berg.google import api
 from berg.google.storage import blocks, crc32c_of
+from berg.validation import names_repo
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
@@ -56,7 +56,7 @@ class NoPlace(Exception):
 
 
 class RepoFile(NoPlace):
-    """An object whose file would be a part of a repo's settings; see gate.names_repo."""
+    """An object whose file would be a part of a repo's settings; see validation.names_repo."""
 
 
 class Gone(BergError):

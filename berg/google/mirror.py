@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, job
-from berg.gate import check_folder
 from berg.google import api, fetch
 from berg.google.sending import (
     GROWS_FROM,
@@ -41,6 +40,7 @@ from berg.google.sending import (
 )
 from berg.google.storage import Changed, Unreadable
 from berg.google.walk import Walk, Watch, name_left, shorten
+from berg.validation import check_folder
 
 LISTED = "name,size,crc32c,generation,updated,metadata"
 LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk

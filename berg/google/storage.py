@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import quote
 
-from berg import BergError, computer, gate
+from berg import BergError, computer, validation
 from berg import config as settings
 from berg.config import Config
 from berg.google import api
@@ -150,7 +150,7 @@ class Bucket:
         path = f"/{quote(name, safe='')}{method}" if name else ""
         return api.with_query(base + path, query)
 
-    def read(self, name: str, most: int = gate.MOST_BYTES) -> bytes | None:
+    def read(self, name: str, most: int = validation.MOST_BYTES) -> bytes | None:
         """Return the content of an object, a byte more than `most` of a longer one; None without
         the object.
         """

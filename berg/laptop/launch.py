@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-from berg import BergError, __version__, gate, gce, job, places, states
+from berg import BergError, __version__, gce, job, places, states, validation
 from berg.code import commits, dist, snapshot, uv
 from berg.code.snapshot import Snapshot
 from berg.config import Config
@@ -70,7 +70,7 @@ def prepare(
     this = with_machines(plan, spec, choice, name if sweep else "")
     plan.cluster_key = add_cluster_key(config, place_name, choice.hosts, secret_values)
     this.sealed = secret.CLUSTER_KEY in secret_values
-    plan.job, plan.secrets = gate.check_size(this), secret_values
+    plan.job, plan.secrets = validation.check_size(this), secret_values
     return plan if sweep else limits.limited(plan)  # a sweep's limit depends on its number of jobs
 
 
@@ -317,10 +317,10 @@ def check_names(place: places.Place, name: str, hosts: int) -> str:
 
 def results_dir_of(spec: JobSpec, name: str) -> str:
     """Return the folder of a job's results: as given, from its command, or named after the job."""
-    found = spec.results_dir or gate.sketchy_guess_at_results_dir_from_cmd(spec.cmd or "")
+    found = spec.results_dir or validation.sketchy_guess_at_results_dir_from_cmd(spec.cmd or "")
     if not found:
         found = f"{spec.results_parent}/{name}" if spec.results_parent else name
-    return gate.check_results_dir(found.removeprefix("/root/berg_results/"))
+    return validation.check_results_dir(found.removeprefix("/root/berg_results/"))
 
 
 def ssh_line(config: Config) -> str:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from berg import BergError, computer, gate
+from berg import BergError, computer, validation
 from berg.config import Config
 from berg.laptop import ssh
 from berg.laptop.ssh import Say, Target
@@ -85,7 +85,7 @@ def find_server(config: Config, target: Target) -> Server:
             f"berg ssh {target.machine} -- python -m pip install jupyterlab"
         )
     if done.returncode:
-        why = gate.clean(done.stderr.strip().rpartition("\n")[2])
+        why = validation.clean(done.stderr.strip().rpartition("\n")[2])
         raise BergError(f"Jupyter cannot be reached on {target.machine}: {why}")
     try:
         return server_from(done.stdout.rstrip().rpartition("\n")[2].encode())
@@ -121,7 +121,7 @@ def run(program: list[str], script: Path) -> "subprocess.CompletedProcess[str]":
 
 def server_from(data: bytes) -> Server:
     """Return what a machine says of its server; raise ValueError for what no server is like."""
-    server = gate.build(Server, gate.values(data))
+    server = validation.from_dict(Server, validation.parse(data))
     if not 1 <= server.port <= 65535:
         raise ValueError(f"its port is {server.port}")
     if not re.fullmatch(r"[\w.~-]+", server.token, re.ASCII):

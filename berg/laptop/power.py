@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from berg import BergError, gate, gce, job, states
+from berg import BergError, gce, job, states, validation
 from berg.config import Config
 from berg.google import api, creation, iam, instances, prices, shapes
 from berg.google.api import OperationFailed
@@ -546,8 +546,8 @@ class Claim:
 def holder_of(metadata: dict[str, str]) -> str:
     """Return which command holds a claim, in words."""
     try:
-        words = gate.values(metadata.get("claim", "").encode())
-        verb, user, began = (gate.clean(str(words[key])) for key in ("verb", "user", "since"))
+        words = validation.parse(metadata.get("claim", "").encode())
+        verb, user, began = (validation.clean(str(words[key])) for key in ("verb", "user", "since"))
     except (ValueError, KeyError):
         return "changed by another berg"
     return f"{verb} by {user} since {began}"

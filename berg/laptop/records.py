@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from berg import BergError, gate, job, places, states
+from berg import BergError, job, places, states, validation
 from berg.code import snapshot
 from berg.config import Config
 from berg.google import mirror, secret
@@ -131,7 +131,7 @@ def read_software(bucket: Bucket, name: str) -> Software:
     last = max(found, key=lambda each: str(each.updated))
     data = bucket.read_from(last.name, 0, LARGEST) or b""
     try:
-        return gate.cleaned(gate.build(Software, gate.values(data)))
+        return validation.cleaned(validation.from_dict(Software, validation.parse(data)))
     except ValueError:
         return Software()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from berg import BergError, gate, job, states
+from berg import BergError, job, states, validation
 from berg.config import Config
 from berg.google import api
 from berg.google.storage import Bucket, Listed
@@ -75,7 +75,7 @@ def prefix_of(config: Config, folder: str) -> str:
         .removeprefix("/root/")
         .removeprefix("berg_results/")
     )
-    return f"berg_results/{gate.check_results_dir(path.strip('/'))}/"
+    return f"berg_results/{validation.check_results_dir(path.strip('/'))}/"
 
 
 def state_of(config: Config, stored: Stored) -> State | None:

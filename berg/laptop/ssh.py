@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from berg import BergError, computer, gate, gce, job, places
+from berg import BergError, computer, gce, job, places, validation
 from berg import config as settings
 from berg.config import Config
 from berg.google import api, iam, offers
@@ -344,13 +344,13 @@ def from_record(config: Config, job_name: str, machine: Machine) -> Login | None
     cluster's API, which leads to no other pod, so theirs count.
     """
     bucket, path = Bucket(config), f"{job.machines_prefix(job_name)}{machine.name}.json"
-    data = bucket.read_from(path, 0, gate.MOST_BYTES + 1)
+    data = bucket.read_from(path, 0, validation.MOST_BYTES + 1)
     if not data:
         return None
     is_pod = machine.place == "gke"
     try:
-        record = gate.build(Record, gate.values(data))
-        gate.check_plain(record, free=())
+        record = validation.from_dict(Record, validation.parse(data))
+        validation.check_plain(record, free=())
     except ValueError as error:
         why = f"gs://{bucket.name}/{path} is damaged ({error}): another job may have written it"
         if is_pod:

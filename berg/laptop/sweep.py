@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, gate, job, places, states
+from berg import BergError, job, places, states, validation
 from berg.code import snapshot
 from berg.config import Config
 from berg.google import events, secret
@@ -131,7 +131,7 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
         where = f"row {number} ({', '.join(f'{key}={value}' for key, value in values.items())})"
         check_row(plan.job.cmd, values, where)
         command = fill(plan.job.cmd, values)
-        own = "" if results_dir else gate.sketchy_guess_at_results_dir_from_cmd(command)
+        own = "" if results_dir else validation.sketchy_guess_at_results_dir_from_cmd(command)
         results = own or f"{base}/{number:0{width}}"
         if results in seen:
             raise BergError(f"{where} has the same results dir as row {seen[results]}: {results}")
@@ -140,12 +140,12 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
             plan.job,
             job_name=f"{sweep}-{number:0{width}}",
             cmd=command,
-            results_dir=gate.check_results_dir(results),
+            results_dir=validation.check_results_dir(results),
             gcs_results_dir=f"gs://{plan.config.bucket}/berg_results/{results}",
             sweep=sweep,
             params=values,
         )
-        found.append(gate.check_size(this))
+        found.append(validation.check_size(this))
     return found
 
 
@@ -483,7 +483,7 @@ def write_again(
     this = described(bucket, record, entry)
     if not code and record.sha256_of(entry.name):
         return None
-    changed: job.Job = gate.check_size(replace(this, **code))
+    changed: job.Job = validation.check_size(replace(this, **code))
     try:
         states.write_job(bucket, changed, blob.generation if blob else 0)
     except Changed:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from berg import BergError, gate
+from berg import BergError, validation
 from berg.code.uvlock import packages_of
 from berg.google import api
 from berg.google.storage import Bucket
@@ -291,7 +291,7 @@ def install_image(machine: boot.Machine, recipe: dict[str, Any]) -> None:
         boot.apt_install(machine, *recipe["packages"])
     folder = boot.ROOT / "code" / recipe["repo"]
     inputs.fetch_code(Bucket(settings_of(machine)), recipe["snapshot"], folder)
-    what = gate.build(Installation, recipe["installation"])
+    what = validation.from_dict(Installation, recipe["installation"])
     what.check()
     prepare(machine, what, folder)
     steps = steps_of(what, recipe["install_script"], folder)

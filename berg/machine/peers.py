@@ -48,7 +48,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, gate, job
+from berg import BergError, job, validation
 from berg.google.storage import Bucket
 from berg.machine import boot, idle
 from berg.machine.host import COMING, Host
@@ -339,7 +339,7 @@ def ignore(member: Member, where: str, why: str) -> None:
     """Say once that an object is ignored."""
     if where not in member.ignored:
         member.ignored.add(where)
-        member.machine.say(f"Ignored gs://{member.bucket.name}/{gate.clean(where)}: {why}")
+        member.machine.say(f"Ignored gs://{member.bucket.name}/{validation.clean(where)}: {why}")
 
 
 def check_peers(member: Member, seen: set[str]) -> None:
@@ -732,11 +732,11 @@ def write(key: str, where: str, node: Any) -> str:
 
 def read(key: str, where: str, data: bytes, kind: type[Any]) -> Any:
     """Return the node in `data`; raise ValueError unless it is signed and nothing in it is odd."""
-    values = gate.values(data)
+    values = validation.parse(data)
     if not is_signed(key, where, values):
         raise ValueError("it is not signed by a machine of this job")
-    node = gate.build(kind, values)
-    gate.check_plain(node, free=())
+    node = validation.from_dict(kind, values)
+    validation.check_plain(node, free=())
     for address in (node.internal_ip, node.external_ip):
         if address:
             ipaddress.ip_address(address)

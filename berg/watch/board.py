@@ -19,15 +19,15 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from berg import BergError, computer, gate
+from berg import BergError, computer, validation
 from berg.config import Config
-from berg.gate import names_repo
 from berg.google import api, events
 from berg.google.events import Series
 from berg.google.fetch import NO_PLACE, NoPlace, below, side_by_side
 from berg.google.storage import Bucket, Listed, file_crc32c
 from berg.google.walk import shorten
 from berg.laptop import results, ssh
+from berg.validation import names_repo
 from berg.watch import usage
 
 # Files that TensorBoard shows; the last ones are those of its projector.
@@ -149,7 +149,7 @@ def bring_to(bucket: Bucket, blob: Listed, path: Path) -> Path | None:
 @functools.cache
 def tell_left_out(name: str, why: str) -> None:
     """Print that an object is left out, once."""
-    api.notify(f"{gate.clean(shorten(name, 80))} is left out: {why}")
+    api.notify(f"{validation.clean(shorten(name, 80))} is left out: {why}")
 
 
 def write_config(bucket: Bucket, blob: Listed, path: Path) -> bool:

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from berg import gate, plain
+from berg import plain, validation
 
 VOID = {"meta", "link", "img", "input"}  # elements without an end tag
 
@@ -259,7 +259,7 @@ def figure(title: str, about: dict[str, Any], last: Iterable[tuple[str, str]] = 
     table = tag("table", tag("tbody", *rows), class_="last") if rows else None
     if find_library():
         class_ = f"chart drawing {about['kind']}"
-        data = json.dumps(gate.clean(about), allow_nan=False)
+        data = json.dumps(validation.clean(about), allow_nan=False)
         return tag("figure", caption, table, class_=class_, data_name=title, data_figure=data)
     return tag("figure", caption, table, class_="chart", data_name=title) if table else None
 

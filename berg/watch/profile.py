@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, gate, job
+from berg import BergError, job, validation
 from berg.config import Config
 from berg.google import api
 from berg.google.fetch import fetch
@@ -116,9 +116,11 @@ def read_answers(bucket: Bucket, name: str, when: str, names: set[str], answers:
     for blob in bucket.list(job.log_prefix(name), "name", f"**.{when}.profile.json"):
         machine = jobs.machine_of(blob.name)
         if machine in names and machine not in answers:
-            data = bucket.read_from(blob.name, 0, gate.MOST_BYTES + 1) or b"{}"
+            data = bucket.read_from(blob.name, 0, validation.MOST_BYTES + 1) or b"{}"
             try:
-                found = asdict(gate.cleaned(gate.build(Answer, gate.values(data))))
+                found = asdict(
+                    validation.cleaned(validation.from_dict(Answer, validation.parse(data)))
+                )
                 answers[machine] = {key: value for key, value in found.items() if value}
             except ValueError as error:
                 answers[machine] = {"error": f"its answer is damaged ({error})"}

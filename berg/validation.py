@@ -1,11 +1,8 @@
-"""The gate: what comes out of the bucket is checked here before anything is done with it.
+"""What comes out of the bucket is checked here before anything is done with it.
 
-Whoever may write to the bucket may have written anything under any name. `values` reads JSON,
-`build` makes a dataclass of it, `clean` takes out of a text what would steer a terminal. They raise
-ValueError for what does not pass; callers name the object and leave it alone.
-
-What a job and its state must be like for a machine or a list to do anything with them; its
-guessed results dir.
+All that may write to the bucket may have written anything under any name. `parse` reads JSON,
+`from_dict` makes a dataclass of it, `clean` marks what would steer a terminal. They raise
+ValueError for what is invalid; callers name the object and leave it alone.
 """
 
 import contextlib
@@ -37,7 +34,7 @@ PROJECT = re.compile(r"([a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]*")
 RESOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 
 
-def values(data: str | bytes) -> dict[str, Any]:
+def parse(data: str | bytes) -> dict[str, Any]:
     """Return the JSON object in `data`; raise ValueError for anything else.
 
     A key that is there twice is refused, and so are NaN and numbers that are out of range: two
@@ -87,7 +84,7 @@ DECODER = json.JSONDecoder(
 )
 
 
-def build(kind: type[Made], found: Any) -> Made:
+def from_dict(kind: type[Made], found: Any) -> Made:
     """Return the dataclass `kind` with the values that were found; keys that it lacks are ignored.
 
     Raise ValueError if a value is not of its field's type or one that has no default is missing.
