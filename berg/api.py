@@ -21,7 +21,7 @@ from berg.google.api import explain
 from berg.google.fetch import RepoFile, fetch
 from berg.google.storage import Bucket
 from berg.job import State
-from berg.laptop import ending, jobs, latest, launch, logs, results
+from berg.laptop import ending, jobs, launch, logs, lookup
 from berg.plan import Plan
 from berg.spec import SWEEP, JobSpec, rows
 
@@ -71,7 +71,7 @@ class Job:
 
     def __post_init__(self) -> None:
         with explained(self.config):
-            self.name = latest.resolve(self.config, self.name)
+            self.name = lookup.resolve(self.config, self.name)
 
     @property
     def state(self) -> State:
@@ -103,7 +103,7 @@ class Job:
     def fetch(self, folder: str | Path | None = None) -> Path:
         """Download new and changed results to a folder (~/berg_results/…) and return it."""
         with explained(self.config):
-            prefix, _ = results.find(self.config, self.name)
+            prefix, _ = lookup.results_of(self.config, self.name)
             target = Path(folder).expanduser() if folder else Path.home() / prefix
             _, files, found = fetch(Bucket(self.config), prefix, target)
         left = {name: error for name, error in found.items() if not isinstance(error, RepoFile)}

@@ -31,7 +31,7 @@ from conftest import POLICY_3, Berg, commit, wait_for
 from requests import ConnectionError
 
 from berg.google import api, walk
-from berg.laptop import jobs, reap
+from berg.laptop import ending, jobs
 from localcloud import control
 
 SEED = int(os.environ.get("SEED") or 1)
@@ -164,7 +164,7 @@ class Round:
 @pytest.mark.timeout(0)
 def test_storm(berg, monkeypatch):
     monkeypatch.setattr(jobs, "LOST_AFTER", 5)
-    monkeypatch.setattr(reap, "SETTLED", -1)
+    monkeypatch.setattr(ending, "SETTLED", -1)
     berg.allowed += [400, 500, 503]
     (berg.repo / "writer.py").write_text(WRITER)
     commit(berg.repo)
@@ -501,9 +501,9 @@ def count_what_is_left(this: Round, before: dict[str, Any]) -> None:
         "machines' end",
         every=1,
     )
-    reap.delete(config, reap.find(config, None))
+    ending.delete_leftovers(config, ending.leftovers(config, None))
     assert not left(), f"seed {this.seed}: {this.hits}: {left()}"
-    assert not reap.find(config, None), f"seed {this.seed}: {reap.find(config, None)}"
+    assert not ending.leftovers(config, None), f"seed {this.seed}: {ending.leftovers(config, None)}"
     now = everything(berg)
     assert now == before, f"seed {this.seed}: {now} instead of {before}"
 

@@ -11,7 +11,7 @@ from test_run import worker_of
 
 from berg import BergError, worker
 from berg.job import STOPPED, metadata_path, state_path
-from berg.laptop import jobs, power, reap
+from berg.laptop import ending, jobs, power
 from berg.machine import boot, outcome
 from berg.machine.outcome import Ending
 
@@ -169,14 +169,16 @@ def test_a_disk_whose_machine_was_deleted_elsewhere_is_shown_and_deleted_by_kill
     wait_for(lambda: "alone" not in berg.machines())
     assert [disk["name"] for disk in berg.disks()] == ["alone"], "as the console does it"
     monkeypatch.setattr(jobs, "LOST_AFTER", -1)
-    monkeypatch.setattr(reap, "SETTLED", -1)
+    monkeypatch.setattr(ending, "SETTLED", -1)
     settings = berg.cloud.settings(berg.bucket_name)
     entries = jobs.overview(settings, None)
     power.note_stopped(settings, entries)
     (entry,) = entries
     assert "its disk alone (200 GB) is still in us-central1-" in entry.about
     assert entry.about.endswith("delete it: berg kill alone")
-    assert [(each.kind, each.name) for each in reap.find(settings, "tester")] == [("disk", "alone")]
+    assert [(each.kind, each.name) for each in ending.leftovers(settings, "tester")] == [
+        ("disk", "alone")
+    ]
     assert berg("kill", "alone", "-y").returncode == 0
     assert not berg.disks()
 

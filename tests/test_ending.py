@@ -9,7 +9,7 @@ import pytest
 
 from berg import BergError, config, job, states
 from berg.job import Group, Machine, Resource, State, Summary
-from berg.laptop import ending, jobs, reap, records
+from berg.laptop import ending, jobs, records
 from berg.laptop import jobs as names
 from berg.laptop import jobs as rows
 from berg.laptop.jobs import Entry
@@ -238,8 +238,8 @@ def test_what_is_damaged_can_be_deleted(bucket):
 
 
 def left(*entries: Entry, resources: tuple[Resource, ...] = (), user: str | None = "ada", age=999):
-    seen = reap.Seen(list(entries), list(resources), lambda time: age)
-    found = [*reap.left_machines(seen, user), *reap.left_resources(seen, user)]
+    seen = ending.Seen(list(entries), list(resources), lambda time: age)
+    found = [*ending.left_machines(seen, user), *ending.left_resources(seen, user)]
     return {each.name: each.why for each in found}
 
 
@@ -252,8 +252,8 @@ def test_machines_that_nobody_needs_are_found():
     recent = Entry("recent", ended, [Machine("recent", "zone", "RUNNING")])
     theirs = Entry("theirs", ended, [Machine("theirs", "zone", "RUNNING")])
     recent.state.job, theirs.state.job = Summary("ada"), Summary("ada")
-    assert left(recent, age=reap.SETTLED) == {}
-    assert left(recent, age=reap.SETTLED + 1) == {"recent": "the job is FAILED"}
+    assert left(recent, age=ending.SETTLED) == {}
+    assert left(recent, age=ending.SETTLED + 1) == {"recent": "the job is FAILED"}
     assert left(
         entry("over", "KILLED", ("RUNNING",)),
         entry("kept", "KILLED", ("RUNNING",), kept=True),
@@ -273,13 +273,13 @@ def test_of_a_sweep_machines_go_when_all_jobs_are_over():
     workers = [Machine("w0", "zone", "RUNNING"), Machine("w1", "zone", "TERMINATED")]
     first, second = entry("s-0", sweep="s"), entry("s-1", "RUNNING", sweep="s")
     first.workers = second.workers = workers
-    assert left(first, second) == {"w1": "it is stopped; its sweep goes on"}
+    assert left(first, second) == {"w1": "it is stopped; its sweep continues"}
     second.state.state = "LOST"
     of_sweep = (resource("s", "secret"),)
     gone = left(first, second, resources=of_sweep)
-    assert gone == dict.fromkeys(("w0", "w1", "s"), "its sweep is over")
+    assert gone == dict.fromkeys(("w0", "w1", "s"), "its sweep has ended")
     second.state.state = "RUNNING"
-    assert left(first, second, resources=of_sweep) == {"w1": "it is stopped; its sweep goes on"}
+    assert left(first, second, resources=of_sweep) == {"w1": "it is stopped; its sweep continues"}
 
 
 def test_resources_go_with_what_owned_them():
@@ -309,11 +309,11 @@ def test_machines_of_a_group_go_with_it_and_templates_last():
     of_group = Machine("g-x1", "zone", labels={"berg-job": "g"})
     alone = Machine("alone", "zone", labels={"berg-job": "alone"})
     found = [
-        reap.Leftover(each, "")
+        ending.Leftover(each, "")
         for each in (resource("t", "template"), resource("g", "group"), of_group, alone)
     ]
-    assert [each.name for each in reap.in_order(found)] == ["alone", "g", "t"]
-    assert [each.name for each in reap.in_order(found[2:])] == ["g-x1", "alone"]
+    assert [each.name for each in ending.in_order(found)] == ["alone", "g", "t"]
+    assert [each.name for each in ending.in_order(found[2:])] == ["g-x1", "alone"]
 
 
 def test_what_is_no_name_is_not_completed(monkeypatch, tmp_path):

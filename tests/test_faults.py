@@ -30,7 +30,7 @@ from test_run import worker_of
 
 from berg import BergError, cli, config, gce, places
 from berg.google import api, groups, iam, instances
-from berg.laptop import ending, jobs, reap
+from berg.laptop import ending, jobs
 from localcloud import control
 
 WRITER = """
@@ -183,10 +183,10 @@ class Trial:
     def reap(self, monkeypatch) -> None:
         """What `berg reap` does when enough time has passed."""
         settings = self.berg.bucket.config
-        monkeypatch.setattr(reap, "SETTLED", -1)
+        monkeypatch.setattr(ending, "SETTLED", -1)
         monkeypatch.setattr("berg.laptop.jobs.LOST_AFTER", 0)
-        reap.delete(
-            settings, [each for each in reap.find(settings, None) if each.name == self.name]
+        ending.delete_leftovers(
+            settings, [each for each in ending.leftovers(settings, None) if each.name == self.name]
         )
 
 
@@ -1265,14 +1265,14 @@ def test_secrets_are_not_left(trial, what, end, monkeypatch):
     if end == "kill":
         ending.kill(settings, trial.name, False, said.append)
     else:
-        left = reap.find(settings, "tester", said.append)
+        left = ending.leftovers(settings, "tester", said.append)
         assert "secret" not in [each.kind for each in left], "a submit may be under way"
         assert (
             f"secret {trial.name} (" in said[-1]
-            and "may still be under way: look again in 5 minutes" in said[-1]
+            and "may still change: look again in 5 minutes" in said[-1]
         )
-        monkeypatch.setattr(reap, "SETTLED", -1)
-        reap.delete(settings, reap.find(settings, "tester", said.append))
+        monkeypatch.setattr(ending, "SETTLED", -1)
+        ending.delete_leftovers(settings, ending.leftovers(settings, "tester", said.append))
     trial.check_gone()
 
 
@@ -1469,10 +1469,10 @@ def test_laptop_killed_at_each_step_of_a_slice(trial, step, monkeypatch):
     time.sleep(3)
     for constant in ("LOST_AFTER", "BETWEEN_ZONES"):
         monkeypatch.setattr(jobs, constant, -5)
-    monkeypatch.setattr(reap, "SETTLED", -1)
+    monkeypatch.setattr(ending, "SETTLED", -1)
     settings = trial.berg.bucket.config
     for _ in range(2):  # what is shared goes when nothing needs it any more
-        reap.delete(settings, reap.find(settings, "tester"))
+        ending.delete_leftovers(settings, ending.leftovers(settings, "tester"))
     left = slice_left(trial)
     trial.record("lost", 0)
     trial.record("leaked", len(left))

@@ -21,7 +21,7 @@ from pods import alive, cluster
 
 from berg.gke import client, clusters, container
 from berg.gke.pods import boot_map, failure_rules
-from berg.laptop import reap
+from berg.laptop import ending
 
 PLACE = "us-central1-a/pods"
 needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
@@ -688,27 +688,29 @@ def test_an_idle_cluster_is_named_with_its_cost_and_stays(berg, kube):
 
 @pytest.mark.slow
 def test_pods_whose_job_is_gone_are_reaped(berg, cloud, kube, monkeypatch):
-    monkeypatch.setattr("berg.laptop.reap.SETTLED", 0)
+    monkeypatch.setattr("berg.laptop.ending.SETTLED", 0)
     assert run(berg, "-n", "orphan", "sleep 1000").returncode == 0
     running(berg, "orphan")
     berg.bucket.delete(".berg/jobs/orphan_state.json")
     settings = cloud.settings(berg.bucket_name)
-    found = reap.find(settings, None)
+    found = ending.leftovers(settings, None)
     assert [(each.kind, each.name, each.where) for each in found] == [("group", "orphan", PLACE)]
-    reap.delete(settings, found)
-    assert not alive(kube, "orphan") and not reap.find(settings, None)
+    ending.delete_leftovers(settings, found)
+    assert not alive(kube, "orphan") and not ending.leftovers(settings, None)
 
 
 @pytest.mark.slow
 def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatch):
-    monkeypatch.setattr("berg.laptop.reap.SETTLED", -1)
+    monkeypatch.setattr("berg.laptop.ending.SETTLED", -1)
     body = {**boot_map(), "data": {"boot.py": "print('old')\n"}}
     names = ["berg-boot-0000000000", "berg-boot-1111111111"]
     for name in names:
         kube.create({**body, "metadata": {"name": name, "labels": {"berg": "1"}}})
     kube.create({**body, "metadata": {"name": "berg-boot-theirs"}})
     settings = cloud.settings(berg.bucket_name)
-    assert [each.name for each in reap.find(settings, None) if each.kind == "configmap"] == names
+    assert [
+        each.name for each in ending.leftovers(settings, None) if each.kind == "configmap"
+    ] == names
     dry = json.loads(
         berg(
             "run", "--cluster", "pods", "-n", "older", "-g", "2", "--spot", "--dry-run", "true"
@@ -720,9 +722,9 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
     # and with it the present boot.py
     assert run(berg, "-n", "made", "-g", "0", "--wait", "true").returncode == 0
     kube.create(dry)
-    found = [each for each in reap.find(settings, None) if each.kind == "configmap"]
+    found = [each for each in ending.leftovers(settings, None) if each.kind == "configmap"]
     assert [(each.name, each.where) for each in found] == [(names[0], PLACE)]
-    reap.delete(settings, found)
+    ending.delete_leftovers(settings, found)
     left = {each["metadata"]["name"] for each in kube.get("configmaps")["items"]}
     assert {
         boot_map()["metadata"]["name"],

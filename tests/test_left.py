@@ -13,7 +13,7 @@ from webhook import webhook  # noqa: F401 (a fixture)
 
 from berg import cli, gce
 from berg.google import iam
-from berg.laptop import reap
+from berg.laptop import ending
 
 PROJECT = "berg-local"
 KINDS = {
@@ -73,7 +73,7 @@ def impatient(berg, tmp_path, monkeypatch):
     assert set_in_worker in text
     (tmp_path / "boot.py").write_text(text)
     monkeypatch.setattr(gce, "STARTUP_SCRIPT", tmp_path / "boot.py")
-    monkeypatch.setattr(reap, "SETTLED", -1)
+    monkeypatch.setattr(ending, "SETTLED", -1)
     monkeypatch.setenv("BERG_HOME", str(berg.home))
     monkeypatch.chdir(berg.repo)
 

@@ -14,7 +14,7 @@ from berg.commands import tables
 from berg.google import instances
 from berg.google.shapes import Shape
 from berg.job import STOPPED, Job, Machine, State, Summary, now
-from berg.laptop import jobs, launch, power, reap, spending
+from berg.laptop import ending, jobs, launch, power, spending
 from berg.laptop.jobs import Entry
 from berg.machine import outcome, watchdogs
 from berg.machine.outcome import WHEN_STARTED, Ending, Uploads, decide, restart_after
@@ -251,8 +251,8 @@ def test_a_box_that_is_off_is_not_lost_unless_its_machine_is_gone():
     ],
 )
 def test_a_box_that_is_off_for_long_is_offered_for_deletion(days, limit, why):
-    seen = reap.Seen([box()], [], lambda _: days * 86400, limit * 86400)
-    assert reap.why_left(seen, box()) == why
+    seen = ending.Seen([box()], [], lambda _: days * 86400, limit * 86400)
+    assert ending.why_left(seen, box()) == why
 
 
 def test_a_box_that_is_off_costs_nothing_more_of_a_day():
@@ -571,7 +571,7 @@ def test_a_move_that_is_killed_is_found_and_goes_on(
     berg, stopped_box, monkeypatch, record_property, step
 ):
     record_property("fault", ("laptop killed with -9 while it moves a devbox, at each step", "1 5"))
-    monkeypatch.setattr(reap, "SETTLED", -1)
+    monkeypatch.setattr(ending, "SETTLED", -1)
     method, status, machines = KILLED_WHILE[step]
     berg.allowed += [503]
     if method:
@@ -597,7 +597,7 @@ def test_a_move_that_is_killed_is_found_and_goes_on(
 
     wait_for(lambda: snapshots(berg)[0]["status"] == "READY")
     settings = berg.cloud.settings(berg.bucket_name)
-    found = {(each.kind, each.name, each.where) for each in reap.find(settings, "tester")}
+    found = {(each.kind, each.name, each.where) for each in ending.leftovers(settings, "tester")}
     old = {("machine", "nomad", stopped_box)} if machines == 2 else set()
     assert found == {("snapshot", left["name"], ""), *old}
     listed = berg("list").stdout
@@ -614,7 +614,7 @@ def test_a_move_that_is_killed_is_found_and_goes_on(
     assert zone != stopped_box and status == "RUNNING"
     if step != "the snapshot is deleted":
         assert not snapshots(berg)
-    reap.delete(settings, reap.find(settings, "tester"))
+    ending.delete_leftovers(settings, ending.leftovers(settings, "tester"))
     assert not snapshots(berg) and len(all_of(berg)) == 1
 
 

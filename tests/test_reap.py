@@ -8,14 +8,14 @@ from conftest import wait_for
 
 from berg import job
 from berg.job import Machine
-from berg.laptop import reap
+from berg.laptop import ending
 from berg.laptop.jobs import Entry
 
 
 @pytest.fixture
 def settled(monkeypatch):
     """Nothing is given time to settle, here and in the command line."""
-    monkeypatch.setattr(reap, "SETTLED", -1)
+    monkeypatch.setattr(ending, "SETTLED", -1)
 
 
 def insert(berg, name: str, **labels: str) -> None:
@@ -55,17 +55,20 @@ def test_machines_that_no_live_job_owns_are_found_and_those_of_live_jobs_are_not
     berg.bucket.write(job.state_path(kept), text.to_json(), metadata={"state": text.to_json()})
     settings = berg.cloud.settings(berg.bucket_name)
     try:
-        found = {each.name: each for each in reap.find(settings, "tester") if unique in each.name}
+        found = {
+            each.name: each for each in ending.leftovers(settings, "tester") if unique in each.name
+        }
         assert set(found) == {stray, over}
         assert found[stray].why == "no job owns it"
         assert found[over].why == "the job is FAILED"
-        assert other in {each.name for each in reap.find(settings, None)}
-        reap.delete(settings, list(found.values()))
+        assert other in {each.name for each in ending.leftovers(settings, None)}
+        ending.delete_leftovers(settings, list(found.values()))
         left = {name for name in berg.cloud.instances() if unique in name}
         assert left == {live, kept, other}
     finally:
-        reap.delete(
-            settings, [reap.Leftover(Machine(n, "us-central1-a"), "") for n in (live, kept, other)]
+        ending.delete_leftovers(
+            settings,
+            [ending.Leftover(Machine(n, "us-central1-a"), "") for n in (live, kept, other)],
         )
 
 
@@ -78,7 +81,7 @@ def test_the_command_asks_and_waits_for_what_may_still_settle(berg):
         assert found.returncode == 0, found.stderr
         assert name not in found.stdout  # a create may be under way
         told = berg("reap").stderr
-        assert "may still be under way" in told and "Nothing else was left behind" in told
+        assert "may still change" in told and "Nothing else was left behind" in told
         zone = "/compute/v1/projects/berg-local/zones/us-central1-a"
         berg.cloud.call("POST", f"{zone}/instances/{name}/stop")
         berg.cloud.call("GET", f"{zone}/instances/{name}")
@@ -97,7 +100,7 @@ def test_the_command_asks_and_waits_for_what_may_still_settle(berg):
         assert name not in berg.cloud.instances()
     finally:
         settings = berg.cloud.settings(berg.bucket_name)
-        reap.delete(settings, [reap.Leftover(Machine(name, "us-central1-a"), "")])
+        ending.delete_leftovers(settings, [ending.Leftover(Machine(name, "us-central1-a"), "")])
 
 
 def test_nothing_left_behind(berg):
@@ -117,5 +120,5 @@ def test_nothing_left_behind(berg):
 )
 def test_a_machine_whose_disk_becomes_an_image_is_left_once_it_is_stopped(status, kind, why):
     machine = Machine("m", "us-central1-a", status, labels={"berg-kind": kind})
-    seen = reap.Seen([], [], lambda moment: 1e9)
-    assert reap.why_left(seen, Entry("m", None, [machine])) == why
+    seen = ending.Seen([], [], lambda moment: 1e9)
+    assert ending.why_left(seen, Entry("m", None, [machine])) == why

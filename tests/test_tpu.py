@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import wait_for
 
-from berg.laptop import jobs, reap
+from berg.laptop import ending, jobs
 from localcloud.machines import sshd
 
 ZONE = "us-central1-a"
@@ -437,20 +437,20 @@ def test_ssh_knows_workers_and_all_machines(berg, cloud):
 
 @pytest.mark.slow
 def test_reap_finds_the_shared_parts_and_deletes_them_last(berg, cloud, monkeypatch):
-    monkeypatch.setattr(reap, "SETTLED", -1)
+    monkeypatch.setattr(ending, "SETTLED", -1)
     assert berg("run", "-n", "pod", "--tpu", "v5p-2x2x2", "sleep 100").returncode == 0
     running(berg, cloud, "pod", 2)
     settings = cloud.settings(berg.bucket_name)
-    assert not reap.find(settings, "tester")
+    assert not ending.leftovers(settings, "tester")
     berg.bucket.delete(".berg/jobs/pod_state.json", ".berg/jobs/pod_metadata.json")
-    found = reap.find(settings, "tester")
+    found = ending.leftovers(settings, "tester")
     assert [(each.kind, each.name, each.where) for each in found] == [("group", "pod", ZONE)]
-    reap.delete(settings, found)
+    ending.delete_leftovers(settings, found)
     assert not machines(cloud, "pod")
-    found = reap.find(settings, "tester")
+    found = ending.leftovers(settings, "tester")
     assert sorted(each.kind for each in found) == ["policy", "template"]
-    reap.delete(settings, found)
-    assert not reap.find(settings, "tester")
+    ending.delete_leftovers(settings, found)
+    assert not ending.leftovers(settings, "tester")
 
 
 @pytest.mark.slow

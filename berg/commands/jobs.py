@@ -305,9 +305,9 @@ def diff(first: str, second: str, stat: bool, as_json: bool) -> None:
     """
     settings = config.load_ready()
     from berg.commands import tables
-    from berg.laptop import compare, latest
+    from berg.laptop import compare, lookup
 
-    names = [latest.resolve(settings, each) for each in (first, second)]
+    names = [lookup.resolve(settings, each) for each in (first, second)]
     found = compare.compare(settings, *names)
     print_data(found.to_dict(), tables.comparison(found, stat), as_json)
 
@@ -331,9 +331,9 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
     if bool(names) == everything:
         raise click.UsageError("give names, or --all")
     settings = config.load_ready()
-    from berg.laptop import ending, jobs, latest
+    from berg.laptop import ending, jobs, lookup
 
-    names = tuple(latest.resolve(settings, name) for name in names)
+    names = tuple(lookup.resolve(settings, name) for name in names)
     found = ending.match(settings, names, everything)
     if not found:
         say("There is nothing to kill.")
@@ -403,9 +403,9 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     """
     settings = config.load_ready()
     from berg.commands import tables
-    from berg.laptop import jobs, latest, records
+    from berg.laptop import jobs, lookup, records
 
-    names = tuple(latest.resolve(settings, name) for name in names)
+    names = tuple(lookup.resolve(settings, name) for name in names)
     removals = records.plan_removal(settings, [*names], say)
     for each in removals:
         say(tables.removal(each))

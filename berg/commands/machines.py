@@ -193,12 +193,12 @@ def for_each(settings: config.Config, names: tuple[str, ...], step: Callable[[st
     """Do something with devboxes in parallel, and say what each became; return the exit code."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from berg.laptop import latest
+    from berg.laptop import lookup
 
     _ = settings.credentials  # before threads use it
     code = 0
     with ThreadPoolExecutor(8) as pool:
-        full = dict.fromkeys(latest.resolve(settings, name) for name in names)
+        full = dict.fromkeys(lookup.resolve(settings, name) for name in names)
         done = {name: pool.submit(step, name) for name in full}
         for name, future in done.items():
             try:

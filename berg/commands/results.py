@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from berg.google.data import Push
     from berg.google.storage import Bucket, Listed
     from berg.job import State
-    from berg.laptop import results
+    from berg.laptop import lookup
     from berg.laptop.jobs import Entry
 
 MOST_NAMED = 20  # fetched files; of more only their number and bytes are printed
@@ -173,9 +173,9 @@ def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     berg fetch sweep1 ./sweep1 --watch
     """
     settings, name = ready(name)
-    from berg.laptop import results
+    from berg.laptop import lookup
 
-    found = results.look_up(settings, name, not keep)
+    found = lookup.look_up(settings, name, not keep)
     if found.is_sweep:
         fetch_sweep(settings, name, folder, keep, as_json)
     else:
@@ -210,18 +210,18 @@ class Fetched:
 
 
 def fetch_job(
-    settings: config.Config, asked: "results.Found", folder: Path | None, keep: bool, as_json: bool
+    settings: config.Config, asked: "lookup.Found", folder: Path | None, keep: bool, as_json: bool
 ) -> None:
     """Fetch the results of a job, or a folder of results; with `keep` until the job ends."""
     from berg.google.fetch import fetch
     from berg.google.storage import Bucket
-    from berg.laptop import results
+    from berg.laptop import lookup
 
     prefix, name, stored = asked.prefix, asked.name, asked.stored
     bucket, target = Bucket(settings), folder or Path.home() / prefix
     said: set[str] = set()
     while True:
-        state = results.state_of(settings, stored) if stored else None
+        state = lookup.state_of(settings, stored) if stored else None
         found, listed = Fetched(), FileList()
         found.add(fetch(bucket, prefix, target, listed.add, listed=asked.begun))
         if stored:
@@ -325,7 +325,7 @@ def fetch_beside(
     """
     from berg import job
     from berg.google import fetch, mirror
-    from berg.laptop import results
+    from berg.laptop import lookup
 
     name, user = whose
     root, _, own = prefix.partition("/")
@@ -336,7 +336,7 @@ def fetch_beside(
     own, folders = own.rstrip("/"), folders[:FOLDERS]
     for blob in mirror.in_other_folders(bucket, f"{root}/", own, folders, name):
         by_folder.setdefault(blob.name.removeprefix(f"{root}/").rpartition("/")[0], []).append(blob)
-    others = results.of_others(bucket, set(by_folder) - {""}, user)
+    others = lookup.of_others(bucket, set(by_folder) - {""}, user)
     for each in sorted({"", *others} & by_folder.keys()):
         why = "another user's" if each else "above all results"
         where = shlex.quote(f"gs://{bucket.name}/{root}/{each}".rstrip("/"))

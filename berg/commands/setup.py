@@ -414,7 +414,7 @@ def reap(everyone: bool, yes: bool, as_json: bool) -> None:
     berg reap --all --json                   # only look
     """
     settings = config.load_ready()
-    from berg.laptop import jobs, reap
+    from berg.laptop import ending, jobs
 
     notes: list[str] = []
 
@@ -422,7 +422,7 @@ def reap(everyone: bool, yes: bool, as_json: bool) -> None:
         notes.append(text)
         say(text)
 
-    leftovers = reap.find(settings, None if everyone else settings.user, note)
+    leftovers = ending.leftovers(settings, None if everyone else settings.user, note)
     rows = [["KIND", "NAME", "WHERE", "AGE", "WHY"]]
     for each in leftovers:
         age = jobs.age(each.what.created_at)
@@ -433,7 +433,7 @@ def reap(everyone: bool, yes: bool, as_json: bool) -> None:
         say("Nothing else was left behind." if notes else "Nothing was left behind.")
     if leftovers and not as_json:
         confirm(f"Delete {'these' if len(leftovers) > 1 else 'it'}?", yes)
-        reap.delete(settings, leftovers)
+        ending.delete_leftovers(settings, leftovers)
         say("Deleted.")
 
 

@@ -18,7 +18,7 @@ from berg.commands.terminal import print_json, say
 from berg.google.api import wait_for
 from berg.google.storage import Bucket
 from berg.job import Job
-from berg.laptop import jobs, latest, launch, limits, sweep
+from berg.laptop import jobs, launch, limits, lookup, sweep
 from berg.laptop import resume as resuming
 from berg.plain import plural
 from berg.plan import Plan
@@ -49,7 +49,7 @@ def resume(spec: JobSpec, asked: RunOptions) -> int:
         raise click.UsageError(
             f"--new-code with --resume is for sweeps; for a job: berg rerun --new-code {name}"
         )
-    found, this = resuming.described(settings, latest.resolve(settings, name))
+    found, this = resuming.described(settings, lookup.resolve(settings, name))
     again = resuming.spec_again(this, {key: getattr(spec, key) for key in resuming.ASKED_AGAIN})
     plan = resuming.plan(config.load_ready(**again.settings), this, again)
     say(tables.plan(plan))

@@ -154,9 +154,9 @@ def complete_types(_: click.Context, _param: click.Parameter, incomplete: str) -
 def ready(name: str) -> tuple[config.Config, str]:
     """Return complete settings, and the name that `@` or `-` stands for."""
     settings = config.load_ready()
-    from berg.laptop import latest
+    from berg.laptop import lookup
 
-    return settings, latest.resolve(settings, name)
+    return settings, lookup.resolve(settings, name)
 
 
 def name_argument(**options: Any) -> Callable[[AnyFunction], AnyFunction]:

@@ -44,11 +44,11 @@ EIGHTHS = ("", *"▏▎▍▌▋▊▉")
 
 def parts_of(settings: config.Config, names: tuple[str, ...]) -> list[str]:
     """Return the names, with the jobs of a sweep for the sweep, and the latest job's for `@`."""
-    from berg.laptop import latest, records
+    from berg.laptop import lookup, records
 
     found: list[str] = []
     for name in names:
-        found += records.members(settings, latest.resolve(settings, name))
+        found += records.members(settings, lookup.resolve(settings, name))
     return list(dict.fromkeys(found))
 
 
@@ -407,11 +407,11 @@ def page(names: tuple[str, ...], everyone: bool, port: int, export: Path | None)
     if names and not export:
         raise click.UsageError("the page has all jobs; NAME is for --export FOLDER")
     settings = config.load_ready()
-    from berg.laptop import latest
+    from berg.laptop import lookup
     from berg.watch import serve
 
     if export:
-        full = [latest.resolve(settings, name) for name in names]
+        full = [lookup.resolve(settings, name) for name in names]
         plain.echo(serve.export(settings, full, export, say))
         return
     try:

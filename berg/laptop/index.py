@@ -23,7 +23,7 @@ from berg.config import Config
 from berg.google import api
 from berg.google.storage import Bucket, Listed
 from berg.laptop import jobs
-from berg.laptop.jobs import Entry
+from berg.laptop.jobs import Entry, Say
 from berg.states import Stored
 
 TOP = ".berg/index/"
@@ -37,8 +37,6 @@ LATEST = 9_999_999_999  # seconds since 1970 from which entries count backwards
 USER = re.compile("[-a-z0-9_]{1,63}")
 SPARE = 20  # more entries than asked for are read: the jobs of some may be gone
 THREADS = 16
-
-Say = Callable[[str], None]
 
 
 @dataclass

@@ -1,10 +1,8 @@
-"""Jupyter on a machine, in the browser of this computer: behind ssh's tunnel, with its token.
+"""Jupyter of a machine in the browser of this computer, through ssh's tunnel.
 
-The token is in no command line and in no log: the browser gets a file that only its owner may read,
-which leads to the server, and goes with the tunnel.
-
-A browser sends the cookies of a host to all of its ports. So each tunnel has an address of its own
-in 127.0.0.0/8: what listens at 127.0.0.1, perhaps another user of this computer, gets no cookie of
+Its token is in no command line and no log: the browser gets a file that only its owner may read,
+and that is deleted with the tunnel. A browser sends the cookies of a host to all of its ports, so
+each tunnel has an address of its own in 127.0.0.0/8: other users' servers at 127.0.0.1 get none of
 Jupyter's. macOS has 127.0.0.1 alone.
 """
 
@@ -28,16 +26,14 @@ from berg.laptop import ssh
 from berg.laptop.ssh import Say, Target
 
 SCRIPT = Path(__file__).parents[1] / "machine/notebook.py"
-PATIENCE = 30  # seconds for the tunnel to open
-MOST = 100_000  # characters that a machine may say of its server, or in a line
+TIMEOUT = 30  # seconds for the tunnel to open
+MOST = 100_000  # characters read from a machine about its server, or in a line
 READY = "berg-tunnel"
-# What runs there: ssh runs it once it has the port here, and it ends with its input.
-OPEN = ["echo", READY, "&&", "exec", "cat"]
 
 
 @dataclass
 class Server:
-    """Where a machine's Jupyter server listens, as the machine says."""
+    """Where a machine's Jupyter server listens, as the machine reports it."""
 
     port: int
     token: str
@@ -48,16 +44,16 @@ class Server:
 def opened(config: Config, name: str, say: Say) -> Iterator[tuple[Path, "subprocess.Popen[str]"]]:
     """Open a tunnel to the Jupyter server of a machine, which is started if there is none.
 
-    Yields a file for the browser, and the process of the tunnel; both go in the end. Raises
+    Yields a file for the browser, and the process of the tunnel; both end with the context. Raises
     BergError for a machine that cannot be logged in to, or has no Jupyter.
     """
     target = ssh.find_target(config, name, say)
     say(f"Looking for Jupyter on {target.machine}")
     server = find_server(config, target)
     host, port = free_address()
-    forward = ["-L", f"{host}:{port}:127.0.0.1:{server.port}"]
-    forward += ["-o", "ExitOnForwardFailure=yes"]
-    words = ssh.command(config, target, forward, OPEN)
+    options = ["-L", f"{host}:{port}:127.0.0.1:{server.port}", "-o", "ExitOnForwardFailure=yes"]
+    # ssh runs this command when it has the port here; it ends with its input.
+    words = ssh.command(config, target, options, ["echo", READY, "&&", "exec", "cat"])
     program, pipe = [ssh.require("ssh"), *words[1:]], subprocess.PIPE
     with (
         tempfile.TemporaryDirectory(prefix="berg-") as folder,
@@ -73,29 +69,30 @@ def opened(config: Config, name: str, say: Say) -> Iterator[tuple[Path, "subproc
 def find_server(config: Config, target: Target) -> Server:
     """Return the Jupyter server of a machine; raise BergError with why there is none."""
     words = ssh.command(config, target, ["-o", "BatchMode=yes"], ["python3", "-"])
-    done = run([ssh.require("ssh"), *words[1:]], SCRIPT)
-    if "there is no Jupyter in " in done.stderr:
+    code, output, errors = run([ssh.require("ssh"), *words[1:]], SCRIPT)
+    if "there is no Jupyter in " in errors:
         raise BergError(
             f"{target.machine} has no Jupyter in the environment of the repo, only in the image's "
             f"python. Install it: uv add --dev jupyterlab, then berg sync {target.machine}"
         )
-    if "there is no Jupyter" in done.stderr:
+    if "there is no Jupyter" in errors:
         raise BergError(
             f"{target.machine} has no Jupyter. Install it: "
             f"berg ssh {target.machine} -- python -m pip install jupyterlab"
         )
-    if done.returncode:
-        why = validation.clean(done.stderr.strip().rpartition("\n")[2])
+    if code:
+        why = validation.clean(errors.strip().rpartition("\n")[2])
         raise BergError(f"Jupyter cannot be reached on {target.machine}: {why}")
     try:
-        return server_from(done.stdout.rstrip().rpartition("\n")[2].encode())
+        return server_from(output.rstrip().rpartition("\n")[2].encode())
     except ValueError as error:
-        raise BergError(f"{target.machine} says something odd of its Jupyter: {error}") from None
+        raise BergError(f"{target.machine} reports an invalid Jupyter server: {error}") from None
 
 
-def run(program: list[str], script: Path) -> "subprocess.CompletedProcess[str]":
-    """Run a program with a file as its input, and end it if it says more than MOST: a machine may
-    say what it likes for as long as it likes.
+def run(program: list[str], script: Path) -> tuple[int, str, str]:
+    """Run a program with a file as its input; return its exit code, output and errors.
+
+    It is ended at MOST characters of one of them: a machine may print without end.
     """
     pipe = subprocess.PIPE
     with (
@@ -106,28 +103,28 @@ def run(program: list[str], script: Path) -> "subprocess.CompletedProcess[str]":
         ThreadPoolExecutor() as pool,
     ):
 
-        def read(stream: IO[str]) -> str:
-            text = stream.read(MOST + 1)
+        def read(stream: IO[str] | None) -> str:
+            text = stream.read(MOST + 1) if stream else ""
             if len(text) > MOST:
                 process.kill()
             return text
 
-        said = list(pool.map(read, filter(None, (process.stdout, process.stderr))))
+        output, errors = pool.map(read, (process.stdout, process.stderr))
         code = process.wait()
-    if max(map(len, said)) > MOST:
-        said[1] += "\nit says too much"
-    return subprocess.CompletedProcess(program, code, *said)
+    if max(len(output), len(errors)) > MOST:
+        errors += "\nit prints too much"
+    return code, output, errors
 
 
 def server_from(data: bytes) -> Server:
-    """Return what a machine says of its server; raise ValueError for what no server is like."""
+    """Return what a machine reports about its server; raise ValueError if it is invalid."""
     server = validation.from_dict(Server, validation.parse(data))
     if not 1 <= server.port <= 65535:
         raise ValueError(f"its port is {server.port}")
     if not re.fullmatch(r"[\w.~-]+", server.token, re.ASCII):
-        raise ValueError("its token has other characters than a token")
+        raise ValueError("its token has characters that no token has")
     if not re.fullmatch(r"/[\w./~-]*", server.path, re.ASCII):
-        raise ValueError("its path is none")
+        raise ValueError("its path is not valid")
     return server
 
 
@@ -141,14 +138,14 @@ def free_address() -> tuple[str, int]:
 
 
 def wait_for_tunnel(tunnel: "subprocess.Popen[str]", target: Target) -> None:
-    """Wait until ssh has the port, and the machine's word that it is logged in; raise BergError if
-    it does not come.
+    """Wait until the machine confirms the login, when ssh has the port; raise BergError if it does
+    not.
 
-    Whoever listens at the port is not asked: another user of this computer may see it in ssh's
-    arguments and be quicker.
+    The port itself proves nothing: another user of this computer may see it in ssh's arguments and
+    be quicker.
     """
     assert tunnel.stdout
-    timer = threading.Timer(PATIENCE, tunnel.terminate)
+    timer = threading.Timer(TIMEOUT, tunnel.terminate)
     timer.start()
     try:
         lines = iter(functools.partial(tunnel.stdout.readline, MOST), "")
@@ -161,9 +158,8 @@ def wait_for_tunnel(tunnel: "subprocess.Popen[str]", target: Target) -> None:
 
 def write_page(folder: Path, server: Server, host: str) -> Path:
     """Write the file that leads a browser to a server, for its owner alone."""
-    address = f"http://{host}{server.path}?token={server.token}"
+    address = html.escape(f"http://{host}{server.path}?token={server.token}")
     page = folder / "jupyter.html"
     page.touch(mode=0o600)
-    link = html.escape(address)
-    page.write_text(f'<meta http-equiv="refresh" content="0; url={link}">\n')
+    page.write_text(f'<meta http-equiv="refresh" content="0; url={address}">\n')
     return page

@@ -13,7 +13,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from berg.google.api import OperationFailed
 from berg.google.storage import Bucket, Changed
 from berg.job import STOPPED, Machine
 from berg.laptop import spending, ssh
-from berg.laptop.jobs import OFF, Entry, find, look_again
+from berg.laptop.jobs import OFF, Entry, Say, find, look_again
 
 # Seconds
 ANSWER = 60  # for a worker to begin what it was asked for
@@ -39,8 +39,6 @@ AGED = 90  # after which a claim that was not renewed is taken over
 CLAIM_PAUSE = 1  # between two looks at another command's claim
 
 COMING = ("PENDING", "PROVISIONING", "STAGING")  # statuses of a machine that may never run
-
-Say = Callable[[str], None]
 
 
 def why_never(kind: str, place: str, num_machines: int, machine_type: str, model: str) -> str:

@@ -32,6 +32,7 @@ from berg.google.instances import HOST_KEY
 from berg.google.storage import Bucket
 from berg.job import Login, Machine
 from berg.laptop import jobs
+from berg.laptop.jobs import Say
 
 TIMEOUT = 600  # seconds for a machine to boot and to publish its keys
 NO_ANSWER = 60  # seconds for a machine with published keys to answer: it may be rebooting
@@ -52,7 +53,6 @@ OFF = {
 FORWARDS = ("localforward", "remoteforward", "dynamicforward")  # as `ssh -G` prints them
 VARIABLES = ("sendenv", "setenv")
 
-Say = Callable[[str], None]
 Found = TypeVar("Found")
 
 

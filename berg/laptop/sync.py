@@ -32,8 +32,8 @@ from berg.code.git import last_line, names
 from berg.code.snapshot import IGNORE_FILE, left_to_berg
 from berg.config import Config
 from berg.laptop import jobs, launch, ssh
+from berg.laptop.jobs import Say
 
-Say = Callable[[str], None]
 # Mode, size in bytes, times of content and inode in ns: what a save changes.
 Stamp = tuple[int, int, int, int]
 # A working tree; None for a tracked file that is not checked out.

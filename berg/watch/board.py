@@ -26,7 +26,8 @@ from berg.google.events import Series
 from berg.google.fetch import NO_PLACE, NoPlace, below, side_by_side
 from berg.google.storage import Bucket, Listed, file_crc32c
 from berg.google.walk import shorten
-from berg.laptop import results, ssh
+from berg.laptop import lookup, ssh
+from berg.laptop.jobs import Say
 from berg.validation import names_repo
 from berg.watch import usage
 
@@ -63,7 +64,7 @@ def follow(config: Config, name: str, folder: Path, made: Made) -> int:
     changed.
     """
     bucket = Bucket(config)
-    prefix, stored = results.find(config, name)
+    prefix, stored = lookup.results_of(config, name)
     target = folder / (name if stored else prefix.removeprefix("berg_results/").strip("/"))
     wanted = (blob for blob in bucket.list(prefix) if is_shown(blob.name[len(prefix) :]))
     downloads = side_by_side(lambda blob: bring(bucket, blob, prefix, target), wanted)

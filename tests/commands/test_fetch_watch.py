@@ -8,7 +8,7 @@ import pytest
 from berg.commands import results
 from berg.job import State
 from berg.laptop import jobs
-from berg.laptop.results import Found
+from berg.laptop.lookup import Found
 from berg.states import Stored
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from conftest import commit, wait_for
 
-from berg.laptop import reap
+from berg.laptop import ending
 
 SCRIPT = "mkdir -p /opt/mine && echo made by the script > /opt/mine/marker && echo secret > /root/.bash_history\n"
 DISKS = "/compute/v1/projects/berg-local/aggregated/disks"
@@ -170,11 +170,11 @@ def test_what_is_left_when_it_is_killed_is_found(berg, family, step, monkeypatch
     assert machine["scheduling"]["instanceTerminationAction"] == "DELETE"
     (row,) = (line for line in berg("list", "-a").stdout.splitlines() if name in line)
     assert "no job, machine" in row
-    monkeypatch.setattr(reap, "SETTLED", -1)
+    monkeypatch.setattr(ending, "SETTLED", -1)
     settings = berg.bucket.config
-    found = [each for each in reap.find(settings, None) if each.name == name]
+    found = [each for each in ending.leftovers(settings, None) if each.name == name]
     assert bool(found) == (machine["status"] == "TERMINATED")
-    reap.delete(settings, found)
+    ending.delete_leftovers(settings, found)
     if not found:
         assert berg("kill", "--now", name).returncode == 0
     wait_for(lambda: not berg.machines(), 30)
