@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -309,7 +309,7 @@ def diff(first: str, second: str, stat: bool, as_json: bool) -> None:
 
     names = [lookup.resolve(settings, each) for each in (first, second)]
     found = compare.compare(settings, *names)
-    print_data(found.to_dict(), tables.comparison(found, stat), as_json)
+    print_data(asdict(found), tables.comparison(found, stat), as_json)
 
 
 @click.command()

@@ -1,7 +1,14 @@
-"""End jobs: which are meant, the request to their machines, and what is deleted with them."""
+"""End jobs, and delete what was left behind.
+
+`berg kill`: which jobs are meant, the request to their machines, and what is deleted with them.
+`berg reap`: machines, groups and secrets without a living job, disks without a machine, what broken
+moves of devboxes left, templates. Machines delete themselves, and Google deletes them at their time
+limit; reap is for faults, and for users who do not want to wait. Idle clusters are only named.
+"""
 
 import contextlib
 import fnmatch
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -10,18 +17,23 @@ from dataclasses import dataclass, replace
 
 from berg import BergError, job, places, states
 from berg.config import Config
+from berg.gke import clusters
 from berg.google import api, instances, secret
 from berg.google.storage import Bucket, Changed
-from berg.job import Machine
-from berg.laptop import index, ssh
-from berg.laptop.jobs import OFF, Entry, find, is_glob, logs_of, look_again, overview
+from berg.job import Machine, Resource, State
+from berg.laptop import index, jobs, power, ssh
+from berg.laptop.jobs import OFF, Entry, Say, find, is_glob, logs_of, look_again, overview
 from berg.laptop.power import claimed
 
 KILL_TIMEOUT = 60  # seconds for a worker to stop its command, which has 30 of them
 SLOW = 5  # seconds after which `kill` reports what it waits for
 STALLED = 120  # seconds without progress of an upload, after which `kill` reports what is left
+# Seconds after a job's end, or a resource's creation, in which resources may still change.
+SETTLED = 300
+DELETED_LAST = ("template", "policy")  # other resources use them
 
-Say = Callable[[str], None]
+
+# --- kill
 
 
 def match(config: Config, patterns: tuple[str, ...], everything: bool) -> dict[str, Entry | None]:
@@ -297,3 +309,185 @@ def save_console(config: Config, name: str, machine: Machine) -> None:
             output := places.of(machine.place).console(config, machine)
         ):
             bucket.write(f"{job.log_prefix(name)}{machine.name}.log", output, generation=0)
+
+
+# --- reap
+
+
+@dataclass
+class Leftover:
+    """A machine or a resource, and why no job needs it."""
+
+    what: Machine | Resource
+    why: str
+
+    @property
+    def name(self) -> str:
+        return self.what.name
+
+    @property
+    def kind(self) -> str:
+        return self.what.kind if isinstance(self.what, Resource) else "machine"
+
+    @property
+    def where(self) -> str:
+        """Zone or region; "" for what is global."""
+        return self.what.where if isinstance(self.what, Resource) else self.what.zone
+
+    def to_dict(self) -> dict[str, str]:
+        details = {"kind": self.kind, "name": self.name, "place": self.where}
+        return {**details, "created_at": self.what.created_at, "why": self.why}
+
+
+@dataclass
+class Seen:
+    """All jobs, machines and resources."""
+
+    entries: list[Entry]
+    resources: list[Resource]
+    age: Callable[[str], float]  # of a time, in seconds
+    stopped_seconds: float = 0  # after which a stopped devbox is a leftover; 0: never
+
+
+def leftovers(config: Config, user: str | None, say: Say = jobs.silent) -> list[Leftover]:
+    """Return what a user (None: all users) left behind, without machines that are kept on purpose.
+
+    `say` gets what may still change, and idle clusters.
+    """
+    seen = gather(config, say)
+    settled = []
+    for each in [*left_machines(seen, user), *left_resources(seen, user)]:
+        is_off = isinstance(each.what, Machine) and each.what.status == "TERMINATED"
+        if is_off or seen.age(each.what.created_at) > SETTLED:
+            settled.append(each)
+        else:
+            say(
+                f"{each.kind} {each.name} ({each.why}) may still change: look again in "
+                f"{SETTLED // 60} minutes"
+            )
+    return in_order(settled)
+
+
+def gather(config: Config, say: Say) -> Seen:
+    """Ask all places in parallel what is there."""
+    _ = config.credentials
+    with ThreadPoolExecutor() as pool:
+        idle = pool.submit(clusters.idle, config)
+        listed = pool.map(lambda place: place.resources(config), places.ALL)
+        secrets = pool.submit(secret.find, config)
+        entries = overview(config, None, say=say)
+    for line in idle.result():  # a new cluster takes ten minutes, so a person decides
+        say(line)
+    resources = [resource for found in listed for resource in found] + secrets.result()
+    stopped_seconds = config.max_stopped_days * 86400
+    return Seen(entries, resources, functools.partial(api.age_seconds, config), stopped_seconds)
+
+
+def left_machines(seen: Seen, user: str | None) -> list[Leftover]:
+    """Return the machines of a user (None: of all users) that no job needs."""
+    found = []
+    workers: dict[str, list[Machine]] = {}
+    for entry in seen.entries:
+        if user not in (None, entry.user):
+            continue
+        if entry.sweep:
+            workers[entry.sweep] = entry.workers
+        if why := why_left(seen, entry):
+            found += [Leftover(machine, why) for machine in entry.machines]
+        else:
+            moved = power.left_by_move(entry)
+            found += [Leftover(machine, f"{entry.name} moved to another zone") for machine in moved]
+    busy = busy_sweeps(seen)
+    for sweep, machines in workers.items():
+        found += left_workers(machines, is_busy=sweep in busy)
+    return found
+
+
+def left_workers(machines: list[Machine], is_busy: bool) -> list[Leftover]:
+    if not is_busy:
+        return [Leftover(machine, "its sweep has ended") for machine in machines]
+    off = [machine for machine in machines if machine.status == "TERMINATED"]
+    return [Leftover(machine, "it is stopped; its sweep continues") for machine in off]
+
+
+def left_resources(seen: Seen, user: str | None) -> list[Leftover]:
+    """Return the resources of a user (None: of all users) that no job needs."""
+    # By the names of jobs and sweeps: why what has such a name is not needed; "" if it is.
+    whys = dict.fromkeys((name for each in seen.entries for name in (each.name, each.sweep)), "")
+    busy = busy_sweeps(seen)
+    for entry in seen.entries:
+        if user in (None, entry.user):
+            whys[entry.name] = why_left(seen, entry)
+            if entry.sweep and entry.sweep not in busy:
+                whys[entry.sweep] = "its sweep has ended"
+    found = []
+    for resource in seen.resources:
+        is_meant = not resource.user or user in (None, resource.user)
+        why = resource.why or whys.get(resource.name, "no job owns it")
+        if is_meant and why:
+            found.append(Leftover(resource, why))
+    return found
+
+
+def busy_sweeps(seen: Seen) -> set[str]:
+    """Return the sweeps with a job that may still need their machines."""
+    return {each.sweep for each in seen.entries if each.sweep and not why_left(seen, each)}
+
+
+def why_left(seen: Seen, entry: Entry) -> str:
+    """Return why the machines and the group of an entry are not needed; "" if they may be."""
+    statuses = {machine.status for machine in entry.machines}
+    if entry.state is None:
+        is_for_image = {each.labels.get("berg-kind") for each in entry.machines} == {"image"}
+        is_busy = is_for_image and statuses != {"TERMINATED"}
+        return "" if is_busy else "no job owns it"
+    if statuses == {"TERMINATED"} and not entry.group:
+        return why_off(seen, entry, entry.state)
+    if not entry.state.final or entry.summary.kept:
+        return ""
+    end = entry.state.finished_at
+    is_settled = not end or seen.age(end) > SETTLED
+    return f"the job is {entry.state.state}" if is_settled else ""
+
+
+def why_off(seen: Seen, entry: Entry, state: State) -> str:
+    """Return why a machine that is off is not needed; "" for a devbox that may start again."""
+    is_over = state.state in ("KILLED", "SUCCEEDED")
+    if not entry.is_stopped and (is_over or entry.summary.kind != "devbox"):
+        return f"it is stopped; the job is {state.state}"
+    since = power.since(state)
+    limit = seen.stopped_seconds
+    if not since or not limit or seen.age(since) < limit:
+        return ""
+    return f"it is stopped since {since} (max_stopped_days)"
+
+
+def in_order(found: list[Leftover]) -> list[Leftover]:
+    """Return leftovers in the order of deletion, without machines of a group that is one itself."""
+    groups = {each.name for each in found if each.kind == "group"}
+    alone = [
+        each
+        for each in found
+        if not (isinstance(each.what, Machine) and jobs.owner(each.what) in groups)
+    ]
+    return sorted(alone, key=lambda each: (each.kind != "machine", each.kind in DELETED_LAST))
+
+
+def delete_leftovers(config: Config, found: list[Leftover]) -> None:
+    """Delete leftovers in parallel; what is gone already is no error."""
+
+    def delete(leftover: Leftover) -> None:
+        what = leftover.what
+        place = places.of(what.place)
+        if leftover.kind == "secret":
+            secret.delete(config, what.name)
+        elif isinstance(what, Resource):
+            place.remove(config, what)
+        else:
+            save_console(config, what.name, what)
+            place.delete(config, what.name, [what])
+
+    with ThreadPoolExecutor(16) as pool:
+        for is_last in (False, True):
+            part = [each for each in found if (each.kind in DELETED_LAST) == is_last]
+            list(pool.map(delete, part))

@@ -23,7 +23,8 @@ from typing import IO
 from berg import BergError, computer, validation
 from berg.config import Config
 from berg.laptop import ssh
-from berg.laptop.ssh import Say, Target
+from berg.laptop.jobs import Say
+from berg.laptop.ssh import Target
 
 SCRIPT = Path(__file__).parents[1] / "machine/notebook.py"
 TIMEOUT = 30  # seconds for the tunnel to open

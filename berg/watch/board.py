@@ -250,7 +250,7 @@ def find_program(folder: Path) -> list[str]:
 
 
 def start_on(
-    config: Config, machine: str, names: list[str], port: int, say: ssh.Say
+    config: Config, machine: str, names: list[str], port: int, say: Say
 ) -> tuple[subprocess.Popen[str], str]:
     """Start TensorBoard over those results on a machine; return the ssh process that leads to it,
     and the local address.
