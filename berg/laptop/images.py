@@ -123,7 +123,9 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
         if own:
             check_no_choice(wanted, own.name)
             say(f"Install   what {own.name} says")
-        content = own.read_bytes() if own else made_for(config, taken, folder, wanted, say)
+        content = (
+            own.read_bytes() if own else generated_dockerfile(config, taken, folder, wanted, say)
+        )
         written.write_bytes(content)
         write_ignore_files(context, taken.root, file)
         name, tag = wanted.name or label(taken.repo_name) or "image", taken.commit
@@ -183,7 +185,7 @@ def check_no_choice(wanted: Wanted, name: str) -> None:
         )
 
 
-def made_for(
+def generated_dockerfile(
     config: Config, taken: snapshot.Snapshot, folder: Path, wanted: Wanted, say: Say
 ) -> bytes:
     """Return a Dockerfile for a repo without one, on Python's image by its digest."""
@@ -482,7 +484,7 @@ def image_plan(config: Config, wanted: MachineImage, folder: Path) -> Plan:
         install_script=wanted.install_script or None,
         **defaults.of_installation(wanted.extras, wanted.groups, wanted.install, folder),
     )
-    made = launch.prepare(config, spec, folder, image_for="gpu")
+    made = launch.prepare(config, spec, folder, for_image=True)
     return replace(
         made, job=replace(made.job, kind="image", stops_when_idle=False, keeps_disk=False)
     )

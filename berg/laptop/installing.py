@@ -57,15 +57,15 @@ def decide(
     choice: Choice,
     taken: Snapshot,
     folder: Path,
-    image_for: str | None = None,
+    for_image: bool = False,
 ) -> Installation:
     """Return what a job's machines install; raise BergError if that cannot work.
 
     Code that is only in the bucket is downloaded, unless its job was installed in the same way.
-    `image_for` is gpu or tpu if a disk image for these is built.
+    `for_image` is for a disk image, which has no GPUs while it is built.
     """
-    accelerator = "tpu" if spec.tpu is not None else "gpu" * bool(choice.shape.num_gpus)
-    is_own = choice.image_project == config.project or image_for is not None
+    has_gpus = for_image or choice.shape.num_gpus > 0
+    is_own = choice.image_project == config.project or for_image
     is_own = is_own or choice.image.startswith(builds.full_name(config, "", "").rstrip(":"))
     wanted = installation.Wanted(
         folder=folder_in(spec, taken, folder),
@@ -75,7 +75,7 @@ def decide(
         extras=spec.extras,
         groups=spec.groups,
         container=spec.container,
-        accelerator=image_for or accelerator,
+        accelerator="tpu" if spec.tpu is not None else "gpu" * has_gpus,
         image=choice.image,
         is_own_image=is_own,
         where="machine" if spec.cluster is None else "pod",
@@ -83,15 +83,14 @@ def decide(
     )
     ran = taken.ran
     if ran is None:
-        return decided(commits.of_snapshot(taken), wanted)
-    if is_asked_alike(ran, wanted) and ran.spec.image == spec.image:
+        return decide_from(commits.of_snapshot(taken), wanted)
+    if has_same_options(ran, wanted) and ran.spec.image == spec.image:
         return ran.installation
-    bucket = Bucket(config)
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         folder = Path(temporary, "repo")
         folder.mkdir()
-        found = commits.files_of(ran.snapshot, folder, packs_of(bucket, Path(temporary)))
-        return decided(found, wanted)
+        found = commits.files_of(ran.snapshot, folder, packs_of(Bucket(config), Path(temporary)))
+        return decide_from(found, wanted)
 
 
 def decide_for_image(
@@ -113,7 +112,7 @@ def decide_for_image(
     return found, installation.decide(found, wanted)
 
 
-def decided(found: Files, wanted: installation.Wanted) -> Installation:
+def decide_from(found: Files, wanted: installation.Wanted) -> Installation:
     made = installation.decide(found, wanted)
     return replace(made, others=missing.named(found, wanted, made))
 
@@ -153,7 +152,7 @@ def software(config: Config, image: str, project: str) -> dict[str, Any]:
     return {"python": python, "torch": ".".join(filter(None, torch.groups())) if torch else ""}
 
 
-def is_asked_alike(ran: job.Job, wanted: installation.Wanted) -> bool:
+def has_same_options(ran: job.Job, wanted: installation.Wanted) -> bool:
     """Return whether a job was installed with the same options, for the same accelerators."""
     before = replace(
         wanted,
@@ -180,7 +179,7 @@ def dockerfile(what: Installation, files: Files, repo: str, script: str, base: s
                 f"{path!r} cannot be in a generated Dockerfile: rename it, or name your own "
                 "Dockerfile: -f PATH"
             )
-    first = [] if script else without_code(what, files)
+    first = [] if script else dependency_steps(what, files)
     code, venv = f"/root/code/{repo}", f"{ENVIRONMENTS}/{what.environment(repo)}"
     lines = [f"FROM {base}", GIT]
     steps = [step[-1] if step[0] == "bash" else step[0] for step in (*what.steps, *first)]
@@ -249,18 +248,18 @@ def copies(files: Files, folder: str) -> list[str]:
     return lines
 
 
-def without_code(what: Installation, files: Files) -> list[list[str]]:
+def dependency_steps(what: Installation, files: Files) -> list[list[str]]:
     """Return the first steps as they run with only the files that name packages."""
     found = []
     for step in what.steps:
-        words = of_names(step, what, files)
+        words = dependencies_of(step, what, files)
         if not words:
             break
         found.append(words)
     return found
 
 
-def of_names(step: list[str], what: Installation, files: Files) -> list[str]:
+def dependencies_of(step: list[str], what: Installation, files: Files) -> list[str]:
     """Return the part of a step that installs the dependencies; [] if it needs more files."""
     if step[:3] == ["uv", "sync", "--frozen"]:
         return [] if has_local_index(what, files) else [*step, "--no-install-local"]
@@ -271,7 +270,7 @@ def of_names(step: list[str], what: Installation, files: Files) -> list[str]:
     if "--no-deps" in step:  # all packages, by their versions
         is_local = any(re.match(r"-e|\.", word) for word in step)
         return [] if is_local else step
-    return of_project(step, what, files) if name == PROJECT else step
+    return dependencies_of_project(step, what, files) if name == PROJECT else step
 
 
 def has_local_index(what: Installation, files: Files) -> bool:
@@ -281,7 +280,7 @@ def has_local_index(what: Installation, files: Files) -> bool:
     return any(index and not index.startswith("http") for index in indexes)
 
 
-def of_project(step: list[str], what: Installation, files: Files) -> list[str]:
+def dependencies_of_project(step: list[str], what: Installation, files: Files) -> list[str]:
     """Do the same for a step that installs a project's dependencies, or one of its groups."""
     about = installation.load(files, posixpath.join(what.folder, PROJECT)).get("project", {})
     is_dynamic = {"dependencies", "optional-dependencies"} & {*about.get("dynamic", [])}

@@ -98,8 +98,7 @@ class Entry:
 
     @property
     def created_at(self) -> str:
-        of_machine = self.machine.created_at if self.machine else ""
-        return self.summary.created_at or of_machine
+        return self.summary.created_at or (self.machine.created_at if self.machine else "")
 
     @property
     def can_end(self) -> bool:
@@ -441,7 +440,7 @@ def entry(
     of a machine.
     """
     state, summary = stored.state, stored.state.job
-    machines, workers = of_its_person(config, summary, owned.get(stored.name, [])), []
+    machines, workers = of_own_account(config, summary, owned.get(stored.name, [])), []
     needed = machines
     if summary.sweep and not machines:  # the machines are the sweep's
         needed = workers = owned.get(f"{summary.sweep}/", [])
@@ -460,7 +459,7 @@ def entry(
     return Entry(stored.name, seen, machines, stored, workers)
 
 
-def of_its_person(config: Config, summary: job.Summary, machines: list[Machine]) -> list[Machine]:
+def of_own_account(config: Config, summary: job.Summary, machines: list[Machine]) -> list[Machine]:
     """Return a job's machines. If it is the user's and the user has an account for machines, only
     those with this account: another user may have created the others. They count if there is no
     other, and ssh.py refuses to log in to them.
@@ -575,7 +574,7 @@ def find(config: Config, name: str) -> Entry:
             f"{full_name} is a sweep; name one of its jobs, such as {full_name}/0. "
             "See them: berg list -v"
         )
-    return of_machine(config, full_name, machines)
+    return with_machine(config, full_name, machines)
 
 
 def unknown(name: str) -> BergError:
@@ -593,7 +592,7 @@ def name_in_sweep(bucket: Bucket, name: str) -> str:
     return ""
 
 
-def of_machine(config: Config, name: str, machines: list[Machine]) -> Entry:
+def with_machine(config: Config, name: str, machines: list[Machine]) -> Entry:
     """Return the job of the machine of that name, or the machine if it has none.
 
     `machines` are candidates. Raise BergError if there is no such machine.

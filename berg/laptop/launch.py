@@ -43,12 +43,12 @@ def prepare(
     sweep: int = 0,
     code: Snapshot | None = None,
     again: bool = False,
-    image_for: str | None = None,
+    for_image: bool = False,
 ) -> Plan:
     """Check a spec and take a snapshot unless `code` is one; raise BergError for what is wrong.
 
     Nothing is created. `sweep` is the number of a sweep's machines, 0 for a single job. `again`
-    resumes the job of that name. `image_for` builds a disk image for gpu or tpu.
+    resumes the job of that name. `for_image` is for a disk image.
     """
     spec.check()
     place_name = places.name_for(spec)
@@ -64,7 +64,7 @@ def prepare(
 
     def read_code() -> tuple[Snapshot, job.Installation]:
         taken = code or snapshot.take(root)
-        return taken, installing.decide(config, spec, choice, taken, folder, image_for)
+        return taken, installing.decide(config, spec, choice, taken, folder, for_image)
 
     plan = look_up(config, replace(spec, name=name), choice, sweep, again, repo, read_code)
     this = with_machines(plan, spec, choice, name if sweep else "")
@@ -573,7 +573,7 @@ class Alive:
         try:
             self.stored = states.replaced(bucket, self.stored, self.stored.state)
         except Changed:
-            self.write_over(bucket, states.read(bucket, name))
+            self.replace_state(bucket, states.read(bucket, name))
 
     def is_queued(self, zone: str) -> bool:
         """Return whether its machine or its group is in Google's queue."""
@@ -597,7 +597,7 @@ class Alive:
         with contextlib.suppress(Changed):  # its worker began
             self.stored = states.replaced(Bucket(self.config), self.stored, waiting)
 
-    def write_over(self, bucket: Bucket, there: states.Stored | None) -> None:
+    def replace_state(self, bucket: Bucket, there: states.Stored | None) -> None:
         """Replace the state that a machine wrote; raise BergError if the job was ended."""
         ended = BergError(f"{self.this.job_name} was ended meanwhile")
         if there is None or there.is_damaged or there.state.claim != self.stored.state.claim:

@@ -87,7 +87,7 @@ def question(plan: Plan, num_jobs: int = 0) -> str:
     return f"This may cost ${usd:,.0f}. Start it?"
 
 
-def vouched(config: Config, entries: list[Entry], today: str) -> list[tuple[job.State, int]]:
+def checked_states(config: Config, entries: list[Entry], today: str) -> list[tuple[job.State, int]]:
     """Return the states of the user's jobs that cost something on a day or may yet, and how many of
     their machines run.
 
@@ -123,7 +123,7 @@ def check_budget(config: Config) -> None:
     if not config.budget:
         return
     today = job.now()[:10]
-    pairs = vouched(config, jobs.overview(config, config.user), today)
+    pairs = checked_states(config, jobs.overview(config, config.user), today)
     found = spending.on_day(pairs, today)
     coming = spending.until_midnight(pairs, datetime.now(timezone.utc))
     if found.usd + coming < config.budget:

@@ -307,7 +307,7 @@ def again(config: Config, name: str, folder: Path | None = None) -> Again | None
         raise BergError(f"there is no sweep {name!r}. See what there is: berg list")
     there = {entry.name: entry for entry in entries(config, name) if entry.state}
     if number:
-        chosen = [one_over(there, jobs.find(config, f"{name}/{number}").name)]
+        chosen = [ended_job(there, jobs.find(config, f"{name}/{number}").name)]
     else:
         chosen = [entry for entry in there.values() if state_of(entry) in ("FAILED", "LOST")]
     if not chosen:
@@ -326,7 +326,7 @@ def state_of(entry: jobs.Entry) -> str:
     return entry.state.state if entry.state else ""
 
 
-def one_over(there: dict[str, jobs.Entry], name: str) -> jobs.Entry:
+def ended_job(there: dict[str, jobs.Entry], name: str) -> jobs.Entry:
     """Return a job of a sweep; raise BergError unless it has ended."""
     entry = there.get(name)
     if entry is None:
@@ -400,16 +400,18 @@ def resume(
         code = launch.code_fields(found.code) | {"snapshot": plan.job.snapshot}
         code["installation"] = plan.job.installation
     with ThreadPoolExecutor(THREADS) as pool:
-        written = pool.map(lambda each: write_again(bucket, found.record, each, code), found.jobs)
+        written = pool.map(
+            lambda each: write_with_code(bucket, found.record, each, code), found.jobs
+        )
         changed = {this.job_name: this for this in written if this}
-    plan.sweep_sha256 = vouch_again(plan.config, found, changed).fingerprint()
+    plan.sweep_sha256 = update_hashes(plan.config, found, changed).fingerprint()
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda each: submit_again(bucket, each, changed), found.jobs))
     index.note(bucket, found.jobs[0].name, found.jobs[0].summary)
     create(plan, names, say)
 
 
-def vouch_again(config: Config, found: Again, changed: dict[str, job.Job]) -> states.Sweep:
+def update_hashes(config: Config, found: Again, changed: dict[str, job.Job]) -> states.Sweep:
     """Put the hashes of rewritten jobs into the sweep's record and its machines' metadata, so that
     they run them; return the record.
     """
@@ -421,13 +423,13 @@ def vouch_again(config: Config, found: Again, changed: dict[str, job.Job]) -> st
     new = replace(record, sha256=[hashes.get(name, "") for name in record.jobs])
     there = members(config, found.sweep)
     # they may find either record
-    tell_machines(config, there, f"{record.fingerprint()} {new.fingerprint()}")
+    publish_hash(config, there, f"{record.fingerprint()} {new.fingerprint()}")
     states.replace_sweep(bucket, found.sweep, record, new)
-    tell_machines(config, there, new.fingerprint())
+    publish_hash(config, there, new.fingerprint())
     return new
 
 
-def tell_machines(config: Config, machines: list[Machine], value: str) -> None:
+def publish_hash(config: Config, machines: list[Machine], value: str) -> None:
     """Write the hash of a sweep's record into its machines' metadata."""
 
     def tell(each: Machine) -> None:
@@ -469,10 +471,10 @@ def submit_again(bucket: Bucket, entry: jobs.Entry, changed: dict[str, job.Job])
     try:
         states.claim(bucket, entry.name, state, entry.stored.generation)
     except Changed:
-        raise meanwhile(entry) from None
+        raise changed_error(entry) from None
 
 
-def write_again(
+def write_with_code(
     bucket: Bucket, record: states.Sweep, entry: jobs.Entry, code: dict[str, Any]
 ) -> job.Job | None:
     """Write a job's metadata with new code and return it; None if it stays the same.
@@ -487,11 +489,11 @@ def write_again(
     try:
         states.write_job(bucket, changed, blob.generation if blob else 0)
     except Changed:
-        raise meanwhile(entry) from None
+        raise changed_error(entry) from None
     return changed
 
 
-def meanwhile(entry: jobs.Entry) -> BergError:
+def changed_error(entry: jobs.Entry) -> BergError:
     """Return the error for a job that another process changed."""
     return BergError(f"{entry.name} changed meanwhile. Try again: berg run --resume {entry.sweep}")
 
