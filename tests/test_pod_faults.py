@@ -224,7 +224,7 @@ def test_no_room_for_a_pod_for_too_long(trial, kube, victim):
     with one_missing(trial, kube, victim, "--replacement-timeout", "0.25m"):
         state = trial.check("FAILED")
     why = f"{trial.name}-{victim} did not come within 0.25 minutes (--replacement-timeout). "
-    assert state["reason"].startswith(f"{why}Go on: berg run --resume {trial.name}"), state
+    assert state["reason"].startswith(f"{why}Resume the job: berg run --resume {trial.name}"), state
     secret = with_secret(trial)
     resumed = trial.berg("run", "--resume", trial.name, "--wait", *secret)
     assert resumed.returncode == 0, (resumed.stderr, trial.log())

@@ -403,6 +403,6 @@ def test_mpi_is_refused_clearly(berg, kube):
         "run", "--cluster", "verbs", "-g", "0", "-m", "2", "-n", "mpi", "--wait", "mpi hostname"
     )
     assert done.returncode == 1
-    assert "mpi needs ssh from machine to machine, which pods have not" in berg.log("mpi"), (
+    assert "mpi needs ssh from machine to machine, which pods do not have" in berg.log("mpi"), (
         berg.log("mpi")
     )

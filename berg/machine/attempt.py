@@ -18,8 +18,8 @@ from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
 from berg.machine import boot, logins, peers, profile, usage
-from berg.machine.host import COMING, host_of
 from berg.machine.outcome import Ending, Restart, Stopping, restart_after
+from berg.machine.peers import COMING, host_of
 from berg.machine.process import (
     GRACE,
     MAX_FAILURES,

@@ -81,7 +81,7 @@ NVIDIA = {
     "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
 }
 FOR_WORKER = ("NO_PROXY", "LD_LIBRARY_PATH")  # variables that this script sets, besides PATH
-OVER = 42  # exit code of a pod that must not be replaced: its job is over without success
+OVER = 42  # exit code of a pod that must not be replaced: its job has ended without success
 RETRIED = (408, 429, 500, 502, 503, 504)  # statuses, as in berg/google/api.py
 LAST_WORDS = 500  # characters of what the worker printed before it died, for the job's reason
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
@@ -670,7 +670,7 @@ def write_state(machine: Machine, state: dict[str, Any], generation: str) -> Non
 
 
 def mark_undeleted(machine: Machine) -> None:
-    """Write into the state of a job that is over that this machine is still there."""
+    """Write into the final state of a job that this machine still exists."""
     for pause in (1, 3, 10, 0):
         content, generation = machine.read(state_path(machine))
         state = json.loads(content)
@@ -739,8 +739,8 @@ def keep_packages() -> None:
 
 
 def pod_exit_code() -> int:
-    """Return 0 for a job that succeeded, 42 for one that is over without, 1 for one that another
-    pod is to continue.
+    """Return 0 for a job that succeeded, 42 for one that ended without success, 1 for one that
+    another pod is to continue.
     """
     machine = this_machine()
     if machine.sweep:

@@ -1,11 +1,8 @@
-"""Run a job's command in a container of an image, by the machine's docker.
+"""Run a job's command in a container, with the machine's docker.
 
-The container shares the machine's network, the memory in which processes talk to each other, its
-accelerators, and the folders of code, results and data, at the paths that they have on the machine.
-Its variables are berg's, the job's and the secrets, by name: no value stands in an argument or in a
-file. What the image sets for its own programs, such as PATH, stays.
-
-Not covered: what a command needs to have installed, which is in its image.
+The container shares the machine's network, shared memory, accelerators, and the folders of code,
+results and data, at the same paths. It gets berg's variables, the job's and the secrets by name: no
+value is in an argument or a file. What the image sets for its own programs, such as PATH, stays.
 """
 
 import contextlib
@@ -29,31 +26,32 @@ from berg.machine.outcome import Stopped
 from berg.machine.process import RESULTS
 
 NAME = "berg-command"  # of the container
-# What the machine says of its own programs: not for those of the image.
+# The machine's variables for its own programs, not for those of the image.
 OF_THE_MACHINE = {"HOME", "PATH", "UV_CACHE_DIR", *INSTALLING}
-LACKS = {  # what a machine's image has not, by program
+# By program: what is wrong without it, and what to do then.
+LACKS = {
     "docker": "this machine has no docker, and apt-get could not install it",
     "nvidia-ctk": (
         "this machine has no NVIDIA Container Toolkit, without which containers see no GPU, and "
         "apt-get could not install it"
     ),
 }
-OTHERS = {  # what to do then
+OTHERS = {
     "docker": "Give an image that has it (--image), or install it (--install-script)",
     "nvidia-ctk": (
         "Give an image that has it (--image), or let --install-script add NVIDIA's package "
         "repository: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/"
     ),
 }
-USER = "oauth2accesstoken"  # with which they take a token as a password
+USER = "oauth2accesstoken"  # for which Google's registries take a token as password
 # bash would end at SIGTERM before the program that it runs; so it waits for that, then ends.
 LAST = "trap 'exit 143' TERM\n"
-# Behind what the image has there.
+# Behind the image's own.
 REPORT = f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{shlex.quote(str(PROGRAM))}\n'
 
 
 def pull(attempt: Attempt) -> None:
-    """Bring the image to this machine.
+    """Pull the image to this machine.
 
     Raise InstallationFailed if docker cannot, BergError if docker cannot be installed.
     """
@@ -72,9 +70,8 @@ def pull(attempt: Attempt) -> None:
 
 
 def provide_docker(attempt: Attempt) -> None:
-    """Install docker, and NVIDIA's toolkit for it, where the machine's image has none.
-
-    Raise BergError if that fails.
+    """Install docker, and NVIDIA's toolkit for GPUs, if the machine's image lacks them; raise
+    BergError if that fails.
     """
     needed = {"docker": "docker.io"}
     if attempt.job.gpus_per_machine:
@@ -91,20 +88,20 @@ def provide_docker(attempt: Attempt) -> None:
 
 
 def login(image: str, folder: str) -> None:
-    """Let docker's settings in a folder know this machine at a registry of Google's."""
+    """Log docker in to a registry of Google's as this machine, with settings in a folder."""
     host = image.partition("/")[0]
     if not builds.is_google(host):
         return
-    told = json.loads(boot.metadata("instance/service-accounts/default/token"))
+    token = json.loads(boot.metadata("instance/service-accounts/default/token"))["access_token"]
     words = ["docker", "--config", folder, "login", "--username", USER, "--password-stdin", host]
-    done = subprocess.run(words, input=told["access_token"], capture_output=True, text=True)
+    done = subprocess.run(words, input=token, capture_output=True, text=True)
     if done.returncode:
         raise BergError(f"docker could not log in to {host}: {done.stderr.strip()}")
 
 
 def command(this: Job, folder: Path, names: list[str]) -> list[str]:
-    """Return what runs a job's command in a container, begun in a folder, with the variables of
-    those names.
+    """Return the command line that runs a job's command in a container: in a folder, with the
+    variables of these names.
     """
     words = ["docker", "run", "--rm", "--pull=never", f"--name={NAME}", "--init"]
     words += ["--network=host", "--ipc=host", "--ulimit=memlock=-1"]
@@ -112,29 +109,24 @@ def command(this: Job, folder: Path, names: list[str]) -> list[str]:
         words.append("--gpus=all")
     if this.tpu:
         words.append("--privileged")  # its devices
-    words += [f"--volume={each}:{each}" for each in folders(this)]
+    places = [str(place(each["path"])) for each in (*this.data, *this.mounts)]
+    ours = [str(boot.ROOT / "code"), str(RESULTS), str(PROGRAM)]
+    words += [f"--volume={each}:{each}" for each in dict.fromkeys([*ours, *places])]
     words += [f"--env={name}" for name in names]
-    # SIGTERM is for all that runs there, as it is on the machine.
+    # SIGTERM goes to all processes in the container, as it does on the machine.
     words += ["--env=TINI_KILL_PROCESS_GROUP=1", f"--workdir={folder}", "--entrypoint=bash"]
     return [*words, this.docker, "-c", LAST + REPORT + this.cmd]
 
 
-def folders(this: Job) -> list[str]:
-    """Return the folders of the machine that a container shares."""
-    places = [str(place(each["path"])) for each in (*this.data, *this.mounts)]
-    ours = [str(boot.ROOT / "code"), str(RESULTS), str(PROGRAM)]
-    return list(dict.fromkeys([*ours, *places]))
-
-
 def names_of(variables: Iterable[str], given: set[str]) -> list[str]:
-    """Return which of a command's variables are for a container: not those of the machine's own,
-    but for what was `given` with the job.
+    """Return which of a command's variables are for a container: not the machine's own, unless they
+    were `given` with the job.
     """
     of_the_machine = {key for key in os.environ if not key.startswith(OURS)} | OF_THE_MACHINE
     return sorted({*variables} - of_the_machine | given)
 
 
 def remove() -> None:
-    """End the container if it is still there: docker, which ran it, may be dead."""
+    """End the container if it still exists: docker, which ran it, may be dead."""
     with contextlib.suppress(OSError):
         subprocess.run(["docker", "rm", "--force", NAME], capture_output=True)

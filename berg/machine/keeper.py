@@ -1,12 +1,9 @@
-"""Runs the job's command, and ends with it whatever it left behind.
+"""Runs the job's command as its parent, and ends with it the processes that it left behind.
 
-A process that the command started in a session of its own would go on writing results, and the job
-would never end. So this stands between the worker and the command, as a program of its own: the
-kernel makes it the parent of whatever loses its own. It gets SIGTERM with the command's group and
-leaves it to the command; it exits with the command's exit code, as a shell tells it, when nothing
-is left below it.
-
-Not covered: what another daemon starts for the command, such as docker run -d.
+Such a process, in a session of its own, would keep writing results, and the job would never end.
+The kernel makes this program (a subreaper) the parent of all orphans below it. It ignores SIGTERM,
+which the command gets, too, and exits with the command's exit code, as a shell gives it, when no
+process is left below it. Not covered: what another daemon starts (docker run -d).
 """
 
 import contextlib
@@ -17,42 +14,27 @@ import time
 from pathlib import Path
 
 LEFTOVER_GRACE = 5  # seconds between SIGTERM and SIGKILL for what a command left behind
-KILL_SECONDS = 5  # for what was killed to be gone; what hangs in the kernel stays
+KILL_SECONDS = 5  # for killed processes to be gone; those that hang in the kernel stay
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 POLL = 0.05  # seconds
 
 
 def main() -> None:
     """Run the command in the arguments."""
-    adopt_orphans()
-    signal.signal(
-        signal.SIGTERM, lambda *_: None
-    )  # unlike SIG_IGN, the command does not inherit it
-    ignored_by_python = [signal.SIGPIPE, signal.SIGXFSZ]
-    command = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, setsigdef=ignored_by_python)
-    code = wait_for(command)
-    end_below(os.getpid(), LEFTOVER_GRACE)
-    sys.exit(code)
-
-
-def adopt_orphans() -> None:
-    """Become the parent of processes below this one that lose theirs."""
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def wait_for(process: int) -> int:
-    """Wait for a child, and for others on the way; return its exit code as a shell tells it."""
-    while True:
+    # unlike SIG_IGN, the command does not inherit it
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    ignored_by_python = [signal.SIGPIPE, signal.SIGXFSZ]
+    command = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, setsigdef=ignored_by_python)
+    ended = None
+    while ended != command:  # orphans end, too
         ended, status = os.wait()
-        if ended != process:
-            continue
-        code = os.waitstatus_to_exitcode(status)
-        if code < 0:
-            return 128 - code
-        return code
+    code = os.waitstatus_to_exitcode(status)
+    end_below(os.getpid(), LEFTOVER_GRACE)
+    sys.exit(code if code >= 0 else 128 - code)
 
 
 def end_below(ancestor: int, grace: float) -> None:
@@ -65,7 +47,7 @@ def end_below(ancestor: int, grace: float) -> None:
 
 
 def kill_below(ancestor: int) -> None:
-    """SIGKILL to all processes below one, also to those that are started meanwhile."""
+    """SIGKILL to all processes below one, also to those that start meanwhile."""
     end = time.monotonic() + KILL_SECONDS
     while below(ancestor) and time.monotonic() < end:
         send(ancestor, signal.SIGKILL)
@@ -79,7 +61,7 @@ def send(ancestor: int, number: int) -> None:
 
 
 def below(ancestor: int) -> list[int]:
-    """Return the processes below one that have not ended."""
+    """Return the living processes below one."""
     children: dict[int, list[int]] = {}
     for process, parent in living():
         children.setdefault(parent, []).append(process)
@@ -90,11 +72,11 @@ def below(ancestor: int) -> list[int]:
 
 
 def living() -> list[tuple[int, int]]:
-    """Return all processes that have not ended, each with its parent."""
+    """Return all living processes, each with its parent."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended just now
-            # after the name, which may hold anything: the state, the parent, …
+        with contextlib.suppress(OSError):  # it has just ended
+            # after the name, which may have any characters: state, parent, …
             fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
             if fields[0] not in "ZX":
                 found.append((int(folder.name), int(fields[1])))

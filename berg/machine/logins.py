@@ -1,6 +1,6 @@
-"""Logins: who may come to this machine by ssh, which others it knows, and what a shell there finds.
+"""Logins: who may log in to this machine by ssh, which machines it knows, and what a shell has.
 
-People come with the keys that the metadata names, the first machine of a job with one of its own.
+People log in with the keys in the metadata, the first machine of a job with a key of its own.
 Private keys never leave their machine. Not covered: the ssh server of pods (pods.py).
 """
 
@@ -13,6 +13,7 @@ import socket
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from berg.google import api
 from berg.machine import boot, pods
@@ -22,10 +23,11 @@ SSH = boot.SSH
 NODE_KEY = SSH / "berg_node_key"
 ENVIRONMENT = boot.BERG / "environment.sh"
 PROFILE = Path("/etc/profile.d/berg.sh")
+SSHD_CONFIG = Path("/etc/ssh/sshd_config")
 
 
 def become_reachable(member: Member) -> None:
-    """Let people and the job's other machines in; nothing of the job itself waits for it."""
+    """Let people and the job's other machines log in; nothing of the job itself waits for it."""
     if member.leads and not member.is_alone:
         make_node_key(member.node)
     open_to_ssh(member)
@@ -36,51 +38,51 @@ def become_reachable(member: Member) -> None:
 
 def tell_ready(member: Member) -> None:
     """Write this machine's rank and the port of its ssh server (0: none) to its guest attributes:
-    who logs in from now on finds what a command of the job finds.
+    from now on a login has what a command of the job has.
     """
     if member.host.is_pod:
         return
     node = member.node
     ready = f"{node.rank} {node.ssh_port if node.host_keys else 0}"
     try:
-        tell("berg", {"ssh": ready}, member.machine.instance().get("guestAttributes", {}))
+        write_attributes("berg", {"ssh": ready}, member.machine.instance())
     except OSError as error:
         member.machine.say(f"berg ssh will not know this machine: {error} for its ssh server")
 
 
 def open_to_ssh(member: Member) -> None:
-    """Let the people in whose keys the metadata names, and learn this machine's host keys."""
+    """Let the people log in whose keys the metadata has, and read this machine's host keys."""
     node = member.node
     if member.host.is_pod:
         node.host_keys = pods.open_to_ssh(member.job.kind == "devbox")
         return
     about = member.machine.instance()
     boot.install_keys(about.get("attributes", {}).get("ssh-keys", ""))
-    if not Path("/etc/ssh/sshd_config").exists():  # no server, or none that may run here
+    if not SSHD_CONFIG.exists():  # no server, or none that may run here
         return
-    if found := re.search(r"^Port\s+(\d+)", Path("/etc/ssh/sshd_config").read_text(), re.M):
+    if found := re.search(r"^Port\s+(\d+)", SSHD_CONFIG.read_text(), re.M):
         node.ssh_port = int(found[1])
-    drop_in = Path("/etc/ssh/sshd_config.d")
+    drop_in = SSHD_CONFIG.with_name("sshd_config.d")
     if shutil.which("systemctl") and drop_in.is_dir():  # Google's images forbid root
         (drop_in / "00-berg.conf").write_text("PermitRootLogin prohibit-password\n")
         subprocess.run(["systemctl", "reload", "ssh"], capture_output=True)
     api.wait_for(lambda: answers(node.internal_ip, node.ssh_port), 0.05, 60)
-    for file in sorted(Path("/etc/ssh").glob("ssh_host_*_key.pub")):
+    for file in sorted(SSHD_CONFIG.parent.glob("ssh_host_*_key.pub")):
         node.host_keys.append(" ".join(file.read_text().split()[:2]))
-    keys = dict(each.split() for each in node.host_keys)
     try:  # as Google's guest agent does; gcloud reads them, too
-        tell("hostkeys", keys, about.get("guestAttributes", {}))
+        write_attributes("hostkeys", dict(each.split() for each in node.host_keys), about)
     except OSError as error:
         member.machine.say(f"berg ssh will not know this machine: {error} for its host keys")
 
 
-def tell(namespace: str, values: dict[str, str], there: dict[str, dict[str, str]]) -> None:
+def write_attributes(namespace: str, values: dict[str, str], instance: dict[str, Any]) -> None:
     """Write values to a namespace of the guest attributes, unless they are there.
 
     Only this machine can write those. Raise OSError if the metadata server takes none.
     """
+    there = instance.get("guestAttributes", {}).get(namespace, {})
     for key, value in values.items():
-        if there.get(namespace, {}).get(key) != value:
+        if there.get(key) != value:
             url = f"{boot.METADATA}instance/guest-attributes/{namespace}/{key}"
             boot.request(url, "PUT", value.encode(), boot.FLAVOR)
 
@@ -94,38 +96,27 @@ def answers(address: str, port: int) -> bool:
 
 
 def make_node_key(node: Node) -> None:
-    """The key with which the first machine logs in to the others."""
+    """Make the key with which the first machine logs in to the others."""
     SSH.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not NODE_KEY.exists() and shutil.which("ssh-keygen"):
-        command = [
-            "ssh-keygen",
-            "-q",
-            "-t",
-            "ed25519",
-            "-N",
-            "",
-            "-C",
-            node.name,
-            "-f",
-            str(NODE_KEY),
-        ]
-        subprocess.run(command, check=True, capture_output=True)
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", node.name]
+        subprocess.run([*command, "-f", str(NODE_KEY)], check=True, capture_output=True)
     if NODE_KEY.exists():
         node.node_key = NODE_KEY.with_suffix(".pub").read_text().strip()
 
 
 def introduce(member: Member, variables: dict[str, str]) -> None:
-    """Make the job's machines known here by name: to people, programs, ssh and `mpi`.
-
-    `variables` are what a command of the job has in its environment; who comes by ssh gets them,
-    too.
+    """Make the job's machines known here by name: to people, programs, ssh and `mpi`. Logins get
+    `variables`, those of a command of the job.
     """
     write_cluster_files(member, variables)
     equip_shells(variables)
     member.node.introduced = True
     if len(member.nodes) > 1:
         let_ssh_know(member.nodes)
-        name_in_hosts([each for each in member.nodes if each.name != member.node.name])
+        others = [each for each in member.nodes if each.name != member.node.name]
+        with contextlib.suppress(OSError), Path("/etc/hosts").open("a") as file:
+            file.writelines(f"{other.internal_ip} {other.name}\n" for other in others)
 
 
 def write_cluster_files(member: Member, variables: dict[str, str]) -> None:
@@ -137,8 +128,8 @@ def write_cluster_files(member: Member, variables: dict[str, str]) -> None:
         "environment": variables,
         "pods": member.host.is_pod,
     }
-    CLUSTER_FILE.touch(mode=0o600)  # --env may hold what is nobody else's business
-    CLUSTER_FILE.chmod(0o600)  # one that was there kept its mode
+    CLUSTER_FILE.touch(mode=0o600)  # --env may hold what other users must not read
+    CLUSTER_FILE.chmod(0o600)  # an existing file keeps its mode
     CLUSTER_FILE.write_text(json.dumps(known))
 
 
@@ -151,13 +142,10 @@ def secrets_here(names: list[str]) -> dict[str, str]:
 
 
 def let_ssh_know(nodes: list[Node]) -> None:
-    """Let ssh reach the machines from the first one, and know their host keys."""
-    # the first machine's, the only one that has one
-    boot.add_lines(SSH / "authorized_keys", [n.node_key for n in nodes])
+    """Let the first machine log in to the others, and know their host keys."""
+    boot.add_lines(SSH / "authorized_keys", [n.node_key for n in nodes])  # the first has one
     port = nodes[0].ssh_port  # they are of one image
-    form = f"[{{}}]:{port}"
-    if port == 22:
-        form = "{}"
+    form = "{}" if port == 22 else f"[{{}}]:{port}"
     hosts = [(f"{form.format(n.name)},{form.format(n.internal_ip)}", n.host_keys) for n in nodes]
     boot.add_lines(SSH / "known_hosts", [f"{host} {key}" for host, keys in hosts for key in keys])
     settings = [f"Host {' '.join(n.name for n in nodes)}", "  User root", f"  Port {port}"]
@@ -165,36 +153,22 @@ def let_ssh_know(nodes: list[Node]) -> None:
     boot.add_lines(SSH / "config", settings)
 
 
-def name_in_hosts(others: list[Node]) -> None:
-    """Let the names of other machines stand for their addresses, if /etc/hosts can be written."""
-    with contextlib.suppress(OSError), Path("/etc/hosts").open("a") as file:
-        file.writelines(f"{other.internal_ip} {other.name}\n" for other in others)
-
-
 def equip_shells(variables: dict[str, str]) -> None:
     """Let logins and commands over ssh have variables in their environment."""
+    lines = [f"export {key}={shlex.quote(value)}\n" for key, value in variables.items()]
     new = ENVIRONMENT.with_suffix(".new")
-    new.touch(mode=0o600)  # --env may hold what is nobody else's business
-    new.write_text(
-        "".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables.items())
-    )
+    new.touch(mode=0o600)  # --env may hold what other users must not read
+    new.write_text("".join(lines))
     new.replace(ENVIRONMENT)
     read = f"[ ! -r {shlex.quote(str(ENVIRONMENT))} ] || . {shlex.quote(str(ENVIRONMENT))}"
-    # A login reads the first, or the second where the first is not ours to write. A command over
-    # ssh is run by a bash that reads the third, as any bash inside of a session does, which then
-    # must keep what was changed there.
+    # A login reads the first file, or the second if the first cannot be written. A command over ssh
+    # runs in a bash that reads the third, as does any bash inside of a session, which must keep
+    # what was changed there.
     guarded = f'[ -n "${{BERG_JOB-}}" ] || {read}'
-    for file, line in (
-        (PROFILE, read),
-        (boot.ROOT / ".profile", read),
-        (boot.ROOT / ".bashrc", guarded),
-    ):
+    files = (PROFILE, read), (boot.ROOT / ".profile", read), (boot.ROOT / ".bashrc", guarded)
+    for file, line in files:
         with contextlib.suppress(OSError):
-            put_first(file, line)
-
-
-def put_first(file: Path, line: str) -> None:
-    """Let a file begin with a line: distributions end theirs early where there is no terminal."""
-    there = file.read_text(errors="surrogateescape") if file.exists() else ""
-    if not there.startswith(f"{line}\n"):
-        file.write_text(f"{line}\n{there}", errors="surrogateescape")
+            # at the start: distributions end theirs early without a terminal
+            there = file.read_text(errors="surrogateescape") if file.exists() else ""
+            if not there.startswith(f"{line}\n"):
+                file.write_text(f"{line}\n{there}", errors="surrogateescape")

@@ -1,7 +1,5 @@
-"""`mpi PROGRAM…` on the first machine of a cluster: PROGRAM on all machines, one process per GPU.
-
-It runs Open MPI's mpirun with what a cluster of berg's needs, and ends with the program's exit
-code.
+"""`mpi PROGRAM…` on the first machine of a cluster: run PROGRAM on all machines, one process per
+GPU, by Open MPI's mpirun, with the options that a cluster of berg's needs.
 """
 
 import ipaddress
@@ -15,32 +13,11 @@ import click
 from berg import BergError
 from berg.machine import peers
 
-# Variables that belong to a machine or a login; programs elsewhere get all the others.
-OWN = {
-    "BERG_NODE_RANK",
-    "DISPLAY",
-    "HOME",
-    "HOSTNAME",
-    "LOGNAME",
-    "MAIL",
-    "OLDPWD",
-    "PWD",
-    "SHELL",
-    "SHLVL",
-    "TERM",
-}
-OWN |= {"USER", "_"}
-OWN_PREFIXES = (
-    "BASH_FUNC_",
-    "GCE_METADATA_",
-    "OMPI_",
-    "PET_",
-    "PMIX_",
-    "PRTE_",
-    "SSH_",
-    "TMUX",
-    "XDG_",
-)
+# Variables of a machine or a login; processes on other machines get all the others.
+OWN = {"BERG_NODE_RANK", "DISPLAY", "HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD"}
+OWN |= {"SHELL", "SHLVL", "TERM", "USER", "_"}
+OWN_PREFIXES: tuple[str, ...] = ("BASH_FUNC_", "GCE_METADATA_", "OMPI_", "PET_", "PMIX_", "PRTE_")
+OWN_PREFIXES += ("SSH_", "TMUX", "XDG_")
 
 
 def command(
@@ -49,8 +26,8 @@ def command(
     procs: int | None,
     environment: dict[str, str],
 ) -> list[str]:
-    """mpirun's command line for a program on machines; `procs` processes on each (None: one per
-    slot).
+    """Return mpirun's command line for a program on machines; `procs` processes on each (None: one
+    per slot).
     """
     mpirun = shutil.which("mpirun", path=environment.get("PATH"))
     if not mpirun:
@@ -60,7 +37,10 @@ def command(
     slots = [procs or node["slots"] for node in nodes]
     hosts = ",".join(f"{node['name']}:{count}" for node, count in zip(nodes, slots, strict=True))
     names = [key for key in environment if key not in OWN and not key.startswith(OWN_PREFIXES)]
-    network = interface_network(nodes[0]["internal_ip"])
+    # mpirun must not choose docker's network, or a loopback one.
+    address, network = nodes[0]["internal_ip"], "lo"
+    if address and not ipaddress.ip_address(address).is_loopback:
+        network = peers.interface(address)
     return [
         mpirun,
         "--allow-run-as-root",
@@ -68,21 +48,13 @@ def command(
         # Consecutive ranks on one machine; a program's threads may use all of its cores.
         *("--map-by", "slot", "--bind-to", "none", "--oversubscribe"),
         *("--mca", "plm_rsh_agent", "ssh"),
-        # Every daemon is started from here: the others need no key of their own to reach each
-        # other.
+        # This machine starts every daemon: the others have no key for each other.
         *("--mca", "plm_rsh_no_tree_spawn", "1"),
         *("--mca", "btl", "self,vader,tcp", "--mca", "pml", "ob1"),
         *("--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network),
         *[word for name in sorted(names) for word in ("-x", name)],
         *program,
     ]
-
-
-def interface_network(address: str) -> str:
-    """Return the network of the machines: mpirun must not choose docker's or a loopback one."""
-    if not address or ipaddress.ip_address(address).is_loopback:
-        return "lo"
-    return peers.interface(address)
 
 
 @click.command(
@@ -108,12 +80,12 @@ def main(procs: int | None, program: tuple[str, ...]) -> None:
     nodes = known["nodes"]
     if known["pods"] and len(nodes) > 1:
         raise BergError(
-            "mpi needs ssh from machine to machine, which pods have not. "
+            "mpi needs ssh from machine to machine, which pods do not have. "
             "Start programs with: berg run --each"
         )
     if known["rank"] != 0:
         raise BergError(f"mpi runs on the first machine of a cluster: {nodes[0]['name']}")
-    # Who is logged in has the job's variables only in a login shell.
+    # Only a login shell has the job's variables.
     environment = {**os.environ, **({} if "BERG_JOB" in os.environ else known["environment"])}
     arguments = command(nodes, program, procs, environment)
     os.execve(arguments[0], arguments, environment)

@@ -1,10 +1,9 @@
 """Finds the Jupyter server of this machine, or starts one, and prints how to reach it as JSON.
 
 The laptop sends this file to the python of a machine, through ssh (`berg open`): standard library
-only, python 3.8. The server listens here alone, behind a token that stands in no command line and
-in no log. It goes on when the laptop goes; by itself it is no use of the machine.
-
-Not covered: servers with a password, or on a socket.
+only, python 3.8. The server listens only on this machine, behind a token that is in no command line
+and in no log. It keeps running without the laptop, and does not count as use of the machine. Not
+covered: servers with a password, or on a socket.
 """
 
 from __future__ import annotations  # for python 3.8
@@ -20,10 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 60  # seconds for a server to begin
+TIMEOUT = 60  # seconds for a server to start
 CODE = Path("/root/code")
 LOG = Path.home() / ".berg-jupyter.log"
-PEOPLE = re.compile("SSH_|TMUX|STY|NOHUP")  # begin variables by which a machine knows people
+PEOPLE = re.compile("SSH_|TMUX|STY|NOHUP")  # variables of processes that people started
 # Programs, the newest first, and the path of their first page.
 PAGES = {"jupyter-lab": "lab", "jupyter-notebook": "tree", "jupyter-server": ""}
 
@@ -65,10 +64,10 @@ def main() -> None:
     found = servers()
     if not found:
         begin(programs[0])
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not found:
         if time.monotonic() > end:
-            sys.exit(f"Jupyter did not begin within {PATIENCE} s; see {LOG} there")
+            sys.exit(f"Jupyter did not start within {TIMEOUT} s; see {LOG} there")
         time.sleep(0.2)
         found = servers()
     path = found[0].get("base_url", "/") + PAGES[programs[0]]

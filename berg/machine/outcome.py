@@ -1,8 +1,6 @@
-"""How an attempt at a job ends: what is known of it, and the state that follows from that.
+"""How an attempt at a job ends, and the state that follows from that.
 
-Nothing here reads, writes or waits: worker.py gathers what is known, and acts on what is decided.
-
-The request that a job ends: how, why, and by when.
+Nothing here reads, writes or waits: worker.py collects what is known, and acts on what is decided.
 """
 
 import math
@@ -12,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from berg.job import STOPPED, Job, State
 
-MAX_LOST = 500  # characters of a state for what was not kept
-
+MAX_LOST = 500  # characters of a state for what was not saved
 LOG_IS_CUT = "the end of the log is not in the bucket"
+NOTICE = 28  # of the 30 seconds that Google gives
 
 
 @dataclass(frozen=True)
@@ -25,40 +23,34 @@ class Ending:
     state: str
     reason: str
     exit_code: int | None = None
-    is_chosen: bool = False  # a person chose that the machine is deleted then
+    is_chosen: bool = False  # a user chose that the machine is deleted
 
 
 PREEMPTED = Ending("FAILED", "Google preempted the machine")
-
 # A machine that shuts down sends SIGTERM to all its processes at once; its metadata may say why.
 SHUT_DOWN = Ending("KILLED", "the machine was shut down from outside")
-
 MAINTAINED = Ending("FAILED", "Google stopped the machine to maintain its host")
-
 POD_TAKEN_AWAY = Ending(
     "FAILED",
-    "Kubernetes ended the pod: its node had to go, somebody deleted it, or another pod of the job "
-    "was taken away",
+    "Kubernetes ended the pod: its node was removed, a user deleted it, or another pod of the job "
+    "was lost",
 )
-
-# the machine is gone within seconds
+# After these the machine is gone within seconds.
 TAKEN_AWAY = (PREEMPTED, SHUT_DOWN, MAINTAINED, POD_TAKEN_AWAY)
 
 
 @dataclass(frozen=True)
 class Restart:
-    """How a job goes on after its machine was taken away, or stopped."""
+    """How a job restarts after its machine was taken away, or stopped."""
 
     reason: str
-    is_counted: bool = True  # it is one of the restarts that the job may have
+    is_counted: bool = True  # as one of the restarts that the job may have
     state: str = "SUBMITTED"  # of the job until then
     is_of_all: bool = False  # all of its machines went away together
 
 
-AFTER_MAINTENANCE = Restart("it comes back, and the job begins anew", is_counted=False)
-
-ELSEWHERE = Restart("the job begins anew where there is capacity")
-
+AFTER_MAINTENANCE = Restart("it restarts, and the job with it", is_counted=False)
+ELSEWHERE = Restart("the job restarts where there is capacity")
 WHEN_STARTED = Restart("", is_counted=False, state=STOPPED)
 
 
@@ -75,46 +67,41 @@ class Uploads:
     log_is_whole: bool = True
 
 
-def has_successor(this: Job, sweep: str) -> bool:
-    """Whether another machine comes in the place of one that went, and goes on with the job."""
-    is_lone_member = this.num_machines == 1 and this.is_kept
-    return sweep != "" or is_lone_member or this.is_replaced
-
-
 def restart_after(cause: Ending | None, this: Job, sweep: str, restarts: int) -> Restart | None:
-    """Return how the job goes on after `cause` stopped it; None if it does not go on.
+    """Return how the job restarts after `cause` stopped it; None if it does not.
 
-    Of a slice of TPUs all machines go away together.
+    `sweep` is the name of the sweep whose jobs this machine runs, `restarts` how often the job
+    restarted before.
     """
     restart = restart_of_one(cause, this, sweep, restarts)
-    if restart and this.tpu:
+    if restart and this.tpu:  # all machines of a slice go away together
         return replace(restart, is_of_all=True)
     return restart
 
 
 def restart_of_one(cause: Ending | None, this: Job, sweep: str, restarts: int) -> Restart | None:
-    """Return how the job goes on after `cause` stopped it; None if it does not go on.
-
-    `sweep` is the name of the sweep whose jobs this machine runs, `restarts` how often the job
-    began anew before.
-    """
+    """Return the same, as if the machine was alone."""
     if cause and cause.state == STOPPED:
         return WHEN_STARTED
     if cause not in TAKEN_AWAY:
         return None
     if cause == MAINTAINED and this.is_restarted:
         return AFTER_MAINTENANCE
-    if this.keeps_disk:  # its disk stays, whoever turned the machine off
+    if this.keeps_disk:  # also if the machine was turned off from outside
         return WHEN_STARTED
     if not has_successor(this, sweep) or restarts >= this.spec.max_restarts:
         return None
-    if cause == MAINTAINED:
-        return AFTER_MAINTENANCE
-    return ELSEWHERE
+    return AFTER_MAINTENANCE if cause == MAINTAINED else ELSEWHERE
+
+
+def has_successor(this: Job, sweep: str) -> bool:
+    """Return whether another machine replaces a lost one and continues the job."""
+    is_lone_member = this.num_machines == 1 and this.is_kept
+    return sweep != "" or is_lone_member or this.is_replaced
 
 
 def after_uploads(ending: Ending, uploads: Uploads) -> Ending:
-    """Return the ending once the uploads are known: a job whose results are not kept has failed."""
+    """Return the ending once the uploads are known: a job whose results are lost has failed."""
     are_kept = uploads.is_whole and uploads.others_are_whole
     if ending.state == "SUCCEEDED" and not are_kept:
         return replace(ending, state="FAILED")
@@ -122,18 +109,16 @@ def after_uploads(ending: Ending, uploads: Uploads) -> Ending:
 
 
 def lost_by_all(reason: str, uploads: Uploads, lost_before: str) -> str:
-    """Return what all attempts could not bring to the bucket, but for what the reason says."""
+    """Return what all attempts could not upload, but for what the reason says."""
     others = [text for text in uploads.others_lost if text not in reason]
     now = join(uploads.lost, *others)
     return join(*dict.fromkeys([now, lost_before]))[:MAX_LOST]
 
 
 def final_reason(ending: Ending, uploads: Uploads, lost_before: str) -> str:
-    """Return why a job that does not begin anew is over, with what is lost."""
+    """Return why a job that does not restart has ended, with what is lost."""
     lost = lost_by_all(ending.reason, uploads, lost_before)
-    if lost in ending.reason:
-        return ending.reason
-    return join(ending.reason, lost)
+    return ending.reason if lost in ending.reason else join(ending.reason, lost)
 
 
 def decide(
@@ -144,9 +129,7 @@ def decide(
     `before` is the state so far. `now` is the time of the end, ISO 8601 in UTC.
     """
     ending = after_uploads(ending, uploads)
-    log = LOG_IS_CUT
-    if uploads.log_is_whole:
-        log = ""
+    log = "" if uploads.log_is_whole else LOG_IS_CUT
     common = replace(
         before,
         synced_until=uploads.synced_until,
@@ -155,8 +138,9 @@ def decide(
         left_files=0,
         left_bytes=0,
         ending="",
+        missing=0,
+        missing_since="",
     )
-    common = replace(common, missing=0, missing_since="")
     if restart:
         # Of several machines the others wait for this one, if there are any.
         missing = int(before.job.machines > 1)
@@ -185,15 +169,12 @@ def join(*texts: str) -> str:
     return "; ".join(text for text in texts if text)
 
 
-NOTICE = 28  # of the 30 seconds that Google gives
-
-
 class Stopped(Exception):
     """The job ends before its command does."""
 
 
 class Stopping:
-    """Whether the job is to end, which any thread may request; the first request stays."""
+    """Whether the job is to end, which any thread may request; only the first request counts."""
 
     def __init__(self) -> None:
         self.ending: Ending | None = None
@@ -201,7 +182,7 @@ class Stopping:
         self.deadline = math.inf  # time.monotonic() at which Google takes the machine
 
     def request(self, ending: Ending) -> bool:
-        """Note that the job is to end; return whether this is the first request."""
+        """Request that the job ends; return whether this is the first request."""
         if self.ending:
             return False
         self.ending = ending
@@ -215,7 +196,7 @@ class Stopping:
         """Whether Google takes the machine within seconds."""
         return self.ending in TAKEN_AWAY
 
-    def pause(self, seconds: float | None = None) -> None:
-        """Wait, for ever without `seconds`; raises Stopped when the job is to end."""
+    def pause(self, seconds: float) -> None:
+        """Wait; raise Stopped when the job is to end."""
         if self.event.wait(seconds):
             raise Stopped

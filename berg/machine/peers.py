@@ -1,36 +1,28 @@
-"""The machines of a job among themselves: who they are, who leads, what programs are told.
-
-Every machine writes one object to the bucket and reads those of the others:
-
-    .berg/machines/<job>/<machine>.json   name, rank, addresses, ssh host keys; of the first one
-    also the
-                                          public key with which it logs in to the others
-    its custom metadata                   attempt, serial, phase (UP, READY, ENDED, FAILED), reason,
-                                          exit_code, ended_at, uploaded, lost (what it could not
-                                          upload), used_at, warning
-
-Both are signed (cards.py); what is not, or is older than what was seen, is ignored. A command that
-failed runs again on all machines together: each meets the others anew once it has stopped its own
-and uploaded its results. The attempt in its object says for which it did so.
+"""The machines of a job among themselves, and what their place means to them.
 
 The machine with the lowest rank that is there leads: it writes the job's state. A machine is there
-if Compute Engine says that it lives and if it writes its object, as each does many times in the
-seconds after which a silent one is given up. Not covered: how they trust each other (logins.py).
-
-Signatures of what the machines of a job write of themselves for each other.
-
-Every machine's account may write below .berg/machines/, those of other jobs included, and what
-stands there puts a key into authorized_keys and hosts into known_hosts. So each object is signed
-with a key that the laptop made for this job alone: it lies in Secret Manager where the job has
-secrets, or its person an account of their own; in a Secret of Kubernetes' for pods; else in the
-machines' metadata.
-
-This keeps out whoever writes to the bucket and no more. It does not keep out who may read the key:
-the job's own root; people and machines that may list instances, while it lies in the metadata;
-machines of the same account, while it lies in Secret Manager. An object that was signed once may be
-written again: who saw a newer one ignores it (cluster.py), a machine that just came may not. It may
-be deleted: a stranger may end a job so, but not log in to it.
+if its place says that it is on and it keeps writing its record, as each does many times in the
+seconds after which a silent one is given up.
 """
+
+# Each machine writes a record to the bucket and reads those of the others:
+#
+#     .berg/machines/<job>/<machine>.json   name, rank, addresses, ssh host keys; of the first one
+#                                           also the public key with which it logs in to the others
+#     its custom metadata                   attempt, serial, phase (UP, READY, ENDED, FAILED, GONE),
+#                                           reason, exit_code, ended_at, uploaded, lost (what it
+#                                           could not upload), used_at, warning
+#
+# A command that failed runs again on all machines together: each meets the others again once it has
+# stopped its own and uploaded its results. The attempt in its record says for which it did so.
+#
+# Every machine's account may write below .berg/machines/, also for other jobs, and a record puts a
+# key into authorized_keys and hosts into known_hosts. So records are signed with a key that the
+# laptop made for this job alone. It is in Secret Manager if the job has secrets or its user a
+# service account of their own; in a Secret of Kubernetes for pods; else in the metadata of the
+# machines. This does not protect from those who may read the key: the job's own root, users and
+# machines that may list instances or read the secret. A signed record may be written again: a
+# machine that saw a newer one ignores it. It may be deleted: that ends a job, but lets no one in.
 
 import contextlib
 import hashlib
@@ -43,42 +35,186 @@ import re
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from berg import BergError, job, validation
+from berg.config import Config
+from berg.google import api, groups, instances
 from berg.google.storage import Bucket
-from berg.machine import boot, idle
-from berg.machine.host import COMING, Host
+from berg.job import Job
+from berg.machine import boot, idle, pods
 from berg.machine.outcome import Ending
 from berg.machine.process import judge
 
-CLUSTER_FILE = boot.BERG / "cluster.json"  # for `mpi` and `tt`
-
+CLUSTER_FILE = boot.BERG / "cluster.json"  # for `mpi` and logins
 HOST_FILE = boot.BERG / "hostfile"
+CARD = "card"  # the key of a record's metadata that holds its content as well
+WATCH_INTERVAL = 3  # seconds between two looks at the other machines
+BEATS = 9  # writes of a machine's record within the seconds of silence that end its part
+ABSENCE_GAP = 60  # seconds between two looks, after which they are of different losses
+LEADER_GRACE = 30  # seconds in which the leader is the one to report who did not come
+BETWEEN_WRITES = 1.05  # seconds between two writes of a record: Cloud Storage takes one a second
+FAILURE_GRACE = 10  # seconds for the other commands to end by themselves after one has failed
+COMING = 600  # seconds for all machines of a job to come up, at most
+NODES_COMING = 1800  # the same for pods, whose nodes may be created one after another
+NUMBERED = 300  # seconds for the metadata to say which worker of a slice a machine is
+METADATA_QUERY = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&last_etag="
+POLL = 1  # seconds between two looks at what sends no notification
+ALIVE = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
+SIGNATURE = "signature"
+PUBLIC_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/=]+( [\w.@-]*)?")
 
-CARD = "card"  # the key of an object's metadata that holds its content as well
 
-WATCH_INTERVAL = 3  # seconds between two looks at the others
+class Host:
+    """An instance of Compute Engine, as its job needs it."""
 
-# times that a machine writes its object within the seconds of silence that it may be given up for
-BEATS = 9
+    is_pod = False
 
-MENDING_GAP = 60  # seconds between two such looks, after which they are of different losses
+    def __init__(self, machine: boot.Machine, config: Config):
+        self.machine, self.config = machine, config
+        self.etag = "0"
 
-DEFERENCE = 30  # seconds that who waits for others leaves the word to the machine that leads
+    def identity(self, this: Job) -> tuple[dict[str, Any], int]:
+        """Return what the metadata server knows of this machine, and its rank in the job."""
+        names = job.machine_names(this.job_name, this.num_machines)
+        rank = names.index(self.machine.name) if self.machine.name in names else 0
+        return self.machine.instance(), rank
 
-# seconds between two writes of a machine's object, of which Cloud Storage takes one a second: what
-# comes sooner would be refused, and wait longer for its retries
-BETWEEN_WRITES = 1.05
+    def new_metadata(self, over: threading.Event) -> dict[str, Any]:
+        """Wait until this machine's metadata change, for a minute or until `over`; return them."""
+        url = boot.METADATA + METADATA_QUERY + self.etag
+        content, headers = boot.request(url, headers=boot.FLAVOR, attempts=1)
+        values: dict[str, Any] = json.loads(content)
+        self.etag = headers.get("ETag", "0")
+        return values
 
-FAILURE_GRACE = 10  # seconds that the others have to end by themselves after a command has failed
+    def coming_seconds(self, this: Job, came: float) -> float:
+        """Return the seconds to wait for the other machines, which were created together with this
+        one; it came `came` seconds after the submit (0: not known).
+        """
+        return min(COMING, max(this.longest_silence, 2 * came)) if came else COMING
+
+    def peers(self, this: Job) -> dict[str, bool]:
+        """Return the job's machines that exist, and whether each is on."""
+        found = instances.find(self.config, jobs=[this.job_name], zone=self.machine.zone)
+        return {machine.name: machine.status in ALIVE for machine in found}
+
+    def is_on(self, this: Job, name: str, zone: str) -> bool:
+        """Return whether another machine that had the job is on; `zone` is its own."""
+        found = instances.find(self.config, names=[name], zone=zone)
+        return any(machine.status in ALIVE for machine in found)
+
+    def variables(self, rank: int, addresses: list[str]) -> dict[str, str]:
+        """Return variables for this place's libraries; the addresses are by rank."""
+        return {}
+
+    def delete_groups_elsewhere(self, this: Job) -> None:
+        """Delete the groups of the job that wait for capacity in other regions."""
+        here = self.machine.zone.rpartition("-")[0]
+        for region in set(this.regions) - {here}:
+            api.delete(self.config, groups.path_of(region, this.job_name))
+
+    def delete_peer(self, name: str) -> None:
+        """Delete another machine of the job, which Google re-creates."""
+        for each in instances.find(self.config, names=[name], zone=self.machine.zone):
+            api.delete(self.config, instances.path_of(each))
+
+    def delete_peers(self, this: Job) -> None:
+        """Delete the other machines of the job."""
+        found = instances.find(self.config, jobs=[this.job_name])
+        paths = [instances.path_of(each) for each in found if each.name != self.machine.name]
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(lambda path: api.delete(self.config, path), paths))
+
+
+class SliceWorker(Host):
+    """A worker of a TPU slice, which is deleted with its instance group."""
+
+    def identity(self, this: Job) -> tuple[dict[str, Any], int]:
+        """Return the metadata and the rank once Google has numbered the workers of the slice."""
+
+        def numbered() -> tuple[dict[str, Any], int] | None:
+            instance = self.machine.instance()
+            number = worker_number(instance)
+            return None if number is None else (instance, number)
+
+        found = api.wait_for(numbered, POLL, NUMBERED)
+        if found is None:
+            raise BergError(
+                f"Google did not say within {NUMBERED} s which worker of its slice "
+                f"{self.machine.name} is"
+            )
+        return found
+
+    def peers(self, this: Job) -> dict[str, bool]:
+        """Return the job's machines that exist; all of a slice that Google repairs count as on."""
+        found = super().peers(this)
+        return {name: is_on or this.is_restarted for name, is_on in found.items()}
+
+    def variables(self, rank: int, addresses: list[str]) -> dict[str, str]:
+        """Return what libtpu, JAX and torch_tpu read before they ask the metadata server."""
+        return {"TPU_WORKER_ID": str(rank), "TPU_WORKER_HOSTNAMES": ",".join(addresses)}
+
+    def delete_peers(self, this: Job) -> None:
+        """Do nothing: a slice is deleted as a whole."""
+
+
+class Pod(Host):
+    """A pod of a cluster, whose peers Kubernetes ends."""
+
+    is_pod = True
+
+    def coming_seconds(self, this: Job, came: float) -> float:
+        return NODES_COMING
+
+    def new_metadata(self, over: threading.Event) -> dict[str, Any]:
+        over.wait(POLL)
+        return self.machine.instance()
+
+    def peers(self, this: Job) -> dict[str, bool]:
+        """Return the job's pods that exist; where lost ones are re-created, a pod that has not
+        begun replaces a lost one.
+        """
+        phases = pods.living(this.job_name, this.num_machines)
+        return {name: phase == "Running" or not this.is_replaced for name, phase in phases.items()}
+
+    def is_on(self, this: Job, name: str, zone: str) -> bool:
+        return name in pods.living(this.job_name, this.num_machines, others=True)
+
+    def delete_peer(self, name: str) -> None:
+        """Do nothing: Kubernetes ends a pod whose node is silent."""
+
+    def delete_peers(self, this: Job) -> None:
+        """Do nothing: Kubernetes ends the pods of a job together."""
+
+
+def host_of(machine: boot.Machine, config: Config, this: Job) -> Host:
+    """Return the host of a job's machine."""
+    if isinstance(machine, boot.Pod):
+        return Pod(machine, config)
+    return SliceWorker(machine, config) if this.place == "tpu" else Host(machine, config)
+
+
+def worker_number(instance: dict[str, Any]) -> int | None:
+    """Return a worker's number in its slice, which is not the order of the names; None until Google
+    has set it.
+    """
+    attributes = instance.get("attributes", {})
+    in_lines = re.search(r"^TPU_WORKER_ID: '?(\d+)", attributes.get("tpu-env", ""), re.M)
+    number = attributes.get("worker-id", attributes.get("agent-worker-number", ""))
+    if not number and in_lines:
+        number = in_lines[1]
+    return int(number) if number.isdigit() else None
 
 
 @dataclass
 class Node:
+    """What a machine writes of itself in its record."""
+
     name: str
     rank: int
     instance_id: str = ""
@@ -88,45 +224,42 @@ class Node:
     host_keys: list[str] = field(default_factory=list)  # "ssh-ed25519 AAAA…"
     node_key: str = ""  # public
     slots: int = 1  # processes that `mpi` starts here: one per GPU, else one per CPU
-    introduced: bool = False  # it knows the others, and who logs in finds what a command finds
+    introduced: bool = False  # it knows the others, and logins have the variables of commands
 
 
 @dataclass
 class Member:
-    """This machine among those of its job."""
+    """This machine among those of its job. Times are of time.monotonic()."""
 
     machine: boot.Machine
     host: Host
     bucket: Bucket
-    job: job.Job
+    job: Job
     leads: bool  # it writes the job's state
-    pause: Callable[[float], None]  # seconds; raises what ends the job when the job is to end
+    pause: Callable[[float], None]  # seconds; raises an error when the job is to end
     node: Node
     nodes: list[Node]  # all machines by rank, this one among them
-    # what the others see of this one
+    # metadata of this machine's record
     summary: dict[str, str] = field(default_factory=lambda: {"phase": "UP"})
-    key: str = field(repr=False, default="")  # signs what the machines write (cards.py)
-    ignored: set[str] = field(default_factory=set)  # objects that were not signed
-    next_look: float = (
-        0.0  # time.monotonic() from which a machine that does not lead looks who does
-    )
-    # its object is written by one thread at a time
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    # machine -> its object's serial, since when
+    key: str = field(repr=False, default="")  # signs records
+    ignored: set[str] = field(default_factory=set)  # invalid records
+    next_look: float = 0.0  # of a machine that does not lead, for the leader
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of this machine's record
+    # machine -> serial of its record, and since when
     heard: dict[str, tuple[int, float]] = field(default_factory=dict)
-    listened: float = 0.0  # time.monotonic() of the last look at the others' objects
-    silent: list[str] = field(default_factory=list)  # machines that were not heard of for too long
+    listened: float = 0.0  # last look at the others' records
+    silent: list[str] = field(default_factory=list)  # machines that were silent for too long
     waited: float = 0.0  # seconds from the submit of a job to this machine, the first of it to come
-    failure_seen: float = 0.0  # time.monotonic() at which a command was seen to have failed
-    # time.monotonic() of the last look at which the first machine was not there, and of the first
-    # such look of those in a row
+    failure_seen: float = 0.0  # when a command was seen to have failed
+    # last look without the first machine, and the first such look of those in a row
     leaderless_seen: float = -math.inf
     leaderless_since: float = 0.0
-    deleted_for: tuple[int, float] = (0, 0.0)  # what was heard last of the first machine, deleted
+    # what was last heard of a first machine that was deleted
+    deleted_for: tuple[int, float] = (0, 0.0)
     attempt: int = 1  # of the job, that this machine makes or waits for
-    serial: int = 0  # of this machine's object: each one that it writes has a higher one
-    next_write: float = -math.inf  # time.monotonic() from which the object may be written again
-    newest: dict[str, int] = field(default_factory=dict)  # object -> the highest that was seen
+    serial: int = 0  # of this machine's last record; each has a higher one
+    next_write: float = -math.inf  # of this machine's record
+    newest: dict[str, int] = field(default_factory=dict)  # record -> highest serial
 
     @property
     def is_alone(self) -> bool:
@@ -148,14 +281,11 @@ def describe(member: Member) -> Node:
 
 
 def first(listed: list[dict[str, Any]] | None) -> dict[str, Any]:
-    """Return the first of the things that were listed; {} if there is none."""
-    if not listed:
-        return {}
-    return listed[0]
+    return listed[0] if listed else {}
 
 
 def announce(member: Member, **changes: str) -> None:
-    """Write this machine's object: who it is, and how far it is (see above)."""
+    """Write this machine's record, with changes to its metadata."""
     with member.lock:
         time.sleep(max(member.next_write - time.monotonic(), 0))
         member.serial = max(member.serial + 1, int(time.time() * 1e6))  # also after a reboot
@@ -164,24 +294,24 @@ def announce(member: Member, **changes: str) -> None:
         member.summary |= {**changes, **about}
         name = f"{job.machines_prefix(member.job.job_name)}{member.machine.name}.json"
         content = write(member.key, name, member.node)
-        # with the card, which who lists all machines need not read then: of N machines N² reads
+        # With the content, so that one list request reads all machines: else N machines read N².
         metadata = signed(member.key, name, {**member.summary, CARD: content})
         member.bucket.write(name, content, metadata=metadata)
         member.next_write = time.monotonic() + BETWEEN_WRITES
 
 
 def announce_soon(member: Member) -> None:
-    """Write this machine's object when it may be written again, unless that was done meanwhile."""
+    """Write this machine's record when possible, unless that was done meanwhile."""
     serial = member.serial
     time.sleep(BETWEEN_WRITES)
     if member.serial == serial:
-        with contextlib.suppress(Exception):  # the heartbeat says it, too
+        with contextlib.suppress(Exception):  # the heartbeat writes it, too
             announce(member)
 
 
 def note_earlier(member: Member) -> None:
-    """Take part in the next attempt if this machine took part in one before it was turned off, as
-    its object tells: all of a slice are turned off and on together.
+    """Take part in the attempt after the one in this machine's record, if it took part in one
+    before it was turned off: all of a slice are turned off and on together.
     """
     own = phases(member).get(member.machine.name)
     if own:
@@ -189,7 +319,7 @@ def note_earlier(member: Member) -> None:
 
 
 def heartbeat(member: Member) -> None:
-    """Write this machine's object again and again, so that the others hear that it is there."""
+    """Write this machine's record again and again, so that the others see that it is alive."""
     while True:
         time.sleep(member.job.silence_seconds / BEATS)
         with contextlib.suppress(Exception):  # the network may fail for a while
@@ -208,7 +338,7 @@ def begin_attempt(member: Member, attempt: int) -> None:
 
 def coming_seconds(member: Member, came: float = 0) -> float:
     """Return for how many seconds the first attempt waits for all machines of the job; this one
-    came so many seconds after it was submitted, 0 where that is not known.
+    came so many seconds after the submit (0: not known).
     """
     is_new_pod = member.host.is_pod and member.attempt <= 1
     if member.job.is_replaced and not is_new_pod:
@@ -218,13 +348,11 @@ def coming_seconds(member: Member, came: float = 0) -> float:
     return member.host.coming_seconds(member.job, came)
 
 
-def gather(member: Member, patience: float, note: Callable[[int], None]) -> list[Node]:
+def gather(member: Member, timeout: float, note: Callable[[int], None]) -> list[Node]:
     """Wait until every machine of the job is up for this attempt, and return them by rank.
 
-    `note` hears now and then how many are missing.
-
-    Raises BergError with the names of those that did not come within `patience` seconds, or came
-    and went.
+    `note` is called now and then with how many are missing. Raise BergError with the names of those
+    that did not come within `timeout` seconds, or are gone again.
     """
     names = job.machine_names(member.job.job_name, member.job.num_machines)
     began = time.monotonic()
@@ -237,70 +365,53 @@ def gather(member: Member, patience: float, note: Callable[[int], None]) -> list
             note(0)
             return sorted(nodes.values(), key=lambda node: node.rank)
         waited = time.monotonic() - began
-        if waited > patience or time.monotonic() > next_look:
+        if waited > timeout or time.monotonic() > next_look:
             next_look = time.monotonic() + WATCH_INTERVAL * max(member.node.rank, 1)
             note(len(names) - len(nodes))
             if not member.job.is_replaced:
                 if waited > member.job.longest_silence:
-                    seen |= set(names)  # they were made together, and are in the list by now
+                    seen |= set(names)  # they were created together, and are listed by now
                 check_peers(member, seen)
-            elif all_are_there(member, names):  # such as one that still uploads
-                began, waited = time.monotonic(), 0.0
-        if waited > patience + deference(member, nodes):
-            patience = longer_patience(member, names, nodes, patience)
+            elif {*names} <= (member.heard.keys() - {*member.silent}) & {*living(member)}:
+                began, waited = time.monotonic(), 0.0  # all are there; one may still upload
+        # The leader's word on who did not come is to be the job's reason.
+        is_second = not member.leads and first_machine(member) in nodes
+        if waited > timeout + LEADER_GRACE * is_second:
+            timeout = longer_timeout(member, names, nodes, timeout)
         member.pause(0.3)
 
 
-def deference(member: Member, nodes: dict[str, Node]) -> float:
-    """Return for how many seconds more a machine waits that does not lead, for the one that leads
-    to say who did not come: that word is to be the job's reason.
-    """
-    if member.leads or first_machine(member) not in nodes:
-        return 0
-    return DEFERENCE
-
-
-def longer_patience(
-    member: Member, names: list[str], nodes: dict[str, Node], patience: float
+def longer_timeout(
+    member: Member, names: list[str], nodes: dict[str, Node], timeout: float
 ) -> float:
-    """Return for how many seconds in all to wait for the machines that are not among `nodes` after
-    `patience`; raises BergError with their names if that is all.
+    """Return for how many seconds in all to wait for machines that are not among `nodes`, where one
+    of them wrote that it installs packages; else raise BergError with their names.
     """
     missing = [name for name in names if name not in nodes]
-    if patience < COMING and installs_still(member, missing):
-        return COMING
+    if timeout < COMING:
+        found = member.bucket.list(job.machines_prefix(member.job.job_name), "name")
+        notes = {blob.name.rpartition("/")[2] for blob in found}
+        if any(name + boot.INSTALLS in notes for name in missing):
+            return COMING
     lead_if_first(member, sorted(nodes))
-    raise BergError(lateness(member.job, missing, patience))
+    raise BergError(lateness(member.job, missing, timeout))
 
 
-def installs_still(member: Member, names: list[str]) -> bool:
-    """Whether one of the machines said before its worker began that it waits to install."""
-    found = member.bucket.list(job.machines_prefix(member.job.job_name), "name")
-    notes = {blob.name.rpartition("/")[2] for blob in found}
-    return any(name + boot.INSTALLS in notes for name in names)
-
-
-def lateness(this: job.Job, names: list[str], patience: float) -> str:
-    """Return a sentence on machines that did not come within `patience` seconds, and what helps."""
+def lateness(this: Job, names: list[str], timeout: float) -> str:
+    """Return a sentence on machines that did not come within `timeout` seconds, and what helps."""
     missing = ", ".join(names)
-    if patience != this.spec.replacement_timeout or not this.is_replaced:
-        return f"{missing} did not come up within {patience:.0f} s"
+    if timeout != this.spec.replacement_timeout or not this.is_replaced:
+        return f"{missing} did not come up within {timeout:.0f} s"
     return (
-        f"{missing} did not come within {patience / 60:g} minutes (--replacement-timeout). "
-        f"Go on: berg run --resume {this.job_name}"
+        f"{missing} did not come within {timeout / 60:g} minutes (--replacement-timeout). "
+        f"Resume the job: berg run --resume {this.job_name}"
     )
 
 
-def all_are_there(member: Member, names: list[str]) -> bool:
-    """Whether all machines of the job live, and were heard of lately."""
-    heard = member.heard.keys() - set(member.silent)
-    return set(names) <= heard & set(living(member))
-
-
 def add_nodes(member: Member, names: list[str], nodes: dict[str, Node]) -> None:
-    """Add the job's machines that are up now to `nodes`; raises BergError if one has failed.
+    """Add the job's machines that are up now to `nodes`; raise BergError if one has failed.
 
-    A machine that others expect in a later attempt takes part in that one.
+    If the first machine waits for a later attempt, begin that one.
     """
     blobs = phases(member)
     first = blobs.get(first_machine(member))
@@ -312,38 +423,31 @@ def add_nodes(member: Member, names: list[str], nodes: dict[str, Node]) -> None:
     for name, blob in blobs.items():
         if blob.metadata["phase"] == "FAILED" and member.leads:
             raise BergError(f"{name}: {blob.metadata['reason']}")
-        is_new = name in names and name not in nodes
-        if is_new and is_of_attempt(member, blob):
-            node = read_node(member, blob)
-            if node and node.name == name:
-                nodes[name] = node
+        if name not in names or name in nodes or not is_of_attempt(member, blob):
+            continue
+        try:
+            node = read(member.key, blob.name, blob.metadata.get(CARD, "{}").encode())
+        except ValueError as error:
+            ignore(member, blob.name, str(error))
+            continue
+        if node.name == name:
+            nodes[name] = node
 
 
 def is_of_attempt(member: Member, blob: Any) -> bool:
-    """Whether a machine wrote its object for the attempt that this one makes."""
+    """Return whether a machine wrote its record for this machine's attempt."""
     return bool(blob.metadata.get("attempt") == str(member.attempt))
 
 
-def read_node(member: Member, blob: Any) -> Node | None:
-    """Return what a machine wrote of itself; None, and say so, if it is not to be believed."""
-    card = blob.metadata.get(CARD, "{}")
-    try:
-        node: Node = read(member.key, blob.name, card.encode(), Node)
-    except ValueError as error:
-        ignore(member, blob.name, str(error))
-        return None
-    return node
-
-
 def ignore(member: Member, where: str, why: str) -> None:
-    """Say once that an object is ignored."""
+    """Log once that a record is ignored."""
     if where not in member.ignored:
         member.ignored.add(where)
         member.machine.say(f"Ignored gs://{member.bucket.name}/{validation.clean(where)}: {why}")
 
 
 def check_peers(member: Member, seen: set[str]) -> None:
-    """Add the machines that are there to `seen`; raises BergError if one of those is gone."""
+    """Add the machines that are there to `seen`; raise BergError if one of those is gone."""
     found = member.host.peers(member.job)
     seen |= found.keys()
     gone = sorted(name for name in seen if not found.get(name))
@@ -358,48 +462,44 @@ def lead_if_first(member: Member, names: list[str]) -> None:
 
 
 def phases(member: Member) -> dict[str, Any]:
-    """The objects of the machines that are up, by machine; `metadata` holds the phase. Notes who is
-    silent.
-    """
+    """Return the valid records of the job's machines, by machine, and update which are silent."""
     prefix = job.machines_prefix(member.job.job_name)
-    found = member.bucket.list(prefix, "name,metadata")
-    listed = believed(member, [blob for blob in found if blob.name.endswith(".json")])
-    blobs = {blob.name.removeprefix(prefix).removesuffix(".json"): blob for blob in listed}
-    now, patience = time.monotonic(), member.job.longest_silence
-    if now - member.listened > patience / 3 + WATCH_INTERVAL * member.node.rank:
-        member.heard.clear()  # it could not listen itself
+    blobs = {}
+    for blob in member.bucket.list(prefix, "name,metadata"):
+        if blob.name.endswith(".json") and is_valid(member, blob):
+            blobs[blob.name.removeprefix(prefix).removesuffix(".json")] = blob
+    now, longest = time.monotonic(), member.job.longest_silence
+    if now - member.listened > longest / 3 + WATCH_INTERVAL * member.node.rank:
+        member.heard.clear()  # this machine itself could not read for a while
     member.listened = now
     for name, blob in blobs.items():
         if member.heard.get(name, (-1, 0.0))[0] != serial_of(blob):
             member.heard[name] = serial_of(blob), now
-    quiet = [name for name, (_, since) in member.heard.items() if now - since > patience]
+    quiet = [name for name, (_, since) in member.heard.items() if now - since > longest]
     member.silent = sorted(name for name in quiet if name != member.machine.name)
     return blobs
 
 
-def believed(member: Member, blobs: Iterable[Any]) -> list[Any]:
-    """Return the objects whose metadata a machine of this job signed, and nothing newer since:
-    somebody may write again what was signed before.
+def is_valid(member: Member, blob: Any) -> bool:
+    """Return whether a machine of this job signed a record, and none newer was seen: another user
+    may write again what was signed before.
     """
-    found = []
-    for blob in blobs:
-        if not is_signed(member.key, blob.name, blob.metadata):
-            ignore(member, blob.name, "it is not signed by a machine of this job")
-        elif serial_of(blob) < member.newest.get(blob.name, 0):
-            ignore(member, blob.name, "somebody wrote again what its machine had written before")
-        else:
-            member.newest[blob.name] = serial_of(blob)
-            found.append(blob)
-    return found
+    if not is_signed(member.key, blob.name, blob.metadata):
+        ignore(member, blob.name, "it is not signed by a machine of this job")
+        return False
+    if serial_of(blob) < member.newest.get(blob.name, 0):
+        ignore(member, blob.name, "it is an old record that was written again")
+        return False
+    member.newest[blob.name] = serial_of(blob)
+    return True
 
 
 def serial_of(blob: Any) -> int:
-    """Return the number of an object among those that its machine wrote."""
     return int(blob.metadata.get("serial", 0))
 
 
 def get_ready(member: Member) -> None:
-    """Say that all is installed here; the machine that leads waits until it is everywhere."""
+    """Announce that all is installed here; the machine that leads waits until it is everywhere."""
     announce(member, phase="READY")
     waiting = member.leads
     while waiting:
@@ -408,10 +508,7 @@ def get_ready(member: Member) -> None:
             if about["phase"] == "FAILED":
                 raise BergError(f"{name}: {about['reason']}")
         waiting = any(about["phase"] == "UP" for about in found.values())
-        if waiting:
-            member.pause(0.3)
-        else:
-            member.pause(0)
+        member.pause(0.3 if waiting else 0)
 
 
 def environment(member: Member) -> dict[str, str]:
@@ -420,10 +517,9 @@ def environment(member: Member) -> dict[str, str]:
     `PET_*` is what torchrun reads in place of its options.
     """
     this, node, nodes = member.job, member.node, member.nodes
-    first = nodes[0]
-    address = first.internal_ip if len(nodes) > 1 else "127.0.0.1"
-    # A port of the job's own, for machines that share a network stack; another one for each
-    # attempt, so that nothing that is left of the last one is met.
+    address = nodes[0].internal_ip if len(nodes) > 1 else "127.0.0.1"
+    # A port of the job's own, for machines that share a network stack, and of the attempt's, since
+    # processes of the last one may be left.
     port = str(29500 + (zlib.crc32(this.job_name.encode()) + member.attempt - 1) % 1000)
     variables = {
         "BERG_NODE_RANK": str(node.rank),
@@ -440,14 +536,13 @@ def environment(member: Member) -> dict[str, str]:
     }
     variables |= member.host.variables(node.rank, [n.internal_ip for n in nodes])
     if len(nodes) > 1:
-        variables["GLOO_SOCKET_IFNAME"] = variables["NCCL_SOCKET_IFNAME"] = interface(
-            node.internal_ip
-        )
+        name = interface(node.internal_ip)
+        variables["GLOO_SOCKET_IFNAME"] = variables["NCCL_SOCKET_IFNAME"] = name
     return variables
 
 
 def interface(address: str) -> str:
-    """Name of the network interface with an address."""
+    """Return the name of the network interface with an address."""
     if address.startswith("127."):
         return "lo"
     for line in Path("/proc/net/route").read_text().splitlines()[1:]:
@@ -463,9 +558,8 @@ def living(member: Member) -> list[str]:
 
 
 def ending_of_part(member: Member, is_over: Callable[[], bool]) -> Ending | None:
-    """Return how this machine's part ends now: another machine went or failed, or the job is over.
-
-    None if it goes on.
+    """Return how this machine's part ends now: another machine was lost or failed, or the job has
+    ended; None if it does not end.
     """
     if member.leads:
         return ending_by_others(member)
@@ -473,47 +567,29 @@ def ending_of_part(member: Member, is_over: Callable[[], bool]) -> Ending | None
         return Ending("ENDED", "the job ended")
     if not comes_next(member):
         return None
-    if member.job.is_replaced:
-        replace_silent_leader(member)
-    if is_given_up(member):
-        member.leads = True
-        return Ending("FAILED", final_absence(member))
-    return None
-
-
-def replace_silent_leader(member: Member) -> None:
-    """Delete the first machine where it says nothing, once for each time that it falls silent:
-    Google makes it anew, and the one that comes says nothing either until it is up.
-    """
-    name = first_machine(member)
-    if name not in member.silent or member.heard[name] == member.deleted_for:
-        return
-    member.deleted_for = member.heard[name]
-    member.machine.say(f"Machine {name} was silent; deleting it, so that it is made anew")
-    member.host.delete_peer(name)
-
-
-def final_absence(member: Member) -> str:
-    """Return a sentence on the first machine, which is not there any more and does not come."""
     name = first_machine(member)
     if member.job.is_replaced:
-        return lateness(member.job, [name], member.job.spec.replacement_timeout)
-    return absence(member, name)
-
-
-def is_given_up(member: Member) -> bool:
-    """Whether the first machine, which is not there, does not come back in time."""
-    if not member.job.is_replaced:
-        return True
-    now = time.monotonic()
-    if now - member.leaderless_seen > MENDING_GAP:
-        member.leaderless_since = now
-    member.leaderless_seen = now
-    return now - member.leaderless_since > member.job.spec.replacement_timeout
+        # Delete a silent first machine, once each time that it falls silent. Google re-creates it,
+        # and the new one is silent, too, until it is up.
+        if name in member.silent and member.heard[name] != member.deleted_for:
+            member.deleted_for = member.heard[name]
+            member.machine.say(f"Machine {name} was silent; deleting it, so that it is re-created")
+            member.host.delete_peer(name)
+        now = time.monotonic()
+        if now - member.leaderless_seen > ABSENCE_GAP:
+            member.leaderless_since = now
+        member.leaderless_seen = now
+        if now - member.leaderless_since <= member.job.spec.replacement_timeout:
+            return None
+        reason = lateness(member.job, [name], member.job.spec.replacement_timeout)
+    else:
+        reason = absence(member, name)
+    member.leads = True
+    return Ending("FAILED", reason)
 
 
 def ending_by_others(member: Member) -> Ending | None:
-    """Return how the job ends because another machine went or failed; None if it goes on."""
+    """Return how the job ends because another machine was lost or failed; None otherwise."""
     alive, blobs = living(member), phases(member)
     for name, blob in blobs.items():
         if blob.metadata["phase"] == "FAILED":
@@ -525,16 +601,16 @@ def ending_by_others(member: Member) -> Ending | None:
 
 
 def loss(member: Member) -> str:
-    """Return a sentence on a machine that takes part in this attempt no more; "" if there is none.
+    """Return a sentence on a machine that is lost for this attempt; "" if there is none.
 
-    One that Google made anew has the same name, but is another instance.
+    One that Google re-created has the same name, but is another instance.
     """
     alive, blobs = living(member), phases(member)
     known = {node.name: node.instance_id for node in member.nodes}
     for name, blob in blobs.items():
         about = blob.metadata
         if name in known and about["instance"] != known[name]:
-            return f"machine {name} was made anew"
+            return f"machine {name} was re-created"
         if not is_of_attempt(member, blob):
             continue
         if about["phase"] == "GONE":
@@ -545,8 +621,8 @@ def loss(member: Member) -> str:
 
 
 def lasting_failure(member: Member, blobs: dict[str, Any]) -> Ending | None:
-    """Return how a command failed that ends those of the other machines, which have had time to end
-    by themselves; None while there is no such.
+    """Return how a command failed after which the others have had time to end by themselves; None
+    without one.
     """
     failed = first_failure(member, blobs)
     if not failed or member.job.spec.keep_going:
@@ -568,7 +644,7 @@ def absence(member: Member, name: str) -> str:
 
 
 def ended(member: Member, blobs: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Return what the machines say on which this attempt's command has ended."""
+    """Return the metadata of the machines on which this attempt's command has ended."""
     return {
         name: blob.metadata
         for name, blob in blobs.items()
@@ -578,31 +654,22 @@ def ended(member: Member, blobs: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 def first_failure(member: Member, blobs: dict[str, Any]) -> tuple[int, str] | None:
     """Return exit code and machine of the command that failed first; None if none has failed."""
-    failed = []
-    for name, about in ended(member, blobs).items():
-        if about["exit_code"] != "0":
-            failed.append((float(about["ended_at"]), int(about["exit_code"]), name))
-    if not failed:
-        return None
-    _, exit_code, name = min(failed)
-    return exit_code, name
+    failed = [
+        (float(about["ended_at"]), int(about["exit_code"]), name)
+        for name, about in ended(member, blobs).items()
+        if about["exit_code"] != "0"
+    ]
+    return min(failed)[1:] if failed else None
 
 
 def first_machine(member: Member) -> str:
     return job.machine_names(member.job.job_name, member.job.num_machines)[0]
 
 
-def takes_over(member: Member) -> bool:
-    """Whether this machine leads from now on, as the one that comes next."""
-    member.leads = comes_next(member)
-    return member.leads
-
-
 def comes_next(member: Member) -> bool:
-    """Whether the first machine is gone, and of the others this one has the lowest rank.
+    """Return whether the first machine is gone, and of the others this one has the lowest rank.
 
-    Compute Engine takes some 1,500 reads a minute, so that a machine asks the less often the higher
-    its rank.
+    Compute Engine takes some 1,500 reads a minute, so machines with higher ranks look less often.
     """
     if time.monotonic() < member.next_look:
         return False
@@ -629,16 +696,17 @@ def wait_for_uploads(
 ) -> tuple[list[str], bool]:
     """Wait for the last results of all other machines that are there.
 
-    Returns what of whom is not in the bucket, and whether that is only what the bucket cannot take.
-    `on_progress` gets what each of them has still to send: a number of files and one of bytes.
+    Return what is not in the bucket, a text for each machine, and whether that is only what the
+    bucket cannot take. `on_progress` is called with a number of files and one of bytes for each
+    machine that still uploads.
     """
     while True:
-        # Before the objects: who is not there has written the last word that there will be.
+        # Before the records: a machine that is not there has written its last.
         alive = living(member)
         others = {name: blob.metadata for name, blob in phases(member).items()}
         others.pop(member.machine.name, None)
         missing = [name for name, about in others.items() if not about.get("uploaded")]
-        if not awaited(missing, alive, member.silent):
+        if not {*missing} & {*alive} - {*member.silent}:
             break
         on_progress([others[name].get("left", "0 0") for name in missing])
         time.sleep(1)
@@ -648,99 +716,81 @@ def wait_for_uploads(
     return absences + lost, is_whole
 
 
-def awaited(names: list[str], alive: list[str], silent: list[str]) -> bool:
-    """Whether any of the machines is there, and was heard of lately."""
-    return any(name in alive and name not in silent for name in names)
-
-
 def wait_for_end(member: Member, is_over: Callable[[], bool]) -> bool:
-    """Wait until the leader wrote the job's end; False if it died before, and this machine leads
-    now.
+    """Wait until the leader wrote the job's end; return False if it died before, and this machine
+    leads now.
     """
     while not is_over():
-        if takes_over(member):
+        member.leads = comes_next(member)
+        if member.leads:
             return False
         time.sleep(1)
     return True
 
 
 def report_use(member: Member, stopped: Callable[[float], bool]) -> None:
-    """Report to the machine that leads a devbox when this one is used, and show its warnings to the
-    people here, until the devbox ends.
+    """Report to the machine that leads a devbox when this one is used, and show its warnings on
+    the terminals here, until the devbox ends.
     """
-    heard = ""
+    shown = ""
     for used in idle.samples(member.job.idle_seconds, stopped, bool(member.job.tpu)):
-        # the network may fail for a while; the next sample reports
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # the network; the next sample reports
             if used:
                 announce(member, used_at=str(time.time()))
-            warnings = [
-                blob.metadata["warning"]
-                for blob in phases(member).values()
-                if "warning" in blob.metadata
-            ]
-            if warnings and max(warnings) > heard:
-                heard = max(warnings)
-                idle.tell_terminals(heard.partition(" ")[2])
+            warnings = [blob.metadata.get("warning", "") for blob in phases(member).values()]
+            newest = max(warnings, default="")
+            if newest > shown:
+                shown = newest
+                idle.tell_terminals(shown.partition(" ")[2])
 
 
 def others_are_used(member: Member) -> bool:
-    """Whether another machine of the devbox said so lately, or may have."""
-    if member.job.num_machines == 1:
+    """Return whether another machine of the devbox reported use lately, or may have."""
+    if member.is_alone:
         return False
     lately = time.time() - 2 * idle.sample_seconds(member.job.idle_seconds)
     try:
         return any(
             float(blob.metadata.get("used_at", 0)) > lately for blob in phases(member).values()
         )
-    except Exception:  # better one hour too many than a machine taken away from somebody
+    except Exception:  # better one hour too many than a used machine that is stopped
         return True
 
 
-SIGNATURE = "signature"
-
-PUBLIC_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/=]+( [\w.@-]*)?")
-
-
 def signature(key: str, *parts: Any) -> str:
-    """Return the signature of values that JSON has."""
     text = json.dumps(parts, sort_keys=True)
     return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def signed(key: str, where: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return values with a signature that holds for the object `where` alone."""
+    """Return values with a signature that is valid for the object `where` alone."""
     return {**values, SIGNATURE: signature(key, where, values)}
 
 
 def is_signed(key: str, where: str, values: dict[str, Any] | None) -> bool:
-    """Whether the values of the object `where` were signed with this key."""
+    """Return whether the values of the object `where` were signed with this key."""
     unsigned = dict(values or {})
     found = unsigned.pop(SIGNATURE, "")
     expected = signature(key, where, unsigned)
-    return (
-        bool(key)
-        and isinstance(found, str)
-        and hmac.compare_digest(found.encode(), expected.encode())
-    )
+    is_equal = isinstance(found, str) and hmac.compare_digest(found.encode(), expected.encode())
+    return bool(key) and is_equal
 
 
-def write(key: str, where: str, node: Any) -> str:
-    """Return a node as JSON that the other machines believe."""
+def write(key: str, where: str, node: Node) -> str:
+    """Return a node as signed JSON."""
     return json.dumps(signed(key, where, asdict(node)))
 
 
-def read(key: str, where: str, data: bytes, kind: type[Any]) -> Any:
-    """Return the node in `data`; raise ValueError unless it is signed and nothing in it is odd."""
+def read(key: str, where: str, data: bytes) -> Node:
+    """Return the node in `data`; raise ValueError unless it is signed and valid."""
     values = validation.parse(data)
     if not is_signed(key, where, values):
         raise ValueError("it is not signed by a machine of this job")
-    node = validation.from_dict(kind, values)
+    node = validation.from_dict(Node, values)
     validation.check_plain(node, free=())
-    for address in (node.internal_ip, node.external_ip):
-        if address:
-            ipaddress.ip_address(address)
-    for public_key in (*node.host_keys, node.node_key):
-        if public_key and not PUBLIC_KEY.fullmatch(public_key):
+    for address in filter(None, (node.internal_ip, node.external_ip)):
+        ipaddress.ip_address(address)
+    for public_key in filter(None, (*node.host_keys, node.node_key)):
+        if not PUBLIC_KEY.fullmatch(public_key):
             raise ValueError(f"{public_key[:40]!r} is no public key")
     return node

@@ -1,15 +1,14 @@
-"""What a worker in a pod asks of Kubernetes, and how people come in there.
+"""What a worker in a pod asks Kubernetes, and the ssh server of a pod.
 
-Its account may list the pods of its namespace, and nothing else: no pod changes a Job, not even
-its own, which ends by the exit code of its pod (boot.py). People come through the cluster's API: an
-ssh server for one connection is run in the pod, with a host key of its own.
+The pod's account may only list the pods of its namespace: no pod changes a Job, also not its own,
+which ends by the exit code of its pod (boot.py). Logins come through the cluster's API: the pod
+runs an ssh server for one connection, with a host key of its own.
 """
 
 import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 from berg import job
 from berg.config import Config
@@ -21,48 +20,37 @@ HOST_KEY = boot.BERG / "ssh_host_key"
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
-def namespace() -> str:
-    return (ACCOUNT / "namespace").read_text().strip()
-
-
-def ask(path: str) -> dict[str, Any]:
-    """What the API of the cluster that this pod is in has at a path; trouble that may pass is
-    waited for.
-    """
-    where = (
-        f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
-    )
-    token = (ACCOUNT / "token").read_text().strip()  # it changes by the hour
-    server = client.Server("of this pod", where, Config(), str(ACCOUNT / "ca.crt"), token=token)
-    return dict(client.call(server, "GET", path))
-
-
 def living(job_name: str, count: int, others: bool = False) -> dict[str, str]:
-    """Return the phases of the job's pods that live, by the names of its machines; with `others`
-    but for this one.
+    """Return the phases of the job's living pods, by the names of its machines; with `others`
+    without this one.
     """
-    path = f"/api/v1/namespaces/{namespace()}/pods?labelSelector=berg-job%3D{job_name}"
-    found = ask(path)["items"]
-    there = [pod for pod in found if pod["status"].get("phase") in ("Pending", "Running")]
-    there = [pod for pod in there if not (others and pod["metadata"]["uid"] == boot.POD)]
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+    token = (ACCOUNT / "token").read_text().strip()  # it changes by the hour
+    authority = str(ACCOUNT / "ca.crt")
+    server = client.Server(
+        "of this pod", f"https://{host}:{port}", Config(), authority, token=token
+    )
+    namespace = (ACCOUNT / "namespace").read_text().strip()
+    path = f"/api/v1/namespaces/{namespace}/pods?labelSelector=berg-job%3D{job_name}"
+    ranked = {}
+    for pod in client.call(server, "GET", path)["items"]:
+        about, phase = pod["metadata"], pod["status"].get("phase")
+        if phase in ("Pending", "Running") and not (others and about["uid"] == boot.POD):
+            ranked[int(about["labels"].get(INDEX, 0))] = phase
     names = job.machine_names(job_name, count)
-    ranked = {int(pod["metadata"]["labels"].get(INDEX, 0)): pod for pod in there}
-    return {names[rank]: pod["status"]["phase"] for rank, pod in sorted(ranked.items())}
+    return {names[rank]: phase for rank, phase in sorted(ranked.items())}
 
 
 def open_to_ssh(install: bool) -> list[str]:
-    """Make what an ssh server needs; its public host keys, none where the image has no server.
+    """Prepare an ssh server; return its public host keys, none if the image has no server.
 
-    With `install` it is installed from Debian's packages, with what else people use.
+    With `install`, install it and rsync from Debian's packages.
     """
     if install and not (shutil.which("sshd", path="/usr/sbin:/usr/bin") and shutil.which("rsync")):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        packages = ["openssh-server", "rsync"]
-        for command in (
-            ["update", "-q"],
-            ["install", "-q", "-y", "--no-install-recommends", *packages],
-        ):
-            subprocess.run(["apt-get", *command], env=environment, stdout=subprocess.DEVNULL)
+        packages = ["--no-install-recommends", "openssh-server", "rsync"]
+        for words in (["update", "-q"], ["install", "-q", "-y", *packages]):
+            subprocess.run(["apt-get", *words], env=environment, stdout=subprocess.DEVNULL)
     if not shutil.which("sshd", path="/usr/sbin:/usr/bin"):
         return []
     Path("/run/sshd").mkdir(parents=True, exist_ok=True)

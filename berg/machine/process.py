@@ -1,7 +1,5 @@
-"""The processes of a machine: the one worker, groups that end together, and what an exit code
-means.
-
-What runs on the machine for the job: one command at a time, in a process group of its own.
+"""The processes of a machine: its one worker, the job's command in a process group of its own, and
+what an exit code means.
 """
 
 import contextlib
@@ -22,14 +20,16 @@ from berg.machine import boot, keeper
 from berg.machine.outcome import Ending, Stopped, Stopping
 
 RESULTS = boot.ROOT / "berg_results"
-
-held: list[TextIO] = []  # the file whose lock says that this process is the machine's worker
+COMMAND_FILE = boot.BERG / "command"  # process group of the command, for a later worker
+GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
+# Failures with the same exit code, within so many seconds, after which a command runs no more.
+MAX_FAILURES, FAILURE_SECONDS = 3, 60
+Runs = subprocess.Popen[bytes] | None  # the running process, if there is one
+held: list[TextIO] = []  # keeps the worker's lock until the process ends
 
 
 def is_alone() -> bool:
-    """Whether no other worker runs on this machine; from now on this one does, until its process
-    ends.
-    """
+    """Return whether no other worker runs on this machine, and make this process the worker."""
     held.append((boot.BERG / "worker.lock").open("w"))
     try:
         fcntl.flock(held[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,38 +39,44 @@ def is_alone() -> bool:
 
 
 def start_thread(target: Callable[..., object], *arguments: object) -> threading.Thread:
-    """Start a thread that ends with this process at the latest, and return it."""
+    """Start a daemon thread."""
     thread = threading.Thread(target=target, args=arguments, daemon=True)
     thread.start()
     return thread
 
 
 def delete_soon(machine: boot.Machine) -> None:
-    """Delete a machine that Google takes soon: that saves what is left of its notice."""
+    """Delete a preempted machine at once: that saves the rest of its notice."""
     with contextlib.suppress(Exception):
         machine.delete(alone=True)
 
 
 def end_group(group: int, grace: float) -> None:
-    """SIGTERM to a process group, SIGKILL to what is left of it after `grace` seconds, and to what
+    """SIGTERM to a process group; after `grace` seconds SIGKILL to what is left of it, and to what
     is below its first process in other groups.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGTERM)
         end = time.monotonic() + grace
         while time.monotonic() < end:
-            os.killpg(group, 0)
+            os.killpg(group, 0)  # raises an error once the group is gone
             time.sleep(0.05)
         keeper.kill_below(group)
         os.killpg(group, signal.SIGKILL)
 
 
+def end_process(process: Runs, grace: float) -> None:
+    """End a process group whose first process still runs: SIGTERM, and SIGKILL after the grace."""
+    if process and process.poll() is None:
+        end_group(process.pid, grace)
+
+
 def judge(exit_code: int, where: str = "") -> Ending:
-    """Return how a command ended that nobody stopped; `where` is the machine, if it matters."""
+    """Return how a command ended by itself; `where` is the machine, if it matters."""
     if exit_code == 0:
         return Ending("SUCCEEDED", "", 0)
     reason = f"the command failed with exit code {exit_code}"
-    number = signal_of(exit_code)
+    number = -exit_code if exit_code < 0 else exit_code - 128
     if number in signal.valid_signals():
         reason = f"the command was killed by {signal.Signals(number).name}"
     if number == signal.SIGKILL:
@@ -80,18 +86,9 @@ def judge(exit_code: int, where: str = "") -> Ending:
     return Ending("FAILED", reason, exit_code)
 
 
-def signal_of(exit_code: int) -> int:
-    """Return the number of the signal that an exit code speaks of, if it speaks of one."""
-    if exit_code < 0:
-        return -exit_code
-    return exit_code - 128
-
-
 def shell_exit_code(exit_code: int | None) -> int | None:
     """Return an exit code as a shell gives it: 128 and the signal's number for a killed command."""
-    if exit_code is None or exit_code >= 0:
-        return exit_code
-    return 128 - exit_code
+    return exit_code if exit_code is None or exit_code >= 0 else 128 - exit_code
 
 
 def full_disk() -> str:
@@ -102,27 +99,14 @@ def full_disk() -> str:
     return ""
 
 
-# process group of what runs, for a worker that comes after this one
-COMMAND_FILE = boot.BERG / "command"
-
-GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
-
-# Failures with the same exit code, within so many seconds, after which a command runs no more.
-MAX_FAILURES = 3
-
-FAILURE_SECONDS = 60
-
-Runs = subprocess.Popen[bytes] | None  # what runs, if anything does
-
-
 @dataclass
 class Runner:
-    """Runs commands, and ends the one that runs."""
+    """Runs one command at a time."""
 
     machine: boot.Machine
     stopping: Stopping
     process: Runs = None
-    is_keeping: bool = False  # what runs is the job's command
+    is_keeping: bool = False  # the process is the job's command
     began: float = 0.0  # time.monotonic() at which the last command began
     # of each failure of the command, when it began (time.monotonic()) and its exit code
     failures: list[tuple[float, int]] = field(default_factory=list)
@@ -139,14 +123,12 @@ class Runner:
     @property
     def command(self) -> Runs:
         """The process of the job's command, while it runs."""
-        if not self.is_keeping:
-            return None
-        return self.process
+        return self.process if self.is_keeping else None
 
     def execute(self, command: list[str], folder: Path, environment: dict[str, str]) -> int:
         """Run a command with its output in the log, and return its exit code.
 
-        Raises Stopped if the job is to end already.
+        Raise Stopped if the job is to end already.
         """
         if self.stopping.ending:
             raise Stopped
@@ -165,13 +147,13 @@ class Runner:
         if self.stopping.ending:
             self.end()
         code = self.process.wait()
-        # What it left in the background would go on writing results.
+        # Processes in the background would keep writing results.
         end_group(self.process.pid, keeper.LEFTOVER_GRACE)
         COMMAND_FILE.unlink(missing_ok=True)
         return code
 
     def end(self, grace: float = GRACE) -> None:
-        """End what runs: SIGTERM, and SIGKILL after the grace."""
+        """End the running process: SIGTERM, and SIGKILL after the grace."""
         end_process(self.process, grace)
 
     def fails_at_once(self, exit_code: int) -> bool:
@@ -183,9 +165,3 @@ class Runner:
         if len(last) < MAX_FAILURES or len({code for _, code in last}) > 1:
             return False
         return time.monotonic() - last[0][0] < FAILURE_SECONDS
-
-
-def end_process(process: Runs, grace: float) -> None:
-    """End what was started, if it runs still: SIGTERM, and SIGKILL after the grace."""
-    if process and process.poll() is None:
-        end_group(process.pid, grace)

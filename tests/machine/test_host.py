@@ -2,7 +2,7 @@
 
 import pytest
 
-from berg.machine import host
+from berg.machine import peers
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ from berg.machine import host
     ],
 )
 def test_a_worker_s_number_is_read_from_whatever_says_it(attributes, number):
-    assert host.worker_number({"attributes": attributes}) == number
+    assert peers.worker_number({"attributes": attributes}) == number

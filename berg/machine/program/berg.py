@@ -1,7 +1,7 @@
-"""`import berg` in a job's own program, also where berg is not installed: it has `report`.
+"""`import berg` in a job's own program, if berg is not installed there: `report`.
 
-The folder of this file is on the path of each job's command. Where berg itself is on that path,
-too, it is what is imported. Nothing here needs more than python's own library.
+The folder of this file is on the path of each job's command. If berg itself is, too, that one is
+imported. Standard library only.
 """
 
 import importlib
@@ -19,10 +19,9 @@ RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "BERG_NODE_
 def report(step: int, **metrics: Any) -> None:
     """Append a line with a step and its metrics to metrics.jsonl in the job's results folder.
 
-    Of several processes the first alone writes, and outside of a job nobody does. A metric is a
-    number, or what float() takes, such as a tensor with one element; of NaN and infinity the line
-    says null. Raises TypeError or ValueError for what is no number, OSError where the folder cannot
-    be written.
+    Of several processes only the first writes; outside of a job, none does. A metric is a number,
+    or what float() takes, such as a tensor with one element; NaN and infinity become null. Raise
+    TypeError or ValueError for other values, OSError if the folder cannot be written.
     """
     folder = os.environ.get("BERG_RESULTS_DIR")
     row = {"step": int(step), **{name: number(value) for name, value in metrics.items()}}
@@ -38,7 +37,7 @@ def report(step: int, **metrics: Any) -> None:
 
 
 def number(value: Any) -> float | None:
-    """Return a metric as JSON can say it: None for what is not finite."""
+    """Return a metric for JSON: None for NaN and infinity."""
     if isinstance(value, int):
         return value
     found = float(value)
@@ -46,7 +45,7 @@ def number(value: Any) -> float | None:
 
 
 def rank() -> str:
-    """Return the number of this process among those of its job; "0" where nothing says it."""
+    """Return the rank of this process among those of its job; "0" if it is not known."""
     return next((os.environ[name] for name in RANKS if os.environ.get(name)), "0")
 
 
