@@ -86,7 +86,7 @@ def resume_sweep(settings: config.Config, name: str, spec: JobSpec, asked: RunOp
         say_differences(found.first, plan)
     if asked.dry_run:
         if machines:
-            begin.print_request(plan, sweep.preview(plan, machines), asked)
+            begin.print_request(plan, launch.preview(plan, machines), asked)
         return 0
     sweep.resume(found, plan, machines, say, tables.sending)
     count = len(found.jobs)

@@ -617,11 +617,11 @@ def forget_machines(bucket: Bucket, this: job.Job) -> None:
         bucket.delete(*[each.name for each in listed])
 
 
-def preview(plan: Plan) -> Any:
-    """Return the request that would create the plan's machines."""
+def preview(plan: Plan, names: list[str] | None = None) -> Any:
+    """Return the request that would create the plan's machines, or those of these names."""
     place = places.of(plan.job.place)
     request, keep = place.request(plan), bool(plan.job.group)
-    return without_script(place.preview(plan.config, request, plan.machines, keep))
+    return without_script(place.preview(plan.config, request, names or plan.machines, keep))
 
 
 def without_script(value: Any) -> Any:

@@ -374,12 +374,6 @@ def plan_again(config: Config, found: Again, spec: JobSpec, machines: int) -> Pl
     return replace(plan, rounds=rounds, sweep_sha256=found.record.fingerprint())
 
 
-def preview(plan: Plan, names: list[str]) -> Any:
-    """Return the request that would create these machines."""
-    place = places.of(plan.job.place)
-    return launch.without_script(place.preview(plan.config, place.request(plan), names, False))
-
-
 def resume(
     found: Again,
     plan: Plan,
@@ -441,7 +435,7 @@ def publish_hash(config: Config, machines: list[Machine], value: str) -> None:
 
 def described(bucket: Bucket, record: states.Sweep, entry: jobs.Entry) -> job.Job:
     """Return a job of a sweep; raise BergError if its hash is not the one in the record."""
-    this = states.read_job(bucket, entry.name, record.sha256_of(entry.name) or None)
+    this = states.read_job(bucket, entry.name, record.sha256_of(entry.name))
     if this is None:
         raise BergError(f"{job.metadata_path(entry.name)} is missing")
     return this
@@ -483,7 +477,7 @@ def write_with_code(
     """
     blob = bucket.get(job.metadata_path(entry.name))
     this = described(bucket, record, entry)
-    if not code and record.sha256_of(entry.name):
+    if not code:
         return None
     changed: job.Job = validation.check_size(replace(this, **code))
     try:
