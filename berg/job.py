@@ -33,6 +33,7 @@ MOST_RATE, MOST_MACHINES = 10_000, 100_000
 # A state must fit into an object's custom metadata, of which Cloud Storage takes 8 KiB: in bytes,
 # its attempts and the characters of why each began, and its changes.
 MAX_STATE, ATTEMPTS, WHY, HISTORY = 8000, 10, 150, 30
+USAGE = ".usage.jsonl"  # suffix of the file next to the log with samples of the machine
 SOFTWARE = ".software.json"  # suffix of the file next to the log with the software of an attempt
 # A job's name is its machine's name, so that Compute Engine must accept it.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

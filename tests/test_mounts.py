@@ -37,7 +37,7 @@ def test_a_command_reads_a_data_set_from_the_bucket(pushed, repo):
     wishes = gcsfuse.bring(repo)
     done = pushed("run", "-n", "reads", "--wait", "--mount", "mnist", *wishes, LOOK)
     assert done.returncode == 0, done.stderr + pushed.log("reads")
-    assert "mnist: 2 files, " in done.stderr and "--data brings it" in done.stderr
+    assert "mnist: 2 files, " in done.stderr and "--data copies it" in done.stderr
     assert pushed.log("reads").splitlines()[-6:-1] == [
         "grüße",
         "b",

@@ -17,7 +17,7 @@ from berg.google import api
 from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
-from berg.machine import boot, logins, peers, profile, usage
+from berg.machine import boot, logins, peers, profile
 from berg.machine.outcome import Ending, Restart, Stopping, restart_after
 from berg.machine.peers import COMING, host_of
 from berg.machine.process import (
@@ -153,7 +153,7 @@ class Attempt:
     # Both files are mirrored with the log, which they are next to.
     @property
     def usage_file(self) -> Path:
-        return self.machine.log.with_suffix(usage.SUFFIX)
+        return self.machine.log.with_suffix(job.USAGE)
 
     @property
     def software_file(self) -> Path:

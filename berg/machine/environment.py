@@ -102,9 +102,7 @@ def python_path() -> str:
 
 
 def programs(what: job.Installation, repo: Path) -> dict[str, str]:
-    """Return the variables by which programs find what was installed, first that of the virtual
-    environment if the installation makes one.
-    """
+    """Return the variables by which programs find what was installed."""
     found = {"PATH": python_path(), "UV_CACHE_DIR": str(boot.ROOT / "berg_cache/uv")}
     if what.venv:
         venv = repo / what.venv

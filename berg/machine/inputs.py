@@ -30,9 +30,7 @@ ADVICE = "https://cloud.google.com/storage/docs/gcsfuse-install"
 
 
 def bring(attempt: Attempt) -> None:
-    """Download what is missing of each data set; raises BergError if one is incomplete, Stopped if
-    the job ends.
-    """
+    """Download what is missing of each data set; raises BergError, or Stopped if the job ends."""
     for wanted in attempt.job.data:
         name, folder, began = wanted["name"], place(wanted["path"]), time.monotonic()
         attempt.say(
@@ -155,9 +153,7 @@ def command(
 
 
 def find_program(attempt: Attempt) -> str:
-    """Return gcsfuse: the image's, else the one sent with the job, else the package of the image's
-    own sources.
-    """
+    """Return gcsfuse: of the image, else sent with the job, else of the image's package sources."""
     if found := shutil.which(data.PROGRAM, path=python_path()):
         return found
     if attempt.job.gcsfuse and platform.machine() == "x86_64":

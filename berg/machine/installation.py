@@ -231,9 +231,7 @@ def provide_headers(attempt: Attempt) -> None:
 
 
 def await_driver(attempt: Attempt) -> None:
-    """Wait while an image installs the driver of its GPUs; raises InstallationFailed if the driver
-    never answers.
-    """
+    """Wait while an image installs the driver of its GPUs; raises InstallationFailed."""
     if not (attempt.job.gpus_per_machine and DRIVER_SCRIPT.exists()) or has_driver():
         return
     attempt.say("Waiting for the driver of the GPUs, which this image installs at its first boot")
@@ -252,9 +250,7 @@ def has_driver() -> bool:
 
 
 def missing_module(log: Path, what: Installation) -> str:
-    """Return what to add to the reason of a command's failure if a module was missing that a file
-    of its repo names; else "".
-    """
+    """Return which file of the repo names a module that a command missed, for the reason; or ""."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - END))

@@ -78,9 +78,7 @@ def answer(attempt: Any, when: str, seconds: str) -> None:
 
 
 def take(attempt: Any, when: str, seconds: float) -> tuple[str, list[Path]]:
-    """Profile what runs; return the kind of profile and its files. Raises BergError where there is
-    nothing to profile.
-    """
+    """Profile what runs; return the kind of profile and its files, or raise BergError."""
     process, port, host = attempt.runner.process, attempt.profiler_port, attempt.machine.name
     if process is None or process.poll() is not None:
         raise BergError("no command runs on this machine")
@@ -294,9 +292,7 @@ def configuration_for(desk: Desk, body: bytes) -> str:
 
 
 def mark(what: str, pid: int) -> Path:
-    """Return a file shared with the guard: a process is `guarded`, it `ends`, or its profile is
-    `taken`.
-    """
+    """Return a file shared with the guard: a process is `guarded`, `taken`, or it `ends`."""
     return FOLDER / f"{what}-{pid}"
 
 

@@ -153,9 +153,7 @@ def stop_mirrors(attempt: Attempt) -> None:
 
 
 def last_moment(attempt: Attempt) -> float:
-    """Return when (time.monotonic()) the last passes must end, so that the state is written before
-    the machine is deleted.
-    """
+    """Return when (time.monotonic()) the last passes end, so that the state can be written."""
     if attempt.machine_goes:
         return attempt.stopping.deadline - LAST_STATE_SECONDS
     limit = attempt.job.max_run_seconds
@@ -261,9 +259,7 @@ def report_progress(attempt: Attempt, ahead: list[tuple[str, int]], reason: str)
 
 
 def note_left(attempt: Attempt, reports: list[str]) -> None:
-    """Write into the state what the other machines have still to send; a report has the number of
-    files and of bytes.
-    """
+    """Write into the state how many "files bytes" the other machines report as left."""
     counts = [report.split() for report in reports]
     files, size = (sum(int(count[n]) for count in counts) for n in (0, 1))
     if (files, size) != (attempt.state.left_files, attempt.state.left_bytes):
@@ -307,10 +303,7 @@ def bucket_is_gone(attempt: Attempt) -> bool:
 
 
 def save_alone(attempt: Attempt, why: str) -> None:
-    """Save what a job left, without its state; an unreadable state is replaced.
-
-    Nothing is saved if another worker has the job, and its results.
-    """
+    """Save a job's results unless another worker has them; replace an unreadable state."""
     is_damaged, this = False, attempt.machine
     attempt.member.leads = False
     try:
@@ -348,9 +341,7 @@ def replace_state(attempt: Attempt, why: str, lost: str) -> None:
 
 
 def read_job(attempt: Attempt) -> None:
-    """Read the job's metadata; raises BergError if they are missing or damaged, or if their hash is
-    not in this machine's metadata.
-    """
+    """Read the job's metadata; raises BergError if they are missing, damaged or replaced."""
     this = states.read_job(attempt.bucket, attempt.name, sha256_of_job(attempt))
     if this is None:
         raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")

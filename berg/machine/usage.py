@@ -21,7 +21,6 @@ from berg.config import Config
 from berg.google import events, monitoring
 from berg.machine import boot
 
-SUFFIX = ".usage.jsonl"
 # Beginnings of the names of devices that are virtual, or counted elsewhere.
 INTERFACES = ("lo", "docker", "veth", "br-")
 DISKS = ("loop", "ram", "zram", "dm-", "md")
@@ -253,9 +252,7 @@ def values(answer: bytes) -> list[tuple[int, float]]:
 def ask(
     port: int, messages: list[bytes], method: str = METHOD, seconds: float = SECONDS
 ) -> list[bytes]:
-    """Return the answer of a gRPC server to each message, b"" for one that it refused; raises
-    OSError if it does not answer.
-    """
+    """Return a gRPC server's answer to each message, b"" for one it refused; raises OSError."""
     end = time.monotonic() + seconds
     answers: dict[int, bytes] = {2 * n + 1: b"" for n in range(len(messages))}
     block = header_block(port, method)

@@ -205,9 +205,7 @@ def check_sample(attempt: Attempt, meter: Meter, sample: dict[str, Any]) -> None
 
 
 def update(meter: Meter, now: float, percent: float | None, least: int, is_running: bool) -> None:
-    """Note the use of the busiest accelerator, None if it is unknown. It counts as busy then, and
-    until the command runs.
-    """
+    """Note the busiest accelerator's use. Unknown use, and any before the command runs, is busy."""
     if not is_running:
         meter.busy_at = meter.above_at = now
     elif percent is None:
@@ -322,9 +320,7 @@ def look(attempt: Attempt, text: str, points: Points) -> None:
 
 
 def value_at(text: str, step: int, metric: str) -> float | None:
-    """Return the value of a metric in the first line of that step or a later one, where less is
-    better; None if there is no such line yet.
-    """
+    """Return a metric's value in the first line of that step or a later one; None without one."""
     name = metric.removeprefix(HIGHEST)
     for line in text.splitlines():
         try:
@@ -382,9 +378,7 @@ PAUSES = 1, 3, 0  # seconds after each try
 
 
 def read_secrets(attempt: Attempt) -> None:
-    """Read the job's secrets: those of the command and of the installation, the webhook's URL, and
-    the key of its machines.
-    """
+    """Read all secrets of the job, the webhook's URL and the key of its machines among them."""
     this = attempt.job
     if not this.has_secret:
         return

@@ -19,7 +19,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from berg import BergError, computer, validation
+from berg import BergError, computer, job, validation
 from berg.config import Config
 from berg.google import api, events
 from berg.google.events import Series
@@ -28,7 +28,6 @@ from berg.google.storage import Bucket, Listed, file_crc32c
 from berg.google.walk import shorten
 from berg.laptop import lookup, ssh
 from berg.laptop.jobs import Say
-from berg.validation import names_repo
 from berg.watch import usage
 
 # Files that TensorBoard shows; the last ones are those of its projector.
@@ -60,9 +59,7 @@ Made = dict[Path, tuple[Path, dict[str, int]]]
 
 
 def follow(config: Config, name: str, folder: Path, made: Made) -> int:
-    """Download what changed in a job's or a folder's results; return how many files are new or
-    changed.
-    """
+    """Download what changed in a job's or a folder's results; return how many files changed."""
     bucket = Bucket(config)
     prefix, stored = lookup.results_of(config, name)
     target = folder / (name if stored else prefix.removeprefix("berg_results/").strip("/"))
@@ -79,9 +76,7 @@ def follow(config: Config, name: str, folder: Path, made: Made) -> int:
 
 
 def is_shown(name: str) -> bool:
-    """Return whether TensorBoard shows an object. Its log contains file names, none of which may
-    look like another line.
-    """
+    # TensorBoard's log contains file names, none of which may look like another line
     return bool(SHOWN.search(name)) and name.isprintable()
 
 
@@ -101,7 +96,7 @@ def follow_usage(bucket: Bucket, name: str, folder: Path, made: Made) -> list[Pa
         folders = [f"{blob.name.rpartition('/')[0]}/" for blob in blobs]
         downloads = [bring(bucket, *each, place) for each in zip(blobs, folders, strict=True)]
         new = [path for path in downloads if path]
-        files = sorted(place.glob(f"*{usage.SUFFIX}"))
+        files = sorted(place.glob(f"*{job.USAGE}"))
         if new or (files and place / "usage" not in made):
             samples = [sample for file in files for sample in usage.parse(events.last_lines(file))]
             convert(place / "usage", usage.series(samples), made)
@@ -110,10 +105,8 @@ def follow_usage(bucket: Bucket, name: str, folder: Path, made: Made) -> list[Pa
 
 
 def bring(bucket: Bucket, blob: Listed, prefix: str, folder: Path) -> Path | None:
-    """Download an object to a folder; return its path, or None if it is unchanged or this disk
-    cannot have a file of its name.
-    """
-    if names_repo(blob.name):
+    """Download an object; return its path, or None if it is unchanged or not possible here."""
+    if validation.names_repo(blob.name):
         return None
     try:
         return bring_to(bucket, blob, folder / below(blob.name, prefix))
@@ -190,9 +183,7 @@ def read_end(bucket: Bucket, blob: Listed, path: Path, start: int) -> None:
 
 
 def convert(source: Path, series: Series, made: Made) -> None:
-    """Append new points to the event file next to a source; begin another file if points that it
-    has are gone.
-    """
+    """Append new points to the event file next to a source; begin again if points are gone."""
     file, there = made.get(source, (None, {}))
     if file is None or any(len(series.get(tag, ())) < count for tag, count in there.items()):
         for old in source.parent.glob(MADE.format("*")):

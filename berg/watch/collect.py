@@ -133,9 +133,7 @@ def fitting(found: dict[str, Lines]) -> tuple[dict[str, Lines], int]:
 
 
 def busy(bucket: Bucket, name: str) -> dict[str, Lines]:
-    """Return what the machines of a job were busy with: number -> machine (and accelerator) ->
-    time and value.
-    """
+    """Return what a job's machines were busy with: number -> machine or accelerator -> points."""
     shown: dict[str, Lines] = {}
     for machine, blobs in usage.objects(bucket, name).items():
         for blob in blobs:
@@ -170,9 +168,7 @@ class Log:
 def log(
     config: Config, bucket: Bucket, found: jobs.Entry, read_to: dict[str, int] | None = None
 ) -> Log:
-    """Return the end of a job's log, or what was added after `read_to`; while there is none, what
-    the first machine's console shows.
-    """
+    """Return the end of a job's log, or what follows `read_to`; without one, the console."""
     names = jobs.logs_of(bucket, found.name, None)
     piece = Log([], [], dict(read_to or {}))
     if read_to is None:
@@ -211,9 +207,7 @@ def add_lines(bucket: Bucket, name: str, machine: str, piece: Log, in_middle: bo
 
 
 def search(config: Config, name: str, wanted: str) -> Iterator[tuple[int, str, str]]:
-    """Yield number, machine and text of the first HITS lines of a whole log that contain `wanted`;
-    upper and lower case are the same.
-    """
+    """Yield number, machine and text of the first HITS lines of a log that contain `wanted`."""
     hits = (
         (number, machine, line, at)
         for number, (machine, line) in enumerate(whole_lines(config, name), 1)
@@ -246,9 +240,7 @@ class Several:
 
 
 def sweep_rows(config: Config, bucket: Bucket, name: str) -> list[sweep.Row]:
-    """Return a row for each job of a sweep, as `berg fetch` writes them; raises BergError if there
-    is no such sweep.
-    """
+    """Return a row for each job of a sweep, as `berg fetch` writes them."""
     return rows_of(bucket, sweep_entries(config, name))
 
 
@@ -268,9 +260,7 @@ def a_sweep(config: Config, bucket: Bucket, name: str) -> Several:
 
 
 def compared(config: Config, bucket: Bucket, names: list[str]) -> Several:
-    """Return jobs to compare; the name of a sweep means its jobs. Raises BergError for a name that
-    is neither.
-    """
+    """Return jobs to compare, for a sweep its jobs; raises BergError for other names."""
     for name in names:
         if not job.NAME.fullmatch(name):
             raise BergError(f"{name[:80]!r} is not the name of a job or a sweep")

@@ -89,9 +89,7 @@ def escape(part: object) -> str:
 
 
 def tag(name: str, /, *parts: object, **attributes: object) -> Html:
-    """Return an element. `class_` becomes class and `data_x` data-x; an attribute that is True has
-    no value, one that is None or False is left out.
-    """
+    """Return an element: `class_` is class, `data_x` data-x; None and False are left out."""
     opened = name
     for key, value in attributes.items():
         key = key.strip("_").replace("_", "-")
@@ -102,14 +100,8 @@ def tag(name: str, /, *parts: object, **attributes: object) -> Html:
     return Html(f"<{opened}>" if name in VOID else f"<{opened}>{text(*parts)}</{name}>")
 
 
-def join(separator: object, parts: Iterable[object]) -> Html:
-    return Html(text(separator).join(text(part) for part in parts))
-
-
 def of_terminal(printed: str) -> Html:
-    """Return a line that was printed to a terminal: its colors as CSS classes, without its other
-    escape codes.
-    """
+    """Return a line of a terminal with CSS classes for its colors, without other escape codes."""
     printed = printed.rstrip("\r").rpartition("\r")[2]
     found: list[Html] = []
     style: dict[int, str] = {}
@@ -251,9 +243,7 @@ def label(value: float) -> str:
 
 
 def figure(title: str, about: dict[str, Any], last: Iterable[tuple[str, str]] = ()) -> Html | None:
-    """Return a figure with its data and the table of its last values; without Plotly the table
-    alone, or None.
-    """
+    """Return a figure with its data and last values; without Plotly these alone, or None."""
     caption = tag("figcaption", tag("span", title))
     rows = [tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in last]
     table = tag("table", tag("tbody", *rows), class_="last") if rows else None

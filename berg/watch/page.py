@@ -7,7 +7,7 @@ are served and written to disk.
 import itertools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,7 +23,7 @@ from berg.laptop.jobs import folded
 from berg.laptop.records import Software
 from berg.laptop.sweep import Row
 from berg.watch import collect, markup
-from berg.watch.markup import Html, join, of_terminal, tag, text
+from berg.watch.markup import Html, of_terminal, tag, text
 
 EVERY = 10  # seconds between updates of the page
 FILES = 500  # that are listed
@@ -288,32 +288,30 @@ def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
 
 
 def attempts(state: job.State) -> Html | None:
-    """Return the attempts of a job: begin, length, and why the one before ended; None for a job
-    with one attempt.
-    """
+    """Return the attempts of a job, and why each one before ended; None for a single attempt."""
     if not state.attempts:
         return None
-    begun = [["1", state.started_at, ""]] * (state.attempts[0][0] == "2") + state.attempts
-    ends = [when for _, when, _ in begun[1:]] + [state.finished_at]
-    rows = [
-        row(number, moment(when), between(when, end), why)
-        for (number, when, why), end in zip(begun, ends, strict=True)
-    ]
-    shown = table(("Attempt", "Since", "For", "Why the one before ended"), rows)
-    return tag("details", tag("summary", "Attempts"), shown, open=True)
+    first = [["1", state.started_at, ""]] * (state.attempts[0][0] == "2")
+    header = ("Attempt", "Since", "For", "Why the one before ended")
+    return timeline("Attempts", header, first + state.attempts, state.finished_at)
 
 
 def history(state: job.State) -> Html | None:
-    """Return every state that the job had, and how long."""
+    """Return every state that the job had; None if its times are damaged."""
     if not state.history or any(len(each) != 2 for each in state.history):
         return None
-    ends = [when for _, when in state.history[1:]] + [""]
-    rows = [
-        row(badge(name), moment(begun), between(begun, ended))
-        for (name, begun), ended in zip(state.history, ends, strict=True)
+    rows = [[badge(name), begun] for name, begun in state.history]
+    return timeline("History", ("State", "Since", "For"), rows, "")
+
+
+def timeline(title: str, header: Iterable[str], rows: list[Any], end: str) -> Html:
+    """Return a table of periods: each ends where the next one begins, the last one at `end`."""
+    ends = [when for _, when, *_ in rows[1:]] + [end]
+    shown = [
+        row(name, moment(begun), between(begun, ended), *more)
+        for (name, begun, *more), ended in zip(rows, ends, strict=True)
     ]
-    shown = table(("State", "Since", "For"), rows)
-    return tag("details", tag("summary", "History"), shown, open=True)
+    return tag("details", tag("summary", title), table(header, shown), open=True)
 
 
 def between(begun: str, ended: str) -> str:
@@ -328,28 +326,29 @@ def between(begun: str, ended: str) -> str:
 
 
 def metric_charts(about: collect.About) -> list[Html]:
-    shown, left = collect.fitting(about.metrics)
-    notes = more_lines(left)
+    cut = []
     if about.cut:
         most = f"only the first {collect.LARGEST >> 20} MiB are shown here"
         whole = f"All of it: berg tensorboard {about.record.entry.name}"
-        notes = [note(f"Of {', '.join(about.cut)} {most}. {whole}"), *notes]
-    return notes + markup.with_note(markup.draw(*each) for each in shown.items())
-
-
-def more_lines(left: int) -> list[Html]:
-    """Return a note on lines of charts that do not fit on a page."""
-    return [note(f"{plain.plural(left, 'more line')} did not fit on this page")] if left else []
+        cut = [note(f"Of {', '.join(about.cut)} {most}. {whole}")]
+    return cut + charts(about.metrics, markup.draw)
 
 
 def busy_charts(found: dict[str, collect.Lines]) -> list[Html]:
-    """Return how busy the machines were over time, accelerators first."""
+    """Return how busy the machines were over time."""
     starts = [x for lines in found.values() for points in lines.values() for x, _ in points]
     began = min(starts, default=0.0)
+    return charts(found, lambda name, lines: markup.draw_machines(name, lines, began))
+
+
+def charts(
+    found: dict[str, collect.Lines], draw: Callable[[str, collect.Lines], Html | None]
+) -> list[Html]:
+    """Return the charts that fit on a page, those of accelerators first."""
     shown, left = collect.fitting(found)
+    notes = [note(f"{plain.plural(left, 'more line')} did not fit on this page")] if left else []
     names = sorted(shown, key=lambda name: (not name.startswith("accelerator_"), name))
-    drawn = (markup.draw_machines(name, shown[name], began) for name in names)
-    return more_lines(left) + markup.with_note(drawn)
+    return notes + markup.with_note(draw(name, shown[name]) for name in names)
 
 
 def results(frame: Frame, about: collect.About) -> list[object]:
@@ -405,7 +404,7 @@ def code_of(this: job.Job | None) -> list[object]:
         ("Folder", this.spec.cwd or ""),
         ("Install script", this.spec.install_script or ""),
         ("Environment", lines_of(variables)),
-        ("Data", join(", ", [str(each.get("name")) for each in this.data])),
+        ("Data", ", ".join(str(each.get("name")) for each in this.data)),
         ("Machine", f"{this.num_machines} x {machine}, {this.image.rpartition('/')[2]}"),
         ("By berg", this.berg_version),
     ]
@@ -486,9 +485,7 @@ def trouble(frame: Frame, title: str, sentence: str) -> Html:
 
 
 def one_sweep(frame: Frame, name: str, found: collect.Several) -> Html:
-    """Return the page of a sweep: its jobs with their parameters and last metrics, as a table and
-    as charts, and the code that they ran.
-    """
+    """Return the page of a sweep: its jobs as a table and as charts, and their code."""
     commands = [f"berg fetch {name}", f"berg show {name}", f"berg run --resume {name}"]
     if any(each.machines or each.workers for each in found.entries):
         commands.append(f"berg kill {name}")
@@ -505,11 +502,7 @@ def one_sweep(frame: Frame, name: str, found: collect.Several) -> Html:
 
 
 def compared(frame: Frame, found: collect.Several, asked: list[str]) -> Html:
-    """Return the page that compares jobs: parameters, last metrics, and a chart of each metric.
-    `asked` are the names of jobs and sweeps that were chosen.
-    """
-    shown, more = collect.fitting(found.metrics)
-    charts = markup.with_note(markup.draw(*each) for each in shown.items())
+    """Return the page that compares jobs; `asked` are the jobs and sweeps that were chosen."""
     names = [each.name for each in found.entries]
     difference, commands = None, [f"berg show {each}" for each in asked]
     if len(names) == 2:
@@ -524,7 +517,7 @@ def compared(frame: Frame, found: collect.Several, asked: list[str]) -> Html:
         difference,
         filter_field(),
         section("jobs", "", job_table(frame, found)),
-        section("metrics", "Metrics", *more_lines(more), *charts),
+        section("metrics", "Metrics", *charts(found.metrics, markup.draw)),
         section("pictures", "Parameters and metrics", *sweep_charts(found.rows)),
         to_copy(commands),
     )

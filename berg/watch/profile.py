@@ -35,9 +35,7 @@ class Answer:
 
 
 def find(config: Config, name: str, machine: str | None) -> tuple[jobs.Entry, list[Machine]]:
-    """Return a running job, and its machines or the named one; raises BergError if there is none to
-    profile.
-    """
+    """Return a running job, and its machines or the named one; raises BergError."""
     found = jobs.find(config, name)
     check(found, machine)
     machines = [each for each in running(found) if machine in (None, each.name)]
@@ -118,9 +116,8 @@ def read_answers(bucket: Bucket, name: str, when: str, names: set[str], answers:
         if machine in names and machine not in answers:
             data = bucket.read_from(blob.name, 0, validation.MOST_BYTES + 1) or b"{}"
             try:
-                found = asdict(
-                    validation.cleaned(validation.from_dict(Answer, validation.parse(data)))
-                )
+                answer = validation.from_dict(Answer, validation.parse(data))
+                found = asdict(validation.cleaned(answer))
                 answers[machine] = {key: value for key, value in found.items() if value}
             except ValueError as error:
                 answers[machine] = {"error": f"its answer is damaged ({error})"}
@@ -134,9 +131,7 @@ def gone_machines(found: jobs.Entry, names: set[str]) -> dict[str, str]:
 
 
 def hottest(file: Path, count: int = 10) -> list[str]:
-    """Return the lines of code that used the most time, from a profile of py-spy's; [] for any
-    other file.
-    """
+    """Return the lines of code that used the most time by py-spy; [] for any other file."""
     if not file.name.endswith(".speedscope.json"):
         return []
     try:
@@ -158,9 +153,7 @@ def hottest(file: Path, count: int = 10) -> list[str]:
 
 
 def bring(config: Config, answers: Answers, folder: Path, say: Callable[[str], None]) -> list[Path]:
-    """Download the files of profiles to `folder`, the local berg_results, once they are in the
-    bucket.
-    """
+    """Download profiles to `folder`, the local berg_results, once they are in the bucket."""
     bucket = Bucket(config)
     paths = [path for answer in answers.values() for path in answer.get("files", [])]
     names = [f"berg_results/{path}" for path in paths]

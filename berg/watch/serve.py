@@ -129,9 +129,7 @@ class Handler(BaseHTTPRequestHandler):
             self.trouble(502, "That did not work", sentence(error, self.server.config))
 
     def reason_to_refuse(self, token: str) -> str:
-        """Return why a request is refused; "" for one from this server's own pages or with its
-        whole address.
-        """
+        """Return why a request is refused; "" with the whole address and no foreign origin."""
         site = self.server
         origin, hosts = self.headers.get("Origin"), self.headers.get_all("Host")
         if hosts not in [[each.removeprefix("http://")] for each in site.origins]:
@@ -313,7 +311,7 @@ def export(config: Config, names: list[str], folder: Path, say: Callable[[str], 
     if folder.exists() and any(folder.iterdir()):
         raise BergError(f"{folder} is not empty. Give a new folder")
     bucket = Bucket(config)
-    chosen, sweeps = members(config, bucket, names)
+    chosen, sweeps = members(config, names)
     folder.mkdir(parents=True, exist_ok=True)
     for name in ASSETS:
         shutil.copyfile(HERE / name, folder / name)
@@ -331,18 +329,14 @@ def export(config: Config, names: list[str], folder: Path, say: Callable[[str], 
     return write(folder, page.overview(replace(below, root=""), entries, [], {}))
 
 
-def members(config: Config, bucket: Bucket, names: list[str]) -> tuple[list[str], list[str]]:
+def members(config: Config, names: list[str]) -> tuple[list[str], list[str]]:
     """Return the jobs of those names, and which of the names are sweeps."""
-    chosen: dict[str, None] = {}
-    sweeps = [
-        name for name in names if job.NAME.fullmatch(name) and bucket.exists(job.sweep_path(name))
-    ]
+    sweeps = [name for name in names if job.NAME.fullmatch(name) and sweep.exists(config, name)]
+    chosen: list[str] = []
     for name in names:
-        if name in sweeps:
-            chosen |= dict.fromkeys(entry.name for entry in sweep.entries(config, name))
-        else:
-            chosen[jobs.find(config, name).name] = None
-    return [name for name in chosen if job.NAME.fullmatch(name)], sweeps
+        found = sweep.entries(config, name) if name in sweeps else [jobs.find(config, name)]
+        chosen += [each.name for each in found if job.NAME.fullmatch(each.name)]
+    return list(dict.fromkeys(chosen)), sweeps
 
 
 def alone(entry: jobs.Entry, sweeps: list[str]) -> jobs.Entry:

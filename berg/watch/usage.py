@@ -17,7 +17,6 @@ from berg.laptop import jobs
 
 END = 24 << 10  # bytes read first from an object's end: half an hour without accelerators
 LARGEST = 64 << 20  # bytes of an object that are read at most: weeks of samples of eight GPUs
-SUFFIX = ".usage.jsonl"
 KINDS = {"gpus": "gpu", "tpus": "tpu"}
 OF_MACHINES = (
     "time",
@@ -60,7 +59,7 @@ def read(
 def objects(bucket: Bucket, name: str) -> dict[str, list[Listed]]:
     """Return the objects with a job's samples by machine, the earliest first."""
     found: dict[str, list[Listed]] = {}
-    for blob in bucket.list(job.log_prefix(name), "name,size,updated,crc32c", f"**{SUFFIX}"):
+    for blob in bucket.list(job.log_prefix(name), "name,size,updated,crc32c", f"**{job.USAGE}"):
         found.setdefault(jobs.machine_of(blob.name), []).append(blob)
     return {machine: sorted(blobs, key=lambda blob: blob.name) for machine, blobs in found.items()}
 
@@ -132,9 +131,7 @@ def numbers(sample: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
 
 
 def series(samples: list[dict[str, Any]]) -> Series:
-    """Return samples as series `berg/cpu_percent`, `berg/gpu0_percent`, …; a step is a second
-    since the first sample.
-    """
+    """Return samples as series `berg/gpu0_percent`, …; a step is a second since the first one."""
     found: Series = {}
     for sample in samples:
         step = max(0, round(sample["time"] - samples[0]["time"]))

@@ -553,7 +553,7 @@ def test_wrong_usage(berg):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         ran = berg("page", "--port", str(taken.getsockname()[1]))
-    assert ran.returncode == 1 and "cannot be had" in ran.stderr
+    assert ran.returncode == 1 and "is not available" in ran.stderr
 
 
 def test_a_page_has_a_limit_whatever_a_job_wrote(berg, site):
