@@ -799,7 +799,7 @@ def test_settings_are_shown(berg):
     values = json.loads(berg("config", "show", "--json", BERG_REGION="europe-west4").stdout)
     assert (values["bucket"], values["region"]) == (berg.bucket_name, "europe-west4")
     assert re.search(
-        f'^bucket +"{berg.bucket_name}" +# bucket for', berg("config", "show").stdout, re.M
+        f'^bucket +"{berg.bucket_name}"\n +# bucket for', berg("config", "show").stdout, re.M
     )
 
 

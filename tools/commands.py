@@ -44,7 +44,8 @@ def walk(command: click.Command, name: str, parent: click.Context) -> Iterator[c
         yield context
         return
     for child in command.list_commands(context):
-        yield from walk(command.commands[child], child, context)
+        if not command.commands[child].hidden:
+            yield from walk(command.commands[child], child, context)
 
 
 def page() -> str:

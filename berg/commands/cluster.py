@@ -57,8 +57,7 @@ def cluster() -> None:
     "--max-hours",
     type=Duration("h"),
     default=336,
-    show_default="14d",
-    help="Delete a node with TPUs after this time, even if it is busy.",
+    help="Delete a node with TPUs after this time, even if it is busy.  [default: 14d]",
 )
 @click.option(
     "-t", "--gpu-type", shell_complete=complete_types, help="GPU type of the nodes.  [default: l4]"
@@ -120,7 +119,8 @@ def list_(as_json: bool) -> None:
     settings = config.load_ready()
     from berg.gke import container
 
-    found, rows = [], [["NAME", "LOCATION", "STATUS", "NODES", "BERG'S", "POOLS"]]
+    found = []
+    rows = [["NAME", "LOCATION", "STATUS", "NODES", "BERG'S", "POOLS"]]
     for each in container.clusters(settings):
         about = {
             "name": each["name"],

@@ -118,15 +118,7 @@ def devbox(**options: Any) -> None:
     help="Show the list every 5 seconds until all jobs are finished.",
 )
 @json_option
-def list_(
-    everyone: bool,
-    command: bool,
-    verbose: bool,
-    limit: int,
-    is_whole: bool,
-    keep: bool,
-    as_json: bool,
-) -> None:
+def list_(limit: int, is_whole: bool, keep: bool, as_json: bool, **shown: bool) -> None:
     """Show machines and recent jobs with their states.
 
     Running and new jobs are found by an index in the bucket. A job whose submit was interrupted may
@@ -144,20 +136,18 @@ def list_(
     from berg.commands import tables
 
     def look() -> "Looked":
-        user = None if everyone else settings.user
+        user = None if shown["everyone"] else settings.user
         return look_up(settings, user, None if is_whole else limit)
 
     def text(entries: "list[Entry]") -> str:
-        return tables.entries(entries, command, everyone, verbose)
+        return tables.entries(entries, **shown)
 
     if keep:
         watch_list(look, text)
         return
-    shown, tidy = look()
-    if as_json:
-        print_json([each.to_dict() for each in shown])
-    elif shown:
-        plain.echo(text(shown))
+    entries, tidy = look()
+    if entries or as_json:
+        print_data([each.to_dict() for each in entries], text(entries), as_json)
     else:
         say('Nothing yet. Start with: berg run "python train.py"')
     tidy()
@@ -341,7 +331,10 @@ def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None
     if everything or any(map(jobs.is_glob, names)):
         say("\n".join(found))
         confirm(f"Kill these {len(found)}?", yes)
-    sys.exit(kill_all(settings, found, now))
+    code = kill_all(settings, found, now)
+    for name in {each.sweep for each in found.values() if each and each.summary.secrets} - {""}:
+        ending.forget_those_of_sweep(settings, name)
+    sys.exit(code)
 
 
 def kill_all(settings: config.Config, found: "dict[str, Entry | None]", now: bool) -> int:
@@ -368,8 +361,6 @@ def kill_all(settings: config.Config, found: "dict[str, Entry | None]", now: boo
         say_left(settings, [name for name, future in endings.items() if not future.done()])
         sys.stderr.flush()
         os._exit(130)  # sys.exit would wait for the threads
-    for name in {each.sweep for each in found.values() if each and each.summary.secrets} - {""}:
-        ending.forget_those_of_sweep(settings, name)
     return code
 
 

@@ -94,27 +94,32 @@ def log_in(
     try:
         target = ssh.find_target(settings, name, say)
     except ssh.NoServer as error:
-        if not error.shell or forwards or no_command or agent:
+        if not error.shell or any((forwards, no_command, agent)):
             raise
-        say(f"{error.message}. Using kubectl's way instead")
+        say(f"{error.message}. Using Kubernetes' exec instead")
         program = " ".join(command) or "exec bash -l || exec sh"
         tty = ["--tty"] if terminal or not command else []
         os.execv(error.shell[0], [*error.shell, *tty, "--", "sh", "-c", program])
     if "start-iap-tunnel" in target.proxy and not target.address:
         account = computer.gcloud_account() or "the one that `gcloud auth list` shows"
         say(f"Through Identity-Aware Proxy, with gcloud's account: {account}")
-    flags = [flag for flag, on in (("-N", no_command), ("-t", terminal), ("-A", agent)) if on]
-    for forward in forwards:
-        flags += ["-L", forward]
-    if forwards:
-        flags += ["-o", "ExitOnForwardFailure=yes"]
-    words = ssh.command(settings, target, flags, list(command))
+    switches = {"-N": no_command, "-t": terminal, "-A": agent}
+    words = ssh.command(settings, target, ssh_flags(switches, forwards), list(command))
     if dry_run:
         plain.echo(shlex.join(words))
         return
     for forward in forwards:
         ssh.check_port(forward)
     os.execv(ssh.require("ssh"), words)
+
+
+def ssh_flags(switches: dict[str, bool], forwards: tuple[str, ...]) -> list[str]:
+    flags = [flag for flag, is_on in switches.items() if is_on]
+    for forward in forwards:
+        flags += ["-L", forward]
+    if forwards:
+        flags += ["-o", "ExitOnForwardFailure=yes"]
+    return flags
 
 
 @click.command()

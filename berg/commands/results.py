@@ -101,6 +101,13 @@ def say_why(name: str, state: "State") -> None:
         say(f"{name} {state.state}: {state.reason}")
 
 
+def say_lost(states: "dict[str, State]") -> None:
+    """Say which jobs could not save everything, and why."""
+    for name, state in states.items():
+        if state.lost:
+            say_why(name, state)
+
+
 color_option = click.option("--color", is_flag=True, help="Keep colors, also in a pipe.")
 
 
@@ -213,7 +220,6 @@ def fetch_job(
     settings: config.Config, asked: "lookup.Found", folder: Path | None, keep: bool, as_json: bool
 ) -> None:
     """Fetch the results of a job, or a folder of results; with `keep` until the job ends."""
-    from berg.google.fetch import fetch
     from berg.google.storage import Bucket
     from berg.laptop import lookup
 
@@ -222,12 +228,7 @@ def fetch_job(
     said: set[str] = set()
     while True:
         state = lookup.state_of(settings, stored) if stored else None
-        found, listed = Fetched(), FileList()
-        found.add(fetch(bucket, prefix, target, listed.add, listed=asked.begun))
-        if stored:
-            whose = (name, stored.state.job.user)
-            found.add(fetch_beside(bucket, whose, prefix, folder, listed.add))
-        listed.end()
+        found = fetch_once(bucket, asked, target, folder)
         if not keep or state is None or state.final:
             break
         say_trouble(found.missing, said)
@@ -242,6 +243,21 @@ def fetch_job(
     raise_missing(found.missing)
 
 
+def fetch_once(
+    bucket: "Bucket", asked: "lookup.Found", target: Path, folder: Path | None
+) -> Fetched:
+    """Fetch the present results of a job, also from other folders, or a folder of results."""
+    from berg.google.fetch import fetch
+
+    found, listed = Fetched(), FileList()
+    found.add(fetch(bucket, asked.prefix, target, listed.add, listed=asked.begun))
+    if asked.stored:
+        whose = (asked.name, asked.stored.state.job.user)
+        found.add(fetch_beside(bucket, whose, asked.prefix, folder, listed.add))
+    listed.end()
+    return found
+
+
 def fetch_sweep(
     settings: config.Config, name: str, folder: Path | None, keep: bool, as_json: bool
 ) -> None:
@@ -253,34 +269,30 @@ def fetch_sweep(
     csv = (folder or target / name) / "results.csv"
     said: set[str] = set()
     while True:
-        entries = [entry for entry in sweep.entries(settings, name) if entry.state]
-        found = Fetched()
-        for entry in entries:
-            fetch_member(bucket, entry, target, found)
-        sweep.write_results(entries, target, csv)
-        if not keep or all(entry.state and entry.state.final for entry in entries):
+        entries, found = sweep.entries(settings, name), Fetched()
+        states = {entry.name: entry.state for entry in entries if entry.state}
+        for each, state in states.items():
+            fetch_member(bucket, each, state, target, found)
+        sweep.write_results([entry for entry in entries if entry.state], target, csv)
+        if not keep or all(state.final for state in states.values()):
             break
         say_trouble(found.missing, said)
         time.sleep(PAUSE)
-    check_not_removed(bucket, [entry.name for entry in entries])
-    found.print(target, target, f" of {plural(len(entries), 'job')}", csv, as_json)
-    for entry in entries:
-        if entry.state and entry.state.lost:
-            say_why(entry.name, entry.state)
+    check_not_removed(bucket, [*states])
+    found.print(target, target, f" of {plural(len(states), 'job')}", csv, as_json)
+    say_lost(states)
     raise_missing(found.missing)
 
 
-def fetch_member(bucket: "Bucket", entry: "Entry", target: Path, found: Fetched) -> None:
+def fetch_member(bucket: "Bucket", name: str, state: "State", target: Path, found: Fetched) -> None:
     """Fetch the results of one job of a sweep."""
     from berg.google.fetch import fetch
 
-    state = entry.state
-    assert state
-    folder = entry.to_dict()["results_dir"]
+    folder = state.job.results_dir
     prefix = f"berg_results/{folder}/"
     new = found.add(fetch(bucket, prefix, target / folder))
     if state.elsewhere or state.state != "SUCCEEDED":
-        new += found.add(fetch_beside(bucket, (entry.name, state.job.user), prefix, target))
+        new += found.add(fetch_beside(bucket, (name, state.job.user), prefix, target))
     if new:
         say(f"{new:>6} new  {folder}")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, columns, config, plain, wrapped
+from berg import BergError, config, plain
 from berg.commands.terminal import (
     all_option,
     complete_types,
@@ -242,15 +242,8 @@ def show(as_json: bool) -> None:
     """
     settings = config.load()
     values = {key: getattr(settings, key) for key in config.HELP}
-    if as_json:
-        print_json(values)
-        return
-    width = max(map(len, values))
-    for key, value in values.items():
-        line = f"{key:<{width}}  {json.dumps(value):<44}  # {config.HELP[key]}"
-        if 0 < columns(sys.stdout) < len(line):
-            line = f"{key:<{width}}  {json.dumps(value)}\n    # {config.HELP[key]}"
-        plain.echo(wrapped(line, sys.stdout))
+    rows = [(key, json.dumps(value), f"# {config.HELP[key]}") for key, value in values.items()]
+    print_data(values, labelled(rows, sys.stdout, max(map(len, values))), as_json)
 
 
 def complete_keys(_: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

@@ -54,26 +54,31 @@ def read_patch(options: dict[str, Any]) -> None:
 
 def check(asked: RunOptions, options: dict[str, Any]) -> None:
     """Raise UsageError for options that cannot be given together."""
-    name = asked.resume
+    name, lists = asked.resume, [asked.grid, asked.tasks, asked.samples]
     if (options["cmd"] is None) != bool(name):
         raise click.UsageError("give a command, or --resume NAME")
     if name:
-        there = given(click.get_current_context(), options)
-        fixed = {key: row.flag for key, row in rows(JobSpec).items() if not row.asked_again}
-        if others := [flag for key, flag in fixed.items() if key in there]:
-            raise click.UsageError(
-                f"--resume uses the options of {name}: leave out {', '.join(others)}. "
-                f"With other options: berg rerun {name}"
-            )
+        check_resume(name, options)
     check_rows(asked)
-    if sum(map(bool, (asked.grid, asked.tasks, asked.samples))) > 1:
+    if sum(map(bool, lists)) > 1:
         raise click.UsageError("give one of --grid, --tasks and --samples")
     if bool(asked.params) != bool(asked.samples):
         raise click.UsageError("--samples N draws N jobs from each --param NAME=…: give both")
     if asked.new_code and not name:
         raise click.UsageError("--new-code is for --resume; a new job runs the working tree anyway")
-    if name and (asked.grid or asked.tasks or asked.samples):
+    if name and any(lists):
         raise click.UsageError(f"--resume takes a sweep as it was; leave {SWEEPS} out")
+
+
+def check_resume(name: str, options: dict[str, Any]) -> None:
+    """Raise UsageError for options that --resume takes from the job."""
+    there = given(click.get_current_context(), options)
+    fixed = {key: row.flag for key, row in rows(JobSpec).items() if not row.asked_again}
+    if others := [flag for key, flag in fixed.items() if key in there]:
+        raise click.UsageError(
+            f"--resume uses the options of {name}: leave out {', '.join(others)}. "
+            f"With other options: berg rerun {name}"
+        )
 
 
 def run(spec: JobSpec, asked: RunOptions) -> int:

@@ -13,7 +13,7 @@ import click
 from berg import BergError, config, plain
 from berg.commands import start as begin
 from berg.commands import tables
-from berg.commands.results import exit_code, say_why
+from berg.commands.results import exit_code, say_lost
 from berg.commands.terminal import print_json, say
 from berg.google.api import wait_for
 from berg.google.storage import Bucket
@@ -187,7 +187,5 @@ def wait_for_sweep(settings: config.Config, name: str) -> int:
         return all(state.final for state in states.values())
 
     wait_for(is_over, POLL)
-    for each, state in states.items():
-        if state.lost:
-            say_why(each, state)
+    say_lost(states)
     return exit_code(*(states[each] for each in sorted(states)))

@@ -274,9 +274,9 @@ def pods_of(found: "Status") -> str:
     """Return the pods of berg's jobs, and what they wait for; "" without pods."""
     if not found.pods:
         return ""
-    rows = [["POD", "JOB", "STATUS", "NODE", "GPUS"]]
-    for pod in found.pods:
-        rows.append([pod["name"], pod["job"], pod["status"], pod["node"], str(pod["gpus"])])
+    keys = ("name", "job", "status", "node", "gpus")
+    rows = [["POD", *map(str.upper, keys[1:])]]
+    rows += [[str(pod[key]) for key in keys] for pod in found.pods]
     notes = [f"{pod['name']} waits: {pod['note']}" for pod in found.pods if pod["note"]]
     notes += [f"{pod['name']}: {pod['silence']}" for pod in found.pods if pod["silence"]]
     return "\n".join([table(rows), *notes])
@@ -307,11 +307,11 @@ def shorten(names: list[str]) -> list[str]:
     return shown
 
 
-def entries(
-    entries: "list[Entry]", with_command: bool, with_user: bool, with_machines: bool
-) -> str:
-    """Return jobs and machines as a table; without the machines a sweep is one row."""
-    entries = entries if with_machines else job_list.folded(entries)
+def entries(entries: "list[Entry]", command: bool, everyone: bool, verbose: bool) -> str:
+    """Return jobs and machines as a table, with their commands and users if that is wanted; unless
+    it is verbose, a sweep is one row.
+    """
+    entries = entries if verbose else job_list.folded(entries)
     rows = [["NAME", "STATE", "AGE", "COST", "ZONE", "GPUS", "EXIT", "RESULTS"]]
     colors, notes = [], []
     for each in entries:
@@ -319,18 +319,19 @@ def entries(
         rows.append([*row, code, results])
         state = each.state.state.rpartition(" ")[2] if each.state else "LOST"
         colors.append(COLORS.get(state))
-        below = notes_of(each)
-        if with_machines and len(each.machines) > 1:
-            for machine in each.machines:
-                about = machine.name, machine.status, machine.internal_ip, machine.external_ip
-                below.append("  ".join(about))
-        if with_command and each.state:
-            below.append(f"$ {each.summary.cmd}" if each.summary.cmd else "(devbox)")
-        notes.append(below)
-    if with_user:
+        notes.append(notes_of(each))
+        if verbose and len(each.machines) > 1:
+            notes[-1] += map(machine_line, each.machines)
+        if command and each.state:
+            notes[-1].append(f"$ {each.summary.cmd}" if each.summary.cmd else "(devbox)")
+    if everyone:
         for row, user in zip(rows, ["USER", *(each.user for each in entries)], strict=True):
             row.insert(1, user)
     return table(rows, colors=colors, notes=notes)
+
+
+def machine_line(machine: job.Machine) -> str:
+    return "  ".join([machine.name, machine.status, machine.internal_ip, machine.external_ip])
 
 
 def notes_of(entry: "Entry") -> list[str]:
@@ -419,12 +420,6 @@ def record(found: "Record") -> str:
         "started": state.started_at,
         "finished": state.finished_at,
     }
-    machines = [
-        f"{each.name} {each.status} in {each.zone} {each.external_ip}".rstrip()
-        for each in entry.machines
-    ]
-    if not machines and state.machine:
-        machines = [f"{state.machine} in {state.zone}, gone"]
     rows: list[tuple[str, ...]] = [
         ("Devbox" if state.job.kind == "devbox" else "Job", entry.name),
         ("State", click.style(status, fg=COLORS.get(state.state))),
@@ -432,7 +427,7 @@ def record(found: "Record") -> str:
         ("Attempts", *attempts),
         ("Times", ", ".join(f"{word} {when}" for word, when in times.items() if when)),
         *(what_ran(this) if this else [("Trouble", UNKNOWN)]),
-        ("Machine", shape_of(this) if this else "", *machines, *waits_of(entry)),
+        ("Machine", *machines_of(entry, this)),
         ("Results", *results_of(found)),
         ("Log", "\n".join(found.log)),
     ]
@@ -454,14 +449,21 @@ def what_ran(this: job.Job) -> list[tuple[str, ...]]:
     ]
 
 
-def shape_of(this: job.Job) -> str:
-    """Return a job's machines, in words."""
-    shape = this.machine_type
-    if this.num_machines > 1:
-        shape = f"{this.num_machines} of {shape}"
-    if this.gpus_per_machine:
-        shape += f" with {this.gpus_per_machine} x {this.gpu_type}"
-    return f"{shape}, {this.image.rpartition('/')[2]}"
+def machines_of(entry: "Entry", this: job.Job | None) -> list[str]:
+    """Return what a job's machines are, each of them, and what they wait for."""
+    lines = []
+    if this:
+        shape = this.machine_type
+        if this.num_machines > 1:
+            shape = f"{this.num_machines} of {shape}"
+        if this.gpus_per_machine:
+            shape += f" with {this.gpus_per_machine} x {this.gpu_type}"
+        lines.append(f"{shape}, {this.image.rpartition('/')[2]}")
+    for each in entry.machines:
+        lines.append(f"{each.name} {each.status} in {each.zone} {each.external_ip}".rstrip())
+    if not entry.machines and entry.state and entry.state.machine:
+        lines.append(f"{entry.state.machine} in {entry.state.zone}, gone")
+    return [*lines, *waits_of(entry)]
 
 
 def results_of(found: "Record") -> list[str]:
@@ -800,9 +802,9 @@ def priced(found: "list[Priced]", region: str) -> str:
     zones = f"ZONES OF {region}-"
     rows = [["TYPE", "GPUS", "MACHINE TYPE", "ON DEMAND", "SPOT", "FLEX-START", zones]]
     for each in found:
-        costs = (each.usd_per_hour, each.spot_usd_per_hour, each.flex_usd_per_hour)
+        costs = map(dollars, (each.usd_per_hour, each.spot_usd_per_hour, each.flex_usd_per_hour))
         ends = ", ".join(zone.removeprefix(f"{region}-") for zone in each.zones)
-        rows.append([each.type, str(each.gpus), each.machine_type, *map(dollars, costs), ends])
+        rows.append([each.type, str(each.gpus), each.machine_type, *costs, ends])
     return table(rows)
 
 

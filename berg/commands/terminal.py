@@ -76,24 +76,32 @@ def table(
     """
     stream = stream or sys.stdout
     width = columns(stream) or 10_000
-    rows = [[" ".join(plain.clean(cell).split("\n")) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    widths[1:-1] = [min(each, WIDEST) for each in widths[1:-1]]
+    rows = [[plain.clean(cell).replace("\n", " ") for cell in row] for row in rows]
+    widths = widths_of(rows)
     is_apart = sum(widths[:-1]) + 2 * len(widths) - 2 + min(widths[-1], NARROWEST) > width
-    lines: list[str] = []
-    for row, color, below in zip_longest(rows, [None, *colors], [[], *notes]):
-        cells = [cut(*each) for each in zip(row[:-1], widths, strict=False)]
-        first = [cells.pop(0)] if is_apart else []
-        start = "  " * is_apart + "".join(f"{cell}  " for cell in cells)
-        room = max(width - len(start), NARROWEST)
-        ends = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False)
-        texts = [start + cut(ends[0], room)] if ends else [start]
-        texts += [" " * len(start) + cut(each, room) for each in ends[1:]]
-        texts = [each.rstrip() for each in (*first, *texts)]
-        is_header = not lines
-        lines += [click.style(each, fg=color, bold=is_header or None) for each in texts]
+    header, *others = (row_lines(row, widths, width, is_apart) for row in rows)
+    lines = [click.style(each, bold=True) for each in header]
+    for row, color, below in zip_longest(others, colors, notes):
+        lines += [click.style(each, fg=color) for each in row] if color else row
         lines += [wrapped(f"    {each}", stream) for each in below or ()]
     return "\n".join(lines)
+
+
+def widths_of(rows: list[list[str]]) -> list[int]:
+    """Return the widths of columns; between the first and the last one they are limited."""
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return [first, *(min(each, WIDEST) for each in others[:-1]), *others[-1:]]
+
+
+def row_lines(row: list[str], widths: list[int], width: int, is_apart: bool) -> list[str]:
+    """Return the lines of a table's row; `is_apart`: the first cell is a line of its own."""
+    cells = [cut(*each) for each in zip(row[:-1], widths, strict=False)]
+    first = [cells.pop(0)] if is_apart else []
+    start = ("  " if is_apart else "") + "".join(f"{cell}  " for cell in cells)
+    room = max(width - len(start), NARROWEST)
+    ends = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False) or [""]
+    more = [" " * len(start) + cut(each, room) for each in ends[1:]]
+    return [line.rstrip() for line in (*first, start + cut(ends[0], room), *more)]
 
 
 def cut(text: str, width: int) -> str:

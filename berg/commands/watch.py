@@ -450,8 +450,7 @@ OPENS = {
     "--seconds",
     type=Duration("s"),
     default=10,
-    show_default="10s",
-    help="How long; 1s to 10m.",
+    help="How long; 1s to 10m.  [default: 10s]",
 )
 @machine_option
 @json_option
