@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar, get_args, get_origin
@@ -23,22 +23,22 @@ from berg import BergError, plain
 Made = TypeVar("Made")
 
 MOST_BYTES = 16 << 20  # of one object that is read as JSON
-
-LARGEST = 2**63 - 1  # of whole numbers; python has larger ones, which no float holds
-
+LARGEST = 2**63 - 1  # of integers; Python has larger ones, which no float holds
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}  # of durations, in seconds
-
 PROJECT = re.compile(r"([a-z0-9][a-z0-9.-]*:)?[a-z0-9][a-z0-9-]*")
-
 # A machine, a zone or a region, or LOCATION/NAME of a cluster: it becomes a part of a URL.
 RESOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
+COMMIT = re.compile(r"[0-9a-f]{1,64}")  # or its beginning; git would take others for options
+# Bytes. Linux takes 128 KiB for one argument or variable.
+MOST_COMMAND, MOST_VARIABLES = 64_000, 100_000
+REPOS = {".git", ".hg", ".svn"}
 
 
 def parse(data: str | bytes) -> dict[str, Any]:
     """Return the JSON object in `data`; raise ValueError for anything else.
 
-    A key that is there twice is refused, and so are NaN and numbers that are out of range: two
-    readers could understand them in two ways, or fail at them.
+    Duplicate keys are refused, and so are NaN and numbers out of range: two readers could
+    understand them in two ways, or fail.
     """
     if len(data) > MOST_BYTES:
         raise ValueError(f"it has {len(data):,} bytes")
@@ -85,58 +85,75 @@ DECODER = json.JSONDecoder(
 
 
 def from_dict(kind: type[Made], found: Any) -> Made:
-    """Return the dataclass `kind` with the values that were found; keys that it lacks are ignored.
+    """Return the dataclass `kind` with the values of a JSON object; unknown keys are ignored.
 
-    Raise ValueError if a value is not of its field's type or one that has no default is missing.
+    Raise ValueError if a value is not of its field's type, or one without a default is missing.
     """
     assert is_dataclass(kind)
     if not isinstance(found, dict):
         raise ValueError("it is no JSON object")
-    known = types_of(kind)
+    types = types_of(kind)
     try:
-        made = kind(**{key: value for key, value in found.items() if key in known})
+        made = kind(**{key: value for key, value in found.items() if key in types})
     except TypeError as error:
         raise ValueError(str(error)) from None
-    check_types(made)
+    for name, of_field in types.items():
+        value = getattr(made, name)
+        if type(value) is not of_field and not fits(value, of_field):
+            raise ValueError(f"{name} is {str(value)[:40]!r}")
     return made
 
 
-def clean(found: Any) -> Any:
-    """Return a value from JSON with a mark for each character that would steer a terminal."""
-    if isinstance(found, str):
-        return plain.clean(found)
-    if isinstance(found, list):
-        return [clean(each) for each in found]
-    if isinstance(found, dict):
-        return {clean(key): clean(each) for key, each in found.items()}
-    return found
+@functools.cache
+def types_of(kind: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields by their names: a list asks thousands of times."""
+    return {f.name: f.type for f in fields(kind)}
 
 
-def one_line(found: Any) -> Any:
-    """Return a value from JSON whose texts are `clean` and one line each."""
+@functools.cache
+def parts_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the parts of a type such as dict[str, str]."""
+    return get_origin(kind), get_args(kind)
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Return whether a value is of a type such as int, dict[str, str] or int | None."""
+    origin, parts = parts_of(kind)
+    if origin is dict:
+        return isinstance(value, dict) and all(fits(each, parts[1]) for each in value.values())
+    if origin in (list, tuple):
+        return type(value) is origin and all(fits(each, parts[0]) for each in value)
+    if parts:
+        return any(fits(value, part) for part in parts)
+    numbers = {float: (int, float)}
+    return kind is Any or type(value) in numbers.get(kind, (kind,))
+
+
+def clean(found: Any, change: Callable[[str], str] = plain.clean) -> Any:
+    """Return a value from JSON with changed texts, by default those that steer no terminal."""
     if isinstance(found, str):
-        return plain.line(found)
+        return change(found)
     if isinstance(found, list):
-        return [one_line(each) for each in found]
+        return [clean(each, change) for each in found]
     if isinstance(found, dict):
-        return {one_line(key): one_line(each) for key, each in found.items()}
+        return {clean(key, change): clean(each, change) for key, each in found.items()}
     return found
 
 
 def cleaned(made: Made, free: Collection[str] = ()) -> Made:
-    """Return a dataclass whose texts are `clean` and one line each; those of fields named in `free`
-    may have several.
-    """
+    """Return a dataclass with clean texts of one line each; fields in `free` may have several."""
     assert is_dataclass(made) and not isinstance(made, type)
-    names = [f.name for f in fields(made)]
-    texts = {name: clean(getattr(made, name)) for name in names if name in free}
-    texts |= {name: one_line(getattr(made, name)) for name in names if name not in free}
+    texts = {}
+    for f in fields(made):
+        change = plain.clean if f.name in free else plain.line
+        texts[f.name] = clean(getattr(made, f.name), change)
     return replace(made, **texts)
 
 
 def is_plain(data: str | bytes) -> bool:
-    """Return whether no text of this JSON steers a terminal, has several lines or spaces that look
-    like a new line: nothing in it is escaped. Most states are so, and need no look at each text.
+    """Return whether all texts of this JSON are certainly clean and of one line.
+
+    Most states have no escapes and no runs of spaces, and need no look at each text.
     """
     if not isinstance(data, str) or not data.isascii():
         return False
@@ -146,7 +163,7 @@ def is_plain(data: str | bytes) -> bool:
 def check_plain(made: Any, free: Collection[str]) -> None:
     """Raise ValueError with the first text of a dataclass that steers a terminal or has many lines.
 
-    Fields named in `free` may hold any text: nothing is done with it but showing it.
+    Fields in `free` may hold any text, which is only shown.
     """
     for f in fields(made):
         if f.type is not str or f.name in free:
@@ -157,19 +174,19 @@ def check_plain(made: Any, free: Collection[str]) -> None:
 
 
 def check_time(text: str) -> None:
-    """Raise ValueError for what is neither empty nor a time with its zone in ISO 8601."""
+    """Raise ValueError unless it is empty or a time with its zone in ISO 8601."""
     if text and datetime.fromisoformat(text.replace("Z", "+00:00")).tzinfo is None:
         raise ValueError(f"{text[:40]!r} is a time without a zone")
 
 
 def check_project(name: str) -> None:
-    """Raise ValueError for what is neither empty nor a project's id, with its domain or without."""
+    """Raise ValueError unless it is empty or a project's id, with or without its domain."""
     if name and not PROJECT.fullmatch(name):
         raise ValueError(f"{name[:40]!r} is no project")
 
 
 def check_resource(name: str) -> None:
-    """Raise ValueError for what is neither empty nor the name of something of Google's."""
+    """Raise ValueError unless it is empty or the name of a resource of Google's."""
     if name and not RESOURCE.fullmatch(name):
         raise ValueError(f"{name[:40]!r} is no name of a resource")
 
@@ -189,33 +206,8 @@ def parse_duration(text: str, unit: str = "") -> float:
     return number * UNITS.get(letter or unit, 1)
 
 
-# Bytes. Linux takes 128 KiB for one argument or variable.
-MOST_COMMAND, MOST_VARIABLES = 64_000, 100_000
-
-# Options that name a file, and those that do where the name is a file's, too: `--out x/model`, not
-# `--out x/run1`.
-FILE_OPTION = re.compile(r"-o|--?[\w-]*file(name)?")
-
-OUTPUT_OPTION = re.compile(
-    r"--?(out(put)?|save|model|weights|checkpoint|ckpt|log)([-_](to|as|path))?"
-)
-
-FILE_NAME = re.compile(
-    r"(model|weights|checkpoint|ckpt|best|last|final|log|out(put)?|predictions|metrics|report)",
-    re.I,
-)
-
-REPOS = {".git", ".hg", ".svn"}
-
-COMMIT = re.compile(r"[0-9a-f]{1,64}")  # or its beginning; git would take others for options
-
-FILE = re.compile(
-    r"\.(txt|log|out|jsonl?|[ct]sv|ya?ml|parquet|np[yz]|pth?|pkl|ckpt|h5|safetensors|png|jpg|t?gz)$"
-)
-
-
 def check_size(job: Any) -> Any:
-    """Return a job; raise BergError if it is too long for one of the places in which it is kept."""
+    """Return a job; raise BergError if its command or its variables are too long."""
     size = len(job.cmd.encode())
     if size > MOST_COMMAND:
         raise BergError(
@@ -231,42 +223,8 @@ def check_size(job: Any) -> Any:
     return job
 
 
-def check_types(thing: Any) -> None:
-    """Raise ValueError with the first field of a dataclass whose value is not of its type."""
-    made: Any = type(thing)
-    for name, kind in types_of(made).items():
-        value = getattr(thing, name)
-        if type(value) is not kind and not fits(value, kind):
-            raise ValueError(f"{name} is {str(value)[:40]!r}")
-
-
-@functools.cache
-def types_of(kind: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields by their names: a list asks thousands of times."""
-    return {f.name: f.type for f in fields(kind)}
-
-
-@functools.cache
-def parts_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return what a type such as dict[str, str] is made of."""
-    return get_origin(kind), get_args(kind)
-
-
-def fits(value: Any, kind: Any) -> bool:
-    """Whether a value from JSON is of a type such as int, dict[str, str] or int | None."""
-    origin, parts = parts_of(kind)
-    if origin is dict:
-        return isinstance(value, dict) and all(fits(each, parts[1]) for each in value.values())
-    if origin in (list, tuple):
-        return type(value) is origin and all(fits(each, parts[0]) for each in value)
-    if parts:
-        return any(fits(value, part) for part in parts)
-    numbers = {float: (int, float)}
-    return kind is Any or type(value) in numbers.get(kind, (kind,))
-
-
 def check_bounds(job: Any) -> None:
-    """Raise ValueError or BergError for values that no machine can do anything with."""
+    """Raise ValueError or BergError for values that no machine can use."""
     check_results_dir(job.results_dir)
     counts = [(f.name, getattr(job, f.name)) for f in fields(job) if f.type is int]
     texts = [job.cmd, job.spec.install_script or "", *job.env.values()]
@@ -291,9 +249,7 @@ def check_bounds(job: Any) -> None:
 
 
 def check_results_dir(results_dir: str) -> str:
-    """Return a results dir, which becomes a folder here, there and in the bucket; raise BergError
-    for one that cannot.
-    """
+    """Return a results dir; raise BergError if it cannot be a folder here and in the bucket."""
     if names_repo(results_dir):
         raise BergError(
             f"{results_dir!r} cannot be a results dir: .git, .hg and .svn hold settings of programs"
@@ -302,15 +258,16 @@ def check_results_dir(results_dir: str) -> str:
 
 
 def names_repo(path: str) -> bool:
-    """Whether a part of a path is one where git, Mercurial or Subversion has its settings, which
-    can name programs. Disks of macOS fold case, and one kind ignores marks of format.
+    """Return whether a part of a path is a folder with settings of git, Mercurial or Subversion.
+
+    They can name programs. Disks of macOS fold case, and one kind ignores format characters.
     """
     plain = "".join(each for each in path if unicodedata.category(each) != "Cf")
     return not REPOS.isdisjoint(plain.casefold().split("/"))
 
 
 def check_folder(results_dir: str) -> str:
-    """Return a relative path of plain parts below berg_results; raise BergError for another one."""
+    """Return a relative path below berg_results; raise BergError for any other."""
     parts = results_dir.split("/")
     if any(part in ("", ".", "..") for part in parts) or re.search(
         r"[\x00-\x1f\\*?\[\]#]", results_dir
@@ -321,35 +278,38 @@ def check_folder(results_dir: str) -> str:
     return results_dir
 
 
+# Options that name a file, and those that do if the value looks like a file, too: `--out x/model`,
+# not `--out x/run1`.
+FILE_OPTION = re.compile(r"-o|--?[\w-]*file(name)?")
+OUTPUT_OPTION = re.compile(
+    r"--?(out(put)?|save|model|weights|checkpoint|ckpt|log)([-_](to|as|path))?"
+)
+FILE_NAME = re.compile(
+    r"(model|weights|checkpoint|ckpt|best|last|final|log|out(put)?|predictions|metrics|report)",
+    re.I,
+)
+FILE = re.compile(
+    r"\.(txt|log|out|jsonl?|[ct]sv|ya?ml|parquet|np[yz]|pth?|pkl|ckpt|h5|safetensors|png|jpg|t?gz)$"
+)
+
+
 def sketchy_guess_at_results_dir_from_cmd(cmd: str) -> str | None:
-    """Return the folder named after `berg_results/` in a command, such as sweep1/bs_256; None
-    without one.
-    """
+    """Return the folder below `berg_results/` in a command, such as sweep1/bs_256, or None."""
     words = shlex.shlex(cmd, posix=True, punctuation_chars=True)
     words.whitespace_split, words.commenters = True, ""
     before = ""
-    with contextlib.suppress(ValueError):  # a quote that does not end
+    with contextlib.suppress(ValueError):  # an open quote
         for word in words:
-            if path := path_of_results(word):
-                return folder_of(path, word, before)
+            # A word that is a path may have blanks; in one that is code the path ends with them.
+            found = re.match(r"[^\s'\"(]*berg_results/([^'\"`;|&<>()=,]+)", word)
+            found = found or re.search(r"berg_results/([^\s'\"`;|&<>()=,]+)", word)
+            if found:
+                known, unknown = re.split(r"(?=[$*?\\])|$", found[1].strip("/ "), maxsplit=1)
+                if unknown or names_file(known, word, before):
+                    known = known.rpartition("/")[0]
+                return known or None
             before = word
     return None
-
-
-def path_of_results(word: str) -> str:
-    """Return what follows `berg_results/` in a word of a command; "" without it."""
-    # A word that is a path may have blanks in it; in one that is code the path ends with them.
-    found = re.match(r"[^\s'\"(]*berg_results/([^'\"`;|&<>()=,]+)", word)
-    found = found or re.search(r"berg_results/([^\s'\"`;|&<>()=,]+)", word)
-    return found[1] if found else ""
-
-
-def folder_of(path: str, word: str, before: str) -> str | None:
-    """Return the folder that a path in a word of a command is or lies in; None without one."""
-    known, unknown = re.split(r"(?=[$*?\\])|$", path.strip("/ "), maxsplit=1)
-    if unknown or names_file(known, word, before):
-        known = known.rpartition("/")[0]
-    return known or None
 
 
 def names_file(path: str, word: str, before: str) -> bool:
