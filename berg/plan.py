@@ -1,11 +1,8 @@
-"""What is asked for, and the plan that `launch` makes of it and a place carries out.
+"""The plan that `launch` makes and a place carries out, and a repository's defaults.
 
-Defaults of a repo: `[tool.berg]` in its pyproject.toml, or berg.toml beside it.
-
-They come after the BERG_ variables and before the user's settings, but for `max-cost`: a repo,
-which may be another person's, lowers the user's own limit and never raises it. What is given on the
-command line comes before them, and takes what would contradict it out: a repo's CPUs do not stay
-where other GPUs are asked for. The plan says what came from where.
+Defaults are `[tool.berg]` of pyproject.toml, or berg.toml. They come after BERG_ variables and
+before the user's settings, except `max-cost`, which can only lower the user's limit. Options of the
+command line come first, and remove defaults that contradict them.
 """
 
 import hashlib
@@ -30,8 +27,9 @@ UNBELIEVED |= {"name", "note", "defaults", "branch", "commit"}
 
 
 def spec_of(job: Job) -> JobSpec:
-    """Return the options of a job to run it again, without its name, its secrets, its webhook and
-    the patch for its pods; the image of its containers by the digest that it ran with.
+    """Return the options of a job to run it again; its container image has the digest that it ran.
+
+    Name, secrets, webhook and the patch for pods are not among them.
     """
     usual = JobSpec(cmd=job.cmd if job.kind == "job" else None)
     spec = replace(job.spec, cmd=usual.cmd, **{key: getattr(usual, key) for key in UNBELIEVED})
@@ -42,7 +40,7 @@ def spec_of(job: Job) -> JobSpec:
 
 @dataclass(frozen=True)
 class Choice:
-    """The machines that a spec means, before anybody was asked where there are such."""
+    """The machines that a spec means, before Google is asked where there are such."""
 
     shape: Shape
     hosts: int  # number of machines
@@ -62,11 +60,11 @@ class Offer:
     image: str  # its path; of pods a container's name
     zones: list[str]  # to try, in this order
     rows: list[tuple[str, str]]  # of the plan: machine, image, where
-    ender: str  # who ends a machine whose time is over, and how
+    ender: str  # what ends a machine at its time limit, in words
     group: Group = NO_GROUP  # as Job.group
     regions: list[str] = field(default_factory=list)  # as Job.regions
-    left_out: list[str] = field(default_factory=list)  # regions that were asked for beside them
-    heals: str = ""  # what a group makes anew, in words; "": nothing
+    left_out: list[str] = field(default_factory=list)  # regions asked for that are not among them
+    heals: str = ""  # what a group replaces, in words; "": nothing
     disk_gb: int = 0  # 0: its machines have no disks of their own
     # quotas that have no room for the machines now
     shortages: list[str] = field(default_factory=list)
@@ -100,11 +98,11 @@ class Plan:
     uv: tuple[str, bytes] = ("", b"")  # for a job that needs it, if the bucket has none
     ssh_key: str = ""  # a line of metadata for people who log in; "": they have none yet
     secrets: dict[str, str] = field(repr=False, default_factory=dict)
-    # signs what the machines of a job tell each other; "": there is one, or it is among the secrets
+    # signs the peer records of a job's machines; "": there is one, or it is among the secrets
     cluster_key: str = field(repr=False, default="")
     sweep_sha256: str = ""  # of the jobs of a sweep and what they are
-    must_have_room: bool = False  # to wait for room is no way: something else would do
-    drawn: str = ""  # how the values of a sweep's jobs came about, for its record
+    must_have_room: bool = False  # fail instead of waiting: another choice is tried then
+    drawn: str = ""  # how a sweep's values were chosen, for its record
     # what the bucket had of the archives and the code, by the objects' names
     there: dict[str, Listed] = field(repr=False, default_factory=dict)
     code_bytes: int = 0  # about, that are to be sent of the code
@@ -125,9 +123,7 @@ class Plan:
 
     @property
     def far_zones(self) -> list[str]:
-        """Zones outside of where the bucket lies: a region, us, eu or asia; of a pair such as nam4
-        nothing is known.
-        """
+        """Zones outside of the bucket's region, us, eu or asia; [] for a pair such as nam4."""
         near = {"eu": "europe"}.get(self.bucket_region, self.bucket_region)
         known = "-" in near or near in ("us", "europe", "asia")
         return [zone for zone in self.offer.zones if known and not zone.startswith(f"{near}-")]
@@ -152,7 +148,7 @@ class Plan:
 
     @property
     def archives(self) -> list[tuple[str, bytes]]:
-        """What machines bring from the bucket, by name, beside the code of the job."""
+        """What machines download besides the code of the job, by name."""
         return [self.wheel, self.packages, self.gcsfuse, self.uv]
 
     @property
@@ -189,12 +185,11 @@ class Plan:
         }
 
 
+# --- defaults of a repository
+
 ROWS = rows(JobSpec)
-
 TYPES: dict[str, Any] = {each.name: each.type for each in fields(JobSpec)}
-
 KEYS = {row.key: name for name, row in ROWS.items() if row.key}  # key -> field of JobSpec
-
 VARIABLES = {
     "gpu-type": "BERG_GPU_TYPE",
     "num-gpus": "BERG_GPUS",
@@ -204,21 +199,16 @@ VARIABLES = {
     "image-project": "BERG_DEFAULT_IMAGE_PROJECT",
     "docker": "BERG_DEFAULT_DOCKER_IMAGE",
 }
-
 GPUS = {"gpu-type", "num-gpus"}
 
 
 def find(folder: Path) -> tuple[dict[str, Any], str]:
-    """The defaults of the git repo around a folder, and the name of the file that has them; {}
-    without any.
-    """
+    """Return the defaults of the repository around a folder, and the name of their file."""
     root = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
     if root is None:
         return {}, ""
-    own, shared = (
-        read(root / "berg.toml"),
-        read(root / "pyproject.toml").get("tool", {}).get("berg"),
-    )
+    own = validation.read_toml(root / "berg.toml")
+    shared = validation.read_toml(root / "pyproject.toml").get("tool", {}).get("berg")
     if own and shared:
         raise BergError(f"{root} has berg.toml and [tool.berg] in pyproject.toml. Keep one of them")
     name = "pyproject.toml" if shared is not None and not own else "berg.toml"
@@ -228,44 +218,51 @@ def find(folder: Path) -> tuple[dict[str, Any], str]:
     return values, name
 
 
-def read(file: Path) -> dict[str, Any]:
-    try:
-        return validation.parse_toml(file.read_text(), str(file))
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise BergError(f"cannot read {file}: {error}") from None
-
-
 def check(file: Path, key: str, value: Any) -> None:
+    """Raise BergError for an unknown key, or a value of another type than its option's."""
     if key not in KEYS:
         raise BergError(f"{file}: there is no key {key!r} for berg. There are: {', '.join(KEYS)}")
+    kind = TYPES[KEYS[key]]
+    kind = next(iter(get_args(kind)), kind) if get_origin(kind) is not tuple else tuple
     if key == "env":
         what, is_right = "a table", is_table(value)
-    elif get_origin(kind := TYPES[KEYS[key]]) is tuple:
+    elif kind is tuple:
         what = "a list of texts"
         is_right = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    elif ROWS[KEYS[key]].unit and isinstance(value, str):
+        what, is_right = "a duration, such as 90s, 30m, 2h or 3d", is_duration(KEYS[key], value)
     else:
-        kind = next(iter(get_args(kind)), kind)  # int of int | None
         what = {str: "text", bool: "true or false"}.get(kind, "a number")
         is_right = type(value) is kind or (kind is float and type(value) is int)
-    if ROWS[KEYS[key]].unit and isinstance(value, str):
-        what, is_right = "a duration, such as 90s, 30m, 2h or 3d", is_duration(KEYS[key], value)
     if not is_right:
-        raise BergError(f"{file}: {key!r} must be {what}, not {value!r}. Mend it there")
+        raise BergError(f"{file}: {key!r} must be {what}, not {value!r}. Fix it there")
 
 
 def is_table(value: Any) -> bool:
     """Return whether a value is a table of single values."""
-    return isinstance(value, dict) and all(
-        isinstance(each, (str, int, float)) for each in value.values()
-    )
+    single = (str, int, float)
+    return isinstance(value, dict) and all(isinstance(each, single) for each in value.values())
+
+
+def is_duration(name: str, text: str) -> bool:
+    try:
+        in_unit(text, ROWS[name].unit)
+    except BergError:
+        return False
+    return True
+
+
+def option_of(name: str, value: Any) -> Any:
+    """Return a repository's value as the command line would have it."""
+    if name in ROWS and ROWS[name].unit and isinstance(value, str):
+        return in_unit(value, ROWS[name].unit)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, Any]:
-    """Return options with the defaults of the repo around a folder in place of what was not given.
+    """Return options with the defaults of the repository around a folder where none was given.
 
-    The option `defaults` says what came from where, in lines for people.
+    The option `defaults` has lines on the source of each value.
     """
     values, file = find(folder)
     check_secrets(values.pop("install-secrets", []), options.get("install_secrets", ()), file)
@@ -279,19 +276,27 @@ def fill(options: dict[str, Any], given: set[str], folder: Path) -> dict[str, An
         filled["gpu_type"] = own.gpu_type
     if "num-gpus" in settings:
         filled["num_gpus"] = own.gpus
-    # Variables of the command line come after the repo's: the last one of a name counts.
+    # Variables of the command line come after the repository's: the last one of a name counts.
     variables = tuple(f"{name}={each}" for name, each in values.get("env", {}).items())
     if "env" in options or variables:
         filled["env"] = (*variables, *options.get("env", ()))
     return {**filled, "defaults": sources(values, used, file, settings)}
 
 
+def check_secrets(names: list[str], given: tuple[str, ...], file: str) -> None:
+    """Raise BergError for a secret of the installation that is not given.
+
+    No repository takes a variable of this computer by itself.
+    """
+    if missing := {*names} - {text.partition("=")[0] for text in given}:
+        options = " ".join(f"--install-secret {name}" for name in sorted(missing))
+        raise BergError(f"{file} says that the installation needs {options} (or NAME=FILE)")
+
+
 def of_installation(
     extras: tuple[str, ...], groups: tuple[str, ...], install: str | None, folder: Path
 ) -> dict[str, Any]:
-    """Return what is chosen of an image's installation, with the repo's choices in place of what
-    was not given.
-    """
+    """Return the options of an image's installation, with the repository's where none was given."""
     given = {"extras": extras, "groups": groups, "install": install or ""}
     named = {key for key, value in given.items() if value}
     values, _ = find(folder)
@@ -299,26 +304,16 @@ def of_installation(
     return {**given, **{key: option_of(key, values[key]) for key in used}}
 
 
-def check_secrets(names: list[str], given: tuple[str, ...], file: str) -> None:
-    """Raise BergError for a secret that the repo says its installation needs and that is not given:
-    no repo takes a variable of this computer by itself.
-    """
-    missing = {*names} - {text.partition("=")[0] for text in given}
-    if missing:
-        options = " ".join(f"--install-secret {name}" for name in sorted(missing))
-        raise BergError(f"{file} says that the installation needs {options} (or NAME=FILE)")
-
-
 def dropped_keys(given: set[str], install: str | None) -> set[str]:
-    """Return the repo's keys that do not count beside the options that were given: one that says
-    all that is installed has no extras and groups.
+    """Return the repository's keys that do not count, because of options that were given.
+
+    An option that says everything that is installed leaves no extras and groups.
     """
-    says_all = install not in (None, "uv", "pip")
-    dropped = {"extras", "groups"} if says_all else set()
-    said = {each for name in given & ROWS.keys() for each in ROWS[name].excludes}
-    said |= {each for name in given & ROWS.keys() for each in ROWS[name].replaces}
+    dropped = {"extras", "groups"} if install not in (None, "uv", "pip") else set()
+    options = [ROWS[name] for name in given & ROWS.keys()]
+    taken = given.union(*(row.excludes for row in options), *(row.replaces for row in options))
     for key, name in KEYS.items():
-        if name in given | said or given & {*ROWS[name].excludes}:
+        if name in taken or given & {*ROWS[name].excludes}:
             dropped.add(key)
     if "image" in dropped:
         dropped.add("image-project")
@@ -328,8 +323,10 @@ def dropped_keys(given: set[str], install: str | None) -> set[str]:
 def keys_of_others(
     options: dict[str, Any], given: set[str], values: dict[str, Any], dropped: set[str]
 ) -> set[str]:
-    """Return the keys of settings that do not count: TPUs have images of their own, only pods have
-    containers, and a person's own GPUs are for machines of which nothing is said.
+    """Return the keys of settings that do not count.
+
+    TPUs have images of their own, only pods have containers, and a user's own GPUs are for
+    machines of which nothing is said.
     """
     found = set()
     of_repo = values.keys() - dropped
@@ -337,26 +334,11 @@ def keys_of_others(
         found |= GPUS
     if of_repo & GPUS:
         found |= {key for key in GPUS if not os.environ.get(VARIABLES[key])}
-    if "tpu" in given or "tpu" in values.keys() - dropped:
+    if "tpu" in given | of_repo:
         found |= {"image", "image-project"}
     if "docker" in given or not options.get("cluster"):
         found.add("docker")
     return found
-
-
-def is_duration(name: str, text: str) -> bool:
-    try:
-        in_unit(text, ROWS[name].unit)
-    except BergError:
-        return False
-    return True
-
-
-def option_of(name: str, value: Any) -> Any:
-    """Return a repo's value as the command line would have it."""
-    if name in ROWS and ROWS[name].unit and isinstance(value, str):
-        return in_unit(value, ROWS[name].unit)
-    return tuple(value) if isinstance(value, list) else value
 
 
 def sources(
@@ -365,7 +347,11 @@ def sources(
     file: str,
     settings: dict[str, tuple[str, str]],
 ) -> tuple[str, ...]:
-    """Return what came from where, in lines."""
+    """Return lines on the source of each value."""
+
+    def listed(values: dict[str, Any]) -> str:
+        return ", ".join(f"{key} = {shown(value)}" for key, value in values.items())
+
     lines = [f"{listed(used)} (of {file})"] if used else []
     lines += [f"{key} = {text} (of {source})" for key, (text, source) in settings.items()]
     rest = {key: value for key, value in values.items() if key not in used}
@@ -375,7 +361,7 @@ def sources(
 
 
 def of_settings(given: set[str], of_repo: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """What comes from variables and the user's file, by key: the value, and where it stands."""
+    """Return the values from variables and the user's file with their source, by key."""
     found, file, usual = {}, config.read_file(), config.Config()
     for key, variable in VARIABLES.items():
         setting = variable.removeprefix("BERG_").lower()
@@ -385,26 +371,17 @@ def of_settings(given: set[str], of_repo: dict[str, Any]) -> dict[str, tuple[str
         if text := os.environ.get(variable):
             found[key] = (text, variable)
         elif key not in of_repo and value not in (None, getattr(usual, setting)):
-            found[key] = (shown_setting(value), str(config.path()))
-    others = {setting: f"BERG_{setting.upper()}" for setting in config.HELP}
-    return found | {
-        setting: (text, variable)
-        for setting, variable in others.items()
-        if variable not in VARIABLES.values() and (text := os.environ.get(variable))
-    }
+            found[key] = (shown(value), str(config.path()))
+    for setting in config.HELP:
+        variable = f"BERG_{setting.upper()}"
+        if variable not in VARIABLES.values() and (text := os.environ.get(variable)):
+            found[setting] = (text, variable)
+    return found
 
 
-def listed(values: dict[str, Any]) -> str:
-    return ", ".join(f"{key} = {shown_setting(value)}" for key, value in values.items())
-
-
-def shown_setting(value: Any) -> str:
+def shown(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}={each}" for name, each in value.items())
-    return (
-        ", ".join(value)
-        if isinstance(value, list)
-        else str(value).lower()
-        if value in (True, False)
-        else str(value)
-    )
+    if isinstance(value, list):
+        return ", ".join(value)
+    return str(value).lower() if value in (True, False) else str(value)

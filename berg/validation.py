@@ -16,6 +16,7 @@ import unicodedata
 from collections.abc import Callable, Collection
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
 from berg import BergError, plain
@@ -334,3 +335,13 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BergError(f"cannot read {name}: {error}") from None
     return found
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Return the values of a TOML file, {} if there is none; raise BergError if it is invalid."""
+    try:
+        return parse_toml(file.read_text(), str(file))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise BergError(f"cannot read {file}: {error}") from None
