@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import git as gitpython
 import pytest
 from conftest import Berg, wait_for
 from traps import Traps, run
@@ -190,7 +189,7 @@ def test_a_repo_inside_of_the_repo_is_not_completed_by_a_program(berg, traps):
         run("git", "config", "--file", str(inner / ".git/config"), key, value)
     for url in (str(inner), "ssh://localhost/x", f"ext::{traps.program('ext', 'exit 1')}"):
         run("git", "config", "--file", str(inner / ".git/config"), "remote.origin.url", url)
-        with pytest.raises((BergError, gitpython.GitCommandError)):
+        with pytest.raises((BergError, git.GitError)):
             snapshot.take(berg.repo)
         assert traps.sprung() == [], url
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from berg import BergError
+from berg import BergError, computer
 
 SETTINGS = {
     "core.fsmonitor": "",
@@ -46,6 +46,10 @@ FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
 distrusted: dict[Path, tuple[list[str], dict[str, str]]] = {}
 
 
+class GitError(Exception):
+    """Why git failed, in its own words."""
+
+
 def run(
     folder: Path,
     *arguments: str,
@@ -53,13 +57,17 @@ def run(
     stdin: bytes | IO[bytes] | None = None,
     stdout: Any = None,
 ) -> bytes:
-    """Run git in `folder` and return what it printed, or write that to `stdout`; raises
-    git.GitCommandError.
+    """Run git in `folder` and return what it printed, or write that to `stdout`.
 
-    Raises BergError for a repo of another user, in which git does nothing.
+    Raises GitError; BergError if git is not installed, or the repo belongs to another user, in
+    which git does nothing.
     """
-    import git as gitpython
-
+    try:
+        import git as gitpython
+    except ImportError:
+        raise BergError(
+            f"git is not installed. Install it, for example: {computer.install_command('git')}"
+        ) from None
     if isinstance(stdin, bytes):
         with tempfile.TemporaryFile() as file:
             file.write(stdin)
@@ -77,7 +85,7 @@ def run(
         )
     except gitpython.GitCommandError as error:
         if not (found := re.search(r"dubious ownership in repository at '(.*)'", str(error))):
-            raise
+            raise GitError(reason(error)) from error
         trust = shlex.join(["git", "config", "--global", "--add", "safe.directory", found[1]])
         raise BergError(
             f"git does not trust {found[1]}, which belongs to another user. Run: {trust}"
@@ -94,18 +102,16 @@ def names(output: bytes) -> list[str]:
     return [name.decode(errors="surrogateescape") for name in output.split(b"\0") if name]
 
 
-def last_line(error: Any) -> str:
-    output = (
-        error.stderr
-        if isinstance(error.stderr, str)
-        else (error.stderr or b"").decode(errors="replace")
-    )
-    lines = [
-        line for line in output.replace("stderr:", "").strip(" \n'").splitlines() if line.strip()
-    ]
-    # which file; the last line only sums up
-    named = [line for line in lines if line.startswith("error: ")][:1]
-    return [*lines[-1:], *named][-1].strip() if lines else str(error)
+def reason(error: Any) -> str:
+    """Return the line of git's output that says why it failed."""
+    output = error.stderr or ""
+    if isinstance(output, bytes):
+        output = output.decode(errors="replace")
+    lines = output.replace("stderr:", "").strip(" \n'").splitlines()
+    lines = [line.strip() for line in lines if line.strip()]
+    # The last line only sums up; an error before it names the file.
+    named = [line for line in lines if line.startswith("error: ")]
+    return next(iter(named or lines[-1:]), str(error))
 
 
 @functools.cache
@@ -160,11 +166,9 @@ def unused_filters(folder: Path) -> list[str]:
 
 def filters(folder: Path) -> list[str]:
     """Return the settings of filters that count in a repo, by name."""
-    import git as gitpython
-
     try:
         found = run(folder, "config", "--includes", "--name-only", "-z", "--get-regexp", FILTERS)
-    except gitpython.GitCommandError:  # there are none
+    except GitError:  # there are none
         return []
     return sorted(set(names(found)))
 

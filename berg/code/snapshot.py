@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from berg import BergError, computer, config, job, plain
+from berg import BergError, config, job, plain
 from berg.code import git as program
-from berg.code.git import Entry, common_folder, last_line, names, text
+from berg.code.git import Entry, GitError, common_folder, names, text
 from berg.code.git import run as git
 
 MAX_UNTRACKED_BYTES = 1 << 30
@@ -117,19 +117,13 @@ OnProgress = Callable[[int, int], None]  # bytes that were sent, of how many
 
 def find_root(folder: Path) -> Path:
     """Root of the git working tree around `folder`; raises BergError where there is none to run."""
-    try:
-        import git as gitpython
-    except ImportError:
-        raise BergError(
-            f"git is not installed. Install it, for example: {computer.install_command('git')}"
-        ) from None
     bare = BergError(
         f"{folder} is a bare git repo, or in one. Run berg outside of it, in a working tree: git "
         "worktree add PATH"
     )
     try:
         found = git(folder, "rev-parse", "--show-toplevel")
-    except gitpython.GitCommandError as error:
+    except GitError as error:
         if re.search("bare repository|must be run in a work tree", str(error)):
             raise bare from None
         raise BergError(
@@ -155,8 +149,6 @@ def commit_tree(root: Path, repo_name: str, branch: str | None = None) -> Snapsh
 
     Only `git status` looks at all files, once. What does not need its answer runs in parallel.
     """
-    import git as gitpython
-
     snapshot = Snapshot(root, repo_name, "", "", "", objects_folder(root))
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary, ThreadPoolExecutor() as pool:
         theirs, index = index_of(root, temporary)
@@ -186,8 +178,8 @@ def commit_tree(root: Path, repo_name: str, branch: str | None = None) -> Snapsh
                 snapshot.commit = commit_on(snapshot, env, tree, date)
             each = iter(names(told.result()))
             snapshot.changed = [f"{status} {path}" for status, path in zip(each, each, strict=True)]
-        except gitpython.GitCommandError as error:
-            raise BergError(f"git cannot add the files of {root}: {last_line(error)}") from None
+        except GitError as error:
+            raise BergError(f"git cannot add the files of {root}: {error}") from None
     return snapshot
 
 
@@ -211,15 +203,13 @@ def index_of(root: Path, temporary: str) -> tuple[dict[str, str], list[Path]]:
     """Return git's variables for a repo's index, and its files, of which a split one has two; where
     it has none, HEAD makes one in a folder.
     """
-    import git as gitpython
-
     where = ["rev-parse", "--path-format=absolute", "--git-path", "index", "--shared-index-path"]
     files = [Path(line) for line in text(root, *where).split("\n")]
     if files[0].exists():
         return {}, files
     made = Path(temporary, "index")
     env = {"GIT_INDEX_FILE": str(made)}
-    with contextlib.suppress(gitpython.GitCommandError):  # where there is no commit yet
+    with contextlib.suppress(GitError):  # where there is no commit yet
         git(root, "read-tree", "HEAD", env=env)
     return env, [made]
 
@@ -379,15 +369,13 @@ def repo_that_takes(folder: Path, fetched: Path) -> Path | None:
     """Return the root of the repo around what was fetched if it would send untracked files of a
     folder of that along. Git starts in that root, never in what was fetched.
     """
-    import git as gitpython
-
     root = next((each for each in fetched.resolve().parents if (each / ".git").exists()), None)
     if root is None:
         return None
     listing = ["ls-files", "--others", "--exclude-standard", "-z", "--", str(folder.resolve())]
     try:
         below = names(git(root, "--git-dir=.git", *listing))
-    except gitpython.GitCommandError:  # something else has that name
+    except GitError:  # something else has that name
         return None
     return None if set(below) <= set(left_to_berg(root)) else root
 
@@ -541,12 +529,10 @@ def is_base(
 
 def has_commits(snapshot: Snapshot, *commits: str) -> bool:
     """Whether commits are there with all that they hold, but for what was cut off behind them."""
-    import git as gitpython
-
     try:
         trees = [f"{commit}^{{tree}}" for commit in commits]
         git(snapshot.root, "rev-list", "--objects", "--quiet", *trees, env=objects_of(snapshot))
-    except gitpython.GitCommandError:
+    except GitError:
         return False
     return True
 
@@ -628,8 +614,6 @@ def restore(
     Git computes each object's id from its content, so that the commit's id vouches for all files.
     Raises BergError if the commit or a part of it is not in the packs, or git refuses what is.
     """
-    import git as gitpython
-
     commit, branch = description["commit"], description["branch"]
     if not COMMIT.fullmatch(commit):
         raise BergError(f"{commit[:80]!r} is not the id of a commit")
@@ -656,7 +640,7 @@ def restore(
         # What an installation writes into the checkout is not a change of the user's.
         with (folder / ".git/info/exclude").open("a") as file:
             file.write("*.egg-info/\n__pycache__/\n/build/\n")
-    except gitpython.GitCommandError as error:
-        raise BergError(f"commit {commit} cannot be restored: {last_line(error)}") from None
+    except GitError as error:
+        raise BergError(f"commit {commit} cannot be restored: {error}") from None
     for path, sub in description["submodules"].items():
         restore(sub, folder / path, open_pack)

@@ -1,15 +1,8 @@
-"""What a uv.lock holds for a machine: which packages, of which size, and whether it is up to date.
+"""What a uv.lock or a poetry.lock holds for a machine, read without uv and poetry; and what a
+requirement of python packages says, as far as berg needs it: name, extras, versions.
 
-Read without uv, which a laptop may not have. Not covered when a lock is compared: the contents of
-sources, dependencies that are dynamic.
-
-What a requirement of python packages says, as far as berg needs it: name, extras, versions.
-
-What a poetry.lock holds for a machine, as arguments for uv; poetry itself is not needed.
-
-Locks since poetry 2 say which groups a package is for; in older ones dependencies are followed.
-Not covered: whether the lock has the versions that pyproject.toml asks for, of which poetry keeps
-a hash of its own.
+Not covered: when a lock is compared, the contents of sources and dynamic dependencies; whether a
+poetry.lock has the versions that pyproject.toml asks for, of which poetry keeps a hash of its own.
 """
 
 import ast
@@ -22,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 OWN = {"virtual", "editable", "directory"}  # kinds of sources that are folders
-
 MACHINE = {
     "sys_platform": "linux",
     "platform_machine": "x86_64",
@@ -64,11 +56,11 @@ class Locked:
 
 def own(lock: Table, folder: str) -> Table | None:
     """Return the package in a folder of the repo, as seen from the lock; None without one."""
-    for each in lock["package"]:
-        kinds = OWN & {*each["source"]}
-        if kinds and posixpath.normpath(each["source"][kinds.pop()]) == (folder or "."):
-            found: Table = each
-            return found
+    packages: list[Table] = lock["package"]
+    for each in packages:
+        for kind in OWN & {*each["source"]}:
+            if posixpath.normpath(each["source"][kind]) == (folder or "."):
+                return each
     return None
 
 
@@ -106,8 +98,8 @@ def reached(by_name: dict[str, list[Table]], needs: list[Table], context: "Conte
 
 def wanted_by(root: Table, chosen: Chosen) -> list[Table]:
     """Return what a package of the repo needs, with the extras and groups that are chosen."""
-    found = list(needs_of(root))
-    for extra in chosen.extras:
+    found = []
+    for extra in ("", *chosen.extras):
         found += needs_of(root, extra)
     for group in chosen.groups:
         found += root.get("dev-dependencies", {}).get(group, [])
@@ -115,10 +107,9 @@ def wanted_by(root: Table, chosen: Chosen) -> list[Table]:
 
 
 def needs_of(package: Table, extra: str = "") -> list[Table]:
-    """Return what a package needs, or one of its extras does."""
+    """Return what a package needs, or one of its extras."""
     optional = package.get("optional-dependencies", {})
-    found: list[Table] = optional.get(extra, []) if extra else package.get("dependencies", [])
-    return found
+    return list(optional.get(extra, []) if extra else package.get("dependencies", []))
 
 
 def candidates(packages: list[Table], need: Table, context: "Context") -> list[Table]:
@@ -135,16 +126,13 @@ def candidates(packages: list[Table], need: Table, context: "Context") -> list[T
 
 
 def download(package: Table, python: str) -> int:
-    """Return the bytes of the file that uv takes of a package; 0 if the lock has no size."""
-    for wheel in package.get("wheels", []):
-        name = posixpath.basename(
-            wheel.get("url") or wheel.get("path") or wheel.get("filename", "")
-        )
-        if fits_machine(name, python):
+    """Return the bytes of the file that uv downloads of a package; 0 if the lock has no size."""
+    wheels = package.get("wheels", [])
+    for wheel in wheels:
+        place = wheel.get("url") or wheel.get("path") or wheel.get("filename", "")
+        if fits_machine(posixpath.basename(place), python):
             return int(wheel.get("size", 0))
-    if package.get("wheels"):
-        return 0
-    return int(package.get("sdist", {}).get("size", 0))
+    return 0 if wheels else int(package.get("sdist", {}).get("size", 0))
 
 
 def fits_machine(name: str, python: str) -> bool:
@@ -235,10 +223,9 @@ def word_of(node: ast.AST) -> tuple[str, bool]:
 
 
 def outdated(package: Table, project: Table, sources: Iterable[str]) -> list[str]:
-    """Return what differs between pyproject.toml and the package of a lock that it made, in words.
+    """Return what differs between pyproject.toml and the package of its lock, in words.
 
-    Of what comes from elsewhere than an index (`sources`), the lock has the place and no version:
-    the name alone counts.
+    The lock has no version of what comes from elsewhere than an index (`sources`): its name counts.
     """
     about, name = project["project"], package["name"]
     if {"dependencies", "optional-dependencies"} & {*about.get("dynamic", [])}:
@@ -255,7 +242,7 @@ def outdated(package: Table, project: Table, sources: Iterable[str]) -> list[str
 
 
 def outdated_groups(known: Table, project: Table, places: set[str]) -> set[str]:
-    """Return the same of the groups of dependencies."""
+    """Return what differs between the groups of dependencies."""
     groups = project.get("dependency-groups", {})
     found = set()
     for group, listed in groups.items():
@@ -273,6 +260,8 @@ def outdated_groups(known: Table, project: Table, places: set[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Requirement:
+    """A package, its extras and versions."""
+
     name: str
     extras: frozenset[str] = frozenset()
     specifiers: frozenset[str] = frozenset()
@@ -287,22 +276,22 @@ def differences(
     mine: Iterable[Requirement], known: Iterable[Requirement], places: set[str]
 ) -> set[str]:
     """Return the names of requirements that only one side has."""
-    sides = []
-    for side in (mine, known):
-        sides.append({(each.name,) if each.name in places else each.key for each in side})
-    return {str(each[0]) for each in sides[0] ^ sides[1]}
+
+    def keys(side: Iterable[Requirement]) -> set[tuple[Any, ...]]:
+        return {(each.name,) if each.name in places else each.key for each in side}
+
+    return {name for name, *_ in keys(mine) ^ keys(known)}
 
 
 def recorded(entry: Table) -> Requirement:
     """Return a requirement as a lock records it."""
-    specifier = entry.get("specifier", "")
-    return with_extras(entry["name"], entry.get("extras", []), specifier)
+    return with_extras(entry["name"], entry.get("extras", []), entry.get("specifier", ""))
 
+
+# --- requirements
 
 REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[([^\]]*)\])?\s*([^;@#]*)(@?)")
-
 BOUND = re.compile(r"(>=|<=|<|>|===?|~=)(\d+)(?:\.(\d+))?(.*)")
-
 # Modules whose packages have other names.
 PACKAGES = {
     "attr": ["attrs"],
@@ -379,21 +368,24 @@ def meets_one(here: tuple[int, ...], specifier: str) -> bool:
     return sign[0] == ("<" if here < bound else ">")
 
 
-Need = tuple[str, frozenset[str]]  # a package and its extras
+# --- poetry.lock
 
+Need = tuple[str, frozenset[str]]  # a package and its extras
 OF_EXTRA = re.compile(r"""extra == (["']).*?\1""")
 
 
 def packages(
     lock: Table, project: Table, extras: set[str], groups: set[str], python: str
 ) -> list[Table]:
-    """Return the packages of a lock that a machine with a python needs, with extras and groups."""
+    """Return the packages of a lock that a machine with a python needs, with extras and groups.
+
+    Locks since poetry 2 say which groups a package is for; in older ones dependencies are followed.
+    """
     context = Context(python, frozenset(extras))
     fitting = [each for each in lock["package"] if meets(python, each.get("python-versions", ""))]
     if not any("groups" in each for each in lock["package"]):
         return followed(fitting, project, extras, groups, context)
-    wanted = {"main", *groups}
-    return [each for each in fitting if is_for(each, wanted, context)]
+    return [each for each in fitting if is_for(each, {"main", *groups}, context)]
 
 
 def missing(lock: Table, project: Table, extras: set[str], groups: set[str]) -> list[str]:
@@ -424,17 +416,16 @@ def followed(
             continue
         seen.add((name, wanted))
         package = found[name] = by_name[name]
-        brought = parse(t for extra in wanted for t in package.get("extras", {}).get(extra, []))
-        ahead += poetry_needs(
-            package.get("dependencies", {}), {each.name for each in brought}, context
-        )
+        of_extras = parse(t for extra in wanted for t in package.get("extras", {}).get(extra, []))
+        optional = {each.name for each in of_extras}
+        ahead += poetry_needs(package.get("dependencies", {}), optional, context)
     return sorted(found.values(), key=lambda each: str(each["name"]))
 
 
 def roots(project: Table, extras: set[str], groups: set[str], context: Context) -> list[Need]:
     """Return what a project needs itself, with extras and groups."""
     poetry = project.get("tool", {}).get("poetry", {})
-    tables = {**poetry.get("extras", {})}
+    tables = poetry.get("extras", {})
     optional = {normal(each) for extra in extras for each in tables.get(extra, [])}
     found = poetry_needs(poetry.get("dependencies", {}), optional, context)
     for group in groups:
@@ -446,13 +437,15 @@ def roots(project: Table, extras: set[str], groups: set[str], context: Context) 
 
 
 def poetry_needs(table: Table, optional: set[str], context: Context) -> list[Need]:
-    """Return the names and extras of dependencies that hold; of optional ones those named."""
+    """Return the names and extras of dependencies whose markers hold; of the optional ones only
+    those named.
+    """
     found = []
     for name, entry in table.items():
         for each in entry if isinstance(entry, list) else [entry]:
             about = each if isinstance(each, dict) else {}
             is_wanted = not about.get("optional") or normal(name) in optional
-            # Which extras are wanted, says `optional`.
+            # `optional` says which extras are wanted, so their markers always hold.
             marker = re.sub(OF_EXTRA, "os_name == 'posix'", about.get("markers", ""))
             if name != "python" and is_wanted and context.holds(marker):
                 found.append((normal(name), frozenset(about.get("extras", []))))
@@ -460,7 +453,7 @@ def poetry_needs(table: Table, optional: set[str], context: Context) -> list[Nee
 
 
 def has_files(found: list[Table], python: str) -> bool:
-    """Return whether each package has a wheel for a machine with a python, or none at all."""
+    """Return whether each package has a wheel for a machine with a python, or no wheel at all."""
     for each in found:
         wheels = [f["file"] for f in each.get("files", []) if f["file"].endswith(".whl")]
         if wheels and not any(fits_machine(wheel, python) for wheel in wheels):
@@ -469,7 +462,7 @@ def has_files(found: list[Table], python: str) -> bool:
 
 
 def takes(python: str, spec: str) -> bool:
-    """Return whether a python meets what poetry writes of it, such as ^3.10 or >=3.9,<3.13."""
+    """Return whether a python meets poetry's specifiers, such as ^3.10 or >=3.9,<3.13."""
     return any(
         all(meets(python, plain_of(part.strip())) for part in one.split(","))
         for one in spec.split("||")
@@ -477,7 +470,7 @@ def takes(python: str, spec: str) -> bool:
 
 
 def plain_of(part: str) -> str:
-    """Return a part of such a text as others write it."""
+    """Return one of poetry's specifiers as a standard one."""
     if part.startswith("^"):
         return f">={part[1:]},<{int(part[1:].split('.')[0]) + 1}"
     if match := re.fullmatch(r"~(\d+\.\d+).*", part):

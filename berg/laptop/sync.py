@@ -28,7 +28,7 @@ from typing import Any
 from berg import BergError, computer, plain
 from berg.code import git as program
 from berg.code import snapshot
-from berg.code.git import last_line, names
+from berg.code.git import GitError, names
 from berg.code.snapshot import IGNORE_FILE, left_to_berg
 from berg.config import Config
 from berg.laptop import jobs, launch, ssh
@@ -636,17 +636,16 @@ def list_start(git: Git, folder: str = "") -> set[str]:
 
 def scan(root: Path) -> Files:
     """Return the files of a working tree, without untracked virtual environments."""
-    import git as gitpython
 
     def git(folder: str, arguments: list[str]) -> bytes:
         if folder and program.enter(root, root / folder):
             return b""
         try:
             return program.run(root / folder, HERE, *arguments)
-        except gitpython.GitCommandError as error:
+        except GitError as error:
             if folder:
                 return b""
-            raise BergError(f"git cannot list the files of {root}: {last_line(error)}") from None
+            raise BergError(f"git cannot list the files of {root}: {error}") from None
 
     tracked, untracked = list_files(git, nested=True)
     configs = [path for path in untracked if Path(path).name == "pyvenv.cfg"]
@@ -685,14 +684,12 @@ def stamp(path: str) -> Stamp | None:
 
 def matters(root: Path, paths: set[str]) -> bool:
     """Return whether one of these paths may be in the working tree: not in .git, not ignored."""
-    import git as gitpython
-
     relative = [os.path.relpath(path, root) for path in paths]
     relative = [path for path in relative if ".git" not in Path(path).parts]
     if not relative or len(relative) > 100:  # asking about many takes longer than a scan
         return bool(relative)
     try:
         ignored = program.run(root, HERE, "check-ignore", "-z", "--stdin", stdin=joined(relative))
-    except gitpython.GitCommandError:  # none is ignored
+    except GitError:  # none is ignored
         return True
     return ignored.count(b"\0") < len(relative)
