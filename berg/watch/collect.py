@@ -34,7 +34,14 @@ POINTS = 300_000  # of all lines of a page, which are some 10 MB
 CHARTS = 100  # of a page
 NAME = 200  # characters of a metric's name
 COMPARED = 40  # jobs that are compared
-PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg")
+PICTURES = {  # suffix of a file -> its type
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".svg": "image/svg+xml",
+}
 
 Lines = dict[str, list[markup.Point]]
 

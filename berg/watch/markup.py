@@ -46,8 +46,6 @@ Point = tuple[float, float]
 Series = dict[str, list[Point]]
 Value = float | str | None
 
-PERCENT = "%"
-MIB = float(1 << 20)
 UNIT_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 # Least seconds of a chart -> the seconds in a unit of its x axis, and the unit.
 SPANS = (
@@ -56,23 +54,6 @@ SPANS = (
     (120, 60, "minutes"),
     (0, 1, "seconds"),
 )
-# Number in a sample of a machine -> title, unit, and how many of the unit it is.
-KNOWN = {
-    "cpu_percent": ("CPU", PERCENT, 1.0),
-    "cpu_waiting_percent": ("CPU, waiting for disks", PERCENT, 1.0),
-    "memory_percent": ("Memory, used", PERCENT, 1.0),
-    "memory_bytes": ("Memory", "B", 1.0),
-    "disk_percent": ("Disk, used", PERCENT, 1.0),
-    "read_per_second": ("Disk, read", "B/s", 1.0),
-    "written_per_second": ("Disk, written", "B/s", 1.0),
-    "received_per_second": ("Network, received", "B/s", 1.0),
-    "sent_per_second": ("Network, sent", "B/s", 1.0),
-    "accelerator_percent": ("GPUs and TPUs", PERCENT, 1.0),
-    "accelerator_memory_mb": ("Memory of GPUs and TPUs", "B", MIB),
-    "accelerator_memory_total_mb": ("Total memory of GPUs and TPUs", "B", MIB),
-    "accelerator_watt": ("Power of GPUs and TPUs", "W", 1.0),
-    "accelerator_celsius": ("Temperature of GPUs and TPUs", "°C", 1.0),
-}
 
 
 class Html(str):
@@ -215,9 +196,10 @@ def draw(
     return figure(title, {"kind": "lines", **about}, last)
 
 
-def draw_machines(name: str, series: Series, began: float) -> Html | None:
-    """Return the chart of what machines measured, over the time since `began` (Unix time)."""
-    title, unit, factor = KNOWN.get(name, (name, "", 1.0))
+def draw_machines(
+    title: str, unit: str, factor: float, series: Series, began: float
+) -> Html | None:
+    """Return the chart of a number over the time since `began`; a value is `factor` units."""
     end, most = (
         max((point[axis] for points in series.values() for point in points), default=0.0)
         for axis in (0, 1)
@@ -231,7 +213,7 @@ def draw_machines(name: str, series: Series, began: float) -> Html | None:
         key: [((x - began) / length, y * factor) for x, y in sorted(points)]
         for key, points in series.items()
     }
-    top = 100.0 if unit == PERCENT else None
+    top = 100.0 if unit == "%" else None
     return draw(title, scaled, f"{across} since its machines began", unit, top)
 
 

@@ -22,7 +22,7 @@ from berg.laptop.jobs import cells as cells_of
 from berg.laptop.jobs import folded
 from berg.laptop.records import Software
 from berg.laptop.sweep import Row
-from berg.watch import collect, markup
+from berg.watch import collect, markup, usage
 from berg.watch.markup import Html, of_terminal, tag, text
 
 EVERY = 10  # seconds between updates of the page
@@ -338,7 +338,12 @@ def busy_charts(found: dict[str, collect.Lines]) -> list[Html]:
     """Return how busy the machines were over time."""
     starts = [x for lines in found.values() for points in lines.values() for x, _ in points]
     began = min(starts, default=0.0)
-    return charts(found, lambda name, lines: markup.draw_machines(name, lines, began))
+    titles = usage.OF_MACHINES | usage.OF_ACCELERATORS
+
+    def draw(name: str, lines: collect.Lines) -> Html | None:
+        return markup.draw_machines(*titles[name.removeprefix("accelerator_")], lines, began)
+
+    return charts(found, draw)
 
 
 def charts(
@@ -357,7 +362,8 @@ def results(frame: Frame, about: collect.About) -> list[object]:
     files = about.record.results
     if not files:
         return [nothing("results yet")]
-    images = [each for each in files if each.name.lower().endswith(collect.PICTURES)][:IMAGES]
+    endings = tuple(collect.PICTURES)
+    images = [each for each in files if each.name.lower().endswith(endings)][:IMAGES]
     pictures = [image(*name_and_address(each, folder)) for each in images]
     rows = [file_row(each, *name_and_address(each, folder)) for each in files[:FILES]]
     size = plain.size(sum(each.size for each in files))

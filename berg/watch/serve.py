@@ -8,7 +8,6 @@ change is to end a job. Files of jobs are shown without scripts.
 
 import hmac
 import json
-import mimetypes
 import re
 import secrets
 import shutil
@@ -37,8 +36,7 @@ LIBRARY_CACHE = {"Cache-Control": "private, max-age=604800, immutable"}  # its n
 SECONDS = 60  # for a client to send a request or to read an answer
 PIECE = 4 << 20  # bytes of a file that are in memory at a time
 LARGEST = 10 << 20  # bytes of a file that is exported
-PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"}
-TEXTS = re.compile(r"\.(txt|log|jsonl?|csv|md|py|sh|ya?ml|toml|html|out|err)", re.I)
+TEXTS = re.compile(r"\.(txt|log|jsonl?|csv|md|py|sh|ya?ml|toml|html|out|err)")
 RULES = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -300,10 +298,8 @@ def place_in_log(text: str) -> dict[str, int]:
 
 def kind_of(path: str) -> str:
     """Return the type as which a job's file is shown; "" for one that can only be saved."""
-    guessed = mimetypes.guess_type(path)[0] or ""
-    if guessed in PICTURES:
-        return guessed
-    return TEXT if TEXTS.fullmatch(Path(path).suffix) else ""
+    suffix = Path(path).suffix.lower()
+    return collect.PICTURES.get(suffix, TEXT if TEXTS.fullmatch(suffix) else "")
 
 
 def export(config: Config, names: list[str], folder: Path, say: Callable[[str], None]) -> Path:

@@ -1,8 +1,7 @@
 """How busy the machines of jobs are and were: the samples that machine/usage.py left in the bucket.
 
-A sample is a dict with the numbers of OF_MACHINES (`time` is Unix time, rates are bytes), and
-`gpus` and `tpus`: lists of dicts with those of OF_ACCELERATORS. An unknown number is None or
-missing.
+A sample is a dict with `time` (Unix time), the numbers of OF_MACHINES, and `gpus` and `tpus`: lists
+of dicts with `index` and the numbers of OF_ACCELERATORS. An unknown number is None or missing.
 """
 
 import json
@@ -18,19 +17,25 @@ from berg.laptop import jobs
 END = 24 << 10  # bytes read first from an object's end: half an hour without accelerators
 LARGEST = 64 << 20  # bytes of an object that are read at most: weeks of samples of eight GPUs
 KINDS = {"gpus": "gpu", "tpus": "tpu"}
-OF_MACHINES = (
-    "time",
-    "cpu_percent",
-    "cpu_waiting_percent",
-    "memory_percent",
-    "memory_bytes",
-    "disk_percent",
-    "read_per_second",
-    "written_per_second",
-    "received_per_second",
-    "sent_per_second",
-)
-OF_ACCELERATORS = ("index", "percent", "memory_mb", "memory_total_mb", "watt", "celsius")
+# Number -> title and unit of its chart, and how many of the unit it is.
+OF_MACHINES = {
+    "cpu_percent": ("CPU", "%", 1),
+    "cpu_waiting_percent": ("CPU, waiting for disks", "%", 1),
+    "memory_percent": ("Memory, used", "%", 1),
+    "memory_bytes": ("Memory", "B", 1),
+    "disk_percent": ("Disk, used", "%", 1),
+    "read_per_second": ("Disk, read", "B/s", 1),
+    "written_per_second": ("Disk, written", "B/s", 1),
+    "received_per_second": ("Network, received", "B/s", 1),
+    "sent_per_second": ("Network, sent", "B/s", 1),
+}
+OF_ACCELERATORS = {
+    "percent": ("GPUs and TPUs", "%", 1),
+    "memory_mb": ("Memory of GPUs and TPUs", "B", 1 << 20),
+    "memory_total_mb": ("Total memory of GPUs and TPUs", "B", 1 << 20),
+    "watt": ("Power of GPUs and TPUs", "W", 1),
+    "celsius": ("Temperature of GPUs and TPUs", "°C", 1),
+}
 MOST = 1e15  # of a number in a sample
 ACCELERATORS = 64  # of a machine that are read
 
@@ -91,17 +96,17 @@ def parse(data: bytes) -> Iterator[dict[str, Any]]:
             continue
         if not isinstance(sample, dict):
             continue
-        found = select(sample, OF_MACHINES)
+        found = select(sample, ["time", *OF_MACHINES])
         if found.get("time") is None:
             continue
         for kind in KINDS:
             if isinstance(listed := sample.get(kind), list):
                 some = [each for each in listed[:ACCELERATORS] if isinstance(each, dict)]
-                found[kind] = [select(each, OF_ACCELERATORS) for each in some]
+                found[kind] = [select(each, ["index", *OF_ACCELERATORS]) for each in some]
         yield found
 
 
-def select(values: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+def select(values: dict[str, Any], known: list[str]) -> dict[str, Any]:
     """Return the known keys whose value is None or a number that a machine may have measured."""
     found = {key: values[key] for key in known if key in values}
     return {
@@ -123,7 +128,7 @@ def accelerators(sample: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def numbers(sample: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
     """Yield the numbers of a sample: the accelerator ("" for the machine), the key, the value."""
-    parts = {"": {key: sample[key] for key in OF_MACHINES[1:] if key in sample}}
+    parts = {"": {key: sample[key] for key in OF_MACHINES if key in sample}}
     for name, values in (parts | accelerators(sample)).items():
         for key, value in values.items():
             if key != "index" and value is not None:
