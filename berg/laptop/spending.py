@@ -14,7 +14,7 @@ from typing import Any
 from berg import gce, job, places
 from berg.config import Config
 from berg.gke import container
-from berg.google import instances, prices
+from berg.google import api, instances, prices
 from berg.google.prices import region_of
 from berg.google.shapes import Shape, find_built_in
 from berg.job import Machine, Resource
@@ -107,13 +107,9 @@ def machine_hours(state: job.State, running: int, begin: str = "") -> float:
 def between(since: str, later: str) -> float:
     """Return the seconds between two timestamps; 0 if one is invalid."""
     try:
-        return max(0.0, (moment(later) - moment(since)).total_seconds())
+        return max(0.0, (api.time_of(later) - api.time_of(since)).total_seconds())
     except (ValueError, TypeError):
         return 0.0
-
-
-def moment(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 @dataclass
@@ -127,25 +123,21 @@ class Sum:
     usd: float = 0.0  # of jobs whose price is known
     unknown: int = 0  # jobs whose price is unknown
 
-    def add(self, state: job.State, running: int) -> None:
-        """Count one more job."""
-        cost = so_far(state, running)
+    def add(self, state: job.State, running: int, begin: str = "") -> None:
+        """Count one more job, since a moment."""
+        cost = so_far(state, running, begin)
         self.jobs += 1
-        self.hours += machine_hours(state, running)
+        self.hours += machine_hours(state, running, begin)
         self.usd += cost or 0.0
         self.unknown += cost is None
 
 
 def on_day(pairs: list[tuple[job.State, int]], day: str) -> Sum:
     """Return the cost of jobs on a day, the current one in UTC."""
-    found = Sum(day, "")
+    found, begin = Sum(day, ""), f"{day}T00:00:00Z"
     for state, running in pairs:
-        hours = machine_hours(state, running, f"{day}T00:00:00Z")
-        cost = so_far(state, running, f"{day}T00:00:00Z")
-        found.jobs += hours > 0
-        found.hours += hours
-        found.usd += cost or 0.0
-        found.unknown += (hours > 0) * (cost is None)
+        if machine_hours(state, running, begin) > 0:
+            found.add(state, running, begin)
     return found
 
 
@@ -172,11 +164,10 @@ def until_midnight(pairs: list[tuple[job.State, int]], now: datetime) -> float:
 def week_of(created_at: str) -> str:
     """Return the Monday of a timestamp's week, in UTC; "" if it is invalid."""
     try:
-        then = moment(created_at).astimezone(timezone.utc)
+        then = api.time_of(created_at).astimezone(timezone.utc)
+        return (then - timedelta(days=then.weekday())).strftime("%Y-%m-%d")
     except (ValueError, OverflowError):
         return ""
-    monday = then.toordinal() - then.weekday()
-    return datetime.fromordinal(monday).strftime("%Y-%m-%d")
 
 
 def weeks(pairs: list[tuple[job.State, int]]) -> list[Sum]:
