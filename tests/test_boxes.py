@@ -48,7 +48,9 @@ def check_kept(berg, name: str, reason: str) -> None:
 
 def test_a_worker_that_is_killed_leaves_the_disk(berg):
     made = berg(*ON, "slain")
-    assert made.returncode == 0 and "then Google stops the machine, whose disk stays" in made.stderr
+    assert (
+        made.returncode == 0 and "then Google stops the machine, and its disk stays" in made.stderr
+    )
     runs(berg, "slain")
     machine = berg.machines()["slain"]
     assert machine["scheduling"]["instanceTerminationAction"] == "STOP"
@@ -270,6 +272,6 @@ def test_an_old_claim_is_taken_over(cloud, bucket, monkeypatch):
 
     with power.claimed(settings, "box", "stopped", hear) as claim:
         claim.check()
-    assert len(said) == 1 and said[0].startswith("Waiting: box is just being started by ada since ")
+    assert len(said) == 1 and said[0].startswith("Waiting: box is being started by ada since ")
     with pytest.raises(BergError):
         dead.check()

@@ -201,7 +201,7 @@ def test_rights_that_the_person_lacks(berg, cloud, look):
     assert findings["rights: account"]["fix"].endswith("--role roles/iam.serviceAccountUser")
     for check in ("project", "bucket", "rights: machines", "rights: account"):
         assert findings[check]["status"] == "failed", check
-    for check in ("apis", "machines' account", "quota Google", "firewall"):
+    for check in ("apis", "machines' account", "quota you", "firewall"):
         assert findings[check]["status"] == "warning", check
         assert "POST http" not in findings[check]["found"]
 
@@ -213,12 +213,12 @@ def test_firewalls(cloud, look):
         (
             {"denied": everything, "sourceRanges": ["0.0.0.0/0"], "priority": 10},
             "warning",
-            "no rule lets tcp:22 in",
+            "no rule allows tcp:22",
         ),
         (
             {"allowed": ssh, "sourceRanges": ["0.0.0.0/0"], "targetTags": ["web"]},
             "warning",
-            "no rule lets tcp:22 in",
+            "no rule allows tcp:22",
         ),
         ({"allowed": ssh, "sourceRanges": ["35.235.240.0/20"]}, "warning", "(IAP)"),
         (
@@ -226,11 +226,11 @@ def test_firewalls(cloud, look):
             "ok",
             "8.8.8.0/24; this computer should be",
         ),
-        ({"allowed": everything, "sourceRanges": ["::/0"]}, "warning", "no rule lets tcp:22 in"),
+        ({"allowed": everything, "sourceRanges": ["::/0"]}, "warning", "no rule allows tcp:22"),
         (
             {"allowed": everything, "sourceRanges": ["::/0"]},
             "warning",
-            "no rule lets IAP in",
+            "no rule allows IAP",
             "true",
         ),
     ]
@@ -266,7 +266,7 @@ def test_without_settings_and_credentials_it_says_so(berg, look, content, words)
         "no Google credentials found. Run: gcloud auth"
     )
     unseen = {findings[name]["found"] for name in ("project", "bucket", "firewall")}
-    assert unseen == {"not looked at, without credentials"} and findings["git"]["status"] == "ok"
+    assert unseen == {"not checked, without credentials"} and findings["git"]["status"] == "ok"
 
 
 def test_without_a_network_and_without_tools(berg, look, tmp_path):

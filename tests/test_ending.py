@@ -32,7 +32,8 @@ def test_a_kill_says_what_an_upload_has_left_now_and_then():
     assert waiting.look(upload(0), 104) == waiting.look(upload(5), 103) == ""
     said = waiting.look(upload(5, 1000), 104)
     assert (
-        said == "a uploads its results since noon: 5 files, 1,000 bytes are left (Ctrl-C leaves it)"
+        said
+        == "a has been uploading its results since noon: 5 files, 1,000 bytes are left (Ctrl-C stops waiting)"
     )
     assert waiting.look(upload(4), 134) == "" and waiting.look(upload(4), 134.1)
     assert waiting.look(upload(4), 254) == "" and not waiting.gave_up
@@ -205,7 +206,7 @@ def test_a_job_that_went_on_meanwhile_is_not_deleted(bucket):
     went_on = removal.entries[1].stored
     states.claim(bucket, "a-0", State(job=went_on.state.job), went_on.generation)
     before = [each.name for each in bucket.list("")]
-    with pytest.raises(BergError, match="a changed meanwhile, and stays"):
+    with pytest.raises(BergError, match="a changed in the meantime, so it was not deleted"):
         records.remove(bucket.config, removal, lambda gone: None)
     assert [each.name for each in bucket.list("")] == before
     there = {each.name: each.state for each in states.listed(bucket)}

@@ -671,7 +671,7 @@ def test_kill_says_what_it_waits_for(trial, monkeypatch):
     with pytest.raises(BergError) as waiting:
         ending.kill(trial.berg.bucket.config, trial.name, False, said.append)
     why, left = waiting.value.message, f"1 files, {len(content(trial.seed, 5)):,} bytes are left"
-    assert "uploads its results since" in said[0] and left in said[0]
+    assert "has been uploading its results since" in said[0] and left in said[0]
     assert left in why and f"berg kill --now {trial.name}" in why and "0005.bin" in why
     assert trial.berg("kill", "--now", trial.name).returncode == 0
     trial.berg.cloud.call("DELETE", "/_berg/faults")

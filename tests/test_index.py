@@ -288,19 +288,19 @@ def test_doctor_names_an_index_that_is_missing_or_wrong_and_what_mends_it(
 
     assert found() == ("ok", "has 0 jobs")
     write(bucket, "past")
-    assert found() == ("warning", "none yet, so that a list looks at all jobs")
+    assert found() == ("warning", "there is none yet, so lists read all jobs")
     listed(settings)
     assert found() == ("ok", "has 1 job")
     write(bucket, "grid-0", "SUBMITTED", sweep="grid")
     write(bucket, "over")
-    assert found() == ("warning", "lacks 2 of the jobs, grid-0 among them")
+    assert found() == ("warning", "lacks 2 jobs, for example grid-0")
     submit(bucket, "over2")
     monkeypatch.setattr("berg.config.load_ready", lambda: settings)
     shown = CliRunner().invoke(cli.cli, ["list", "--all-jobs", "-a", "--json"])
     assert shown.exit_code == 0, shown.output
     assert found() == ("ok", "has 4 jobs")
     bucket.delete(f"{index.LIVING}grid.sweep")
-    assert found() == ("warning", "lacks 1 of the jobs, grid-0 among them")
+    assert found() == ("warning", "lacks 1 job, for example grid-0")
 
 
 def test_doctor_looks_at_no_more_jobs_than_it_has_time_for(bucket, settings, monkeypatch):

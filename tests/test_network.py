@@ -268,19 +268,21 @@ def test_doctor_names_what_policies_and_networks_ask_for(berg, cloud, forbid):
         "refused, but not used by berg: external addresses, machines without"
     )
     assert (
-        findings["ways: google"]["status"] == "failed"
-        and findings["ways: internet"]["status"] == "warning"
+        findings["egress: google"]["status"] == "failed"
+        and findings["egress: internet"]["status"] == "warning"
     )
     assert findings["firewall"]["status"] == findings["rights: tunnels"]["status"] == "ok"
     if shutil.which("gcloud"):  # its advice, as it stands, mends it
         gcloud = Gcloud(
             cloud.url, "berg-local", cloud.session.credentials.token, berg.home
         ).settings
-        for check in ("ways: google", "ways: internet"):
+        for check in ("egress: google", "egress: internet"):
             command = ["bash", "-c", findings[check]["fix"]]
             subprocess.run(command, check=True, env={**os.environ, **gcloud}, capture_output=True)
         findings = look(**inside)
-        assert findings["ways: google"]["status"] == findings["ways: internet"]["status"] == "ok"
+        assert (
+            findings["egress: google"]["status"] == findings["egress: internet"]["status"] == "ok"
+        )
         cloud.call("DELETE", f"{COMPUTE}/regions/us-central1/routers/berg-nat")
         cloud.call("POST", SUBNET, {"privateIpGoogleAccess": False})
 

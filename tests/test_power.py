@@ -63,7 +63,7 @@ def test_a_box_stops_and_starts_with_its_disk(berg, monkeypatch):
     berg.cloud.fault("compute.instances.start", operation_error=error)
     full = berg("start", "box")
     assert full.returncode == 1 and "The zone has no resources." in full.stderr
-    assert "Its disk stays as it is" in full.stderr
+    assert "Its disk is unchanged" in full.stderr
 
     assert berg("start", "box").returncode == 0
     read = berg("ssh", "box", "--", f"cat /opt/file {folder}/late")
@@ -97,8 +97,8 @@ def test_an_idle_box_stops_by_itself(berg):
         (("devbox", "gce", 1, "n1-standard-8", "STANDARD"), ""),
         (("devbox", "gce", 1, "a2-highgpu-1g", "SPOT"), ""),
         (("job", "gce", 1, "n1-standard-8", "STANDARD"), "it is no devbox"),
-        (("devbox", "tpu", 1, "", "STANDARD"), "Google knows no stop of pods and of TPU slices"),
-        (("devbox", "gke", 1, "", "STANDARD"), "Google knows no stop of pods and of TPU slices"),
+        (("devbox", "tpu", 1, "", "STANDARD"), "Google cannot stop pods and TPU slices"),
+        (("devbox", "gke", 1, "", "STANDARD"), "Google cannot stop pods and TPU slices"),
         (("devbox", "gce", 2, "n1-standard-8", "STANDARD"), "berg stops devboxes of one machine"),
         (
             ("devbox", "gce", 1, "a3-highgpu-1g", "FLEX_START"),
@@ -110,7 +110,7 @@ def test_an_idle_box_stops_by_itself(berg):
         ),
         (
             ("devbox", "gce", 1, "ct6e-standard-1t", "STANDARD"),
-            "Google does not say that machines with TPUs can be stopped",
+            "Google does not document that machines with TPUs can be stopped",
         ),
         (
             ("devbox", "gce", 1, "c3-standard-8-lssd", "STANDARD"),
@@ -129,11 +129,11 @@ def test_what_google_does_not_stop_is_not_stopped(words, why):
         (replace(box(), machines=[]), "box is no devbox with a machine"),
         (box(State("KILLED", job=OFF.job)), "there is nothing to stop"),
         (box(State("RUNNING", job=Summary(kind="job"))), "it is no devbox. End it: berg kill box"),
-        (box(status="RUNNING"), "box is just being started or stopped"),
+        (box(status="RUNNING"), "box is being started or stopped"),
     ],
 )
 def test_what_cannot_be_stopped_is_named(found, why):
-    for at_once in (False, True)[: 1 + ("just being" not in why)]:
+    for at_once in (False, True)[: 1 + ("being" not in why)]:
         with pytest.raises(BergError) as error:
             power.check_stop(found, now=at_once)
         assert why in error.value.message
@@ -154,11 +154,11 @@ def test_a_box_that_goes_down_is_waited_for_before_it_starts(monkeypatch):
     monkeypatch.setattr(power, "PAUSE", 0)
     monkeypatch.setattr(power, "look_again", lambda config, found: next(looks))
     off = power.wait_while_stopping(None, box(status="STOPPING"), said.append)
-    assert off.machine.status == "TERMINATED" and "just being stopped" in said[0]
+    assert off.machine.status == "TERMINATED" and "still stopping" in said[0]
     assert power.wait_while_stopping(None, box(), said.append) == box() and len(said) == 1
 
     monkeypatch.setattr(power, "DOWN", -1)
-    with pytest.raises(BergError, match="box does not go off. Try again: berg start box"):
+    with pytest.raises(BergError, match="box is still stopping. Try again: berg start box"):
         power.wait_while_stopping(None, box(status="STOPPING"), said.append)
 
 
@@ -273,7 +273,7 @@ def test_a_price_that_is_not_known_is_said(monkeypatch):
             said.append(power.cost_of(settings, Machine("box", "us-central1-a", disk_gb=200)))
     unknown = "Its disk of 200 GB costs an unknown amount until it is deleted"
     known = "Its disk of 200 GB costs about $0.30 a day until it is deleted"
-    offered = ", which berg reap offers after 14 days"
+    offered = "; berg reap offers to delete it after 14 days"
     assert said == [unknown, unknown + offered, known, known + offered]
 
 
@@ -330,15 +330,15 @@ def test_the_plan_says_what_an_idle_box_does(berg):
     assert json.loads(shown.stdout)
     deleted = berg("devbox", "-g", "0", "-n", "box", "--idle", "delete", "--dry-run")
     assert "Idle      deletes itself after 4h" in deleted.stderr
-    assert "Google stops the machine, whose disk stays" in deleted.stderr, "at its limit"
+    assert "Google stops the machine, and its disk stays" in deleted.stderr, "at its limit"
     for options, why in {
         ("-g", "1", "-t", "l4", "--flex"): "Google does not stop machines of flex-start",
         ("-g", "1", "-t", "a100-80gb"): "a2-ultragpu-1g has local disks, which would be lost",
-        ("--tpu", "v5p-2x2x2"): "Google knows no stop of pods and of TPU slices",
+        ("--tpu", "v5p-2x2x2"): "Google cannot stop pods and TPU slices",
     }.items():
         lost = berg("devbox", *options, "-n", "brief", "--dry-run")
         said = " ".join(lost.stderr.split())
-        assert f"lost when the machine ends, but for /root/berg_results: {why}" in said, said
+        assert f"deleted with the machine, except /root/berg_results: {why}" in said, said
 
 
 @pytest.mark.slow
@@ -353,7 +353,7 @@ def test_a_box_without_room_in_its_zone_goes_to_another_with_its_disk(berg):
     refused = berg("start", "nomad")
     assert refused.returncode == 1 and "berg start --move nomad" in refused.stderr
     nowhere = berg("start", "--move", "nomad")
-    assert nowhere.returncode == 1 and "Its disk stays as it is" in nowhere.stderr, nowhere.stderr
+    assert nowhere.returncode == 1 and "Its disk is unchanged" in nowhere.stderr, nowhere.stderr
     assert berg.machines()["nomad"]["id"] == old["id"]
     assert not snapshots(berg), "it is deleted if nothing comes of it, too"
 
@@ -644,7 +644,7 @@ def test_a_move_leaves_a_machine_that_was_started_meanwhile(berg, stopped_box):
     mover = move_until_insert(berg)
     second = berg.start("start", "nomad")
     said = second.stderr.readline()
-    assert said.startswith("Waiting: nomad is just being moved by tester since"), said
+    assert said.startswith("Waiting: nomad is being moved by tester since"), said
     path = berg.machines()["nomad"]["selfLink"].partition("/compute/")[2]
     berg.cloud.call("POST", f"/compute/{path}/start")
     wait_for(lambda: all_of(berg) == [(stopped_box, "RUNNING")])
@@ -664,7 +664,7 @@ def test_a_move_leaves_a_machine_that_was_started_meanwhile(berg, stopped_box):
 def test_of_two_starts_of_a_box_one_waits_and_the_box_is_there_once(berg, stopped_box):
     mover = move_until_insert(berg)
     second = berg.start("start", "nomad")
-    assert "nomad is just being moved" in second.stderr.readline()
+    assert "nomad is being moved" in second.stderr.readline()
     assert all_of(berg) == [(stopped_box, "TERMINATED")]
     berg.cloud.call("DELETE", "/_berg/faults")
     wait_for(lambda: begin(berg, "nomad"), 60)
@@ -755,7 +755,7 @@ def test_a_box_keeps_its_disk_whoever_turns_it_off():
 @pytest.mark.slow
 def test_a_spot_box_that_google_takes_is_stopped_and_starts_again(berg):
     made = berg("devbox", "-g", "0", "-n", "taken", "--spot", "--idle", "stop")
-    assert "then Google stops the machine, whose disk stays (--max-hours)" in made.stderr
+    assert "then Google stops the machine, and its disk stays (--max-hours)" in made.stderr
     wait_for(lambda: berg.state("taken")["state"] == "RUNNING")
     berg.cloud.call("POST", "/_berg/instances/taken/preempt", {"notice": 0})
     wait_for(lambda: berg.machines()["taken"]["status"] == "TERMINATED")

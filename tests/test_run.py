@@ -839,7 +839,8 @@ def test_kill_counts_what_is_still_to_come_of_a_slow_upload(berg, cloud):
     killed = berg("kill", "heavy")
     assert killed.returncode == 0 and "heavy: KILLED" in killed.stderr, killed.stderr
     told = re.search(
-        r"heavy uploads its results since \S+: (\d+) files, ([\d,]+) bytes are left", killed.stderr
+        r"heavy has been uploading its results since \S+: (\d+) files, ([\d,]+) bytes are left",
+        killed.stderr,
     )
     assert told and int(told[1]) == 1 and int(told[2].replace(",", "")) == 20 << 20, killed.stderr
     assert len(berg.objects("berg_results/heavy/")["berg_results/heavy/big"]) == 20 << 20

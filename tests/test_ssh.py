@@ -75,7 +75,7 @@ def box(cloud, tmp_path_factory):
     # The first login: makes the key, and hands it to the machine, which was started without.
     first = berg("ssh", "box", "--", "hostname")
     assert (first.returncode, first.stdout) == (0, "box\n"), first.stderr
-    assert "Made the ssh key" in first.stderr
+    assert "Created the ssh key" in first.stderr
     yield berg
     berg("kill", "box", "--now")
 
@@ -315,7 +315,7 @@ def test_another_laptop_is_let_in_and_nobody_elses_key_is_lost(box, at_home):
     said: list[str] = []
     target = ssh.find_target(config, "box", said.append)
     assert keys() == [*before, ssh.metadata_line(config, ssh.public_key(create=False))]
-    assert any("Handing your key" in text for text in said)
+    assert any("Adding your key" in text for text in said)
     words = ssh.command(config, target, [], ["hostname"])  # the paths hold a blank
     assert subprocess.run(words, capture_output=True, text=True).stdout == "box\n"
     said.clear()
@@ -480,7 +480,7 @@ def test_a_machine_that_never_comes(bucket, cloud, at_home, monkeypatch):
     bucket.write(job.state_path("slow"), state, metadata={"state": state})
     said: list[str] = []
     with pytest.raises(
-        BergError, match=r"slow cannot be logged in to after \d s: its machine is being created"
+        BergError, match=r"cannot log in to slow after \d s: its machine is being created"
     ):
         ssh.find_target(cloud.settings(bucket.name), "slow", said.append, timeout=0.6)
     assert said[-1:] == ["Waiting for slow: its machine is being created"]
@@ -498,7 +498,7 @@ def test_the_key_is_made_once_as_gcloud_makes_it(at_home):
     key = ssh.public_key(create=True, say=said.append)
     folder = at_home / ".ssh"
     assert key and key.startswith("ssh-rsa AAAA")
-    assert said == [f"Made the ssh key {folder / KEY}, which gcloud uses, too"]
+    assert said == [f"Created the ssh key {folder / KEY}, which gcloud uses, too"]
     assert [path.stat().st_mode & 0o777 for path in (folder, folder / KEY)] == [0o700, 0o600]
     assert (
         ssh.public_key(create=True, say=said.append) == ssh.public_key(create=False) == key

@@ -149,7 +149,7 @@ def examine() -> list[Finding]:
     if findings[-1].status == FAILED:
         lacks = "credentials"
     if lacks:
-        unseen = f"not looked at, without {lacks}"
+        unseen = f"not checked, without {lacks}"
         return findings + [Finding(name, WARNING, unseen) for name in ASKED]
     return findings + ask(settings, ASKED)
 
@@ -168,7 +168,7 @@ def ask(settings: Config, checks: Mapping[str, Check]) -> list[Finding]:
             if api.lacks_quota_project(error):
                 found = api.name_quota_project(settings)
             else:
-                found = f"Google does not let you look: {api.words(error)}"
+                found = f"you do not have permission to check this: {api.words(error)}"
                 status = FAILED if name in ("project", "bucket") else WARNING
         except BergError as error:
             found = error.message
@@ -229,7 +229,7 @@ def check_embedded_cloud(settings: Config) -> list[Finding]:
     if not settings.endpoint or not config.local_folder().is_dir():
         return []
     limits = config.embedded_cloud().status(config.local_folder())["abilities"]
-    found = " ".join(limits) or "its machines can do all that they can anywhere"
+    found = " ".join(limits) or "its machines have no limits here"
     return [Finding("embedded cloud", OK, found)]
 
 
@@ -277,7 +277,7 @@ def rights(
     """Return which of the permissions asked for the user does not hold."""
     lacks = [permission for permission in asked if permission not in held]
     if not lacks:
-        return Finding(f"rights: {name}", OK, f"you have what is needed{where}")
+        return Finding(f"rights: {name}", OK, f"you have the required permissions{where}")
     return Finding(f"rights: {name}", status, f"you lack {', '.join(lacks)}{where}", fix)
 
 
@@ -432,12 +432,12 @@ def check_firewall(settings: Config) -> list[Finding]:
         iap = ipaddress.IPv4Network(offers.IAP)
         if any(iap.subnet_of(ipaddress.IPv4Network(each)) for each in sources):
             return [Finding("firewall", OK, f"{port} to {to} is open to IAP")]
-        found = f"no rule lets IAP in to {port} of {to}: no berg ssh"
+        found = f"no rule allows IAP to {port} of {to}, so berg ssh cannot connect"
         return [Finding("firewall", WARNING, found, fix)]
     if ANYWHERE in sources:
         return [Finding("firewall", OK, f"{port} to {to} is open to all")]
     if not sources:
-        found = f"no rule lets {port} in to {to}: no berg ssh"
+        found = f"no rule allows {port} to {to}, so berg ssh cannot connect"
         return [Finding("firewall", WARNING, found, fix)]
     found = f"{port} to {to} is open to {', '.join(sources)}"
     if set(sources) == {offers.IAP}:
@@ -504,7 +504,7 @@ def check_policies(settings: Config) -> list[Finding]:
     if enforced[api.OS_LOGIN]:
         harmless.append("machines without OS Login")
         if settings.ssh_user != "root":
-            found = f"the organisation requires OS Login, which keeps {settings.ssh_user} out"
+            found = f"the organisation requires OS Login, so {settings.ssh_user} cannot log in"
             findings.append(Finding("policies", FAILED, found, "berg config set ssh_user root"))
     if enforced[api.SHIELDED]:
         harmless.append("images that cannot be Shielded VMs")
@@ -531,12 +531,12 @@ def check_egress(settings: Config) -> list[Finding]:
     where = f"from the subnetwork {ways.subnetwork} in {ways.region}, without an external address"
 
     def reach(what: str, is_reached: bool | None, status: str, fix: str) -> Finding:
-        name = f"ways: {what}"
+        name = f"egress: {what}"
         if is_reached:
-            return Finding(name, OK, f"in reach {where}")
+            return Finding(name, OK, f"reachable {where}")
         if is_reached is None:  # Google does not let the user look
-            return Finding(name, WARNING, f"perhaps out of reach {where}", fix)
-        return Finding(name, status, f"out of reach {where}", fix)
+            return Finding(name, WARNING, f"perhaps not reachable {where}", fix)
+        return Finding(name, status, f"not reachable {where}", fix)
 
     return [
         reach("google", ways.to_google, FAILED, ways.command(to_internet=False)),
@@ -591,7 +591,7 @@ def check_own(settings: Config, email: str) -> Finding:
     lacking, refusal = iam.missing(settings)
     lacking += builds.too_wide(settings)
     if refusal:
-        return Finding(ACCOUNT, WARNING, f"what {email} may do cannot be seen: {refusal}")
+        return Finding(ACCOUNT, WARNING, f"the roles of {email} cannot be seen: {refusal}")
     if lacking:
         found = f"{email} lacks: " + "; ".join(grant.text for grant in lacking)
         return Finding(ACCOUNT, FAILED, found, set_up(settings))
@@ -689,11 +689,11 @@ def check_index(settings: Config) -> list[Finding]:
     paths = {listed.name for listed in bucket.list(index.TOP, index.FIELDS)}
     looked_at = list(itertools.islice(states.listed(bucket), STATES))
     if looked_at and index.COMPLETE not in paths:
-        text = "none yet, so that a list looks at all jobs"
+        text = "there is none yet, so lists read all jobs"
         return [Finding("index", WARNING, text, fix)]
     jobs = [each for each in looked_at if not index.has(paths, each.name, each.state)]
     if jobs:
-        text = f"lacks {len(jobs):,} of the jobs, {jobs[0].name} among them"
+        text = f"lacks {plain.plural(len(jobs), 'job')}, for example {jobs[0].name}"
         return [Finding("index", WARNING, text, fix)]
     return [Finding("index", OK, f"has {plural(len(looked_at), 'job')}")]
 
@@ -718,6 +718,6 @@ ASKED: dict[str, Check] = {
     "reserved": check_reservations,
     "firewall": check_firewall,
     "policies": check_policies,
-    "ways": check_egress,
+    "egress": check_egress,
     "clusters": check_clusters,
 }

@@ -205,9 +205,9 @@ class Waiting:
         still = now - self.moved
         if still > STALLED:
             raise BergError(
-                f"{self.name} uploads its results since {state.uploading_since}, but nothing has "
-                f"moved for {still:.0f} s: {left}. {state.reason}\nIt keeps trying. To end it "
-                f"without them: berg kill --now {self.name}"
+                f"{self.name} has been uploading its results since {state.uploading_since}, but "
+                f"nothing has moved for {still:.0f} s: {left}. {state.reason}\nIt keeps trying. "
+                f"To end it without them: berg kill --now {self.name}"
             )
         # Its worker takes some seconds to count.
         is_counted = state.left_files > 0 and now - self.began > 3
@@ -215,8 +215,8 @@ class Waiting:
             return ""
         self.reported, self.reported_at = left, now
         return (
-            f"{self.name} uploads its results since {state.uploading_since}: {left} "
-            "(Ctrl-C leaves it)"
+            f"{self.name} has been uploading its results since {state.uploading_since}: {left} "
+            "(Ctrl-C stops waiting)"
         )
 
 

@@ -147,7 +147,7 @@ def ask_account(walk: Walk, earlier: str, default: str) -> None:
         return
     if iam.is_default(settings.service_account):
         say(f"Careful: {iam.DEFAULT_IS_WIDE}")
-    say(f"{settings.service_account} is used as it is. Check what it may do with: berg doctor")
+    say(f"{settings.service_account} is used unchanged. Check its roles with: berg doctor")
     for found in doctor.check_acting(settings):
         if found.check == doctor.ACCOUNT:
             raise BergError(f"{found.found}. Choose another one: berg init")
@@ -218,7 +218,7 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
         say(f"{own} has what it needs; nothing was changed")
         return own
     if refusal and may_use(settings, own):
-        say(f"{own} is used as it is: you may not see what it may do ({refusal})")
+        say(f"{own} is used unchanged: you do not have permission to see its roles ({refusal})")
         return own
     if not refusal:
         say("\n".join(grant.text for grant in lacking))

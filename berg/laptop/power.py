@@ -49,13 +49,13 @@ def why_never(kind: str, place: str, num_machines: int, machine_type: str, model
     if kind != "devbox":
         return "it is no devbox"
     if place != "gce":
-        return "Google knows no stop of pods and of TPU slices"
+        return "Google cannot stop pods and TPU slices"
     if num_machines > 1:
         return "berg stops devboxes of one machine"
     if model == prices.FLEX:
         return "Google does not stop machines of flex-start"
     if machine_type in shapes.TPU_TYPES:
-        return "Google does not say that machines with TPUs can be stopped"
+        return "Google does not document that machines with TPUs can be stopped"
     if shapes.has_local_disks(machine_type):
         return f"{machine_type} has local disks, which would be lost"
     return ""
@@ -101,8 +101,8 @@ def check_stop(found: Entry, now: bool) -> Machine:
         raise BergError(f"{found.name} cannot be stopped: {why}. End it: berg kill {found.name}")
     if state.state == STOPPED and machine.status not in OFF and not now:
         raise BergError(
-            f"{found.name} is just being started or stopped. Try again in a minute, or turn it "
-            f"off as it is: berg stop --now {found.name}"
+            f"{found.name} is being started or stopped. Try again in a minute, or turn it "
+            f"off at once: berg stop --now {found.name}"
         )
     return machine
 
@@ -117,7 +117,7 @@ def wait_until_off(config: Config, found: Entry, say: Say) -> Entry:
         check_answer(found, now - began)
         if now > began + SLOW and not is_slow:
             is_slow = True
-            say(f"{found.name} uploads its last results (Ctrl-C leaves it)")
+            say(f"{found.name} uploads its last results (Ctrl-C stops waiting)")
         if found.state and found.state.state == STOPPED:
             stopped_at = stopped_at or now
             if now > stopped_at + GOING:
@@ -194,10 +194,10 @@ def wait_while_stopping(config: Config, found: Entry, say: Say) -> Entry:
     """Wait while a machine goes down: Google refuses to start it before it is off."""
     began = time.monotonic()
     if found.machine and found.machine.status == "STOPPING":
-        say(f"{found.name} is just being stopped; it starts when it is off (Ctrl-C leaves it)")
+        say(f"{found.name} is still stopping; it will start when it is off (Ctrl-C stops waiting)")
     while found.machine and found.machine.status == "STOPPING":
         if time.monotonic() > began + DOWN:
-            raise BergError(f"{found.name} does not go off. Try again: berg start {found.name}")
+            raise BergError(f"{found.name} is still stopping. Try again: berg start {found.name}")
         time.sleep(PAUSE)
         found = look_again(config, found)
     return found
@@ -240,7 +240,7 @@ def turn_on(config: Config, machine: Machine, may_move: bool, say: Say) -> bool:
             say(why)
             return False
         raise BergError(
-            f"{why}\nIts disk stays as it is. Try again later: berg start {machine.name}\n"
+            f"{why}\nIts disk is unchanged. Try again later: berg start {machine.name}\n"
             f"Or move its disk to another zone: berg start --move {machine.name}"
         ) from None
     return True
@@ -265,7 +265,7 @@ def wait_until_it_answers(
         check_start(found, waited)
         if waited > SLOW and not is_slow:
             is_slow = True
-            say(f"{found.name} boots in {found.zone} (Ctrl-C leaves it)")
+            say(f"{found.name} boots in {found.zone} (Ctrl-C stops waiting)")
         time.sleep(PAUSE)
 
 
@@ -323,7 +323,7 @@ def move_disk(config: Config, claim: "Claim", machine: Machine, say: Say) -> Non
             body = instances.moved(instance, zone, snapshot, copied_at)
             iam.once_known(config, lambda: creation.insert(config, zone, body, [machine.name]))
 
-        gce.in_turn(zones, create, "Its disk stays as it is", say, lambda: None)
+        gce.in_turn(zones, create, "Its disk is unchanged", say, lambda: None)
     except BaseException:
         forget_snapshots(config, machine.name, say)
         raise
@@ -337,8 +337,8 @@ def check_not_run(config: Config, machine: Machine, copied_at: str) -> None:
         return
     raise BergError(
         f"{machine.name} was started in {machine.zone} since its disk was copied "
-        f"({copied_at or 'at an unknown time'}): nothing of it is deleted. See its machines: "
-        f"berg list. The one that is not wanted can be deleted in the console"
+        f"({copied_at or 'at an unknown time'}): nothing is deleted. See its machines: "
+        f"berg list. Delete the one that is not wanted in the console"
     )
 
 
@@ -401,11 +401,11 @@ def finish_move(config: Config, claim: "Claim", found: Entry, say: Say) -> None:
 
 
 def cost_of(config: Config, machine: Machine) -> str:
-    """Return what a stopped machine costs, and until when, in words."""
+    """Return what a stopped machine costs, and until when."""
     prices.latest(config, [prices.region_of(machine.zone)])
     hourly = spending.machine_rate(config, replace(machine, status="TERMINATED"))
     days = config.max_stopped_days
-    offered = f", which berg reap offers after {days} days" if days else ""
+    offered = f"; berg reap offers to delete it after {days} days" if days else ""
     return f"Its disk of {machine.disk_gb} GB costs {a_day(hourly)} until it is deleted{offered}"
 
 
@@ -501,7 +501,7 @@ class Claim:
             elif not is_said:
                 is_said = True
                 holder = holder_of(there.metadata or {})
-                say(f"Waiting: {self.name} is just being {holder} (Ctrl-C leaves it)")
+                say(f"Waiting: {self.name} is being {holder} (Ctrl-C stops waiting)")
             time.sleep(CLAIM_PAUSE)
 
     def write(self, generation: int) -> None:
@@ -531,8 +531,8 @@ class Claim:
         """Raise BergError if another command is known to have taken the claim over."""
         if self.is_lost:
             raise BergError(
-                f"another berg stopped, started or killed {self.name} meanwhile. Nothing more is "
-                "done here. See it: berg list"
+                f"another berg stopped, started or killed {self.name} in the meantime. This "
+                "command ends here. See it: berg list"
             )
 
     def release(self) -> None:

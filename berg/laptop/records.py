@@ -363,7 +363,9 @@ def mark(bucket: Bucket, removal: Removal, user: str) -> list[Stored]:
         if stored and entry.stored:
             with contextlib.suppress(Changed):
                 states.replaced(bucket, stored, entry.stored.state)
-    raise BergError(f"{removal.name} changed meanwhile, and stays. See it: berg list")
+    raise BergError(
+        f"{removal.name} changed in the meantime, so it was not deleted. See it: berg list"
+    )
 
 
 def check_kept(entry: Entry) -> None:

@@ -125,7 +125,7 @@ def make_key(private: Path, say: Say) -> None:
         except FileExistsError:
             return
         new.with_name(f"{new.name}.pub").replace(private.with_name(f"{private.name}.pub"))
-    say(f"Made the ssh key {private}, which gcloud uses, too")
+    say(f"Created the ssh key {private}, which gcloud uses, too")
 
 
 def metadata_line(config: Config, key: str) -> str:
@@ -207,8 +207,7 @@ def wait_for(
         waited = time.monotonic() - began
         if waited > timeout:
             raise BergError(
-                f"{name} cannot be logged in to after {waited:.0f} s: {missing}. See: "
-                f"berg log {name}"
+                f"cannot log in to {name} after {waited:.0f} s: {missing}. See: berg log {name}"
             )
         if waited > last_message + MESSAGE_INTERVAL:
             last_message = waited
@@ -402,7 +401,7 @@ def answers(target: Target) -> bool:
 def wait_for_key(config: Config, target: Target, say: Say) -> None:
     """Wait until the machine knows our key; the login itself reports any other fault."""
     probe = [require("ssh"), *command(config, target, ["-o", "BatchMode=yes"], ["true"])[1:]]
-    say(f"Handing your key to {target.machine}")
+    say(f"Adding your key to {target.machine}")
 
     def is_known() -> bool:
         done = subprocess.run(probe, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -406,7 +406,7 @@ def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init,
     settle(cloud)
     again = init("-y", *then.split())
     assert again.returncode == 0, again.stderr
-    assert f"{EMAIL} is used as it is: you may not see what it may do" in again.stderr
+    assert f"{EMAIL} is used unchanged: you do not have permission to see its roles" in again.stderr
     assert saved(berg)["service_account"] == EMAIL
     ran = berg("run", "-g", "0", "--wait", "--secret", "KEY", "true", KEY="hush")
     assert ran.returncode == 0, ran.stderr
@@ -499,7 +499,7 @@ def test_accounts_of_ones_own_are_taken_as_they_are(berg, cloud, init):
     mine = cloud.call("POST", ACCOUNTS, {"accountId": f"m-{uuid.uuid4().hex[:12]}"})["email"]
     taken = init("-y", "--service-account", mine)
     assert taken.returncode == 0, taken.stderr
-    assert f"It needs {iam.NEEDS}." in taken.stderr and f"{mine} is used as it is" in taken.stderr
+    assert f"It needs {iam.NEEDS}." in taken.stderr and f"{mine} is used unchanged" in taken.stderr
     assert saved(berg)["service_account"] == mine
     assert cloud.session.get(f"{cloud.url}{ACCOUNTS}/{EMAIL}").status_code == 404
     unknown = init("-y", "--service-account", f"nobody@{PROJECT}.iam.gserviceaccount.com")
