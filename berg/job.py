@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from berg import BergError, validation
-from berg.spec import JobSpec, spec_from
+from berg.spec import JobSpec
 
 VERSION = 1
 ACTIVE = ("SUBMITTED", "STARTING", "INSTALLING", "RUNNING", "UPLOADING")
@@ -99,7 +99,7 @@ class Installation:
         """Return the name of the folder of a repo's virtual environment."""
         return "-".join([repo, *self.venv.split("/")[:-1]])
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raise ValueError for what no laptop decides."""
         for path in filter(None, (self.folder, self.venv)):
             if path.startswith("/") or {"", ".", ".."} & {*path.split("/")}:
@@ -172,6 +172,12 @@ class Job:
     def to_json(self) -> str:
         values = {**asdict(self), "group": str(self.group)}
         return json.dumps(values, indent=2, ensure_ascii=False)
+
+    def validate(self) -> None:
+        """Raise ValueError or BergError for what no machine can run."""
+        validation.check_bounds(self)
+        check_snapshot(self.snapshot)
+        self.to_json().encode()  # JSON has halves of letters, which UTF-8 has not
 
     @property
     def box(self) -> str:
@@ -281,20 +287,23 @@ class Summary:
             del values["sweep"], values["params"]
         return values
 
+    def validate(self) -> None:
+        """Raise ValueError or BergError for what no job has."""
+        if self.results_dir:
+            validation.check_results_dir(self.results_dir)
+        if self.sweep:
+            check_name(self.sweep)
+        numbers = (self.machines, self.secrets, self.max_run_seconds)
+        if min(*numbers, *self.rates.values()) < 0:
+            raise ValueError("a number is below zero")
+        if self.machines > MOST_MACHINES or max(self.rates.values(), default=0) > MOST_RATE:
+            raise ValueError("its cost is beyond any machine's")
+
 
 def from_json(data: bytes, name: str) -> Job:
     """Return the job in `data`; raise BergError if it is damaged or was written by a newer berg."""
     try:
-        values = validation.parse(data)
-        group = Group.parse(values.get("group", ""))
-        installation = validation.from_dict(Installation, values.get("installation", {}))
-        spec = spec_from(values.get("spec", {}))
-        parts = {"group": group, "installation": installation, "spec": spec}
-        job = validation.from_dict(Job, {**values, **parts})
-        installation.check()
-        validation.check_bounds(job)
-        check_snapshot(job.snapshot)
-        job.to_json().encode()  # JSON has halves of letters, which UTF-8 has not
+        job = validation.from_dict(Job, validation.parse(data))
         if job.job_name != name:
             raise ValueError("it does not describe this job")
     except (ValueError, BergError) as error:
@@ -382,6 +391,20 @@ class State:
             text = self._shortened(room)._as_text()
         return text
 
+    def validate(self) -> None:
+        """Raise ValueError for what no worker writes."""
+        if self.state not in (*ACTIVE, STOPPED, *FINAL):
+            raise ValueError(f"{self.state!r} is no state")
+        if any(len(change) != 2 for change in self.history):
+            raise ValueError("its history is odd")
+        if any(len(each) != 3 for each in self.attempts):
+            raise ValueError("its attempts are odd")
+        for name in (self.machine, self.zone, *self.undeleted):
+            validation.check_resource(name)
+        times = (self.started_at, self.finished_at, self.missing_since)
+        for time in (*times, *self.undeleted.values()):
+            validation.check_time(time)
+
     def _as_text(self) -> str:
         return json.dumps({**asdict(self), "job": self.job.to_dict()})
 
@@ -401,57 +424,15 @@ def cut(text: str, room: int) -> str:
 
 def state_from_json(data: str | bytes) -> State:
     """Return the state in `data`; raise ValueError for anything else."""
-    is_plain = validation.is_plain(data)
     try:
-        values = validation.parse(data)
-        summary = summary_from(values.get("job", {}), is_plain)
-        state = validation.from_dict(State, {**values, "job": summary})
-        check_state(state)
-        if is_plain:
+        state = validation.from_dict(State, validation.parse(data))
+        if validation.is_plain(data):  # none of its texts steers a terminal
             return state
         validation.check_plain(state, free=("reason", "elsewhere", "lost"))
-    except ValueError as error:
-        raise ValueError(f"it describes no state of a job: {error}") from None
-    return validation.cleaned(state)
-
-
-def summary_from(values: Any, is_plain: bool) -> Summary:
-    """Return the summary in a state; `is_plain`: none of its texts steers a terminal."""
-    try:
-        if not isinstance(values, dict):
-            raise ValueError("it is no JSON object")
-        group = Group.parse(values.get("group", ""))
-        summary = validation.from_dict(Summary, {**values, "group": group})
-        if summary.results_dir:
-            validation.check_results_dir(summary.results_dir)
-        if summary.sweep:
-            check_name(summary.sweep)
-        numbers = (summary.machines, summary.secrets, summary.max_run_seconds)
-        if min(*numbers, *summary.rates.values()) < 0:
-            raise ValueError("a number is below zero")
-        if summary.machines > MOST_MACHINES or max(summary.rates.values(), default=0) > MOST_RATE:
-            raise ValueError("its cost is beyond any machine's")
-        if is_plain:
-            return summary
-        validation.check_plain(summary, free=("cmd",))
+        validation.check_plain(state.job, free=("cmd",))
     except (ValueError, BergError) as error:
-        raise ValueError(f"its job is odd: {error}") from None
-    return validation.cleaned(summary, free=("cmd",))
-
-
-def check_state(state: State) -> None:
-    """Raise ValueError for an invalid state."""
-    if state.state not in (*ACTIVE, STOPPED, *FINAL):
-        raise ValueError(f"{state.state!r} is no state")
-    if any(len(change) != 2 for change in state.history):
-        raise ValueError("its history is odd")
-    if any(len(each) != 3 for each in state.attempts):
-        raise ValueError("its attempts are odd")
-    for name in (state.machine, state.zone, *state.undeleted):
-        validation.check_resource(name)
-    times = (state.started_at, state.finished_at, state.missing_since)
-    for time in (*times, *state.undeleted.values()):
-        validation.check_time(time)
+        raise ValueError(f"it describes no state of a job: {error}") from None
+    return validation.cleaned(replace(state, job=validation.cleaned(state.job, free=("cmd",))))
 
 
 def metadata_path(name: str) -> str:

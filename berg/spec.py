@@ -481,6 +481,17 @@ class JobSpec:
             "no_external_ip": self.no_external_ip or None,
         }
 
+    def validate(self) -> None:
+        """Raise ValueError or BergError for invalid options in a job's record."""
+        for name, row in rows(JobSpec).items():
+            check_bounds(row, getattr(self, name))
+        # These become parts of URLs.
+        project, _, image = (self.image or "").rpartition("/")
+        validation.check_project(project)
+        names = (image, self.gpu_type, self.machine_type, self.tpu, self.cluster, self.queue)
+        for each in (*names, *self.zones):
+            validation.check_resource(each or "")
+
     def check(self) -> None:
         """Raise BergError for what is not possible, whatever Google offers."""
         if self.cmd is not None and not self.cmd.strip():
@@ -565,23 +576,6 @@ class JobSpec:
             check_variable("--env", key)
             found[key] = value
         return found
-
-
-def spec_from(record: Any) -> JobSpec:
-    """Return the options in a job's record; raise ValueError or BergError for invalid ones."""
-    if not isinstance(record, dict):
-        raise ValueError("its options are no JSON object")
-    values = {key: tuple(each) if isinstance(each, list) else each for key, each in record.items()}
-    spec = validation.from_dict(JobSpec, values)
-    for name, row in rows(JobSpec).items():
-        check_bounds(row, getattr(spec, name))
-    # These become parts of URLs.
-    project, _, image = (spec.image or "").rpartition("/")
-    validation.check_project(project)
-    names = (image, spec.gpu_type, spec.machine_type, spec.tpu, spec.cluster, spec.queue)
-    for each in (*names, *spec.zones):
-        validation.check_resource(each or "")
-    return spec
 
 
 def check_variable(option: str, key: str) -> None:

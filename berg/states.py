@@ -41,6 +41,11 @@ class Sweep:
     drawn: str = ""  # space, method and seed of its jobs' values
     sha256: list[str] = field(default_factory=list)  # of each job's metadata
 
+    def validate(self) -> None:
+        """Raise BergError for an invalid name of a job."""
+        for each in self.jobs:
+            job.check_name(each)
+
     def fingerprint(self) -> str:
         """Return the hash of the jobs' names and hashes, which is in the machines' metadata."""
         return hashlib.sha256(json.dumps([self.jobs, self.sha256]).encode()).hexdigest()
@@ -181,18 +186,10 @@ def read_sweep(bucket: Bucket, name: str) -> Sweep | None:
     if not job.NAME.fullmatch(name):
         return None
     data = bucket.read(job.sweep_path(name))
-    return None if data is None else sweep_from_json(data, name)
-
-
-def sweep_from_json(data: bytes, name: str) -> Sweep:
-    """Return the sweep's record in `data`; raise BergError if it is damaged."""
     try:
-        sweep = validation.from_dict(Sweep, validation.parse(data))
-        for each in sweep.jobs:
-            job.check_name(each)
+        return None if data is None else validation.from_dict(Sweep, validation.parse(data))
     except (ValueError, BergError) as error:
         raise BergError(f"{job.sweep_path(name)} is damaged ({error})") from None
-    return sweep
 
 
 def replace_sweep(bucket: Bucket, name: str, before: Sweep, sweep: Sweep) -> None:

@@ -88,20 +88,28 @@ DECODER = json.JSONDecoder(
 def from_dict(kind: type[Made], found: Any) -> Made:
     """Return the dataclass `kind` with the values of a JSON object; unknown keys are ignored.
 
-    Raise ValueError if a value is not of its field's type, or one without a default is missing.
+    Raise ValueError if a value is not of its field's type, or one without a default is missing. The
+    method `validate` of a dataclass checks the rest, and may raise BergError, too.
     """
     assert is_dataclass(kind)
     if not isinstance(found, dict):
         raise ValueError("it is no JSON object")
     types = types_of(kind)
+    values = {key: value for key, value in found.items() if key in types}
+    for name in readers_of(kind).keys() & values.keys():
+        try:
+            values[name] = readers_of(kind)[name](values[name])
+        except (ValueError, BergError) as error:
+            raise ValueError(f"{name}: {error}") from None
     try:
-        made = kind(**{key: value for key, value in found.items() if key in types})
+        made = kind(**values)
     except TypeError as error:
         raise ValueError(str(error)) from None
     for name, of_field in types.items():
-        value = getattr(made, name)
-        if type(value) is not of_field and not fits(value, of_field):
+        if not fits(value := getattr(made, name), of_field):
             raise ValueError(f"{name} is {str(value)[:40]!r}")
+    if hasattr(made, "validate"):
+        made.validate()
     return made
 
 
@@ -112,6 +120,20 @@ def types_of(kind: Any) -> dict[str, Any]:
 
 
 @functools.cache
+def readers_of(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    """Return by field what makes its value from one of JSON, which has neither dataclasses nor
+    tuples; a dataclass may have a `parse` of its own.
+    """
+    found: dict[str, Callable[[Any], Any]] = {}
+    for name, each in types_of(kind).items():
+        if isinstance(each, type) and is_dataclass(each):
+            found[name] = getattr(each, "parse", functools.partial(from_dict, each))
+        elif get_origin(each) is tuple:
+            found[name] = lambda value: tuple(value) if isinstance(value, list) else value
+    return found
+
+
+@functools.cache
 def parts_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the parts of a type such as dict[str, str]."""
     return get_origin(kind), get_args(kind)
@@ -119,6 +141,8 @@ def parts_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def fits(value: Any, kind: Any) -> bool:
     """Return whether a value is of a type such as int, dict[str, str] or int | None."""
+    if type(value) is kind:
+        return True
     origin, parts = parts_of(kind)
     if origin is dict:
         return isinstance(value, dict) and all(fits(each, parts[1]) for each in value.values())

@@ -133,7 +133,7 @@ def test_a_damaged_job_is_named(data):
         ({"installation": {"may_fail": [0]}}, "its installation has odd steps"),
         ({"installation": {"python": "3.12; rm"}}, "its installation has the python"),
         ({"install_secrets": "TOKEN"}, "install_secrets is 'TOKEN'"),
-        ({"spec": []}, "its options are no JSON object"),
+        ({"spec": []}, "spec: it is no JSON object"),
         ({"spec": {"num_gpus": "1"}}, "num_gpus is '1'"),
         ({"spec": {"zones": [1]}}, "zones is"),
         ({"spec": {"max_restarts": -1}}, "--max-restarts -1 is not possible"),
@@ -165,7 +165,7 @@ def test_an_odd_state_is_none(odd):
     values = odd if isinstance(odd, list) else {**json.loads(job.State().to_json()), **odd}
     with pytest.raises(ValueError, match="no state"):
         job.state_from_json(json.dumps(values))
-    with pytest.raises(ValueError, match="its job is odd"):
+    with pytest.raises(ValueError, match="job: machines is"):
         job.state_from_json(json.dumps({"state": "RUNNING", "job": {"machines": "three"}}))
 
 

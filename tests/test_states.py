@@ -199,7 +199,7 @@ def test_what_would_steer_a_terminal_is_taken_out():
     ],
 )
 def test_a_state_with_an_odd_summary_is_none(summary):
-    with pytest.raises(ValueError, match="its job is odd"):
+    with pytest.raises(ValueError, match="no state of a job"):
         job.state_from_json(json.dumps({"state": "RUNNING", "job": summary}))
 
 

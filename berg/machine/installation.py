@@ -288,7 +288,6 @@ def install_image(machine: boot.Machine, recipe: dict[str, Any]) -> None:
     folder = boot.ROOT / "code" / recipe["repo"]
     inputs.fetch_code(Bucket(settings_of(machine)), recipe["snapshot"], folder)
     what = validation.from_dict(Installation, recipe["installation"])
-    what.check()
     prepare(machine, what, folder)
     steps = steps_of(what, recipe["install_script"], folder)
     if recipe["horovod"]:

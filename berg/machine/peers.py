@@ -226,6 +226,15 @@ class Node:
     slots: int = 1  # processes that `mpi` starts here: one per GPU, else one per CPU
     introduced: bool = False  # it knows the others, and logins have the variables of commands
 
+    def validate(self) -> None:
+        """Raise ValueError for what no machine of the job writes."""
+        validation.check_plain(self, free=())
+        for address in filter(None, (self.internal_ip, self.external_ip)):
+            ipaddress.ip_address(address)
+        for public_key in filter(None, (*self.host_keys, self.node_key)):
+            if not PUBLIC_KEY.fullmatch(public_key):
+                raise ValueError(f"{public_key[:40]!r} is no public key")
+
 
 @dataclass
 class Member:
@@ -786,11 +795,4 @@ def read(key: str, where: str, data: bytes) -> Node:
     values = validation.parse(data)
     if not is_signed(key, where, values):
         raise ValueError("it is not signed by a machine of this job")
-    node = validation.from_dict(Node, values)
-    validation.check_plain(node, free=())
-    for address in filter(None, (node.internal_ip, node.external_ip)):
-        ipaddress.ip_address(address)
-    for public_key in filter(None, (*node.host_keys, node.node_key)):
-        if not PUBLIC_KEY.fullmatch(public_key):
-            raise ValueError(f"{public_key[:40]!r} is no public key")
-    return node
+    return validation.from_dict(Node, values)
