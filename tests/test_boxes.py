@@ -144,7 +144,7 @@ def test_machines_that_cannot_be_stopped_stay_on_when_berg_fails(berg):
     commit(berg.repo)
     made = berg(*ON, "pair", "-m", "2", "--install-script", "install.sh")
     assert made.returncode == 0, made.stderr
-    assert "lost when the machine ends, but for /root/berg_results: berg stops devboxes of one" in (
+    assert "deleted with the machine, except /root/berg_results: berg stops devboxes of one" in (
         " ".join(made.stderr.split())
     )
     wait_for(lambda: berg.state("pair")["state"] == "FAILED", 60)

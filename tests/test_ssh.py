@@ -392,6 +392,7 @@ def test_through_iap_where_a_machine_has_no_external_address(on_her_laptop, tmp_
     gcloud.touch(mode=0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     target = target_of(on_her_laptop)
+    zone = on_her_laptop.machines()["box"]["zone"].rpartition("/")[2]
     config = on_her_laptop.cloud.settings(on_her_laptop.bucket_name)
     gcloud.write_text(
         f"#!{sys.executable}\nimport os, socket, sys, threading\nopen({str(tmp_path / 'said')!r}, 'w')"
@@ -406,7 +407,7 @@ def test_through_iap_where_a_machine_has_no_external_address(on_her_laptop, tmp_
     assert subprocess.run(words, capture_output=True, text=True).stdout == "box\n"
     assert (tmp_path / "said").read_text() == (
         f"compute start-iap-tunnel box {PORT} --listen-on-stdin --project berg-local "
-        f"--zone {target.zone} --verbosity=error {' '.join(config.tunnel_options)}"
+        f"--zone {zone} --verbosity=error {' '.join(config.tunnel_options)}"
     )
 
 
@@ -638,7 +639,7 @@ def test_of_a_record_no_more_is_read_than_one_may_have(monkeypatch):
 
 
 def test_no_firewall_is_opened_for_a_port_that_a_machine_names(monkeypatch):
-    target = ssh.Target("a", "a", "zone-a", "1", "10.0.0.2", 4444, [], [])
+    target = ssh.Target("a", "a", "1", "10.0.0.2", 4444, [], [])
     assert ssh.advice(Config(), target) == (
         "Your settings name port 22, the machine itself named 4444. If its image has its ssh "
         "server there: berg config set ssh_port 4444"

@@ -452,11 +452,9 @@ def allowed_sources(settings: Config) -> list[str]:
     A rule that denies counts only if it holds for all addresses.
     """
     network = offers.network_of(settings)
-    pages = api.pages(settings, "/global/firewalls", project=network.project)
     rules = [
         rule
-        for page in pages
-        for rule in page.get("items", [])
+        for rule in api.items(settings, "/global/firewalls", project=network.project)
         if api.last_part(rule["network"]) == network.name and applies(rule, settings)
     ]
     sources: list[str] = []
@@ -494,33 +492,37 @@ def opens(entries: list[dict[str, Any]], port: int) -> bool:
 def check_policies(settings: Config) -> list[Finding]:
     """Check that no organisation policy refuses machines as the settings describe them."""
     enforced = offers.enforced(settings)
-    findings, harmless = [], []
-    if enforced[api.EXTERNAL]:
-        harmless.append("external addresses")
-        if not settings.no_external_ip:
-            found = "the organisation refuses external addresses"
-            fix = "berg config set no_external_ip true"
-            findings.append(Finding("policies", FAILED, found, fix))
-    if enforced[api.OS_LOGIN]:
-        harmless.append("machines without OS Login")
-        if settings.ssh_user != "root":
-            found = f"the organisation requires OS Login, so {settings.ssh_user} cannot log in"
-            findings.append(Finding("policies", FAILED, found, "berg config set ssh_user root"))
-    if enforced[api.SHIELDED]:
-        harmless.append("images that cannot be Shielded VMs")
-    places, region = offers.allowed_places(settings), settings.region
-    continent = region.partition("-")[0]
-    areas = {f"in:{continent}-locations", f"in:{continent[:2]}-locations"}
-    if places and not areas & {*places} and not any(region in each for each in places):
-        allowed = ", ".join(places)
-        found = f"the organisation allows resources in {allowed}, and your region is {region}"
-        findings.append(Finding("policies", WARNING, found, "berg config set region REGION"))
-    if findings:
-        return findings
+    refused = {
+        api.EXTERNAL: "external addresses",
+        api.OS_LOGIN: "machines without OS Login",
+        api.SHIELDED: "images that cannot be Shielded VMs",
+    }
+    harmless = [what for policy, what in refused.items() if enforced[policy]]
+    findings = []
+    if enforced[api.EXTERNAL] and not settings.no_external_ip:
+        found = "the organisation refuses external addresses"
+        fix = "berg config set no_external_ip true"
+        findings.append(Finding("policies", FAILED, found, fix))
+    if enforced[api.OS_LOGIN] and settings.ssh_user != "root":
+        found = f"the organisation requires OS Login, so {settings.ssh_user} cannot log in"
+        findings.append(Finding("policies", FAILED, found, "berg config set ssh_user root"))
+    findings += check_location(settings)
     found = "none blocks berg"
     if harmless:
         found = f"refused, but not used by berg: {', '.join(harmless)}"
-    return [Finding("policies", OK, found)]
+    return findings or [Finding("policies", OK, found)]
+
+
+def check_location(settings: Config) -> list[Finding]:
+    """Check that the organisation allows resources in the region of the settings."""
+    places, region = offers.allowed_places(settings), settings.region
+    continent = region.partition("-")[0]
+    areas = {f"in:{continent}-locations", f"in:{continent[:2]}-locations"}
+    if not places or areas & {*places} or any(region in each for each in places):
+        return []
+    allowed = ", ".join(places)
+    found = f"the organisation allows resources in {allowed}, and your region is {region}"
+    return [Finding("policies", WARNING, found, "berg config set region REGION")]
 
 
 def check_egress(settings: Config) -> list[Finding]:

@@ -104,8 +104,7 @@ def ask_project(walk: Walk) -> dict[str, Any]:
 
 def ask_region(walk: Walk) -> None:
     settings = walk.settings
-    pages = api.pages(settings, "/regions")
-    regions = [item["name"] for page in pages for item in page.get("items", [])]
+    regions = [item["name"] for item in api.items(settings, "/regions")]
     known = ", ".join(regions)
     say(f"\nRegion: of the bucket, and of the zones where machines start. There are: {known}")
     if walk.ask("region", settings.region) not in regions:
@@ -166,9 +165,8 @@ def usual_account(settings: Config) -> str:
 def list_buckets(settings: Config) -> tuple[dict[str, str], str]:
     """Return the project's buckets and their locations; if they cannot be seen, also why."""
     fields = "items(name,location),nextPageToken"
-    pages = api.pages(settings, buckets_of(settings), fields=fields)
+    listed = api.items(settings, buckets_of(settings), fields=fields)
     try:
-        listed = [each for page in pages for each in page.get("items", [])]
         return {each["name"]: each["location"].lower() for each in listed}, ""
     except api.Forbidden as error:
         return {}, f"You may not list the project's buckets: {api.words(error)}."

@@ -70,7 +70,6 @@ class Target:
 
     machine: str
     job: str
-    zone: str
     instance_id: str
     address: str  # "": it has no external address, and is reached through `proxy`
     port: int
@@ -323,8 +322,7 @@ def reach(config: Config, job_name: str, machine: Machine, say: Say) -> Target |
     is_new = place.let_in(config, machine, metadata_line(config, key))
     if is_new is None:
         return None
-    where = (machine.zone, machine.id, address, login.port)
-    return Target(name, job_name, *where, keys, proxy, is_new)
+    return Target(name, job_name, machine.id, address, login.port, keys, proxy, is_new)
 
 
 @dataclass
