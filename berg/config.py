@@ -38,8 +38,7 @@ HELP = {
     "bucket": "bucket for code, logs and results",
     "gpu_type": "GPU type of machines without -t (empty: l4)",
     "gpus": "number of GPUs of machines without -g (0: as few as Google offers in one machine)",
-    "default_image": "image or image family that machines boot",
-    "default_image_project": "project that owns the image",
+    "default_image": "image or image family that machines boot, as PROJECT/IMAGE",
     "service_account": "account that machines act as (empty: the project's default)",
     "default_docker_image": "container image of jobs in a cluster (berg run --cluster)",
     "monitoring": "1: machines report usage to Cloud Monitoring (berg init --monitoring)",
@@ -102,8 +101,7 @@ class Config:
     bucket: str = ""
     gpu_type: str = ""
     gpus: int = 0
-    default_image: str = "pytorch-2-9-cu129-ubuntu-2404-nvidia-580"
-    default_image_project: str = "deeplearning-platform-release"
+    default_image: str = "deeplearning-platform-release/pytorch-2-9-cu129-ubuntu-2404-nvidia-580"
     service_account: str = ""
     default_docker_image: str = "pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime"
     monitoring: int = 0
@@ -132,6 +130,18 @@ class Config:
         if self.endpoint:
             return f"{self.endpoint}/{service}"
         return f"https://{service}.googleapis.com"
+
+    @property
+    def image(self) -> tuple[str, str]:
+        """Name and project of the image or image family that machines boot."""
+        project, _, name = self.default_image.rpartition("/")
+        return name, project
+
+    def put(self, key: str, value: Any) -> None:
+        """Change a setting; an image without a project is in that of the image before."""
+        if key == "default_image" and "/" not in value:
+            value = f"{self.image[1]}/{value}"
+        setattr(self, key, value)
 
     @property
     def tunnel_options(self) -> list[str]:
@@ -239,13 +249,13 @@ def load(**flags: Any) -> Config:
     for key in known.keys() & values.keys():
         if values[key] is not None:
             check_kind(key, values[key], getattr(config, key))
-            setattr(config, key, values[key])
+            config.put(key, values[key])
     for key in HELP:
         value = flags.get(key)
         if value in (None, ()):
             value = os.environ.get(f"BERG_{key.upper()}") or None
         if value is not None:
-            setattr(config, key, convert(key, value, getattr(config, key)))
+            config.put(key, convert(key, value, getattr(config, key)))
     return config
 
 

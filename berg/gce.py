@@ -57,7 +57,7 @@ def machines(
 
 def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     """Return the machines that a spec means; raise BergError if Google has none like that."""
-    image, project = config.default_image, config.default_image_project
+    image, project = config.image
     if spec.tpu is not None:
         tpu = shapes.parse_tpu(spec.tpu)
         if is_sweep and tpu.hosts > 1:

@@ -196,7 +196,6 @@ VARIABLES = {
     "no-external-ip": "BERG_NO_EXTERNAL_IP",
     "zones": "BERG_ZONES",
     "image": "BERG_DEFAULT_IMAGE",
-    "image-project": "BERG_DEFAULT_IMAGE_PROJECT",
     "docker": "BERG_DEFAULT_DOCKER_IMAGE",
 }
 GPUS = {"gpu-type", "num-gpus"}
@@ -315,8 +314,6 @@ def dropped_keys(given: set[str], install: str | None) -> set[str]:
     for key, name in KEYS.items():
         if name in taken or given & {*ROWS[name].excludes}:
             dropped.add(key)
-    if "image" in dropped:
-        dropped.add("image-project")
     return dropped - {"env"}
 
 
@@ -335,7 +332,7 @@ def keys_of_others(
     if of_repo & GPUS:
         found |= {key for key in GPUS if not os.environ.get(VARIABLES[key])}
     if "tpu" in given | of_repo:
-        found |= {"image", "image-project"}
+        found.add("image")
     if "docker" in given or not options.get("cluster"):
         found.add("docker")
     return found

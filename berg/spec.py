@@ -472,11 +472,9 @@ class JobSpec:
     @property
     def settings(self) -> dict[str, object]:
         """The settings that it overrides."""
-        project, _, image = (self.image or "").rpartition("/")
         return {
             "zones": self.zones,
-            "default_image": image or None,
-            "default_image_project": project or None,
+            "default_image": self.image,
             "default_docker_image": self.docker,
             "no_external_ip": self.no_external_ip or None,
         }

@@ -102,3 +102,14 @@ def test_endpoints(home):
 )
 def test_labels(text, label):
     assert config.label(text) == label
+
+
+def test_an_image_without_a_project_is_in_that_of_the_image_before(home, monkeypatch):
+    google = "deeplearning-platform-release"
+    assert config.Config().image[1] == google
+    assert config.load(default_image="family").image == ("family", google)
+    config.save({"default_image": "mine/golden"})
+    assert config.load().image == ("golden", "mine")
+    assert config.load(default_image="other").image == ("other", "mine")
+    monkeypatch.setenv("BERG_DEFAULT_IMAGE", "theirs/other")
+    assert config.load().default_image == "theirs/other"

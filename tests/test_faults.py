@@ -1395,7 +1395,7 @@ def test_first_boot(trial):
     trial.run(
         None,
         "--image",
-        f"{config.Config.default_image_project}/{config.Config.default_image}",
+        config.Config.default_image,
     )
     trial.check("SUCCEEDED", 8)
 

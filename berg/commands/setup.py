@@ -70,9 +70,6 @@ def init(
         raise click.UsageError(
             f"--local needs no other settings: leave {', '.join(f'--{each}' for each in names)} out"
         )
-    project, _, image = (given["default_image"] or "").rpartition("/")
-    if project:
-        given = {**given, "default_image": image, "default_image_project": project}
     from berg.google import storage
 
     settings = load_or_set_aside()
@@ -272,7 +269,7 @@ def set_(key: str, value: str) -> None:
     """Change a setting in the file.
 
     \b
-    berg config set default_image my-golden-image
+    berg config set default_image my-project/my-golden-image
     berg config set zones us-central1-a,us-central1-b
     """
     check_key(key)
@@ -497,9 +494,8 @@ def create(as_default: bool, dry_run: bool, additions: tuple[str, ...], **option
         print_json(images.preview(plan, wanted))
         return
     made = images.create(plan, wanted, say, tables.sending)
-    where = {"default_image": made["family"], "default_image_project": settings.project}
     if as_default:
-        config.save(where)
+        config.save({"default_image": f"{settings.project}/{made['family']}"})
         say(f"From now on jobs boot the newest image of {made['family']}")
     else:
         name = f"{settings.project}/{made['family']}"
@@ -548,8 +544,7 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
         say(
             f"Jobs boot {settings.default_image} by default, which does not exist any more.\n"
             "Create one:  berg image create --default\n"
-            "Or go back to Google's:  berg config unset default_image; "
-            "berg config unset default_image_project"
+            "Or go back to Google's:  berg config unset default_image"
         )
 
 

@@ -406,7 +406,7 @@ def check_reservations(settings: Config) -> list[Finding]:
 
 
 def check_image(settings: Config) -> list[Finding]:
-    found = offers.find_image(settings, settings.default_image, settings.default_image_project)
+    found = offers.find_image(settings, *settings.image)
     return [Finding("image", OK, api.last_part(found))]
 
 

@@ -468,12 +468,10 @@ def image_plan(config: Config, wanted: MachineImage, folder: Path) -> Plan:
             "and dashes, beginning with a letter"
         )
     now = datetime.now(timezone.utc)
-    project, _, source = wanted.source.rpartition("/")
-    project = project or (config.project if source else "")
-    source = source or config.default_image
-    found = offers.find_image(config, source, project or config.default_image_project)
-    config = replace(config, default_image=source)
-    config.default_image_project = found.split("/")[1]
+    if wanted.source:
+        own = "" if "/" in wanted.source else f"{config.project}/"
+        config = replace(config, default_image=own + wanted.source)
+    found = offers.find_image(config, *config.image)
     spec = JobSpec(
         name=f"{family}-{now:%Y%m%d-%H%M%S}",
         num_gpus=0,
@@ -576,10 +574,10 @@ def delete_machine(config: Config, name: str, say: Say) -> None:
 
 def lacks_default(config: Config) -> bool:
     """Return whether the default image should be one of the project's, which has none."""
-    if config.default_image_project != config.project:
+    if config.image[1] != config.project:
         return False
     try:
-        offers.find_image(config, config.default_image, config.project)
+        offers.find_image(config, *config.image)
     except BergError:
         return True
     return False

@@ -20,7 +20,6 @@ KEYS = (  # the settings that are saved
     "bucket",
     "service_account",
     "default_image",
-    "default_image_project",
     "monitoring",
     "endpoint",
     "credentials_file",
@@ -52,7 +51,7 @@ class Walk:
             if not self.yes:
                 text = key.replace("_", " ")
                 answer = click.prompt(text, default=default or None, err=True)
-        setattr(self.settings, key, answer)
+        self.settings.put(key, answer)
         return str(answer)
 
 
@@ -72,8 +71,7 @@ def walk_through(
     ask_account(walk, earlier, details.get("defaultServiceAccount", ""))
     say("\nImage: what the machines boot; an image family gives its newest image.")
     walk.ask("default_image", settings.default_image)
-    walk.ask("default_image_project", settings.default_image_project)
-    offers.find_image(settings, settings.default_image, settings.default_image_project)
+    offers.find_image(settings, *settings.image)
     for finding in doctor.ask(settings, doctor.RIGHTS):
         if finding.status != doctor.OK:
             doctor.show(finding, sys.stderr)

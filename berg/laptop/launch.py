@@ -749,7 +749,7 @@ def rate_of(config: Config, listed: prices.Prices, spec: JobSpec, name: str) -> 
     """Return USD for an hour of a spec's machine with a GPU type; None if there is none."""
     try:
         shape = shapes.choose(spec.num_gpus, name, spec.num_cpus, None)
-        shapes.check(shape, config.default_image, spec.spot or spec.flex)
+        shapes.check(shape, config.image[0], spec.spot or spec.flex)
         if spec.flex:
             shapes.check_flex(shape)
     except BergError:

@@ -86,8 +86,7 @@ def test_an_image_is_made_and_jobs_boot_it(berg, family):
     assert (image["name"], image["status"]) == (name, "READY")
     assert "; proj at " in image["description"]
     settings = json.loads((berg.home / "berg.json").read_text())
-    assert settings["default_image"] == family
-    assert settings["default_image_project"] == "berg-local"
+    assert settings["default_image"] == f"berg-local/{family}"
     listed = berg("image", "list")
     assert listed.stdout.startswith("NAME") and name in listed.stdout
     ran = berg("run", "-g", "0", "-n", "booted", "--wait", LOOKS)
@@ -98,9 +97,10 @@ def test_an_image_is_made_and_jobs_boot_it(berg, family):
     assert name not in log, "nothing that the image's machine logged"
     deleted = berg("image", "delete", "-y", name)
     assert deleted.returncode == 0 and not [e for e in images(berg) if e["family"] == family]
-    assert f"Jobs boot {family} by default, which does not exist any more" in deleted.stderr
-    for key in ("default_image", "default_image_project"):
-        assert berg("config", "unset", key).returncode == 0
+    assert (
+        f"Jobs boot berg-local/{family} by default, which does not exist any more" in deleted.stderr
+    )
+    assert berg("config", "unset", "default_image").returncode == 0
     assert berg("run", "-g", "0", "--dry-run", "true").returncode == 0
 
 

@@ -123,7 +123,7 @@ def test_every_gpu_has_its_compute_capability(gpu_type):
     assert gpu_type in CAPABILITY
 
 
-IMAGE = Config.default_image
+IMAGE = Config().image[0]
 
 
 @pytest.mark.parametrize(
