@@ -484,71 +484,62 @@ def make_slice(
     """
     body, topology = request["zones"][zone], request["topology"]
     bodies = groups.requests(config, groups.SLICE, [zone], body, names, topology)
-    job = bodies["group"]["name"]
     may_queue = body["scheduling"].get("provisioningModel") == prices.FLEX
     say(f"Creating a slice of {len(names)} machines in {zone}")
 
     def make() -> None:
         try:
-            groups.send(config, f"/zones/{zone}", bodies)
-            if not (may_queue and is_queued(config, zone, job, names)):
-                wait(config, zone, job, names, say, still_trying)
-            return
-        except api.Conflict:
-            failed = api.OperationFailed("alreadyExists", f"a group {job!r} exists in {zone}")
-        except api.GoogleError as error:
-            failed = api.OperationFailed(error.reason, error.message)
+            send(config, zone, bodies)
+            wait(config, zone, names, may_queue, say, still_trying)
         except api.OperationFailed as error:
-            failed = error
-        if failed.code != "alreadyExists":
-            say(f"Taking back what there is in {zone}")
-            delete(config, job, [])
-        raise failed
+            if error.code != "alreadyExists":
+                say(f"Taking back what there is in {zone}")
+                delete(config, bodies["group"]["name"], [])
+            raise
 
     iam.once_known(config, make)
 
 
-def is_queued(config: Config, zone: str, job: str, names: list[str]) -> bool:
-    """Return whether a slice by flex-start waits for room or quota; False once a machine exists.
-
-    Raise OperationFailed for errors that no waiting fixes.
-    """
-    end = time.monotonic() + QUEUED
-    while time.monotonic() < end:
-        status = status_of_slice(config, zone, job)
-        for failed in groups.bulk_errors(status):
-            if not failed.blocks:
-                raise failed
-            return True
-        if status.get("currentInstanceStatuses", {}).get("nonExistent", 0) < len(names):
-            return False
-        time.sleep(0.5)
-    return True
+def send(config: Config, zone: str, bodies: dict[str, Any]) -> None:
+    """Send the requests for a slice; raise OperationFailed with Google's message."""
+    try:
+        groups.send(config, f"/zones/{zone}", bodies)
+    except api.Conflict:
+        message = f"a group {bodies['group']['name']!r} exists in {zone}"
+        raise api.OperationFailed("alreadyExists", message) from None
+    except api.GoogleError as error:
+        raise api.OperationFailed(error.reason, error.message) from None
 
 
 def wait(
     config: Config,
     zone: str,
-    job: str,
     names: list[str],
+    may_queue: bool,
     say: Callable[[str], None],
     still_trying: Callable[[], None],
 ) -> None:
-    """Wait until every machine of a slice runs; raise OperationFailed if one will not."""
+    """Wait until every machine of a slice runs; raise OperationFailed if one will not.
+
+    With `may_queue` return while there is no machine yet if Google lets the slice wait for room.
+    """
+    path = group_path(zone, groups.job_of(names))
     began = reported = time.monotonic()
     while True:
-        status = status_of_slice(config, zone, job)
-        running = status.get("currentInstanceStatuses", {}).get("running", 0)
+        status = api.call(config, "GET", path, fields="status").get("status", {})
+        counts, waited = status.get("currentInstanceStatuses", {}), time.monotonic() - began
+        running = counts.get("running", 0)
         if running == len(names):
             return
+        is_queued = may_queue and counts.get("nonExistent", 0) >= len(names)
         for failed in groups.bulk_errors(status):
+            if is_queued and failed.blocks:
+                return
             raise failed
-        waited = time.monotonic() - began
+        if is_queued and waited > QUEUED:
+            return
         if waited > SLICE_TIMEOUT:
-            there = {each.name for each in machines(config, [job], zone=zone)}
-            missing = [name for name in names if name not in there] or names
-            message = f"{', '.join(missing)} did not come within {SLICE_TIMEOUT // 60} minutes"
-            raise api.OperationFailed("RESOURCE_NOT_READY", message)
+            raise not_there(config, zone, names)
         if time.monotonic() > reported + TELL_INTERVAL:
             reported = time.monotonic()
             say(f"{running} of {len(names)} machines run after {waited:.0f} s")
@@ -556,9 +547,12 @@ def wait(
         time.sleep(min(0.5 + waited / 30, 5))
 
 
-def status_of_slice(config: Config, zone: str, job: str) -> dict[str, Any]:
-    path = group_path(zone, job)
-    return dict(api.call(config, "GET", path, fields="status").get("status", {}))
+def not_there(config: Config, zone: str, names: list[str]) -> api.OperationFailed:
+    """Return the error that names the machines of a slice that did not come."""
+    there = {each.name for each in machines(config, [groups.job_of(names)], zone=zone)}
+    missing = [name for name in names if name not in there] or names
+    message = f"{', '.join(missing)} did not come within {SLICE_TIMEOUT // 60} minutes"
+    return api.OperationFailed("RESOURCE_NOT_READY", message)
 
 
 def group_path(where: str, name: str) -> str:

@@ -17,7 +17,6 @@ from berg.google import api, iam
 from berg.google.iam import ACCOUNT, Grant
 
 RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
-GROUP = "rbac.authorization.k8s.io"
 REVIEWS = "authorization.k8s.io"
 PARTS_OF_PODS = {"exec": ("create", "exec"), "getLogs": ("get", "log")}  # Google's own verbs
 
@@ -102,9 +101,7 @@ def ensure(config: Config, server: Server) -> str:
 
 
 def make_namespace(server: Server, name: str) -> None:
-    about = {"name": name, "labels": {"berg": "1"}}
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": about}
-    client.create(server, client.NAMESPACES, body)
+    client.create(server, client.NAMESPACES, client.thing("Namespace", name, {"berg": "1"}))
 
 
 def admit_pods(server: Server, namespace: str) -> None:
@@ -112,15 +109,16 @@ def admit_pods(server: Server, namespace: str) -> None:
 
     The account comes last: if it exists, it has its right, which not all users may look at.
     """
-    about = {"name": ACCOUNT, "labels": {"berg": "1"}}
-    rights = {"apiVersion": f"{GROUP}/v1", "metadata": about}
-    role = {"apiGroup": GROUP, "kind": "Role", "name": ACCOUNT}
+    role = {"apiGroup": client.RBAC, "kind": "Role", "name": ACCOUNT}
     subjects = [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}]
-    binding = {**rights, "kind": "RoleBinding", "roleRef": role, "subjects": subjects}
-    client.create(server, below(namespace, "roles"), {**rights, "kind": "Role", "rules": RULES})
-    client.create(server, below(namespace, "rolebindings"), binding)
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about}
-    client.create(server, below(namespace, "serviceaccounts"), account)
+    binding = {"roleRef": role, "subjects": subjects}
+    for plural, kind, content in (
+        ("roles", "Role", {"rules": RULES}),
+        ("rolebindings", "RoleBinding", binding),
+        ("serviceaccounts", "ServiceAccount", {}),
+    ):
+        made = client.thing(kind, ACCOUNT, {"berg": "1"}, **content)
+        client.create(server, below(namespace, plural), made)
 
 
 def missing(config: Config, look: Callable[[], list[dict[str, Any]]]) -> list[Grant]:

@@ -145,8 +145,8 @@ def configuration(config: Config, megabytes: int) -> str:
 def bodies(config: Config, size: int) -> dict[str, dict[str, Any]]:
     """Return the objects of the cache by the paths of their kinds, in the order of creation."""
     text = configuration(config, size << 10)
-    named = {"name": f"{CACHE}-{hashlib.sha256(text.encode()).hexdigest()[:10]}", "labels": LABELS}
-    about = {"name": CACHE, "labels": LABELS}
+    named = f"{CACHE}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+    mounts = {"conf": "/etc/berg", "cache": "/cache"}
     main = {
         "name": "main",
         "image": IMAGE,
@@ -155,10 +155,7 @@ def bodies(config: Config, size: int) -> dict[str, dict[str, Any]]:
         "ports": [{"containerPort": CACHE_PORT}],
         "readinessProbe": {"httpGet": {"path": "/healthz", "port": CACHE_PORT}, "periodSeconds": 2},
         "resources": {"requests": {"ephemeral-storage": f"{size + SPARE}Gi"}},
-        "volumeMounts": [
-            {"name": "conf", "mountPath": "/etc/berg"},
-            {"name": "cache", "mountPath": "/cache"},
-        ],
+        "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts.items()],
     }
     pod = {
         "automountServiceAccountToken": False,  # it acts as its readers
@@ -167,7 +164,7 @@ def bodies(config: Config, size: int) -> dict[str, dict[str, Any]]:
         "tolerations": [{"key": CACHE, "operator": "Exists"}],
         "containers": [main],
         "volumes": [
-            {"name": "conf", "configMap": {"name": named["name"]}},
+            {"name": "conf", "configMap": {"name": named}},
             {"name": "cache", "emptyDir": {}},
         ],
     }
@@ -178,21 +175,12 @@ def bodies(config: Config, size: int) -> dict[str, dict[str, Any]]:
         "template": {"metadata": {"labels": LABELS}, "spec": pod},
     }
     service = {"selector": LABELS, "ports": [{"port": CACHE_PORT, "targetPort": CACHE_PORT}]}
-    content = {"immutable": True, "data": {"nginx.conf": text}}
     return {
-        CONFIGS: {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, **content},
-        DEPLOYMENTS: {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": about,
-            "spec": deployment,
-        },
-        f"{CORE}/services": {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": about,
-            "spec": service,
-        },
+        CONFIGS: client.thing(
+            "ConfigMap", named, LABELS, immutable=True, data={"nginx.conf": text}
+        ),
+        DEPLOYMENTS: client.thing("Deployment", CACHE, LABELS, spec=deployment),
+        f"{CORE}/services": client.thing("Service", CACHE, LABELS, spec=service),
     }
 
 

@@ -37,8 +37,11 @@ SHARED = "default"  # the namespace that all users share
 CORE = f"/api/v1/namespaces/{SHARED}"
 NAMESPACES = "/api/v1/namespaces"
 NODES = "/api/v1/nodes"
-RIGHTS = "/apis/rbac.authorization.k8s.io/v1"
-GROUPS = {"jobs": "/apis/batch/v1", "roles": RIGHTS, "rolebindings": RIGHTS}  # the others: core
+RBAC = "rbac.authorization.k8s.io"
+VERSIONS = {"Job": "batch/v1", "Deployment": "apps/v1"}  # of kinds; the others: v1
+VERSIONS |= {"Role": f"{RBAC}/v1", "RoleBinding": f"{RBAC}/v1"}
+# paths of the APIs of plurals; the others: core
+GROUPS = {"jobs": "/apis/batch/v1"} | dict.fromkeys(("roles", "rolebindings"), f"/apis/{RBAC}/v1")
 MERGE = "application/merge-patch+json"
 PUBLIC = ".gke.goog"  # domain of endpoints that have a public certificate
 RIGHT = re.compile(r'cannot (\w+) resource "([^"]+)"')  # RBAC's words
@@ -139,23 +142,24 @@ def send(
         refused.retry_after = float(pause) if pause.isdigit() else 0.0
         raise refused
 
-    def passes(error: Exception) -> bool:
-        if isinstance(error, Refused):  # after a conflict the same change may succeed
-            return error.code in api.RETRIED or error.reason == "Conflict"
-        return isinstance(error, api.NoAnswer) and api.is_transient(error)
-
     limit = seconds if is_repeated else 0
     try:
-        return api.retry(once, passes, limit, what="", forbidden=False, maximum=10)
+        return api.retry(once, is_transient, limit, what="", forbidden=False, maximum=10)
     except (api.NoAnswer, api.RetryError) as error:
-        cause = getattr(error, "cause", error)
-        why = getattr(cause, "kind", type(cause).__name__)
-        if isinstance(cause, Refused):
-            why = f"{cause.code}: {cause.message}"
-        raise silent(server, why) from None
+        raise silent(server, getattr(error, "cause", error)) from None
 
 
-def silent(server: Server, why: str) -> BergError:
+def is_transient(error: Exception) -> bool:
+    """Return whether a request that ended with this error may succeed if it is repeated."""
+    if isinstance(error, Refused):  # after a conflict the same change may succeed
+        return error.code in api.RETRIED or error.reason == "Conflict"
+    return isinstance(error, api.NoAnswer) and api.is_transient(error)
+
+
+def silent(server: Server, error: Exception) -> BergError:
+    why = getattr(error, "kind", str(error))
+    if isinstance(error, Refused):
+        why = f"{error.code}: {error.message}"
     return BergError(f"the cluster {server.place} does not answer ({why}). See: berg cluster list")
 
 
@@ -244,6 +248,12 @@ def delete(server: Server, path: str, **query: Any) -> None:
     except Refused as error:
         if error.code != 404:
             raise
+
+
+def thing(kind: str, name: str, labels: dict[str, str], **content: Any) -> dict[str, Any]:
+    """Return an object to create, of the API that its kind belongs to."""
+    about = {"name": name, "labels": labels}
+    return {"apiVersion": VERSIONS.get(kind, "v1"), "kind": kind, "metadata": about, **content}
 
 
 def below(namespace: str, plural: str) -> str:
@@ -347,7 +357,7 @@ def connect_exec(server: Server, path: str) -> "WebSocket":
     except websocket.WebSocketBadStatusException as error:
         raise refusal(server, error.status_code, error.resp_body or b"") from None
     except (OSError, websocket.WebSocketException) as error:
-        raise silent(server, str(error)) from None
+        raise silent(server, error) from None
     link.settimeout(None)
     return link
 

@@ -12,9 +12,8 @@ import re
 import shlex
 import shutil
 import subprocess
-import typing
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -62,6 +61,15 @@ class Wanted:
     def slice(self) -> shapes.Tpu | None:
         """The TPUs that are wanted; raise BergError where no node has such ones."""
         return shapes.parse_tpu(self.tpu, in_cluster=True) if self.tpu else None
+
+    @property
+    def shape(self) -> shapes.Shape:
+        """What each node is; raise BergError where there is none such."""
+        if self.slice:
+            return self.slice.shape
+        shape = shapes.choose(self.num_gpus, self.gpu_type, None, self.machine_type)
+        shapes.check(shape, "", self.spot)
+        return shape
 
     @property
     def most(self) -> int:
@@ -134,10 +142,7 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
             "and dashes that begin with a letter, as in: berg cluster create train"
         )
     wanted.check()
-    shape = wanted.slice.shape if wanted.slice else None
-    if shape is None:
-        shape = shapes.choose(wanted.num_gpus, wanted.gpu_type, None, wanted.machine_type)
-        shapes.check(shape, "", wanted.spot)
+    shape = wanted.shape
     there = next((each for each in container.clusters(config) if each["name"] == name), None)
     if there:
         check_there(config, there, wanted, say)
@@ -150,7 +155,7 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
         if not there:
             make_cluster(config, name, location, say)
         container.settle(config, place, say)
-        ensure_pool(as_nodes, place, shape, wanted, say)
+        ensure_pool(as_nodes, place, wanted, say)
         account.ensure(config, client.server_of(config, container.get(config, place)))
     except BaseException as error:
         say(
@@ -232,35 +237,61 @@ def make_cluster(config: Config, name: str, location: str, say: Say) -> None:
     container.change(config, place, "POST", path, body, f"the cluster {name}", say)
 
 
-def ensure_pool(config: Config, place: str, shape: shapes.Shape, wanted: Wanted, say: Say) -> None:
+def ensure_pool(config: Config, place: str, wanted: Wanted, say: Say) -> None:
     """Create the pool that is wanted, unless one of its name exists."""
-    cluster = container.get(config, place)
-    nodes = container.NodeShape(
-        shape.machine_type,
-        shape.gpu_type,
-        shape.num_gpus,
-        wanted.disk_gb,
-        wanted.disk_type or shape.disk_type,
-        wanted.spot,
-        wanted.slice,
-        wanted.max_hours,
-    )
-    pool = container.pool_body(config, nodes, min_nodes=wanted.min_nodes, max_nodes=wanted.most)
-    there = container.pool_of(cluster, nodes.pool)
+    cluster, pool = container.get(config, place), pool_body(config, wanted)
+    name, there = pool["name"], container.pool_of(cluster, pool["name"])
     if there is None:
         if wanted.slice:
             ensure_policy(config, cluster["location"], wanted.slice)
-        kind = f"{wanted.tpu or shape}{', spot' * wanted.spot}"
-        say(f"Making the pool {nodes.pool}: 0 to {wanted.most} nodes, {kind}")
+        kind = f"{wanted.tpu or wanted.shape}{', spot' * wanted.spot}"
+        say(f"Making the pool {name}: 0 to {wanted.most} nodes, {kind}")
         path = f"{container.path_of(cluster)}/nodePools"
         body = {"nodePool": container.like_its_cluster(pool, cluster)}
-        container.change(config, place, "POST", path, body, f"the pool {nodes.pool}", say)
+        container.change(config, place, "POST", path, body, f"the pool {name}", say)
     elif nodes_of(there) != nodes_of(pool):
         say(
-            f"The pool {nodes.pool} exists already, with {nodes_of(there)}, and stays as it is. "
-            f"Its limits: berg cluster resize {cluster['name']} --pool {nodes.pool} "
+            f"The pool {name} exists already, with {nodes_of(there)}, and stays as it is. "
+            f"Its limits: berg cluster resize {cluster['name']} --pool {name} "
             f"--max-nodes {wanted.most}"
         )
+
+
+def pool_body(config: Config, wanted: Wanted) -> dict[str, Any]:
+    """Return a pool that starts without nodes; Google installs the drivers of its GPUs."""
+    shape = wanted.shape
+    # Else the kernel ends all of a pod, worker included, when its command runs out of memory.
+    kubelet: dict[str, Any] = {"singleProcessOomKill": True}
+    node = container.node_config(
+        config,
+        machineType=shape.machine_type,
+        diskSizeGb=wanted.disk_gb,
+        diskType=wanted.disk_type or shape.disk_type,
+        kubeletConfig=kubelet,
+    )
+    name = f"{shape.gpu_type}-x{shape.num_gpus}" if shape.num_gpus else shape.machine_type
+    pool = {
+        "name": f"{name}{'-spot' * wanted.spot}"[:40].strip("-"),
+        "initialNodeCount": 0,
+        "autoscaling": container.scaling(wanted.min_nodes, wanted.most),
+        "config": node,
+        "management": container.MANAGED,
+    }
+    if wanted.spot:
+        node["spot"] = True
+        kubelet |= {"shutdownGracePeriodSeconds": 120, "shutdownGracePeriodCriticalPodsSeconds": 15}
+    if tpu := wanted.slice:
+        pool["name"] = tpu.pool(wanted.spot)
+        node["maxRunDuration"] = f"{round(wanted.max_hours * 3600)}s"
+        if tpu.hosts > 1:
+            how = {"policyName": tpu.policy} if tpu.policy else {"type": "COMPACT"}
+            pool["placementPolicy"] = {**how, "tpuTopology": tpu.topology}
+    elif shape.num_gpus:
+        node["accelerators"] = [container.gpus_for(shape)]
+    else:  # GKE taints nodes with chips itself; pods of kube-system would keep these nodes up
+        taint = {"key": container.FOR_JOBS, "value": "true", "effect": "NO_SCHEDULE"}
+        node["taints"] = [taint]
+    return pool
 
 
 def ensure_policy(config: Config, location: str, wanted: shapes.Tpu) -> None:
@@ -591,7 +622,7 @@ def read(file: str) -> tuple[str, list[Wanted]]:
     return name, [wanted_in(file, each, zone) for each in pools]
 
 
-def check_keys(file: str, values: dict[str, Any], known: typing.Collection[str]) -> None:
+def check_keys(file: str, values: dict[str, Any], known: Collection[str]) -> None:
     """Raise BergError for an unknown key."""
     if unknown := sorted(values.keys() - set(known)):
         raise BergError(
@@ -604,16 +635,14 @@ def wanted_in(file: str, values: Any, zone: str | None) -> Wanted:
     if not isinstance(values, dict):
         raise BergError(f"{file}: pools are tables, each below a line [[pools]]")
     check_keys(file, values, KEYS)
-    kinds, found = typing.get_type_hints(Wanted), {}
+    kinds = validation.types_of(Wanted)
+    found: dict[str, Any] = {}
     for key, value in values.items():
         kind = kinds[KEYS[key]]
-        if kind is float:
-            kind = float | int
-            if isinstance(value, str):
-                value = in_unit(value, "h")
-        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+        is_duration = kind is float and isinstance(value, str)
+        found[KEYS[key]] = in_unit(value, "h") if is_duration else value
+        if not validation.fits(found[KEYS[key]], kind):
             raise BergError(f"{file}: {key} cannot be {value!r}")
-        found[KEYS[key]] = value
     wanted = Wanted(zone=zone, **found)
     wanted.check()
     return wanted

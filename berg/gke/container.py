@@ -8,13 +8,12 @@ an hour, and nothing can cancel it. Not covered: Autopilot, regional clusters, f
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from berg import BergError
 from berg.config import SCOPES, Config
 from berg.google import api, iam, offers
-from berg.google.shapes import ALIASES, ATTACHED, Tpu, driver_version
+from berg.google.shapes import ALIASES, ATTACHED, Shape, driver_version
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # of clusters and pools
 TIMEOUT = 3000  # seconds for an operation; a cluster takes 10 minutes, one without room 40
@@ -165,66 +164,6 @@ def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class NodeShape:
-    """What the nodes of a pool are."""
-
-    machine_type: str
-    gpu_type: str
-    num_gpus: int
-    disk_gb: int
-    disk_type: str
-    spot: bool = False
-    tpu: Tpu | None = None
-    max_hours: float = 0  # that a node with TPUs may exist
-
-    @property
-    def pool(self) -> str:
-        """The name of a pool of such nodes."""
-        if self.tpu:
-            return self.tpu.pool(self.spot)
-        what = f"{self.gpu_type}-x{self.num_gpus}" if self.num_gpus else self.machine_type
-        return f"{what}{'-spot' if self.spot else ''}"[:40].strip("-")
-
-
-def pool_body(
-    config: Config, shape: NodeShape, *, min_nodes: int, max_nodes: int
-) -> dict[str, Any]:
-    """Return a pool that starts without nodes; Google installs the drivers of its GPUs."""
-    node = node_config(
-        config, machineType=shape.machine_type, diskSizeGb=shape.disk_gb, diskType=shape.disk_type
-    )
-    # Else the kernel ends all of a pod, worker included, when its command runs out of memory.
-    kubelet: dict[str, Any] = {"singleProcessOomKill": True}
-    node["kubeletConfig"] = kubelet
-    if shape.spot:
-        node["spot"] = True
-        kubelet |= {"shutdownGracePeriodSeconds": 120, "shutdownGracePeriodCriticalPodsSeconds": 15}
-    if shape.tpu:
-        node["maxRunDuration"] = f"{round(shape.max_hours * 3600)}s"
-    elif shape.num_gpus:
-        gpus = {
-            "acceleratorType": ACCELERATORS[shape.gpu_type],
-            "acceleratorCount": str(shape.num_gpus),
-            "gpuDriverInstallationConfig": {"gpuDriverVersion": driver_version(shape.gpu_type)},
-        }
-        node["accelerators"] = [gpus]
-    else:  # GKE taints nodes with chips itself; pods of kube-system would keep these nodes up
-        node["taints"] = [{"key": FOR_JOBS, "value": "true", "effect": "NO_SCHEDULE"}]
-    placement = {}
-    if shape.tpu and shape.tpu.hosts > 1:
-        how = {"policyName": shape.tpu.policy} if shape.tpu.policy else {"type": "COMPACT"}
-        placement = {"placementPolicy": {**how, "tpuTopology": shape.tpu.topology}}
-    return {
-        "name": shape.pool,
-        "initialNodeCount": 0,
-        "autoscaling": scaling(min_nodes, max_nodes),
-        "config": node,
-        "management": MANAGED,
-        **placement,
-    }
-
-
 def scaling(low: int, most: int) -> dict[str, Any]:
     """Return the autoscaling of a pool."""
     counts = {"minNodeCount": low, "maxNodeCount": most}
@@ -353,6 +292,15 @@ def disk_of(pool: dict[str, Any]) -> tuple[str, int]:
     """Return type and GB of the disk of each of a pool's nodes, with Google's defaults."""
     node = pool.get("config", {})
     return node.get("diskType", "pd-balanced"), int(node.get("diskSizeGb", 100))
+
+
+def gpus_for(shape: Shape) -> dict[str, Any]:
+    """Return the GPUs of the nodes of a pool to be made."""
+    return {
+        "acceleratorType": ACCELERATORS[shape.gpu_type],
+        "acceleratorCount": str(shape.num_gpus),
+        "gpuDriverInstallationConfig": {"gpuDriverVersion": driver_version(shape.gpu_type)},
+    }
 
 
 def gpus_of(pool: dict[str, Any]) -> tuple[str, int]:

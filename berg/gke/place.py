@@ -21,6 +21,7 @@ from berg.gke.client import Server, called, connect, path_to
 from berg.gke.status import (
     Thing,
     check_queue,
+    conditions,
     ending,
     hindrance,
     how_ended,
@@ -32,7 +33,6 @@ from berg.gke.status import (
     never_began,
     one_line,
     pods_of,
-    readiness,
     silence,
     to_come,
     why_suspended,
@@ -314,7 +314,9 @@ def note_silent_nodes(server: Server, alive: list[Thing], found: dict[str, Machi
 def unready_nodes(server: Server) -> dict[str, Thing]:
     """Return the condition of nodes that are not ready, by name; none if the API is silent."""
     with contextlib.suppress(BergError):
-        return readiness(client.items(server, client.NODES, timeout=client.LISTING))
+        nodes = client.items(server, client.NODES, timeout=client.LISTING)
+        ready = {node["metadata"]["name"]: conditions(node).get("Ready", {}) for node in nodes}
+        return {name: each for name, each in ready.items() if each.get("status", "True") != "True"}
     return {}
 
 

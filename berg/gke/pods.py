@@ -15,6 +15,7 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.gke import container
+from berg.gke.client import thing
 from berg.gke.container import LABEL
 from berg.gke.status import NEVER_BEGAN, QUEUE_LABEL
 from berg.google import data, iam, instances, shapes
@@ -166,8 +167,7 @@ def boot_map() -> Thing:
     files = {"boot.py": BOOT.read_text(), "shell": SHELL}
     content = "".join(files.values()).encode()
     name = f"berg-boot-{hashlib.sha256(content).hexdigest()[:10]}"
-    made = {"apiVersion": "v1", "kind": "ConfigMap", "immutable": True, "data": files}
-    return {**made, "metadata": {"name": name, "labels": {"berg": "1"}}}
+    return thing("ConfigMap", name, {"berg": "1"}, immutable=True, data=files)
 
 
 def request(plan: Plan) -> Thing:
@@ -307,8 +307,7 @@ def body(
     if service:  # libtpu and GKE find the other pods by it
         pod["subdomain"] = service
     spec |= {"completions": len(names), "parallelism": len(names)}
-    about = {"name": request["name"] or names[0], "labels": request["labels"]}
-    made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}
+    made = thing("Job", request["name"] or names[0], request["labels"], spec=spec)
     return in_namespace(made, namespace)
 
 
@@ -326,8 +325,7 @@ def slice_service(job: Thing, name: str) -> Thing:
         "publishNotReadyAddresses": True,
         "selector": {"batch.kubernetes.io/job-name": job["metadata"]["name"]},
     }
-    about = {"name": name, "labels": job["metadata"]["labels"]}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": spec}
+    return thing("Service", name, job["metadata"]["labels"], spec=spec)
 
 
 def key_secret(job: Thing, name: str, key: str) -> Thing:
@@ -335,9 +333,8 @@ def key_secret(job: Thing, name: str, key: str) -> Thing:
     main = job["spec"]["template"]["spec"]["containers"][0]
     source = {"secretKeyRef": {"name": name, "key": CLUSTER_KEY}}
     main["env"].append({"name": CLUSTER_KEY, "valueFrom": source})
-    about = {"name": name, "labels": job["metadata"]["labels"]}
-    made = {"apiVersion": "v1", "kind": "Secret", "metadata": about, "immutable": True}
-    return {**made, "stringData": {CLUSTER_KEY: key}}
+    labels = job["metadata"]["labels"]
+    return thing("Secret", name, labels, immutable=True, stringData={CLUSTER_KEY: key})
 
 
 def bucket_label(config: Config) -> str:

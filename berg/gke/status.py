@@ -97,12 +97,6 @@ def may_be_silent(pod: Thing) -> bool:
     return is_deleted or (is_running and ready.get("status") == "False")
 
 
-def readiness(nodes: list[Thing]) -> dict[str, Thing]:
-    """Return the condition Ready of nodes that are not ready, by their names."""
-    found = {node["metadata"]["name"]: conditions(node).get("Ready", {}) for node in nodes}
-    return {name: each for name, each in found.items() if each.get("status", "True") != "True"}
-
-
 def silence(node: str, ready: Thing) -> str:
     """Return that a node does not answer, in words; "" for one that is only shutting down."""
     if ready.get("status") != "Unknown":
