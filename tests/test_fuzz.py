@@ -6,6 +6,7 @@ The bucket is in memory, and Compute Engine has nothing, so that hundreds of com
 """
 
 import copy
+import hashlib
 import json
 import os
 import re
@@ -325,6 +326,11 @@ def look(site: Any, address: str) -> None:
 def fill(world: Any, objects: dict[str, Any]) -> None:
     world.memory.blobs.clear()
     for name, value in objects.items():
+        if (
+            name == ".berg/sweeps/lr.json" and value == SOUND[name]
+        ):  # else its hash would protect it
+            first = json.dumps(objects.get(".berg/jobs/lr-0_metadata.json"))
+            value = {**value, "sha256": [hashlib.sha256(first.encode()).hexdigest()]}
         text = value if isinstance(value, str) else json.dumps(value)
         world.memory.put(name, text, custom_metadata(name, value, text))
 

@@ -1226,7 +1226,7 @@ def test_what_a_record_says_of_secrets_and_settings_is_not_believed_by_resume(be
     record(berg, "sly", spec={"secrets": [SECRET], "notify": SECRET}, notify=True)
     shown = berg("run", "--resume", "sly", "--dry-run", HOME=str(berg.home))
     assert shown.returncode == 0, shown.stderr
-    assert "Nobody is told of its end" in shown.stderr and "evil" not in shown.stdout
+    assert "No webhook is called at its end" in shown.stderr and "evil" not in shown.stdout
     assert not key.exists(), "nothing looked for it"
     rows.append(
         (
