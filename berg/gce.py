@@ -88,14 +88,14 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         zones = zones_to_try(config, spec, choice, reserved)
         odds = []
         if spec.spot:
-            odds = offers.odds_by_zone(config, choice.shape, zones, sweep or choice.hosts)
+            odds = offers.advice_by_zone(config, choice.shape, zones, sweep or choice.hosts)
         if not (spec.zones or spec.regions):
             zones = list(dict.fromkeys([*(each.zone for each in odds), *zones]))
         regions = list(dict.fromkeys(prices.region_of(zone) for zone in zones))
         if regions[0] != likely:
             quotas = pool.submit(offers.quotas, config, regions[0])
         without_address = regions if config.no_external_ip else []
-        ways = pool.map(lambda region: ways_out(config, region), without_address)
+        egress = pool.map(lambda region: egress_of(config, region), without_address)
         found = Offer(
             shape=choice.shape,
             hosts=choice.hosts,
@@ -104,7 +104,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
             rows=[],
             ender="Google deletes the machine",
             disk_gb=spec.disk_gb,
-            ways=list(ways),
+            egress=list(egress),
             shortages=shortages(config, spec, choice, sweep, quotas.result()),
             priced=None if reserved else choice.shape,
             reservation=reserved,
@@ -201,16 +201,16 @@ def shortages(
     return offers.shortages(quotas, needs)
 
 
-def ways_out(config: Config, region: str) -> offers.Ways:
+def egress_of(config: Config, region: str) -> offers.Egress:
     """Return what leads out of a region; raise BergError if machines would not reach Google."""
-    ways = offers.ways(config, region)
-    if ways.to_google is False:
+    found = offers.egress(config, region)
+    if found.to_google is False:
         raise BergError(
             "a machine without an external address reaches nothing of Google's from the "
-            f"subnetwork {ways.subnetwork} in {ways.region}. "
-            f"Let it: {ways.command(to_internet=False)}"
+            f"subnetwork {found.subnetwork} in {found.region}. "
+            f"Let it: {found.command(to_internet=False)}"
         )
-    return ways
+    return found
 
 
 def rows(spec: JobSpec, offer: Offer) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin
 from berg import BergError, config, validation
 from berg.code.snapshot import Snapshot
 from berg.config import Config
-from berg.google.offers import Reservation, Ways
+from berg.google.offers import Egress, Reservation
 from berg.google.shapes import Shape
 from berg.google.storage import Listed
 from berg.job import NO_GROUP, Group, Job, Machine, machine_names
@@ -69,7 +69,7 @@ class Offer:
     # quotas that have no room for the machines now
     shortages: list[str] = field(default_factory=list)
     # out of the regions, for machines without an external address
-    ways: list[Ways] = field(default_factory=list)
+    egress: list[Egress] = field(default_factory=list)
     priced: Shape | None = None  # what is paid for; None: it is not known
     reservation: Reservation | None = None  # whose room the machines use
     # what Google says of its room for Spot machines, a line a zone

@@ -194,10 +194,10 @@ def network(plan: Plan) -> list[str]:
     """Return what machines without an external address reach; pods are reached through their
     cluster.
     """
-    if not plan.offer.ways:
+    if not plan.offer.egress:
         return []
     lines = ["no external address; ssh goes through IAP, with gcloud"]
-    for each in plan.offer.ways:
+    for each in plan.offer.egress:
         if each.to_google is None:
             lines.append(
                 f"you do not have permission to see whether {each.region} has Private Google "

@@ -105,8 +105,8 @@ def group_body(
     if shape != QUEUED:
         items = body["metadata"]["items"]
         own = {item["key"]: item["value"] for item in items if item["key"] in METADATA_OF_THE_JOB}
-        told = {"labels": {OF_THE_JOB: name}, "metadata": {**own, OF_THE_JOB: name}}
-        group["allInstancesConfig"] = {"properties": told}
+        properties = {"labels": {OF_THE_JOB: name}, "metadata": {**own, OF_THE_JOB: name}}
+        group["allInstancesConfig"] = {"properties": properties}
     if shape in (BULK, SLICE):
         group["targetSizePolicy"] = {"mode": "BULK"}
     if shape != SLICE:

@@ -24,8 +24,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api
-from berg.google.monitoring import ROLE as MONITORING_ROLE
+from berg.google import api, monitoring
 from berg.google.storage import Bucket
 
 MACHINES = (
@@ -297,9 +296,10 @@ def missing_bindings(config: Config, look: Look) -> list[Grant]:
             found.append(bucket_grant(config, text, role, member, condition))
         elif not right.on_bucket and role not in roles(in_project, [member]):
             found.append(project_grant(config, right.role, role, f". {UNLIMITED}"))
-    if config.monitoring and MONITORING_ROLE not in roles(in_project, [member]):
+    role = monitoring.ROLE
+    if config.monitoring and role not in roles(in_project, [member]):
         why = ", to write metrics and no more"
-        found.append(project_grant(config, MONITORING_ROLE, MONITORING_ROLE, why))
+        found.append(project_grant(config, role, role, why))
     return found
 
 

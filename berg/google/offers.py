@@ -118,8 +118,8 @@ def shortages(
 
 
 @dataclass(frozen=True)
-class Odds:
-    """What Google expects of Spot machines in a zone, or in the best of several."""
+class SpotAdvice:
+    """What Google says of Spot machines in a zone, or in the best of several."""
 
     zone: str
     obtainability: float  # 0 to 1; from 0.7 good, up to 0.3 poor
@@ -153,7 +153,7 @@ class Gpu:
     usd_per_hour: float | None = None  # None: unknown
     spot_usd_per_hour: float | None = None
     flex_usd_per_hour: float | None = None
-    spot_odds: Odds | None = None  # in the best zone of the region; None: Google gives none
+    spot_odds: SpotAdvice | None = None  # in the best zone of the region; None: Google gives none
 
 
 @dataclass
@@ -216,7 +216,7 @@ def gpus(config: Config, listed: Prices | None) -> list[Gpu]:
             name: [zone for zone in places if zone.startswith(f"{config.region}-")]
             for name, places in zones.items()
         }
-        odds = pool.map(lambda name: odds_in(config, smallest[name], here[name], 1), zones)
+        odds = pool.map(lambda name: advice_on(config, smallest[name], here[name], 1), zones)
 
     def left(metric: str) -> float | None:
         limit, usage = there.result().get(metric, (None, 0.0))
@@ -355,7 +355,7 @@ def interface(config: Config, region: str) -> dict[str, str]:
 
 
 @dataclass
-class Ways:
+class Egress:
     """What machines without an external address can reach; None: the user may not see it."""
 
     region: str
@@ -387,7 +387,7 @@ def let_ssh_in(config: Config, port: int, tunnel: bool) -> str:
     )
 
 
-def ways(config: Config, region: str) -> Ways:
+def egress(config: Config, region: str) -> Egress:
     """Return what machines of a region reach from the configured subnetwork."""
     network, name = network_of(config), subnetwork_of(config, region)
     owner, private, nat = network.project, None, None
@@ -409,7 +409,7 @@ def ways(config: Config, region: str) -> Ways:
         )
     except api.Forbidden:
         pass
-    return Ways(region, network, name, True if nat else private, nat)
+    return Egress(region, network, name, True if nat else private, nat)
 
 
 def policy(config: Config, constraint: str) -> dict[str, Any]:
@@ -439,18 +439,20 @@ def allowed_places(config: Config) -> list[str]:
 # --- the odds of Spot machines
 
 
-def odds_by_zone(config: Config, shape: Shape, zones: Iterable[str], size: int) -> list[Odds]:
+def advice_by_zone(
+    config: Config, shape: Shape, zones: Iterable[str], size: int
+) -> list[SpotAdvice]:
     """Return the odds of so many Spot machines in each zone, the best first.
 
     A zone is missing if Google says nothing of it, or the user may not ask.
     """
     _ = config.credentials  # made before threads use it
     with ThreadPoolExecutor() as pool:
-        found = list(pool.map(lambda zone: odds_in(config, shape, [zone], size), zones))
+        found = list(pool.map(lambda zone: advice_on(config, shape, [zone], size), zones))
     return sorted(filter(None, found), key=lambda each: -each.obtainability)
 
 
-def odds_in(config: Config, shape: Shape, zones: list[str], size: int) -> Odds | None:
+def advice_on(config: Config, shape: Shape, zones: list[str], size: int) -> SpotAdvice | None:
     """Return the odds of Spot machines in the best of some zones of a region; None: unknown."""
     if not zones or shape.machine_type.startswith(TPU_FAMILIES):
         return None
@@ -473,7 +475,8 @@ def odds_in(config: Config, shape: Shape, zones: list[str], size: int) -> Odds |
         scores, shards = each.get("scores", {}), each.get("shards", [])
         uptime = float(scores.get("estimatedUptime", "0s").removesuffix("s"))
         best = next((api.last_part(shard["zone"]) for shard in shards), zones[0])
-        return Odds(best, scores.get("obtainability", 0.0), uptime, preempted(config, shape, best))
+        share = preempted(config, shape, best)
+        return SpotAdvice(best, scores.get("obtainability", 0.0), uptime, share)
     return None
 
 

@@ -529,8 +529,9 @@ def check_egress(settings: Config) -> list[Finding]:
     """Check what machines without an external address reach."""
     if not settings.no_external_ip:
         return []
-    ways = offers.ways(settings, settings.region)
-    where = f"from the subnetwork {ways.subnetwork} in {ways.region}, without an external address"
+    egress = offers.egress(settings, settings.region)
+    subnetwork = f"the subnetwork {egress.subnetwork} in {egress.region}"
+    where = f"from {subnetwork}, without an external address"
 
     def reach(what: str, is_reached: bool | None, status: str, fix: str) -> Finding:
         name = f"egress: {what}"
@@ -541,8 +542,8 @@ def check_egress(settings: Config) -> list[Finding]:
         return Finding(name, status, f"not reachable {where}", fix)
 
     return [
-        reach("google", ways.to_google, FAILED, ways.command(to_internet=False)),
-        reach("internet", ways.to_internet, WARNING, ways.command(to_internet=True)),
+        reach("google", egress.to_google, FAILED, egress.command(to_internet=False)),
+        reach("internet", egress.to_internet, WARNING, egress.command(to_internet=True)),
     ]
 
 
