@@ -97,7 +97,7 @@ def versions() -> dict[str, str]:
     found["Python"] = platform.python_version()
     for package in (
         "click",
-        "google-cloud-storage",
+        "urllib3",
         "google-cloud-compute",
         "google-auth",
         "requests",

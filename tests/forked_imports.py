@@ -11,7 +11,7 @@ import forked_call  # noqa: F401 (what each process begins with)
 
 import berg
 
-for name in ("git", "google.auth.transport.requests", "google.cloud.storage"):
+for name in ("git", "google.auth.transport.requests"):
     importlib.import_module(name)
 for module in pkgutil.walk_packages(berg.__path__, "berg."):
     if not module.name.startswith(("berg.__main__", "berg.machine", "berg.worker")):

@@ -54,7 +54,7 @@ def begun(berg: Berg, name: str, marker: str = "ready", seconds: float = 60) -> 
 
 JOB = """
 echo "python $(command -v python)"
-python -c "import google.cloud.storage" 2>&1 | tail -n 1
+python -c "import google.auth" 2>&1 | tail -n 1
 python -c "import berg.config" 2>&1 | tail -n 1
 echo "head $(git rev-parse HEAD) on $(git branch --show-current)"
 echo "status [$(git status --porcelain)]"

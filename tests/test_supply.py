@@ -21,9 +21,10 @@ KNOWN = {
     "GitPython",
     "google-auth",
     "google-cloud-compute",
-    "google-cloud-storage",
+    "google-crc32c",
     "requests",
     "tomli",
+    "urllib3",
     "watchfiles",
     "websocket-client",
 }

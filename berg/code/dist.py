@@ -33,7 +33,7 @@ from berg.config import home
 UNCHECKED = (1).to_bytes(4, "little")
 KEPT = 4  # wheels: each change of berg's code makes one, of megabytes
 ON_LAPTOPS = ("berg/commands/", "berg/laptop/", "berg/places.py", "berg/watch/")
-ROOTS = ("click", "GitPython", "google-auth", "google-cloud-storage", "requests")
+ROOTS = ("click", "GitPython", "google-auth", "google-crc32c", "requests")
 # They sign for google-auth, which no machine needs; see berg/machine/installation.py.
 UNUSED = ("cryptography", "pyasn1-modules")
 COMPILED = "google_crc32c"  # what these folders begin with
@@ -44,7 +44,7 @@ LIBRARY_OF = "google-crc32c==1.9.0"
 LIBRARY_SHA256 = "3abb18297d9ef0ab120531838be0e6d68c9fa876570e11c229c48f2edac23ce7"
 TIMEOUT = 120  # seconds for pip, which may have to wait for a slow network
 MODULES = (
-    "import sys; sys.path += sys.argv[1:]; import berg.worker, google.cloud.storage; "
+    "import sys; sys.path += sys.argv[1:]; import berg.worker; "
     "print(*(getattr(each, '__file__', None) for each in [*sys.modules.values()]), sep='\\n')"
 )
 ANY_PYTHON = '''\

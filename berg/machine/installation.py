@@ -8,7 +8,6 @@ installation. The worker imports this module first: its last part imports other 
 
 import contextlib
 import gc
-import importlib.util
 import json
 import os
 import re
@@ -359,8 +358,6 @@ try:
     import google_crc32c
 
     if google_crc32c.implementation == "python":  # it would take an hour for a gigabyte
-        raise ImportError
-    if not importlib.util.find_spec("google.cloud.storage"):  # for large files; its import is slow
         raise ImportError
 except ImportError:
     sys.exit(boot.DEPENDENCIES_MISSING)

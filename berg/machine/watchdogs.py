@@ -24,8 +24,7 @@ from urllib.parse import urlsplit
 
 from berg import BergError, job, states
 from berg.config import Config
-from berg.google import events, secret
-from berg.google.api import RETRIED
+from berg.google import api, events, secret
 from berg.job import STOPPED, State
 from berg.machine import boot, logins, peers, profile, usage
 from berg.machine.attempt import Attempt
@@ -476,19 +475,20 @@ def body(url: str, text: str, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def post(url: str, content: dict[str, Any], why: list[str]) -> None:
-    import requests
-
-    timeout = (CONNECT, READ)
+    headers, body = {"Content-Type": "application/json"}, json.dumps(content).encode()
     for pause in PAUSES:
         try:
-            answer = requests.post(url, json=content, timeout=timeout, allow_redirects=False)
-        except (requests.RequestException, ValueError) as error:  # its text contains the URL
+            answer = api.exchange("POST", url, (CONNECT, READ), headers, body)
+            answer.close()
+        except api.NoAnswer as error:
+            why.append(error.kind)
+        except ValueError as error:  # its text contains the URL
             why.append(type(error).__name__)
         else:
-            if answer.ok and not answer.is_redirect:
+            if answer.status < 300:
                 why.clear()
                 return
-            why.append(f"it answered {answer.status_code}")
-            if answer.status_code not in RETRIED:
+            why.append(f"it answered {answer.status}")
+            if answer.status not in api.RETRIED:
                 return
         time.sleep(pause)

@@ -280,7 +280,7 @@ def lacks_wheels() -> str:
         return "the machines' python has no ensurepip (python3-venv), or its version is not that of this one"
     return (
         ""
-        if list(WHEELHOUSE.glob("google_cloud_storage-*"))
+        if list(WHEELHOUSE.glob("google_auth-*"))
         else "no wheels for machines: make .venv/wheelhouse"
     )
 

@@ -87,7 +87,7 @@ def test_a_webhook_that_fails_is_a_line_in_the_log(berg, webhook):
         berg("run", "-n", "deaf", "-g", "0", "--notify", webhook.url, "--wait", "true").returncode
         == 0
     )
-    assert "The webhook of --notify was not reached: ConnectionError\n" in berg.log("deaf")
+    assert "The webhook of --notify was not reached: NewConnectionError\n" in berg.log("deaf")
 
 
 @pytest.mark.slow
