@@ -181,7 +181,7 @@ def test_a_name_of_another_project_s_is_said_in_full(berg, cloud, reserve):
         (("--reservation", "small", "--flex"), "leave out --flex"),
         (("--reservation", "small", "-c", "16"), "no machine of type n1-standard-16"),
         (("--reservation", "small", "--zone", "us-central1-a"), "in us-central1-a can use"),
-        (("--reservation", "small", "--max-cost", "5"), "costs the same whether it is used"),
+        (("--reservation", "small", "--max-cost", "5"), "costs the same if it is not used"),
     ],
 )
 def test_what_no_reservation_is_for(berg, reserve, options, says):

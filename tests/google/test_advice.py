@@ -39,7 +39,7 @@ def test_gpus_shows_the_odds_of_the_best_zone(berg, cloud):
     assert shown.returncode == 0, shown.stderr
     lines = {line.split()[0]: " ".join(line.split()) for line in shown.stdout.splitlines()}
     assert " 0.8, 4h, 12% " in lines["l4"] and " 0.8, 4h, ? " in lines["t4"]
-    assert "Spot odds, as Google tells them" in shown.stderr
+    assert "SPOT ODDS are Google's" in shown.stderr
     listed = {each["type"]: each for each in json.loads(berg("gpus", "--json").stdout)}
     odds = listed["l4"]["spot_odds"]
     assert odds["zone"] != "us-central1-a" and odds["preempted"] == pytest.approx(0.12)
@@ -52,7 +52,7 @@ def test_gpus_goes_on_without_odds(berg, cloud, status):
     cloud.fault("compute.advice.capacity", status=status, times=500)
     shown = berg("gpus")
     assert shown.returncode == 0, shown.stderr
-    assert "12 %" not in shown.stdout and "Spot odds" not in shown.stderr
+    assert "12 %" not in shown.stdout and "SPOT ODDS" not in shown.stderr
 
 
 def test_only_spot_machines_are_asked_about(berg, cloud):

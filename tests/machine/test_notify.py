@@ -152,7 +152,8 @@ def test_a_sweep_that_goes_on_without_its_webhook_says_so(berg, webhook):
     wait_for(lambda: webhook.told and not berg.machines(), 60)
     again = berg("run", "--resume", "grid", "--wait")
     assert (
-        again.returncode == 1 and "Nobody is told of its end: give --notify again" in again.stderr
+        again.returncode == 1
+        and "No webhook is called at its end: give --notify again" in again.stderr
     )
 
 
