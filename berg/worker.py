@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, job, states
+from berg import BergError, job, plain, states
 from berg.google import api, secret, walk
 from berg.google.storage import Bucket
 from berg.job import STOPPED, State
@@ -380,7 +380,7 @@ def end_when_idle(attempt: Attempt) -> None:
             peers.announce(attempt.member, warning=f"{time.time()} {text}")
 
     this = attempt.job
-    ending = Ending("SUCCEEDED", f"idle for {this.idle_seconds / 3600:.2g} h", is_chosen=True)
+    ending = Ending("SUCCEEDED", f"idle for {plain.span(this.idle_seconds)}", is_chosen=True)
     ends, kept = "deletes", f"Only {RESULTS} is kept"
     if this.stops_when_idle:
         ending = replace(ending, state=STOPPED, is_chosen=False)

@@ -150,7 +150,7 @@ def test_time_limit_while_machines_wait(trial, victim):
 def test_no_room_for_too_long(trial, victim):
     with one_missing(trial, victim, "--replacement-timeout", "0.25m"):
         state = trial.check("FAILED")
-    why = f"{trial.name}-{victim} did not come within 0.25 minutes (--replacement-timeout). "
+    why = f"{trial.name}-{victim} did not come within 15s (--replacement-timeout). "
     assert state["reason"].startswith(f"{why}Resume the job: berg run --resume {trial.name}"), state
     resumed = trial.berg("run", "--resume", trial.name, "--wait")
     assert resumed.returncode == 0, (resumed.stderr, trial.log())

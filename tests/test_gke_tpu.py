@@ -445,7 +445,7 @@ def test_the_other_pods_of_a_slice_wait_for_one_as_long_as_they_may(berg, cloud,
         wait_for(lambda: berg.state("alone")["finished_at"], 40, "the end of the job")
     state = berg.state("alone")
     assert state["state"] == "FAILED", state
-    why = "alone-1 did not come within 0.1 minutes (--replacement-timeout). Resume the job: berg run --resume alone"
+    why = "alone-1 did not come within 6s (--replacement-timeout). Resume the job: berg run --resume alone"
     assert state["reason"].startswith(why), state["reason"]
     wait_for(lambda: not alive(kube, "alone"), 60, "the end of the pods")
 

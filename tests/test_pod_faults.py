@@ -223,7 +223,7 @@ def test_time_limit_while_pods_wait(trial, kube, victim):
 def test_no_room_for_a_pod_for_too_long(trial, kube, victim):
     with one_missing(trial, kube, victim, "--replacement-timeout", "0.25m"):
         state = trial.check("FAILED")
-    why = f"{trial.name}-{victim} did not come within 0.25 minutes (--replacement-timeout). "
+    why = f"{trial.name}-{victim} did not come within 15s (--replacement-timeout). "
     assert state["reason"].startswith(f"{why}Resume the job: berg run --resume {trial.name}"), state
     secret = with_secret(trial)
     resumed = trial.berg("run", "--resume", trial.name, "--wait", *secret)

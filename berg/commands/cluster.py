@@ -18,7 +18,6 @@ from berg.commands.terminal import (
     given,
     json_option,
     print_data,
-    print_json,
     say,
     table,
     yes_option,
@@ -168,10 +167,8 @@ def status(name: str, toml: bool, kubectl: bool, as_json: bool) -> None:
         plain.echo(clusters.text(container.find(settings, name)), nl=False)
         return
     found = clusters.status(settings, container.find(settings, name))
-    if as_json:
-        print_json(asdict(found))
-    else:
-        plain.echo(tables.cluster(found, tables.cluster_cost(settings, found)))
+    text = tables.cluster(found, tables.cluster_cost(settings, found))
+    print_data(asdict(found), text, as_json)
 
 
 @cluster.command()

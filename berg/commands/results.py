@@ -210,9 +210,8 @@ class Fetched:
         about = {"folder": str(target), "files": self.files, "fetched": self.new}
         if csv:
             about["table"] = str(csv)
-        if not as_json:
-            say(f"{self.new} of {plural(self.files, 'file')}{jobs} new or changed")
-            say_if_code(target, around)
+        say(f"{self.new} of {plural(self.files, 'file')}{jobs} new or changed")
+        say_if_code(target, around)
         print_data(about, csv or target, as_json)
 
 
@@ -516,8 +515,7 @@ def pull(where: str, folder: Path, as_json: bool) -> None:
         show(done)
 
     fetched, files, missing = fetch(bucket, prefix, folder, done=note, listed=listed)
-    if not as_json:
-        say(f"{fetched:,} of {plural(files, 'file')} new or changed")
+    say(f"{fetched:,} of {plural(files, 'file')} new or changed")
     print_data({"folder": str(folder), "files": files, "fetched": fetched}, folder, as_json)
     raise_missing(missing)
 

@@ -202,8 +202,7 @@ def gpus(everywhere: bool, tpu: bool, as_json: bool) -> None:
             about += " Of the smallest machine with such GPUs."
         if not everywhere and any(each.spot_odds for each in found):
             about += f"\n{ABOUT_ODDS}"
-    if not as_json:
-        say(f"\n{about}")
+    say(f"\n{about}")
 
 
 @click.group(name="config")
@@ -243,19 +242,17 @@ def show(as_json: bool) -> None:
     print_data(values, labelled(rows, sys.stdout, max(map(len, values))), as_json)
 
 
-def complete_keys(_: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    return [key for key in config.HELP if key.startswith(incomplete)]
+key_argument = click.argument("key", metavar="KEY", type=click.Choice([*config.HELP]))
 
 
 @config_group.command()
-@click.argument("key", shell_complete=complete_keys)
+@key_argument
 def get(key: str) -> None:
     """Print one effective setting; lists are separated by commas.
 
     \b
     gcloud storage ls gs://$(berg config get bucket)
     """
-    check_key(key)
     value = getattr(config.load(), key)
     if isinstance(value, list):
         value = ",".join(value)
@@ -263,7 +260,7 @@ def get(key: str) -> None:
 
 
 @config_group.command(name="set")
-@click.argument("key", shell_complete=complete_keys)
+@key_argument
 @click.argument("value")
 def set_(key: str, value: str) -> None:
     """Change a setting in the file.
@@ -272,7 +269,6 @@ def set_(key: str, value: str) -> None:
     berg config set default_image my-project/my-golden-image
     berg config set zones us-central1-a,us-central1-b
     """
-    check_key(key)
     config.save({key: parse(key, value.strip())})
     say(f"{key} is {json.dumps(config.read_file()[key])} in {config.path()}")
     if os.environ.get(f"BERG_{key.upper()}"):
@@ -280,14 +276,13 @@ def set_(key: str, value: str) -> None:
 
 
 @config_group.command()
-@click.argument("key", shell_complete=complete_keys)
+@key_argument
 def unset(key: str) -> None:
     """Remove a setting from the file; its default applies again.
 
     \b
     berg config unset zones
     """
-    check_key(key)
     config.save({key: None})
     say(f"{key} is {json.dumps(getattr(config.Config(), key))}, the default")
 
@@ -311,11 +306,6 @@ def parse(key: str, text: str) -> Any:
             f"endpoint must be an address, not {value!r}. For Google: berg config unset endpoint"
         )
     return value
-
-
-def check_key(key: str) -> None:
-    if key not in config.HELP:
-        raise BergError(f"there is no setting {key!r}. The settings are: {', '.join(config.HELP)}")
 
 
 @click.group()
@@ -628,8 +618,7 @@ def prices_(gpu_type: str | None, as_json: bool) -> None:
     found = offers.priced(settings, listed, settings.region, gpu_type)
     text = tables.priced(found, settings.region)
     print_data([asdict(each) for each in found], text, as_json)
-    if not as_json:
-        say(f"\n{tables.about_prices(listed, why)}")
+    say(f"\n{tables.about_prices(listed, why)}")
 
 
 @click.command(name="costs")

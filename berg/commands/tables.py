@@ -688,7 +688,8 @@ def gpus(found: list[Any], region: str, everywhere: bool) -> str:
         if not everywhere:
             odds, text = each.spot_odds, "?"
             if odds:
-                text = f"{odds.obtainability:g}, {odds.hours}h, {odds.share.replace(' ', '')}"
+                share = odds.share.replace(" ", "")
+                text = f"{odds.obtainability:g}, {plain.duration(odds.uptime)}, {share}"
             row.append(text)
         rows.append([*row, ", ".join(zones) or elsewhere(each.zones)])
     return table(rows)

@@ -76,15 +76,20 @@ def table(
     """
     stream = stream or sys.stdout
     width = columns(stream) or 10_000
-    rows = [[plain.clean(cell).replace("\n", " ") for cell in row] for row in rows]
+    rows = [list(map(one_line, row)) for row in rows]
     widths = widths_of(rows)
     is_apart = sum(widths[:-1]) + 2 * len(widths) - 2 + min(widths[-1], NARROWEST) > width
     header, *others = (row_lines(row, widths, width, is_apart) for row in rows)
     lines = [click.style(each, bold=True) for each in header]
     for row, color, below in zip_longest(others, colors, notes):
         lines += [click.style(each, fg=color) for each in row] if color else row
-        lines += [wrapped(f"    {each}", stream) for each in below or ()]
+        lines += [wrapped(f"    {one_line(each)}", stream) for each in below or ()]
     return "\n".join(lines)
+
+
+def one_line(text: str) -> str:
+    """Return a text `clean` and as one line, with all its blanks."""
+    return plain.clean(text).replace("\n", " ").replace("\t", " ")
 
 
 def widths_of(rows: list[list[str]]) -> list[int]:
@@ -265,10 +270,17 @@ def start_options(command: AnyFunction) -> AnyFunction:
     def agree(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.meta[AGREED] = value
 
-    yes = Row(["-y", "--yes"], is_flag=True, expose_value=False, callback=agree)
-    yes.help = "Do not ask, whatever the cost (see the setting ask_above)."
-    yes.row = spec.Option(("-y",), "", group=spec.OTHER, usual=True)
-    return with_options(command, [*found, yes])
+    text = "Do not ask, whatever the cost (see the setting ask_above)."
+    yes = click.Option(["-y", "--yes"], is_flag=True, expose_value=False, callback=agree, help=text)
+    help_all = click.Option(
+        ["--help-all"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show_all,
+        help="Show all options, and exit.",
+    )
+    return with_options(command, [*found, yes, help_all])
 
 
 def install_options(command: AnyFunction) -> AnyFunction:
@@ -298,17 +310,6 @@ def show_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 class Grouped(click.Command):
     """A command whose options are in groups: --help shows the usual ones, --help-all all."""
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        help_all = click.Option(
-            ["--help-all"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=show_all,
-            help="Show all options, and exit.",
-        )
-        return [*super().get_params(ctx), help_all]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {each: [] for each in spec.GROUPS}

@@ -316,6 +316,7 @@ def show_board(
     settings: config.Config, names: tuple[str, ...], parts: list[str], port: int, once: bool
 ) -> None:
     """Run TensorBoard here, with what its jobs write, until Ctrl-C."""
+    from berg.google.api import wait_for
     from berg.watch import board
 
     folder = config.home() / "tensorboard" / board.key(names)
@@ -335,7 +336,7 @@ def show_board(
     plain.echo(address)
     say("Ctrl-C ends it")
     try:
-        while not ended(process, BRING):
+        while not wait_for(lambda: process.poll() is not None, 0.2, BRING):
             for each in parts:
                 try:
                     board.follow(settings, each, folder, made)
@@ -367,17 +368,6 @@ def follow(there: "subprocess.Popen[str]", address: str, machine: str) -> None:
     finally:
         there.terminate()
         there.wait()
-
-
-def ended(process: "subprocess.Popen[bytes]", seconds: float) -> bool:
-    """Return whether a process ends within so many seconds."""
-    import subprocess
-
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 @click.command()
@@ -480,12 +470,10 @@ def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> No
         say(f"{each}: {KINDS.get(answer.get('kind', ''), error)}")
     paths = [str(file) for file in files]
     print_data({"machines": answers, "files": paths}, "\n".join(paths), as_json)
-    if not as_json:
-        for lines in filter(None, map(profiles.hottest, files)):
-            say("Time spent by line, without the functions that it called:\n" + "\n".join(lines))
-        kinds = {answer.get("kind", "") for answer in answers.values()}
-        for kind in OPENS.keys() & kinds:
-            say(f"Open it:  {OPENS[kind].format(name=name)}")
+    for lines in filter(None, map(profiles.hottest, files)):
+        say("Time spent by line, without the functions that it called:\n" + "\n".join(lines))
+    for kind in OPENS.keys() & {answer.get("kind", "") for answer in answers.values()}:
+        say(f"Open it:  {OPENS[kind].format(name=name)}")
     sys.exit(int(not files))
 
 
@@ -524,9 +512,8 @@ def dashboard(delete: bool, yes: bool, as_json: bool) -> None:
     say(f"{'Created' if is_new else 'Updated'} {there['displayName']}")
     if not settings.monitoring:
         say("Memory, GPUs and TPUs are empty until machines may write them: berg init --monitoring")
-    if not as_json:
-        for tile in there.get("mosaicLayout", {}).get("tiles", []):
-            say(f"  {tile.get('widget', {}).get('title', '')}")
+    for tile in there.get("mosaicLayout", {}).get("tiles", []):
+        say(f"  {tile.get('widget', {}).get('title', '')}")
     print_data(there, monitoring.address(settings, there), as_json)
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from berg import BergError
+from berg import BergError, plain
 from berg.config import Config
 from berg.google import api, prices, shapes
 from berg.google.api import EXTERNAL, LOCATIONS, OS_LOGIN, SHIELDED
@@ -128,15 +128,12 @@ class SpotAdvice:
     preempted: float | None = None
 
     @property
-    def hours(self) -> str:
-        return f"{self.uptime / 3600:.1f}".removesuffix(".0")
-
-    @property
     def share(self) -> str:
         return "?" if self.preempted is None else f"{self.preempted * 100:.0f} %"
 
     def __str__(self) -> str:
-        text = f"{self.zone}: obtainability {self.obtainability:g}, uptime about {self.hours} h"
+        about = f"obtainability {self.obtainability:g}, uptime about {plain.duration(self.uptime)}"
+        text = f"{self.zone}: {about}"
         return text if self.preempted is None else f"{text}, {self.share} preempted"
 
 

@@ -41,7 +41,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, job, validation
+from berg import BergError, job, plain, validation
 from berg.config import Config
 from berg.google import api, groups, instances
 from berg.google.storage import Bucket
@@ -412,7 +412,7 @@ def lateness(this: Job, names: list[str], timeout: float) -> str:
     if timeout != this.spec.replacement_timeout or not this.is_replaced:
         return f"{missing} did not come up within {timeout:.0f} s"
     return (
-        f"{missing} did not come within {timeout / 60:g} minutes (--replacement-timeout). "
+        f"{missing} did not come within {plain.span(timeout)} (--replacement-timeout). "
         f"Resume the job: berg run --resume {this.job_name}"
     )
 

@@ -309,7 +309,7 @@ def test_a_first_machine_that_is_silent_is_deleted_once(monkeypatch):
     peers.announce(first)  # it came, and hangs again
     assert not endings(2100) and deleted == ["duo-0", "duo-0"]
     (ending, *_) = endings(3000)
-    assert ending.reason.startswith("duo-0 did not come within 10 minutes (--replacement-timeout)")
+    assert ending.reason.startswith("duo-0 did not come within 10m (--replacement-timeout)")
 
 
 def test_a_machine_made_anew_takes_no_part_in_what_runs():
@@ -368,7 +368,7 @@ def test_the_machine_that_leads_says_first_who_did_not_come(monkeypatch):
         clock.now = 1000.0
         with pytest.raises(BergError) as refused:
             peers.gather(each, 600, lambda missing: None)
-        assert refused.value.message.startswith("duo-2 did not come within 10 minutes")
+        assert refused.value.message.startswith("duo-2 did not come within 10m")
         ended_at[each.node.name] = clock.now
     assert ended_at["duo-0"] + 20 < ended_at["duo-1"] < ended_at["duo-0"] + 60
 
@@ -378,7 +378,7 @@ def test_a_machine_waits_for_so_long_and_no_longer(monkeypatch):
     clock, first = waiting_for_one(monkeypatch)
     with pytest.raises(BergError) as refused:
         peers.gather(first, peers.coming_seconds(first), missing.append)
-    why = "duo-1 did not come within 10 minutes (--replacement-timeout). Resume the job: berg run --resume duo"
+    why = "duo-1 did not come within 10m (--replacement-timeout). Resume the job: berg run --resume duo"
     assert refused.value.message == why
     assert 1600 < clock.now < 1605
     assert set(missing) == {1}, "which the list shows"

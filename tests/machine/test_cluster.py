@@ -512,7 +512,7 @@ def test_an_idle_devbox_deletes_itself_but_not_one_in_use(berg, monkeypatch):
         read_terminal(
             each, b"berg: this devbox is idle and deletes itself in 1 minutes, unless it is used."
         )
-    check_ended(berg, "den", "SUCCEEDED", "idle for 0.0033 h")
+    check_ended(berg, "den", "SUCCEEDED", "idle for 12s")
     assert result(berg, "by_hand") == b"mine\n"
     for each in (login, other):
         each.kill()  # nobody reads its terminal any more, at which ssh waits, whatever it is told
