@@ -93,7 +93,7 @@ def test_from_a_grid_to_a_table(berg, tmp_path):
     assert fetched.stdout == f"{tmp_path}/here/results.csv\n", fetched.stderr
     assert "as code" not in fetched.stderr
     inside = berg("fetch", "lr", "results")
-    assert f"in the repo {berg.repo.resolve()}, and goes with its next job as code" in inside.stderr
+    assert f"in the repo {berg.repo.resolve()}, and its next job gets it as code" in inside.stderr
     rows = list(csv.DictReader((tmp_path / "here/results.csv").open()))
     assert [row["name"] for row in rows] == ["lr-0", "lr-1", "lr-2", "lr-3"]
     third = {

@@ -373,7 +373,7 @@ class FileList:
 
     def end(self) -> None:
         if len(self.sizes) > MOST_NAMED:
-            say(f"{sum(self.sizes):>14,}  in all {len(self.sizes):,} files")
+            say(f"{sum(self.sizes):>14,}  in {len(self.sizes):,} files in all")
 
 
 def reason(error: Exception) -> str:
