@@ -19,7 +19,7 @@ def test_zones_come_in_the_order_of_their_odds(berg, cloud):
     shown = berg(*PLAN, "-m", "2", "true")
     assert row(shown, "Zones") == "us-central1-b, us-central1-c, us-central1-f, us-central1-a"
     assert row(shown, "Odds") == "us-central1-b: obtainability 0.8, uptime about 4h"
-    assert "us-central1-a: obtainability 0.2, uptime about 12m" in shown.stderr
+    assert "us-central1-a: obtainability 0.2, uptime about 10m" in shown.stderr
     assert "preempted" not in shown.stderr, "Google has no history of GPUs that are attached"
     named = berg(*PLAN, "--zone", "us-central1-a", "--zone", "us-central1-b", "true")
     assert row(named, "Zones") == "us-central1-a, us-central1-b", "as they were given"
@@ -30,7 +30,7 @@ def test_what_was_preempted_stands_beside_the_odds(berg, cloud):
     shown = berg("run", "--dry-run", "-t", "l4", "--spot", "true")
     said = "us-central1-b: obtainability 0.8, uptime about 4h, 12 % preempted"
     assert row(shown, "Odds") == said
-    assert "us-central1-a: obtainability 0.2, uptime about 12m, 60 % preempted" in shown.stderr
+    assert "us-central1-a: obtainability 0.2, uptime about 10m, 60 % preempted" in shown.stderr
 
 
 def test_gpus_shows_the_odds_of_the_best_zone(berg, cloud):
