@@ -37,6 +37,12 @@ def test_a_file_says_the_pools(tmp_path):
     ]
 
 
+def test_a_duration_of_a_file_is_one_of_an_option_or_hours(tmp_path):
+    for text, hours in (('"14d"', 336), ('"90m"', 1.5), ("48", 48), ("1.5", 1.5)):
+        file = written(tmp_path, TEXT.replace("spot = true", f"max-hours = {text}"))
+        assert clusters.read(file)[1][1].max_hours == hours
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
@@ -47,6 +53,8 @@ def test_a_file_says_the_pools(tmp_path):
         ("num-gpus = 2", 'num-gpus = "2"', "num-gpus cannot be '2'"),
         ("num-gpus = 2", "num-gpus = true", "num-gpus cannot be True"),
         ("spot = true", "spot = 1", "spot cannot be 1"),
+        ("spot = true", 'max-hours = "soon"', "max-hours: 'soon' is not a duration: give one such"),
+        ("spot = true", "max-hours = true", "max-hours cannot be True"),
         ('"us-central1-a"', "[1]", "zone must be text"),
         ("[[pools]]", "[pools]", "cannot read"),
         (TEXT, 'name = "train"', "has no [[pools]]"),

@@ -639,10 +639,14 @@ def wanted_in(file: str, values: Any, zone: str | None) -> Wanted:
     found: dict[str, Any] = {}
     for key, value in values.items():
         kind = kinds[KEYS[key]]
-        is_duration = kind is float and isinstance(value, str)
-        found[KEYS[key]] = in_unit(value, "h") if is_duration else value
-        if not validation.fits(found[KEYS[key]], kind):
+        if kind is float and isinstance(value, str):
+            try:
+                value = in_unit(value, "h")
+            except BergError as error:
+                raise BergError(f"{file}: {key}: {error.message}") from None
+        if not validation.fits(value, kind):
             raise BergError(f"{file}: {key} cannot be {value!r}")
+        found[KEYS[key]] = value
     wanted = Wanted(zone=zone, **found)
     wanted.check()
     return wanted
