@@ -87,19 +87,23 @@ def write(path: Path, content: str | bytes) -> None:
         raise
 
 
+def listens(host: str, port: int, timeout: float = 1) -> bool:
+    """Return whether a program accepts connections at a port."""
+    try:
+        socket.create_connection((host, port), timeout).close()
+    except OSError:
+        return False
+    return True
+
+
 def free_port(port: int = 0, host: str = "127.0.0.1") -> int:
     """Return this port, or for 0 any that is free; raise OSError if another program has it.
 
     MacOS lets a program have a port of 127.0.0.1 that another one has for all addresses, as AirPlay
     has 5000.
     """
-    if port:
-        try:
-            socket.create_connection((host, port), 1).close()
-        except OSError:
-            pass
-        else:
-            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    if port and listens(host, port):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     with socket.socket() as probe:
         if port:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

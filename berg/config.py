@@ -195,13 +195,12 @@ class Config:
         """Start this user's embedded cloud if the endpoint does not answer."""
         if not self.endpoint or not local_folder().is_dir():
             return
-        import socket
         from urllib.parse import urlsplit
 
+        from berg import computer
+
         address = urlsplit(self.endpoint)
-        try:
-            socket.create_connection((address.hostname or "", address.port or 80), 1).close()
-        except OSError:
+        if not computer.listens(address.hostname or "", address.port or 80):
             plain.echo(f"Starting the embedded cloud at {self.endpoint}", err=True)
             embedded_cloud().start(local_folder(), address.port or 0)
 

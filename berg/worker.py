@@ -150,11 +150,6 @@ def try_once(attempt: Attempt, meet_others: Callable[[Attempt], None]) -> Ending
         return None
 
 
-def installed_mark(attempt: Attempt) -> Path:
-    """Return the file that says which record of the job was installed on this disk."""
-    return boot.BERG / f"installed-{attempt.name}"
-
-
 def prepare(attempt: Attempt) -> None:
     """Install and mount what the job needs, and begin to mirror its results, once.
 
@@ -164,7 +159,7 @@ def prepare(attempt: Attempt) -> None:
         install(attempt)
         attempt.is_installed = True
         with contextlib.suppress(OSError):  # a full disk
-            installed_mark(attempt).write_text(attempt.machine.job_sha256)
+            attempt.installed_mark.write_text(attempt.machine.job_sha256)
         if attempt.job.kind == "devbox" and attempt.secrets:
             introduce(attempt)
     inputs.mount(attempt)
@@ -205,7 +200,7 @@ def begin(attempt: Attempt) -> None:
     if this.is_replaced and not attempt.leads:
         member.attempt = 0  # the first machine says in which it takes part
     attempt.check_limits()
-    mark, record = installed_mark(attempt), attempt.machine.job_sha256
+    mark, record = attempt.installed_mark, attempt.machine.job_sha256
     attempt.is_installed = this.kind == "devbox" and mark.exists() and mark.read_text() == record
     watchdogs.read_secrets(attempt)
     install_commands(attempt.machine)

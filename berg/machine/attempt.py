@@ -79,6 +79,12 @@ class Attempt:
         self.machine = boot.this_machine()
         if sweep:
             self.machine.log_for(name)
+        # Files next to the log are mirrored with it.
+        self.usage_file = self.machine.log.with_suffix(job.USAGE)
+        self.software_file = self.machine.log.with_suffix(job.SOFTWARE)
+        self.marker = boot.BERG / f"begun-{name}"  # the job began on this disk
+        # which record of the job was installed on this disk
+        self.installed_mark = boot.BERG / f"installed-{name}"
         self.bucket = Bucket(settings_of(self.machine))
         self.stopping = Stopping()
         self.member = self.first_member()
@@ -149,20 +155,6 @@ class Attempt:
     def machine_goes(self) -> bool:
         """Whether Google takes the machine within seconds."""
         return self.stopping.machine_goes
-
-    # Both files are mirrored with the log, which they are next to.
-    @property
-    def usage_file(self) -> Path:
-        return self.machine.log.with_suffix(job.USAGE)
-
-    @property
-    def software_file(self) -> Path:
-        return self.machine.log.with_suffix(job.SOFTWARE)
-
-    @property
-    def marker(self) -> Path:
-        """A file that says that the job began on this disk, with its results restored."""
-        return boot.BERG / f"begun-{self.name}"
 
     @property
     def counted_before(self) -> int:
@@ -267,12 +259,11 @@ class Attempt:
         """
         if self.leads or len(self.job.regions) < 2:
             return
-        end = time.monotonic() + COMING
+        stop = self.stopping.event  # the machine that has the job deletes this group
         try:
-            while not (self.states.read().final or self.is_taken_here()):
-                # the event: the machine that has the job deletes this group
-                if time.monotonic() > end or self.stopping.event.wait(1):
-                    break
+            api.wait_for(
+                lambda: self.states.read().final or self.is_taken_here() or stop.is_set(), 1, COMING
+            )
         except (NoJob, Damaged) as error:
             raise Ended(error.message) from None
         state = self.state

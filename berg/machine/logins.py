@@ -9,12 +9,12 @@ import json
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from berg import computer
 from berg.google import api
 from berg.machine import boot, pods
 from berg.machine.peers import CLUSTER_FILE, HOST_FILE, Member, Node, announce
@@ -66,7 +66,7 @@ def open_to_ssh(member: Member) -> None:
     if shutil.which("systemctl") and drop_in.is_dir():  # Google's images forbid root
         (drop_in / "00-berg.conf").write_text("PermitRootLogin prohibit-password\n")
         subprocess.run(["systemctl", "reload", "ssh"], capture_output=True)
-    api.wait_for(lambda: answers(node.internal_ip, node.ssh_port), 0.05, 60)
+    api.wait_for(lambda: computer.listens(node.internal_ip, node.ssh_port), 0.05, 60)
     for file in sorted(SSHD_CONFIG.parent.glob("ssh_host_*_key.pub")):
         node.host_keys.append(" ".join(file.read_text().split()[:2]))
     try:  # as Google's guest agent does; gcloud reads them, too
@@ -85,14 +85,6 @@ def write_attributes(namespace: str, values: dict[str, str], instance: dict[str,
         if there.get(key) != value:
             url = f"{boot.METADATA}instance/guest-attributes/{namespace}/{key}"
             boot.request(url, "PUT", value.encode(), boot.FLAVOR)
-
-
-def answers(address: str, port: int) -> bool:
-    try:
-        socket.create_connection((address, port), 1).close()
-    except OSError:
-        return False
-    return True
 
 
 def make_node_key(node: Node) -> None:
@@ -156,10 +148,7 @@ def let_ssh_know(nodes: list[Node]) -> None:
 def equip_shells(variables: dict[str, str]) -> None:
     """Let logins and commands over ssh have variables in their environment."""
     lines = [f"export {key}={shlex.quote(value)}\n" for key, value in variables.items()]
-    new = ENVIRONMENT.with_suffix(".new")
-    new.touch(mode=0o600)  # --env may hold what other users must not read
-    new.write_text("".join(lines))
-    new.replace(ENVIRONMENT)
+    computer.write(ENVIRONMENT, "".join(lines))  # which no other user may read, for --env
     read = f"[ ! -r {shlex.quote(str(ENVIRONMENT))} ] || . {shlex.quote(str(ENVIRONMENT))}"
     # A login reads the first file, or the second if the first cannot be written. A command over ssh
     # runs in a bash that reads the third, as does any bash inside of a session, which must keep

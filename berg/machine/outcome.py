@@ -142,10 +142,9 @@ def decide(
         missing_since="",
     )
     if restart:
-        # Of several machines the others wait for this one, if there are any.
-        missing = int(before.job.machines > 1)
-        if restart.is_of_all:
-            missing *= before.job.machines
+        missing = 0
+        if before.job.machines > 1:  # the others wait for this one
+            missing = before.job.machines if restart.is_of_all else 1
         return replace(
             common,
             missing=missing,

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, job
+from berg import BergError, computer, job
 from berg.google import api, events
 from berg.machine import boot, keeper, usage
 from berg.machine.process import RESULTS, start_thread
@@ -83,7 +83,7 @@ def take(attempt: Any, when: str, seconds: float) -> tuple[str, list[Path]]:
     if process is None or process.poll() is not None:
         raise BergError("no command runs on this machine")
     folder = RESULTS / attempt.job.results_dir
-    if listens(port):
+    if computer.listens("127.0.0.1", port, 2):
         return "jax", ask_server(port, seconds, folder / "plugins/profile", when, host)
     if clients(attempt.kineto):
         return "kineto", take_from_torch(attempt.kineto, seconds, folder / "profiles" / when, host)
@@ -92,14 +92,6 @@ def take(attempt: Any, when: str, seconds: float) -> tuple[str, list[Path]]:
     raise BergError(
         "there is nothing to profile: no python runs, and no program listens on BERG_PROFILER_PORT"
     )
-
-
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 2).close()
-        return True
-    except OSError:
-        return False
 
 
 def ask_server(port: int, seconds: float, root: Path, when: str, host: str) -> list[Path]:
