@@ -102,8 +102,8 @@ def test_jobs_run_without_external_addresses(berg, forbid, private_access, optio
     assert run.returncode == 0, said
     assert "Network   no external address; ssh goes through IAP, with gcloud" in said
     assert (
-        "us-central1 has no Cloud NAT: pip and the internet are out of reach. For one: gcloud compute routers"
-        in said
+        "us-central1 has no Cloud NAT: the machines do not reach pip and the internet. "
+        "To create one: gcloud compute routers" in said
     )
     assert "it runs" in berg.log("inside")
 

@@ -656,7 +656,7 @@ def test_sync_to_the_machines_of_a_job(berg):
     running.send_signal(signal.SIGINT)
     assert running.wait(20) == 0
     reader.join()
-    assert lines[-1] == "Stopped; what was pushed stays on the machines\n"
+    assert lines[-1] == "Stopped. What was pushed stays on the machines\n"
     berg(
         "ssh", "pair-1", "--", "mkdir -p code/pr-j-1/new.d/keep && touch code/pr-j-1/new.d/keep/it"
     )
