@@ -366,10 +366,18 @@ def blocks_of(answer: Any) -> Iterator[bytes]:
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise NoAnswer(error) from error
     finally:
-        answer.close()  # without effect on a connection that was released
+        hang_up(answer)  # without effect on a connection that was released
     expected = answer.headers.get("Content-Length")
     if expected is not None and read != int(expected):
         raise NoAnswer(f"{read} of {expected} bytes came")
+
+
+def hang_up(answer: Any) -> None:
+    """Close the connection of an answer that is not read to its end, and let another one be opened:
+    a pool has CONNECTIONS at most.
+    """
+    answer.close()
+    answer.release_conn()
 
 
 def content_of(answer: Any) -> bytes:

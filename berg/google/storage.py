@@ -170,7 +170,7 @@ class Bucket:
         def ask() -> bytes:
             answer = self.open("GET", url, headers)
             if start and answer.status != PARTIAL:
-                answer.close()
+                api.hang_up(answer)
                 raise Corrupt(f"{name} came from its beginning, and was requested from {start} on")
             data = b"".join(stored_blocks(answer, end - start))
             if is_whole and len(data) < end:
@@ -422,7 +422,7 @@ class Bucket:
         def bring() -> int:
             answer = self.open("GET", url, headers)
             if is_part and answer.status != PARTIAL:
-                answer.close()
+                api.hang_up(answer)
                 raise Corrupt(f"{listed.name} came whole, and a part of it was requested")
             crc, at = 0, start
             for block in stored_blocks(answer, size):

@@ -479,7 +479,7 @@ def post(url: str, content: dict[str, Any], why: list[str]) -> None:
     for pause in PAUSES:
         try:
             answer = api.exchange("POST", url, (CONNECT, READ), headers, body)
-            answer.close()
+            api.hang_up(answer)
         except api.NoAnswer as error:
             why.append(error.kind)
         except ValueError as error:  # its text contains the URL

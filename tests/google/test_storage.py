@@ -97,6 +97,16 @@ def test_a_record_that_is_too_long_is_read_no_further(bucket):
     assert bucket.read("x", 4) == b"01234" and bucket.read("x", 10) == b"0123456789"
 
 
+@pytest.mark.timeout(60)
+def test_answers_that_are_not_read_to_their_end_use_up_no_connections(bucket, monkeypatch):
+    """A program that lives long, such as `berg page`, would wait for one for ever."""
+    bucket.write("x", bytes(9 << 20))
+    monkeypatch.setattr(api, "CONNECTIONS", 2)
+    monkeypatch.setattr(api, "routes", {})
+    for _ in range(3):
+        assert len(bucket.read("x", 4)) == 5
+
+
 def test_what_google_compresses_on_its_way_is_decompressed_up_to_the_size_that_it_has():
     """An answer as urllib3 has it: the embedded cloud compresses nothing on its way."""
     body = gzip.compress(b"words" * 1000)
