@@ -43,12 +43,8 @@ def cluster() -> None:
     type=click.Path(dir_okay=False),
     help="TOML file with the name and the pools, without other options.",
 )
-@click.option(
-    "--num-nodes", type=int, default=2, show_default=True, help="Nodes for jobs, at most."
-)
-@click.option(
-    "--min-nodes", type=int, default=0, show_default=True, help="Nodes, also without jobs."
-)
+@click.option("--num-nodes", type=int, default=2, show_default=True, help="Nodes for jobs at most.")
+@click.option("--min-nodes", type=int, default=0, show_default=True, help="Nodes at least.")
 @click.option("--max-nodes", type=int, help="The same as --num-nodes; takes precedence.")
 @click.option("--machine-type", help="Machine type of the nodes.  [default: by the GPUs]")
 @click.option("--tpu", help="TPUs of the nodes instead of GPUs: v5e-4x4, v4-2x2x2, v5e-8, …")
@@ -58,16 +54,10 @@ def cluster() -> None:
     default=336,
     help="Delete a node with TPUs after this time, even if it is busy.  [default: 14d]",
 )
-@click.option(
-    "-t", "--gpu-type", shell_complete=complete_types, help="GPU type of the nodes.  [default: l4]"
-)
+@click.option("-t", "--gpu-type", shell_complete=complete_types, help="GPU type.  [default: l4]")
 @click.option("-g", "--num-gpus", type=int, help="GPUs of each node; 0 for none.  [default: 1]")
-@click.option(
-    "--disk-gb", type=int, default=100, show_default=True, help="Size of each node's disk."
-)
-@click.option(
-    "--disk-type", help="Type of the disk: pd-ssd, pd-balanced, …  [default: by the machine type]"
-)
+@click.option("--disk-gb", type=int, default=100, show_default=True, help="Disk size of each node.")
+@click.option("--disk-type", help="pd-ssd, pd-balanced, …  [default: by the machine type]")
 @click.option("--zone", help="Zone of the cluster.  [default: one of the region that has the GPUs]")
 @click.option("--spot", is_flag=True, help="Cheaper nodes that Google may preempt.")
 def create(name: str | None, file: str | None, **options: Any) -> None:
@@ -141,9 +131,7 @@ def list_(as_json: bool) -> None:
 
 @cluster.command()
 @click.argument("name")
-@click.option(
-    "--toml", is_flag=True, help="Print the file that re-creates it: berg cluster create -f."
-)
+@click.option("--toml", is_flag=True, help="Print the file for berg cluster create -f.")
 @click.option("--kubectl", is_flag=True, help="Add the cluster to kubectl's configuration.")
 @json_option
 def status(name: str, toml: bool, kubectl: bool, as_json: bool) -> None:
@@ -174,7 +162,7 @@ def status(name: str, toml: bool, kubectl: bool, as_json: bool) -> None:
 @cluster.command()
 @click.argument("name")
 @click.option("--pool", help="Pool of nodes.  [default: the one for jobs]")
-@click.option("--min-nodes", type=int, help="Nodes, also without jobs.")
+@click.option("--min-nodes", type=int, help="Nodes at least.")
 @click.option("--max-nodes", type=int, help="Nodes at most.")
 @click.option("--num-nodes", type=int, help="Nodes right now.")
 def resize(

@@ -154,9 +154,7 @@ def list_(limit: int, is_whole: bool, keep: bool, as_json: bool, **shown: bool) 
 
 
 def look_up(settings: config.Config, user: str | None, limit: int | None) -> "Looked":
-    """Return jobs and machines, with the newest finished jobs up to a limit, and a function to call
-    when they were shown.
-    """
+    """Return jobs and machines, and a function to call when they were shown."""
     from berg.laptop import index, jobs, power
 
     if limit is None:
@@ -170,9 +168,7 @@ def look_up(settings: config.Config, user: str | None, limit: int | None) -> "Lo
 
 
 def watch_list(look: "Callable[[], Looked]", text: "Callable[[list[Entry]], str]") -> None:
-    """Show a list again and again until all jobs are finished or Ctrl-C: in its place on a
-    terminal, else when a state changed.
-    """
+    """Show a list in its place, or in a pipe when a state changes, until all jobs are finished."""
     before: list[tuple[str, str]] = []
     with contextlib.suppress(KeyboardInterrupt):
         while True:

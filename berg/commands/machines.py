@@ -11,24 +11,14 @@ from typing import Any
 import click
 
 from berg import computer, config, plain
-from berg.commands.terminal import (
-    name_argument,
-    names_argument,
-    ready,
-    say,
-    show_error,
-)
+from berg.commands.terminal import name_argument, names_argument, ready, say, show_error
 
 
 @click.command()
 @name_argument()
 @click.argument("command", metavar="[-- CMD…]", nargs=-1)
 @click.option(
-    "-L",
-    "forwards",
-    multiple=True,
-    metavar="PORT:HOST:PORT",
-    help="Forward a port; repeatable.",
+    "-L", "forwards", multiple=True, metavar="PORT:HOST:PORT", help="Forward a port; repeatable."
 )
 @click.option("-N", "no_command", is_flag=True, help="Only forward ports.")
 @click.option("-t", "terminal", is_flag=True, help="Give CMD a terminal.")
@@ -171,9 +161,7 @@ def stop(names: tuple[str, ...], now: bool) -> None:
 @click.command()
 @names_argument
 @click.option("--move", is_flag=True, help="If the zone has no capacity, move to another zone.")
-@click.option(
-    "--rescue", is_flag=True, help="Only for login: without installation, worker and checks."
-)
+@click.option("--rescue", is_flag=True, help="Only for login: no installation, worker or checks.")
 def start(names: tuple[str, ...], move: bool, rescue: bool) -> None:
     """Turn stopped devboxes on again.
 

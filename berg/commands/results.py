@@ -163,9 +163,7 @@ def tail(name: str, machine: str | None, color: bool) -> None:
 @click.command()
 @name_argument()
 @click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
-@click.option(
-    "--watch", "keep", is_flag=True, help="Fetch again every 10 seconds until the job ends."
-)
+@click.option("--watch", "keep", is_flag=True, help="Fetch again every 10s until the job ends.")
 @json_option
 def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
     """Download results to this computer; only what changed.

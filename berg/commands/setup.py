@@ -36,9 +36,7 @@ def sentence(key: str) -> str:
 
 
 @click.command()
-@click.option(
-    "--local", is_flag=True, help="Use the embedded cloud on this computer instead of Google."
-)
+@click.option("--local", is_flag=True, help="Use the embedded cloud on this computer.")
 @click.option("--project", help=sentence("project"))
 @click.option("--region", help=sentence("region"))
 @click.option("--bucket", help=sentence("bucket"))
@@ -417,6 +415,11 @@ def reap(everyone: bool, yes: bool, as_json: bool) -> None:
         say("Deleted.")
 
 
+script_option = click.option(
+    "--install-script", default="", metavar="FILE", help="Script in the repo that installs more."
+)
+
+
 @click.group()
 def image() -> None:
     """Create disk or container images with what the repo needs.
@@ -433,11 +436,7 @@ def image() -> None:
 
 @image.command()
 @click.option(
-    "--from",
-    "source",
-    default="",
-    metavar="[PROJECT/]IMAGE",
-    help="Image or family to start from.",
+    "--from", "source", default="", metavar="[PROJECT/]IMAGE", help="Image or family to start from."
 )
 @click.option("--family", default="", help="Family of the image.  [default: berg-REPO]")
 @click.option(
@@ -447,14 +446,10 @@ def image() -> None:
     metavar="LIST",
     help="Install these, too: horovod, openmpi, tmux.",
 )
-@click.option(
-    "--install-script", default="", metavar="FILE", help="Script in the repo that installs more."
-)
+@script_option
 @install_options
 @click.option("--zone", "zones", multiple=True, help="Zone of the machine; repeatable.")
-@click.option(
-    "--disk-gb", type=int, default=0, help="Size of the disk.  [default: that of the image]"
-)
+@click.option("--disk-gb", type=int, default=0, help="Disk size.  [default: that of the image]")
 @click.option("--default", "as_default", is_flag=True, help="Use it for jobs from now on.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop.")
 def create(as_default: bool, dry_run: bool, additions: tuple[str, ...], **options: Any) -> None:
@@ -560,9 +555,7 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
     help="What builds the image.  [default: what is installed]",
 )
 @click.option("--force", is_flag=True, help="Push it even if the commit has an image already.")
-@click.option(
-    "--install-script", default="", metavar="FILE", help="Script in the repo that installs more."
-)
+@script_option
 @install_options
 def build(**options: Any) -> None:
     """Build a container image of the repo, and print its name for --docker.

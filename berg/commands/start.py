@@ -91,9 +91,7 @@ def run(spec: JobSpec, asked: RunOptions) -> int:
 
 
 def start_job(
-    spec: JobSpec,
-    asked: RunOptions,
-    code_of: Callable[[config.Config], Snapshot] | None = None,
+    spec: JobSpec, asked: RunOptions, code_of: Callable[[config.Config], Snapshot] | None = None
 ) -> Launched | None:
     """Show the plan of a job and start it; return None after a dry run.
 

@@ -47,9 +47,7 @@ SIDE_BY_SIDE = 80  # characters of two values, at most
 
 
 def plan(plan: Plan, num_jobs: int = 0, at_once: int = 0) -> str:
-    """Return what will run, where, with which code, and what stops it; of a sweep with its numbers
-    of jobs and machines.
-    """
+    """Return what will run, where, with which code, and what stops it."""
     this, offer = plan.job, plan.offer
     far = account = install_secrets = ""
     if plan.far_zones:
@@ -191,9 +189,7 @@ def end_rows(plan: Plan) -> list[tuple[str, str]]:
 
 
 def network(plan: Plan) -> list[str]:
-    """Return what machines without an external address reach; pods are reached through their
-    cluster.
-    """
+    """Return what machines without an external address reach."""
     if not plan.offer.egress:
         return []
     lines = ["no external address; ssh goes through IAP, with gcloud"]
@@ -308,9 +304,7 @@ def shorten(names: list[str]) -> list[str]:
 
 
 def entries(entries: "list[Entry]", command: bool, everyone: bool, verbose: bool) -> str:
-    """Return jobs and machines as a table, with their commands and users if that is wanted; unless
-    it is verbose, a sweep is one row.
-    """
+    """Return jobs and machines as a table; unless it is verbose, a sweep is one row."""
     entries = entries if verbose else job_list.folded(entries)
     rows = [["NAME", "STATE", "AGE", "COST", "ZONE", "GPUS", "EXIT", "RESULTS"]]
     colors, notes = [], []
@@ -362,14 +356,12 @@ def ends_of(rows: list[list[str]]) -> list[list[str]]:
 
 
 def sweep(jobs: list[Any]) -> str:
-    """Return the jobs of a sweep with their parameters."""
     rows = [["JOB", *jobs[0].params, "RESULTS"]]
     rows += [[each.job_name, *each.params.values(), each.results_dir] for each in jobs]
     return table(ends_of(rows), sys.stderr) + "\n"
 
 
 def again(found: Any, plan: Plan, machines: list[str]) -> str:
-    """Return which jobs of a sweep run again, and on what."""
     jobs = [["JOB", "STATE", *found.jobs[0].state.job.params, "RESULTS"]]
     for each in found.jobs:
         summary = each.state.job
@@ -393,9 +385,7 @@ def again(found: Any, plan: Plan, machines: list[str]) -> str:
 
 
 def outcomes(rows: "list[Row]") -> str:
-    """Return how the jobs of a sweep went, with their parameters and the last values of their
-    metrics.
-    """
+    """Return how the jobs of a sweep went, with their parameters and last metrics."""
     params = list(dict.fromkeys(key for row in rows for key in row.params))[:KEYS]
     metrics = list(dict.fromkeys(key for row in rows for key in row.metrics))[:KEYS]
     lines = [["JOB", "STATE", "EXIT_CODE", *params, *metrics, "REASON"]]
@@ -484,7 +474,6 @@ def results_of(found: "Record") -> list[str]:
 
 
 def next_commands(entry: "Entry") -> str:
-    """Return the commands for a job in its state."""
     name = entry.name
     commands = {
         "Follow it": f"tail {name}",
@@ -509,7 +498,6 @@ def next_commands(entry: "Entry") -> str:
 
 
 def devbox_commands(this: job.Job, model: str) -> str:
-    """Return the commands for a devbox that was started."""
     name, about = this.job_name, (this.place, this.num_machines, this.machine_type, model)
     stop = "" if power.why_never("devbox", *about) else f"Stop it: berg stop {name}\n"
     return f"Log in:  berg ssh {name}\n{stop}End it:  berg kill {name}\n"
@@ -565,9 +553,7 @@ def removal(found: "Removal") -> str:
 
 
 def progress(found: "Entry") -> str:
-    """Return where a job is until it ends, as a line; "" for a job that ended or a machine without
-    a job.
-    """
+    """Return a line on a job that has not ended; "" for anything else."""
     state, machine = found.state, found.machine
     if state is None or state.final:
         return ""
@@ -593,7 +579,6 @@ def still_running(name: str, see: str) -> str:
 
 
 def outcome(name: str, state: job.State) -> str:
-    """Return how a job ended."""
     head = f"{name} {state.state}{why(state)}"
     lines = [click.style(head, fg=COLORS.get(state.state), bold=True)]
     if state.elsewhere:
@@ -612,9 +597,7 @@ def why(state: job.State) -> str:
 
 
 def count_up(what: str, total: int, in_bytes: bool = False) -> Callable[[int], None]:
-    """Return a function that shows on a terminal how many of `total` are done, unless they are
-    few.
-    """
+    """Return a function that shows on a terminal how many of many are done."""
     began, shown = time.monotonic(), [0.0]
     is_worth_it = total > (4 << 20 if in_bytes else 100) and sys.stderr.isatty()
 
@@ -639,9 +622,7 @@ def sending(done: int, total: int) -> None:
 
 
 class Interleaved:
-    """Logs on one stream, as a terminal may show them. Of several machines whole lines are written,
-    each after the name of its machine. Colors stay on a terminal, or if `color` is set.
-    """
+    """Writes logs to a stream; of several machines whole lines, each after its machine's name."""
 
     def __init__(self, stream: IO[bytes], color: bool = False) -> None:
         self.stream, self.redraws = stream, stream.isatty()
@@ -721,9 +702,7 @@ def per_chip(found: Any) -> str:
 
 
 def price(plan: Plan, num_jobs: int, at_once: int) -> str:
-    """Return what the machines of a plan cost, also in the other ways to pay for them; of pods,
-    their share of a node. "" for pods without GPUs, which any node may run.
-    """
+    """Return the price of a plan's machines; "" for pods that any node may run."""
     if plan.offer.reservation:
         return "that of the reservation, which is paid for whether it is used or not"
     if plan.offer.priced is None:
@@ -810,7 +789,6 @@ def priced(found: "list[Priced]", region: str) -> str:
 
 
 def sums(weeks: "list[Sum]") -> str:
-    """Return what jobs cost by week and user."""
     rows = [["WEEK OF", "USER", "JOBS", "MACHINE-HOURS", "COST", "PRICE UNKNOWN"]]
     for each in weeks:
         about = [each.begins, each.user, f"{each.jobs:,}", f"{each.hours:,.1f}"]
@@ -831,9 +809,7 @@ def billable_table(there: "list[Billable]") -> str:
 
 
 def cap_command(project: str, usd: int) -> str:
-    """Return the command that creates a spend cap: the most that Compute Engine may cost in a
-    month.
-    """
+    """Return the command that limits what Compute Engine may cost in a month."""
     body = {
         "displayName": f"berg: {project}",
         "budgetFilter": {

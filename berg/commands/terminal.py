@@ -354,9 +354,7 @@ def follows_a_word(option: str, args: list[str]) -> bool:
 
 
 def show_error(error: BaseException) -> int:
-    """Print an error as one sentence, after its traceback if BERG_DEBUG=1; return the exit
-    status.
-    """
+    """Print an error in a sentence, with BERG_DEBUG=1 its traceback, too; return the status."""
     if isinstance(error, click.UsageError):
         error.show(shown := io.StringIO())
         say(shown.getvalue().rstrip())
@@ -372,9 +370,7 @@ def show_error(error: BaseException) -> int:
 
 
 def show_interrupt(error: BaseException) -> int:
-    """Print that the user interrupted the command or refused, or that there is no terminal for a
-    question; return the exit status.
-    """
+    """Print why a command was interrupted; return the exit status."""
     if not isinstance(error, click.Abort):
         say("berg: interrupted")
         return 130

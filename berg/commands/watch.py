@@ -99,9 +99,7 @@ def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
 
 
 def look_again(settings: config.Config, names: list[str]) -> "list[Entry]":
-    """Return those jobs as they are now, with two requests for any number of them; none if Google
-    cannot be reached.
-    """
+    """Return those jobs now, with two requests in all; none if Google cannot be reached."""
     from google.auth import exceptions as auth
 
     from berg.google import api
@@ -259,9 +257,7 @@ def bar(percent: float | None) -> str:
 
 
 def sparkline(history: list[tuple[float, float | None]], room: int) -> str:
-    """Return the percentages of the last half hour by time, in so many characters; a blank where
-    there is no sample.
-    """
+    """Return the last half hour in so many characters; blank where there is no sample."""
     width = max(1, min(room, 60))
     buckets: list[list[float]] = [[] for _ in range(width)]
     for when, percent in history:
@@ -351,9 +347,7 @@ def show_board(
 
 
 def follow(there: "subprocess.Popen[str]", address: str, machine: str) -> None:
-    """Print what TensorBoard prints on a machine, and its address here once it runs; raise
-    BergError if it ends.
-    """
+    """Print what TensorBoard prints on a machine, and its address here once it runs."""
     try:
         for line in there.stdout or ():
             if line.startswith("http://127.0.0.1:"):
@@ -436,11 +430,7 @@ OPENS = {
 @click.command()
 @name_argument()
 @click.option(
-    "-s",
-    "--seconds",
-    type=Duration("s"),
-    default=10,
-    help="How long; 1s to 10m.  [default: 10s]",
+    "-s", "--seconds", type=Duration("s"), default=10, help="How long; 1s to 10m.  [default: 10s]"
 )
 @machine_option
 @json_option
