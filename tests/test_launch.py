@@ -167,7 +167,7 @@ def alive(memory):
     """A job that waits for its machines, and its claim in the bucket."""
     this = job_named("one")
     claimed = states.claim(memory, "one", job.State(state="SUBMITTED", job=this.summary()))
-    return launch.Alive(memory.config, this, claimed)
+    return launch.Heartbeat(memory.config, this, claimed)
 
 
 # --- what a spec says of its job
@@ -426,7 +426,9 @@ def test_a_job_is_in_googles_queue_while_its_machines_are(
     monkeypatch, statuses, waiting, is_queued
 ):
     place_with(monkeypatch, *[Machine("one", "zone-a", each) for each in statuses], waiting=waiting)
-    alive = launch.Alive(config.Config(), job_named("one"), states.Stored("one", job.State(), 1))
+    alive = launch.Heartbeat(
+        config.Config(), job_named("one"), states.Stored("one", job.State(), 1)
+    )
     assert alive.is_queued("zone-a") is is_queued
 
 

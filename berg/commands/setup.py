@@ -500,7 +500,7 @@ def list_(as_json: bool) -> None:
     from berg.google import instances
     from berg.laptop import images
 
-    found = [images.described(each) for each in instances.find_images(settings)]
+    found = [images.row(each) for each in instances.find_images(settings)]
     header = ["NAME", "FAMILY", "GB", "STATUS", "CREATED", "BY", "FROM"]
     print_data(found, table([header, *(list(map(str, each.values())) for each in found)]), as_json)
 

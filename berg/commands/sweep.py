@@ -49,7 +49,7 @@ def resume(spec: JobSpec, asked: RunOptions) -> int:
         raise click.UsageError(
             f"--new-code with --resume is for sweeps; for a job: berg rerun --new-code {name}"
         )
-    found, this = resuming.described(settings, lookup.resolve(settings, name))
+    found, this = resuming.find(settings, lookup.resolve(settings, name))
     again = resuming.spec_again(this, {key: getattr(spec, key) for key in resuming.ASKED_AGAIN})
     plan = resuming.plan(config.load_ready(**again.settings), this, again)
     say(tables.plan(plan))

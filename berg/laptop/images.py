@@ -583,7 +583,7 @@ def lacks_default(config: Config) -> bool:
     return False
 
 
-def described(image: dict[str, Any]) -> dict[str, Any]:
+def row(image: dict[str, Any]) -> dict[str, Any]:
     """Return an image's row in a list."""
     created_at = api.time_of(image["creationTimestamp"]).astimezone(timezone.utc)
     return {

@@ -526,15 +526,15 @@ def write_and_create(plan: Plan, claimed: states.Stored, say: Say) -> str:
 def create(plan: Plan, claimed: states.Stored, say: Say) -> str:
     """Create the machines of a job whose name is claimed; return their zone."""
     place = places.of(plan.job.place)
-    alive = Alive(plan.config, plan.job, claimed)
+    heartbeat = Heartbeat(plan.config, plan.job, claimed)
     keep = bool(plan.job.group)
     request = place.request(plan)
-    zone = place.create(plan.config, request, plan.machines, keep, say, alive.write)
-    is_queued = plan.model == prices.FLEX and alive.is_queued(zone)
+    zone = place.create(plan.config, request, plan.machines, keep, say, heartbeat.write)
+    is_queued = plan.model == prices.FLEX and heartbeat.is_queued(zone)
     if plan.must_have_room and (is_queued or not zone):
         raise api.NoRoom(f"there is no room for {plan.offer.shape} now, except in a queue")
     if is_queued:
-        alive.note_queue(zone, zone or ", ".join(plan.offer.zones), say)
+        heartbeat.note_queue(zone, zone or ", ".join(plan.offer.zones), say)
     return zone
 
 
@@ -553,7 +553,7 @@ def wait_until_gone(config: Config, this: job.Job, say: Say) -> list[str]:
 
 
 @dataclass
-class Alive:
+class Heartbeat:
     """The state of a job without machines yet, rewritten while they are looked for: a reader takes
     an old one for LOST.
 

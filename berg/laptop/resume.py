@@ -35,7 +35,7 @@ COMPARED = (
 )
 
 
-def described(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
+def find(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
     """Return a job that can resume, and its metadata; raise BergError for any other."""
     found = jobs.find(config, name)
     state, this = found.state, read_job(config, found.name)

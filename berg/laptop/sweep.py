@@ -315,7 +315,7 @@ def again(config: Config, name: str, folder: Path | None = None) -> Again | None
     for entry in chosen:
         records.check_kept(entry)
     is_over = all(state_of(entry) in job.FINAL for entry in there.values())
-    found = Again(name, record, chosen, described(bucket, record, chosen[0]), is_over)
+    found = Again(name, record, chosen, read_job(bucket, record, chosen[0]), is_over)
     if folder:
         found.code = snapshot.take(folder)
         check_code(found.first, found.code)
@@ -433,7 +433,7 @@ def publish_hash(config: Config, machines: list[Machine], value: str) -> None:
         list(pool.map(tell, machines))
 
 
-def described(bucket: Bucket, record: states.Sweep, entry: jobs.Entry) -> job.Job:
+def read_job(bucket: Bucket, record: states.Sweep, entry: jobs.Entry) -> job.Job:
     """Return a job of a sweep; raise BergError if its hash is not the one in the record."""
     this = states.read_job(bucket, entry.name, record.sha256_of(entry.name))
     if this is None:
@@ -476,7 +476,7 @@ def write_with_code(
     Raise BergError if another process changed it.
     """
     blob = bucket.get(job.metadata_path(entry.name))
-    this = described(bucket, record, entry)
+    this = read_job(bucket, record, entry)
     if not code:
         return None
     changed: job.Job = validation.check_size(replace(this, **code))
