@@ -693,7 +693,7 @@ def test_bucket_is_deleted(trial, options):
         assert ran.returncode == 0, ran.stderr
         assert (
             f"bucket '{bucket.name}' does not exist" in ran.stderr
-            and "machines alone" in ran.stderr
+            and "these are the machines" in ran.stderr
         )
     assert trial.name in trial.berg("list").stdout
     ended = trial.berg("kill", trial.name)

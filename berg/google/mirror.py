@@ -491,9 +491,13 @@ class Mirror:
 
 def recorded_folders(bucket: Any, records: str, most: int | None = None) -> list[str]:
     """Return the other folders that a job recorded, of the first `most` records."""
-    listed = itertools.islice(bucket.list(records, "name,metadata"), most)
-    folders = [folder for record in listed if (folder := folder_of(record)) is not None]
-    return list(dict.fromkeys(folders))
+    folders: dict[str, None] = {}
+    for record in itertools.islice(bucket.list(records, "name,metadata"), most):
+        folder = (record.metadata or {}).get("folder")
+        with contextlib.suppress(BergError):  # a damaged record
+            if folder is not None:
+                folders[folder and check_folder(folder)] = None
+    return list(folders)
 
 
 def in_other_folders(
@@ -508,15 +512,6 @@ def in_other_folders(
         for blob in listed:
             if writer_of(blob) == job_name and not blob.name.startswith(f"{prefix}{own}/"):
                 yield blob
-
-
-def folder_of(record: Any) -> str | None:
-    """Return the folder in a record, "" for the uppermost; None for a damaged record."""
-    folder = (record.metadata or {}).get("folder")
-    try:
-        return folder and check_folder(folder)
-    except BergError:
-        return None
 
 
 def writer_of(blob: Any) -> str:

@@ -20,7 +20,7 @@ def test_the_end_of_a_job_is_told_once_and_its_url_to_nobody(berg, webhook):
     shown = berg("run", "--dry-run", *wishes, "true")
     ran = berg("run", *wishes, "env; sleep 3; exit 4")
     assert (shown.returncode, ran.returncode) == (0, 0), ran.stderr
-    assert "a webhook, of the end" in ran.stderr
+    assert "a webhook, at the end" in ran.stderr
     wait_for(lambda: "BERG_JOB=told" in berg.log("told"), 60)
     arguments = b"".join(
         path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()
