@@ -161,7 +161,7 @@ def test_an_image_of_the_snapshot_for_two_platforms_is_pushed_and_read_back(
     again = image("--push", "--platform", BOTH)
     assert (
         again.returncode == 1
-        and f"{name} is there already" in again.stderr
+        and f"{name} exists already" in again.stderr
         and "--force" in again.stderr
     )
     forced = image("--push", "--platform", BOTH, "--force")

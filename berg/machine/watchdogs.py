@@ -50,10 +50,9 @@ def watch(attempt: Attempt) -> None:
             attempt.stop(ending)
         attributes = values.get("attributes", {})
         requested = profile.asked(attempt.name, attributes)
-        # those of the first look were requested of an earlier attempt
-        new = {} if profiles is None else requested.keys() - profiles.keys()
-        for when in new:
-            start_thread(profile.answer, attempt, when, requested[when])
+        if profiles is not None:  # those of the first look were requested of an earlier attempt
+            for when in requested.keys() - profiles.keys():
+                start_thread(profile.answer, attempt, when, requested[when])
         profiles = requested
         if values.get("maintenanceEvent") == MAINTENANCE and not warned:
             warned = True

@@ -62,7 +62,7 @@ def test_python_is_profiled_from_outside_and_runs_on(berg):
     running(berg, "spins", "python3 spin.py 30; python3 -c 'print(\"the end\")'")
     done = berg("profile", "spins", "-s", "2", "--json")
     assert done.returncode == 0, done.stderr
-    assert "spins: py-spy: python from outside" in done.stderr
+    assert "spins: py-spy: Python from outside" in done.stderr
     (file,) = json.loads(done.stdout)["files"]
     assert file.startswith(str(berg.home / "berg_results/spins/profiles/"))
     profile = json.loads(Path(file).read_text())
@@ -201,7 +201,7 @@ def test_a_command_that_ends_before_pytorch_begins_says_so(berg):
 def test_a_python_that_would_crash_is_left_to_py_spy(berg):
     torch_running(berg, "alone", command=f"{sys.executable} -E train.py")
     done = berg("profile", "alone", "-s", "1")
-    assert done.returncode == 0 and "alone: py-spy: python from outside" in done.stderr
+    assert done.returncode == 0 and "alone: py-spy: Python from outside" in done.stderr
 
 
 @pytest.mark.slow
@@ -306,7 +306,7 @@ def test_the_hottest_lines_of_a_profile(tmp_path):
 
 def test_a_profile_of_what_is_not_there_does_not_begin(berg):
     refused = berg("profile", "nosuch")
-    assert refused.returncode == 1 and "Taking" not in refused.stderr, refused.stderr
+    assert refused.returncode == 1 and "Profiling" not in refused.stderr, refused.stderr
 
 
 @pytest.mark.parametrize(
