@@ -1,4 +1,4 @@
-"""What differs between the computers that people sit at: Linux and macOS."""
+"""The user's computer: what differs between Linux and macOS, files, ports and programs."""
 
 import configparser
 import contextlib
@@ -13,8 +13,7 @@ from pathlib import Path
 
 # Debian's names of packages -> Homebrew's
 HOMEBREW = {"openssh-client": "openssh"}
-# macOS refuses the path of a socket from 104 bytes on, and its own folder for temporary files has
-# 49; ssh adds some 60.
+# The path of a socket has less than 104 bytes on macOS, whose temporary folder has 49; ssh adds 60.
 SHORT_FOLDER = "/tmp"
 
 
@@ -23,7 +22,7 @@ def is_mac() -> bool:
 
 
 def install_command(package: str) -> str:
-    """Return the command that installs one of Debian's packages, or what macOS has for it."""
+    """Return the command that installs a package with this name in Debian."""
     if is_mac():
         return f"brew install {HOMEBREW.get(package, package)}"
     return f"sudo apt-get install {package}"
@@ -36,7 +35,7 @@ def folder_for_sockets() -> tempfile.TemporaryDirectory[str]:
 
 
 def gcloud_account() -> str:
-    """Return the account that gcloud acts as here, from its own settings; "" if they name none."""
+    """Return the account in gcloud's own settings, "" if they name none."""
     if account := os.environ.get("CLOUDSDK_CORE_ACCOUNT"):
         return account
     folder = Path(os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config/gcloud")
@@ -54,25 +53,18 @@ def gcloud_account() -> str:
 
 
 def program(name: str) -> str:
-    """Return the whole path of a program, its name if it is not there: an editor that was started
-    from the Dock looks in other folders.
-    """
+    """Return the path of a program, or its name: apps from the Dock have another PATH."""
     return shutil.which(name) or name
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of Berg's python. It does not look for modules in the
-    folder that it is started in, as `python -m` does.
-    """
+    """Return the command that runs a module; unlike `python -m`, not one of the current folder."""
     launcher = Path(__file__).resolve().with_name("launcher.py")
     return [sys.executable, "-I", str(launcher), module, *arguments]
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file of the user's so that readers find the old content or all of the new.
-
-    A link stays a link, and a file keeps its mode; new files and folders are for their owner alone.
-    """
+    """Write a file atomically. Links stay, and so does the mode; new files are private."""
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
@@ -97,10 +89,9 @@ def listens(host: str, port: int, timeout: float = 1) -> bool:
 
 
 def free_port(port: int = 0, host: str = "127.0.0.1") -> int:
-    """Return this port, or for 0 any that is free; raise OSError if another program has it.
+    """Return this port, or a free one for 0; raise OSError if another program uses it.
 
-    MacOS lets a program have a port of 127.0.0.1 that another one has for all addresses, as AirPlay
-    has 5000.
+    On macOS a port of 127.0.0.1 can be bound that another program has for all addresses.
     """
     if port and listens(host, port):
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
@@ -112,12 +103,12 @@ def free_port(port: int = 0, host: str = "127.0.0.1") -> int:
 
 
 def folds_names(folder: Path) -> bool:
-    """Whether a folder takes two names for one file where only case tells them apart."""
+    """Return whether names in a folder are not case-sensitive."""
     with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(prefix="a-", dir=folder) as one:
         return (folder / Path(one.name).name.upper()).exists()
     return False
 
 
 def folded(name: str) -> str:
-    """Return what names have in common that such a folder takes for one."""
+    """Return the same text for all names that such a folder treats as equal."""
     return unicodedata.normalize("NFC", name).casefold()

@@ -119,8 +119,8 @@ class Wanted:
             )
         if self.spot and not wanted.about.is_open:
             raise BergError(
-                f"--tpu {self.tpu} cannot be had as Spot nodes unless Google let your project in: "
-                "no --spot"
+                f"--tpu {self.tpu}: Google sells Spot nodes of it only to approved projects. "
+                "Leave out --spot"
             )
         hosts = wanted.hosts
         is_part = self.max_nodes not in (None, hosts) or self.min_nodes not in (0, hosts)

@@ -132,8 +132,8 @@ def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
     network = offers.network_of(config)
     if network.project != config.project:
         raise BergError(
-            "berg makes no clusters on a network of another project: GKE takes no ranges there "
-            "but those that were made for it. Name a network of your own: BERG_NETWORK=NAME"
+            "berg makes no clusters on a network of another project, where GKE needs ranges that "
+            "an administrator prepared. Name a network of your own: BERG_NETWORK=NAME"
         )
     small = {"machineType": "e2-medium", "diskSizeGb": 30, "diskType": "pd-standard"}
     system = {
@@ -192,7 +192,7 @@ def change(
         try:
             operation = ask(config, method, path, body)
             break
-        except api.NotFound:  # deleted by what was settled, or by a request whose answer was lost
+        except api.NotFound:  # deleted meanwhile, or by a request whose answer was lost
             if method != "DELETE":
                 raise
             return

@@ -8,7 +8,6 @@ Not covered: several clusters for one job, Autopilot.
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -435,25 +434,26 @@ def delete_in(config: Config, place: str, job: str, named: set[str]) -> None:
     sweeps = [job] if jobs else []
     unready = unready_nodes(server)
     asked: set[str] = set()
-    end = time.monotonic() + GONE
 
     def living() -> dict[str, str]:  # pod -> node
         there = [pod for pod in ours(config, place, "pods") if is_alive(pod)]
         there = [pod for pod in there if called(pod) in named or is_of(pod, [job], sweeps)]
         return {called(pod): pod["spec"].get("nodeName", "") for pod in there}
 
-    while left := living():
+    def are_gone() -> bool:
+        left = living()
         for name in left.keys() - asked:
             # a silent node's kubelet cannot report that these have ended
             grace = 0 if left[name] in unready else 30
             client.delete(server, path_to("pods", name), gracePeriodSeconds=grace)
             asked.add(name)
-        if time.monotonic() > end:
-            names = ", ".join(sorted(left))
-            raise BergError(
-                f"the pods {names} are not gone after {GONE} seconds. See: kubectl describe pods"
-            )
-        time.sleep(0.5)
+        return not left
+
+    if not api.wait_for(are_gone, 0.5, GONE):
+        names = ", ".join(sorted(living()))
+        raise BergError(
+            f"the pods {names} are not gone after {GONE} seconds. See: kubectl describe pods"
+        )
 
 
 def resources(config: Config) -> list[Resource]:
