@@ -49,7 +49,6 @@ REPOSITORY = "berg"
 REPOSITORY_TIMEOUT = 300  # seconds until a new repository exists
 ROLE = "roles/cloudbuild.builds.editor"
 READER, WRITER = "roles/artifactregistry.reader", "roles/artifactregistry.writer"
-PUSH = "artifactregistry.repositories.uploadArtifacts"
 # What the account that builds needs on the bucket: Cloud Build looks for the bucket of the log, and
 # reads the source and writes the log as the account. A role, and the folder that it holds for.
 ON_BUCKET = (
@@ -332,7 +331,8 @@ def repository_refusal(config: Config, error: Any, verb: str) -> BergError:
 def check_push(config: Config) -> None:
     """Raise BergError unless the user may push images."""
     path = url(config, f"/repositories/{REPOSITORY}:testIamPermissions")
-    if not api.call(config, "POST", path, {"permissions": [PUSH]}).get("permissions"):
+    asked = {"permissions": ["artifactregistry.repositories.uploadArtifacts"]}
+    if not api.call(config, "POST", path, asked).get("permissions"):
         raise BergError(
             f"you may not push images to the repository {REPOSITORY} of {config.project}. An "
             f"administrator should run: {bind_command(config, iam.person(config), WRITER)}"

@@ -21,7 +21,6 @@ VALUE = 1  # of Summary
 TAG, SIMPLE_VALUE, TENSOR = 1, 2, 8  # of Summary.Value
 DTYPE, CONTENT, FLOATS, DOUBLES = 1, 4, 5, 6  # of TensorProto
 FORMATS = {1: "<f", 2: "<d"}  # of its dtypes
-LAST_STEP = 2**63 - 1
 MOST = 64 << 20  # bytes of a file of lines that are read
 # Keys of metrics.jsonl that say where a line is.
 STEPS = ("step", "global_step", "iteration", "iter", "epoch")
@@ -64,8 +63,9 @@ def metrics(source: Path | bytes) -> Series:
             continue
         step = int(next((numbers[key] for key in STEPS if key in numbers), count))
         when = next((numbers[key] for key in TIMES if key in numbers), 0.0)
+        step = min(max(0, step), 2**63 - 1)  # as an Event can hold it
         for key in numbers.keys() - {*STEPS[:-1], *TIMES}:
-            found.setdefault(key, []).append((min(max(0, step), LAST_STEP), numbers[key], when))
+            found.setdefault(key, []).append((step, numbers[key], when))
     return found
 
 

@@ -30,7 +30,6 @@ from berg.google.prices import FLEX
 from berg.plain import plural
 
 KEPT, QUEUED, BULK, SLICE = "kept", "queued", "bulk", "slice"
-SHORTEST = 600  # seconds: the least that Google lets the machines of a resize request run
 ANSWER_TIMEOUT = 60  # seconds to wait for Google's first answer on whether there is room
 WAITS = "waits"  # that answer if there is none
 YOUNG = 3600  # seconds for which a template without a group is kept
@@ -69,7 +68,8 @@ def requests(
     found = {"template": made_from, "group": group}
     members = [{"name": each} for each in names]
     if shape == QUEUED:
-        seconds = max(int(body["scheduling"]["maxRunDuration"]["seconds"]), SHORTEST)
+        # Google lets the machines of a resize request run for at least 10 minutes.
+        seconds = max(int(body["scheduling"]["maxRunDuration"]["seconds"]), 600)
         duration = {"seconds": str(seconds)}
         found["request"] = {
             "name": group["name"],

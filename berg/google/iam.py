@@ -35,7 +35,6 @@ MACHINES = (
     "compute.instanceGroupManagers.delete",
     "compute.instanceGroups.delete",
 )
-STATES = (".berg/jobs/", "_state.json")  # how the names of states begin and end
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class Right:
             return None
         parts = [is_below(bucket, prefix) for prefix in self.prefixes]
         if self.states:
-            begin, end = STATES
-            parts.append(f'({is_below(bucket, begin)} && resource.name.endsWith("{end}"))')
+            of_jobs = is_below(bucket, ".berg/jobs/")
+            parts.append(f'({of_jobs} && resource.name.endsWith("_state.json"))')
         return {"title": self.role, "expression": " || ".join(parts)}
 
 

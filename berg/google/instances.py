@@ -22,8 +22,6 @@ from berg.job import Login, Machine
 
 HOST_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
 LOGIN = re.compile(r"(\d{1,5}) (\d{1,5})", re.A)  # a machine's rank, and its ssh server's port
-OF_JOBS = ("berg-job", "berg-sweep")  # labels
-MOST = 58  # characters of the name that the names of a group's machines begin with
 CREATED_BY: dict[str, str] = {}  # instance id -> the group that created it, which never changes
 RESERVED = "SPECIFIC_RESERVATION"  # what a machine consumes that names its reservation
 
@@ -82,13 +80,14 @@ def named(machine: Machine) -> Machine:
 
 
 def without_job(machine: Machine) -> Machine:
-    labels = {key: value for key, value in machine.labels.items() if key not in OF_JOBS}
-    return replace(machine, labels=labels)
+    of_jobs = ("berg-job", "berg-sweep")
+    kept = {key: value for key, value in machine.labels.items() if key not in of_jobs}
+    return replace(machine, labels=kept)
 
 
 def base_name(job: str) -> str:
     """Return what the names of the machines of a job's group begin with."""
-    return job[:MOST].rstrip("-")
+    return job[:58].rstrip("-")
 
 
 def vouched(config: Config, machine: Machine) -> Machine:
@@ -302,7 +301,6 @@ SAME = ("labels", "scheduling", "serviceAccounts", "reservationAffinity")
 COPIED_AT = "berg-copied-at"  # in the metadata of a moved machine: when its snapshot was taken
 KIND = "move"  # the label berg-kind of its snapshots
 UNDER_WAY = ("CREATING", "UPLOADING")
-LONGEST = 7200  # seconds that a snapshot may take
 INTERFACE = ("network", "subnetwork", "nicType")  # what a moved interface keeps
 
 
@@ -363,7 +361,7 @@ def wait_until_ready(config: Config, name: str) -> None:
     def is_ready() -> bool:
         return call(config, "GET", path, fields="status")["status"] not in UNDER_WAY
 
-    if not api.wait_for(is_ready, 1, LONGEST):
+    if not api.wait_for(is_ready, 1, 7200):
         raise BergError(f"Google is still making the snapshot {name}. Try again later")
 
 

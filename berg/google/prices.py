@@ -55,7 +55,6 @@ MEMORY |= {"a3-highgpu": 9, "a3-megagpu": 9, "a3-ultragpu": 2952 / 224}
 SHARED_CORE = {"e2-micro": (0.25, 1), "e2-small": (0.5, 2), "e2-medium": (1, 4)}
 # GiB of local SSD that come with each GPU, and are paid for like any other. Same source.
 LOCAL_SSD = {"a2-ultragpu": 375, "a3-highgpu": 750, "a3-megagpu": 750, "a3-ultragpu": 1500}
-LOCAL_DISK = "SSD backed Local Storage"
 # Several names if regions differ.
 GPUS = {
     "p4": ("Nvidia Tesla P4 GPU",),
@@ -128,7 +127,8 @@ class Prices:
         if shape.gpu_type != "b200":
             found += self.of_cpus(shape, series, model)
         if series in LOCAL_SSD:
-            found.append((self.own(LOCAL_DISK, model), LOCAL_SSD[series] * shape.num_gpus))
+            price = self.own("SSD backed Local Storage", model)
+            found.append((price, LOCAL_SSD[series] * shape.num_gpus))
         return found
 
     def of_cpus(self, shape: Shape, series: str, model: str) -> Parts:

@@ -84,11 +84,8 @@ ALIASES = {accelerator: name for name, (accelerator, _) in ATTACHED.items()} | {
 # What users can ask for; gb200 comes from reservations only.
 TYPES = tuple(name for name in (*ATTACHED, *BUILT_IN) if name != "gb200")
 FRACTIONS = {"g4-standard-6": "1/8", "g4-standard-12": "1/4", "g4-standard-24": "1/2"}  # of one GPU
-RETIRED = ("k80", "nvidia-tesla-k80")
-# Beginnings of machine types: those with local disks, those that take no persistent disk, and those
-# with no other kind of network interface.
-# https://docs.cloud.google.com/compute/docs/machine-resource
-WITH_LOCAL_DISKS = ("a2-ultragpu", "a3-", "a4-", "a4x-", "z3-")
+# Beginnings of machine types that take no persistent disk, and of those that have no other kind of
+# network interface. https://docs.cloud.google.com/compute/docs/machine-resource
 HYPERDISK_FAMILIES = ("a3-ultragpu", "a4", "g4", "ct6e", "tpu7x", "c4", "n4", "h4d", "m4", "x4")
 GVNIC_FAMILIES = ("a3", "a4", "g4", "ct5p", "ct6e", "tpu7x")
 TPU_FAMILIES = ("ct5p", "ct6e", "tpu7x")
@@ -107,7 +104,6 @@ GPU_MEMORY |= {"rtx-pro-6000": 96}
 # https://github.com/pytorch/pytorch/blob/v2.9.0/.ci/manywheel/build_cuda.sh
 TORCH = {"cu126": (5.0, 9.0), "cu128": (7.0, 12.0), "cu129": (7.0, 12.0), "cu130": (7.5, 12.0)}
 WITH_TORCH = re.compile(r"pytorch-\d+-\d+-(cu\d+)-(.*)")
-OLD_TORCH = "https://download.pytorch.org/whl/cu126"
 # Images whose driver has open kernel modules, as these series have: it works with GPUs of
 # OPEN_DRIVEN and up.
 # https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/kernel-modules.html
@@ -116,7 +112,6 @@ OPEN_DRIVEN = 7.5
 # Google's image for older GPUs, with an older driver (driver_metadata). By its name: a family whose
 # images are all deprecated is not found.
 OLD_IMAGE = "common-cu124-v20250325-debian-11-py310"
-CPU_QUOTAS = {"n2": "N2_CPUS", "c2": "C2_CPUS", "c3": "C3_CPUS", "a2": "A2_CPUS"}  # else CPUS
 # Newer ones have quotas that no region shows.
 GPU_QUOTAS = ("p4", "p100", "v100", "t4", "l4", "a100", "a100-80gb")
 
@@ -209,7 +204,7 @@ def name_of(gpu_type: str | None, machine_type: str | None) -> str:
 def unknown(gpu_type: str) -> BergError:
     """Return the error for a type of GPUs that does not exist, or no longer."""
     known = f"Berg knows: {', '.join(TYPES)}"
-    if gpu_type.lower() in RETIRED:
+    if gpu_type.lower() in ("k80", "nvidia-tesla-k80"):
         return BergError(f"Google retired the K80 in 2024; take a t4, which is faster. {known}")
     return BergError(f"unknown GPU type {gpu_type!r}. {known}")
 
@@ -288,7 +283,8 @@ def find_built_in(machine_type: str) -> tuple[str, int] | None:
 
 def has_local_disks(machine_type: str) -> bool:
     """Return whether a machine comes with local disks, whose content is lost when it stops."""
-    return machine_type.startswith(WITH_LOCAL_DISKS) or machine_type.endswith("-lssd")
+    families = ("a2-ultragpu", "a3-", "a4-", "a4x-", "z3-")
+    return machine_type.startswith(families) or machine_type.endswith("-lssd")
 
 
 def check(shape: Shape, image: str, spot: bool) -> None:
@@ -333,7 +329,8 @@ def is_old(gpu_type: str) -> bool:
 def check_image(gpu_type: str, image: str) -> None:
     """Raise BergError for an image whose driver or torch does not work with GPUs of a type."""
     has = f"{gpu_type} has {CAPABILITY[gpu_type]}"
-    other = f"torch from {OLD_TORCH}, or choose another GPU: -t {DEFAULT}"
+    torch_for_it = "torch from https://download.pytorch.org/whl/cu126"
+    other = f"{torch_for_it}, or choose another GPU: -t {DEFAULT}"
     if is_old(gpu_type) and OPEN_MODULES.fullmatch(image):
         raise BergError(
             f"the driver of image {image} finds GPUs of compute capability {OPEN_DRIVEN} and up, "
@@ -376,7 +373,7 @@ def quota_needs(
     cpus, gpus = machines * shape.num_cpus, machines * shape.num_gpus
     needs = []
     if not family.startswith(("a3", "a4", "g4")):  # these need quota for their GPUs alone
-        metric = CPU_QUOTAS.get(family, "CPUS")
+        metric = f"{family.upper()}_CPUS" if family in ("n2", "c2", "c3", "a2") else "CPUS"
         needs.append((cpus, [metric, *["PREEMPTIBLE_CPUS"] * (spot and metric == "CPUS")]))
     if shape.gpu_type in GPU_QUOTAS:
         metric = f"NVIDIA_{shape.gpu_type.upper().replace('-', '_')}_GPUS"
@@ -405,7 +402,6 @@ TPU_IMAGE = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
 HOST_CHIPS = 4  # of each machine of a slice
 # What --tpu must have besides a name: https://github.com/kubernetes/autoscaler, its machine types.
 TPU_EXTRAS = {"ct6e-standard-8t": {"advancedMachineFeatures": {"threadsPerCore": 1}}}
-OLDER_TPUS = ("v2", "v3", "v4", "v5e", "v5litepod")  # than Compute Engine has
 # What pods ask for, and the taint of nodes that have it; labels of these nodes.
 CHIP = "google.com/tpu"
 ACCELERATOR, TOPOLOGY = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
@@ -550,7 +546,7 @@ def check_generation(text: str, name: str, in_cluster: bool) -> None:
             "Give FAMILY-TOPOLOGY, as in v5e-4x4"
         )
     known = ", ".join(IN_COMPUTE_ENGINE)
-    if not in_cluster and name in OLDER_TPUS:
+    if not in_cluster and name in ("v2", "v3", "v4", "v5e", "v5litepod"):
         raise BergError(
             f"--tpu {text}: Compute Engine has no {name}, only {known}. "
             "v4 and v5e come as pods of a cluster: berg cluster create NAME --tpu v5e-4x4"
