@@ -278,19 +278,16 @@ class Member:
 def describe(member: Member) -> Node:
     """Return this machine as the others see it, from its metadata."""
     instance, rank = member.host.identity(member.job)
-    interface = first(instance.get("networkInterfaces"))
+    interface = (instance.get("networkInterfaces") or [{}])[0]
+    external = (interface.get("accessConfigs") or [{}])[0]
     return Node(
         name=member.machine.name,
         rank=rank,
         instance_id=str(instance.get("id", "")),
         internal_ip=interface.get("ip", ""),
-        external_ip=first(interface.get("accessConfigs")).get("externalIp", ""),
+        external_ip=external.get("externalIp", ""),
         slots=member.job.gpus_per_machine or os.cpu_count() or 1,
     )
-
-
-def first(listed: list[dict[str, Any]] | None) -> dict[str, Any]:
-    return listed[0] if listed else {}
 
 
 def announce(member: Member, **changes: str) -> None:
@@ -582,7 +579,7 @@ def ending_of_part(member: Member, is_over: Callable[[], bool]) -> Ending | None
         # and the new one is silent, too, until it is up.
         if name in member.silent and member.heard[name] != member.deleted_for:
             member.deleted_for = member.heard[name]
-            member.machine.say(f"Machine {name} was silent; deleting it, so that it is re-created")
+            member.machine.say(f"Machine {name} was silent; deleting it, so that it is replaced")
             member.host.delete_peer(name)
         now = time.monotonic()
         if now - member.leaderless_seen > ABSENCE_GAP:
