@@ -372,7 +372,14 @@ def test_ssh_and_rsync_by_name(box):
     line = f"Include {box.home}/ssh/*"
     assert f"put at the beginning of {mine}: {line}" in " ".join(done.stderr.split())
     assert mine.read_text() == "Host elsewhere\n    User me\n", "nothing is added without consent"
-    mine.write_text(f"{line}\n\nHost elsewhere\n    User me\n")
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "berg", "open", "box", "--code"]
+    asked = subprocess.Popen(command, env=box.environment(), stdin=follower, stderr=follower)
+    os.close(follower)
+    os.write(leader, b"y\n")
+    assert asked.wait(60) == 0, os.read(leader, 4096)
+    os.close(leader)
+    assert mine.read_text() == f"{line}\n\nHost elsewhere\n    User me\n"
     assert "Include" not in box("open", "box", "--code").stderr
     plain = ["ssh", "-F", str(mine)]
     done = subprocess.run([*plain, "box", "hostname; exit 5"], capture_output=True, text=True)
