@@ -165,10 +165,6 @@ class Removal:
         """Those of its results dirs that no other job has."""
         return [folder for folder in self.folders if folder not in self.shared]
 
-    @property
-    def has_secrets(self) -> bool:
-        return any(each.summary.secrets for each in self.entries)
-
 
 def plan_removal(
     config: Config, names: Iterable[str], say: Callable[[str], None] = jobs.silent
@@ -184,11 +180,11 @@ def plan_removal(
     for removal in removals:
         wait_for_machines(config, removal, say)
     gone = {name for removal in removals for name in removal.jobs}
-    whose = {each.summary.results_dir: each.name for each in entries if each.name not in gone}
-    whose.pop("", None)
+    owners = {each.summary.results_dir: each.name for each in entries if each.name not in gone}
+    owners.pop("", None)
     for removal in removals:
-        removal.shared = shared_folders(removal.folders, whose)
-        list_results(bucket, removal, whose)
+        removal.shared = shared_folders(removal.folders, owners)
+        list_results(bucket, removal, owners)
         removal.others = list_records(bucket, removal)
     return removals
 
@@ -261,25 +257,25 @@ def wait_for_machines(config: Config, removal: Removal, say: Callable[[str], Non
         raise BergError(f"{', '.join(left)} did not go. End it first: berg kill {name}")
 
 
-def shared_folders(folders: list[str], whose: dict[str, str]) -> dict[str, str]:
+def shared_folders(folders: list[str], owners: dict[str, str]) -> dict[str, str]:
     """Return those of the folders that another job has, or one above or inside of them, with its
     name.
     """
     inside = {
         str(parent): name
-        for folder, name in whose.items()
+        for folder, name in owners.items()
         for parent in PurePosixPath(folder).parents
     }
     shared = {}
     for folder in folders:
         path = PurePosixPath(folder)
-        others = [whose.get(str(each)) for each in (path, *path.parents)]
+        others = [owners.get(str(each)) for each in (path, *path.parents)]
         if other := next(filter(None, others), inside.get(folder)):
             shared[folder] = other
     return shared
 
 
-def list_results(bucket: Bucket, removal: Removal, whose: Iterable[str]) -> None:
+def list_results(bucket: Bucket, removal: Removal, owners: Iterable[str]) -> None:
     """List the results that go: the folders of these jobs alone, and what they wrote elsewhere, but
     for what is in other jobs' folders.
     """
@@ -287,7 +283,7 @@ def list_results(bucket: Bucket, removal: Removal, whose: Iterable[str]) -> None
     for listed in side_by_side(lambda prefix: list(bucket.list(prefix)), prefixes, THREADS):
         removal.results += listed
     known = {blob.name for blob in removal.results}
-    theirs = tuple(f"berg_results/{folder}/" for folder in whose)
+    theirs = tuple(f"berg_results/{folder}/" for folder in owners)
 
     def elsewhere(entry: Entry) -> list[Listed]:
         own = entry.summary.results_dir
@@ -326,7 +322,7 @@ def remove(config: Config, removal: Removal, on_progress: Callable[[int], None])
     bucket = Bucket(config)
     entered = index.listed_jobs(bucket, [(each.name, each.summary) for each in removal.entries])
     marked = mark(bucket, removal, config.user)
-    if removal.has_secrets:
+    if any(each.summary.secrets for each in removal.entries):
         secret.delete(config, removal.name)
     of_jobs = {job.state_path(each) for each in removal.jobs}
     first = [each for each in removal.results + removal.others if each.name not in of_jobs]
