@@ -28,6 +28,7 @@ setup(
         "GitPython>=3.1.40",
         "google-auth>=2.48",
         "google-cloud-compute>=1.57",
+        "google-cloud-storage>=3.7",
         "google-crc32c>=1.6",  # the first with its C code for every supported python
         "requests>=2.32",  # the first whose adapters can share connections
         "tomli>=2; python_version < '3.11'",  # the standard library's tomllib came with 3.11
@@ -43,7 +44,6 @@ setup(
             "pytest>=8",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.5",
-            "google-cloud-storage>=3.7",  # another client, of what berg's cannot write
             "hypothesis>=6.100",
             "jax==0.10.2",
             "lightkube>=0.15",
