@@ -16,7 +16,7 @@ from pathlib import Path
 TOP = Path(__file__).parent.parent
 PLACES = ("berg", "localcloud/src", "localcloud/README.md", "docs", "README.md", "CONTRIBUTING.md")
 SUFFIXES = (".py", ".md", ".sh", ".js")
-MOST = 5
+MOST = 0
 # What is written -> what a native engineer would write.
 WORDS = {
     r"anew": "again, new, re-create",

@@ -21,7 +21,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 # Commands whose NAME must have a machine.
 NEED_A_MACHINE = ("ssh", "open", "sync", "kill", "stop", "start")
 QUOTE = 'Quote the command, as in: berg run "python train.py --lr=3" (or put it last, after --)'
-WIDEST = 40  # characters of a table's cell, unless it is in the first or last column
+WIDEST = 40  # characters of a table's inner cells that do not fit otherwise
 NARROWEST = 10  # characters of a table's last column
 
 
@@ -77,8 +77,7 @@ def table(
     stream = stream or sys.stdout
     width = columns(stream) or 10_000
     rows = [list(map(one_line, row)) for row in rows]
-    widths = widths_of(rows)
-    is_apart = sum(widths[:-1]) + 2 * len(widths) - 2 + min(widths[-1], NARROWEST) > width
+    widths, is_apart = layout_of(rows, width)
     header, *others = (row_lines(row, widths, width, is_apart) for row in rows)
     lines = [click.style(each, bold=True) for each in header]
     for row, color, below in zip_longest(others, colors, notes):
@@ -92,10 +91,13 @@ def one_line(text: str) -> str:
     return plain.clean(text).replace("\n", " ").replace("\t", " ")
 
 
-def widths_of(rows: list[list[str]]) -> list[int]:
-    """Return the widths of columns; between the first and the last one they are limited."""
-    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return [first, *(min(each, WIDEST) for each in others[:-1]), *others[-1:]]
+def layout_of(rows: list[list[str]], width: int) -> tuple[list[int], bool]:
+    """Return the widths of columns, and whether the first one gets lines of its own."""
+    first, *between, last = (max(map(len, column)) for column in zip(*rows, strict=True))
+    room = width - first - min(last, NARROWEST) - 2 * (len(between) + 1)
+    if sum(between) > room:
+        between = [min(each, WIDEST) for each in between]
+    return [first, *between, last], sum(between) > room
 
 
 def row_lines(row: list[str], widths: list[int], width: int, is_apart: bool) -> list[str]:
@@ -165,7 +167,7 @@ def complete_types(_: click.Context, _param: click.Parameter, incomplete: str) -
 
 
 def ready(name: str) -> tuple[config.Config, str]:
-    """Return complete settings, and the name that `@` or `-` stands for."""
+    """Return complete settings, and a name, with the latest job for `@` or `-`."""
     settings = config.load_ready()
     from berg.laptop import lookup
 

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import termios
 
+import click
 import pytest
 from conftest import wait_for
 
 from berg import COMMANDS, wrapped
+from berg.commands.terminal import table
 
 COMMAND = "python train.py --learning-rate=0.001 --batch-size=256 --logdir=/root/berg_results/sweep1/bs_256 ; exit 3"
 
@@ -165,3 +167,24 @@ def test_a_line_does_not_break_inside_of_a_quoted_command(width, monkeypatch):
     shown = wrapped(hint, sys.stdout)
     assert '"python train.py"' in shown and "`berg list`" in shown and words(shown) == hint
     assert max(map(len, shown.splitlines())) <= width
+
+
+def test_a_table_cuts_no_name_and_what_fits_stays_whole(monkeypatch):
+    states = "12 RUNNING, 3 SUBMITTED, 100 SUCCEEDED"
+    rows = [
+        ["NAME", "STATE", "WHY"],
+        ["a" * 30, f"{states}, 2 FAILED", "out of stock in all zones"],
+    ]
+    shown = {}
+    for width in ("", "100", "60"):
+        monkeypatch.setenv("COLUMNS", width)
+        shown[width] = click.unstyle(table(rows)).splitlines()
+    assert shown[""][1].endswith(f"{states}, 2 FAILED  out of stock in all zones"), (
+        "a pipe has no end"
+    )
+    assert (
+        shown["100"][1].endswith("2 FAILED  out of stock in")
+        and words(shown["100"][2]) == "all zones"
+    )
+    assert shown["60"][2] == "a" * 30 and shown["60"][3].startswith(f"  {states}")
+    assert max(map(len, shown["60"])) <= 60
