@@ -581,7 +581,7 @@ def test_a_file_without_an_ending_is_no_folder(berg):
         "run", "-g", "0", "-n", "saver", "--wait", "python save.py --out /root/berg_results/x/model"
     )
     assert ran.returncode == 0, ran.stderr
-    assert "berg_results/x (read off the command; another: -r)" in ran.stderr
+    assert "berg_results/x (taken from the command; to change it: -r)" in ran.stderr
     assert berg.objects("berg_results/x/")["berg_results/x/model"] == b"weights"
 
 
