@@ -212,7 +212,7 @@ def test_a_pool_of_ironwood(cloud, ironwood):
     url = f"{cloud.url}/compute/v1/projects/berg-local/regions/us-central1/resourcePolicies"
     refused = cloud.session.delete(f"{url}/berg-pools-2x2x2")
     assert refused.status_code == 400 and "already being used by 'gke-iron" in refused.text
-    with pytest.raises(BergError, match="no --spot"):
+    with pytest.raises(BergError, match="Leave out --spot"):
         clusters.Wanted(tpu="tpu7x-2x2x2", spot=True).check()
 
 

@@ -112,7 +112,7 @@ def test_the_wait_in_a_queue_has_its_limit(berg, kube, team, cloud, monkeypatch)
         (found,) = jobs.overview(cloud.settings(berg.bucket_name), None)
         return found.state.reason if found.state.state == "LOST" else ""
 
-    assert "when --queue-timeout was over" in wait_for(end, 30, "its end")
+    assert "within --queue-timeout" in wait_for(end, 30, "its end")
     assert berg("kill", "large").returncode == 0
     assert not kube.get("jobs")["items"]
 

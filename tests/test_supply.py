@@ -21,6 +21,7 @@ KNOWN = {
     "GitPython",
     "google-auth",
     "google-cloud-compute",
+    "google-cloud-storage",
     "google-crc32c",
     "requests",
     "tomli",
@@ -28,7 +29,7 @@ KNOWN = {
     "watchfiles",
     "websocket-client",
 }
-BY_NAME = {"py-spy"}  # what machines install beside
+BY_NAME = {"py-spy"}  # what else machines install
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/*.md")]
 PROGRAMS = [*ROOT.glob("berg/**/*.py"), *ROOT.glob("localcloud/**/*.py"), *ROOT.glob("**/*.sh")]
 

@@ -173,8 +173,8 @@ def py_spy() -> str:
     """Return the program, which is installed with the first profile."""
     program = TOOLS / "bin/py-spy"
     if not program.exists():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input"]
-        command += ["--target", str(TOOLS), "py-spy"]
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "py-spy"]
+        command += ["--target", str(TOOLS)]
         clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         done = subprocess.run(command, capture_output=True, text=True, env=clean, timeout=300)
         if done.returncode:
