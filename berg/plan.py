@@ -322,8 +322,8 @@ def keys_of_others(
 ) -> set[str]:
     """Return the keys of settings that do not count.
 
-    TPUs have images of their own, only pods have containers, and a user's own GPUs are for
-    machines of which nothing is said.
+    TPUs have images of their own, only pods have containers, and a user's default GPUs count only
+    where neither an option nor the repo names a machine.
     """
     found = set()
     of_repo = values.keys() - dropped

@@ -205,7 +205,7 @@ def decided(files: Files, wanted: Wanted) -> Installation:
     elif repo.is_for_uv:  # uv finds the versions on the machine
         choice, notes = choose(repo, wanted, {}, [])
         _, python = python_of(repo, wanted)
-        words = f"{repo.path(PROJECT)} by uv, not locked (uv lock){said(choice)}{python}"
+        words = f"{repo.path(PROJECT)} by uv, not locked (uv lock){choice_words(choice)}{python}"
         return synced(repo, wanted, ["uv", "sync"], choice, words, notes)
     return by_pip(repo, wanted) or nothing(repo, wanted)
 
@@ -298,7 +298,9 @@ def by_uv_lock(repo: Repo, wanted: Wanted) -> Installation:
         sync = ["uv", "tool", "run", "--no-config", "--from", f"uv{exact}", *sync]
         notes.append(f"the repo asks for uv {required}: that one is downloaded to install it")
     count = plural(len(locked.packages), "package")
-    made = synced(repo, wanted, sync, choice, f"{path}: {count}{said(choice)}{words}", notes)
+    made = synced(
+        repo, wanted, sync, choice, f"{path}: {count}{choice_words(choice)}{words}", notes
+    )
     return replace(made, no_sync=made.no_sync or has_foreign_settings(repo, lock))
 
 
@@ -356,7 +358,7 @@ class Choice:
     groups: tuple[str, ...] = ()
 
 
-def said(choice: Choice | Wanted) -> str:
+def choice_words(choice: Choice | Wanted) -> str:
     """Return the extras and groups in words."""
     return "".join(f", {kind} {each}" for kind, each in pairs(choice))
 
@@ -445,15 +447,15 @@ def check_frameworks(
     the like: without one of them nothing would run.
     """
     tables = {"extra": repo.optional, "group": repo.groups}
-    brought = []
+    frameworks = []
     for kind, name in keys:
         needs: list[Any] = next((v for k, v in tables[kind].items() if normal(k) == name), [])
-        brought.append({each.name for each in parse(t for t in needs if isinstance(t, str))})
+        frameworks.append({each.name for each in parse(t for t in needs if isinstance(t, str))})
     there = {each.name for each in parse(repo.about.get("dependencies", []))}
     if lock:
         groups = uvlock.Chosen(groups=frozenset(defaults(repo)))
         there = {each["name"] for each in uvlock.locked(lock, roots, groups, "3.12").packages}
-    if alone := set.intersection(*brought) & FRAMEWORKS - there:
+    if alone := set.intersection(*frameworks) & FRAMEWORKS - there:
         names, (kind, last) = ", ".join(name for _, name in keys), keys[-1]
         raise BergError(
             f"choose one of {names}, which exclude each other and alone bring "
@@ -574,7 +576,7 @@ def by_poetry_lock(repo: Repo, wanted: Wanted) -> Installation:
     if repo.is_package:
         steps.append(["uv", "pip", "install", "--no-deps", "-e", "."])
     return Installation(
-        words=f"{path}: {count}{said(wanted)}, python {python}{download}",
+        words=f"{path}: {count}{choice_words(wanted)}, python {python}{download}",
         notes=conda_notes(repo, wanted)
         + downloads(uvlock.Locked(found[python], 0, unsized=["torch"]), wanted),
         folder=repo.folder,
@@ -648,7 +650,7 @@ def pip_steps(repo: Repo, wanted: Wanted) -> list[Step]:
         steps.append(Step(f"-e {dot}{where}", [*pip, "-e", dot]))
     elif repo.about:
         extras = Choice(wanted.extras)
-        words = f"the dependencies of {repo.path(PROJECT)}{said(extras)}"
+        words = f"the dependencies of {repo.path(PROJECT)}{choice_words(extras)}"
         steps.append(Step(words, [*uv_pip, "-r", PROJECT, *options(extras)]))
         # Without a word on how it is built, setuptools builds some folders and refuses others.
         steps += [Step("", [*pip, "--no-deps", "-e", "."], may_fail=True)] * (not repo.uv)

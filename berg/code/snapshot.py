@@ -169,14 +169,14 @@ def commit_tree(root: Path, repo_name: str, branch: str | None = None) -> Snapsh
             changes |= add_submodules(snapshot, links | changes)
             named = pool.submit(git, root, *LFS_FILES, env=env)
             tree = tree_with(root, env, tree_of_head, changes)
-            told = pool.submit(git, root, *DIFFERENCE, head, tree, env=env)
+            difference = pool.submit(git, root, *DIFFERENCE, head, tree, env=env)
             paths = {*names(large.result()), *names(named.result())}
             paths -= {path for path, entry in changes.items() if entry is None}
             if paths:
                 tree = tree_with(root, env, tree, lfs_content(root, env, sorted(paths)))
             if tree != tree_of_head:
                 snapshot.commit = commit_on(snapshot, env, tree, date)
-            each = iter(names(told.result()))
+            each = iter(names(difference.result()))
             snapshot.changed = [f"{status} {path}" for status, path in zip(each, each, strict=True)]
         except GitError as error:
             raise BergError(f"git cannot add the files of {root}: {error}") from None
@@ -270,9 +270,9 @@ def look(root: Path, env: dict[str, str]) -> Found:
     return found
 
 
-def note_tracked(found: Found, told: str) -> None:
+def note_tracked(found: Found, line: str) -> None:
     """Note a path that differs between HEAD and the index, or the index and the working tree."""
-    states, _, _, mode, _, _, content, path = told.split(" ", 7)
+    states, _, _, mode, _, _, content, path = line.split(" ", 7)
     entry = None if mode == NOTHING else (mode, content)
     if states[0] != ".":
         found.staged[path] = entry

@@ -222,13 +222,13 @@ def fetch_job(
 
     prefix, name, stored = asked.prefix, asked.name, asked.stored
     bucket, target = Bucket(settings), folder or Path.home() / prefix
-    said: set[str] = set()
+    reported: set[str] = set()
     while True:
         state = lookup.state_of(settings, stored) if stored else None
         found = fetch_once(bucket, asked, target, folder)
         if not keep or state is None or state.final:
             break
-        say_trouble(found.missing, said)
+        say_trouble(found.missing, reported)
         time.sleep(PAUSE)
     if stored:
         check_not_removed(bucket, [name])
@@ -264,7 +264,7 @@ def fetch_sweep(
 
     bucket, target = Bucket(settings), folder or Path.home() / "berg_results"
     csv = (folder or target / name) / "results.csv"
-    said: set[str] = set()
+    reported: set[str] = set()
     while True:
         entries, found = sweep.entries(settings, name), Fetched()
         states = {entry.name: entry.state for entry in entries if entry.state}
@@ -273,7 +273,7 @@ def fetch_sweep(
         sweep.write_results([entry for entry in entries if entry.state], target, csv)
         if not keep or all(state.final for state in states.values()):
             break
-        say_trouble(found.missing, said)
+        say_trouble(found.missing, reported)
         time.sleep(PAUSE)
     check_not_removed(bucket, [*states])
     found.print(target, target, f" of {plural(len(states), 'job')}", csv, as_json)
@@ -380,14 +380,14 @@ def reason(error: Exception) -> str:
     return explain(error) or getattr(error, "strerror", None) or str(error)
 
 
-def say_trouble(missing: dict[str, Exception], said: set[str]) -> None:
+def say_trouble(missing: dict[str, Exception], reported: set[str]) -> None:
     """Say why files cannot be fetched now, for example a full disk; each reason once."""
     from berg.google.fetch import RepoFile
 
     for path, error in missing.items():
         why = reason(error)
-        if why not in said and not isinstance(error, RepoFile):
-            said.add(why)
+        if why not in reported and not isinstance(error, RepoFile):
+            reported.add(why)
             say(f"{plain.name(path)} was not fetched: {why}. Trying again every {PAUSE} s")
 
 

@@ -64,7 +64,7 @@ class Gone(BergError):
 
 
 @dataclass
-class Brought:
+class Fetched:
     """The result for one object."""
 
     blob: Any  # as downloaded
@@ -125,8 +125,8 @@ class Fetch:
             files = without_folded(files, self.left)
         with Helpers(self.bucket) as helpers, ThreadPoolExecutor(THREADS) as pool:
             missing = self.without_unchanged(note_hidden(files, self.hidden))
-            for brought in in_order(partial(self.begin, helpers, pool), missing):
-                self.count(brought)
+            for fetched in in_order(partial(self.begin, helpers, pool), missing):
+                self.count(fetched)
 
     def without_unchanged(self, blobs: Iterable[Any]) -> Iterator[Any]:
         """Yield those whose file has not their size and time; count the others."""
@@ -137,21 +137,21 @@ class Fetch:
                 same_time = abs(here.st_mtime - blob.updated.timestamp()) < 1e-3
                 is_same = stat.S_ISREG(here.st_mode) and here.st_size == blob.size and same_time
             if is_same and blob.name not in self.hidden:
-                self.count(Brought(blob))
+                self.count(Fetched(blob))
             else:
                 yield blob
 
-    def count(self, brought: Brought) -> None:
-        if brought.error:
-            self.left[brought.blob.name] = brought.error
+    def count(self, fetched: Fetched) -> None:
+        if fetched.error:
+            self.left[fetched.blob.name] = fetched.error
             return
-        self.done(brought.blob)
-        self.new += brought.is_new
+        self.done(fetched.blob)
+        self.new += fetched.is_new
         self.total += 1
 
     def begin(
         self, helpers: "Helpers", pool: ThreadPoolExecutor, blob: Any
-    ) -> Callable[[], Brought]:
+    ) -> Callable[[], Fetched]:
         """Begin to download an object; return what waits for it."""
         by_helper = None
         with contextlib.suppress(NoPlace, NotADirectoryError):  # `bring` reports it
@@ -160,32 +160,32 @@ class Fetch:
             return pool.submit(self.bring, blob).result
         return partial(self.wait, by_helper, blob)
 
-    def wait(self, by_helper: "Future[bool]", blob: Any) -> Brought:
+    def wait(self, by_helper: "Future[bool]", blob: Any) -> Fetched:
         """Wait for a helper; download the object here if it could not."""
         if not by_helper.result():
             return self.bring(blob)
         self.progress(blob.name, blob.size)
-        return Brought(blob, is_new=True)
+        return Fetched(blob, is_new=True)
 
-    def bring(self, blob: Any) -> Brought:
+    def bring(self, blob: Any) -> Fetched:
         there = blob
         try:
             path = self.path_of(blob)
             while there:
                 if is_here(there, path):
-                    return Brought(there)
+                    return Fetched(there)
                 try:
                     self.bucket.download(there.name, path, self.parts, there)
                 except api.NotFound:
                     there = self.bucket.get(there.name)  # its job replaced it since it was listed
                     continue
                 self.progress(there.name, there.size)
-                return Brought(there, is_new=True)
+                return Fetched(there, is_new=True)
         except OSError as error:
-            return Brought(blob, error=explained(error, self.bucket.name, blob.name))
+            return Fetched(blob, error=explained(error, self.bucket.name, blob.name))
         except Exception as error:  # the others are downloaded all the same
-            return Brought(blob, error=error)
-        return Brought(blob, error=Gone("it was deleted while it was fetched"))
+            return Fetched(blob, error=error)
+        return Fetched(blob, error=Gone("it was deleted while it was fetched"))
 
     def path_of(self, blob: Any) -> Path:
         """Return the path of an object's file.

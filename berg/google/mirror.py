@@ -338,7 +338,7 @@ class Mirror:
         stay. Return how many were downloaded, and why others can have no file here. Raises
         BergError if that fails.
         """
-        brought = 0
+        copied = 0
         trouble: Exception | None = None
         for pause in RESTORE_PAUSES:
             try:
@@ -346,12 +346,12 @@ class Mirror:
                     self.learn()
                     return 0, {}
                 new, left = self.bring(self.news() if only_news else self.listed())
-                brought += new
+                copied += new
                 trouble = next(
                     (error for error in left.values() if not isinstance(error, fetch.NoPlace)), None
                 )
                 if not trouble:
-                    return brought, left
+                    return copied, left
             except Exception as error:
                 trouble = error
             time.sleep(pause)

@@ -595,9 +595,9 @@ def run_worker(python: str, *arguments: str) -> tuple[int, str]:
         worker.terminate()
 
     signal.signal(signal.SIGTERM, stop)
-    ended, said = worker.wait(), errors.read_text(errors="replace").strip()
-    console(said)
-    return ended, said.rpartition("\n")[2][:LAST_WORDS]
+    ended, printed = worker.wait(), errors.read_text(errors="replace").strip()
+    console(printed)
+    return ended, printed.rpartition("\n")[2][:LAST_WORDS]
 
 
 def give_up(machine: Machine, reason: str) -> None:

@@ -50,9 +50,9 @@ from importlib import metadata
 found = {}
 for each in metadata.distributions():
     header = (each.read_text("METADATA") or each.read_text("PKG-INFO") or "").partition("\\n\\n")[0]
-    said = dict(re.findall("^(Name|Version): *(.+)$", header, re.MULTILINE))
-    if len(said) == 2:
-        found[said["Name"]] = said["Version"]
+    fields = dict(re.findall("^(Name|Version): *(.+)$", header, re.MULTILINE))
+    if len(fields) == 2:
+        found[fields["Name"]] = fields["Version"]
 print(json.dumps({"python": platform.python_version(), "packages": found}))
 """
 ASK_DRIVER = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]

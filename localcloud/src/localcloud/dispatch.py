@@ -110,7 +110,7 @@ async def do_by_name(
         found = await call_method(
             request, (method, wanted.values), wanted.path, wanted.line, request.headers, wanted.read
         )
-        return wanted.method, xml.told(wanted, found)
+        return wanted.method, xml.describe(wanted, found)
     except ApiError as error:
         return wanted.method, xml.refusal(error)
     except ConnectionError:

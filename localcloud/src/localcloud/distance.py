@@ -24,7 +24,7 @@ BLOCK = 64 << 10  # bytes that go at once, so that a large body lets others pass
 
 @dataclass
 class Link:
-    """The way to one cloud; what it has been told in `POST /_berg/settings`."""
+    """The way to one cloud; set by `POST /_berg/settings`."""
 
     latency: float = 0.0  # seconds to the cloud and back
     # The same for callers other than the laptop, as if they were in another region; None: `latency`.

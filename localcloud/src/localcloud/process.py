@@ -95,11 +95,11 @@ async def listen_until_told(cloud: Cloud, options: argparse.Namespace) -> None:
     log.info("listening on 127.0.0.1:%d, state in %s", cloud.port, cloud.folder)
     if not options.quiet:
         print(guide.how_to_use(cloud.folder, cloud.port, options.project), flush=True)  # noqa: T201
-    told = asyncio.Event()
+    message = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    await told.wait()
-    log.info("told to stop: ending the machines first")
+        asyncio.get_running_loop().add_signal_handler(number, message.set)
+    await message.wait()
+    log.info("asked to stop: ending the machines first")
     # Machines still need the APIs while they end: to upload their last results.
     await planes.close(cloud.container)
     await power.close(cloud.compute)

@@ -127,10 +127,10 @@ def state_of(image: dict) -> str:
 def told_of(image: dict) -> str:
     """What Google says of an image that is on its way out."""
     path = image["selfLink"].removeprefix(LINK)
-    told = f"The resource '{path}' is {state_of(image).lower()}."
+    message = f"The resource '{path}' is {state_of(image).lower()}."
     if instead := image["deprecated"].get("replacement"):
-        told += f" A suggested replacement is '{instead.removeprefix(LINK)}'."
-    return told
+        message += f" A suggested replacement is '{instead.removeprefix(LINK)}'."
+    return message
 
 
 def warn(compute: Compute, operation: dict, disks: list[dict]) -> None:

@@ -1,4 +1,4 @@
-"""Which fields of clusters, pools and nodes something here acts on, or may be said without effect.
+"""Which fields of clusters, pools and nodes something here acts on, or may be given without effect.
 
 All others are refused: who sends one means something by it that would be lost. What turns a thing
 off is as good as left out.
@@ -61,11 +61,13 @@ def check_fields(what: str, body: dict, kept: set[str]) -> None:
 def check_cluster(cluster: dict) -> None:
     check_fields("clusters", cluster, CLUSTER | INSIDE.keys())
     for name, inner in INSIDE.items():
-        said = cluster.get(name) or {}
-        check_fields("clusters", {f"{name}.{key}": said[key] for key in said.keys() - inner}, set())
+        given = cluster.get(name) or {}
+        check_fields(
+            "clusters", {f"{name}.{key}": given[key] for key in given.keys() - inner}, set()
+        )
         for key, values in inner.items():
-            if values and said.get(key, values[0]) not in values:
-                message = f"The embedded cloud's clusters have no {name}.{key} {said[key]}"
+            if values and given.get(key, values[0]) not in values:
+                message = f"The embedded cloud's clusters have no {name}.{key} {given[key]}"
                 raise ApiError(501, "notImplemented", message)
 
 

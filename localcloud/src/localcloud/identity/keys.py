@@ -59,8 +59,8 @@ async def create(cloud: Cloud, call: Call) -> dict:
     if body.get("privateKeyType", "TYPE_GOOGLE_CREDENTIALS_FILE") != "TYPE_GOOGLE_CREDENTIALS_FILE":
         raise ApiError(501, "notImplemented", "The embedded cloud makes credentials files alone")
     if len(of_account(cloud.iam, account["email"])) >= MOST_KEYS:
-        told = "Precondition check failed."
-        raise ApiError(400, "failedPrecondition", told, code="FAILED_PRECONDITION")
+        message = "Precondition check failed."
+        raise ApiError(400, "failedPrecondition", message, code="FAILED_PRECONDITION")
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = private.private_bytes(
         forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()

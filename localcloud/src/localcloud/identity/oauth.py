@@ -45,8 +45,8 @@ def of_key(tokens: Tokens, iam: Iam, assertion: str) -> web.Response:
         return answer(error, 400)
     scopes = str(claims.get("scope", "")).split()
     if not scopes:
-        told = "Empty or missing scope not allowed."
-        return answer({"error": "invalid_scope", "error_description": told}, 400)
+        message = "Empty or missing scope not allowed."
+        return answer({"error": "invalid_scope", "error_description": message}, 400)
     minted = tokens.mint(claims["iss"], scopes=scopes)
     return answer({"access_token": minted, "expires_in": 3599, "token_type": "Bearer"}, 200)
 

@@ -146,7 +146,7 @@ def bucket_bindings(cloud: Cloud, resource: str) -> list[dict]:
     if bucket is None:
         return []
     bindings, project = policy_of(cloud, bucket)["bindings"], bucket["project"]
-    if is_private(bucket):  # what a policy said before counts no more
+    if is_private(bucket):  # an earlier policy no longer counts
         bindings = [
             {**each, "members": [one for one in each["members"] if one not in PUBLIC]}
             for each in bindings

@@ -50,15 +50,15 @@ def check(store: Store, plural: str, namespace: str, body: dict) -> None:
 
 def forbidden(plural: str, body: dict, why: str) -> Refusal:
     name = body["metadata"].get("name", "")
-    told = f'{KINDS[plural].resource} "{name}" is forbidden: {why}'
-    return Refusal(403, "Forbidden", told, name=name, group=KINDS[plural].group, kind=plural)
+    message = f'{KINDS[plural].resource} "{name}" is forbidden: {why}'
+    return Refusal(403, "Forbidden", message, name=name, group=KINDS[plural].group, kind=plural)
 
 
 def check_account(store: Store, namespace: str, pod: dict) -> None:
     name = pod["spec"]["serviceAccountName"]
     if store.get("serviceaccounts", namespace, name) is None:
-        told = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
-        raise forbidden("pods", pod, told)
+        message = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
+        raise forbidden("pods", pod, message)
 
 
 # --- PodSecurity
@@ -122,17 +122,17 @@ def capabilities(spec: dict, is_strict: bool) -> Iterator[str]:
         if more := set(wishes.get("add") or []) - allowed:
             added.append(name)
             extra |= more
-    told = []
+    message = []
     if is_strict and undropped:
-        told.append(f'{several(undropped)} must set securityContext.capabilities.drop=["ALL"]')
+        message.append(f'{several(undropped)} must set securityContext.capabilities.drop=["ALL"]')
     if added:
         quoted = ", ".join(f'"{each}"' for each in sorted(extra))
-        told.append(
+        message.append(
             f"{several(added)} must not include {quoted} in securityContext.capabilities.add"
         )
     what = "unrestricted capabilities" if is_strict else "non-default capabilities"
-    if told:
-        yield f"{what} ({'; '.join(told)})"
+    if message:
+        yield f"{what} ({'; '.join(message)})"
 
 
 def host(spec: dict) -> Iterator[str]:
@@ -194,8 +194,8 @@ def check_quota(store: Store, quota: dict, plural: str, body: dict) -> None:
             for what, rows in (("requested", wanted), ("used", used))
         ]
         limited = ",".join(f"{key}={hard[key]}" for key in over)
-        told = f"exceeded quota: {name}, {', '.join(parts)}, limited: {limited}"
-        raise forbidden(plural, body, told)
+        message = f"exceeded quota: {name}, {', '.join(parts)}, limited: {limited}"
+        raise forbidden(plural, body, message)
 
 
 def check_said(hard: dict, name: str, pod: dict) -> None:

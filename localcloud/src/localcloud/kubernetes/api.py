@@ -334,8 +334,8 @@ async def watch(
         meta = {"resourceVersion": thing["metadata"].get("resourceVersion", "")}
         is_as_it_is = event in ("BOOKMARK", "ERROR")
         is_plain = is_as_it_is or not wants_table(request)
-        told = thing if is_plain else table(kind.plural, [thing], meta)
-        await response.write(json.dumps({"type": event, "object": told}).encode() + b"\n")
+        message = thing if is_plain else table(kind.plural, [thing], meta)
+        await response.write(json.dumps({"type": event, "object": message}).encode() + b"\n")
 
     def bookmark(version: int, **meta: Any) -> dict:
         return {
@@ -480,16 +480,16 @@ async def special(plane: Plane, request: web.Request, thing: dict, sub: str) -> 
         return as_json(made, status=201)
     body = await body_of(request, "Eviction")
     if (body.get("metadata") or {}).get("name") != meta["name"]:
-        told = "name in URL does not match name in Eviction object"
-        raise Refusal(400, "BadRequest", told)
+        message = "name in URL does not match name in Eviction object"
+        raise Refusal(400, "BadRequest", message)
     options = body.get("deleteOptions") or {}
     done = as_json(
         {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201
     )
     if options.get("dryRun") or request.query.get("dryRun"):
         return done
-    told = "Eviction API: evicting"
-    set_condition(thing["status"], "DisruptionTarget", "True", "EvictionByEvictionAPI", told)
+    message = "Eviction API: evicting"
+    set_condition(thing["status"], "DisruptionTarget", "True", "EvictionByEvictionAPI", message)
     plane.store.put("pods", thing)
     plane.delete("pods", thing, grace=options.get("gracePeriodSeconds"))
     return done

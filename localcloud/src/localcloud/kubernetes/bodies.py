@@ -27,8 +27,10 @@ async def read(request: web.Request, of: str) -> Any:
     if kind == protobuf.TYPE:
         return protobuf.read(data)
     if kind not in TYPES:
-        told = "the body of the request was in an unknown format - accepted media types include: "
-        raise Refusal(415, "UnsupportedMediaType", told + ", ".join(TYPES))
+        message = (
+            "the body of the request was in an unknown format - accepted media types include: "
+        )
+        raise Refusal(415, "UnsupportedMediaType", message + ", ".join(TYPES))
     prefix = f"the object provided is unrecognized (must be of type {of}): "
     if kind == "application/yaml":
         return parse_yaml(text_of(data), prefix)
@@ -37,8 +39,8 @@ async def read(request: web.Request, of: str) -> Any:
         if not isinstance(found, dict):
             raise ValueError("not an object")
     except (ValueError, RecursionError) as error:
-        told = f"couldn't get version/kind; json parse error: {error}"
-        raise Refusal(400, "BadRequest", prefix + told) from None
+        message = f"couldn't get version/kind; json parse error: {error}"
+        raise Refusal(400, "BadRequest", prefix + message) from None
     return found
 
 

@@ -26,8 +26,8 @@ def replace(
         why = f'strconv.ParseUint: parsing "{asked}": invalid syntax'
         checks.refuse(kind, name, [f'metadata.resourceVersion: Invalid value: "{asked}": {why}'])
     if asked != old["resourceVersion"]:
-        told = "the object has been modified; please apply your changes to the latest version and try again"
-        raise conflict(kind, thing, told)
+        message = "the object has been modified; please apply your changes to the latest version and try again"
+        raise conflict(kind, thing, message)
     kept = (
         "name",
         "namespace",
@@ -72,21 +72,21 @@ def check_names(old: dict, meta: dict) -> None:
     """Raise the refusal of an object that is not the one of its request's path."""
     name, own = old["name"], meta.get("name")
     if not own:
-        told = f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        message = f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
     elif own != name:
-        told = f"the name of the object ({own}) does not match the name on the URL ({name})"
+        message = f"the name of the object ({own}) does not match the name on the URL ({name})"
     elif (meta.get("namespace") or old.get("namespace")) != old.get("namespace"):
-        told = (
+        message = (
             "the namespace of the provided object does not match the namespace sent on the request"
         )
     else:
         return
-    raise Refusal(400, "BadRequest", told)
+    raise Refusal(400, "BadRequest", message)
 
 
-def conflict(kind: Kind, thing: dict, told: str) -> Refusal:
+def conflict(kind: Kind, thing: dict, detail: str) -> Refusal:
     name = thing["metadata"]["name"]
-    message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {told}'
+    message = f'Operation cannot be fulfilled on {kind.resource} "{name}": {detail}'
     return Refusal(409, "Conflict", message, name=name, group=kind.group, kind=kind.plural)
 
 
@@ -98,9 +98,9 @@ def check_unchanged(kind: Kind, old: dict, new: dict) -> None:
     if kind.plural == "pods":
         differing = {key for key in {*before, *after} if before.get(key) != after.get(key)}
         if differing - {*MAY_CHANGE}:
-            told = "pod updates may not change fields other than "
-            told += ",".join(f"`spec.{key}`" for key in MAY_CHANGE)
-            checks.refuse(kind, name, [f"spec: Forbidden: {told}"])
+            message = "pod updates may not change fields other than "
+            message += ",".join(f"`spec.{key}`" for key in MAY_CHANGE)
+            checks.refuse(kind, name, [f"spec: Forbidden: {message}"])
     check_kept(kind, name, old, new)
 
 
@@ -121,8 +121,8 @@ def check_kept(kind: Kind, name: str, old: dict, new: dict) -> None:
         bad.append(invalid("spec.selector", after.get("selector"), "field is immutable"))
     own = before.get("clusterIP")
     if kind.plural == "services" and own and after.get("clusterIP") != own:
-        told = "may not change once set"
-        bad.append(invalid("spec.clusterIPs[0]", after.get("clusterIPs"), told))
+        message = "may not change once set"
+        bad.append(invalid("spec.clusterIPs[0]", after.get("clusterIPs"), message))
     if kind.plural == "localqueues" and before.get("clusterQueue") != after.get("clusterQueue"):
         bad.append(invalid("spec.clusterQueue", after.get("clusterQueue"), "field is immutable"))
     if bad:
@@ -134,12 +134,12 @@ def policy_of(options: dict) -> str:
     policy, orphan = options.get("propagationPolicy") or "", options.get("orphanDependents")
     bad = []
     if policy and orphan is not None:
-        told = "orphanDependents and deletionPropagation cannot be both set"
-        bad.append(f'propagationPolicy: Invalid value: "{policy}": {told}')
+        message = "orphanDependents and deletionPropagation cannot be both set"
+        bad.append(f'propagationPolicy: Invalid value: "{policy}": {message}')
     if policy not in ("", "Orphan", "Background", "Foreground"):
         supported = '"Foreground", "Background", "Orphan", "nil"'
-        told = f'Unsupported value: "{policy}": supported values: {supported}'
-        bad.append(f"propagationPolicy: {told}")
+        message = f'Unsupported value: "{policy}": supported values: {supported}'
+        bad.append(f"propagationPolicy: {message}")
     if bad:
         checks.refuse_as("DeleteOptions", "meta.k8s.io", "", bad)
     if orphan is not None:
@@ -151,8 +151,8 @@ def delete(plane: Plane, kind: Kind, thing: dict, options: dict) -> None:
     policy = policy_of(options)
     if kind.plural == "namespaces" and thing["metadata"]["name"] in NAMESPACES:
         name = thing["metadata"]["name"]
-        told = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
-        raise Refusal(403, "Forbidden", told, name=name, kind=kind.plural)
+        message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
+        raise Refusal(403, "Forbidden", message, name=name, kind=kind.plural)
     grace = options.get("gracePeriodSeconds")
     if not options.get("dryRun"):
         plane.delete(kind.plural, thing, policy, None if grace is None else int(grace))

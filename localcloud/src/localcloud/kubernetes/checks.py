@@ -27,9 +27,9 @@ TEMPLATES = ("jobs", "deployments", "replicasets")
 class Unfit(Refusal):
     """The decoder's 400 for a body that is no object of its kind."""
 
-    def __init__(self, prefix: str, told: str):
-        super().__init__(400, "BadRequest", prefix + told)
-        self.told = told
+    def __init__(self, prefix: str, message: str):
+        super().__init__(400, "BadRequest", prefix + message)
+        self.detail = message
 
 
 def check_form(kind: Kind, body: Any, strict: bool) -> None:
@@ -37,8 +37,8 @@ def check_form(kind: Kind, body: Any, strict: bool) -> None:
     unknown fields.
     """
     if not isinstance(body, dict):
-        told = "couldn't get version/kind; json parse error: not an object"
-        raise Refusal(400, "BadRequest", told)
+        message = "couldn't get version/kind; json parse error: not an object"
+        raise Refusal(400, "BadRequest", message)
     name, api = body.get("kind") or kind.name, body.get("apiVersion") or kind.api
     prefix = f'{name} in version "{api.rpartition("/")[2]}" cannot be handled as a {kind.name}: '
     if (name, api) != (kind.name, kind.api):
@@ -66,8 +66,8 @@ def refuse_as(kind: str, group: str, name: str, causes: list[str]) -> NoReturn:
     different = [*dict.fromkeys(causes)]
     text = different[0] if len(different) == 1 else f"[{', '.join(different)}]"
     message = f'{shown} "{name}" is invalid: {text}'
-    told = [cause(each) for each in causes]
-    raise Refusal(422, "Invalid", message, name=name, group=group, kind=kind, causes=told)
+    detail = [cause(each) for each in causes]
+    raise Refusal(422, "Invalid", message, name=name, group=group, kind=kind, causes=detail)
 
 
 def cause(text: str) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""Containers of pods as sandboxes, as machines are: how one is started, found again and told to
-end.
+"""Containers of pods as sandboxes, as machines are: how one is started, found again and
+ended.
 
 A container whose image is in the cloud's registry has the files of that image. Any other sees this
 host's programs, as machines do: its image is a name, which may be one that cannot be pulled. Its
@@ -254,11 +254,11 @@ def not_started(running: Running, code: int) -> str:
     log = running.folder / "log"
     if code not in (126, 127) or log.stat().st_size > 1000:
         return ""
-    said = log.read_text(errors="replace").strip()
-    if not said.startswith('exec: "') or "\n" in said:
+    printed = log.read_text(errors="replace").strip()
+    if not printed.startswith('exec: "') or "\n" in printed:
         return ""
     log.write_bytes(b"")
-    return said
+    return printed
 
 
 def main_process(running: Running) -> int | None:

@@ -60,14 +60,16 @@ def refuse_more(
     lacking = compact(missing([*rbac.rules_of(plane, owner, namespace)], rules))
     if lacking:
         groups = " ".join(json.dumps(each) for each in rbac.groups_of(plane, owner))
-        told = f'user "{owner.email}" (groups=[{groups}]) is attempting to grant RBAC permissions '
+        message = (
+            f'user "{owner.email}" (groups=[{groups}]) is attempting to grant RBAC permissions '
+        )
         rows = "\n".join(sorted({*map(shown, lacking)}))
-        raise forbidden(kind, name, f"{told}not currently held:\n{rows}")
+        raise forbidden(kind, name, f"{message}not currently held:\n{rows}")
 
 
 def forbidden(kind: Kind, name: str, why: str) -> Refusal:
-    told = f'{kind.resource} "{name}" is forbidden: {why}'
-    return Refusal(403, "Forbidden", told, name=name, group=kind.group, kind=kind.plural)
+    message = f'{kind.resource} "{name}" is forbidden: {why}'
+    return Refusal(403, "Forbidden", message, name=name, group=kind.group, kind=kind.plural)
 
 
 def missing(own: list[dict], rules: list[dict]) -> Iterator[dict]:
@@ -108,7 +110,7 @@ def covers(own: dict, part: dict) -> bool:
 
 
 def compact(rules: Iterator[dict]) -> list[dict]:
-    """Join the verbs of what is said of one resource."""
+    """Join the verbs of rules for one resource."""
     joined: dict[tuple, dict] = {}
     for rule in rules:
         key = (*rule.get("apiGroups", []), *rule.get("resources", []))

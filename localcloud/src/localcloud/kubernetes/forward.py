@@ -55,8 +55,8 @@ async def forward(plane: Plane, request: web.Request, pod: dict) -> web.StreamRe
             f"the embedded cloud forwards ports over WebSockets with {PROTOCOL} or {CHANNELS}",
         )
     if pod["status"].get("phase") != "Running":
-        told = f"unable to forward port because pod is not running. Current status={pod['status'].get('phase')}"
-        raise Refusal(400, "BadRequest", told)
+        detail = f"unable to forward port because pod is not running. Current status={pod['status'].get('phase')}"
+        raise Refusal(400, "BadRequest", detail)
     if PROTOCOL not in wanted:
         return await forward_channels(plane, request, pod)
     socket = web.WebSocketResponse(protocols=(PROTOCOL,), max_msg_size=0)
@@ -83,8 +83,8 @@ def ports_of(request: web.Request) -> list[int]:
         raise Refusal(400, "BadRequest", 'query parameter "port" is required')
     for word in words:
         if not word.isdigit() or not 1 <= int(word) <= 65535:
-            told = f'query parameter "port" should be a number from 1 to 65535: {word!r}'
-            raise Refusal(400, "BadRequest", told)
+            message = f'query parameter "port" should be a number from 1 to 65535: {word!r}'
+            raise Refusal(400, "BadRequest", message)
     return [int(word) for word in words]
 
 
@@ -125,7 +125,7 @@ async def reach(
     channel: int,
     writers: dict[int, asyncio.StreamWriter],
 ) -> asyncio.StreamReader | None:
-    """Connect to a port of the pod for a channel; None, and the error told, if none listens."""
+    """Connect to a port of the pod for a channel; None, and an error is sent, if none listens."""
     try:
         address = await asyncio.to_thread(listening, plane, pod, port)
         if not address:
@@ -133,8 +133,8 @@ async def reach(
         reader, writers[channel] = await asyncio.open_connection(address, port)
     except OSError as error:
         name = f"{pod['metadata']['name']}, uid : {pod['metadata']['uid']}"
-        told = f"error forwarding port {port} to pod {name}: failed to connect to localhost:{port}: {error}"
-        await socket.send_bytes(bytes([channel + 1]) + told.encode())
+        message = f"error forwarding port {port} to pod {name}: failed to connect to localhost:{port}: {error}"
+        await socket.send_bytes(bytes([channel + 1]) + message.encode())
         return None
     return reader
 
@@ -186,10 +186,10 @@ async def connect(tunnel: Tunnel, stream: int, headers: dict[str, str]) -> None:
             raise ConnectionRefusedError("connect: connection refused")
         reader, writer = await asyncio.open_connection(address, port)
     except OSError as error:
-        told = f"error forwarding port {port} to pod {name}: failed to connect to localhost:{port}: {error}"
+        message = f"error forwarding port {port} to pod {name}: failed to connect to localhost:{port}: {error}"
         tunnel.early.pop(stream, None)
         if errors is not None:
-            await tunnel.send(spdy.data_frame(errors, told.encode(), fin=True))
+            await tunnel.send(spdy.data_frame(errors, message.encode(), fin=True))
         await tunnel.send(spdy.data_frame(stream, b"", fin=True))
         return
     for frame in tunnel.early.pop(stream):

@@ -46,8 +46,8 @@ def files(cloud: Cloud, plane: Plane, pod: dict, source: dict) -> dict[str, Path
     where it has none.
     """
     if (pod["metadata"].get("annotations") or {}).get(ANNOTATION) != "true":
-        told = "rpc error: code = FailedPrecondition desc = failed to find the sidecar container"
-        raise Missing(f"{told} in Pod spec")
+        message = "rpc error: code = FailedPrecondition desc = failed to find the sidecar container"
+        raise Missing(f"{message} in Pod spec")
     attributes = source.get("volumeAttributes") or {}
     for name in attributes:
         if name not in ATTRIBUTES:
@@ -67,8 +67,8 @@ def checked(option: str) -> str:
         value = option.removeprefix(known)
         if option.startswith(known) and re.fullmatch(pattern, value):
             return value.strip("/") if known == "only-dir=" else ""
-    told = "rpc error: code = InvalidArgument desc = gcsfuse failed with error: unknown flag: "
-    raise Missing(f"{told}--{option}")
+    message = "rpc error: code = InvalidArgument desc = gcsfuse failed with error: unknown flag: "
+    raise Missing(f"{message}--{option}")
 
 
 def objects(cloud: Cloud, plane: Plane, pod: dict, bucket: str, prefix: str) -> dict[str, Path]:
@@ -78,8 +78,8 @@ def objects(cloud: Cloud, plane: Plane, pod: dict, bucket: str, prefix: str) -> 
     account = Server(cloud, plane, pod).annotated
     where = f"projects/{plane.project}/buckets/{bucket}"
     if not account or not permissions.allowed(cloud, account, "storage.objects.list", where):
-        told = f"googleapi: Error 403: {account or 'the pod'} does not have storage.objects.list"
-        raise Missing(f"rpc error: code = PermissionDenied desc = {told} access to the bucket")
+        message = f"googleapi: Error 403: {account or 'the pod'} does not have storage.objects.list"
+        raise Missing(f"rpc error: code = PermissionDenied desc = {message} access to the bucket")
     found, _, _ = cloud.storage.list_objects(bucket, prefix, limit=1 << 20)
     names = {each["name"].removeprefix(prefix): each["generation"] for each in found}
     return {

@@ -28,12 +28,12 @@ def job_errors(spec: dict, meta: dict) -> list[str]:
     if mode == "Indexed" and spec.get("completions") is None:
         bad.append(required("spec.completions", "when completion mode is Indexed"))
     if mode != "Indexed" and spec.get("backoffLimitPerIndex") is not None:
-        told = "requires indexed completion mode"
-        bad.append(invalid("spec.backoffLimitPerIndex", spec["backoffLimitPerIndex"], told))
+        message = "requires indexed completion mode"
+        bad.append(invalid("spec.backoffLimitPerIndex", spec["backoffLimitPerIndex"], message))
     last = f"{name}-{(spec.get('completions') or 0) - 1}"
     if mode == "Indexed" and spec.get("completions") and not LABEL.fullmatch(last):
-        told = f"will not able to create pod with invalid DNS label: {last}"
-        bad.append(invalid("metadata.name", name, told))
+        message = f"will not able to create pod with invalid DNS label: {last}"
+        bad.append(invalid("metadata.name", name, message))
     allowed = ["Failed"]
     if spec.get("podFailurePolicy") is None:
         allowed.append("TerminatingOrFailed")
@@ -54,8 +54,8 @@ def restart_errors(spec: dict) -> list[str]:
         allowed = supported(("OnFailure", "Never"))
         return [f'{path}: Unsupported value: "{policy}": supported values: {allowed}']
     if spec.get("podFailurePolicy") is not None and policy != "Never":
-        told = 'only "Never" is supported when podFailurePolicy is specified'
-        return [invalid(path, policy, told)]
+        message = 'only "Never" is supported when podFailurePolicy is specified'
+        return [invalid(path, policy, message)]
     return []
 
 
@@ -89,17 +89,17 @@ def failure_errors(spec: dict, bad: list[str]) -> None:
             valid = f"valid values: [{' '.join(map(json.dumps, ACTIONS))}]"
             bad.append(required(f"{path}.action", valid))
         elif action == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
-            told = "requires the backoffLimitPerIndex to be set"
-            bad.append(invalid(f"{path}.action", action, told))
+            message = "requires the backoffLimitPerIndex to be set"
+            bad.append(invalid(f"{path}.action", action, message))
         else:
             one_of(action, ACTIONS, f"{path}.action", bad)
-        told = ""
+        message = ""
         if codes is not None and conditions:
-            told = "specifying both OnExitCodes and OnPodConditions is not supported"
+            message = "specifying both OnExitCodes and OnPodConditions is not supported"
         if codes is None and not conditions:
-            told = "specifying one of OnExitCodes and OnPodConditions is required"
-        if told:
-            bad.append(f"{path}: Invalid value: {told}")
+            message = "specifying one of OnExitCodes and OnPodConditions is required"
+        if message:
+            bad.append(f"{path}: Invalid value: {message}")
 
 
 def success_errors(spec: dict, bad: list[str]) -> None:
@@ -110,20 +110,20 @@ def success_errors(spec: dict, bad: list[str]) -> None:
     if spec.get("completionMode") != "Indexed":
         bad.append(invalid(path, spec["successPolicy"], "requires indexed completion mode"))
     if not rules:
-        told = "at least one rules must be specified when the successPolicy is specified"
-        bad.append(required(f"{path}.rules", told))
+        message = "at least one rules must be specified when the successPolicy is specified"
+        bad.append(required(f"{path}.rules", message))
     for number, rule in enumerate(rules):
         at, indexes = f"{path}.rules[{number}]", rule.get("succeededIndexes")
         if indexes is None and rule.get("succeededCount") is None:
-            told = "at least one of succeededCount or succeededIndexes must be specified"
-            bad.append(required(at, told))
+            message = "at least one of succeededCount or succeededIndexes must be specified"
+            bad.append(required(at, message))
         if indexes is None:
             continue
         try:
             indexes_in(indexes, spec.get("completions") or 0)
         except ValueError as error:
-            told = f"error parsing succeededIndexes: {error}"
-            bad.append(invalid(f"{at}.succeededIndexes", indexes, told))
+            message = f"error parsing succeededIndexes: {error}"
+            bad.append(invalid(f"{at}.succeededIndexes", indexes, message))
 
 
 def indexes_in(text: str, completions: int) -> set[int]:
@@ -133,8 +133,8 @@ def indexes_in(text: str, completions: int) -> set[int]:
     for part in text.split(",") if text else []:
         ends = part.split("-")
         if len(ends) > 2:
-            told = "violates the requirement that an index interval can have at most two parts "
-            raise ValueError(f"the fragment \"{part}\" {told}separated by '-'")
+            message = "violates the requirement that an index interval can have at most two parts "
+            raise ValueError(f"the fragment \"{part}\" {message}separated by '-'")
         for end in ends:
             if not end.isdigit():
                 raise ValueError(f'cannot convert string to integer for index: "{end}"')
@@ -161,8 +161,8 @@ def change_errors(old: dict, new: dict) -> list[str]:
         if after.get("completionMode") != "Indexed":
             bad.append(immutable("completions", after))
         elif wanted != after.get("parallelism"):
-            told = "can only be modified in tandem with spec.parallelism"
-            bad.append(invalid("spec.completions", wanted, told))
+            message = "can only be modified in tandem with spec.parallelism"
+            bad.append(invalid("spec.completions", wanted, message))
     return bad + [immutable(key, after) for key in IMMUTABLE if before.get(key) != after.get(key)]
 
 

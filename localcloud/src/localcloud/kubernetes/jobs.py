@@ -86,8 +86,8 @@ def remove(plane: Plane, job: dict, pod: dict) -> None:
     if TRACKING in (pod["metadata"].get("finalizers") or []):
         release(plane, pod)
     plane.delete("pods", pod)
-    told = f"Deleted pod: {pod['metadata']['name']}"
-    plane.event(job, "SuccessfulDelete", told, by="job-controller")
+    message = f"Deleted pod: {pod['metadata']['name']}"
+    plane.event(job, "SuccessfulDelete", message, by="job-controller")
 
 
 def index_of(pod: dict) -> int:
@@ -116,8 +116,8 @@ def written(indexes: set[int]) -> str:
 class Observed:
     """A job's pods, sorted by what they count for."""
 
-    active: list[dict]  # not told to end
-    leaving: list[dict]  # told to end, and still there
+    active: list[dict]  # not asked to end
+    leaving: list[dict]  # asked to end, and still there
     ready: int  # of the active ones
     live: list[dict]  # those that count against parallelism
 
@@ -294,13 +294,13 @@ def action_for(job: dict, pod: dict) -> tuple[str, str]:
                 c["type"] == pattern["type"] and c["status"] == pattern["status"]
                 for c in status.get("conditions", [])
             ):
-                told = f"Pod {name} has condition {pattern['type']} matching {action} rule at index {number}"
-                return action, told
+                message = f"Pod {name} has condition {pattern['type']} matching {action} rule at index {number}"
+                return action, message
         for container, code in ended.items() if codes else ():
             meant = codes.get("containerName") in (None, container)
             if meant and code and (code in codes["values"]) == (codes["operator"] == "In"):
-                told = f"failed with exit code {code} matching {action} rule at index {number}"
-                return action, f"Container {container} for pod {name} {told}"
+                message = f"failed with exit code {code} matching {action} rule at index {number}"
+                return action, f"Container {container} for pod {name} {message}"
     return "Count", ""
 
 

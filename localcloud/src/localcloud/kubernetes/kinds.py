@@ -109,14 +109,14 @@ class Refusal(Exception):
         """`empty=True` says that the details are nothing, instead of nothing of details."""
         super().__init__(message)
         self.code = code
-        told: dict[str, Any] = {"reason": reason} if reason else {}
+        detail: dict[str, Any] = {"reason": reason} if reason else {}
         about = {key: value for key, value in details.items() if value and key != "empty"}
         if about or "empty" in details or (code, message) in GENERIC:
-            told["details"] = about
+            detail["details"] = about
         self.body = {
             **{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"},
             **{"message": message, "code": code},
-            **told,
+            **detail,
         }
 
 

@@ -147,13 +147,13 @@ async def end_sidecars(plane: Plane, pod: dict, sidecars: list[asyncio.Task]) ->
     """End a pod's sidecars: SIGTERM, and SIGKILL after the grace period."""
     uid = pod["metadata"]["uid"]
     until = time.monotonic() + pod["spec"]["terminationGracePeriodSeconds"]
-    told: set[int] = set()
+    message: set[int] = set()
     while not all(each.done() for each in sidecars):
         for key, running in list(plane.running.items()):
             if key[0] == uid and time.monotonic() >= until:
                 containers.stop_container(running, signal.SIGKILL)
-            elif key[0] == uid and id(running) not in told:
-                told.add(id(running))
+            elif key[0] == uid and id(running) not in message:
+                message.add(id(running))
                 containers.stop_container(running, signal.SIGTERM)
         await asyncio.sleep(0.02)
 
@@ -228,8 +228,8 @@ async def run(plane: Plane, pod: dict, container: dict, kind: str, number: int) 
         row["lastState"] = row["state"]
         delay = plane.settings.restart if time.monotonic() - began > 600 else delay
         if row["restartCount"]:
-            told = f"back-off {delay:g}s restarting failed container={container['name']} pod={pod['metadata']['name']}"
-            row["state"] = {"waiting": {"reason": "CrashLoopBackOff", "message": told}}
+            message = f"back-off {delay:g}s restarting failed container={container['name']} pod={pod['metadata']['name']}"
+            row["state"] = {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
             plane.store.put("pods", pod)
             plane.event(
                 pod,
@@ -306,8 +306,8 @@ async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
     """Pull a container's image, as long as it takes; False if the pod is to end before."""
     image, delay = container["image"], 1.0
     if not IMAGE_NAME.fullmatch(image):
-        told = f'couldn\'t parse image name "{image}": invalid reference format'
-        message = f'Failed to apply default image tag "{image}": {told}'
+        detail = f'couldn\'t parse image name "{image}": invalid reference format'
+        message = f'Failed to apply default image tag "{image}": {detail}'
         row["state"] = {"waiting": {"reason": "InvalidImageName", "message": message}}
         plane.store.put("pods", pod)
         plane.event(pod, "InspectFailed", message, "Warning", "kubelet")
@@ -345,8 +345,8 @@ async def pulled(plane: Plane, pod: dict, container: dict, row: dict) -> bool:
 
 async def obstacle(plane: Plane, pod: dict, image: str) -> str:
     """Why an image cannot be pulled; "" once it is there."""
-    if told := next((why for part, why in plane.images.items() if part in image), ""):
-        return told
+    if message := next((why for part, why in plane.images.items() if part in image), ""):
+        return message
     node = containers.node_instance(plane, pod)
     accounts = node.resource.get("serviceAccounts", []) if node else []
     try:
@@ -407,7 +407,7 @@ async def end_pod(plane: Plane, pod: dict, grace: float) -> None:
     """SIGTERM to what a pod runs, SIGKILL after the grace; returns when all has ended."""
     uid = pod["metadata"]["uid"]
     until = time.monotonic() + grace
-    told: set[int] = set()
+    message: set[int] = set()
     while uid in plane.kept:
         for key, running in list(plane.running.items()):
             if key[0] != uid or plane.is_silent(pod):
@@ -415,8 +415,8 @@ async def end_pod(plane: Plane, pod: dict, grace: float) -> None:
             late = time.monotonic() >= until or (
                 is_leaving(pod) and not pod["metadata"]["deletionGracePeriodSeconds"]
             )
-            if id(running) not in told and not late:
-                told.add(id(running))
+            if id(running) not in message and not late:
+                message.add(id(running))
                 containers.stop_container(running, signal.SIGTERM)
                 plane.event(pod, "Killing", f"Stopping container {key[1]}", by="kubelet")
             elif late:
@@ -437,10 +437,10 @@ async def end_in_time(plane: Plane, pod: dict) -> None:
 
 
 def fail(
-    plane: Plane, pod: dict, reason: str, message: str, disruption: str = "", told: str = ""
+    plane: Plane, pod: dict, reason: str, message: str, disruption: str = "", detail: str = ""
 ) -> None:
     """Say why a pod is going to fail; `disruption` is the reason of its condition DisruptionTarget."""
     pod["status"].update(reason=reason, message=message)
     if disruption and not condition(pod, "DisruptionTarget"):
-        set_condition(pod["status"], "DisruptionTarget", "True", disruption, told or message)
+        set_condition(pod["status"], "DisruptionTarget", "True", disruption, detail or message)
     plane.store.put("pods", pod)

@@ -92,8 +92,8 @@ def make_workload(plane: Plane, job: dict) -> None:
     }
     wanted = {"queueName": queue_of(job), "active": True, "priority": 0, "podSets": [pod_set]}
     plane.create("workloads", meta["namespace"], {"metadata": about, "spec": wanted})
-    told = f"Created Workload: {meta['namespace']}/{name}"
-    plane.event(job, "CreatedWorkload", told, by=JOB)
+    message = f"Created Workload: {meta['namespace']}/{name}"
+    plane.event(job, "CreatedWorkload", message, by=JOB)
 
 
 def finish(plane: Plane, job: dict, workload: dict) -> None:
@@ -116,8 +116,8 @@ def start(plane: Plane, job: dict, workload: dict) -> None:
         pod["nodeSelector"] = {**(pod.get("nodeSelector") or {}), **(spec.get("nodeLabels") or {})}
         pod["tolerations"] = [*(pod.get("tolerations") or []), *(spec.get("tolerations") or [])]
     suspend(plane, job, False)
-    told = f"Admitted by clusterQueue {assigned['clusterQueue']}"
-    plane.event(job, "Started", told, by=JOB)
+    message = f"Admitted by clusterQueue {assigned['clusterQueue']}"
+    plane.event(job, "Started", message, by=JOB)
 
 
 def stop(plane: Plane, job: dict, workload: dict, why: str) -> None:
@@ -166,17 +166,17 @@ def evict_if_stopped(plane: Plane, workload: dict) -> None:
     meta, spec = workload["metadata"], workload["spec"]
     queue = plane.store.get("localqueues", meta["namespace"], spec.get("queueName", ""))
     whole = plane.store.get("clusterqueues", "", workload["status"]["admission"]["clusterQueue"])
-    reason = told = ""
+    reason = message = ""
     if spec.get("active") is False:
-        reason, told = "Deactivated", "The workload is deactivated"
+        reason, message = "Deactivated", "The workload is deactivated"
     elif is_stopped(queue, "HoldAndDrain"):
-        reason, told = "LocalQueueStopped", "The LocalQueue is stopped"
+        reason, message = "LocalQueueStopped", "The LocalQueue is stopped"
     elif is_stopped(whole, "HoldAndDrain"):
-        reason, told = "ClusterQueueStopped", "The ClusterQueue is stopped"
+        reason, message = "ClusterQueueStopped", "The ClusterQueue is stopped"
     if reason:
-        set_condition(workload["status"], "Evicted", "True", reason, told)
+        set_condition(workload["status"], "Evicted", "True", reason, message)
         plane.store.put("workloads", workload)
-        plane.event(workload, f"EvictedDueTo{reason}", told, by="workload-controller")
+        plane.event(workload, f"EvictedDueTo{reason}", message, by="workload-controller")
 
 
 def is_stopped(queue: dict | None, *policies: str) -> bool:
@@ -197,11 +197,11 @@ def admit(plane: Plane) -> None:
                 continue
             assign(plane, workload, whole)
         except NoFit as why:
-            told = str(why)
+            message = str(why)
             reason = (
-                "Inadmissible" if told.startswith(("LocalQueue", "ClusterQueue")) else "Pending"
+                "Inadmissible" if message.startswith(("LocalQueue", "ClusterQueue")) else "Pending"
             )
-            if set_condition(workload["status"], "QuotaReserved", "False", reason, told):
+            if set_condition(workload["status"], "QuotaReserved", "False", reason, message):
                 plane.store.put("workloads", workload)
             if reason == "Pending" and whole["spec"].get("queueingStrategy") == "StrictFIFO":
                 blocked.add(whole["metadata"]["name"])
@@ -258,8 +258,8 @@ def assign(plane: Plane, workload: dict, whole: dict) -> None:
     row = {"name": pods["name"], "count": pods["count"], "flavors": flavors, "resourceUsage": usage}
     status = workload["status"]
     status["admission"] = {"clusterQueue": name, "podSetAssignments": [row]}
-    told = f"Quota reserved in ClusterQueue {name}"
-    set_condition(status, "QuotaReserved", "True", "QuotaReserved", told)
+    message = f"Quota reserved in ClusterQueue {name}"
+    set_condition(status, "QuotaReserved", "True", "QuotaReserved", message)
     set_condition(status, "Admitted", "True", "Admitted", "The workload is admitted")
     for old in status["conditions"]:
         if old["type"] == "Evicted" and old["status"] == "True":
@@ -300,16 +300,16 @@ def flavors_for(plane: Plane, wanted: dict[str, float], pods: dict, whole: dict)
     used, found = in_use(plane, whole), {}
     for group in groups:
         asked = {key: wanted[key] for key in group["coveredResources"] if key in wanted}
-        told: list[str] = []
+        message: list[str] = []
         for flavor in group["flavors"] if asked else []:
             why = hindrances(plane, flavor, asked, used, pods)
-            told += why
+            message += why
             if not why:
                 found.update(dict.fromkeys(asked, flavor["name"]))
                 break
         else:
             if asked:
-                raise NoFit(start_of + ", ".join(told))
+                raise NoFit(start_of + ", ".join(message))
     return found
 
 
@@ -327,22 +327,22 @@ def hindrances(
     chosen = pods["template"]["spec"].get("nodeSelector") or {}
     if any(labels.get(key, value) != value for key, value in chosen.items()):
         return [f"flavor {name} doesn't match node affinity"]
-    told = []
+    message = []
     for row in flavor["resources"]:
         number, most = asked.get(row["name"], 0.0), amount(row["nominalQuota"])
         free = most - used.get((name, row["name"]), 0.0)
         if number > most:
-            told.append(
+            message.append(
                 f"insufficient quota for {row['name']} in flavor {name}, previously considered "
                 f"podsets requests (0) + current podset request ({canonical(number)}) > "
                 f"maximum capacity ({canonical(most)})"
             )
         elif number > free:
             more = canonical(number - free)
-            told.append(
+            message.append(
                 f"insufficient unused quota for {row['name']} in flavor {name}, {more} more needed"
             )
-    return told
+    return message
 
 
 def in_use(plane: Plane, whole: dict) -> dict[tuple[str, str], float]:
@@ -377,8 +377,10 @@ def show(plane: Plane) -> None:
         if is_stopped(whole):
             active = ("False", "Stopped", "Can't admit new workloads: is stopped.")
         elif missing:
-            told = f"Can't admit new workloads: references missing ResourceFlavor(s): {missing[0]}."
-            active = ("False", "FlavorNotFound", told)
+            message = (
+                f"Can't admit new workloads: references missing ResourceFlavor(s): {missing[0]}."
+            )
+            active = ("False", "FlavorNotFound", message)
         mine = [each for each in live if target_of(plane, each) == name]
         tell(plane, "clusterqueues", whole, mine, active)
     for queue in plane.store.all("localqueues"):
@@ -387,11 +389,11 @@ def show(plane: Plane) -> None:
         if is_stopped(queue):
             active = ("False", "Stopped", "LocalQueue is stopped")
         elif whole_of is None:
-            told = "Can't submit new workloads to clusterQueue"
-            active = ("False", "ClusterQueueDoesNotExist", told)
+            message = "Can't submit new workloads to clusterQueue"
+            active = ("False", "ClusterQueueDoesNotExist", message)
         elif not condition(whole_of, "Active"):
-            told = "Can't submit new workloads to clusterQueue"
-            active = ("False", "ClusterQueueIsInactive", told)
+            message = "Can't submit new workloads to clusterQueue"
+            active = ("False", "ClusterQueueIsInactive", message)
         mine = [each for each in live if is_in(each, queue)]
         tell(plane, "localqueues", queue, mine, active)
 

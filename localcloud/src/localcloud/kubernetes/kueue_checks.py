@@ -72,13 +72,13 @@ def check_form(kind: Kind, body: Any, strict: bool) -> None:
     """
     unknown, wrong = errors(kind, body)
     if unknown and strict:
-        told = f'{kind.name} in version "v1beta2" cannot be handled as a {kind.name}: '
-        raise Refusal(400, "BadRequest", f"{told}strict decoding error: {', '.join(unknown)}")
+        message = f'{kind.name} in version "v1beta2" cannot be handled as a {kind.name}: '
+        raise Refusal(400, "BadRequest", f"{message}strict decoding error: {', '.join(unknown)}")
     if wrong:
         name = (body.get("metadata") or {}).get("name", "")
         text = wrong[0] if len(wrong) == 1 else f"[{', '.join(wrong)}]"
-        told = f'{kind.name}.{GROUP} "{name}" is invalid: {text}'
-        raise Refusal(422, "Invalid", told, name=name, group=GROUP, kind=kind.name)
+        message = f'{kind.name}.{GROUP} "{name}" is invalid: {text}'
+        raise Refusal(422, "Invalid", message, name=name, group=GROUP, kind=kind.name)
 
 
 def errors(kind: Kind, body: Any) -> tuple[list[str], list[str]]:
@@ -142,8 +142,8 @@ def spec_errors(plural: str, spec: dict) -> list[str]:
             group_errors(group, f"spec.resourceGroups[{number}]", bad)
         limits = [row.get("borrowingLimit") for row in quotas(spec)]
         if not spec.get("cohortName") and any(each is not None for each in limits):
-            told = "borrowingLimit must be nil when cohort is empty"
-            bad.append(f'spec: Invalid value: "object": {told}')
+            message = "borrowingLimit must be nil when cohort is empty"
+            bad.append(f'spec: Invalid value: "object": {message}')
     if plural == "workloads" and not spec.get("podSets"):
         bad.append(required("spec.podSets"))
     return bad
@@ -158,8 +158,8 @@ def group_errors(group: dict, path: str, bad: list[str]) -> None:
         at = f"{path}.flavors[{number}].resources"
         names = [row.get("name") for row in flavor.get("resources") or []]
         if len(names) != len(covered):
-            told = "flavors must have the same number of resources as the coveredResources"
-            bad.append(f'{path}: Invalid value: "object": {told}')
+            message = "flavors must have the same number of resources as the coveredResources"
+            bad.append(f'{path}: Invalid value: "object": {message}')
         elif names != covered:
             bad.append(f"{at}[0].name: Invalid value: must match the name in coveredResources")
         for index, row in enumerate(flavor.get("resources") or []):
@@ -198,5 +198,5 @@ def queue_of(job: dict) -> str:
 
 
 def denied(why: str) -> Refusal:
-    told = f'admission webhook "vjob.kb.io" denied the request: {why}'
-    return Refusal(403, "Forbidden", told)
+    message = f'admission webhook "vjob.kb.io" denied the request: {why}'
+    return Refusal(403, "Forbidden", message)

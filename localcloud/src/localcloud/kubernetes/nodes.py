@@ -485,7 +485,7 @@ def leave(plane: Plane, pool: dict, instance: Instance) -> None:
         (folder / "rootfs/run/pods").unlink(missing_ok=True)
         return
     if instance.resource["status"] != "STOPPING":
-        return  # told, and not yet going down: Google gives notice in the metadata alone
+        return  # announced, and not yet going down: Google gives notice in the metadata alone
     seconds = shutdown_grace(pool)
     if set_condition(node["status"], "Ready", "False", "KubeletNotReady", "node is shutting down"):
         node["spec"].setdefault("taints", []).append(

@@ -48,8 +48,8 @@ def data_errors(plural: str, body: dict, bad: list[str]) -> None:
     sizes = {key: decoded(text) for key, text in (body.get(encoded) or {}).items()}
     for key, text in (body.get(plain) or {}).items():
         if plural == "configmaps" and key in sizes:
-            told = "duplicate of key present in binaryData"
-            bad.append(invalid(f"data[{key}]", key, told))
+            message = "duplicate of key present in binaryData"
+            bad.append(invalid(f"data[{key}]", key, message))
         sizes[key] = len(text.encode())
     for key in sizes:
         check_data_key(key, f"data[{key}]", bad)
@@ -111,16 +111,16 @@ def replica_errors(plural: str, spec: dict, bad: list[str]) -> None:
     if selector is None:
         bad.append(required("spec.selector"))
     elif not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        told = f"empty selector is invalid for {plural.removesuffix('s')}"
-        bad.append(invalid("spec.selector", selector, told))
+        message = f"empty selector is invalid for {plural.removesuffix('s')}"
+        bad.append(invalid("spec.selector", selector, message))
     elif not selects(selector, labels):
-        told = "`selector` does not match template `labels`"
-        bad.append(f"spec.template.metadata.labels: Invalid value: {compact(labels)}: {told}")
+        message = "`selector` does not match template `labels`"
+        bad.append(f"spec.template.metadata.labels: Invalid value: {compact(labels)}: {message}")
     strategy, allowed = spec.get("strategy") or {}, ("Recreate", "RollingUpdate")
     one_of(strategy.get("type"), allowed, "spec.strategy", bad)
     if strategy.get("type") == "Recreate" and "rollingUpdate" in strategy:
-        told = "may not be specified when strategy `type` is 'Recreate'"
-        bad.append(f"spec.strategy.rollingUpdate: Forbidden: {told}")
+        message = "may not be specified when strategy `type` is 'Recreate'"
+        bad.append(f"spec.strategy.rollingUpdate: Forbidden: {message}")
     policy = (template.get("spec") or {}).get("restartPolicy")
     one_of(policy, ("Always",), "spec.template.spec.restartPolicy", bad)
 
@@ -146,6 +146,6 @@ def metadata_errors(plural: str, meta: dict) -> list[str]:
     for key in notes:
         check_key(key.lower(), "metadata.annotations", bad)
     if sum(len(key) + len((text or "").encode()) for key, text in notes.items()) > MOST_ANNOTATIONS:
-        told = f"Too long: may not be more than {MOST_ANNOTATIONS} bytes"
-        bad.append(f"metadata.annotations: {told}")
+        message = f"Too long: may not be more than {MOST_ANNOTATIONS} bytes"
+        bad.append(f"metadata.annotations: {message}")
     return bad

@@ -44,8 +44,10 @@ DROP = "$deleteFromPrimitiveList/"
 
 def check_type(kind: str) -> None:
     if kind not in TYPES:
-        told = "the body of the request was in an unknown format - accepted media types include: "
-        raise Refusal(415, "UnsupportedMediaType", told + ", ".join(TYPES))
+        message = (
+            "the body of the request was in an unknown format - accepted media types include: "
+        )
+        raise Refusal(415, "UnsupportedMediaType", message + ", ".join(TYPES))
 
 
 def read(kind: str, text: str) -> Any:
@@ -74,8 +76,8 @@ def check_version(kind: Kind, patch: dict) -> None:
     """Raise the refusal of an apply of an object of another version."""
     version = patch.get("apiVersion") or ""
     if version != kind.api:
-        told = "Incorrect version specified in apply patch. Specified patch version: "
-        raise Refusal(400, "BadRequest", f"{told}{version}, expected: {kind.api}")
+        message = "Incorrect version specified in apply patch. Specified patch version: "
+        raise Refusal(400, "BadRequest", f"{message}{version}, expected: {kind.api}")
 
 
 def check_fit(kind: Kind, new: dict, strict: bool) -> None:
@@ -84,7 +86,7 @@ def check_fit(kind: Kind, new: dict, strict: bool) -> None:
         checks.check_form(kind, new, strict)
     except checks.Unfit as unfit:
         shown = json.dumps(new, separators=(",", ":"))
-        checks.refuse_as("", "", "", [invalid("patch", shown, unfit.told)])
+        checks.refuse_as("", "", "", [invalid("patch", shown, unfit.detail)])
 
 
 def merge(old: Any, patch: Any, key: str = "", plain: bool = False, parent: str = "") -> Any:
@@ -145,8 +147,8 @@ def merge_list(old: list, patch: list, by: str, key: str) -> list:
         return [item for item in patch if item.get("$patch") != "replace"]
     for item in patch:
         if by not in item:
-            told = f"map: {item} does not contain declared merge key: {by}"
-            raise Refusal(500, "", told)
+            message = f"map: {item} does not contain declared merge key: {by}"
+            raise Refusal(500, "", message)
         same = next((each for each in old if each.get(by) == item[by]), None)
         if item.get("$patch") == "delete":
             old[:] = [each for each in old if each.get(by) != item[by]]

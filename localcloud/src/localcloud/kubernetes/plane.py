@@ -155,9 +155,9 @@ class Plane:
         if asked and not dry:
             raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
         if self.store.get(plural, meta.get("namespace", ""), meta["name"]):
-            told = f'{kind.resource} "{meta["name"]}" already exists'
+            message = f'{kind.resource} "{meta["name"]}" already exists'
             about = {"name": meta["name"], "group": kind.group, "kind": plural}
-            raise Refusal(409, "AlreadyExists", told, **about)
+            raise Refusal(409, "AlreadyExists", message, **about)
         if plural == "services":
             self.give_address(body)
         if not dry:
@@ -176,9 +176,9 @@ class Plane:
             message = f'namespaces "{namespace}" not found'
             raise Refusal(404, "NotFound", message, name=namespace, kind="namespaces")
         if is_leaving(found):
-            name, told = meta.get("name", ""), f"namespace {namespace}"
-            why = f"unable to create new content in {told} because it is being terminated"
-            cause = {"reason": "NamespaceTerminating", "message": f"{told} is being terminated"}
+            name, detail = meta.get("name", ""), f"namespace {namespace}"
+            why = f"unable to create new content in {detail} because it is being terminated"
+            cause = {"reason": "NamespaceTerminating", "message": f"{detail} is being terminated"}
             about = {"name": name, "group": kind.group, "kind": kind.plural}
             about["causes"] = [{**cause, "field": "metadata.namespace"}]
             message = f'{kind.resource} "{name}" is forbidden: {why}'
@@ -266,7 +266,7 @@ class Plane:
         return pod["metadata"]["uid"] in self.kept
 
     def is_silent(self, pod: dict) -> bool:
-        """Whether a pod's node is off the network: nothing is known of it, nor told to it."""
+        """Whether a pod's node is off the network: nothing is known of it, and nothing reaches it."""
         name = pod["spec"].get("nodeName")
         return any(each.cut and each.name == name for each in self.compute.instances.values())
 

@@ -49,8 +49,8 @@ def pod_errors(pod: dict, at: str) -> list[str]:
         check_subdomain(pod["serviceAccountName"], f"{at}.serviceAccountName", bad)
     seconds = pod.get("activeDeadlineSeconds")
     if seconds is not None and not 1 <= seconds <= MOST_INT:
-        told = f"must be between 1 and {MOST_INT}, inclusive"
-        bad.append(invalid(f"{at}.activeDeadlineSeconds", seconds, told))
+        message = f"must be between 1 and {MOST_INT}, inclusive"
+        bad.append(invalid(f"{at}.activeDeadlineSeconds", seconds, message))
     for key in ("hostname", "subdomain"):
         if pod.get(key):
             check_label_name(pod[key], f"{at}.{key}", bad)
@@ -79,13 +79,13 @@ def container_errors(container: dict, path: str, volumes: set[str], bad: list[st
     if not image:
         bad.append(required(f"{path}.image"))
     elif image.strip() != image:
-        told = "must not have leading or trailing whitespace"
-        bad.append(invalid(f"{path}.image", image, told))
+        message = "must not have leading or trailing whitespace"
+        bad.append(invalid(f"{path}.image", image, message))
     for number, port in enumerate(container.get("ports") or []):
         if not 1 <= port.get("containerPort", 0) <= 65535:
-            told = "must be between 1 and 65535, inclusive"
+            message = "must be between 1 and 65535, inclusive"
             at = f"{path}.ports[{number}].containerPort"
-            bad.append(invalid(at, port.get("containerPort", 0), told))
+            bad.append(invalid(at, port.get("containerPort", 0), message))
     for number, item in enumerate(container.get("env") or []):
         env_errors(item, f"{path}.env[{number}]", bad)
     seen: set[str] = set()
@@ -113,8 +113,8 @@ def probe_errors(probe: dict, path: str, bad: list[str]) -> None:
     for kind in kinds:
         port = probe[kind].get("port", 1)
         if isinstance(port, int) and not 1 <= port <= 65535:
-            told = "must be between 1 and 65535, inclusive"
-            bad.append(invalid(f"{path}.{kind}.port", port, told))
+            message = "must be between 1 and 65535, inclusive"
+            bad.append(invalid(f"{path}.{kind}.port", port, message))
 
 
 def env_errors(item: dict, path: str, bad: list[str]) -> None:
@@ -124,16 +124,16 @@ def env_errors(item: dict, path: str, bad: list[str]) -> None:
     if source is None:
         return
     kinds = [key for key in SOURCES if source.get(key) is not None]
-    told = ""
+    message = ""
     if not kinds:
-        told = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, "
-        told += "`secretKeyRef` or `fileKeyRef`"
+        message = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, "
+        message += "`secretKeyRef` or `fileKeyRef`"
     elif item.get("value"):
-        told = "may not be specified when `value` is not empty"
+        message = "may not be specified when `value` is not empty"
     elif len(kinds) > 1:
-        told = "may not have more than one field specified at a time"
-    if told:
-        bad.append(invalid(f"{path}.valueFrom", "", told))
+        message = "may not have more than one field specified at a time"
+    if message:
+        bad.append(invalid(f"{path}.valueFrom", "", message))
 
 
 def resource_errors(resources: dict, path: str, bad: list[str]) -> None:
@@ -144,21 +144,21 @@ def resource_errors(resources: dict, path: str, bad: list[str]) -> None:
             at, number = f"{path}.{kind}[{name}]", amount(quantity)
             check_key(name, at, bad)
             if number < 0:
-                told = "must be greater than or equal to 0"
-                bad.append(invalid(at, canonical(quantity), told))
+                message = "must be greater than or equal to 0"
+                bad.append(invalid(at, canonical(quantity), message))
             if "/" in name and number != int(number):
                 bad.append(invalid(at, canonical(quantity), "must be an integer"))
     for name, quantity in wanted.items():
         limit, at = limits.get(name), f"{path}.requests"
         if limit is None and "/" in name:
-            told = "Limit must be set for non overcommitable resources"
-            bad.append(required(f"{path}.limits", told))
+            message = "Limit must be set for non overcommitable resources"
+            bad.append(required(f"{path}.limits", message))
         elif limit is not None and "/" in name and amount(quantity) != amount(limit):
-            told = f"must be equal to {name} limit of {canonical(limit)}"
-            bad.append(invalid(at, canonical(quantity), told))
+            message = f"must be equal to {name} limit of {canonical(limit)}"
+            bad.append(invalid(at, canonical(quantity), message))
         elif limit is not None and amount(quantity) > amount(limit):
-            told = f"must be less than or equal to {name} limit of {canonical(limit)}"
-            bad.append(invalid(at, canonical(quantity), told))
+            message = f"must be less than or equal to {name} limit of {canonical(limit)}"
+            bad.append(invalid(at, canonical(quantity), message))
 
 
 def toleration_errors(row: dict, path: str, bad: list[str]) -> None:
@@ -166,12 +166,12 @@ def toleration_errors(row: dict, path: str, bad: list[str]) -> None:
     if key:
         check_key(key, f"{path}.key", bad)
     elif operator != "Exists":
-        told = "operator must be Exists when `key` is empty, which means "
-        told += '"match all values and all keys"'
-        bad.append(invalid(f"{path}.operator", operator or "", told))
+        message = "operator must be Exists when `key` is empty, which means "
+        message += '"match all values and all keys"'
+        bad.append(invalid(f"{path}.operator", operator or "", message))
     if operator == "Exists" and row.get("value"):
-        told = "value must be empty when `operator` is 'Exists'"
-        bad.append(invalid(f"{path}.operator", row["value"], told))
+        message = "value must be empty when `operator` is 'Exists'"
+        bad.append(invalid(f"{path}.operator", row["value"], message))
     if operator:
         one_of(operator, ("Equal", "Exists"), f"{path}.operator", bad)
     if effect:

@@ -102,11 +102,11 @@ def read(data: bytes) -> dict:
 
 
 def refusal(why: str) -> Refusal:
-    told = "accepted media types include: application/json, application/yaml"
+    detail = "accepted media types include: application/json, application/yaml"
     return Refusal(
         415,
         "UnsupportedMediaType",
-        f"the body of the request was in an unknown format - {told} ({why})",
+        f"the body of the request was in an unknown format - {detail} ({why})",
     )
 
 

@@ -33,8 +33,8 @@ def number(request: web.Request, name: str) -> int | None:
     """A number of the query."""
     text = request.query.get(name, "")
     if text and not re.fullmatch("[+-]?[0-9]+", text):
-        told = f'strconv.ParseInt: parsing "{text}": invalid syntax'
-        raise Refusal(400, "BadRequest", told)
+        message = f'strconv.ParseInt: parsing "{text}": invalid syntax'
+        raise Refusal(400, "BadRequest", message)
     return int(text) if text else None
 
 
@@ -56,8 +56,8 @@ def version(request: web.Request) -> int:
     number(request, "timeoutSeconds")
     text = request.query.get("resourceVersion", "")
     if text and not text.isdecimal():
-        told = f'strconv.ParseUint: parsing "{text}": invalid syntax'
-        raise Refusal(400, "BadRequest", f'resourceVersion: Invalid value: "{text}": {told}')
+        message = f'strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise Refusal(400, "BadRequest", f'resourceVersion: Invalid value: "{text}": {message}')
     return int(text or 0)
 
 
@@ -71,8 +71,8 @@ def start_of(token: str) -> list[str]:
 
 
 def bad_token(why: str) -> Refusal:
-    told = f"invalid continue token: continue key is not valid: {why}"
-    return Refusal(400, "BadRequest", told)
+    message = f"invalid continue token: continue key is not valid: {why}"
+    return Refusal(400, "BadRequest", message)
 
 
 def page(
@@ -132,7 +132,7 @@ def deletion(request: web.Request, options: Any) -> dict[str, Any]:
             found["orphanDependents"] = is_true(request, "orphanDependents")
     grace = found.get("gracePeriodSeconds")
     if options and grace is not None and (isinstance(grace, bool) or not isinstance(grace, int)):
-        told = schema.wrong(grace, "DeleteOptions", "gracePeriodSeconds", "int64")
-        raise Refusal(500, "", told)
+        message = schema.wrong(grace, "DeleteOptions", "gracePeriodSeconds", "int64")
+        raise Refusal(500, "", message)
     refuse_any("DeleteOptions.meta.k8s.io", dry_errors(found.get("dryRun") or []))
     return found

@@ -98,15 +98,15 @@ def require_of(
     where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
     whole = f"{plural}.{group}".rstrip(".")
     shown = f'{whole} "{name}"' if name else whole
-    told = (
+    message = (
         f'User "{owner.email}" cannot {verb} resource "{resource}" in API group "{group}" {where}'
     )
     if not plane.account_of(owner.email):
-        told += f': requires one of ["{google_permission(verb, plural, sub)}"] permission(s).'
+        message += f': requires one of ["{google_permission(verb, plural, sub)}"] permission(s).'
     raise Refusal(
         403,
         "Forbidden",
-        f"{shown} is forbidden: {told}",
+        f"{shown} is forbidden: {message}",
         name=name,
         group=group,
         kind=plural,

@@ -106,8 +106,10 @@ def for_pod(plane: Plane, pod: dict) -> list[dict]:
         trouble = nodes.add_unit(plane, pool)
         size = pool["_size"] + nodes.unit_of(pool)
         group = f"{LINK}/{plane.project}/zones/{pool['locations'][0]}/instanceGroups/{nodes.group_name(plane, pool)}-grp"
-        told = f"pod triggered scale-up: [{{{group} {pool['_size']}->{size} (max: {bounds[1]})}}]"
-        plane.event(pod, "TriggeredScaleUp", told, by=BY)
+        message = (
+            f"pod triggered scale-up: [{{{group} {pool['_size']}->{size} (max: {bounds[1]})}}]"
+        )
+        plane.event(pod, "TriggeredScaleUp", message, by=BY)
         if trouble is None:
             pool["_size"] = size
             plane.save_pools()
@@ -120,11 +122,11 @@ def for_pod(plane: Plane, pod: dict) -> list[dict]:
         failed += " Pod is at risk of not being scheduled."
         plane.event(pod, "FailedScaleUp", failed, "Warning", BY)
     if not failed:
-        told = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
-        memory = plane.memory.setdefault(f"pod {pod['metadata']['uid']}", {"told": ""})
-        if memory["told"] != told:
-            memory["told"] = told
-            plane.event(pod, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {told}", by=BY)
+        message = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
+        memory = plane.memory.setdefault(f"pod {pod['metadata']['uid']}", {"message": ""})
+        if memory["message"] != message:
+            memory["message"] = message
+            plane.event(pod, "NotTriggerScaleUp", f"pod didn't trigger scale-up: {message}", by=BY)
     return []
 
 

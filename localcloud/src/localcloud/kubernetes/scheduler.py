@@ -32,8 +32,8 @@ def schedule(plane: Plane) -> None:
         if pod["spec"].get("nodeName") or is_leaving(pod) or is_over(pod):
             continue
         if pod["spec"].get("schedulingGates"):
-            told = "Scheduling is blocked due to non-empty scheduling gates"
-            if set_condition(pod["status"], "PodScheduled", "False", "SchedulingGated", told):
+            detail = "Scheduling is blocked due to non-empty scheduling gates"
+            if set_condition(pod["status"], "PodScheduled", "False", "SchedulingGated", detail):
                 plane.store.put("pods", pod)
             continue
         node, why = place(plane, pod)
@@ -65,8 +65,8 @@ def place(plane: Plane, pod: dict) -> tuple[str, str]:
             room.append(name)
     if room:
         return min(room, key=lambda name: len(list(on_node(plane, name)))), ""
-    told = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
-    return "", without_room(len(nodes), told)
+    message = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
+    return "", without_room(len(nodes), message)
 
 
 def without_room(count: int, why: str) -> str:

@@ -218,10 +218,10 @@ def check(where: str, kind: ast.expr, value: Any, path: str, parent: str, found:
             found.append(wrong(value, parent, path, shown))
     elif name in ("Time", "MicroTime"):
         if isinstance(value, str) and not TIME.fullmatch(value):
-            told = (
+            message = (
                 f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse "{value}" as '
             )
-            found.append(f'{told}"2006"')
+            found.append(f'{message}"2006"')
     elif name == "Quantity":
         check_quantity(value, found)
     elif where.endswith("_v1") or where in ("resource", "runtime"):

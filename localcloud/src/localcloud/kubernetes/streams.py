@@ -54,10 +54,10 @@ def container_of(pod: dict, request: web.Request) -> dict:
     name = request.query.get("container") or rows[0]["name"]
     if not request.query.get("container") and len(spec["containers"]) > 1:
         names = " ".join(row["name"] for row in spec["containers"])
-        told = (
+        message = (
             f"a container name must be specified for pod {meta['name']}, choose one of: [{names}]"
         )
-        raise Refusal(400, "BadRequest", told)
+        raise Refusal(400, "BadRequest", message)
     found = next((row for row in rows if row["name"] == name), None)
     if found is None:
         raise Refusal(400, "BadRequest", f"container {name} is not valid for pod {meta['name']}")
@@ -129,8 +129,10 @@ def no_log(pod: dict, container: str, previous: bool) -> Refusal:
         "ErrImagePull": "image can't be pulled",
         "ImagePullBackOff": "trying and failing to pull image",
     }
-    told = f'container "{container}" in pod "{name}" is waiting to start: {why.get(reason, reason)}'
-    return Refusal(400, "BadRequest", told)
+    message = (
+        f'container "{container}" in pod "{name}" is waiting to start: {why.get(reason, reason)}'
+    )
+    return Refusal(400, "BadRequest", message)
 
 
 class Times:
@@ -177,8 +179,8 @@ async def execute(plane: Plane, request: web.Request, pod: dict) -> web.StreamRe
     if running is None or not first:
         phase = pod["status"]["phase"]
         if phase in ("Succeeded", "Failed"):
-            told = f"cannot exec into a container in a completed pod; current phase is {phase}"
-            raise Refusal(400, "BadRequest", told)
+            message = f"cannot exec into a container in a completed pod; current phase is {phase}"
+            raise Refusal(400, "BadRequest", message)
         if not pod["spec"].get("nodeName"):
             raise Refusal(
                 400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned"

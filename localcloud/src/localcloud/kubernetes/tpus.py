@@ -37,9 +37,9 @@ def check(plural: str, body: dict) -> None:
         return
     chips = sum(map(chips_in, spec.get("containers") or []))
     if chips and (why := misfit(spec.get("nodeSelector") or {}, chips)):
-        told = "GKE Warden rejected the request because it violates one or more constraints.\n"
-        told += f"Violations details: {json.dumps({RULE: [why]})}"
-        message = f'admission webhook "{WEBHOOK}" denied the request: {told}'
+        detail = "GKE Warden rejected the request because it violates one or more constraints.\n"
+        detail += f"Violations details: {json.dumps({RULE: [why]})}"
+        message = f'admission webhook "{WEBHOOK}" denied the request: {detail}'
         raise Refusal(400, "GKE Warden constraints violations", message)
 
 
@@ -84,14 +84,14 @@ def tell(pod: dict) -> None:
         if not chips:
             continue
         hosts = tpus.chips_in(selector[TOPOLOGY]) // chips
-        told = {"TPU_TOPOLOGY": selector[TOPOLOGY], "TPU_SKIP_MDS_QUERY": "true"}
+        message = {"TPU_TOPOLOGY": selector[TOPOLOGY], "TPU_SKIP_MDS_QUERY": "true"}
         if hosts == 1:
-            told |= {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
+            message |= {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
         elif index is not None and spec.get("subdomain"):
             job = spec["hostname"].removesuffix(f"-{index}")
             names = [f"{job}-{number}.{spec['subdomain']}" for number in range(hosts)]
-            told |= {"TPU_WORKER_ID": index, "TPU_WORKER_HOSTNAMES": ",".join(names)}
+            message |= {"TPU_WORKER_ID": index, "TPU_WORKER_HOSTNAMES": ",".join(names)}
         env = container.get("env") or []
         own = {each["name"] for each in env}
-        more = [{"name": key, "value": told[key]} for key in told if key not in own]
+        more = [{"name": key, "value": message[key]} for key in message if key not in own]
         container["env"] = [*env, *more]

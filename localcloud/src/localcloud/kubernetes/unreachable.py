@@ -37,8 +37,8 @@ def look(plane: Plane, node: dict) -> None:
         for effect in ("NoSchedule", "NoExecute"):
             node["spec"].setdefault("taints", []).append({"key": KEY, "effect": effect})
         plane.store.put("nodes", node)
-        told = f"Node {name} status is now: NodeNotReady"
-        plane.event(node, "NodeNotReady", told, by="node-controller")
+        message = f"Node {name} status is now: NodeNotReady"
+        plane.event(node, "NodeNotReady", message, by="node-controller")
         for pod in pods:
             set_condition(pod["status"], "Ready", "False")
             plane.store.put("pods", pod)
@@ -77,8 +77,8 @@ def toleration(plane: Plane, pod: dict) -> float:
 def evict(plane: Plane, pod: dict) -> None:
     """Delete a pod that does not tolerate its node any more; it stays until its kubelet answers."""
     meta = pod["metadata"]
-    told = "Taint manager: deleting due to NoExecute taint"
-    set_condition(pod["status"], "DisruptionTarget", "True", "DeletionByTaintManager", told)
+    message = "Taint manager: deleting due to NoExecute taint"
+    set_condition(pod["status"], "DisruptionTarget", "True", "DeletionByTaintManager", message)
     marked = f"Marking for deletion Pod {meta['namespace']}/{meta['name']}"
     plane.event(pod, "TaintManagerEviction", marked, by="taint-eviction-controller")
     plane.delete("pods", pod)
@@ -94,10 +94,10 @@ def back(plane: Plane, node: dict) -> None:
     taints = node["spec"].pop("taints", [])
     if left := [each for each in taints if each["key"] != KEY]:
         node["spec"]["taints"] = left
-    told = "kubelet is posting ready status"
-    if set_condition(node["status"], "Ready", "True", "KubeletReady", told):
-        told = f"Node {name} status is now: NodeReady"
-        plane.event(node, "NodeReady", told, by="kubelet")
+    message = "kubelet is posting ready status"
+    if set_condition(node["status"], "Ready", "True", "KubeletReady", message):
+        message = f"Node {name} status is now: NodeReady"
+        plane.event(node, "NodeReady", message, by="kubelet")
     plane.store.put("nodes", node)
     for pod in plane.store.all("pods"):
         rows = pod["status"].get("containerStatuses") or []
@@ -113,5 +113,5 @@ def check(plane: Plane, pod: dict, what: str) -> None:
     meta, host = pod["metadata"], pod["status"].get("hostIP", "")
     address = f"{host}:{PORT}"
     url = f"https://{address}/{what}/{meta['namespace']}/{meta['name']}"
-    told = f'Get "{url}": dial tcp {address}: i/o timeout'
-    raise Refusal(500, "InternalError", told)
+    message = f'Get "{url}": dial tcp {address}: i/o timeout'
+    raise Refusal(500, "InternalError", message)

@@ -221,8 +221,10 @@ def project(plane: Plane, pod: dict, volume: dict, here: Path) -> None:
 def show_bucket(plane: Plane, pod: dict, source: dict, here: Path) -> None:
     """Write what a volume of gcsfuse's shows."""
     if source["driver"] != DRIVER or plane.bucket_files is None:
-        told = "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: driver name "
-        raise Missing(f"{told}{source['driver']} not found in the list of registered CSI drivers")
+        message = "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: driver name "
+        raise Missing(
+            f"{message}{source['driver']} not found in the list of registered CSI drivers"
+        )
     for path, content in plane.bucket_files(pod, source).items():
         write(here / path, content.read_bytes(), 0o644)
 

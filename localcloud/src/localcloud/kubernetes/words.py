@@ -90,8 +90,8 @@ def check_key(key: str, path: str, bad: list[str]) -> None:
     """A key of labels and their like: a name, maybe with a domain before it."""
     prefix, slash, name = key.partition("/")
     if "/" in name:
-        told = f"a valid label key {KEY_RULE.removeprefix('name part ')} with an optional DNS subdomain "
-        bad.append(invalid(path, key, f"{told}prefix and '/' (e.g. 'example.com/MyName')"))
+        message = f"a valid label key {KEY_RULE.removeprefix('name part ')} with an optional DNS subdomain "
+        bad.append(invalid(path, key, f"{message}prefix and '/' (e.g. 'example.com/MyName')"))
         return
     if not slash:
         prefix, name = "", key

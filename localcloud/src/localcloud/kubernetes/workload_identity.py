@@ -51,7 +51,7 @@ def has_own_server(plane: Plane, pod: dict) -> bool:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said instead of a token."""
+    """The answer instead of a token."""
 
     status: int
     text: str
@@ -134,9 +134,9 @@ class Server:
         seconds = metadata.TOKEN_SECONDS
         who = self.annotated or self.principal
         token = self.plane.tokens.mint(who, seconds, SCOPES)
-        said = {"access_token": token, "expires_in": seconds, "token_type": "Bearer"}
+        body = {"access_token": token, "expires_in": seconds, "token_type": "Bearer"}
         return web.Response(
-            text=json.dumps(said), headers=metadata.HEADERS, content_type="application/json"
+            text=json.dumps(body), headers=metadata.HEADERS, content_type="application/json"
         )
 
     def refusal(self) -> Answer | None:
@@ -145,18 +145,20 @@ class Server:
             return None
         account = self.cloud.iam.account(self.annotated)
         if account is None:
-            told = f"Not found; Gaia id not found for email {self.annotated}"
+            message = f"Not found; Gaia id not found for email {self.annotated}"
             return Answer(
-                404, f"Unable to generate access token; IAM returned 404 Not Found: {told}\n"
+                404, f"Unable to generate access token; IAM returned 404 Not Found: {message}\n"
             )
         if permissions.allowed(self.cloud, self.principal, ACT, account["name"]):
             return None
-        told = (
+        message = (
             f"Permission '{ACT}' denied on resource (or it may not exist).\n"
             "This error could be caused by a missing IAM policy binding on the target IAM service "
             "account.\n"
         )
-        return Answer(403, f"Unable to generate access token; IAM returned 403 Forbidden: {told}")
+        return Answer(
+            403, f"Unable to generate access token; IAM returned 403 Forbidden: {message}"
+        )
 
     def is_own(self, request: web.Request) -> bool:
         """Whether a process of the pod's containers asks."""

@@ -1,4 +1,4 @@
-"""What this host lets us build machines of: tried once, and said in sentences."""
+"""What this host lets us build machines of: tried once, and explained in sentences."""
 
 import os
 import shutil

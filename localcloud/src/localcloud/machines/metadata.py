@@ -91,7 +91,7 @@ class MetadataServer:
         if instance is None or instance.cut or instance.network_down:
             request.transport.abort()
             raise ConnectionResetError("this machine is off the network")
-        if (request.method, request.path) == ("POST", "/_berg/network-down"):  # said by boot.sh
+        if (request.method, request.path) == ("POST", "/_berg/network-down"):  # sent by boot.sh
             await power.network_down(self.compute, instance)
             return text("")
         if (request.method, request.path) == ("GET", "/_berg/authorized-keys"):  # likewise

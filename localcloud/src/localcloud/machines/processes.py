@@ -11,7 +11,7 @@ from localcloud.machines.sandbox import PLAIN, Sandbox
 
 
 def is_up(folder: Path) -> bool:
-    """Whether the machine's first process has said who it is. The file is there before its one line
+    """Whether the machine's first process has written its id. The file is there before its one line
     is.
     """
     try:

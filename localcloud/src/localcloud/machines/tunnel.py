@@ -139,7 +139,7 @@ async def reach(
 
 
 class Flow:
-    """Bytes that came from the client, and bytes that it said it had."""
+    """Bytes that came from the client, and bytes that it confirmed."""
 
     def __init__(self) -> None:
         self.received = self.acknowledged = 0
@@ -166,13 +166,13 @@ async def send_on(socket: web.WebSocketResponse, writer: asyncio.StreamWriter, f
 
 
 async def acknowledge(socket: web.WebSocketResponse, flow: Flow) -> None:
-    told = 0
+    message = 0
     while True:
         async with flow.changed:
-            while flow.received == told:
+            while flow.received == message:
                 await flow.changed.wait()
-        told = flow.received
-        await socket.send_bytes(struct.pack(">HQ", ACK, told))
+        message = flow.received
+        await socket.send_bytes(struct.pack(">HQ", ACK, message))
 
 
 async def send_back(

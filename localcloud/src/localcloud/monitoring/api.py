@@ -282,13 +282,13 @@ async def write(cloud: Cloud, call: Call, name: str) -> dict:
     seen, rows = set(), []
     for number, each in enumerate(given):
         row = check_series(cloud, project, each, f"timeSeries[{number}]")
-        told = json.dumps([row["metric"], row["resource"]], sort_keys=True)
-        if told in seen:
+        message = json.dumps([row["metric"], row["resource"]], sort_keys=True)
+        if message in seen:
             raise refuse(
                 f"Field timeSeries[{number}] had an invalid value: Duplicate TimeSeries encountered. Only one point "
                 "can be written per TimeSeries per request."
             )
-        seen.add(told)
+        seen.add(message)
         rows.append(row)
     for row in rows:
         full = f"{project}/{row['metric']['type']}"

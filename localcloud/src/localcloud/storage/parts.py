@@ -88,8 +88,8 @@ def check_access(cloud: Cloud, who: str, bucket: str, name: str) -> None:
     resource = f"projects/{found['project']}/buckets/{bucket}/objects/{name}"
     for right in RIGHTS:
         if not permissions.allowed(cloud, who, right, resource):
-            told = f"{who} does not have {right} access to the Google Cloud Storage object."
-            raise ApiError(403, "forbidden", told)
+            message = f"{who} does not have {right} access to the Google Cloud Storage object."
+            raise ApiError(403, "forbidden", message)
 
 
 def begin(bucket: str, name: str, request: web.Request) -> web.Response:
@@ -102,8 +102,8 @@ def begin(bucket: str, name: str, request: web.Request) -> web.Response:
 async def take(cloud: Cloud, upload: Upload, number: str, request: web.Request) -> web.Response:
     """Keep a part, in place of one of its number that came before."""
     if not number.isdigit() or not 1 <= int(number) <= MOST:
-        told = f"Part number must be an integer between 1 and {MOST}, inclusive."
-        raise ApiError(400, "InvalidArgument", told)
+        message = f"Part number must be an integer between 1 and {MOST}, inclusive."
+        raise ApiError(400, "InvalidArgument", message)
     content = cloud.storage.new_content()
     try:
         await receive(request.content.iter_any(), content)
@@ -158,21 +158,21 @@ def chosen(upload: Upload, body: bytes) -> list[Content]:
         named = [{local(each): each.text or "" for each in row} for row in rows]
         numbers = [int(row["PartNumber"]) for row in named]
     except (ElementTree.ParseError, KeyError, ValueError):
-        told = "The XML you provided was not well-formed or did not validate against our schema."
-        raise ApiError(400, "MalformedCompleteMultipartUploadRequest", told) from None
+        message = "The XML you provided was not well-formed or did not validate against our schema."
+        raise ApiError(400, "MalformedCompleteMultipartUploadRequest", message) from None
     if not numbers or numbers != sorted(set(numbers)):
-        told = "The list of parts was not in ascending order."
-        raise ApiError(400, "InvalidPartOrder", told)
+        message = "The list of parts was not in ascending order."
+        raise ApiError(400, "InvalidPartOrder", message)
     found = []
     for row, number in zip(named, numbers, strict=True):
         part = upload.parts.get(number)
         if part is None or row.get("ETag", "").strip('"') != tag_of(part).strip('"'):
-            told = "One or more of the specified parts could not be found."
-            raise ApiError(400, "InvalidPart", told)
+            message = "One or more of the specified parts could not be found."
+            raise ApiError(400, "InvalidPart", message)
         found.append(part)
     if any(part.size < LEAST for part in found[:-1]):
-        told = "Your proposed upload is smaller than the minimum allowed object size."
-        raise ApiError(400, "EntityTooSmall", told)
+        message = "Your proposed upload is smaller than the minimum allowed object size."
+        raise ApiError(400, "EntityTooSmall", message)
     return found
 
 

@@ -252,7 +252,7 @@ TURNS: dict[str, tuple[asyncio.Lock, list[web.Request]]] = {}
 @contextlib.asynccontextmanager
 async def only_request_of(id: str, request: web.Request) -> AsyncIterator[None]:
     """Let one request at a time work on a session. A newer one ends an older one: its client has
-    given that connection up, though a broken network may not have told us.
+    given that connection up, though a broken network may not have closed it.
     """
     from localcloud.call import cut
 

@@ -133,13 +133,13 @@ def listing(bucket: str, query: str) -> Asked | None:
     given = dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape"))
     if given.pop("list-type", "1") not in ("1", "2") or given.keys() - LISTED.keys():
         return None
-    told = {LISTED[key]: text for key, text in given.items() if text}
+    message = {LISTED[key]: text for key, text in given.items() if text}
     if "start-after" in given or "marker" in given:
-        told["startOffset"] += "\0"  # which begins behind it
-    return Asked("storage.objects.list", {"bucket": bucket}, "/storage/v1/b", told)
+        message["startOffset"] += "\0"  # which begins behind it
+    return Asked("storage.objects.list", {"bucket": bucket}, "/storage/v1/b", message)
 
 
-def told(done: Asked, answer: web.StreamResponse) -> web.StreamResponse:
+def describe(done: Asked, answer: web.StreamResponse) -> web.StreamResponse:
     """The answer of the JSON API in the words of this one."""
     if done.method == "storage.objects.delete" or not isinstance(answer, web.Response):
         return answer
