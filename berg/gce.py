@@ -208,7 +208,7 @@ def egress_of(config: Config, region: str) -> offers.Egress:
         raise BergError(
             "a machine without an external address reaches nothing of Google's from the "
             f"subnetwork {found.subnetwork} in {found.region}. "
-            f"Let it: {found.command(to_internet=False)}"
+            f"Allow it: {found.command(to_internet=False)}"
         )
     return found
 

@@ -83,7 +83,7 @@ def test_rm_waits_for_the_machine_of_a_job_that_is_over(berg, cloud, monkeypatch
     assert berg(*RUN, "true").returncode == 0
     failed(berg, "twin")
     monkeypatch.setattr(jobs, "LEAVING", -1)
-    with pytest.raises(BergError, match="twin did not go. End it first: berg kill twin"):
+    with pytest.raises(BergError, match="twin could not be deleted. End it first: berg kill twin"):
         records.plan_removal(cloud.settings(berg.bucket_name), ["twin"])
     removing = berg.start("rm", "-y", "twin")
     assert removing.stderr.readline() == "Waiting for twin to go, as twin has ended\n"
@@ -107,7 +107,9 @@ def test_a_sweep_that_is_over_waits_for_its_machines_before_it_is_resumed(monkey
     assert said == ["Waiting for lr-machine-0 to go, as the sweep lr has ended"] and len(looks) == 1
     monkeypatch.setattr(jobs, "LEAVING", -1)
     looks[:] = [["RUNNING"]]
-    with pytest.raises(BergError, match="lr-machine-0 did not go. Delete them: berg reap"):
+    with pytest.raises(
+        BergError, match="lr-machine-0 could not be deleted. Delete them: berg reap"
+    ):
         sweep.wait_until_gone(config.Config(), "lr", said.append)
 
 

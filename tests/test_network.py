@@ -78,7 +78,7 @@ def test_no_machine_without_a_way_to_google_is_made(berg):
     assert done.returncode == 1 and berg.machines() == {}
     assert (
         "berg: a machine without an external address reaches nothing of Google's from the subnetwork default in "
-        "us-central1. Let it: gcloud compute networks subnets update default --region us-central1 --project berg-local "
+        "us-central1. Allow it: gcloud compute networks subnets update default --region us-central1 --project berg-local "
         "--enable-private-ip-google-access\n"
     ) in done.stderr
 

@@ -82,11 +82,11 @@ def test_items_go_and_tolerations_come():
     ("text", "why"),
     [
         ("spec: [", "is not valid YAML"),
-        ("[1]", "is no part of a pod"),
-        ("3", "is no part of a pod"),
-        ("spec: {containers: 3}", "is no part of a pod"),
-        ("spec: {containers: [{image: x}]}", "is no part of a pod"),
-        ("volumes: []", "volumes is no part of a pod"),
+        ("[1]", "is not part of a pod"),
+        ("3", "is not part of a pod"),
+        ("spec: {containers: 3}", "is not part of a pod"),
+        ("spec: {containers: [{image: x}]}", "is not part of a pod"),
+        ("volumes: []", "volumes is not part of a pod"),
         ("spec: {restartPolicy: Always}", "restartPolicy is berg's"),
         ("spec: {containers: [{name: main, command: [sh]}]}", "command is berg's"),
         ("spec: {containers: [{name: main, $patch: delete}]}", "$patch is berg's"),
@@ -110,7 +110,7 @@ def test_items_without_a_name_and_directives_are_refused():
 def test_what_fits_nowhere_in_a_pod_is_refused(spec):
     """As Python gives it, without a file that was looked at."""
     template = {"spec": {**TEMPLATE["spec"], "securityContext": 7}}
-    with pytest.raises(BergError, match="--pod-patch: what it holds is no part of a pod"):
+    with pytest.raises(BergError, match="--pod-patch: what it holds is not part of a pod"):
         pods.patched(template, {"spec": spec})
 
 

@@ -96,7 +96,7 @@ def test_an_idle_box_stops_by_itself(berg):
     [
         (("devbox", "gce", 1, "n1-standard-8", "STANDARD"), ""),
         (("devbox", "gce", 1, "a2-highgpu-1g", "SPOT"), ""),
-        (("job", "gce", 1, "n1-standard-8", "STANDARD"), "it is no devbox"),
+        (("job", "gce", 1, "n1-standard-8", "STANDARD"), "it is not a devbox"),
         (("devbox", "tpu", 1, "", "STANDARD"), "Google cannot stop pods and TPU slices"),
         (("devbox", "gke", 1, "", "STANDARD"), "Google cannot stop pods and TPU slices"),
         (("devbox", "gce", 2, "n1-standard-8", "STANDARD"), "berg stops devboxes of one machine"),
@@ -125,10 +125,13 @@ def test_what_google_does_not_stop_is_not_stopped(words, why):
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        (Entry("box", None, []), "box is no devbox with a machine"),
-        (replace(box(), machines=[]), "box is no devbox with a machine"),
+        (Entry("box", None, []), "box is not a devbox with a machine"),
+        (replace(box(), machines=[]), "box is not a devbox with a machine"),
         (box(State("KILLED", job=OFF.job)), "there is nothing to stop"),
-        (box(State("RUNNING", job=Summary(kind="job"))), "it is no devbox. End it: berg kill box"),
+        (
+            box(State("RUNNING", job=Summary(kind="job"))),
+            "it is not a devbox. End it: berg kill box",
+        ),
         (box(status="RUNNING"), "box is being started or stopped"),
     ],
 )

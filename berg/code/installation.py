@@ -166,7 +166,7 @@ def decide(files: Files, wanted: Wanted) -> Installation:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         where = posixpath.join(wanted.folder, PROJECT)
         raise BergError(
-            f"{where}, or another file that says what to install, is not in its form: {error!r}. "
+            f"{where}, or another file that says what to install, is not valid: {error!r}. "
             "Fix it, or leave it out: --install none"
         ) from error
     if wanted.script:
@@ -659,7 +659,7 @@ def pip_steps(repo: Repo, wanted: Wanted) -> list[Step]:
         steps.append(Step(words, [*uv_pip, *options(Choice((), wanted.groups))]))
     if not steps and tool(repo.project, "poetry"):
         raise BergError(
-            f"{repo.path(PROJECT)} is poetry's, and there is no poetry.lock. Run: poetry lock"
+            f"{repo.path(PROJECT)} uses poetry, and there is no poetry.lock. Run: poetry lock"
         )
     return steps
 

@@ -410,7 +410,7 @@ def check_patch(file: str, patch: Any) -> None:
         unknown = ["what it holds"]
     if unknown:
         raise BergError(
-            f"--pod-patch {file}: {unknown[0]} is no part of a pod, which has metadata and spec"
+            f"--pod-patch {file}: {unknown[0]} is not part of a pod, which has metadata and spec"
         )
     if taken:
         raise BergError(f"--pod-patch {file}: {min(taken)} is berg's, and stays as it is")
@@ -421,7 +421,7 @@ def patched(template: Thing, patch: Thing) -> Thing:
     try:
         return merge(copy.deepcopy(template), patch)
     except (AttributeError, TypeError):
-        raise BergError("--pod-patch: what it holds is no part of a pod") from None
+        raise BergError("--pod-patch: what it holds is not part of a pod") from None
 
 
 def merge(old: Thing, patch: Thing) -> Thing:

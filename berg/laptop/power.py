@@ -47,7 +47,7 @@ def why_never(kind: str, place: str, num_machines: int, machine_type: str, model
     `model` is how they are paid for, in the API's words.
     """
     if kind != "devbox":
-        return "it is no devbox"
+        return "it is not a devbox"
     if place != "gce":
         return "Google cannot stop pods and TPU slices"
     if num_machines > 1:
@@ -93,7 +93,7 @@ def check_stop(found: Entry, now: bool) -> Machine:
     """
     state, machine, summary = found.state, found.machine, found.summary
     if state is None or machine is None:
-        raise BergError(f"{found.name} is no devbox with a machine. See them: berg list")
+        raise BergError(f"{found.name} is not a devbox with a machine. See them: berg list")
     if state.final and not (now and state.state == "LOST"):
         raise BergError(f"{found.name} is {found.status}: there is nothing to stop")
     shape = (machine.machine_type, machine.model)
@@ -170,7 +170,7 @@ def start(config: Config, name: str, move: bool, rescue: bool, say: Say) -> str:
         found = wait_while_stopping(config, find(config, name), say)
         state, machine = found.state, found.machine
         if state is None or machine is None or state.job.kind != "devbox":
-            raise BergError(f"{found.name} is no devbox with a machine. See them: berg list")
+            raise BergError(f"{found.name} is not a devbox with a machine. See them: berg list")
         if machine.status not in OFF:
             if machine.status == "RUNNING":
                 finish_move(config, claim, found, say)

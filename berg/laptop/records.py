@@ -254,7 +254,7 @@ def wait_for_machines(config: Config, removal: Removal, say: Callable[[str], Non
         return [each.name for each in found if each.status != "STOPPING"]
 
     if left := jobs.wait_while(there, f"as {name} has ended", say):
-        raise BergError(f"{', '.join(left)} did not go. End it first: berg kill {name}")
+        raise BergError(f"{', '.join(left)} could not be deleted. End it first: berg kill {name}")
 
 
 def shared_folders(folders: list[str], owners: dict[str, str]) -> dict[str, str]:

@@ -136,7 +136,9 @@ def submit(found: jobs.Entry, plan: Plan, say: Say) -> str:
     assert found.stored
     config, this, bucket = plan.config, plan.job, Bucket(plan.config)
     if left := launch.wait_until_gone(config, this, say):
-        raise BergError(f"{', '.join(left)} did not go. End it first: berg kill {found.name}")
+        raise BergError(
+            f"{', '.join(left)} could not be deleted. End it first: berg kill {found.name}"
+        )
     if this.group.region:  # whose request failed, or whose machines are gone
         places.of(this.place).delete(config, this.job_name, [], this.group)
     for archive in plan.archives:

@@ -345,7 +345,7 @@ def wait_until_gone(config: Config, name: str, say: Say) -> None:
         return [each.name for each in members(config, name) if each.status not in jobs.OFF]
 
     if left := jobs.wait_while(there, f"as the sweep {name} has ended", say):
-        raise BergError(f"{', '.join(left)} did not go. Delete them: berg reap")
+        raise BergError(f"{', '.join(left)} could not be deleted. Delete them: berg reap")
 
 
 def missing(config: Config, found: Again, parallel: int | None) -> list[str]:
