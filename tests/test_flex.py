@@ -320,7 +320,7 @@ def test_what_comes_too_late_gives_itself_up(berg, cloud, full, monkeypatch, whi
 
     monkeypatch.setattr(jobs, "LOST_AFTER", -400)
     seen = jobs.find(cloud.settings(berg.bucket_name), "late").state
-    assert seen.state == "LOST" and "--queue-timeout was over" in seen.reason
+    assert seen.state == "LOST" and "within --queue-timeout" in seen.reason
     full()
     wait_for(lambda: berg.state("late")["state"] == "FAILED", 90)
     wait_for(lambda: not (berg.machines() or groups(cloud) or regional(cloud)), 60)

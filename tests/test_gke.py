@@ -228,7 +228,7 @@ def test_an_interrupted_creation_is_named_and_goes_on(berg, cloud):
     )
     done = berg(*go_on[1:])
     assert done.returncode == 0, done.stderr
-    assert "which goes on already" not in done.stdout
+    assert "which was running" not in done.stdout
     body = container.find(cloud.settings(), "half")
     assert [pool["name"] for pool in body["nodePools"]] == ["system", "n1-standard-2-spot"]
     assert (body["location"], container.most_nodes(body["nodePools"][1])) == ("us-central1-b", 3)

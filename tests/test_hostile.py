@@ -1524,7 +1524,7 @@ def test_records_of_folders_have_a_limit(berg, cloud, rows):
     cloud.call("DELETE", "/_berg/requests")
     done = berg("fetch", "done", "here")
     assert done.returncode == 0, done.stderr
-    assert "done says that it wrote to more than 1,000 folders" in done.stderr
+    assert "done claims to have written to more than 1,000 folders" in done.stderr
     counts = cloud.call("GET", "/_berg/requests")["counts"]
     assert 1000 < counts["storage.objects.list"] < 1100
     rows.append(

@@ -113,7 +113,7 @@ def test_a_folder_of_a_bucket_is_a_volume_of_the_pod(berg, kube, account, tmp_pa
     words = ("run", "--cluster", "own", "-g", "0", "-n", "reads", "--mount", "mnist", script)
     planned = berg(*words, "--dry-run")
     made = json.loads(planned.stdout)["spec"]["template"]
-    assert "read as it is needed; half of the disk keeps what was read" in planned.stderr
+    assert "read when needed; half of the disk caches what was read" in planned.stderr
     (volume,) = [each["csi"] for each in made["spec"]["volumes"] if "csi" in each]
     options = volume["volumeAttributes"]["mountOptions"].split(",")
     assert options[:2] == ["only-dir=data/mnist", "implicit-dirs"] and volume["readOnly"]

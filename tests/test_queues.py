@@ -131,7 +131,7 @@ def test_the_limit_of_the_wait_counts_anew_from_an_eviction(berg, kube, team):
         wait_for(lambda: berg.state("late")["state"] in ("RUNNING", "FAILED"), 60, "what follows")
     state = berg.state("late")
     assert (state["state"], state["attempt"]) == ("FAILED", 3)
-    assert "when --queue-timeout was over; this one came after" in state["reason"]
+    assert "within --queue-timeout; this one came after" in state["reason"]
 
 
 @pytest.mark.slow

@@ -34,12 +34,12 @@ def test_made_shown_brought_up_to_date_and_deleted(berg, cloud, tmp_path):
     missing = berg("dashboard", "--delete", "-y")
     assert (
         missing.returncode == 1
-        and "has no dashboard of berg's. Make it: berg dashboard\n" in missing.stderr
+        and "has no dashboard of berg's. To create it: berg dashboard\n" in missing.stderr
     )
     assert cloud.call("GET", DASHBOARDS) == {}, "nothing was made"
     made = berg("dashboard")
     assert made.returncode == 0 and "Created Berg training" in made.stderr, made.stderr
-    assert "stay empty until machines may write them: berg init --monitoring" in made.stderr
+    assert "are empty until machines may write them: berg init --monitoring" in made.stderr
     (there,) = cloud.call("GET", DASHBOARDS)["dashboards"]
     id = there["name"].rpartition("/")[2]
     assert (
@@ -52,7 +52,7 @@ def test_made_shown_brought_up_to_date_and_deleted(berg, cloud, tmp_path):
         {**monitoring.dashboard(), "mosaicLayout": {"columns": 1}, "etag": there["etag"]},
     )
     again = berg("dashboard", "--json", BERG_MONITORING="1")
-    assert "Brought up to date" in again.stderr and "stay empty" not in again.stderr
+    assert "Updated Berg training" in again.stderr and "are empty" not in again.stderr
     shown = json.loads(again.stdout)
     assert (
         shown["name"] == there["name"]

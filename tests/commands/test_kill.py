@@ -19,6 +19,6 @@ def test_ctrl_c_says_what_becomes_of_the_job_and_does_not_wait_for_it(berg, tmp_
     _, rest = killing.communicate(timeout=10)  # the command has 30 s
     assert killing.returncode == 130
     assert "berg: interrupted\n" in rest
-    assert "stubborn is RUNNING, and goes on ending by itself if it was told to.\n" in rest
+    assert "stubborn is RUNNING, and ends without you if it already got the request.\n" in rest
     assert "See it:  berg show stubborn\nEnd it:  berg kill stubborn\n" in rest
     assert berg("kill", "--now", "stubborn").returncode == 0
