@@ -14,7 +14,7 @@ import shlex
 import sys
 import unicodedata
 from collections.abc import Callable, Collection
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
@@ -101,10 +101,9 @@ def from_dict(kind: type[Made], found: Any) -> Made:
             values[name] = readers_of(kind)[name](values[name])
         except (ValueError, BergError) as error:
             raise ValueError(f"{name}: {error}") from None
-    try:
-        made = kind(**values)
-    except TypeError as error:
-        raise ValueError(str(error)) from None
+    if missing := required_of(kind) - values.keys():
+        raise ValueError(f"it has no {', '.join(sorted(missing))}")
+    made = kind(**values)
     for name, of_field in types.items():
         if not fits(value := getattr(made, name), of_field):
             raise ValueError(f"{name} is {str(value)[:40]!r}")
@@ -117,6 +116,16 @@ def from_dict(kind: type[Made], found: Any) -> Made:
 def types_of(kind: Any) -> dict[str, Any]:
     """Return the types of a dataclass's fields by their names: a list asks thousands of times."""
     return {f.name: f.type for f in fields(kind)}
+
+
+@functools.cache
+def required_of(kind: Any) -> set[str]:
+    """Return the fields that have no default."""
+    return {
+        each.name
+        for each in fields(kind)
+        if each.default is MISSING and each.default_factory is MISSING
+    }
 
 
 @functools.cache
