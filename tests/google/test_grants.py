@@ -388,7 +388,8 @@ def test_without_the_right_an_administrator_gets_the_commands(berg, cloud, init,
     )
     assert result.returncode == 0, result.stderr
     assert (
-        f"You lack the right to set up {EMAIL}: Permission 'iam.roles.get' denied" in result.stderr
+        f"You lack the right to set up {EMAIL}: Permission 'iam.serviceAccounts.get' denied"
+        in result.stderr
     )
     default = saved(berg)["service_account"]
     assert default.endswith("-compute@developer.gserviceaccount.com")

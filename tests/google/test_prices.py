@@ -183,7 +183,11 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     today = time.strftime("%Y-%m-%d", time.gmtime())
     assert f"List prices in us-central1 of {today}, without disks and traffic" in shown.stderr
     rows = {line.split()[0]: line for line in shown.stdout.splitlines()}
-    assert "3.67, 1.93" in rows["a100"] and "?, 39.60" in rows["b200"] and "1.84, ?" in rows["p100"]
+    assert (
+        "$3.67, $1.93" in rows["a100"]
+        and "?, $39.60" in rows["b200"]
+        and "$1.84, ?" in rows["p100"]
+    )
     plan = berg(*options).stderr
     disks = 2 * 200 * 0.1 / 730
     each = [f"${2 * rate + disks:.2f}" for rate in (3.67388, 1.92768, 2.02038)]
