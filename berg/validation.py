@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import math
+import posixpath
 import re
 import shlex
 import sys
@@ -272,6 +273,8 @@ def check_bounds(job: Any) -> None:
             r"[A-Za-z0-9_-][A-Za-z0-9._-]*", job.repo_name
         ),
         f"git_snapshot is {job.git_snapshot[:40]!r}": not COMMIT.fullmatch(job.git_snapshot),
+        f"cwd is {job.spec.cwd!r}": leads_out(job.spec.cwd or ""),
+        f"install_script is {job.spec.install_script!r}": leads_out(job.spec.install_script or ""),
         "a text has a NUL": any("\0" in text for text in texts),
         "env has a name that is none": any(
             not re.fullmatch(r"[A-Za-z_]\w*", key) for key in job.env
@@ -280,6 +283,11 @@ def check_bounds(job: Any) -> None:
     for what, is_wrong in wrong.items():
         if is_wrong:
             raise ValueError(what)
+
+
+def leads_out(path: str) -> bool:
+    """Return whether a path leads out of the folder that it begins in."""
+    return posixpath.normpath(path).split("/")[0] in ("", "..")
 
 
 def check_results_dir(results_dir: str) -> str:

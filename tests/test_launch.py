@@ -80,7 +80,8 @@ def test_a_job_runs_in_a_folder_that_its_commit_has(taken):
 def test_a_script_to_install_is_a_file_of_the_commit(taken):
     script = plan.JobSpec(cmd="true", commit=taken.commit, install_script="train/setup.sh")
     assert launch.in_commit(script, taken.root, taken).install_script == "train/setup.sh"
-    for wrong in ("train", "nothing.sh"):
+    (root.parent / "outside.sh").write_text("true\n")
+    for wrong in ("train", "nothing.sh", "../outside.sh", str(root / "train/setup.sh")):
         with pytest.raises(BergError, match=f"{wrong}"):
             launch.in_commit(replace(script, install_script=wrong), taken.root, taken)
 
@@ -321,7 +322,8 @@ def test_a_job_runs_where_it_was_typed_or_is_told(taken):
     for wrong in ("README", "nothing", ".."):
         with pytest.raises(BergError, match=f"--cwd {wrong} is no folder of {root}"):
             launch.in_folder(replace(spec, cwd=wrong), root, root)
-    for wrong in ("train", "nothing.sh"):
+    (root.parent / "outside.sh").write_text("true\n")
+    for wrong in ("train", "nothing.sh", "../outside.sh", str(root / "train/setup.sh")):
         with pytest.raises(BergError, match=f"--install-script {wrong} is not a file in {root}"):
             launch.in_folder(replace(spec, install_script=wrong), root, root)
 

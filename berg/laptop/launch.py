@@ -357,7 +357,7 @@ def in_folder(spec: JobSpec, folder: Path, root: Path) -> JobSpec:
     wanted = (root if spec.cwd is not None else folder) / (spec.cwd or "")
     if not wanted.is_dir() or not wanted.resolve().is_relative_to(root):
         raise BergError(f"--cwd {spec.cwd} is no folder of {root}: give its path from there")
-    if script and not (root / script).is_file():
+    if script and (validation.leads_out(script) or not (root / script).is_file()):
         raise BergError(
             f"--install-script {script} is not a file in {root}: give its path from there"
         )
