@@ -124,6 +124,8 @@ class Job:
     repo_name: str
     git_commit: str
     git_snapshot: str
+    # job that had this results dir before: the first attempt begins with its files; "": none had it
+    begins_with: str = ""
     git_dirty: bool = False
     git_changed_files: list[str] = field(default_factory=list)
     snapshot: dict[str, Any] = field(default_factory=dict)
@@ -176,8 +178,15 @@ class Job:
     def validate(self) -> None:
         """Raise ValueError or BergError for what no machine can run."""
         validation.check_bounds(self)
+        if self.begins_with:
+            check_name(self.begins_with)
         check_snapshot(self.snapshot)
         self.to_json().encode()  # JSON has halves of letters, which UTF-8 has not
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it begins with an empty folder: nothing that is in the bucket is restored."""
+        return self.spec.fresh
 
     @property
     def box(self) -> str:

@@ -143,6 +143,9 @@ class JobSpec:
         commands=JOB,
         usual=True,
     )
+    fresh: bool = option(
+        "--fresh", "Begin without the files that an earlier job left there.", False, JOB
+    )
     # folder for the results of jobs whose command names none, each in its own
     results_parent: str | None = option("", "", commands=(), key="results-dir")
     cwd: str | None = option(

@@ -113,6 +113,7 @@ def plan(config: Config, this: job.Job, spec: JobSpec) -> Plan:
         made.job,
         spec=spec.recorded(),
         snapshot=this.snapshot,
+        begins_with=this.begins_with,
         created_at=this.created_at,
         created_by=this.created_by,
     )
