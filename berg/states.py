@@ -134,12 +134,6 @@ def delete(bucket: Bucket, stored: Stored) -> None:
     bucket.delete_at(job.state_path(stored.name), stored.generation)
 
 
-def is_held(bucket: Bucket, claimed: Stored) -> bool:
-    """Return whether a job's state still has the claim, though others may have written it."""
-    there = read(bucket, claimed.name)
-    return there is not None and there.state.claim == claimed.state.claim
-
-
 def withdraw(bucket: Bucket, claimed: Stored) -> bool:
     """Delete a job's state and metadata if it still has the claim; return whether it did."""
     while (there := read(bucket, claimed.name)) and there.state.claim == claimed.state.claim:

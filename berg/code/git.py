@@ -84,14 +84,18 @@ def run(
             strip_newline_in_stdout=False,
         )
     except gitpython.GitCommandError as error:
-        if not (found := re.search(r"dubious ownership in repository at '(.*)'", str(error))):
-            raise GitError(reason(error)) from error
-        trust = shlex.join(["git", "config", "--global", "--add", "safe.directory", found[1]])
-        raise BergError(
-            f"git does not trust {found[1]}, which belongs to another user. Run: {trust}"
-        ) from None
+        raise failure(error) from None
     output_of_git: bytes = output
     return output_of_git
+
+
+def failure(error: Any) -> GitError | BergError:
+    """Return the error to raise for a command of git that failed."""
+    found = re.search(r"dubious ownership in repository at '(.*)'", str(error))
+    if not found:
+        return GitError(reason(error))
+    trust = shlex.join(["git", "config", "--global", "--add", "safe.directory", found[1]])
+    return BergError(f"git does not trust {found[1]}, which belongs to another user. Run: {trust}")
 
 
 def text(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> str:
@@ -284,7 +288,9 @@ class Making:
 
     def id_of(self, entries: dict[bytes, Entry]) -> str:
         """Return the id that git gives a tree."""
-        in_order = sorted(entries.items(), key=lambda each: each[0] + b"/" * (each[1][0] == FOLDER))
+        in_order = sorted(
+            entries.items(), key=lambda each: each[0] + (b"/" if each[1][0] == FOLDER else b"")
+        )
         content = b"".join(
             b"%s %s\0%s" % (mode.encode(), name, bytes.fromhex(found))
             for name, (mode, found) in in_order

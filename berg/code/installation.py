@@ -37,7 +37,6 @@ LOCKS = ("uv.lock", "pylock.toml", "poetry.lock", "Pipfile.lock", "pdm.lock")
 DECLARING = (REQUIREMENTS, "setup.py", *LOCKS)
 FRAMEWORKS = {"torch", "jax", "tensorflow"}
 PYTHONS = [f"3.{minor}" for minor in range(8, 16)]
-LARGE = 10**9  # bytes of a download from which an image of one's own is proposed
 # Option that takes another image, and what makes one of one's own, by where it is installed.
 OTHER_IMAGE = {"machine": "--image", "pod": "--docker", "build": "--python"}
 OWN_IMAGE = {"machine": "a disk image", "pod": "a container image"}
@@ -483,19 +482,18 @@ def check_names(repo: Repo, wanted: Wanted) -> None:
 def downloads(locked: uvlock.Locked, wanted: Wanted) -> list[str]:
     """Return what the plan says of the packages of a lock that a machine downloads."""
     torch = locked.version("torch")
-    is_unsized = "torch" in locked.unsized
-    is_large = locked.bytes >= LARGE or bool(torch and is_unsized and "+cpu" not in torch)
-    if not torch and not is_large:
+    if not torch and not locked.is_large:
         return []
     parts = [size(locked.bytes)] if locked.bytes else []
     if torch:
         of_image = f"; the image has {wanted.torch}" if wanted.torch else ""
-        unknown = " (whose size it does not say)" if is_unsized else ""
+        unknown = " (whose size it does not say)" if "torch" in locked.unsized else ""
         parts.append(f"torch {torch} from the lock{unknown}{of_image}")
     lines = [f"downloads {', '.join(parts)}"]
     if wanted.is_own_image:
-        lines[0] += ", unless the image has it" * (wanted.where != "build")
-    elif is_large:
+        if wanted.where != "build":
+            lines[0] += ", unless the image has it"
+    elif locked.is_large:
         own, command = OWN_IMAGE[wanted.where], MADE_BY[wanted.where]
         lines.append(f"each start downloads that; {own} with it: {command}")
     return lines
@@ -569,10 +567,12 @@ def by_poetry_lock(repo: Repo, wanted: Wanted) -> Installation:
     found = {each: uvlock.packages(lock, repo.project, extras, groups, each) for each in pythons}
     # Where no python has files of all packages, some are built.
     python = next((each for each in found if uvlock.has_files(found[each], each)), pythons[0])
-    download = ", which uv downloads" * (wanted.python not in ("", python))
+    download = "" if wanted.python in ("", python) else ", which uv downloads"
     count = plural(len(found[python]), "package")
     named = uvlock.arguments(found[python])
-    steps = [["uv", "pip", "install", "--no-deps", *named]] * bool(named)
+    steps = []
+    if named:
+        steps.append(["uv", "pip", "install", "--no-deps", *named])
     if repo.is_package:
         steps.append(["uv", "pip", "install", "--no-deps", "-e", "."])
     return Installation(
@@ -638,9 +638,9 @@ def by_pip(repo: Repo, wanted: Wanted) -> Installation | None:
 
 
 def pip_steps(repo: Repo, wanted: Wanted) -> list[Step]:
-    is_uv = wanted.install == "uv"
-    pip = ["uv", "pip", "install"] if is_uv else PIP
-    uv_pip = pip if is_uv else UV_PIP
+    pip, uv_pip = PIP, UV_PIP
+    if wanted.install == "uv":
+        pip = uv_pip = ["uv", "pip", "install"]
     steps = []
     if repo.has(REQUIREMENTS):
         steps.append(Step(repo.path(REQUIREMENTS), [*pip, "-r", REQUIREMENTS]))
@@ -653,7 +653,8 @@ def pip_steps(repo: Repo, wanted: Wanted) -> list[Step]:
         words = f"the dependencies of {repo.path(PROJECT)}{choice_words(extras)}"
         steps.append(Step(words, [*uv_pip, "-r", PROJECT, *options(extras)]))
         # Without a word on how it is built, setuptools builds some folders and refuses others.
-        steps += [Step("", [*pip, "--no-deps", "-e", "."], may_fail=True)] * (not repo.uv)
+        if not repo.uv:
+            steps.append(Step("", [*pip, "--no-deps", "-e", "."], may_fail=True))
     if wanted.groups:
         words = ", ".join(f"group {each}" for each in wanted.groups)
         steps.append(Step(words, [*uv_pip, *options(Choice((), wanted.groups))]))
@@ -669,10 +670,12 @@ def pip_notes(repo: Repo, wanted: Wanted) -> list[str]:
     notes = [f"{name} is not read" for name in LOCKS if repo.has(name)]
     if not wanted.extras:
         is_dynamic = "dependencies" in repo.about.get("dynamic", [])
-        has_others = is_dynamic or repo.about.get("dependencies")
-        names = ", ".join(repo.optional) * (not has_others and not repo.has(REQUIREMENTS))
-        alone = f"{repo.path(PROJECT)} names packages in extras alone: {names} (--extra)"
-        notes += [alone] if names else unchosen(repo, wanted, Choice(), [], {})
+        has_others = is_dynamic or repo.about.get("dependencies") or repo.has(REQUIREMENTS)
+        if repo.optional and not has_others:
+            names = ", ".join(repo.optional)
+            notes.append(f"{repo.path(PROJECT)} names packages in extras alone: {names} (--extra)")
+        else:
+            notes += unchosen(repo, wanted, Choice(), [], {})
     pinned = pinned_python(repo)
     if pinned and wanted.python not in ("", pinned) and wanted.install != "uv":
         notes.append(
@@ -799,8 +802,8 @@ def python_of(repo: Repo, wanted: Wanted, needs: str = "") -> tuple[str, str]:
     needs = str(repo.about.get("requires-python", "")) or needs
     pinned = pinned_python(repo)
     if pinned:
-        is_here = pinned == wanted.python
-        return pinned, f", python {pinned}" + (", which uv downloads" * (not is_here))
+        download = "" if pinned == wanted.python else ", which uv downloads"
+        return pinned, f", python {pinned}{download}"
     if wanted.python and meets(wanted.python, needs):
         return wanted.python, f", python {wanted.python}"
     found = next((each for each in ("3.12", *PYTHONS[::-1]) if meets(each, needs)), "3.12")

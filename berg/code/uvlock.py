@@ -24,6 +24,8 @@ MACHINE = {
     "platform_python_implementation": "CPython",
 }
 
+LARGE = 10**9  # bytes of a download from which an image of one's own is proposed
+
 Table = dict[str, Any]
 
 
@@ -52,6 +54,13 @@ class Locked:
         """Return the version of a package, "" if it is not among them."""
         found = [str(each.get("version")) for each in self.packages if each["name"] == name]
         return found[0] if found else ""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether an image with the packages is worth its making."""
+        torch = self.version("torch")
+        has_cuda = bool(torch) and "+cpu" not in torch
+        return self.bytes >= LARGE or (has_cuda and "torch" in self.unsized)
 
 
 def own(lock: Table, folder: str) -> Table | None:
@@ -491,8 +500,11 @@ def arguments(found: list[Table]) -> list[str]:
         elif kind == "url":
             texts.append(f"{each['name']} @ {url}{below}")
         elif kind in ("directory", "file"):
-            texts += [*(["-e"] if each.get("develop") else []), f"./{url}"]
+            if each.get("develop"):
+                texts.append("-e")
+            texts.append(f"./{url}")
         else:
-            indexes += [f"--index={url}"] * bool(url)
+            if url:
+                indexes.append(f"--index={url}")
             texts.append(f"{each['name']}=={each['version']}")
     return [*dict.fromkeys(indexes), *texts]
