@@ -413,8 +413,8 @@ class JobSpec:
     )
 
     env: tuple[str, ...] = option(
-        "--env NAME=VALUE",
-        "Variable for commands and logins; repeatable.",
+        "--env NAME[=VALUE]",
+        "Variable for commands and logins, by default with its value here; repeatable.",
         (),
         usual=True,
         key="env",
@@ -481,6 +481,12 @@ class JobSpec:
             "default_docker_image": self.docker,
             "no_external_ip": self.no_external_ip or None,
         }
+
+    def __post_init__(self) -> None:
+        """Read `-t a100:8` as `-t a100 -g 8`."""
+        name, _, number = (self.gpu_type or "").partition(":")
+        if re.fullmatch("[1-9][0-9]?", number) and self.num_gpus in (None, int(number)):
+            self.gpu_type, self.num_gpus = name, int(number)
 
     def validate(self) -> None:
         """Raise ValueError or BergError for invalid options in a job's record."""
@@ -603,6 +609,11 @@ class RunOptions:
     )
     new_code: bool = option(
         "--new-code", "Use the working tree instead of the code that NAME ran.", False, JOB
+    )
+    env_file: str | None = option(
+        "--env-file FILE",
+        "Variables from a file with a line NAME=VALUE for each; for secrets there is --secret.",
+        group=DATA,
     )
     grid: tuple[str, ...] = option(
         "--grid NAME=V,V…",

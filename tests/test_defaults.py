@@ -148,6 +148,7 @@ def test_a_person_has_gpus_of_their_own(berg):
     (berg.repo / "berg.toml").write_text('machine-type = "n1-standard-2"\n')
     plan, _ = planned(berg, "true")
     assert "n1-standard-2" in machines(plan) and "t4" not in machines(plan)
+    refused(berg, "config", "set", "gpu_type", "k9", says=("unknown GPU type 'k9'",))
     refused(berg, "config", "set", "gpus", "many", says=("gpus must be a whole number",))
 
 

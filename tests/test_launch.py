@@ -12,9 +12,11 @@ import pytest
 
 from berg import BergError, config, job, plan, states
 from berg.code import snapshot
+from berg.commands import start
 from berg.google.shapes import Shape
 from berg.job import Machine
 from berg.laptop import launch
+from berg.spec import JobSpec
 
 GIB = 2**30
 
@@ -547,3 +549,28 @@ def test_a_preview_names_the_startup_script_and_shows_the_rest():
         "key": "startup-script",
         "value": f"<berg's boot.py, 7 bytes, sha256 {hashed}…>",
     }
+
+
+def test_variables_come_from_a_file_then_from_here_and_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("HERE", "of here")
+    file = tmp_path / "env"
+    file.write_text("# a comment\n\nexport A=1  # another\nB='two words'\nHERE\n")
+    assert start.variables(str(file), ("HERE", "A=2")) == (
+        "A=1",
+        "B=two words",
+        "HERE=of here",
+        "HERE=of here",
+        "A=2",
+    )
+    for line, problem in (("A=two words", "quotes around blanks"), ("A='x", "No closing quot")):
+        file.write_text(f"GOOD=1\n{line}\n")
+        with pytest.raises(BergError, match=f"env, line 2: .*{problem}"):
+            start.variables(str(file), ())
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus"), [("A100:8", ("A100", 8)), ("t4", ("t4", None)), ("t4:0", ("t4:0", None))]
+)
+def test_a_type_may_come_with_the_number_of_gpus(asked, gpus):
+    spec = JobSpec(gpu_type=asked)
+    assert (spec.gpu_type, spec.num_gpus) == gpus

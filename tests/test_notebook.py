@@ -194,7 +194,7 @@ def test_jupyter_of_a_box_answers_here_with_its_token_and_goes_on(berg, tmp_path
     assert first not in berg.log("box")
 
     code = berg("open", "box", "--code")
-    assert code.stdout == "code --remote ssh-remote+box /root/code\n", code.stderr
+    assert code.stdout == "code --remote ssh-remote+box /root/code/proj\n", code.stderr
     line = f"Include {berg.home}/ssh/*"
     assert f"put at the beginning of {berg.home}/.ssh/config: {line}" in " ".join(
         code.stderr.split()

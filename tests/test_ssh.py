@@ -150,7 +150,8 @@ def test_a_command_over_ssh_finds_what_the_job_finds(box):
     }
     for way, output in ways.items():
         assert variables(output) == job, way
-    assert call(box, "--", "cd code/proj && python -c 'import sys; sys.exit(4)'").returncode == 4
+    in_repo = call(box, "--", "pwd; python -c 'import sys; sys.exit(4)'")
+    assert (in_repo.stdout, in_repo.returncode) == (b"/root/code/proj\n", 4)
     kept = call(box, "--", "PATH=/mine:$PATH bash -ic 'echo $PATH'").stdout
     assert kept.startswith(b"/mine:"), "a virtual environment stays active in a shell inside of it"
     assert (
@@ -368,7 +369,7 @@ def test_ssh_and_rsync_by_name(box):
     mine = box.home / ".ssh/config"
     mine.write_text("Host elsewhere\n    User me\n")
     done = box("open", "box", "--code")
-    assert done.stdout == "code --remote ssh-remote+box /root/code\n", done.stderr
+    assert done.stdout == "code --remote ssh-remote+box /root/code/proj\n", done.stderr
     line = f"Include {box.home}/ssh/*"
     assert f"put at the beginning of {mine}: {line}" in " ".join(done.stderr.split())
     assert mine.read_text() == "Host elsewhere\n    User me\n", "nothing is added without consent"

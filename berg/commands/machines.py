@@ -39,7 +39,7 @@ from berg.commands.terminal import name_argument, names_argument, ready, say, sh
 def ssh(
     name: str, command: tuple[str, ...], worker: int | None, everywhere: bool, **options: Any
 ) -> None:
-    """Log in to the machine NAME, or run CMD there.
+    """Log in to the machine NAME, or run CMD there, in the folder of the repo.
 
     NAME is a machine or a job; of several machines it is the first one. berg waits while a machine
     boots. This is plain OpenSSH with gcloud's key and without ~/.ssh/config; the exit code is that
@@ -87,14 +87,15 @@ def log_in(
         if not error.shell or any((forwards, no_command, agent)):
             raise
         say(f"{error.message}. Using Kubernetes' exec instead")
-        program = " ".join(command) or "exec bash -l || exec sh"
+        program = " ".join(ssh.in_repo(list(command))) or "exec bash -l || exec sh"
         tty = ["--tty"] if terminal or not command else []
         os.execv(error.shell[0], [*error.shell, *tty, "--", "sh", "-c", program])
     if "start-iap-tunnel" in target.proxy and not target.address:
         account = computer.gcloud_account() or "the one that `gcloud auth list` shows"
         say(f"Through Identity-Aware Proxy, with gcloud's account: {account}")
     switches = {"-N": no_command, "-t": terminal, "-A": agent}
-    words = ssh.command(settings, target, ssh_flags(switches, forwards), list(command))
+    flags = ssh_flags(switches, forwards)
+    words = ssh.command(settings, target, flags, ssh.in_repo(list(command)))
     if dry_run:
         plain.echo(shlex.join(words))
         return
@@ -242,6 +243,7 @@ def open_(name: str, jupyter: bool, code: bool, no_browser: bool) -> None:
 
 def open_editor(settings: config.Config, name: str) -> None:
     """Print the command for VS Code on a machine, after asking to let ssh know it by its name."""
+    from berg.laptop import jobs
     from berg.laptop import ssh as login
 
     target = login.find_target(settings, name, say)
@@ -253,7 +255,9 @@ def open_editor(settings: config.Config, name: str) -> None:
             login.include()
         else:
             say(f"To let ssh know machines by name, put at the beginning of {file}:  {line}")
-    plain.echo(shlex.join(["code", "--remote", f"ssh-remote+{target.machine}", "/root/code"]))
+    summary = jobs.find(settings, name).summary
+    folder = f"/root/code/{summary.repo}".rstrip("/")
+    plain.echo(shlex.join(["code", "--remote", f"ssh-remote+{target.machine}", folder]))
 
 
 COMMANDS = (ssh, sync, stop, start, open_)

@@ -297,6 +297,11 @@ def parse(key: str, text: str) -> Any:
                     f"zones: {zone!r} is not a zone: give names such as us-central1-a, with "
                     "commas between them"
                 )
+    if key == "gpu_type" and value != "cheapest":
+        from berg.google import shapes
+
+        for each in value.split(","):
+            shapes.name_of(each, None)
     if key == "ssh_port" and not 1 <= value <= 65535:
         raise BergError(f"ssh_port must be 1 to 65535, not {value}")
     if key == "endpoint" and not value.startswith(("http://", "https://")):

@@ -1,5 +1,7 @@
 """What `berg run`, `devbox` and `rerun` do: plan, start and follow jobs."""
 
+import os
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Any
 
 import click
 
-from berg import config, places, plain
+from berg import BergError, config, places, plain
 from berg import plan as defaults
 from berg.code.snapshot import Snapshot
 from berg.commands import tables
@@ -42,6 +44,7 @@ def split(options: dict[str, Any]) -> tuple[JobSpec, RunOptions]:
     """Return the job's options, with the repo's defaults, and the others."""
     asked = take_run_options(options)
     read_patch(options)
+    options["env"] = variables(asked.env_file, options["env"])
     on_command_line = given(click.get_current_context(), options)
     return JobSpec(**defaults.fill(options, set(on_command_line), Path.cwd())), asked
 
@@ -50,6 +53,37 @@ def read_patch(options: dict[str, Any]) -> None:
     """Replace the file name of --pod-patch by what is in the file."""
     if options["pod_patch"]:
         options["pod_patch"] = pods.read_patch(options["pod_patch"])
+
+
+def variables(file: str | None, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return NAME=VALUE for the lines of --env-file, then for each --env; a NAME alone has its
+    value here. Raise BergError for a line that is no variable.
+    """
+    found = [from_here("--env", text) for text in given]
+    if not file:
+        return tuple(found)
+    lines = []
+    for number, line in enumerate(Path(file).read_text().splitlines(), start=1):
+        where = f"{file}, line {number}:"
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise BergError(f"{where} {error}") from None
+        if words[:1] == ["export"]:
+            del words[0]
+        if len(words) > 1:
+            raise BergError(f"{where} give one NAME=VALUE, with quotes around blanks")
+        lines += [from_here(where, word) for word in words]
+    return (*lines, *found)
+
+
+def from_here(where: str, text: str) -> str:
+    """Return NAME=VALUE of a variable that is given by its name alone, or as it is."""
+    if "=" in text:
+        return text
+    if text not in os.environ:
+        raise BergError(f"{where} {text!r} is neither NAME=VALUE nor a variable that is set here")
+    return f"{text}={os.environ[text]}"
 
 
 def check(asked: RunOptions, options: dict[str, Any]) -> None:

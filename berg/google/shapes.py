@@ -206,6 +206,8 @@ def unknown(gpu_type: str) -> BergError:
     known = f"Berg knows: {', '.join(TYPES)}"
     if gpu_type.lower() in ("k80", "nvidia-tesla-k80"):
         return BergError(f"Google retired the K80 in 2024; take a t4, which is faster. {known}")
+    if ":" in gpu_type:
+        return BergError(f"-t {gpu_type}: give one type with -t, and one number with -g. {known}")
     return BergError(f"unknown GPU type {gpu_type!r}. {known}")
 
 

@@ -516,7 +516,7 @@ def run_everywhere(
 
     def run_on(machine: str) -> int:
         target = find_target(config, machine, say)
-        line = command(config, target, ["-o", "BatchMode=yes"], words)
+        line = command(config, target, ["-o", "BatchMode=yes"], in_repo(words))
         with subprocess.Popen(
             [require("ssh"), *line[1:]],
             text=True,
@@ -533,6 +533,11 @@ def run_everywhere(
     with ThreadPoolExecutor(len(names)) as pool:
         codes = list(pool.map(run_on, names))
     return next((code for code in codes if code), 0)
+
+
+def in_repo(words: list[str]) -> list[str]:
+    """Return a command that runs in the folder of the repo on its machine; none stays none."""
+    return ['cd "${BERG_REPO_DIR:-.}";', *words] if words else []
 
 
 # --- entries for ssh, rsync and editors
