@@ -6,6 +6,7 @@ Objects in the bucket:
     .berg/logs/<job>/<machine>.<time>.log           what a machine printed
     .berg/logs/<job>/<machine>.<time>.usage.jsonl   how busy it was (machine/usage.py)
     .berg/folders/<job>/…               other results folders that it wrote to (google/mirror.py)
+    .berg/views/<job>/<disk>/…          its results as they were at a moment (google/views.py)
     .berg/index/…                       jobs that may be alive, and the newest (laptop/index.py)
     .berg/sweeps/<sweep>.json           a sweep's jobs and the hashes of their metadata (states.py)
     berg_results/<results_dir>/…        its results
@@ -479,6 +480,11 @@ def folders_prefix(name: str) -> str:
     for each.
     """
     return f".berg/folders/{name}/"
+
+
+def views_prefix(name: str) -> str:
+    """Return where the machines of a job write the views of its results."""
+    return f".berg/views/{name}/"
 
 
 def log_prefix(name: str) -> str:

@@ -70,7 +70,14 @@ WRITE = Right(
     "bergWriter",
     "Berg's machines write results, logs and states",
     ("storage.objects.create", "storage.objects.delete", "storage.objects.get"),
-    ("berg_results/", ".berg/logs/", ".berg/machines/", ".berg/folders/", ".berg/tmp/"),
+    (
+        "berg_results/",
+        ".berg/logs/",
+        ".berg/machines/",
+        ".berg/folders/",
+        ".berg/views/",
+        ".berg/tmp/",
+    ),
     states=True,
 )
 LIST = Right("bergLister", "Berg's machines list objects", ("storage.objects.list",))

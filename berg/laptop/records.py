@@ -25,7 +25,14 @@ TAIL = 16 << 10  # bytes of a log in which its last lines are looked for
 LARGEST = 1 << 20  # bytes of a software record
 THREADS = 16
 # Folders with berg's records of jobs and sweeps, under their names.
-KEPT = (".berg/jobs/", ".berg/logs/", ".berg/machines/", ".berg/folders/", ".berg/sweeps/")
+KEPT = (
+    ".berg/jobs/",
+    ".berg/logs/",
+    ".berg/machines/",
+    ".berg/folders/",
+    ".berg/views/",
+    ".berg/sweeps/",
+)
 
 
 # --- all about one job
@@ -305,11 +312,12 @@ def list_records(bucket: Bucket, removal: Removal) -> list[Listed]:
     for each in removal.jobs:
         names |= {job.metadata_path(each), job.state_path(each)}
         folders |= {job.log_prefix(each), job.machines_prefix(each), job.folders_prefix(each)}
+        folders.add(job.views_prefix(each))
     return [
         blob
         for prefix in KEPT
         for blob in bucket.list(prefix + removal.name)
-        if blob.name in names or blob.name[: blob.name.rfind("/") + 1] in folders
+        if blob.name in names or "/".join([*blob.name.split("/")[:3], ""]) in folders
     ]
 
 

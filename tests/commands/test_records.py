@@ -34,6 +34,7 @@ def over(berg: Berg, name: str, results_dir: str, **details) -> None:
     berg.bucket.write(f".berg/jobs/{name}_metadata.json", "{}")
     berg.bucket.write(f".berg/logs/{name}/{name}.20260101T000000000.log", f"log of {name}\n")
     berg.bucket.write(f".berg/folders/{name}/0123", b"", metadata={"folder": "elsewhere"})
+    berg.bucket.write(f".berg/views/{name}/0123/00000001", b"")
     berg.bucket.write(f"berg_results/{results_dir}/{name}.txt", "results")
 
 
@@ -183,6 +184,7 @@ def test_results_of_other_jobs_stay(berg):
     ]
     assert berg.objects(".berg/jobs/") == {} and berg.objects(".berg/logs/") == {}
     assert berg.objects(".berg/folders/") == {}
+    assert berg.objects(".berg/views/") == {}
 
 
 @pytest.mark.slow

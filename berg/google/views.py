@@ -1,0 +1,266 @@
+"""Views: the results folder of a job as it was at a moment, as its machines write it to the bucket.
+
+Each disk of a job has a history of its own, with an object for each view:
+
+    .berg/views/JOB/DISK/NUMBER     gzip; 8 digits from 1, each written once
+
+The first line of JSON is a Head, each other line a Row: every path if the view is full, else what
+changed since the view before. A row counts from its `changed_ns` on, so that a reader can cut every
+history at the same moment. Its bytes are in the row itself, in a staged object, or in the plain one
+if that has the same checksum: staged objects are moved to their plain name after their view.
+"""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from berg import BergError, job, validation
+
+STAGED = ".berg/tmp/"  # where staged objects are
+MOST_BYTES, MOST_TEXT = 128 << 20, 1 << 30  # of one view, packed and unpacked
+CLOCKS_NS = 2 * 10**9  # by which the clocks of several machines may differ
+READERS = 16  # views that are read at a time
+NAME = re.compile(r"(?P<disk>[\w.-]+)/(?P<number>\d{8})")
+
+
+@dataclass(slots=True)
+class Row:
+    """A file, a link, or a path that is gone. Times are nanoseconds since 1970."""
+
+    path: str  # below berg_results/
+    changed_ns: int = 0  # when it was last closed after writing, or got its name; or was gone
+    size: int = 0
+    crc32c: str = ""
+    generation: int = 0
+    object: str = ""  # name of the staged object that has the bytes
+    mtime_ns: int = 0
+    mode: int = 0o644
+    link: str = ""  # target of a symbolic link, which has no object
+    grows: bool = False  # it is only appended to: a longer plain object is as good
+    moving: bool = False  # it is rewritten all the time: a copy as of some moment
+    gone: bool = False  # it was deleted or renamed; the rest says what it was
+    data: str = ""  # base64 of the bytes of a small file, until the plain object has them
+
+    def validate(self) -> None:
+        """Raise ValueError for what no machine writes."""
+        sizes = (self.changed_ns, self.size, self.generation, self.mtime_ns)
+        if min(sizes) < 0 or self.mode != self.mode & 0o777:
+            raise ValueError(f"{self.path[:80]!r} has odd numbers")
+        if not is_path(self.path) or (self.object and not self.object.startswith(STAGED)):
+            raise ValueError(f"{self.path[:80]!r} is no path of results")
+        if self.link and not stays_inside(self.path, self.link):
+            raise ValueError(f"{self.path[:80]!r} is a link that leads out of the results")
+
+    def is_in(self, there: Any) -> bool:
+        """Return whether an object has the bytes of this file; or more, of one that grows."""
+        if self.grows and there.size >= self.size:
+            return True
+        return bool(there.crc32c == self.crc32c and there.size == self.size)
+
+
+@dataclass
+class Head:
+    """What a view says about itself."""
+
+    at_ns: int  # the bucket has the folder as it was then
+    machine: str = ""
+    full: bool = False
+    final: bool = False  # the job is over, and everything is there
+
+    def validate(self) -> None:
+        """Raise ValueError for what no machine writes."""
+        if self.at_ns < 0:
+            raise ValueError("its time is below zero")
+
+
+@dataclass
+class Published:
+    """One view of a disk."""
+
+    number: int
+    head: Head
+    rows: list[Row]
+
+
+@dataclass
+class History:
+    """The views of one disk, the oldest first; the first is full."""
+
+    disk: str
+    views: list[Published] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)  # names of objects that are not readable
+    last: int = 0  # number of the newest object, readable or not
+
+    def rows_at(self, moment_ns: int) -> dict[str, Row]:
+        """Return by path what the disk had at a moment, and what was gone by then."""
+        begin = 0
+        for index, view in enumerate(self.views):
+            if view.head.full and view.head.at_ns <= moment_ns:
+                begin = index
+        found: dict[str, Row] = {}
+        for view in self.views[begin:]:
+            found.update((row.path, row) for row in view.rows if row.changed_ns <= moment_ns)
+        return found
+
+
+@dataclass
+class View:
+    """The results of a job as of a moment."""
+
+    at_ns: int = 0
+    final: bool = False
+    rows: dict[str, Row] = field(default_factory=dict)  # by path: files and links
+    gone: dict[str, Row] = field(default_factory=dict)  # by path: what was deleted lately
+    damaged: list[str] = field(default_factory=list)  # names of views that are not readable
+
+
+def is_path(path: str) -> bool:
+    """Return whether a path is one of a file below the folder that it is relative to."""
+    return not ({"", ".", ".."} & {*path.split("/")} or "\0" in path)
+
+
+def stays_inside(path: str, target: str) -> bool:
+    """Return whether a link at a path below berg_results/ leads to a place below it, whatever other
+    links there are: `..` may only come first.
+    """
+    parts = target.split("/")
+    ups = 0
+    while parts and parts[0] == "..":
+        del parts[0]
+        ups += 1
+    return ups <= path.count("/") and (is_path("/".join(parts)) or (ups > 0 and not parts))
+
+
+def encode(head: Head, rows: Iterable[Row]) -> bytes:
+    """Return the content of a view's object."""
+    lines = [json.dumps(vars(head))]
+    for row in rows:
+        values = {name: getattr(row, name) for name in DEFAULTS}
+        lines.append(json.dumps({k: v for k, v in values.items() if v != DEFAULTS[k]}))
+    return gzip.compress("\n".join(lines).encode(), mtime=0)
+
+
+DEFAULTS = {each.name: each.default for each in fields(Row)}
+
+
+def decode(number: int, data: bytes) -> Published:
+    """Return the view in `data`; raise ValueError if it is damaged."""
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)  # of gzip
+    try:
+        text = unpacker.decompress(data, MOST_TEXT)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not unpacker.eof:
+        raise ValueError("it is cut off, or too long")
+    first, *lines = text.split(b"\n")
+    head = validation.from_dict(Head, validation.parse(first))
+    rows = [validation.from_dict(Row, validation.parse(line)) for line in lines]
+    return Published(number, head, rows)
+
+
+def prefix_of(name: str, disk: str) -> str:
+    """Return where the views of a job's disk are."""
+    return f"{job.views_prefix(name)}{disk}/"
+
+
+def of_job(bucket: Any, name: str) -> list[History]:
+    """Return the histories of a job's disks, by when they begin; [] for a job without views."""
+    prefix = job.views_prefix(name)
+    names = [blob.name for blob in bucket.list(prefix, "name")]
+    histories: dict[str, History] = {}
+    with ThreadPoolExecutor(READERS) as pool:
+        contents = pool.map(lambda each: bucket.read(each, MOST_BYTES), names)
+        for each, data in zip(names, contents, strict=True):
+            found = NAME.fullmatch(each[len(prefix) :])
+            if found and data is not None:  # None: deleted meanwhile
+                history = histories.setdefault(found["disk"], History(found["disk"]))
+                add(history, each, int(found["number"]), data)
+    return sorted(
+        (each for each in histories.values() if each.views or each.damaged),
+        key=lambda each: each.views[0].head.at_ns if each.views else 0,
+    )
+
+
+def add(history: History, name: str, number: int, data: bytes) -> None:
+    """Add the next view to a history. Behind a damaged or missing one only a full view counts."""
+    is_next = bool(history.views) and history.views[-1].number == number - 1
+    history.last = number
+    try:
+        view = decode(number, data)
+    except (ValueError, BergError):
+        history.damaged.append(name)
+        return
+    if is_next or view.head.full:
+        history.views.append(view)
+
+
+def at(histories: Iterable[History], moment_ns: int | None = None) -> View | None:
+    """Return the view of a job at a moment, by default the newest that is whole; None without one."""
+    histories = list(histories)
+    newest = newest_disks(histories, moment_ns)
+    damaged = [name for each in histories for name in each.damaged]
+    if not (newest or damaged):
+        return None
+    view = View(moment_ns or 0, damaged=damaged)
+    if newest and moment_ns is None:
+        view.at_ns, view.final = newest_moment([each.views[-1].head for each in newest])
+    for row in merged(history.rows_at(view.at_ns) for history in newest):
+        (view.gone if row.gone else view.rows)[row.path] = row
+    view.rows = without_those_below_links(view.rows)
+    return view
+
+
+def newest_disks(histories: list[History], moment_ns: int | None) -> list[History]:
+    """Return the history of each machine that counts: of the disk that began last by a moment."""
+    found = {}
+    for each in histories:
+        if each.views and (moment_ns is None or each.views[0].head.at_ns <= moment_ns):
+            found[each.views[-1].head.machine] = each
+    return list(found.values())
+
+
+def newest_moment(heads: list[Head]) -> tuple[int, bool]:
+    """Return the moment as of which the bucket has the folders of all machines, and whether that
+    is their end.
+
+    Pointers are written once all machines have reached a barrier: where several write, a moment is
+    common to all, less what their clocks may differ by.
+    """
+    times = [head.at_ns for head in heads]
+    if all(head.final for head in heads):
+        return max(times), True
+    return min(times) - CLOCKS_NS * (len(times) > 1), False
+
+
+def merged(folders: Iterable[dict[str, Row]]) -> Iterable[Row]:
+    """Return the newest row of each path in the folders of several machines."""
+    newest: dict[str, Row] = {}
+    for folder in folders:
+        for path, row in folder.items():
+            if path not in newest or row.changed_ns >= newest[path].changed_ns:
+                newest[path] = row
+    return newest.values()
+
+
+def without_those_below_links(rows: dict[str, Row]) -> dict[str, Row]:
+    """Return the rows but for those that would be written through a link."""
+    links = {path for path, row in rows.items() if row.link}
+    if not links:
+        return rows
+    return {path: row for path, row in rows.items() if links.isdisjoint(folders_of(path))}
+
+
+def folders_of(path: str) -> list[str]:
+    """Return the folders above a path, the highest first."""
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def moments(histories: Iterable[History]) -> list[int]:
+    """Return the times of a job's views, the oldest first."""
+    return sorted({view.head.at_ns for history in histories for view in history.views})
