@@ -81,6 +81,20 @@ def test_a_missing_file_and_options_beside_one(berg, tmp_path):
         assert refused.returncode == 2 and why in refused.stderr
 
 
+def test_dear_nodes_are_asked_about(berg):
+    cheap = {"BERG_ASK_ABOVE": "1000", "stdin": ""}
+    dear = berg("cluster", "create", "dear", "-t", "a100", "-g", "8", "--num-nodes", "4", **cheap)
+    assert "4 nodes for jobs cost $" in dear.stderr and "in 30 days. Create the" in dear.stderr
+    assert dear.returncode == 1 and "to skip it: -y" in dear.stderr
+    unknown = berg("cluster", "create", "dear", "-t", "v100", "--spot", **cheap)
+    assert unknown.returncode == 1 and "cost is unknown" in unknown.stderr
+    assert "dear" not in berg("cluster", "list").stdout
+    small = ["-g", "0", "--machine-type", "n1-standard-2", "--num-nodes", "1"]
+    made = berg("cluster", "create", "small", *small, **cheap)
+    assert made.returncode == 0, made.stderr
+    assert berg("cluster", "delete", "small", "-y").returncode == 0
+
+
 def test_what_is_printed_can_be_made_again(berg, cloud, tmp_path):
     file = written(tmp_path, TEXT.replace('"train"', '"again"'))
     printed = []

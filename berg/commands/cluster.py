@@ -60,7 +60,8 @@ def cluster() -> None:
 @click.option("--disk-type", help="pd-ssd, pd-balanced, …  [default: by the machine type]")
 @click.option("--zone", help="Zone of the cluster.  [default: one of the region that has the GPUs]")
 @click.option("--spot", is_flag=True, help="Cheaper nodes that Google may preempt.")
-def create(name: str | None, file: str | None, **options: Any) -> None:
+@yes_option
+def create(name: str | None, file: str | None, yes: bool, **options: Any) -> None:
     """Create the cluster NAME, or add a pool of other nodes to it.
 
     It has one small node for itself, and nodes for jobs only while jobs need them. Google installs
@@ -85,6 +86,8 @@ def create(name: str | None, file: str | None, **options: Any) -> None:
                 f"{file} has all options of the cluster: leave out {min(others)}"
             )
         name, wanted = clusters.read(file)
+    question = clusters.question(settings, wanted)
+    confirm(question, yes=yes or not question)
     for each in wanted:
         place = clusters.create(settings, name or "", each, say)
     if shutil.which("kubectl"):

@@ -25,11 +25,13 @@ from berg.gke import account, client, container
 from berg.gke.place import machines_in
 from berg.gke.status import NO_POD, ending
 from berg.google import api, iam, offers, prices, shapes
+from berg.plain import plural
 from berg.spec import in_unit
 
 # Google's fee of $0.10 (an account's first zonal cluster is free of it) and the e2-medium;
 # us-central1, 2026-11.
 IDLE_PRICE = "about $0.13 an hour"
+MONTH = 30 * 24  # hours
 MOST_NODE_HOURS = 2880  # 120 days, Google's maximum
 DISK_TYPES = ("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced")
 NODE_ROLE = "roles/container.defaultNodeServiceAccount"
@@ -255,6 +257,34 @@ def ensure_pool(config: Config, place: str, wanted: Wanted, say: Say) -> None:
             f"Its limits: berg cluster resize {cluster['name']} --pool {name} "
             f"--max-nodes {wanted.most}"
         )
+
+
+def question(config: Config, pools: list[Wanted]) -> str:
+    """Return the question before pools that may be expensive; "" for others.
+
+    Nodes run while jobs need them, so the sum is that of 30 days with all nodes.
+    """
+    if not config.ask_above:
+        return ""
+    parts: prices.Parts = []
+    for each in pools:
+        listed, _ = prices.look_up(config, prices.region_of(each.zone or config.region))
+        node, disk = None, None
+        if listed:
+            model = prices.SPOT if each.spot else prices.STANDARD
+            node = listed.per_hour(each.shape, model)
+            disk = listed.disk_per_hour(each.disk_type or each.shape.disk_type, each.disk_gb)
+        parts += [(node, each.most), (disk, each.most)]
+    hourly = prices.total(parts)
+    if hourly is None:
+        return "What these nodes cost is unknown. Create them?"
+    if hourly * MONTH <= config.ask_above:
+        return ""
+    count = plural(sum(each.most for each in pools), "node")
+    return (
+        f"{count} for jobs cost ${hourly:,.2f} an hour while jobs use them all, "
+        f"${hourly * MONTH:,.0f} in 30 days. Create the cluster?"
+    )
 
 
 def pool_body(config: Config, wanted: Wanted) -> dict[str, Any]:
