@@ -200,7 +200,7 @@ def add(history: History, name: str, number: int, data: bytes) -> None:
 
 
 def at(histories: Iterable[History], moment_ns: int | None = None) -> View | None:
-    """Return the view of a job at a moment, by default the newest that is whole; None without one."""
+    """Return a job's view at a moment, by default the newest that is whole; None without one."""
     histories = list(histories)
     newest = newest_disks(histories, moment_ns)
     damaged = [name for each in histories for name in each.damaged]
