@@ -70,7 +70,7 @@ class Head:
     at_ns: int  # the bucket has the folder as it was then
     machine: str = ""
     full: bool = False
-    final: bool = False  # the job is over, and everything is there
+    final: bool = False  # the job has ended, and everything is there
 
     def validate(self) -> None:
         """Raise ValueError for what no machine writes."""
