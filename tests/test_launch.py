@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 
-import git
 import pytest
+from conftest import commit, git
 
 from berg import BergError, config, job, plan, states
 from berg.code import snapshot
@@ -28,11 +28,10 @@ def taken(tmp_path):
     (root / "train").mkdir(parents=True)
     (root / "train/setup.sh").write_text("true\n")
     (root / "README").write_text("words\n")
-    repo = git.Repo.init(root)
-    repo.index.add(["train/setup.sh", "README"])
-    author = git.Actor("t", "t@localhost")
-    commit = repo.index.commit("first", author=author, committer=author).hexsha
-    return snapshot.Snapshot(root, "proj", "main", commit, commit, tmp_path / "objects")
+    git(root, "init", "-q", "-b", "main")
+    commit(root)
+    head = git(root, "rev-parse", "HEAD")
+    return snapshot.Snapshot(root, "proj", "main", head, head, tmp_path / "objects")
 
 
 def check_room(monkeypatch, disk_gb: int, *data: tuple[str, int]) -> None:
@@ -332,7 +331,7 @@ def test_a_job_runs_where_it_was_typed_or_is_told(taken):
 def test_a_job_has_the_code_of_its_folder_unless_a_branch_or_a_commit_is_named(taken):
     root, spec = taken.root, plan.JobSpec(cmd="true")
     assert launch.with_code(spec, root / "train", root) == (replace(spec, cwd="train"), None)
-    for given in ({"commit": taken.commit[:9]}, {"branch": git.Repo(root).active_branch.name}):
+    for given in ({"commit": taken.commit[:9]}, {"branch": "main"}):
         found, code = launch.with_code(replace(spec, **given), root / "train", root)
         assert code is not None and (found.cwd, code.commit) == ("train", taken.commit)
 
