@@ -135,6 +135,14 @@ def test_a_job_costs_something_in_lists_and_sums(berg):
     assert week["jobs"] == 1 and week["usd"] == pytest.approx(row["usd"]) and not week["unknown"]
     shown = berg("costs").stdout
     assert "WEEK OF" in shown and " 1 " in shown
+    assert berg("run", "-g", "0", "-n", "later", "sleep 99").returncode == 0
+    of_limit = [json.loads(berg("list", "--json", "--limit", n).stdout) for n in "012"]
+    assert [[each["name"] for each in rows] for rows in of_limit] == [
+        [],
+        ["later"],
+        ["later", "paid"],
+    ]
+    assert berg("kill", "later", "--now").returncode == 0
 
 
 def test_what_is_stopped_costs_its_disk_and_what_waits_nothing(berg, cloud):

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     Looked = tuple[list[Entry], Callable[[], None]]
 
 REDRAW = 5  # seconds between two lists of `berg list --watch`
+FINISHED = 20  # jobs and sweeps in a list
 
 
 @click.command(cls=Quoted)
@@ -100,10 +101,9 @@ def devbox(**options: Any) -> None:
 @click.option("-v", "--verbose", is_flag=True, help="Show all machines, and all jobs of sweeps.")
 @click.option(
     "--limit",
-    default=20,
-    show_default=True,
     type=click.IntRange(0),
-    help="Finished jobs, at most; the newest.",
+    metavar="N",
+    help="Jobs and sweeps, at most; the newest.  [default: all that run, and 20 finished ones]",
 )
 @click.option(
     "--all-jobs",
@@ -118,7 +118,7 @@ def devbox(**options: Any) -> None:
     help="Show the list every 5 seconds until all jobs are finished.",
 )
 @json_option
-def list_(limit: int, is_whole: bool, keep: bool, as_json: bool, **shown: bool) -> None:
+def list_(limit: int | None, is_whole: bool, keep: bool, as_json: bool, **shown: bool) -> None:
     """Show machines and recent jobs with their states.
 
     Running and new jobs are found by an index in the bucket. A job whose submit was interrupted may
@@ -137,7 +137,7 @@ def list_(limit: int, is_whole: bool, keep: bool, as_json: bool, **shown: bool) 
 
     def look() -> "Looked":
         user = None if shown["everyone"] else settings.user
-        return look_up(settings, user, None if is_whole else limit)
+        return look_up(settings, user, limit, is_whole)
 
     def text(entries: "list[Entry]") -> str:
         return tables.entries(entries, **shown)
@@ -153,16 +153,22 @@ def list_(limit: int, is_whole: bool, keep: bool, as_json: bool, **shown: bool) 
     tidy()
 
 
-def look_up(settings: config.Config, user: str | None, limit: int | None) -> "Looked":
+def look_up(
+    settings: config.Config, user: str | None, limit: int | None, is_whole: bool
+) -> "Looked":
     """Return jobs and machines, and a function to call when they were shown."""
     from berg.laptop import index, jobs, power
 
-    if limit is None:
+    if is_whole:
         found = index.look_at_all(settings, user, say)
         entries = found.entries
     else:
-        found = index.look(settings, user, limit, say)
-        entries = jobs.newest(found.entries, limit)
+        most = FINISHED if limit is None else limit
+        found = index.look(settings, user, most, say)
+        entries = jobs.newest(found.entries, most)
+    if limit is not None:
+        shown = [*dict.fromkeys(each.sweep or each.name for each in entries)][:limit]
+        entries = [each for each in entries if (each.sweep or each.name) in shown]
     power.note_stopped(settings, entries)
     return entries, found.tidy
 

@@ -165,10 +165,11 @@ ABOUT_ODDS = (
 def gpus(everywhere: bool, tpu: bool, as_json: bool) -> None:
     """Show GPU types or TPUs: their zones, quota left, prices.
 
-    Quotas and prices are those of the configured region, on demand and for Spot; `?` means that
-    Google does not show it. A quota does not guarantee capacity: a zone may be out of stock. SPOT
-    ODDS are Google's for one machine in the region's best zone: obtainability (0.7 good, 0.3 poor),
-    hours that it lasts, and the share of ended machines that were preempted.
+    GB is the memory of a GPU. Quotas, prices of a GPU and zones are those of the configured region,
+    on demand and for Spot; `?` means that Google does not show it. A quota does not guarantee
+    capacity: a zone may be out of stock. SPOT ODDS are Google's for one machine in the region's
+    best zone: obtainability (0.7 good, 0.3 poor), hours that it lasts, and the share of ended
+    machines that were preempted.
 
     TPUs (--tpu) with one host are a machine; several are a slice. v5p and tpu7x have larger slices
     than those shown: sides that are multiples of 4, the smallest first. Google's API for regions
@@ -601,8 +602,9 @@ def prices_(gpu_type: str | None, as_json: bool) -> None:
     """Compare the hourly prices of GPUs, on demand and otherwise.
 
     These are Google's list prices in the configured region, without disk and traffic, from the
-    Cloud Billing Catalog, which is read once a day. The cheapest GPU comes first; `?` means that
-    the price is not in the catalog.
+    Cloud Billing Catalog, which is read once a day. GB is the memory of a GPU, and $/GPU an hour of
+    one in the cheapest way, by which they are sorted; `?` means that the price is not in the
+    catalog.
 
     \b
     berg prices

@@ -1,6 +1,7 @@
 """What the commands print, as text: plans, lists, prices, progress, logs."""
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -657,15 +658,16 @@ class Interleaved:
 
 def gpus(found: list[Any], region: str, everywhere: bool) -> str:
     """Return GPU types; zones of all regions take the room of the odds."""
-    start, last = f"{region}-", ["SPOT ODDS", f"ZONES OF {region}-"]
-    if everywhere:
-        start, last = "", ["ZONES"]
-    rows = [["TYPE", "PER MACHINE", "QUOTA, SPOT", "$/H, SPOT", *last]]
+    start = "" if everywhere else f"{region}-"
+    odds_here = [] if everywhere else ["SPOT ODDS"]
+    rows = [["TYPE", "GB", "GPUS", "QUOTA", "$/GPU, SPOT", *odds_here, "ZONES"]]
     for each in found:
         zones = [zone.removeprefix(start) for zone in each.zones if zone.startswith(start)]
         quota = ["?" if n is None else f"{n:g}" for n in (each.quota_left, each.spot_quota_left)]
-        row = [each.type, ", ".join(map(str, each.per_machine)), ", ".join(quota)]
-        row.append(f"{dollars(each.usd_per_hour)}, {dollars(each.spot_usd_per_hour)}")
+        counts = ",".join(map(str, each.per_machine))
+        costs = (each.usd_per_hour, each.spot_usd_per_hour)
+        per_gpu = [dollars(cost and cost / each.per_machine[0]) for cost in costs]
+        row = [each.type, str(each.memory_gb), counts, ", ".join(quota), ", ".join(per_gpu)]
         if not everywhere:
             odds, text = each.spot_odds, "?"
             if odds:
@@ -778,13 +780,14 @@ def tpu_table(found: list[Any]) -> str:
 
 
 def priced(found: "list[Priced]", region: str) -> str:
-    """Return machines with what an hour of them costs."""
-    zones = f"ZONES OF {region}-"
-    rows = [["TYPE", "GPUS", "MACHINE TYPE", "ON DEMAND", "SPOT", "FLEX-START", zones]]
+    """Return machines with what an hour of them costs, and of one GPU in the cheapest way."""
+    rows = [["TYPE", "GB", "GPUS", "MACHINE TYPE", "DEMAND", "SPOT", "FLEX", "$/GPU", "ZONES"]]
     for each in found:
         costs = map(dollars, (each.usd_per_hour, each.spot_usd_per_hour, each.flex_usd_per_hour))
-        ends = ", ".join(zone.removeprefix(f"{region}-") for zone in each.zones)
-        rows.append([each.type, str(each.gpus), each.machine_type, *costs, ends])
+        ends = ",".join(zone.removeprefix(f"{region}-") for zone in each.zones)
+        about = [each.type, str(each.memory_gb), str(each.gpus), each.machine_type]
+        per_gpu = dollars(None if math.isinf(each.cheapest) else each.cheapest)
+        rows.append([*about, *costs, per_gpu, ends])
     return table(rows)
 
 

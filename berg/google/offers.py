@@ -146,6 +146,7 @@ class Gpu:
     zones: list[str]
     quota_left: float | None  # None: Google shows no such quota
     spot_quota_left: float | None
+    memory_gb: int = 0
     machine_type: str = ""  # the smallest with such a GPU; the prices are its
     usd_per_hour: float | None = None  # None: unknown
     spot_usd_per_hour: float | None = None
@@ -158,6 +159,7 @@ class Priced:
     """A machine with GPUs and its price an hour without its disk; None: unknown."""
 
     type: str
+    memory_gb: int
     gpus: int
     machine_type: str
     usd_per_hour: float | None
@@ -192,7 +194,8 @@ def priced(
     for name in dict.fromkeys(gpu_type.split(",")) if gpu_type else [None]:
         for shape in shapes.shapes(name):
             here = [each for each in zones[shape.gpu_type] if each.startswith(f"{region}-")]
-            about = shape.gpu_type, shape.num_gpus, shape.machine_type
+            memory = shapes.GPU_MEMORY[shape.gpu_type]
+            about = shape.gpu_type, memory, shape.num_gpus, shape.machine_type
             if here:
                 found.append(Priced(*about, *per_hour(listed, shape), here))
     if gpu_type is None:
@@ -224,8 +227,9 @@ def gpus(config: Config, listed: Prices | None) -> list[Gpu]:
         metric = f"NVIDIA_{name.upper().replace('-', '_')}_GPUS"
         counts = shapes.ATTACHED[name][1] if name in shapes.ATTACHED else shapes.BUILT_IN[name]
         quota = left(metric), left(f"PREEMPTIBLE_{metric}")
-        machine_type, costs = smallest[name].machine_type, per_hour(listed, smallest[name])
-        found.append(Gpu(name, [*counts], places, *quota, machine_type, *costs, spot_odds))
+        about = shapes.GPU_MEMORY[name], smallest[name].machine_type
+        costs = per_hour(listed, smallest[name])
+        found.append(Gpu(name, [*counts], places, *quota, *about, *costs, spot_odds))
     return found
 
 

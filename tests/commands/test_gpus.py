@@ -16,7 +16,8 @@ def test_types_zones_and_quotas(berg):
     shown = berg("gpus")
     assert shown.returncode == 0 and "List prices in us-central1" in shown.stderr
     rows = {line.split()[0]: line for line in shown.stdout.splitlines()}
-    assert "ZONES OF us-central1-" in rows["TYPE"] and "?, ?" in rows["h200"]
+    assert "?, ?" in rows["h200"] and rows["b200"].split()[1] == "180"
+    assert max(map(len, rows.values())) <= 80, "on a terminal of the usual width"
     assert rows["p100"].endswith("  c, f") and "us-east1" not in shown.stdout
     assert "us-east1-b" in berg("gpus", "--all").stdout
     assert "us-central1-c" in (berg.home / "zones").read_text().split()
@@ -25,6 +26,11 @@ def test_types_zones_and_quotas(berg):
 def test_prices_of_some_types(berg):
     found = json.loads(berg("prices", "-t", "l4,t4,l4", "--json").stdout)
     assert [each["type"] for each in found] == ["l4"] * 4 + ["t4"] * 3
+    eight = found[3]
+    assert (eight["gpus"], eight["memory_gb"]) == (8, 24)
+    table = berg("prices").stdout.splitlines()
+    assert max(map(len, table)) <= 80, "on a terminal of the usual width"
+    assert any(line.startswith("b200          180  8 ") and " $4.95 " in line for line in table)
     refused = berg("prices", "-t", "l4,l5")
     assert refused.returncode == 1 and "'l5'" in refused.stderr
 
