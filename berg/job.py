@@ -365,6 +365,7 @@ class State:
     # machine that could not delete itself -> time of its last report
     undeleted: dict[str, str] = field(default_factory=dict)
     elsewhere: str = ""  # other folders under berg_results that it wrote to, in words
+    checkout: str = ""  # what was saved of the new files in the checkout, in words
     lost: str = ""  # what an attempt could not upload, in words
     machine: str = ""
     zone: str = ""
@@ -438,7 +439,7 @@ def state_from_json(data: str | bytes) -> State:
         state = validation.from_dict(State, validation.parse(data))
         if validation.is_plain(data):  # none of its texts steers a terminal
             return state
-        validation.check_plain(state, free=("reason", "elsewhere", "lost"))
+        validation.check_plain(state, free=("reason", "elsewhere", "checkout", "lost"))
         validation.check_plain(state.job, free=("cmd",))
     except (ValueError, BergError) as error:
         raise ValueError(f"it describes no state of a job: {error}") from None

@@ -6,6 +6,7 @@ The command line, the checks, the keys of `[tool.berg]` and docs/commands.md com
 import math
 import re
 from dataclasses import dataclass, field, fields, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from berg import BergError, validation
@@ -24,6 +25,7 @@ GROUPS = (RUNS, WHERE, LIMIT, DATA, SWEEP, OTHER)
 # Commands that have an option.
 ALL, JOB, RUN, DEVBOX = ("run", "devbox", "rerun"), ("run", "rerun"), ("run",), ("devbox",)
 TIMES = "give 0 or more times"
+NONE = "none"  # as --keep
 DOLLARS = "give dollars, or 0 for no limit"
 
 
@@ -145,6 +147,14 @@ class JobSpec:
     )
     fresh: bool = option(
         "--fresh", "Begin without the files that an earlier job left there.", False, JOB
+    )
+    keep: tuple[str, ...] = option(
+        "--keep PATH",
+        "Copy this folder of the repo to the results while CMD runs, and restore it; repeatable. "
+        "none: also save no new files of the repo at the end.",
+        (),
+        JOB,
+        key="keep",
     )
     # folder for the results of jobs whose command names none, each in its own
     results_parent: str | None = option("", "", commands=(), key="results-dir")
@@ -492,6 +502,7 @@ class JobSpec:
         """Raise ValueError or BergError for invalid options in a job's record."""
         for name, row in rows(JobSpec).items():
             check_bounds(row, getattr(self, name))
+        self.check_keep()
         # These become parts of URLs.
         project, _, image = (self.image or "").rpartition("/")
         validation.check_project(project)
@@ -504,6 +515,7 @@ class JobSpec:
         if self.cmd is not None and not self.cmd.strip():
             raise BergError('there is no command to run, as in: berg run "python train.py"')
         check_rows(self)
+        self.check_keep()
         if len(self.note) > MAX_NOTE or not self.note.isprintable():
             raise BergError(f"--note is one line of {MAX_NOTE} printable characters at most")
         two_samples = 2 * self.sample_seconds
@@ -572,6 +584,29 @@ class JobSpec:
     def container(self) -> str:
         """Image of the container that a machine runs the command in; "" for none, as in pods."""
         return "" if self.cluster is not None else self.docker or ""
+
+    @property
+    def kept(self) -> list[str]:
+        """The folders of --keep, without those that are in another one."""
+        paths = [PurePosixPath(path) for path in self.keep if path != NONE]
+        return [str(path) for path in paths if not {*path.parents} & {*paths}]
+
+    @property
+    def saves_checkout(self) -> bool:
+        """Whether new files of the checkout are saved when the command has ended."""
+        return self.keep != (NONE,)
+
+    def check_keep(self) -> None:
+        """Raise BergError for what is no folder below the root of a repository."""
+        for path in self.keep if self.saves_checkout else ():
+            parts = PurePosixPath(path).parts
+            if path == NONE:
+                raise BergError("--keep none cannot be combined with other --keep options")
+            if not parts or parts[0] == "/" or {"..", ".git"} & {*parts} or not path.isprintable():
+                raise BergError(
+                    f"--keep {path!r}: give a folder by its path from the root of the repository, "
+                    "such as --keep checkpoints"
+                )
 
     def variables(self) -> dict[str, str]:
         """The command's variables from --env."""

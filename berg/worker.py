@@ -23,11 +23,12 @@ from typing import Any
 import click
 
 from berg import BergError, job, plain, states
-from berg.google import api, secret, walk
+from berg.google import api, secret
 from berg.google.storage import Bucket
 from berg.job import STOPPED, State
 from berg.machine import (
     boot,
+    checkout,
     container,
     idle,
     inputs,
@@ -45,6 +46,7 @@ from berg.machine.outcome import (
     POD_TAKEN_AWAY,
     PREEMPTED,
     SHUT_DOWN,
+    TO_FINISH,
     Ending,
     Restart,
     Stopped,
@@ -90,16 +92,21 @@ def run(attempt: Attempt) -> None:
     except Ended as error:
         leave(attempt, str(error))
         return
-    requested = attempt.stopping.ending
-    if requested == SHUT_DOWN:
-        requested = POD_TAKEN_AWAY if boot.POD else SHUT_DOWN
-        with contextlib.suppress(OSError, ValueError):  # the metadata may say why
-            about = attempt.machine.instance_now()
-            requested = watchdogs.ending_in(attempt, about) or requested
-        attempt.stopping.ending = requested
+    learn_why_it_shuts_down(attempt)
+    requested = None if attempt.has_ended else attempt.stopping.ending
     if requested and requested.exit_code is None:
         requested = replace(requested, exit_code=ending.exit_code)
     finish(attempt, requested or ending)
+
+
+def learn_why_it_shuts_down(attempt: Attempt) -> None:
+    """Replace the ending of a machine that shuts down by the reason, if its metadata say it."""
+    if attempt.stopping.ending != SHUT_DOWN:
+        return
+    ending = POD_TAKEN_AWAY if boot.POD else SHUT_DOWN
+    with contextlib.suppress(OSError, ValueError):
+        ending = watchdogs.ending_in(attempt, attempt.machine.instance_now()) or ending
+    attempt.stopping.ending = ending
 
 
 def ending_of_phases(attempt: Attempt) -> Ending:
@@ -122,6 +129,8 @@ def ending_of_phases(attempt: Attempt) -> Ending:
 def go_through_phases(attempt: Attempt) -> Ending:
     """Prepare this machine for the job and run its command; return how that ended."""
     begin(attempt)
+    if attempt.earlier:
+        return resume_end(attempt, attempt.earlier)
     restore(attempt)
     meet_first = meet
     while True:
@@ -132,6 +141,18 @@ def go_through_phases(attempt: Attempt) -> Ending:
         if not attempt.loss and ending and not attempt.runs_again(ending):
             return ending
         note_next_attempt(attempt, ending)
+
+
+def resume_end(attempt: Attempt, ending: Ending) -> Ending:
+    """Return how a job ends whose command ended before this worker began: it does not run again.
+
+    A disk that is still there may have results that the bucket lacks; of a lost one nothing is
+    left to send.
+    """
+    attempt.say("The command has ended already; finishing the upload of its results")
+    if not attempt.begins_here:
+        saving.restore_results(attempt)
+    return ending if attempt.leads else Ending("ENDED", "the job ended")
 
 
 def try_once(attempt: Attempt, meet_others: Callable[[Attempt], None]) -> Ending | None:
@@ -233,6 +254,7 @@ def restore(attempt: Attempt) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     inputs.fetch_code(attempt.bucket, this.snapshot, folder)
     attempt.say(f"Checked out {this.git_snapshot[:12]} of {this.repo_name} to {folder}")
+    checkout.put_back(attempt)
     inputs.bring(attempt)
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.write_text(this.to_json())
@@ -304,6 +326,7 @@ def run_command(attempt: Attempt) -> Ending | None:
     """
     this = attempt.job
     attempt.states.write(state="RUNNING", reason="")
+    checkout.note_start(attempt)
     if not this.cmd or not (attempt.leads or this.run_on == "each"):
         wait_for_the_end(attempt)
         return None
@@ -399,11 +422,11 @@ def finish(attempt: Attempt, ending: Ending) -> None:
     saving.stop_mirrors(attempt)
     try:
         begin_upload(attempt, ending)
-        left, is_whole = saving.save(attempt, ending.reason)
-        for path, why in left.items():
-            name = walk.shorten(path, 2 * walk.MAX_NAME)
-            attempt.say(f"Not in the bucket: {name}: {why}")
-        uploads = Uploads(is_whole=is_whole, lost=walk.name_left(left))
+        if attempt.earlier and attempt.begins_here:
+            uploads = saving.of_lost_machine(attempt)
+        else:
+            uploads = saving.save(attempt, ending.reason)
+        attempt.is_saved = uploads.is_whole
         # Once the other machines have uploaded their results.
         seconds = saving.seconds_for_last_words(attempt)
         last = attempt.insist(lambda: conclude(attempt, ending, uploads), seconds)
@@ -433,8 +456,8 @@ def end_of_box(attempt: Attempt, ending: Ending) -> Ending:
 
 def begin_upload(attempt: Attempt, ending: Ending) -> None:
     """Write that the job uploads its last results, and tell the other machines of a failure."""
-    # A machine that Google takes needs every second for the results.
-    if not attempt.machine_goes:
+    # A machine that Google takes needs every second for the results, but what ended stays ended.
+    if attempt.has_ended or not attempt.machine_goes:
         attempt.states.write(
             soon=True,
             state="UPLOADING",
@@ -455,13 +478,16 @@ def conclude(attempt: Attempt, ending: Ending, uploads: Uploads) -> State:
 
     `uploads` is what this machine uploaded.
     """
+    learn_why_it_shuts_down(attempt)
     restart = attempt.restart()
     others_continue = attempt.leads and restart
     if not (attempt.member.is_alone or others_continue):
         ending, uploads = wait_for_others(attempt, ending, uploads)
-    uploads = replace(uploads, synced_until=attempt.mirrors.results.synced_until)
+    synced_until = attempt.mirrors.results.synced_until or attempt.state.synced_until
+    uploads = replace(uploads, synced_until=synced_until)
     if attempt.leads:
-        elsewhere = attempt.mirrors.results.elsewhere(alone=attempt.member.is_alone)
+        knows_all = attempt.member.is_alone and not attempt.earlier
+        elsewhere = attempt.mirrors.results.elsewhere(alone=knows_all)
         uploads = replace(uploads, elsewhere=elsewhere)
     announce_end(attempt, ending, uploads, restart)
     uploads = replace(uploads, log_is_whole=saving.send_log(attempt))
@@ -483,7 +509,8 @@ def wait_for_others(attempt: Attempt, ending: Ending, uploads: Uploads) -> tuple
         # From now on this machine leads.
         absence = peers.absence(member, peers.first_machine(member))
         if ending.state == "ENDED":
-            ending = replace(ending, state="FAILED", reason=absence)
+            failed = replace(ending, state="FAILED", reason=absence)
+            ending = attempt.earlier_ending() or failed
     if not attempt.leads:
         return ending, uploads
     lost, are_whole = peers.wait_for_uploads(member, functools.partial(saving.note_left, attempt))
@@ -498,6 +525,8 @@ def announce_end(
     reason, how = ending.reason, "restarts on another machine"
     if restart and restart.state == STOPPED:
         how = "is stopped, and its disk is kept"
+    if restart == TO_FINISH:
+        how = "finishes its upload when the machine is there again"
     if not restart:
         reason, how = final_reason(ending, uploads, attempt.state.lost), ending.state
     if uploads.elsewhere:
@@ -681,9 +710,7 @@ def salvage(name: str, reason: str, sweep: str) -> None:
         watchdogs.read_secrets(attempt)
     if not attempt.member.is_alone:
         start_thread(peers.heartbeat, attempt.member)
-    ending = Ending("FAILED", reason, state.exit_code)
-    if state.ending:  # the command had ended
-        ending = Ending(state.ending, state.reason, state.exit_code)
+    ending = attempt.earlier_ending() or Ending("FAILED", reason, state.exit_code)
     if ending.state == STOPPED:
         attempt.stopping.request(ending)
     finish(attempt, ending)

@@ -515,6 +515,62 @@ def test_stalled_upload_at_the_notice(trial):
     assert "1 file is not in the bucket: " in " ".join(listed.split()), listed
 
 
+ENDED = "echo begins; {writer}"  # counts how often the command began
+
+
+def end_with_stalled_upload(trial, seconds: float, *options: str) -> None:
+    """Run a command that ends while its last file is on its way for so many seconds."""
+    trial.fault("storage.objects.insert", match=f"{trial.name}/0007.bin", delay=seconds, times=None)
+    trial.run(ENDED.format(writer=trial.command(8)), *options)
+    trial.until_state("UPLOADING")
+
+
+def check_ended_once(trial, states: str, count: int | None = None) -> dict:
+    """The command ran once, and its exit code is the job's."""
+    state = trial.check(states, count, until=None if count else 0)
+    assert trial.log().count("begins\n") == 1, trial.log()
+    assert (state["exit_code"], state["attempt"]) == (0, 1), state
+    return state
+
+
+@fault("the command had ended when Google takes the machine, and all arrives in time", "1 2 6")
+def test_what_has_ended_stays_ended(trial):
+    end_with_stalled_upload(trial, 6, "--spot")
+    trial.power("preempt", grace=30)
+    assert check_ended_once(trial, "SUCCEEDED", 8)["reason"] == ""
+
+
+@pytest.mark.slow
+@fault("the command had ended when Google takes the machine, and a file does not arrive", "1 4")
+def test_what_has_ended_and_was_not_saved_in_time(trial):
+    end_with_stalled_upload(trial, 60, "--spot")
+    trial.power("preempt", grace=30)
+    assert f"{trial.name}/0007.bin" in check_ended_once(trial, "FAILED")["reason"]
+    assert trial.lost(8) == [7]
+
+
+@fault("a machine loses its power after the command has ended", "1 4")
+def test_power_cut_after_the_end(trial):
+    """Another machine writes the job's end, and runs nothing."""
+    end_with_stalled_upload(trial, 60, "--spot")
+    trial.power("crash")
+    state = check_ended_once(trial, "FAILED")
+    assert "its machine was lost before the last results were in the bucket" in state["reason"]
+
+
+@pytest.mark.slow
+@fault("a machine loses its power after the command has ended, and starts again", "1 2 4")
+def test_power_cut_of_a_disk_that_comes_back(trial):
+    end_with_stalled_upload(trial, 60)
+    trial.power("crash")
+    wait_for(lambda: trial.berg.machines()[trial.name]["status"] == "TERMINATED", 60, "the crash")
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    zone = trial.berg.state(trial.name)["zone"]
+    machine = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}"
+    trial.berg.cloud.call("POST", f"{machine}/start")
+    assert check_ended_once(trial, "SUCCEEDED", 8)["reason"] == ""
+
+
 @pytest.mark.slow
 @fault("the last upload is refused until the time is up", "1 2 4")
 def test_upload_is_refused_for_ever(trial):

@@ -175,6 +175,8 @@ def end_rows(plan: Plan) -> list[tuple[str, str]]:
         if not (this.spec.results_dir or this.results_dir.endswith(this.job_name)):
             results += " (taken from the command; to change it: -r)"
         rows.append(("Results", results))
+    if this.spec.kept:
+        rows.append(("Keeps", f"{', '.join(this.spec.kept)} of the repository, also in a restart"))
     ender = plan.offer.ender
     if this.keeps_disk:
         ender = "Google stops the machine, and its disk stays"
@@ -582,8 +584,8 @@ def still_running(name: str, see: str) -> str:
 def outcome(name: str, state: job.State) -> str:
     head = f"{name} {state.state}{why(state)}"
     lines = [click.style(head, fg=COLORS.get(state.state), bold=True)]
-    if state.elsewhere:
-        lines.append(job_list.also(state))
+    if also := job_list.also(state):
+        lines.append(also)
     if state.job.kept:
         lines.append(f"Its machine was kept (--no-kill). Delete it:  berg kill {name}")
     return "\n".join(lines)

@@ -86,6 +86,9 @@ class Mirror:
     ready: queue.Queue[Any] = field(default_factory=queue.Queue)
     folders: set[str] = field(default_factory=set)  # that are recorded
     links: set[str] = field(default_factory=set)  # paths that were sent as copies of their targets
+    # Links to folders outside, which are mirrored, too. Each pass looks at all of them: inotify
+    # reports no folder that is created in place of a deleted one.
+    followed: set[str] = field(default_factory=set)
     rejected: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent again
     failing_since: dict[str, float] = field(default_factory=dict)
     sender: Sender = field(init=False)
@@ -199,6 +202,7 @@ class Mirror:
             yield from self.walk(self.watch.add).files()
             self.watch.looked(time.monotonic() - began)
             return
+        due |= self.followed
         for path in due:
             self.refused.pop(path, None)
         self.refused.update(self.rejected)
@@ -315,6 +319,7 @@ class Mirror:
             self.rejected,
             refused=self.refused,
             links=self.links,
+            followed=self.followed,
             on_folder=on_folder,
         )
 

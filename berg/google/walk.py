@@ -55,6 +55,7 @@ class Walk:
     rejected: Collection[str]  # paths that are ignored
     refused: dict[str, str] = field(default_factory=dict)  # path -> why
     links: set[str] = field(default_factory=set)  # paths whose targets are sent
+    followed: Collection[str] = ()  # links to folders outside, which are mirrored, too
     on_folder: Callable[[str], None] = lambda path: None  # called before a folder is read
     inside: list[str] = field(init=False)  # real paths of folders that links may lead to
     reached: dict[str, Folder] = field(default_factory=dict)  # by path, on the way to others
@@ -131,7 +132,11 @@ class Walk:
         self, entry: os.DirEntry[str] | Path, path: str, folder: Folder
     ) -> Folder | os.stat_result | None:
         real = os.path.realpath(entry) if entry.is_symlink() else ""
-        if real and f"{self.own}/".startswith(f"{path}/") and is_harmless(real, self.inside[0]):
+        is_followed = path in self.followed
+        if is_followed and not entry.is_dir():
+            return None
+        is_own = is_followed or f"{self.own}/".startswith(f"{path}/")
+        if real and is_own and is_harmless(real, self.inside[0]):
             self.inside.append(real)
         if path in self.rejected or fetch.is_parts(self.root / path):
             return None

@@ -743,7 +743,13 @@ def age(timestamp: str) -> str:
 
 
 def also(state: State) -> str:
-    return f"It also wrote to other folders: {state.elsewhere}" if state.elsewhere else ""
+    """Return what the job wrote outside of its results folder; "" if nothing is known."""
+    texts = []
+    if state.elsewhere:
+        texts.append(f"It also wrote to other folders: {state.elsewhere}")
+    if state.checkout:
+        texts.append(f"It also wrote to the checkout: {state.checkout}")
+    return "\n".join(texts)
 
 
 def idle(state: State) -> str:

@@ -18,7 +18,7 @@ from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
 from berg.machine import boot, logins, peers, profile
-from berg.machine.outcome import Ending, Restart, Stopping, restart_after
+from berg.machine.outcome import MAINTAINED, TO_FINISH, Ending, Restart, Stopping, restart_after
 from berg.machine.peers import COMING, host_of
 from berg.machine.process import (
     GRACE,
@@ -83,6 +83,7 @@ class Attempt:
         self.usage_file = self.machine.log.with_suffix(job.USAGE)
         self.software_file = self.machine.log.with_suffix(job.SOFTWARE)
         self.marker = boot.BERG / f"begun-{name}"  # the job began on this disk
+        self.command_mark = boot.BERG / f"command-{name}"  # made when its command first began here
         # which record of the job was installed on this disk
         self.installed_mark = boot.BERG / f"installed-{name}"
         self.bucket = Bucket(settings_of(self.machine))
@@ -106,6 +107,10 @@ class Attempt:
         self.loss = ""  # of a machine of the job, in words, which ends the attempt
         self.is_installed = False
         self.is_prepared = False  # installed, mounted, and results are mirrored
+        # The command ended for good before anything stopped it: it does not run again.
+        self.has_ended = False
+        self.earlier: Ending | None = None  # how it ended before this worker began
+        self.is_saved = False  # the bucket has the last results
         self.broken_off: Runs = None  # the last command that ended for the next attempt
 
     def first_member(self) -> peers.Member:
@@ -190,7 +195,19 @@ class Attempt:
         # The machine of a group has any name.
         is_lone_member = bool(state.job.group) and state.job.machines == 1
         self.member.leads = self.leads or is_lone_member
+        if state.job.kind == "job":
+            self.earlier = self.earlier_ending()
+            self.has_ended = self.earlier is not None
         self.mirrors.results.own = state.job.results_dir
+
+    def earlier_ending(self) -> Ending | None:
+        """Return how the command ended if a worker has written that the job uploads its last
+        results; else None.
+        """
+        state = self.state
+        if state.state != "UPLOADING" or not state.ending:
+            return None
+        return Ending(state.ending, state.reason, state.exit_code)
 
     def claim(self) -> None:
         """Write that this machine has the job; raise Ended if another living machine has it."""
@@ -203,6 +220,9 @@ class Attempt:
         this = replace(self.job, num_machines=state.job.machines)  # it is claimed before it is read
         if is_taken and self.member.host.is_on(this, state.machine, state.zone):
             raise Ended(f"{state.machine} in {state.zone} has job {self.name}; leaving it to it")
+        if self.earlier:
+            self.states.write(machine=machine.name, zone=machine.zone)
+            return
         lost, again = "", {}
         if state.started_at:
             why = state.reason or "it was resumed by berg run --resume"
@@ -236,7 +256,8 @@ class Attempt:
         elif self.job.results_dir:
             shutil.rmtree(results, ignore_errors=True)
         next_to_log = self.usage_file, self.software_file
-        for file in (self.machine.log, *next_to_log, self.mirrors.restored, self.marker):
+        marks = self.mirrors.restored, self.marker, self.command_mark
+        for file in (self.machine.log, *next_to_log, *marks):
             file.unlink(missing_ok=True)
 
     def check_limits(self) -> None:
@@ -287,7 +308,11 @@ class Attempt:
         """
         if self.job.is_replaced and self.state.ending:
             return None
-        return restart_after(self.stopping.ending, self.job, self.sweep, self.state.restarts)
+        cause = self.stopping.ending
+        if not self.has_ended:
+            return restart_after(cause, self.job, self.sweep, self.state.restarts)
+        keeps_disk = cause == MAINTAINED and self.job.is_restarted
+        return TO_FINISH if keeps_disk and not self.is_saved else None
 
     @property
     def is_deletion_chosen(self) -> bool:
@@ -303,11 +328,13 @@ class Attempt:
     def runs_again(self, ending: Ending) -> bool:
         """Return whether a command that ended is to run once more, and count its failures."""
         exit_code = ending.exit_code
-        if not exit_code or self.stopping.ending:
+        if not exit_code or self.state.failures >= self.job.spec.restart_on_failure:
+            self.has_ended = self.runner.ended_alone
             return False
-        if self.state.failures >= self.job.spec.restart_on_failure:
+        if self.stopping.ending:
             return False
         if self.runner.fails_at_once(exit_code):
+            self.has_ended = True
             times = f"The command failed {MAX_FAILURES} times with exit code {exit_code}"
             self.say(f"{times} in under a minute; giving up")
             return False

@@ -52,6 +52,8 @@ class Restart:
 AFTER_MAINTENANCE = Restart("it restarts, and the job with it", is_counted=False)
 ELSEWHERE = Restart("the job restarts where there is capacity")
 WHEN_STARTED = Restart("", is_counted=False, state=STOPPED)
+# The command has ended, and the disk that comes back has results that the bucket lacks.
+TO_FINISH = Restart("", is_counted=False, state="UPLOADING")
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ def decide(
 
     `before` is the state so far. `now` is the time of the end, ISO 8601 in UTC.
     """
+    if restart == TO_FINISH:
+        return before
     ending = after_uploads(ending, uploads)
     log = "" if uploads.log_is_whole else LOG_IS_CUT
     common = replace(

@@ -107,6 +107,7 @@ class Runner:
     stopping: Stopping
     process: Runs = None
     is_keeping: bool = False  # the process is the job's command
+    ended_alone: bool = False  # the job's last command ended before anything stopped it
     began: float = 0.0  # time.monotonic() at which the last command began
     # of each failure of the command, when it began (time.monotonic()) and its exit code
     failures: list[tuple[float, int]] = field(default_factory=list)
@@ -147,6 +148,7 @@ class Runner:
         if self.stopping.ending:
             self.end()
         code = self.process.wait()
+        self.ended_alone = self.is_keeping and not self.stopping.ending
         # Processes in the background would keep writing results.
         end_group(self.process.pid, keeper.LEFTOVER_GRACE)
         COMMAND_FILE.unlink(missing_ok=True)

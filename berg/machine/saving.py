@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from berg import BergError, job, states
 from berg.google import api
-from berg.google.walk import name_left
-from berg.machine import boot
+from berg.google.walk import MAX_NAME, name_left, shorten
+from berg.machine import boot, checkout, peers
 from berg.machine.attempt import LAST_STATE_SECONDS, Attempt, Damaged, NoJob
-from berg.machine.outcome import Ending, join
+from berg.machine.outcome import Ending, Uploads, join
 from berg.machine.process import start_thread
 from berg.plain import plural
 
@@ -33,6 +33,7 @@ NEW_INTERVAL = 1  # seconds between passes over files that are not in the bucket
 
 def restore_results(attempt: Attempt) -> None:
     """Download what the bucket has of the job's folders, from this job or an earlier one."""
+    checkout.take_out(attempt)
     restored, left = attempt.mirrors.results.restore(bring=attempt.begins_here)
     if restored:
         attempt.say(f"Restored {plural(restored, 'file')} of the results")
@@ -85,7 +86,9 @@ def send_all(attempt: Attempt) -> None:
 def bring_news(attempt: Attempt) -> None:
     """Download new results of the other machines."""
     with attempt.mirrors.turn:
+        checkout.take_out(attempt)
         new, _ = attempt.mirrors.results.restore(only_news=True)
+        checkout.put_back(attempt)
     if new:
         attempt.say(f"Downloaded {plural(new, 'file')} of the other machines' results")
 
@@ -170,12 +173,9 @@ class LastPass:
     failure: str = ""  # why the pass failed
 
 
-def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
+def save(attempt: Attempt, reason: str) -> Uploads:
     """Send the last results and the end of the log in parallel, to the last moment if there is
-    progress.
-
-    Returns the files that could not be sent, with the reason, and whether the bucket has all that
-    it can have.
+    progress. Log what could not be sent.
     """
     mirrors = attempt.mirrors
     seconds = last_moment(attempt) - time.monotonic()
@@ -183,27 +183,56 @@ def save(attempt: Attempt, reason: str) -> tuple[dict[str, str], bool]:
     sending = start_thread(send_results, attempt, last, seconds)
     mirrors.last_log_pass = start_thread(send_log_in_parallel, attempt, sending, seconds)
     watch_upload(attempt, sending, reason)
+    left, is_whole = last.left, False
     if last.failure:
-        return {f"berg_results/{attempt.job.results_dir}": last.failure}, False
-    if sending.is_alive():
+        left = {f"berg_results/{attempt.job.results_dir}": last.failure}
+    elif sending.is_alive():
         why = mirrors.trouble or "it was being sent"
-        return {path: why for path, _ in mirrors.results.left()}, False
-    if mirrors.results.links:
-        say_links(attempt)
-    return last.left, last.left.keys() <= mirrors.results.refused.keys()
+        left = {path: why for path, _ in mirrors.results.left()}
+    else:
+        is_whole = left.keys() <= mirrors.results.refused.keys()
+        if mirrors.results.links:
+            say_links(attempt)
+    for path, why in left.items():
+        attempt.say(f"Not in the bucket: {shorten(path, 2 * MAX_NAME)}: {why}")
+    return Uploads(is_whole=is_whole, lost=name_left(left))
+
+
+def of_lost_machine(attempt: Attempt) -> Uploads:
+    """Return what became of the last results of a machine that was lost after the command had
+    ended, and that this one replaces.
+    """
+    lost = (
+        "its machine was lost before the last results were in the bucket; run the command again: "
+        f"berg run --resume {attempt.name}"
+    )
+    if not attempt.member.is_alone:
+        lost = f"{attempt.machine.name}: {lost}"
+        if record := peers.phases(attempt.member).get(attempt.machine.name):
+            uploaded = record.metadata.get("uploaded")
+            if uploaded:
+                return Uploads(uploaded == "all", record.metadata.get("lost", ""))
+    return Uploads(is_whole=False, lost=lost)
 
 
 def send_results(attempt: Attempt, last: LastPass, seconds: float) -> None:
-    """Send the last results, for at most `seconds`."""
+    """Send the last results, then what is new in the checkout, for at most `seconds`."""
+    results, end = attempt.mirrors.results, time.monotonic() + seconds
 
     def note_trouble(text: str) -> None:
         attempt.mirrors.trouble = text
         attempt.say(text)
 
     try:
-        last.left = attempt.mirrors.results.finish(note_trouble, seconds)
+        last.left = results.finish(note_trouble, seconds)
     except Exception as error:
         last.failure = f"{type(error).__name__}: {error}"
+        return
+    try:
+        if time.monotonic() < end and checkout.save(attempt):
+            last.left = results.finish(note_trouble, end - time.monotonic())
+    except Exception as error:  # such as a checkout that the command deleted
+        attempt.say(f"What is new in the checkout could not be saved: {error}")
 
 
 def send_log_in_parallel(attempt: Attempt, sending: threading.Thread, seconds: float) -> None:
@@ -272,7 +301,8 @@ def send_log(attempt: Attempt) -> bool:
     end = now + min(LOG_TIMEOUT, seconds_for_last_words(attempt))
     if attempt.machine_goes:
         end = max(now + LAST_STATE_SECONDS / 2, attempt.stopping.deadline - LAST_STATE_SECONDS)
-    attempt.mirrors.last_log_pass.join(end - time.monotonic())
+    if attempt.mirrors.last_log_pass.is_alive():
+        attempt.mirrors.last_log_pass.join(end - time.monotonic())
     if attempt.mirrors.last_log_pass.is_alive():
         return False
     if not attempt.machine_goes:
@@ -314,10 +344,10 @@ def save_alone(attempt: Attempt, why: str) -> None:
         pass
     except Damaged as error:
         is_damaged, why = True, error.message
-    left, _ = save(attempt, "")
+    lost = save(attempt, "").lost
     send_log(attempt)
     if is_damaged:
-        replace_state(attempt, why, name_left(left))
+        replace_state(attempt, why, lost)
 
 
 def replace_state(attempt: Attempt, why: str, lost: str) -> None:

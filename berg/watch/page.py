@@ -275,6 +275,7 @@ def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
         ("Reason", state.reason),
         ("Lost", state.lost),
         ("Other folders", state.elsewhere),
+        ("Checkout", state.checkout),
         ("Attempts", tries),
         ("Waits", jobs.attempt(state) if state.missing else ""),
         ("Created", moment(entry.created_at)),

@@ -13,6 +13,7 @@ from berg.machine.outcome import (
     MAX_LOST,
     PREEMPTED,
     SHUT_DOWN,
+    TO_FINISH,
     Ending,
     Uploads,
     decide,
@@ -117,8 +118,8 @@ def test_of_several_machines_the_others_wait_for_the_one_that_was_taken():
     assert (alone.missing, alone.missing_since) == (0, "")
 
 
-def test_a_job_that_had_succeeded_when_its_machine_was_taken_begins_anew_with_a_plain_reason():
-    assert decide(BEFORE, SUCCEEDED, Uploads(), ELSEWHERE, NOW).reason == ELSEWHERE.reason
+def test_a_job_whose_disk_comes_back_stays_in_its_upload():
+    assert decide(BEFORE, SUCCEEDED, Uploads(is_whole=False), TO_FINISH, NOW) == BEFORE
 
 
 GROUP = replace(LONE, group=Group(region="us-central1"), spec=JobSpec(max_restarts=2))

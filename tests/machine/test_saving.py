@@ -13,6 +13,7 @@ from berg.google.storage import crc32c_of
 from berg.job import State, Summary
 from berg.machine import saving
 from berg.machine.attempt import Damaged, NoJob
+from berg.machine.outcome import Uploads
 
 
 def test_what_writes_many_files_is_mirrored_less_often():
@@ -430,11 +431,11 @@ class Ended:
 @pytest.mark.parametrize(
     ("finish", "lasts", "refused", "saved"),
     [
-        ({}, False, {}, ({}, True)),
-        ({"late": "no"}, False, {}, ({"late": "no"}, False)),
-        ({"pipe": "no file"}, False, {"pipe": "no file"}, ({"pipe": "no file"}, True)),
-        (OSError("no disk"), False, {}, ({"berg_results/one": "OSError: no disk"}, False)),
-        ({}, True, {}, ({"late": "it was being sent"}, False)),
+        ({}, False, {}, ("", True)),
+        ({"late": "no"}, False, {}, ("late (no)", False)),
+        ({"pipe": "no file"}, False, {"pipe": "no file"}, ("pipe (no file)", True)),
+        (OSError("no disk"), False, {}, ("berg_results/one (OSError: no disk)", False)),
+        ({}, True, {}, ("late (it was being sent)", False)),
     ],
 )
 def test_what_was_not_saved_is_named(monkeypatch, finish, lasts, refused, saved):
@@ -455,7 +456,9 @@ def test_what_was_not_saved_is_named(monkeypatch, finish, lasts, refused, saved)
     attempt.mirrors.results = SimpleNamespace(
         finish=bring, left=lambda: [("late", 5)], links=set(), refused=refused
     )
-    assert saving.save(attempt, "") == saved
+    attempt.say = lambda text: None
+    uploads = saving.save(attempt, "")
+    assert (uploads.lost.partition(": ")[2], uploads.is_whole) == saved
 
 
 @pytest.mark.parametrize(
@@ -515,9 +518,7 @@ def test_what_a_job_left_is_saved_unless_another_worker_has_it(
             raise found
         return found
 
-    monkeypatch.setattr(
-        saving, "save", lambda attempt, reason: (done.append("save"), ({}, True))[1]
-    )
+    monkeypatch.setattr(saving, "save", lambda attempt, reason: (done.append("save"), Uploads())[1])
     monkeypatch.setattr(saving, "send_log", lambda attempt: done.append("log"))
     monkeypatch.setattr(saving, "replace_state", lambda attempt, why, lost: done.append(why))
     attempt = uploading(Clock())
