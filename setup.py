@@ -25,6 +25,7 @@ setup(
     },
     install_requires=[
         "click>=8.1.7",
+        "GitPython>=3.1.40",
         "google-auth>=2.48",
         "google-cloud-compute>=1.57",
         "google-cloud-storage>=3.7",

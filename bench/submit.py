@@ -32,7 +32,7 @@ IMPORTS = "Python importing the libraries"
 LIBRARIES = """
 import gc
 gc.set_threshold(100_000)
-import click, google.auth.transport.requests
+import click, git, google.auth.transport.requests
 from berg.google import creation
 creation.import_compute()
 """

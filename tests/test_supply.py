@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 # Names that their projects have had on the index for years.
 KNOWN = {
     "click",
+    "GitPython",
     "google-auth",
     "google-cloud-compute",
     "google-cloud-storage",

@@ -33,7 +33,7 @@ from berg.config import home
 UNCHECKED = (1).to_bytes(4, "little")
 KEPT = 4  # wheels: each change of berg's code makes one, of megabytes
 ON_LAPTOPS = ("berg/commands/", "berg/laptop/", "berg/places.py", "berg/watch/")
-ROOTS = ("click", "google-auth", "google-crc32c", "requests")
+ROOTS = ("click", "GitPython", "google-auth", "google-crc32c", "requests")
 # They sign for google-auth, which no machine needs; see berg/machine/installation.py.
 UNUSED = ("cryptography", "pyasn1-modules")
 COMPILED = "google_crc32c"  # what these folders begin with

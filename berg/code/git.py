@@ -14,7 +14,7 @@ import hashlib
 import os
 import re
 import shlex
-import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,47 +57,48 @@ def run(
     folder: Path,
     *arguments: str,
     env: dict[str, str] | None = None,
-    stdin: bytes | IO[bytes] = b"",
-    stdout: IO[bytes] | int = subprocess.PIPE,
+    stdin: bytes | IO[bytes] | None = None,
+    stdout: Any = None,
 ) -> bytes:
     """Run git in `folder` and return what it printed, or write that to `stdout`.
 
     Raises GitError; BergError if git is not installed, or the repo belongs to another user, in
     which git does nothing.
     """
-    options, variables = distrusted.get(folder.resolve(), ([], {}))
-    source: dict[str, Any] = {"input" if isinstance(stdin, bytes) else "stdin": stdin}
     try:
-        done = subprocess.run(
-            ["git", *OPTIONS, *options, *arguments],
-            cwd=folder,
-            env={**os.environ, **ALWAYS, **variables, **(env or {})},
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            **source,
-        )
-    except FileNotFoundError as error:
-        if error.filename != "git":
-            raise
+        import git as gitpython
+    except ImportError:
         raise BergError(
             f"git is not installed. Install it, for example: {computer.install_command('git')}"
         ) from None
-    if done.returncode:
-        raise failure(done.stderr.decode(errors="replace"))
-    return done.stdout or b""
-
-
-def failure(errors: str) -> GitError | BergError:
-    """Return the error to raise for a command of git that failed, from what it wrote to stderr."""
-    if found := re.search(r"dubious ownership in repository at '(.*)'", errors):
-        trust = shlex.join(["git", "config", "--global", "--add", "safe.directory", found[1]])
-        return BergError(
-            f"git does not trust {found[1]}, which belongs to another user. Run: {trust}"
+    if isinstance(stdin, bytes):
+        with tempfile.TemporaryFile() as file:
+            file.write(stdin)
+            file.seek(0)
+            return run(folder, *arguments, env=env, stdin=file, stdout=stdout)
+    options, variables = distrusted.get(folder.resolve(), ([], {}))
+    try:
+        output: Any = gitpython.Git(str(folder)).execute(
+            ["git", *OPTIONS, *options, *arguments],
+            env={**ALWAYS, **variables, **(env or {})},
+            istream=stdin,  # type: ignore[arg-type]
+            output_stream=stdout,
+            stdout_as_string=False,
+            strip_newline_in_stdout=False,
         )
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    # The last line only sums up; an error before it names the file.
-    named = [line for line in lines if line.startswith("error: ")]
-    return GitError(next(iter(named or lines[-1:]), "git failed"))
+    except gitpython.GitCommandError as error:
+        raise failure(error) from None
+    output_of_git: bytes = output
+    return output_of_git
+
+
+def failure(error: Any) -> GitError | BergError:
+    """Return the error to raise for a command of git that failed."""
+    found = re.search(r"dubious ownership in repository at '(.*)'", str(error))
+    if not found:
+        return GitError(reason(error))
+    trust = shlex.join(["git", "config", "--global", "--add", "safe.directory", found[1]])
+    return BergError(f"git does not trust {found[1]}, which belongs to another user. Run: {trust}")
 
 
 def text(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> str:
@@ -106,6 +107,18 @@ def text(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> st
 
 def names(output: bytes) -> list[str]:
     return [os.fsdecode(name) for name in output.split(b"\0") if name]
+
+
+def reason(error: Any) -> str:
+    """Return the line of git's output that says why it failed."""
+    output = error.stderr or ""
+    if isinstance(output, bytes):
+        output = output.decode(errors="replace")
+    lines = output.replace("stderr:", "").strip(" \n'").splitlines()
+    lines = [line.strip() for line in lines if line.strip()]
+    # The last line only sums up; an error before it names the file.
+    named = [line for line in lines if line.startswith("error: ")]
+    return next(iter(named or lines[-1:]), str(error))
 
 
 @functools.cache

@@ -664,20 +664,34 @@ def gpus(found: list[Any], region: str, everywhere: bool) -> str:
     odds_here = [] if everywhere else ["SPOT ODDS"]
     rows = [["TYPE", "GB", "GPUS", "QUOTA", "$/GPU, SPOT", *odds_here, "ZONES"]]
     for each in found:
-        zones = [zone.removeprefix(start) for zone in each.zones if zone.startswith(start)]
-        quota = ["?" if n is None else f"{n:g}" for n in (each.quota_left, each.spot_quota_left)]
         counts = ",".join(map(str, each.per_machine))
-        costs = (each.usd_per_hour, each.spot_usd_per_hour)
-        per_gpu = [dollars(cost and cost / each.per_machine[0]) for cost in costs]
-        row = [each.type, str(each.memory_gb), counts, ", ".join(quota), ", ".join(per_gpu)]
+        row = [each.type, str(each.memory_gb), counts, quota_of(each), price_of_one(each)]
         if not everywhere:
-            odds, text = each.spot_odds, "?"
-            if odds:
-                share = odds.share.replace(" ", "")
-                text = f"{odds.obtainability:g}, {plain.duration(odds.uptime)}, {share}"
-            row.append(text)
+            row.append(odds_of(each))
+        zones = [zone.removeprefix(start) for zone in each.zones if zone.startswith(start)]
         rows.append([*row, ", ".join(zones) or elsewhere(each.zones)])
     return table(rows)
+
+
+def quota_of(gpu: Any) -> str:
+    """Return how many GPUs the quotas leave, on demand and as Spot."""
+    left = (gpu.quota_left, gpu.spot_quota_left)
+    return ", ".join("?" if number is None else f"{number:g}" for number in left)
+
+
+def price_of_one(gpu: Any) -> str:
+    """Return an hour of one GPU with its share of the machine, on demand and as Spot."""
+    costs = (gpu.usd_per_hour, gpu.spot_usd_per_hour)
+    return ", ".join(dollars(cost and cost / gpu.per_machine[0]) for cost in costs)
+
+
+def odds_of(gpu: Any) -> str:
+    """Return Google's odds of a Spot machine: obtainability, uptime, share preempted."""
+    odds = gpu.spot_odds
+    if odds is None:
+        return "?"
+    share = odds.share.replace(" ", "")
+    return f"{odds.obtainability:g}, {plain.duration(odds.uptime)}, {share}"
 
 
 def elsewhere(zones: list[str]) -> str:

@@ -352,6 +352,7 @@ RETRIES = "GCE_METADATA_DETECT_RETRIES"
 os.environ[RETRIES] = "6"
 try:
     import click
+    import git
     import google.auth.compute_engine
     import google.auth.transport.requests
     import google_crc32c
@@ -364,4 +365,4 @@ del os.environ[RETRIES]
 gc.freeze()
 gc.enable()
 
-__all__ = ["click", "google"]
+__all__ = ["click", "git", "google"]

@@ -89,7 +89,7 @@ def test_the_wheel_needs_what_berg_needs_and_leaves_the_embedded_cloud_out(tmp_p
     assert "berg/worker.py" in names
     assert not [each for each in names if each.startswith("localcloud/")]
     assert "berg-worker = berg.worker:main" in commands and "localcloud" not in commands
-    for package in ("click", "google-auth"):
+    for package in ("click", "google-auth", "GitPython"):
         assert f"Requires-Dist: {package}" in metadata
 
 
