@@ -80,7 +80,7 @@ def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
 def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
     """Look up image, zones and quotas; raise BergError where there is no image or no zone."""
     # The quotas of this region probably matter: they are read before zones are known.
-    likely = prices.region_of([*config.zones, config.region][0])
+    likely = prices.region_of(next(iter(config.zones), config.region))
     with ThreadPoolExecutor() as pool:
         image = pool.submit(offers.find_image, config, choice.image, choice.image_project)
         quotas = pool.submit(offers.quotas, config, likely)

@@ -113,7 +113,7 @@ def check_bounds(row: Option, value: Any) -> None:
     """Raise BergError for a number out of its bounds."""
     least, most, advice = row.bounds
     if isinstance(value, (int, float)) and not least <= value <= most:
-        unit = "s" * (row.unit == "-")
+        unit = "s" if row.unit == "-" else ""
         raise BergError(f"{row.flag} {shown(value)}{unit} is not possible: {advice}")
 
 

@@ -104,7 +104,7 @@ def test_a_machine_that_may_not_delete_its_group_stays_and_says_what_it_costs(
     assert berg.state(kind)["state"] == "SUCCEEDED"
     listed = impatient("list")
     assert "SUCCEEDED, machine RUNNING" in listed
-    assert re.search(r"still runs?: \$\d+\.\d\d an hour, berg reap", listed), listed
+    assert re.search(r"still running: \$\d+\.\d\d an hour, berg reap", listed), listed
     before = row(berg, kind)
     wait_for(lambda: undeleted(berg, kind) != marks, 30, "another mark")
     assert before["usd"] > 0

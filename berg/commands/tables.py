@@ -354,7 +354,7 @@ def ends_of(rows: list[list[str]]) -> list[list[str]]:
     left = len(rows) - 1 - 2 * SHOWN
     if left <= 0:
         return rows
-    between = [f"… {left} more …", *[""] * (len(rows[0]) - 1)]
+    between = [f"… {left} more …"] + [""] * (len(rows[0]) - 1)
     return [*rows[: SHOWN + 1], between, *rows[-SHOWN:]]
 
 

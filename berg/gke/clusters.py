@@ -246,8 +246,8 @@ def ensure_pool(config: Config, place: str, wanted: Wanted, say: Say) -> None:
     if there is None:
         if wanted.slice:
             ensure_policy(config, cluster["location"], wanted.slice)
-        kind = f"{wanted.tpu or wanted.shape}{', spot' * wanted.spot}"
-        say(f"Making the pool {name}: 0 to {wanted.most} nodes, {kind}")
+        spot = ", spot" if wanted.spot else ""
+        say(f"Making the pool {name}: 0 to {wanted.most} nodes, {wanted.tpu or wanted.shape}{spot}")
         path = f"{container.path_of(cluster)}/nodePools"
         body = {"nodePool": container.like_its_cluster(pool, cluster)}
         container.change(config, place, "POST", path, body, f"the pool {name}", say)
@@ -300,8 +300,10 @@ def pool_body(config: Config, wanted: Wanted) -> dict[str, Any]:
         kubeletConfig=kubelet,
     )
     name = f"{shape.gpu_type}-x{shape.num_gpus}" if shape.num_gpus else shape.machine_type
+    if wanted.spot:
+        name += "-spot"
     pool = {
-        "name": f"{name}{'-spot' * wanted.spot}"[:40].strip("-"),
+        "name": name[:40].strip("-"),
         "initialNodeCount": 0,
         "autoscaling": container.scaling(wanted.min_nodes, wanted.most),
         "config": node,

@@ -96,6 +96,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
     if spec.tpu is not None:
         gpus, priced = plural(parse_tpu(spec.tpu, in_cluster=True).chips_each, "TPU chip"), shape
     several = f"{choice.hosts} pods, each " if choice.hosts > 1 else ""
+    spot = ", spot" if spec.spot else ""
     patch = [f"{part}.{key}" for part, keys in (spec.pod_patch or {}).items() for key in keys]
     patched = f", patched: {', '.join(patch)}" if patch else ""
     queue = f", in the queue {spec.queue}" if spec.queue else ""
@@ -105,7 +106,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
         image=choice.image,
         zones=[choice.cluster.partition("/")[0]],
         rows=[
-            ("Pod", f"{several}{gpus}{', spot' * spec.spot}{patched}"),
+            ("Pod", f"{several}{gpus}{spot}{patched}"),
             ("Image", choice.image),
             ("Cluster", f"{choice.cluster}{queue}"),
         ],

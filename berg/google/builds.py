@@ -160,10 +160,13 @@ def follow(
         at += len(data)
         over = build["status"] not in UNDER_WAY and len(data) < PIECE
         *lines, rest = (rest + data).split(b"\n")
-        for line in lines + [rest] * over:
+        if over:
+            lines.append(rest)
+        for line in lines:
             text = line.decode(errors="replace").rstrip()
             show(text)
-            kept.extend([text] if text else [])
+            if text:
+                kept.append(text)
         if over:
             return build, "\n".join(kept)
         if time.monotonic() > end:

@@ -298,7 +298,9 @@ def missing_bindings(config: Config, look: Look) -> list[Grant]:
         if right.on_bucket and not is_bound(on_bucket, role, member, condition):
             text = f"Give the account {right.role} on gs://{config.bucket}"
             if right.prefixes:
-                text += f" below {', '.join(right.prefixes)}{' and states' * right.states}"
+                text += f" below {', '.join(right.prefixes)}"
+            if right.states:
+                text += " and states"
             found.append(bucket_grant(config, text, role, member, condition))
         elif not right.on_bucket and role not in roles(in_project, [member]):
             found.append(project_grant(config, right.role, role, f". {UNLIMITED}"))

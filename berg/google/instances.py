@@ -185,11 +185,9 @@ def why_gone(config: Config, job: str, zone: str) -> str:
 def tunnel(config: Config, machine: Machine) -> list[str]:
     """Return the command that connects to a machine's ssh server through IAP."""
     # At --verbosity=warning it recommends NumPy each time.
-    return [
-        *(computer.program("gcloud"), "compute", "start-iap-tunnel", machine.name, "%p"),
-        *("--listen-on-stdin", "--project", config.project, "--zone", machine.zone),
-        *("--verbosity=error", *config.tunnel_options),
-    ]
+    gcloud = [computer.program("gcloud"), "compute", "start-iap-tunnel", machine.name, "%p"]
+    place = ["--project", config.project, "--zone", machine.zone]
+    return [*gcloud, "--listen-on-stdin", *place, "--verbosity=error", *config.tunnel_options]
 
 
 def no_shell(machine: Machine) -> list[str]:

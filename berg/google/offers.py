@@ -534,7 +534,9 @@ class Reservation:
         if not self.count:
             return f"{self.name} of {self.owner} in {self.zone}: what is free you may not see"
         what = f"{self.count - self.in_use} of {self.count} x {self.machine_type} free"
-        return f"{self.name} in {self.zone}: {what}" + ", without --reservation" * self.is_open
+        if self.is_open:
+            what += ", without --reservation"
+        return f"{self.name} in {self.zone}: {what}"
 
 
 def reservations(config: Config, owner: str = "") -> list[Reservation]:

@@ -376,7 +376,10 @@ def quota_needs(
     needs = []
     if not family.startswith(("a3", "a4", "g4")):  # these need quota for their GPUs alone
         metric = f"{family.upper()}_CPUS" if family in ("n2", "c2", "c3", "a2") else "CPUS"
-        needs.append((cpus, [metric, *["PREEMPTIBLE_CPUS"] * (spot and metric == "CPUS")]))
+        metrics = [metric]
+        if spot and metric == "CPUS":
+            metrics.append("PREEMPTIBLE_CPUS")
+        needs.append((cpus, metrics))
     if shape.gpu_type in GPU_QUOTAS:
         metric = f"NVIDIA_{shape.gpu_type.upper().replace('-', '_')}_GPUS"
         metrics = [metric, f"PREEMPTIBLE_{metric}"]
@@ -429,9 +432,16 @@ class Generation:
     is_open: bool = True  # as Spot and by flex-start, to every project
 
     @property
+    def topologies(self) -> tuple[str, ...]:
+        return (*self.alone, *self.slices)
+
+    @property
     def is_cubic(self) -> bool:
         """AxBxC of multiples of 4, A <= B <= C, may be slices, too: Google does not list all."""
         return "2x2x1" in self.alone
+
+    def has_slice(self, topology: str) -> bool:
+        return topology in self.slices or (self.is_cubic and is_large_cube(topology))
 
 
 GENERATIONS = {
@@ -528,16 +538,14 @@ def parse_tpu(text: str, in_cluster: bool = False) -> Tpu:
         rest = SMALL.get(rest, rest)
     if rest in about.alone:
         return Tpu(name, rest, f"{about.machine}-{about.alone[rest]}", 1)
-    if rest in about.slices or (about.is_cubic and is_large_cube(rest)):
+    if about.has_slice(rest):
         return Tpu(name, rest, f"{about.machine}-4t", chips_in(rest) // HOST_CHIPS)
     if rest.isdigit() and (meant := readings(name, int(rest))):
         raise BergError(f"--tpu {text} is not clear: {meant}. See: berg gpus --tpu")
-    offered = ", ".join([*about.alone, *about.slices])
-    where = " in a cluster" * in_cluster
-    raise BergError(
-        f"--tpu {text}: {name} has no topology {rest!r}{where}. "
-        f"It has: {offered}{', …' * about.is_cubic}"
-    )
+    offered = ", ".join(about.topologies)
+    if about.is_cubic:
+        offered += ", …"
+    raise BergError(f"--tpu {text}: {name} has no topology {rest!r}. It has: {offered}")
 
 
 def check_generation(text: str, name: str, in_cluster: bool) -> None:
@@ -577,7 +585,7 @@ def readings(name: str, number: int) -> str:
     for what, count in chips.items():
         fitting = [
             f"--tpu {name}-{topology}"
-            for topology in (*about.alone, *about.slices)
+            for topology in about.topologies
             if chips_in(topology) == count
         ]
         if fitting:
@@ -590,7 +598,7 @@ def all_tpus() -> list[Tpu]:
     return [
         parse_tpu(f"{name}-{topology}")
         for name in IN_COMPUTE_ENGINE
-        for topology in (*GENERATIONS[name].alone, *GENERATIONS[name].slices)
+        for topology in GENERATIONS[name].topologies
     ]
 
 

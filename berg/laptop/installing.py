@@ -64,7 +64,7 @@ def decide(
     Code that is only in the bucket is downloaded, unless its job was installed in the same way.
     `for_image` is for a disk image, which has no GPUs while it is built.
     """
-    has_gpus = for_image or choice.shape.num_gpus > 0
+    accelerator = accelerator_of(spec.tpu, for_image or choice.shape.num_gpus > 0)
     is_own = choice.image_project == config.project or for_image
     is_own = is_own or choice.image.startswith(builds.full_name(config, "", "").rstrip(":"))
     wanted = installation.Wanted(
@@ -75,7 +75,7 @@ def decide(
         extras=spec.extras,
         groups=spec.groups,
         container=spec.container,
-        accelerator="tpu" if spec.tpu is not None else "gpu" * has_gpus,
+        accelerator=accelerator,
         image=choice.image,
         is_own_image=is_own,
         where="machine" if spec.cluster is None else "pod",
@@ -152,6 +152,12 @@ def software(config: Config, image: str, project: str) -> dict[str, Any]:
     return {"python": python, "torch": ".".join(filter(None, torch.groups())) if torch else ""}
 
 
+def accelerator_of(tpu: str | None, has_gpus: bool) -> str:
+    if tpu:
+        return "tpu"
+    return "gpu" if has_gpus else ""
+
+
 def has_same_options(ran: job.Job, wanted: installation.Wanted) -> bool:
     """Return whether a job was installed with the same options, for the same accelerators."""
     before = replace(
@@ -162,7 +168,7 @@ def has_same_options(ran: job.Job, wanted: installation.Wanted) -> bool:
         extras=ran.spec.extras,
         groups=ran.spec.groups,
         container=ran.docker,
-        accelerator="tpu" if ran.tpu else "gpu" * bool(ran.gpus_per_machine),
+        accelerator=accelerator_of(ran.tpu, ran.gpus_per_machine > 0),
     )
     return before == wanted
 
@@ -179,27 +185,30 @@ def dockerfile(what: Installation, files: Files, repo: str, script: str, base: s
                 f"{path!r} cannot be in a generated Dockerfile: rename it, or name your own "
                 "Dockerfile: -f PATH"
             )
-    first = [] if script else dependency_steps(what, files)
+    first, texts = [], []
+    if script:
+        texts.append(files.read(script))
+    else:
+        first = dependency_steps(what, files)
     code, venv = f"/root/code/{repo}", f"{ENVIRONMENTS}/{what.environment(repo)}"
     lines = [f"FROM {base}", GIT]
-    steps = [step[-1] if step[0] == "bash" else step[0] for step in (*what.steps, *first)]
-    texts = [files.read(script) if script else "", *steps]
+    texts += [step[-1] if step[0] == "bash" else step[0] for step in (*what.steps, *first)]
     if what.venv or any(map(installation.CALLS_UV.search, texts)):
         lines += uv_lines()
     make, link = [], []
     if what.venv:
         lines.append(f"ENV VIRTUAL_ENV={venv} UV_PROJECT_ENVIRONMENT={venv} PATH={venv}/bin:$PATH")
-        pinned = ["--python", what.python] if what.python else []
-        folder = posixpath.dirname(what.venv)
-        make = inside(code, folder, [run(["uv", "venv", "--seed", *pinned, venv])])
+        make = inside(code, posixpath.dirname(what.venv), [venv_line(what.python, venv)])
         link = [f"RUN ln -sfn {venv} {what.venv}"]
-    lines += ["ENV UV_NO_SYNC=1"] * what.no_sync
+    if what.no_sync:
+        lines.append("ENV UV_NO_SYNC=1")
     lines.append(f"WORKDIR {code}")
     if first:
         lines += [*copies(files, what.folder), *make, *inside(code, what.folder, map(run, first))]
         make = []
     lines += ["COPY . .", *make, *link]
-    lines += [run(["bash", "-e", script])] * bool(script)
+    if script:
+        lines.append(run(["bash", "-e", script]))
     return "\n".join([*lines, *inside(code, what.folder, remaining(what, first))]) + "\n"
 
 
@@ -207,8 +216,12 @@ def remaining(what: Installation, first: list[list[str]]) -> list[str]:
     """Return the lines for the steps that need the code."""
     lines = []
     for number, step in enumerate(what.steps):
-        may_fail = " || echo The packages that it depends on are installed"
-        lines += [run(step) + may_fail * (number in what.may_fail)] * (step not in first)
+        if step in first:
+            continue
+        line = run(step)
+        if number in what.may_fail:
+            line += " || echo The packages that it depends on are installed"
+        lines.append(line)
     return lines
 
 
@@ -221,6 +234,11 @@ def uv_lines() -> list[str]:
         f"--require-hashes {wheel} --target {UV} -r /tmp/uv.txt",
         f"ENV PATH=$PATH:{UV}/bin UV_CACHE_DIR={CACHE} UV_HTTP_TIMEOUT=120",
     ]
+
+
+def venv_line(python: str, venv: str) -> str:
+    pinned = ["--python", python] if python else []
+    return run(["uv", "venv", "--seed", *pinned, venv])
 
 
 def inside(code: str, folder: str, lines: Iterable[str]) -> list[str]:
@@ -244,7 +262,8 @@ def copies(files: Files, folder: str) -> list[str]:
     lines = []
     for each in reversed(installation.upwards(folder)):
         there = [posixpath.join(each, name) for name in NAMES if files.has(each, name)]
-        lines += [f"COPY {' '.join(there)} {PurePosixPath(each)}/"] * bool(there)
+        if there:
+            lines.append(f"COPY {' '.join(there)} {PurePosixPath(each)}/")
     return lines
 
 

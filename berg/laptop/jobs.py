@@ -24,7 +24,7 @@ from berg.google import api, iam
 from berg.google.storage import Bucket
 from berg.job import Machine, State
 from berg.laptop import spending
-from berg.plain import dollars, duration
+from berg.plain import dollars, duration, plural
 from berg.states import Stored
 
 Say = Callable[[str], None]  # prints a sentence for the user
@@ -81,7 +81,9 @@ class Entry:
         machine = self.machine.status if self.machine else ""
         if self.state is None:
             return f"no job, machine {machine}"
-        usual = ("", "STOPPING", *(OFF if self.is_stopped else ()))
+        usual = {"", "STOPPING"}
+        if self.is_stopped:
+            usual |= {*OFF}
         is_odd = (self.state.final or self.is_stopped) and machine not in usual
         return f"{self.state.state}, machine {machine}" if is_odd else self.state.state
 
@@ -142,15 +144,14 @@ class Entry:
             return ""
         is_old = spending.between(state.finished_at, job.now()) > LEFT_AFTER
         if not self.running:
-            return "machine is off, its disk costs money: berg reap" * bool(state.undeleted)
+            return "machine is off, its disk costs money: berg reap" if state.undeleted else ""
         if not (state.undeleted or is_old):
             return ""
         hourly = spending.rate_of(state.job, state.zone)
         costs = "at an unknown price"
         if hourly is not None:
             costs = f"{dollars(hourly * self.running)} an hour"
-        what = "machine still runs" if self.running == 1 else f"{self.running} machines still run"
-        return f"{what}: {costs}, berg reap"
+        return f"{plural(self.running, 'machine')} still running: {costs}, berg reap"
 
     @property
     def group(self) -> job.Group:
@@ -642,11 +643,16 @@ def remember(named: list[tuple[str, str]], live: set[str], is_all: bool = True) 
     counts = Counter(sweep or name for name, sweep in named)
     sweeps = {sweep for _, sweep in named}
     kept = {*islice(counts, MOST), *(live & counts.keys())}
-    lines = [
-        f"{name}{' live' * (name in live)}{f' sweep {counts[name]}' if name in sweeps else ''}\n"
-        for name in kept
-        if job.NAME.fullmatch(name)  # else it would be a line of this file, or another's words
-    ]
+    lines = []
+    for name in kept:
+        if not job.NAME.fullmatch(name):  # it would be a line of this file, or another's words
+            continue
+        line = name
+        if name in live:
+            line += " live"
+        if name in sweeps:
+            line += f" sweep {counts[name]}"
+        lines.append(f"{line}\n")
     try:
         if not is_all:
             lines += islice(others(kept), max(0, MOST - len(kept)))

@@ -143,7 +143,7 @@ def pin_image(config: Config, spec: JobSpec, choice: Choice, place_name: str) ->
     """
     image = choice.image if place_name == "gke" else spec.container
     if not image or image == spec.recorded_image:
-        return builds.Pinned(image, "its record names no digest" * ("@" not in image))
+        return builds.Pinned(image, "" if "@" in image else "its record names no digest")
     return builds.pin(config, image)
 
 

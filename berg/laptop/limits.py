@@ -70,7 +70,8 @@ def worst(plan: Plan, num_jobs: int = 0) -> float | None:
     hourly = spending.dearest(plan.job.rates, plan.offer.zones)
     if hourly is None:
         return None
-    return hourly * (num_jobs or plan.job.num_machines) * plan.job.max_run_seconds / 3600
+    machines = num_jobs or plan.job.num_machines
+    return hourly * machines * plan.job.max_run_seconds / 3600
 
 
 def question(plan: Plan, num_jobs: int = 0) -> str:
@@ -129,7 +130,7 @@ def check_budget(config: Config) -> None:
     if found.usd + coming < config.budget:
         return
     unknown = f", in addition to {found.unknown} of unknown price" if found.unknown else ""
-    more = f", and active ones may cost ${coming:,.2f} more by midnight" * (coming > 0)
+    more = f", and active ones may cost ${coming:,.2f} more by midnight" if coming > 0 else ""
     raise BergError(
         f"your jobs have cost ${found.usd:,.2f} today ({today}, UTC){unknown}{more}; your budget "
         f"for a day is ${config.budget:,}. Wait for tomorrow, limit jobs (--max-hours), or: berg "

@@ -99,8 +99,11 @@ def machine_hours(state: job.State, running: int, begin: str = "") -> float:
     if changes and changes[-1][0] in job.FINAL:
         # Machines after the job: kept, or those that could not delete themselves.
         over = changes[-1][1]
-        gone_at = [min(each, job.now()) for each in state.undeleted.values()][: state.job.machines]
-        seconds += sum(between(over, each) for each in [job.now()] * running or gone_at)
+        if running:
+            seconds += between(over, job.now()) * running
+        else:
+            gone_at = [min(each, job.now()) for each in state.undeleted.values()]
+            seconds += sum(between(over, each) for each in gone_at[: state.job.machines])
     return seconds / 3600
 
 
@@ -157,7 +160,8 @@ def until_midnight(pairs: list[tuple[job.State, int]], now: datetime) -> float:
         if summary.max_run_seconds and not summary.sweep:
             ran = machine_hours(state, running) / max(summary.machines, 1)
             hours = min(hours, max(summary.max_run_seconds / 3600 - ran, 0))
-        found += (rate_of(summary, state.zone) or 0.0) * summary.machines * hours
+        hourly = rate_of(summary, state.zone) or 0.0
+        found += hourly * summary.machines * hours
     return found
 
 

@@ -41,20 +41,23 @@ def command(
     address, network = nodes[0]["internal_ip"], "lo"
     if address and not ipaddress.ip_address(address).is_loopback:
         network = peers.interface(address)
-    return [
-        mpirun,
-        "--allow-run-as-root",
-        *("--host", hosts, "-np", str(sum(slots))),
-        # Consecutive ranks on one machine; a program's threads may use all of its cores.
-        *("--map-by", "slot", "--bind-to", "none", "--oversubscribe"),
-        *("--mca", "plm_rsh_agent", "ssh"),
+    parameters = {
+        "plm_rsh_agent": "ssh",
         # This machine starts every daemon: the others have no key for each other.
-        *("--mca", "plm_rsh_no_tree_spawn", "1"),
-        *("--mca", "btl", "self,vader,tcp", "--mca", "pml", "ob1"),
-        *("--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network),
-        *[word for name in sorted(names) for word in ("-x", name)],
-        *program,
-    ]
+        "plm_rsh_no_tree_spawn": "1",
+        "btl": "self,vader,tcp",
+        "pml": "ob1",
+        "btl_tcp_if_include": network,
+        "oob_tcp_if_include": network,
+    }
+    words = [mpirun, "--allow-run-as-root", "--host", hosts, "-np", str(sum(slots))]
+    # Consecutive ranks on one machine; a program's threads may use all of its cores.
+    words += ["--map-by", "slot", "--bind-to", "none", "--oversubscribe"]
+    for name, value in parameters.items():
+        words += ["--mca", name, value]
+    for name in sorted(names):
+        words += ["-x", name]
+    return [*words, *program]
 
 
 @click.command(

@@ -152,7 +152,7 @@ def decide(
         return replace(
             common,
             missing=missing,
-            missing_since=now * bool(missing),
+            missing_since=now if missing else "",
             state=restart.state,
             exit_code=None,
             reason=join(ending.reason, log, restart.reason),

@@ -92,9 +92,10 @@ def cost(record: records.Record) -> str:
     state = record.entry.state
     if not state or record.entry.usd is None:
         return ""
-    hourly = (spending.rate_of(state.job, state.zone) or 0) * state.job.machines
+    hourly = spending.rate_of(state.job, state.zone) or 0
     where = "list price when it was submitted, with disks, without traffic"
-    return f"${record.entry.usd:,.2f}, at ${hourly:,.2f} an hour ({where})"
+    total = hourly * state.job.machines
+    return f"${record.entry.usd:,.2f}, at ${total:,.2f} an hour ({where})"
 
 
 def costs(config: Config, machines: Iterable[Machine]) -> dict[str, float]:

@@ -292,9 +292,11 @@ def attempts(state: job.State) -> Html | None:
     """Return the attempts of a job, and why each one before ended; None for a single attempt."""
     if not state.attempts:
         return None
-    first = [["1", state.started_at, ""]] * (state.attempts[0][0] == "2")
+    rows = state.attempts
+    if rows[0][0] == "2":
+        rows = [["1", state.started_at, ""], *rows]
     header = ("Attempt", "Since", "For", "Why the one before ended")
-    return timeline("Attempts", header, first + state.attempts, state.finished_at)
+    return timeline("Attempts", header, rows, state.finished_at)
 
 
 def history(state: job.State) -> Html | None:
