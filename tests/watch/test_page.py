@@ -33,7 +33,7 @@ def over(
         "proj",
         "0" * 40,
         "1" * 40,
-        True,
+        git_dirty=True,
     )
     this.created_at, this.created_by, this.snapshot = (
         job.now(),
