@@ -486,7 +486,7 @@ class StateWriter:
                     self.later.start()
                 return
             self.cancel_timer()
-        self.put_in_turn()
+        self.put()
 
     def flush(self) -> None:
         """Write now what a timer would write later."""
@@ -497,7 +497,7 @@ class StateWriter:
                 return
             self.note()
             self.cancel_timer()
-        self.put_in_turn()
+        self.put()
 
     def write_quietly(self, **changes: Any) -> None:
         """Write changes from a background thread: log errors only."""
@@ -523,26 +523,27 @@ class StateWriter:
             self.later.cancel()
             self.later = None
 
-    def put_in_turn(self) -> None:
-        """Write the object once no other thread does, or once the other one hangs."""
-        timeout = STALLED_AT_THE_END if self.stopping.machine_goes else STALLED
-        in_turn = self.writing.acquire(timeout=timeout)
+    def put(self) -> None:
+        """Write the object until it has the present state, in turn with other threads unless one
+        of them hangs.
+        """
+        in_turn = self.writing.acquire(
+            timeout=STALLED_AT_THE_END if self.stopping.machine_goes else STALLED
+        )
         try:
-            time.sleep(max(self.next_write - time.monotonic(), 0))
-            self.put()
-            self.next_write = time.monotonic() + WRITE_INTERVAL
+            while self.state != self.written:
+                time.sleep(max(self.next_write - time.monotonic(), 0))
+                state = replace(self.state)
+                try:
+                    self.stored = states.replaced(self.bucket, self.stored, state)
+                    self.written = state
+                except Changed:
+                    self.stored = self.own_write()
+                finally:
+                    self.next_write = time.monotonic() + WRITE_INTERVAL
         finally:
             if in_turn:
                 self.writing.release()
-
-    def put(self) -> None:
-        """Write the object until it has the present state."""
-        while (state := replace(self.state)) != self.written:
-            try:
-                self.stored = states.replaced(self.bucket, self.stored, state)
-                self.written = state
-            except Changed:
-                self.stored = self.own_write()
 
     def own_write(self) -> states.Stored:
         """Return what is in the bucket if this machine wrote it, with a request that it gave up;

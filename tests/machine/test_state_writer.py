@@ -1,10 +1,12 @@
 """The state as its machine writes it: how many writes of the object there are, and what waits."""
 
+import time
+
 import pytest
 
 from berg import states
 from berg.job import State
-from berg.machine.attempt import SOON, StateWriter
+from berg.machine.attempt import SOON, WRITE_INTERVAL, StateWriter
 from berg.machine.outcome import Stopping
 
 
@@ -36,3 +38,24 @@ def test_a_job_that_uploads_for_long_says_so(writer, bucket):
     writer.flush()
     stored = states.read(bucket, "train")
     assert stored and stored.state.state == "UPLOADING"
+
+
+def test_a_state_that_changes_while_it_is_written_is_written_again_when_the_bucket_takes_it(
+    writer, bucket, cloud, monkeypatch
+):
+    replaced = states.replaced
+
+    def slow(*arguments):
+        written = replaced(*arguments)
+        writer.state.reason = "changed"
+        return written
+
+    monkeypatch.setattr(states, "replaced", slow)
+    cloud.call("DELETE", "/_berg/requests")
+    writer.next_write = time.monotonic() + WRITE_INTERVAL  # the fixture wrote just now
+    writer.state.restarts = 1
+    writer.put()
+    log = cloud.call("GET", "/_berg/requests")["requests"]
+    written = [each["status"] for each in log if each["method"] == "storage.objects.insert"]
+    assert written == [200, 200]
+    assert states.read(bucket, "train").state.reason == "changed"
