@@ -98,6 +98,9 @@ def test_jobs_of_a_sweep_that_wait_for_a_machine_cost_nothing_beside_those_that_
 
 def test_unknown_is_unknown_and_never_zero():
     ran = state(["RUNNING", at("10:00")], ["SUCCEEDED", at("11:00")])
+    of_cluster = replace(SUMMARY, group=job.Group(cluster="us-central1-a/train"))
+    in_pod = replace(ran, zone="gke-train-x", job=of_cluster)
+    assert spending.so_far(in_pod, False) == spending.so_far(ran, False), "its zone is its node"
     elsewhere = replace(ran, zone="europe-west4-a")
     nowhere = replace(ran, job=replace(SUMMARY, rates={}))
     assert spending.so_far(elsewhere, False) is spending.so_far(nowhere, False) is None

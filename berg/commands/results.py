@@ -81,11 +81,12 @@ def say_end_of_log(settings: config.Config, name: str, state: "State") -> None:
     from berg.google.storage import Bucket
     from berg.laptop import records
 
-    lines = records.last_lines(Bucket(settings), name, LAST_LINES)
+    lines = records.last_lines(Bucket(settings), name, state, LAST_LINES)
     last = f"[berg] Job {name} {state.state}"
     if lines := [line for line in lines if not line.startswith(last)]:
         text = "\n".join(lines)
-        say(f"The end of the log (all of it: berg log {name}):\n{text}\n")
+        whose = f" of {state.machine}" if state.job.machines > 1 else ""
+        say(f"The end of the log{whose} (all of it: berg log {name}):\n{text}\n")
 
 
 def exit_code(*states: "State | None") -> int:

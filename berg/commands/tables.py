@@ -413,16 +413,18 @@ def record(found: "Record") -> str:
         "started": state.started_at,
         "finished": state.finished_at,
     }
+    of_machine = f"(of {state.machine}, the first machine)" if state.job.machines > 1 else ""
     rows: list[tuple[str, ...]] = [
         ("Devbox" if state.job.kind == "devbox" else "Job", entry.name),
         ("State", click.style(status, fg=COLORS.get(state.state))),
         ("History", *(f"{begun}  {word}" for word, begun in state.history)),
         ("Attempts", *attempts),
         ("Times", ", ".join(f"{word} {when}" for word, when in times.items() if when)),
+        ("Cost", f"{dollars(entry.usd)}, ran {span(state.ran_seconds)}"),
         *(what_ran(this) if this else [("Trouble", UNKNOWN)]),
         ("Machine", *machines_of(entry, this)),
         ("Results", *results_of(found)),
-        ("Log", "\n".join(found.log)),
+        ("Log", of_machine, "\n".join(found.log)),
     ]
     return f"{labelled(rows, sys.stdout)}\n\n{next_commands(entry)}"
 

@@ -71,7 +71,7 @@ def read(config: Config, name: str, lines: int) -> Record:
     folder = entry.summary.results_dir
     with ThreadPoolExecutor() as pool:
         described = pool.submit(described_job, bucket, entry.name)
-        log = pool.submit(last_lines, bucket, entry.name, lines)
+        log = pool.submit(last_lines, bucket, entry.name, entry.state, lines)
         results = list(bucket.list(f"berg_results/{folder}/")) if folder else []
         return Record(entry, described.result(), results, log.result())
 
@@ -84,9 +84,10 @@ def described_job(bucket: Bucket, name: str) -> job.Job | None:
         return None
 
 
-def last_lines(bucket: Bucket, name: str, count: int) -> list[str]:
-    """Return the last lines of the log that was written last."""
+def last_lines(bucket: Bucket, name: str, state: job.State, count: int) -> list[str]:
+    """Return the last lines of the newest log; of several machines that of the first one."""
     logs = list(bucket.list(job.log_prefix(name), glob="**.log"))
+    logs = [each for each in logs if f"/{state.machine}." in each.name] or logs
     if not logs or not count:
         return []
     last = max(logs, key=lambda each: str(each.updated))

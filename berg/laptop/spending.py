@@ -62,9 +62,13 @@ def dearest(hourly: dict[str, float], zones: list[str]) -> float | None:
 
 
 def rate_of(summary: job.Summary, zone: str) -> float | None:
-    """Return USD for an hour of a job's machine in a zone; None if that is unknown."""
-    if zone:
-        return summary.rates.get(region_of(zone))
+    """Return USD for an hour of a job's machine in a zone; None if that is unknown.
+
+    The zone of a pod is its node; the price is that of its cluster's region.
+    """
+    place = summary.group.cluster.partition("/")[0] or zone
+    if place:
+        return summary.rates.get(region_of(place))
     return max(summary.rates.values(), default=None)
 
 

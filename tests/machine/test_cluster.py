@@ -318,6 +318,10 @@ def test_a_command_that_fails_on_one_machine(berg):
     assert ran.returncode == 5
     assert names(berg, "odd") == {"0", "1"}
     check_ended(berg, "odd", "FAILED", "the command failed with exit code 5 on odd-1")
+    assert "The end of the log of odd-0 (all of it: berg log odd)" in ran.stderr
+    shown = berg("show", "odd").stdout
+    assert "(of odd-0, the first machine)" in shown and "Starting on odd-0" in shown
+    assert "Starting on odd-1" not in shown and "Cost      $0." in shown
 
 
 WAIT_FOR_OTHERS = 'trap "touch $BERG_RESULTS_DIR/$(hostname); exit 1" TERM; sleep 600 & wait'
