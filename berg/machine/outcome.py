@@ -52,7 +52,7 @@ class Restart:
 AFTER_MAINTENANCE = Restart("it restarts, and the job with it", is_counted=False)
 ELSEWHERE = Restart("the job restarts where there is capacity")
 WHEN_STARTED = Restart("", is_counted=False, state=STOPPED)
-# The command has ended, and the disk that comes back has results that the bucket lacks.
+# The command has ended, and only the disk has some of its results: a machine with it sends them.
 TO_FINISH = Restart("", is_counted=False, state="UPLOADING")
 
 
