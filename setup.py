@@ -17,6 +17,9 @@ setup(
     long_description=(here / "README.md").read_text(),
     long_description_content_type="text/markdown",
     python_requires=">=3.10",
+    # An editable installation is then a folder in sys.path: with a finder of its own, `import berg`
+    # next to a clone of the repository would find the clone's folder.
+    package_dir={"": "."},
     packages=find_packages(include=["berg", "berg.*"]),
     package_data={
         "berg.gke": ["nginx.conf"],

@@ -10,6 +10,7 @@ import click
 
 from berg import plain
 
+__all__ = ["BergError", "Job", "report", "run"]
 __version__ = "0.1.0"
 QUOTED = re.compile(r'"[^" ]+ [^"]{1,50}"|`[^`]{1,60}`')  # stays on one line
 NO_BREAK = "\N{NO-BREAK SPACE}"
