@@ -91,7 +91,9 @@ for wrong in (lambda: berg.run("true", gpus=1), lambda: berg.run("true", num_gpu
 def test_berg_is_found_next_to_a_clone_of_its_repo(tmp_path):
     (tmp_path / "berg").mkdir()
     code = "import berg; print([getattr(berg, each).__name__ for each in berg.__all__])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.stdout == "['BergError', 'Job', 'report', 'run']\n", done.stderr
 
 
