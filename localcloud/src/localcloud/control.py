@@ -54,8 +54,13 @@ def start(
         with (folder / "server.log").open("ab") as log:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "localcloud", str(folder), "--quiet"),
-                    *("--port", str(port), *options),
+                    sys.executable,
+                    "-m",
+                    "localcloud",
+                    str(folder),
+                    "--quiet",
+                    f"--port={port}",
+                    *options,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

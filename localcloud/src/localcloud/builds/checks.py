@@ -16,9 +16,18 @@ LONGEST_ARGUMENT = 10_000  # characters
 WORD = re.compile(r"\$(?:(\$)|\{([A-Z_][A-Z0-9_]*)\}|([A-Z_][A-Z0-9_]*))")
 OF_ALL_BUILDS = ("PROJECT_ID", "BUILD_ID", "PROJECT_NUMBER", "LOCATION")
 OF_TRIGGERS = (
-    *("TRIGGER_NAME", "COMMIT_SHA", "REVISION_ID", "SHORT_SHA", "REPO_NAME", "REPO_FULL_NAME"),
-    *("BRANCH_NAME", "TAG_NAME", "REF_NAME", "TRIGGER_BUILD_CONFIG_PATH"),
-    *("SERVICE_ACCOUNT_EMAIL", "SERVICE_ACCOUNT"),
+    "TRIGGER_NAME",
+    "COMMIT_SHA",
+    "REVISION_ID",
+    "SHORT_SHA",
+    "REPO_NAME",
+    "REPO_FULL_NAME",
+    "BRANCH_NAME",
+    "TAG_NAME",
+    "REF_NAME",
+    "TRIGGER_BUILD_CONFIG_PATH",
+    "SERVICE_ACCOUNT_EMAIL",
+    "SERVICE_ACCOUNT",
 )
 TAG = r"\w[\w.-]{0,127}"
 PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"

@@ -141,7 +141,7 @@ async def work(this: Run) -> None:
             this,
             [plain(each) for each in step.get("args") or []],
             workspace / step.get("dir", ""),
-            f"{prefix}: " * bool(prefix),
+            f"{prefix}: " if prefix else "",
         )
         step.update(
             status="FAILURE" if code else "SUCCESS", timing={"startTime": begun, "endTime": stamp()}
@@ -209,7 +209,9 @@ async def execute(this: Run, words: list[str], folder: Path, prefix: str) -> int
         "TMPDIR": str(this.folder),
     }
     process = await asyncio.create_subprocess_exec(
-        *[sys.executable, str(DOCKER), *words],
+        sys.executable,
+        str(DOCKER),
+        *words,
         cwd=folder,
         env=variables,
         stdin=subprocess.DEVNULL,

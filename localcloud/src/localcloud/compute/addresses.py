@@ -33,8 +33,16 @@ from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
 
 FIELDS = (
-    *("name", "description", "address", "addressType", "networkTier", "subnetwork", "purpose"),
-    *("labels", "kind", "ipVersion"),
+    "name",
+    "description",
+    "address",
+    "addressType",
+    "networkTier",
+    "subnetwork",
+    "purpose",
+    "labels",
+    "kind",
+    "ipVersion",
 )
 GLOBAL = ("name", "description", "address", "addressType", "networkTier", "labels", "ipVersion")
 # Where there is nothing: no machine is at a global address.

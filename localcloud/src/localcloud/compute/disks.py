@@ -53,11 +53,28 @@ SPEEDS = {
 }
 MOST_DISKS = 128  # persistent ones of a machine
 OWN = (
-    *("name", "description", "sizeGb", "type", "sourceImage", "sourceSnapshot", "labels", "kind"),
-    *("zone", "physicalBlockSizeBytes", "provisionedIops", "provisionedThroughput", "options"),
+    "name",
+    "description",
+    "sizeGb",
+    "type",
+    "sourceImage",
+    "sourceSnapshot",
+    "labels",
+    "kind",
+    "zone",
+    "physicalBlockSizeBytes",
+    "provisionedIops",
+    "provisionedThroughput",
+    "options",
 )
 SNAPSHOT = (
-    *("name", "description", "labels", "sourceDisk", "storageLocations", "kind", "snapshotType"),
+    "name",
+    "description",
+    "labels",
+    "sourceDisk",
+    "storageLocations",
+    "kind",
+    "snapshotType",
 )
 
 

@@ -24,26 +24,25 @@ MIN_RUN, MAX_RUN = 30, 120 * 24 * 3600  # seconds, of maxRunDuration
 MAX_FLEX_RUN = 7 * 24 * 3600  # of machines with flex-start
 HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+")
 INSTANCE = (
-    *(
-        "name",
-        "description",
-        "kind",
-        "machineType",
-        "minCpuPlatform",
-        "tags",
-        "canIpForward",
-        "networkInterfaces",
-    ),
-    *(
-        "disks",
-        "metadata",
-        "scheduling",
-        "labels",
-        "serviceAccounts",
-        "guestAccelerators",
-        "deletionProtection",
-    ),
-    *("hostname", "reservationAffinity", "resourcePolicies", "shieldedInstanceConfig"),
+    "name",
+    "description",
+    "kind",
+    "machineType",
+    "minCpuPlatform",
+    "tags",
+    "canIpForward",
+    "networkInterfaces",
+    "disks",
+    "metadata",
+    "scheduling",
+    "labels",
+    "serviceAccounts",
+    "guestAccelerators",
+    "deletionProtection",
+    "hostname",
+    "reservationAffinity",
+    "resourcePolicies",
+    "shieldedInstanceConfig",
     "advancedMachineFeatures",
     "params",
 )
@@ -60,14 +59,14 @@ INTERFACE = (
 )
 ACCESS = ("kind", "type", "name", "natIP", "networkTier")
 SCHEDULING = (
-    *(
-        "automaticRestart",
-        "onHostMaintenance",
-        "preemptible",
-        "provisioningModel",
-        "instanceTerminationAction",
-    ),
-    *("maxRunDuration", "terminationTime", "preemptionNoticeDuration"),
+    "automaticRestart",
+    "onHostMaintenance",
+    "preemptible",
+    "provisioningModel",
+    "instanceTerminationAction",
+    "maxRunDuration",
+    "terminationTime",
+    "preemptionNoticeDuration",
 )
 
 

@@ -45,15 +45,20 @@ PROTOCOLS = ("tcp", "udp", "icmp", "esp", "ah", "sctp", "ipip", "all")
 WITH_PORTS = ("tcp", "udp", "sctp", "6", "17", "132")
 PORTS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?")
 KEPT = (
-    *("name", "description", "priority", "allowed", "denied", "direction", "disabled", "logConfig"),
-    *(
-        "sourceRanges",
-        "sourceTags",
-        "sourceServiceAccounts",
-        "targetTags",
-        "targetServiceAccounts",
-        "destinationRanges",
-    ),
+    "name",
+    "description",
+    "priority",
+    "allowed",
+    "denied",
+    "direction",
+    "disabled",
+    "logConfig",
+    "sourceRanges",
+    "sourceTags",
+    "sourceServiceAccounts",
+    "targetTags",
+    "targetServiceAccounts",
+    "destinationRanges",
 )
 # Of one rule, from the page of Google's quotas of networks.
 MOST = {

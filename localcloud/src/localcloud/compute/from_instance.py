@@ -13,8 +13,15 @@ from localcloud.compute.images import find_disk, resolve
 from localcloud.compute.state import Compute, Instance
 
 SAME = (
-    *("description", "canIpForward", "labels", "scheduling", "serviceAccounts", "minCpuPlatform"),
-    *("reservationAffinity", "shieldedInstanceConfig", "advancedMachineFeatures"),
+    "description",
+    "canIpForward",
+    "labels",
+    "scheduling",
+    "serviceAccounts",
+    "minCpuPlatform",
+    "reservationAffinity",
+    "shieldedInstanceConfig",
+    "advancedMachineFeatures",
 )
 IMAGES = {"DEFAULT", "SOURCE_IMAGE", "SOURCE_IMAGE_FAMILY", "CUSTOM_IMAGE"}
 CONFIGS = "resource.sourceInstanceParams.diskConfigs"

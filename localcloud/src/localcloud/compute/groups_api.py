@@ -27,23 +27,19 @@ from localcloud.errors import ApiError
 MOST = 2000  # members of a group
 ACTIONS = ("NONE", "REFRESH", "RESTART", "REPLACE")  # each disrupts more than the one before it
 HONOURED = {
-    *(
-        "name",
-        "description",
-        "baseInstanceName",
-        "targetSize",
-        "instanceTemplate",
-        "versions",
-        "distributionPolicy",
-    ),
-    *(
-        "updatePolicy",
-        "allInstancesConfig",
-        "instanceLifecyclePolicy",
-        "listManagedInstancesResults",
-        "fingerprint",
-        "targetSizePolicy",
-    ),
+    "name",
+    "description",
+    "baseInstanceName",
+    "targetSize",
+    "instanceTemplate",
+    "versions",
+    "distributionPolicy",
+    "updatePolicy",
+    "allInstancesConfig",
+    "instanceLifecyclePolicy",
+    "listManagedInstancesResults",
+    "fingerprint",
+    "targetSizePolicy",
 }
 
 
@@ -490,12 +486,10 @@ HANDLERS = {
     "instanceTemplates.list": templates.list_templates,
     "instanceTemplates.aggregatedList": templates.list_templates,
     "instanceTemplates.delete": templates.delete_template,
-    **{
-        f"regionInstanceTemplates.{verb}": getattr(
-            templates, f"{verb}_template{'s' * (verb == 'list')}"
-        )
-        for verb in ("insert", "get", "list", "delete")
-    },
+    "regionInstanceTemplates.insert": templates.insert_template,
+    "regionInstanceTemplates.get": templates.get_template,
+    "regionInstanceTemplates.list": templates.list_templates,
+    "regionInstanceTemplates.delete": templates.delete_template,
     "instanceGroupManagers.aggregatedList": list_groups,
     **{f"regionInstanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},
     **{f"instanceGroupManagers.{verb}": handler for verb, handler in MANAGER.items()},

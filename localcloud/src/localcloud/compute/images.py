@@ -44,7 +44,12 @@ DISK = (
     "diskSizeGb",
 )
 NEW_DISK = (
-    *("sourceImage", "sourceSnapshot", "diskSizeGb", "diskType", "diskName", "labels"),
+    "sourceImage",
+    "sourceSnapshot",
+    "diskSizeGb",
+    "diskType",
+    "diskName",
+    "labels",
     "description",
 )
 IMAGE = (

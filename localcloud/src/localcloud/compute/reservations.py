@@ -27,8 +27,9 @@ def used(compute: Compute, row: dict) -> int:
     for other in compute.reservations.values():  # the older one is full before this one is used
         if other is row:
             break
-        if not other["specificReservationRequired"] and shape_of(other) == shape_of(row):
-            left += room_of(other) * (other["zone"] == row["zone"])
+        is_open = not other["specificReservationRequired"]
+        if is_open and other["zone"] == row["zone"] and shape_of(other) == shape_of(row):
+            left += room_of(other)
     return max(0, min(room_of(row), fitting - left))
 
 

@@ -29,8 +29,14 @@ from localcloud.compute.templates import change
 
 KEPT = ("name", "description", "network", "region", "nats")
 NAT = (
-    *("name", "type", "natIpAllocateOption", "sourceSubnetworkIpRangesToNat", "endpointTypes"),
-    *("enableEndpointIndependentMapping", "logConfig", "autoNetworkTier"),
+    "name",
+    "type",
+    "natIpAllocateOption",
+    "sourceSubnetworkIpRangesToNat",
+    "endpointTypes",
+    "enableEndpointIndependentMapping",
+    "logConfig",
+    "autoNetworkTier",
 )
 ALL = ("ALL_SUBNETWORKS_ALL_IP_RANGES", "ALL_SUBNETWORKS_ALL_PRIMARY_IP_RANGES")
 

@@ -25,22 +25,19 @@ from localcloud.compute.state import Compute, Group, Instance
 from localcloud.errors import ApiError
 
 HONOURED = {
-    *(
-        "name",
-        "description",
-        "baseInstanceName",
-        "targetSize",
-        "instanceTemplate",
-        "versions",
-        "updatePolicy",
-    ),
-    *(
-        "allInstancesConfig",
-        "instanceLifecyclePolicy",
-        "listManagedInstancesResults",
-        "fingerprint",
-    ),
-    *("targetSizePolicy", "resourcePolicies"),
+    "name",
+    "description",
+    "baseInstanceName",
+    "targetSize",
+    "instanceTemplate",
+    "versions",
+    "updatePolicy",
+    "allInstancesConfig",
+    "instanceLifecyclePolicy",
+    "listManagedInstancesResults",
+    "fingerprint",
+    "targetSizePolicy",
+    "resourcePolicies",
 }
 POLICY = "resource.resourcePolicies.workloadPolicy"
 

@@ -38,10 +38,24 @@ SINGLE_HOST = (
 # As the discovery document says of NodeConfig: https://container.googleapis.com/$discovery/rest
 METADATA = re.compile(r"[a-zA-Z0-9-_]{1,127}")
 OWN_METADATA = {
-    *("cluster-location", "cluster-name", "cluster-uid", "configure-sh", "containerd-configure-sh"),
-    *("enable-os-login", "gci-ensure-gke-docker", "gci-metrics-enabled", "gci-update-strategy"),
-    *("instance-template", "kube-env", "startup-script", "user-data", "disable-address-manager"),
-    *("windows-startup-script-ps1", "common-psm1", "k8s-node-setup-psm1", "install-ssh-psm1"),
+    "cluster-location",
+    "cluster-name",
+    "cluster-uid",
+    "configure-sh",
+    "containerd-configure-sh",
+    "enable-os-login",
+    "gci-ensure-gke-docker",
+    "gci-metrics-enabled",
+    "gci-update-strategy",
+    "instance-template",
+    "kube-env",
+    "startup-script",
+    "user-data",
+    "disable-address-manager",
+    "windows-startup-script-ps1",
+    "common-psm1",
+    "k8s-node-setup-psm1",
+    "install-ssh-psm1",
     "user-profile-psm1",
 }
 TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

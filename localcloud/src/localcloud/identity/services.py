@@ -39,17 +39,19 @@ TITLES = {
     "tpu": "Cloud TPU API",
 }
 ENABLED = (
-    *(
-        "cloudbilling",
-        "cloudresourcemanager",
-        "compute",
-        "container",
-        "iam",
-        "oslogin",
-        "secretmanager",
-    ),
-    *("serviceusage", "storage"),
-    *("artifactregistry", "cloudbuild", "monitoring", "storage-component"),
+    "cloudbilling",
+    "cloudresourcemanager",
+    "compute",
+    "container",
+    "iam",
+    "oslogin",
+    "secretmanager",
+    "serviceusage",
+    "storage",
+    "artifactregistry",
+    "cloudbuild",
+    "monitoring",
+    "storage-component",
 )
 KEPT_OPERATIONS = 50
 KIND = "type.googleapis.com/google.api.serviceusage.v1."

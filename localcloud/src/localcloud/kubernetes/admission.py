@@ -143,7 +143,8 @@ def host(spec: dict) -> Iterator[str]:
     paths = [row["name"] for row in spec.get("volumes") or [] if row.get("hostPath")]
     if paths:
         quoted = ", ".join(f'"{name}"' for name in paths)
-        yield f"hostPath volumes (volume{'s' * (len(paths) > 1)} {quoted})"
+        volumes = "volumes" if len(paths) > 1 else "volume"
+        yield f"hostPath volumes ({volumes} {quoted})"
     if bad := [name for name, context in containers(spec) if context.get("privileged")]:
         yield f"privileged ({several(bad)} must not set securityContext.privileged=true)"
 

@@ -436,7 +436,7 @@ async def change(
         checks.check_form(kind, copy.deepcopy(new), strict)
     else:
         new = await patch(plane, request, kind, thing, strict)
-    if kind.group == escalation.GROUP and not escalation.is_of_owners_alone(thing, new):
+    if kind.group == escalation.GROUP and escalation.stripped(thing) != escalation.stripped(new):
         cloud, owner = request[CALLER]
         namespace = thing["metadata"].get("namespace", "")
         escalation.check(cloud, plane, owner, kind, namespace, new)

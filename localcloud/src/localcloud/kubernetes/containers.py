@@ -206,12 +206,21 @@ def command_line(
         mode, below = there.files, image or folder / "empty"
         python = [str(each) for each in sandbox.python_folders()]
     processes_of = "shared" if launch.shared else "own"
+    user = ["--user"] if there.user else []
     return [
-        *("bash", str(SCRIPT), mode, str(folder), str(below)),
-        *(launch.hostname, launch.workdir, processes_of, launch.capabilities),
-        *(["--user"] if there.user else []),
+        "bash",
+        str(SCRIPT),
+        mode,
+        str(folder),
+        str(below),
+        launch.hostname,
+        launch.workdir,
+        processes_of,
+        launch.capabilities,
+        *user,
         *python,
-        *("--", *launch.words),
+        "--",
+        *launch.words,
     ]
 
 

@@ -38,7 +38,9 @@ METRICS = {
 
 def document(path: str, has_kueue: bool = False) -> dict | None:
     """The document at a path; None if there is none."""
-    versions = [f"{name}/v1" for name in GROUPS] + [KUEUE] * has_kueue
+    versions = [f"{name}/v1" for name in GROUPS]
+    if has_kueue:
+        versions.append(KUEUE)
     if path == "version":
         return {"major": "1", "minor": MINOR, "gitVersion": VERSION, **ABOUT}
     if path == "api":

@@ -44,12 +44,8 @@ def check(cloud: Cloud, plane: Plane, owner: Owner, kind: Kind, namespace: str, 
         refuse_more(plane, owner, kind, namespace, name, rules or [])
 
 
-def is_of_owners_alone(old: dict, new: dict) -> bool:
-    """Whether an object differs at most in what the collection of garbage writes."""
-    return stripped(old) == stripped(new)
-
-
 def stripped(thing: dict) -> dict:
+    """Return an object without what the collection of garbage writes."""
     meta = {key: each for key, each in thing["metadata"].items() if key not in OF_OWNERS}
     return {**thing, "metadata": meta}
 

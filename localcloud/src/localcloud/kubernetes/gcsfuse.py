@@ -21,9 +21,16 @@ from localcloud.kubernetes.workload_identity import Server
 
 ANNOTATION = "gke-gcsfuse/volumes"
 ATTRIBUTES = (
-    *("bucketName", "mountOptions", "fileCacheCapacity", "fileCacheForRangeRead"),
-    *("gcsfuseLoggingSeverity", "skipCSIBucketAccessCheck", "disableMetrics"),
-    *("metadataStatCacheCapacity", "metadataTypeCacheCapacity", "metadataCacheTTLSeconds"),
+    "bucketName",
+    "mountOptions",
+    "fileCacheCapacity",
+    "fileCacheForRangeRead",
+    "gcsfuseLoggingSeverity",
+    "skipCSIBucketAccessCheck",
+    "disableMetrics",
+    "metadataStatCacheCapacity",
+    "metadataTypeCacheCapacity",
+    "metadataCacheTTLSeconds",
 )
 SWITCH, NUMBER, TEXT = "(true|false)", "-?[0-9]+", ".+"
 # Of the mount options those that berg or its users may want: flags with =, the file's with a colon.

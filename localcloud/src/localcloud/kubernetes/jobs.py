@@ -40,7 +40,8 @@ def look(plane: Plane) -> None:
     for job in plane.store.all("jobs"):
         if job["spec"].get("managedBy", CONTROLLER) != CONTROLLER:
             continue  # another one looks after it
-        try_to_finish(plane, job) if is_finished(job) else sync(plane, job)
+        step = try_to_finish if is_finished(job) else sync
+        step(plane, job)
     living = {job["metadata"]["uid"] for job in plane.store.all("jobs")}
     for pod in plane.store.all("pods"):  # pods of deleted jobs are not counted any more
         owners = {row["uid"] for row in pod["metadata"].get("ownerReferences") or []}

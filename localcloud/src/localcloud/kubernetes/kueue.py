@@ -55,7 +55,7 @@ def look(plane: Plane) -> None:
 
 def follow(plane: Plane, job: dict) -> None:
     """Let a Job and its Workload be as each other says."""
-    workload = workload_of(plane, job)
+    workload = next((each for each in plane.store.all("workloads") if owned_by(each, job)), None)
     if is_finished(job):
         if workload:
             finish(plane, job, workload)
@@ -66,16 +66,12 @@ def follow(plane: Plane, job: dict) -> None:
         make_workload(plane, job)
     elif row := condition(workload, "Evicted"):
         stop(plane, job, workload, row["message"])
-        if not has_pods(plane, job):
+        if all(is_over(pod) for pod in pods_of(plane, job)):
             release(plane, workload, row)
     elif condition(workload, "Admitted"):
         start(plane, job, workload)
     else:
         stop(plane, job, workload, "Not admitted by cluster queue")
-
-
-def workload_of(plane: Plane, job: dict) -> dict | None:
-    return next((each for each in plane.store.all("workloads") if owned_by(each, job)), None)
 
 
 def make_workload(plane: Plane, job: dict) -> None:
@@ -138,10 +134,6 @@ def suspend(plane: Plane, job: dict, value: bool) -> None:
     job["spec"]["suspend"] = value
     job["metadata"]["generation"] += 1
     plane.store.put("jobs", job)
-
-
-def has_pods(plane: Plane, job: dict) -> bool:
-    return any(not is_over(pod) for pod in pods_of(plane, job))
 
 
 def release(plane: Plane, workload: dict, evicted: dict) -> None:

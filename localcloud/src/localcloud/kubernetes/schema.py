@@ -42,21 +42,17 @@ SCALARS: dict[str, tuple[Any, str]] = {
 }
 # Numbers of 64 bits; the models do not tell.
 LONG = {
-    *(
-        "activeDeadlineSeconds",
-        "terminationGracePeriodSeconds",
-        "tolerationSeconds",
-        "deletionGracePeriodSeconds",
-    ),
-    *(
-        "generation",
-        "observedGeneration",
-        "runAsUser",
-        "runAsGroup",
-        "fsGroup",
-        "expirationSeconds",
-        "seconds",
-    ),
+    "activeDeadlineSeconds",
+    "terminationGracePeriodSeconds",
+    "tolerationSeconds",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "observedGeneration",
+    "runAsUser",
+    "runAsGroup",
+    "fsGroup",
+    "expirationSeconds",
+    "seconds",
 }
 GO = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
 OF_STRINGS = ("labels", "annotations", "ata", "elector")  # how the paths of maps of strings end

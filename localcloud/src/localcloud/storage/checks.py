@@ -22,12 +22,25 @@ CONDITIONS = (
 )
 # Fields of an object that clients set; all others are the server's.
 WRITABLE = {
-    *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType"),
-    *("customTime", "metadata", "storageClass", "contexts"),
+    "cacheControl",
+    "contentDisposition",
+    "contentEncoding",
+    "contentLanguage",
+    "contentType",
+    "customTime",
+    "metadata",
+    "storageClass",
+    "contexts",
 }
 STORAGE_CLASSES = {
-    *("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"),
-    *("MULTI_REGIONAL", "REGIONAL", "DURABLE_REDUCED_AVAILABILITY"),  # of old buckets
+    "STANDARD",
+    "NEARLINE",
+    "COLDLINE",
+    "ARCHIVE",
+    # of old buckets
+    "MULTI_REGIONAL",
+    "REGIONAL",
+    "DURABLE_REDUCED_AVAILABILITY",
 }
 REFUSED = {
     "kmsKeyName",

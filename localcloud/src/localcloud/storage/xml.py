@@ -56,7 +56,10 @@ LISTED = {
 }
 # Reasons that are this API's own words already (parts.py).
 OWN_CODES = {
-    *("NoSuchUpload", "InvalidPart", "InvalidPartOrder", "EntityTooSmall"),
+    "NoSuchUpload",
+    "InvalidPart",
+    "InvalidPartOrder",
+    "EntityTooSmall",
     "MalformedCompleteMultipartUploadRequest",
 }
 NO_BUCKET = ("NoSuchBucket", "The specified bucket does not exist.")
