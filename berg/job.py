@@ -34,6 +34,7 @@ MOST_RATE, MOST_MACHINES = 10_000, 100_000
 # A state must fit into an object's custom metadata, of which Cloud Storage takes 8 KiB: in bytes,
 # its attempts and the characters of why each began, and its changes.
 MAX_STATE, ATTEMPTS, WHY, HISTORY = 8000, 10, 150, 30
+SHELL = ["bash", "-o", "pipefail", "-c"]
 USAGE = ".usage.jsonl"  # suffix of the file next to the log with samples of the machine
 SOFTWARE = ".software.json"  # suffix of the file next to the log with the software of an attempt
 # A job's name is its machine's name, so that Compute Engine must accept it.
@@ -188,6 +189,11 @@ class Job:
     def fresh(self) -> bool:
         """Whether it begins with an empty folder: nothing that is in the bucket is restored."""
         return self.spec.fresh
+
+    @property
+    def shell(self) -> list[str]:
+        """The program that runs the command, which is its last argument."""
+        return ["bash", "-c"] if self.spec.no_pipefail else SHELL
 
     @property
     def box(self) -> str:

@@ -176,6 +176,13 @@ class JobSpec:
         RUN,
         needs="each",
     )
+    no_pipefail: bool = option(
+        "--no-pipefail",
+        "Let the last program of a pipe in CMD decide alone whether it failed.",
+        False,
+        JOB,
+        key="no-pipefail",
+    )
     install_script: str | None = option(
         "--install-script PATH",
         "Script in the repo to run before anything else.",

@@ -242,7 +242,9 @@ def parse_duration(text: str, unit: str = "") -> float:
 
 
 def check_size(job: Any) -> Any:
-    """Return a job; raise BergError if its command or its variables are too long."""
+    """Return a job; raise BergError if its command or its variables are too long, or have a NUL."""
+    if "\0" in "".join([job.cmd, *job.env.values()]):
+        raise BergError("the command or a variable of --env has a NUL byte, which no program takes")
     size = len(job.cmd.encode())
     if size > MOST_COMMAND:
         raise BergError(

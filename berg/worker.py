@@ -64,6 +64,7 @@ from berg.machine.process import (
     full_disk,
     is_alone,
     judge,
+    raise_limits,
     shell_exit_code,
     start_thread,
 )
@@ -360,7 +361,7 @@ def run_in(attempt: Attempt, folder: Path) -> int:
             container.remove()
     variables = profile.variables(attempt, with_report(environment(attempt)))
     noted = start_thread(software.note, attempt)
-    code = attempt.runner.keep(["bash", "-c", this.cmd], folder, variables)
+    code = attempt.runner.keep([*this.shell, this.cmd], folder, variables)
     noted.join(NOTING)
     return code
 
@@ -620,6 +621,7 @@ def main() -> None:
     \b
     berg-worker run digits-1121-0930-x7k
     """
+    raise_limits()
     api.forbidden_passes_until = time.monotonic() + boot.FORBIDDEN_SECONDS
 
 

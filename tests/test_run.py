@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import time
@@ -26,6 +27,12 @@ from localcloud.machines import sandbox
 
 def job_of(berg: Berg, name: str) -> dict:
     return json.loads(berg.bucket.read(f".berg/jobs/{name}_metadata.json"))
+
+
+def ulimit(number: int) -> str:
+    """What a shell says of a limit that this computer allows, in kB."""
+    most = resource.getrlimit(number)[1]
+    return "unlimited" if most == resource.RLIM_INFINITY else str(most // 1024)
 
 
 def results(berg: Berg, results_dir: str) -> dict[str, bytes]:
@@ -63,6 +70,8 @@ cat edited.txt "new folder/untracked.txt"
 test -e junk.o || echo "no ignored files"
 echo "wish $WISH, job $BERG_JOB, gpus $BERG_NUM_GPUS, bucket $BERG_BUCKET, attempt $BERG_ATTEMPT"
 echo "to standard error" >&2
+echo "to its file" >/dev/stderr
+echo "files $(ulimit -Sn), locked $(ulimit -Sl)"
 out=$BERG_RESULTS_DIR
 head -c 3000000 /dev/urandom >$out/weights.bin
 mkdir -p "$out/sub folder" && echo grüße >"$out/sub folder/ü.txt" && : >$out/empty
@@ -118,7 +127,9 @@ def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
         "never added",
         "no ignored files",
         f"wish a b=c, job one, gpus 0, bucket {berg.bucket_name}, attempt 1",
-        "to standard error",
+        "to standard error\nto its file",
+        f"files {min(1 << 20, resource.getrlimit(resource.RLIMIT_NOFILE)[1])}, "
+        f"locked {ulimit(resource.RLIMIT_MEMLOCK)}",
     ):
         assert f"\n{line}\n" in log, log[:3000]
     assert job["git_commit"] == head != job["git_snapshot"] and job["git_dirty"]

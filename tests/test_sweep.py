@@ -449,9 +449,21 @@ def test_more_than_the_quota_leaves_nothing(berg):
 
 
 def test_only_placeholders_are_filled_and_values_are_words():
-    command = "for i in {1..3} {a,b}; do echo ${HOME} {x} '$y'; done"
+    command = "for i in {1..3} {a..c} {a,b}; do echo ${HOME} {x} '$y'; done"
     values = {"x": "two words; rm -rf $HOME"}
     assert sweep.fill(command, values) == command.replace("{x}", "'two words; rm -rf $HOME'")
+
+
+def test_names_with_dots_are_filled_and_doubled_braces_are_braces(tmp_path):
+    (tmp_path / "t.csv").write_text("model.lr,data/set,n-layers\n0.1,a b,3\n")
+    (values,) = sweep.tasks(tmp_path / "t.csv")
+    command = """x model.lr={model.lr} {data/set} '{"n": {n-layers}}' | awk '{{print}}' {{x-y.z}}"""
+    sweep.check_row(command, values, "row 0")
+    filled = """x model.lr=0.1 'a b' '{"n": 3}' | awk '{print}' {x-y.z}"""
+    assert sweep.fill(command, values) == filled
+    assert sweep.grid(("model.lr=1,2",)) == [{"model.lr": "1"}, {"model.lr": "2"}]
+    with pytest.raises(BergError, match=r"has no value for \{x\.y\} of the command"):
+        sweep.check_row(command + "{x.y}", values, "row 0")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from berg import BergError, validation
 from berg.code import uv, uvlock
 from berg.code.commits import Files
 from berg.code.uvlock import meets, normal, number, parse
-from berg.job import Installation
+from berg.job import SHELL, Installation
 from berg.plain import plural, size
 
 PROJECT, REQUIREMENTS = "pyproject.toml", "requirements.txt"
@@ -26,7 +26,6 @@ VENV = ".venv"
 # Compiling all of a package takes as long as installing it; python compiles what is imported.
 PIP = ["python", "-m", "pip", "install", "--no-input", "--no-compile", "--progress-bar=off"]
 UV_PIP = ["uv", "pip", "install", "--python", "python"]
-SHELL = ["bash", "-o", "pipefail", "-c"]
 CONDA = ["environment.yml", "environment.yaml", "conda.yml", "conda.yaml", "conda-lock.yml"]
 CONDA += ["pixi.toml", "pixi.lock"]
 WITH_CONDA = (

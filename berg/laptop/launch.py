@@ -297,6 +297,8 @@ def read_secrets(spec: JobSpec) -> dict[str, str]:
         for text in texts:
             key, value = secret.read(text, option)
             check_variable(option, key)
+            if "\0" in value:
+                raise BergError(f"{option} {key} has a NUL byte, which no variable can hold")
             if key in variables:
                 raise BergError(
                     f"{key} is both a secret and a variable: give {option} {key} or --env {key}=…"

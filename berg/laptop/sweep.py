@@ -30,7 +30,10 @@ from berg.laptop.resume import ASKED_AGAIN, spec_again, submitted_again, with_pa
 from berg.plan import Plan, sha256
 from berg.spec import LIMITS, JobSpec
 
-PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")  # not ${…}, which is the shell's
+WORD = r"[A-Za-z_]\w*(?:[./-]\w+)*"
+NAME = re.compile(WORD)  # of a parameter
+# {NAME}, or {{NAME}} for the text {NAME}; not ${…}, which is the shell's
+PLACEHOLDER = re.compile(rf"\{{(\{{{WORD}\}})\}}|(?<!\$)\{{(?P<name>{WORD})\}}")
 MOST = 100_000  # jobs
 FORMULA = tuple("=+-@＝＋－＠\t\r\n")  # begin a formula in a spreadsheet
 BULK = 500  # machines in one request
@@ -39,7 +42,6 @@ RANDOM, SOBOL = "random", "sobol"
 BITS = 30
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 RANGE = re.compile(rf"(?:(log|int):)?({NUMBER})\.\.({NUMBER})")
-NAME = re.compile(r"[A-Za-z_]\w*")
 # For each dimension of a Sobol sequence after the first: the polynomial's coefficients and the
 # first direction numbers, from Joe and Kuo (https://web.maths.unsw.edu.au/~fkuo/sobol/).
 DIRECTIONS = (
@@ -60,7 +62,7 @@ def grid(options: tuple[str, ...]) -> list[dict[str, str]]:
     axes: dict[str, list[str]] = {}
     for text in options:
         name, equals, values = text.partition("=")
-        if not equals or not values or not PLACEHOLDER.fullmatch(f"{{{name}}}"):
+        if not equals or not values or not NAME.fullmatch(name):
             raise BergError(f"--grid {text!r} is not of the form NAME=VALUE,VALUE…")
         if name in axes:
             raise BergError(f"--grid {name} is given twice; give all of its values at once")
@@ -115,7 +117,7 @@ def json_rows(file: Path, lines: list[str]) -> list[dict[str, str]]:
 
 def fill(cmd: str, values: dict[str, str]) -> str:
     """Return the command with its placeholders replaced; the shell reads each value as one word."""
-    return PLACEHOLDER.sub(lambda found: shlex.quote(values[found[1]]), cmd)
+    return PLACEHOLDER.sub(lambda found: found[1] or shlex.quote(values[found["name"]]), cmd)
 
 
 def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> list[job.Job]:
@@ -151,7 +153,7 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
 
 def check_row(cmd: str, values: dict[str, str], where: str) -> None:
     """Raise BergError unless a row has the values that the command names, and no others."""
-    wanted = set(PLACEHOLDER.findall(cmd))
+    wanted = {found["name"] for found in PLACEHOLDER.finditer(cmd) if found["name"]}
     if missing := sorted(wanted - values.keys()):
         raise BergError(f"{where} has no value for {{{missing[0]}}} of the command")
     if unused := sorted(values.keys() - wanted):

@@ -65,7 +65,10 @@ TimeoutStopSec=600
 # A command that runs out of memory must not end the worker.
 OOMPolicy=continue
 TasksMax=infinity
+# As in a container.
+LimitNOFILE=1048576
 LimitMEMLOCK=infinity
+LimitNPROC=infinity
 StandardOutput=tty
 """
 SHUTDOWN_SECONDS = 60
@@ -244,8 +247,10 @@ class Machine:
         """Write a line to the serial console and to the job's log."""
         console(text)
         try:
-            with self.log.open("a", errors="replace") as file:
-                file.write("[berg] " + text + "\n")
+            with self.log.open("ab+") as file:
+                file.seek(max(0, file.tell() - 1))
+                begin = "" if file.read() in (b"", b"\n") else "\n"  # a command ended within a line
+                file.write((begin + "[berg] " + text + "\n").encode(errors="replace"))
         except OSError:
             pass  # a full disk must not keep the machine from being deleted
 

@@ -23,7 +23,7 @@ from berg.machine.attempt import Attempt
 from berg.machine.environment import INSTALLING, OURS, PROGRAM, place
 from berg.machine.installation import InstallationFailed
 from berg.machine.outcome import Stopped
-from berg.machine.process import RESULTS
+from berg.machine.process import MOST_FILES, RESULTS
 
 NAME = "berg-command"  # of the container
 # The machine's variables for its own programs, not for those of the image.
@@ -105,6 +105,7 @@ def command(this: Job, folder: Path, names: list[str]) -> list[str]:
     """
     words = ["docker", "run", "--rm", "--pull=never", f"--name={NAME}", "--init"]
     words += ["--network=host", "--ipc=host", "--ulimit=memlock=-1"]
+    words.append(f"--ulimit=nofile={MOST_FILES}")
     if this.gpus_per_machine:
         words.append("--gpus=all")
     if this.tpu:
@@ -115,7 +116,7 @@ def command(this: Job, folder: Path, names: list[str]) -> list[str]:
     words += [f"--env={name}" for name in names]
     # SIGTERM goes to all processes in the container, as it does on the machine.
     words += ["--env=TINI_KILL_PROCESS_GROUP=1", f"--workdir={folder}", "--entrypoint=bash"]
-    return [*words, this.docker, "-c", LAST + REPORT + this.cmd]
+    return [*words, this.docker, *this.shell[1:], LAST + REPORT + this.cmd]
 
 
 def names_of(variables: Iterable[str], given: set[str]) -> list[str]:

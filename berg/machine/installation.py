@@ -31,6 +31,7 @@ from berg.machine.attempt import Attempt, settings_of
 from berg.machine.environment import INSTALLING, environment, programs, repo_folder
 from berg.machine.logins import ENVIRONMENT
 from berg.machine.outcome import Stopped
+from berg.machine.process import written_to
 
 ENVIRONMENTS = boot.ROOT / "berg_env"
 AGAIN = boot.BERG / "install-again"  # a script that installs a changed lock, for `berg sync`
@@ -300,18 +301,16 @@ def install_image(machine: boot.Machine, recipe: dict[str, Any]) -> None:
 def run_for_image(step: Step, variables: dict[str, str]) -> None:
     """Run a step with its output on the console; raises InstallationFailed if it must not fail."""
     boot.console(f"Installing: {shlex.join(step.words)}")
-    ran = subprocess.run(
-        step.words,
-        cwd=step.folder,
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    output = ran.stdout.decode(errors="replace")
+    log = boot.BERG / "step.log"
+    log.unlink(missing_ok=True)
+    with written_to(log) as pipe:
+        code = subprocess.call(
+            step.words, cwd=step.folder, env=variables, stdin=QUIET, stdout=pipe, stderr=pipe
+        )
+    output = log.read_text(errors="replace")
     boot.console(output)
-    if ran.returncode and not step.may_fail:
-        raise InstallationFailed(ran.returncode, step.words, output)
+    if code and not step.may_fail:
+        raise InstallationFailed(code, step.words, output)
 
 
 def clean_image() -> None:

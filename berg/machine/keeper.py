@@ -1,9 +1,10 @@
 """Runs the job's command as its parent, and ends with it the processes that it left behind.
 
 Such a process, in a session of its own, would keep writing results, and the job would never end.
-The kernel makes this program (a subreaper) the parent of all orphans below it. It ignores SIGTERM,
-which the command gets, too, and exits with the command's exit code, as a shell gives it, when no
-process is left below it. Not covered: what another daemon starts (docker run -d).
+The kernel makes this program (a subreaper) the parent of all orphans below it. It ignores the
+signals of its process group, which the command gets, too. It exits with the command's exit code, as
+a shell gives it, when no process is left below it. Not covered: what another daemon starts (docker
+run -d).
 """
 
 import contextlib
@@ -17,6 +18,9 @@ LEFTOVER_GRACE = 5  # seconds between SIGTERM and SIGKILL for what a command lef
 KILL_SECONDS = 5  # for killed processes to be gone; those that hang in the kernel stay
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 POLL = 0.05  # seconds
+# Signals that no program can ignore, and those of its own faults.
+DEADLY = {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE}
+DEADLY |= {signal.SIGILL}
 
 
 def main() -> None:
@@ -25,10 +29,10 @@ def main() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # unlike SIG_IGN, the command does not inherit it
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    ignored_by_python = [signal.SIGPIPE, signal.SIGXFSZ]
-    command = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, setsigdef=ignored_by_python)
+    for number in signal.valid_signals() - DEADLY:
+        # unlike SIG_IGN, the command does not inherit it
+        signal.signal(number, lambda *_: None)
+    command = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ)
     ended = None
     while ended != command:  # orphans end, too
         ended, status = os.wait()

@@ -18,11 +18,15 @@ from berg import computer
 from berg.google import api
 from berg.machine import boot, pods
 from berg.machine.peers import CLUSTER_FILE, HOST_FILE, Member, Node, announce
+from berg.machine.process import MOST_FILES
 
 SSH = boot.SSH
 NODE_KEY = SSH / "berg_node_key"
 ENVIRONMENT = boot.BERG / "environment.sh"
 PROFILE = Path("/etc/profile.d/berg.sh")
+RAISE_LIMITS = f"""\
+{{ ulimit -n {MOST_FILES} || ulimit -n "$(ulimit -Hn)"; ulimit -l unlimited; }} 2>/dev/null || :
+"""
 SSHD_CONFIG = Path("/etc/ssh/sshd_config")
 
 
@@ -148,6 +152,7 @@ def let_ssh_know(nodes: list[Node]) -> None:
 def equip_shells(variables: dict[str, str]) -> None:
     """Let logins and commands over ssh have variables in their environment."""
     lines = [f"export {key}={shlex.quote(value)}\n" for key, value in variables.items()]
+    lines.append(RAISE_LIMITS)
     computer.write(ENVIRONMENT, "".join(lines))  # which no other user may read, for --env
     read = f"[ ! -r {shlex.quote(str(ENVIRONMENT))} ] || . {shlex.quote(str(ENVIRONMENT))}"
     # A login reads the first file, or the second if the first cannot be written. A command over ssh

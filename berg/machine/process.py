@@ -5,23 +5,27 @@ what an exit code means.
 import contextlib
 import fcntl
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from berg.machine import boot, keeper
+from berg.machine import boot, keeper, logwriter
 from berg.machine.outcome import Ending, Stopped, Stopping
 
 RESULTS = boot.ROOT / "berg_results"
 COMMAND_FILE = boot.BERG / "command"  # process group of the command, for a later worker
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
+LOG_GRACE = 10  # seconds for the last output of a command to be in the log
+MOST_FILES = 1 << 20  # open in one process; the kernel allows no more
+SIGNALS = {each.value: each.name for each in signal.Signals}
 # Failures with the same exit code, within so many seconds, after which a command runs no more.
 MAX_FAILURES, FAILURE_SECONDS = 3, 60
 Runs = subprocess.Popen[bytes] | None  # the running process, if there is one
@@ -36,6 +40,13 @@ def is_alone() -> bool:
     except OSError:
         return False
     return True
+
+
+def raise_limits() -> None:
+    """Let this process, and so the job, use what it may: the limits of a unit, or of a pod."""
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC):
+        most = resource.getrlimit(limit)[1]
+        resource.setrlimit(limit, (most, most))
 
 
 def start_thread(target: Callable[..., object], *arguments: object) -> threading.Thread:
@@ -71,16 +82,43 @@ def end_process(process: Runs, grace: float) -> None:
         end_group(process.pid, grace)
 
 
+@contextlib.contextmanager
+def written_to(log: Path) -> Iterator[int]:
+    """Provide the output of a command: a pipe whose content is appended to the log.
+
+    Afterwards the log has all that the command wrote. A file would be truncated by programs that
+    open /dev/stderr for writing.
+    """
+    pipe, output = os.pipe()
+    with log.open("ab") as file:
+        writer = subprocess.Popen(
+            [sys.executable, "-I", "-S", logwriter.__file__, str(pipe)],
+            stdin=subprocess.PIPE,
+            stdout=file,
+            pass_fds=[pipe],
+            start_new_session=True,
+        )
+    os.close(pipe)
+    try:
+        yield output
+    finally:
+        os.close(output)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            writer.communicate(timeout=LOG_GRACE)
+
+
 def judge(exit_code: int, where: str = "") -> Ending:
     """Return how a command ended by itself; `where` is the machine, if it matters."""
     if exit_code == 0:
         return Ending("SUCCEEDED", "", 0)
     reason = f"the command failed with exit code {exit_code}"
     number = -exit_code if exit_code < 0 else exit_code - 128
-    if number in signal.valid_signals():
-        reason = f"the command was killed by {signal.Signals(number).name}"
+    if number in SIGNALS:
+        reason = f"the command was killed by {SIGNALS[number]}"
     if number == signal.SIGKILL:
         reason += ", which is often the kernel when memory runs out"
+    if number == signal.SIGPIPE:
+        reason += ": what it wrote to ended first, as in `yes | head` (see --no-pipefail)"
     if where:
         reason += f" on {where}"
     return Ending("FAILED", reason, exit_code)
@@ -134,7 +172,7 @@ class Runner:
         if self.stopping.ending:
             raise Stopped
         self.began = time.monotonic()
-        with self.machine.log.open("ab") as output:
+        with written_to(self.machine.log) as output:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -144,13 +182,13 @@ class Runner:
                 cwd=folder,
                 env=environment,
             )
-        COMMAND_FILE.write_text(str(self.process.pid))
-        if self.stopping.ending:
-            self.end()
-        code = self.process.wait()
-        self.ended_alone = self.is_keeping and not self.stopping.ending
-        # Processes in the background would keep writing results.
-        end_group(self.process.pid, keeper.LEFTOVER_GRACE)
+            COMMAND_FILE.write_text(str(self.process.pid))
+            if self.stopping.ending:
+                self.end()
+            code = self.process.wait()
+            self.ended_alone = self.is_keeping and not self.stopping.ending
+            # Processes in the background would keep writing results.
+            end_group(self.process.pid, keeper.LEFTOVER_GRACE)
         COMMAND_FILE.unlink(missing_ok=True)
         return code
 

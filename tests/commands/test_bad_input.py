@@ -185,6 +185,14 @@ def test_wishes_that_google_does_not_have(berg, arguments, says):
     refused(berg, "run", *wishes, "true", says=says)
 
 
+def test_a_nul_that_no_program_takes(berg, tmp_path):
+    (tmp_path / "key").write_bytes(b"a\0b")
+    words = ("run", "-g", "0", "--secret", f"KEY={tmp_path}/key", "true")
+    refused(berg, *words, says=("--secret KEY has a NUL byte, which no variable can hold",))
+    (berg.repo / "pyproject.toml").write_text('[tool.berg.env]\nLR = "\\u0000"\n')
+    refused(berg, *RUN, says=("a variable of --env has a NUL byte, which no program takes",))
+
+
 def test_a_name_that_is_taken(berg):
     berg.bucket.write(".berg/jobs/mine_state.json", "{}", metadata={"state": "{}"})
     before = berg.objects()

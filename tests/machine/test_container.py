@@ -41,9 +41,9 @@ def test_a_container_shares_what_the_command_needs():
     this = Job(**{**vars(THIS), "gpus_per_machine": 2, "data": data})
     words = container.command(this, Path("/root/code/proj/sub"), ["BERG_JOB", "LR"])
     assert words[:3] == ["docker", "run", "--rm"]
-    options, (image, *command) = words[2:-3], words[-3:]
-    assert (image, command[0]) == (IMAGE, "-c")
-    trap, path, run = command[1].split("\n")
+    options, (image, *shell, command) = words[2:-5], words[-5:]
+    assert (image, *shell) == (IMAGE, "-o", "pipefail", "-c")
+    trap, path, run = command.split("\n")
     assert (trap, run) == ("trap 'exit 143' TERM", "python train.py")
     assert path == f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{PROGRAM}'
     volumes = {each for each in options if each.startswith("--volume=")}

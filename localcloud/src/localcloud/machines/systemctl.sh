@@ -17,7 +17,8 @@ folder=/run/systemd/system
 settings() { # SECTION: the settings that are honoured there, and those that have nothing to act on here
     case $1 in
         Unit) echo Description After Wants RefuseManualStop ;;
-        Service) echo Type ExecStart KillMode TimeoutStopSec StandardOutput OOMPolicy TasksMax LimitMEMLOCK ;;
+        Service) echo Type ExecStart KillMode TimeoutStopSec StandardOutput OOMPolicy TasksMax \
+            LimitNOFILE LimitMEMLOCK LimitNPROC ;;
     esac
 }
 
@@ -66,10 +67,23 @@ start() { # NAME
     id=$(tr -d - </proc/sys/kernel/random/uuid)
     mapfile -d '' -t inherited </proc/1/environ
     read -r -a words <<<"${setting[ExecStart]}"
-    env -i "${inherited[@]}" "INVOCATION_ID=$id" setsid "${words[@]}" </dev/null >>/proc/1/fd/1 2>&1 &
+    (set_limits && exec env -i "${inherited[@]}" "INVOCATION_ID=$id" setsid "${words[@]}") </dev/null >>/proc/1/fd/1 2>&1 &
     echo "$! $id ${setting[KillMode]} ${setting[TimeoutStopSec]} $after" >"$folder/../units/$1"
     [[ ! -e $folder/../stopping ]] || kill -KILL $! # its end began meanwhile
     check_going "$1"
+}
+
+# The limits that a unit names, as far as this host allows, else those of systemd.
+set_limits() {
+    local name flag files=${setting[LimitNOFILE]-}
+    ulimit -Sn 1024
+    [[ -z $files ]] || ulimit -n "$files" 2>/dev/null || ulimit -n "$(ulimit -Hn)"
+    [[ -n ${setting[LimitMEMLOCK]-} ]] || ulimit -l 8192
+    for name in LimitMEMLOCK:l LimitNPROC:u; do
+        flag=${name#*:} name=${name%:*}
+        [[ ${setting[$name]-infinity} == infinity ]] || refuse "$name=${setting[$name]}"
+        ulimit -S"$flag" "$(ulimit -H"$flag")"
+    done
 }
 
 restart() { # NAME
