@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 SWITCHES = {"--rm", "--init", "--pull=never", "--network=host", "--ipc=host", "--gpus=all"}
-SWITCHES |= {"--ulimit=memlock=-1", "--entrypoint=bash", "--privileged"}
+SWITCHES |= {"--ulimit=memlock=-1", "--ulimit=nofile=1048576", "--entrypoint=bash", "--privileged"}
 ASKED = Path("/root/docker.jsonl")
 IMAGE = "localhost/trainer:1"
 PINNED = re.compile(r"127\.0\.0\.1:\d+/\S+@sha256:[0-9a-f]{64}")
