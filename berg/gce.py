@@ -6,6 +6,7 @@ flex-start the group stays until Google has room. The requests are in google/: i
 Not covered: reservations for slices, several slices for one job.
 """
 
+import contextlib
 import functools
 import itertools
 import math
@@ -595,6 +596,9 @@ def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_
         paths = [group_path(each["zone"], job) for each in slices] or paths
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda path: api.delete(config, path, wait_for_it=True), paths))
+    if group:
+        with contextlib.suppress(api.GoogleError, BergError):  # it costs nothing, and reap names it
+            groups.delete_old_templates(config, job)
 
 
 def resources(config: Config) -> list[Resource]:

@@ -328,12 +328,15 @@ def regions(config: Config, name: str) -> set[str]:
     return {group["region"] for group in find(config, name) if "region" in group}
 
 
-def delete_old_templates(config: Config) -> None:
-    """Delete the templates of single jobs whose group is gone; those that jobs share are kept."""
+def delete_old_templates(config: Config, job: str = "") -> None:
+    """Delete the templates of single jobs whose group is gone, of `job` however young; those that
+    jobs share are kept.
+    """
     for each in unused_templates(config, find(config)):
-        is_of_one_job = OF_THE_JOB in each["properties"].get("labels", {})
+        owner = each["properties"].get("labels", {}).get(OF_THE_JOB)
         # A young one may be that of a group which is about to be made.
-        if is_of_one_job and api.age_seconds(config, each["creationTimestamp"]) > YOUNG:
+        is_old = api.age_seconds(config, each["creationTimestamp"]) > YOUNG
+        if owner and (is_old or owner == job):
             api.delete(config, f"/global/instanceTemplates/{each['name']}", wait_for_it=True)
 
 
