@@ -504,7 +504,10 @@ def dashboard(delete: bool, yes: bool, as_json: bool) -> None:
         say("Memory, GPUs and TPUs are empty until machines may write them: berg init --monitoring")
     for tile in there.get("mosaicLayout", {}).get("tiles", []):
         say(f"  {tile.get('widget', {}).get('title', '')}")
-    print_data(there, monitoring.address(settings, there), as_json)
+    if settings.endpoint and not as_json:
+        say("The embedded cloud keeps it, and has no page to show it")
+    else:
+        print_data(there, monitoring.address(settings, there), as_json)
 
 
 COMMANDS = (wait, top, tensorboard, page, profile, dashboard)

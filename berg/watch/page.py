@@ -106,6 +106,12 @@ def moment(timestamp: str) -> Html:
     return tag("time", jobs.age(timestamp), datetime=timestamp, title=timestamp)
 
 
+def clock(timestamp: str) -> Html:
+    """Return the date and time of a moment in UTC, as `berg show` has them."""
+    shown = timestamp.replace("T", " ").replace("Z", " UTC")
+    return tag("time", shown, datetime=timestamp)
+
+
 def details(pairs: Iterable[tuple[str, object]]) -> Html:
     """Return a list of names and values, without the empty ones."""
     return tag("dl", *(text(tag("dt", key), tag("dd", value)) for key, value in pairs if value))
@@ -273,12 +279,12 @@ def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
         ("State", text(badge(entry.status), code)),
         ("Note", state.job.note),
         ("Reason", state.reason),
-        ("Lost", state.lost),
+        ("Not saved", state.lost),
         ("Other folders", state.elsewhere),
         ("Checkout", state.checkout),
         ("Attempts", tries),
         ("Waits", jobs.attempt(state) if state.missing else ""),
-        ("Created", moment(entry.created_at)),
+        ("Created", text(clock(entry.created_at), " (", moment(entry.created_at), " ago)")),
         ("Ran", plain.duration(state.ran_seconds) if state.ran_seconds else ""),
         ("Cost", about.cost),
         ("By", entry.user),
@@ -311,7 +317,7 @@ def timeline(title: str, header: Iterable[str], rows: list[Any], end: str) -> Ht
     """Return a table of periods: each ends where the next one begins, the last one at `end`."""
     ends = [when for _, when, *_ in rows[1:]] + [end]
     shown = [
-        row(name, moment(begun), between(begun, ended), *more)
+        row(name, clock(begun), between(begun, ended), *more)
         for (name, begun, *more), ended in zip(rows, ends, strict=True)
     ]
     return tag("details", tag("summary", title), table(header, shown), open=True)
