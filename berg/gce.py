@@ -353,7 +353,7 @@ def preview(config: Config, request: dict[str, Any], names: list[str], keep: boo
 def why_gone(config: Config, job: str, group: Group, zone: str) -> str:
     """Return why machines never came, in Google's words; "" if that is not known."""
     if group:
-        return groups.why_failed(config, group.region, job)
+        return groups.reason(api.find(config, groups.request_path(group.region, job)))
     return instances.why_gone(config, job, zone)
 
 

@@ -21,7 +21,6 @@ KNOWN = {
     "GitPython",
     "google-auth",
     "google-cloud-compute",
-    "google-cloud-storage",
     "google-crc32c",
     "requests",
     "tomli",

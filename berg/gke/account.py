@@ -130,7 +130,8 @@ def missing(config: Config, look: Callable[[], list[dict[str, Any]]]) -> list[Gr
     if not ours or "@" not in config.service_account:
         return []
     try:
-        if iam.are_pods_bound(config):
+        policy = iam.account_policy(config)
+        if iam.is_bound(policy, iam.WORKLOAD_ROLE, iam.pods_member(config)):
             return []
     except api.NotFound:
         pass  # the account has yet to be created

@@ -262,11 +262,6 @@ def accounts(cluster: dict[str, Any]) -> tuple[str, ...]:
     return tuple(sorted({config.get("serviceAccount", "default") for config in for_jobs}))
 
 
-def node_accounts(config: Config) -> list[str]:
-    """Return the accounts of the nodes of berg's clusters; [] without permission."""
-    return [account for each in seen(config) if is_ours(each) for account in accounts(each)]
-
-
 def workload_pool(cluster: dict[str, Any]) -> str:
     """Return the pool of a cluster's Kubernetes accounts; "" without Workload Identity."""
     return str(cluster.get("workloadIdentityConfig", {}).get("workloadPool", ""))

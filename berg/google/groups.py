@@ -257,11 +257,6 @@ def reason(request: dict[str, Any]) -> str:
     return "; ".join(each.get("message", each.get("code", "")) for each in errors)
 
 
-def why_failed(config: Config, region: str, job: str) -> str:
-    """Return why a job's resize request failed; "" if there is no such request."""
-    return reason(api.find(config, request_path(region, job)))
-
-
 def member(config: Config, region: str, name: str) -> tuple[str, list[dict[str, Any]]]:
     """Return the zone of a group's machine ("": none yet), and why the last attempt failed."""
     answer = api.call(config, "POST", f"{path_of(region, name)}/listManagedInstances")

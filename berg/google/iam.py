@@ -550,11 +550,6 @@ def pods_member(config: Config) -> str:
     return f"serviceAccount:{pool(config)}[{namespace(config.user)}/{ACCOUNT}]"
 
 
-def are_pods_bound(config: Config) -> bool:
-    """Return whether the user's pods may act as the configured account."""
-    return is_bound(account_policy(config), WORKLOAD_ROLE, pods_member(config))
-
-
 def bind_pods(config: Config) -> None:
     """Let the user's pods act as the configured account."""
     bind(config, account_policy, WORKLOAD_ROLE, pods_member(config))

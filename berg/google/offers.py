@@ -14,7 +14,7 @@ from typing import Any
 from berg import BergError, plain
 from berg.config import Config
 from berg.google import api, prices, shapes
-from berg.google.api import EXTERNAL, LOCATIONS, OS_LOGIN, SHIELDED
+from berg.google.api import EXTERNAL, OS_LOGIN, SHIELDED
 from berg.google.prices import Prices
 from berg.google.shapes import GENERATIONS, TPU_FAMILIES, Shape, all_tpus, parse_tpu
 
@@ -429,12 +429,6 @@ def enforced(config: Config) -> dict[str, bool]:
         for each in (OS_LOGIN, SHIELDED)
     }
     return {EXTERNAL: denied, **switches}
-
-
-def allowed_places(config: Config) -> list[str]:
-    """Return where the organisation allows resources, such as in:us-locations; []: everywhere."""
-    found: list[str] = policy(config, LOCATIONS).get("listPolicy", {}).get("allowedValues", [])
-    return found
 
 
 # --- the odds of Spot machines

@@ -515,7 +515,8 @@ def check_policies(settings: Config) -> list[Finding]:
 
 def check_location(settings: Config) -> list[Finding]:
     """Check that the organisation allows resources in the region of the settings."""
-    places, region = offers.allowed_places(settings), settings.region
+    policy, region = offers.policy(settings, api.LOCATIONS), settings.region
+    places = policy.get("listPolicy", {}).get("allowedValues", [])  # such as in:us-locations
     continent = region.partition("-")[0]
     areas = {f"in:{continent}-locations", f"in:{continent[:2]}-locations"}
     if not places or areas & {*places} or any(region in each for each in places):

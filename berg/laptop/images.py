@@ -147,8 +147,11 @@ def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
 
 def admit_readers(config: Config, say: Say) -> None:
     """Let the accounts of machines and of clusters' nodes read the images."""
-    of_nodes = container.node_accounts(config)
-    for each in sorted({config.service_account, *of_nodes} - {"", "default"}):
+    readers = {config.service_account}
+    for cluster in container.seen(config):
+        if container.is_ours(cluster):
+            readers |= {*container.accounts(cluster)}
+    for each in sorted(readers - {"", "default"}):
         builds.admit_reader(config, each, say)
 
 

@@ -65,7 +65,8 @@ def about(config: Config, bucket: Bucket, name: str) -> About:
         busied = pool.submit(busy, bucket, name)
         record = records.read(config, name, 0)
         software = pool.submit(records.read_software, bucket, record.entry.name)
-        files = [each for each in record.results if is_metrics(each.name.rpartition("/")[2])]
+        leaves = [(each, each.name.rpartition("/")[2]) for each in record.results]
+        files = [each for each, leaf in leaves if leaf == "metrics.jsonl" or "tfevents" in leaf]
         files = sorted(files, key=lambda each: str(each.updated))[-FILES_WITH_METRICS:]
         read = pool.map(lambda each: numbers(bucket, each.name, each.generation, each.size), files)
     folder = f"{results_folder(record.entry)}/"
@@ -81,10 +82,6 @@ def about(config: Config, bucket: Bucket, name: str) -> About:
             cut.append(str(path))
     spent = costs(config, record.entry.machines)
     return About(record, metrics, cut, busied.result(), cost(record), spent, software.result())
-
-
-def is_metrics(name: str) -> bool:
-    return name == "metrics.jsonl" or "tfevents" in name
 
 
 def cost(record: records.Record) -> str:
