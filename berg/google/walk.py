@@ -132,13 +132,10 @@ class Walk:
         self, entry: os.DirEntry[str] | Path, path: str, folder: Folder
     ) -> Folder | os.stat_result | None:
         real = os.path.realpath(entry) if entry.is_symlink() else ""
-        is_followed = path in self.followed
-        if is_followed and not entry.is_dir():
-            return None
-        is_own = is_followed or f"{self.own}/".startswith(f"{path}/")
-        if real and is_own and is_harmless(real, self.inside[0]):
+        if self.may_lead_out(path, real):
             self.inside.append(real)
-        if path in self.rejected or fetch.is_parts(self.root / path):
+        is_gone = path in self.followed and not entry.is_dir()
+        if is_gone or path in self.rejected or fetch.is_parts(self.root / path):
             return None
         if why := self.why_not(path, real):
             self.refused[path] = why
@@ -150,6 +147,11 @@ class Walk:
         if real:
             self.links.add(path)
         return entry.stat()
+
+    def may_lead_out(self, path: str, real: str) -> bool:
+        """Return whether what is in the target of a link is mirrored although it is outside."""
+        is_meant = path in self.followed or f"{self.own}/".startswith(f"{path}/")
+        return bool(real) and is_meant and is_harmless(real, self.inside[0])
 
     def why_not(self, path: str, real: str) -> str:
         """Return why a path is refused, "" if it is not; `real` is the target of a link."""

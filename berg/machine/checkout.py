@@ -7,8 +7,8 @@ checkout of the code to its place.
 """
 
 import contextlib
-import fnmatch
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ FOLDER = "_checkout"
 MOST_BYTES, MOST_FILES = 10 * 10**9, 100_000
 START = "refs/berg/start"  # the job's commit (code/snapshot.py)
 # Folders that are not saved where git ignores them, as the job's checkout lets it do with most.
-CACHES = (".venv", "venv", "__pycache__", "node_modules", ".cache", ".*_cache", "*.egg-info")
+IS_CACHE = re.compile(r"\.?venv|__pycache__|node_modules|\.cache|\..*_cache|.*\.egg-info")
 
 
 def folder_of(attempt: Attempt) -> Path:
@@ -123,36 +123,38 @@ def in_words(saved: int, total: int, left: dict[str, str]) -> str:
 
 
 def new_files(attempt: Attempt, root: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield files and links below the checkout that the command created or changed.
-
-    Left out are caches that git ignores, git's own folders, other file systems, and what --keep
-    mirrors.
+    """Yield files and links of the checkout that the command created or changed, but not what
+    --keep mirrors.
     """
     since = attempt.command_mark.stat().st_ctime_ns
-    same, disk = unchanged(root), root.stat().st_dev
-    ignored = {here for _, here in kept(attempt)}
+    same = unchanged(root)
+    for path, found in files(root, {here for _, here in kept(attempt)}):
+        if found.st_ctime_ns > since and path not in same:
+            yield path, found
+
+
+def files(root: Path, left_out: set[Path]) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield files and links below a checkout, but not those of git, of caches that git ignores, and
+    on other file systems.
+    """
+    disk = root.stat().st_dev
     pending, caches = [root], list[Path]()
-    while pending or caches:
-        if not pending:
-            pending, caches = not_ignored(root, caches), []
-            continue
-        for entry in entries(pending.pop()):
-            path, found = Path(entry.path), entry.stat(follow_symlinks=False)
-            if entry.name == ".git" or path in ignored or found.st_dev != disk:
+    while pending:
+        for path, found in entries(pending.pop()):
+            if path.name == ".git" or path in left_out or found.st_dev != disk:
                 continue
-            if entry.is_dir(follow_symlinks=False):
-                is_cache = any(fnmatch.fnmatch(entry.name, each) for each in CACHES)
-                (caches if is_cache else pending).append(path)
-            elif found.st_ctime_ns > since and (stat.S_ISREG(found.st_mode) or entry.is_symlink()):
-                relative = str(path.relative_to(root))
-                if relative not in same:
-                    yield relative, found
+            if stat.S_ISDIR(found.st_mode):
+                (caches if IS_CACHE.fullmatch(path.name) else pending).append(path)
+            elif stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
+                yield str(path.relative_to(root)), found
+        if not pending and caches:
+            pending, caches = not_ignored(root, caches), []
 
 
-def entries(folder: Path) -> list[os.DirEntry[str]]:
-    with contextlib.suppress(OSError):
-        return list(os.scandir(folder))
-    return []
+def entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    with contextlib.suppress(OSError):  # it cannot be read, or is gone
+        for entry in os.scandir(folder):
+            yield Path(entry.path), entry.stat(follow_symlinks=False)
 
 
 def unchanged(root: Path) -> set[str]:
