@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import docker_shim
 import gcsfuse
 import pytest
 from conftest import Berg
@@ -61,6 +62,22 @@ def test_two_folders_of_one_name_have_caches_of_their_own(tmp_path, monkeypatch)
     )
     kept = {each for each in first if each.startswith(("--cache-dir=", "--log-file="))}
     assert len(kept) == 2 and not kept.intersection(second)
+
+
+@pytest.mark.parametrize(
+    ("options", "program"),
+    [(["--docker", docker_shim.IMAGE], "docker"), (["--mount", "mnist"], "gcsfuse")],
+)
+def test_a_program_that_the_embedded_machines_lack_is_refused(
+    pushed, options, program, monkeypatch
+):
+    monkeypatch.setattr(data, "own_program", lambda: ("", b""))
+    for more in ([], ["--grid", "x=1,2", "echo {x}"]):
+        done = pushed("run", "-g", "0", *options, *(more or ["true"]))
+        assert done.returncode == 1 and "Traceback" not in done.stderr
+        assert f"{options[0]}: machines of the embedded cloud have no {program}" in done.stderr
+        assert "--install-script PATH" in done.stderr
+    assert not pushed.objects(".berg/jobs/") and not pushed.machines()
 
 
 @pytest.mark.slow

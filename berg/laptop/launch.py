@@ -459,6 +459,7 @@ def submit(plan: Plan, say: Say, on_progress: Progress) -> str:
     or is interrupted, what was created is deleted.
     """
     this, bucket = plan.job, Bucket(plan.config)
+    check_embedded(plan)
     import_ahead(places.of(this.place))
     if plan.left:
         wait_until_gone(plan.config, this, say)
@@ -474,6 +475,25 @@ def submit(plan: Plan, say: Say, on_progress: Progress) -> str:
         with cleaning_up(this.job_name, say):
             take_back(plan.config, this, claim)
         raise
+
+
+def check_embedded(plan: Plan) -> None:
+    """Raise BergError for a program that the embedded cloud's machines lack, unless a script or the
+    user's own image may have it.
+    """
+    this = plan.job
+    has_own = this.spec.install_script or f"projects/{plan.config.project}/" in plan.offer.image
+    if this.docker:
+        option, program = "--docker", "docker"
+    elif this.mounts and not this.gcsfuse:
+        option, program = "--mount", "gcsfuse"
+    else:
+        return
+    if plan.config.endpoint and this.place != "gke" and not has_own:
+        raise BergError(
+            f"{option}: machines of the embedded cloud have no {program}, which Google's have or "
+            "install. Give a script that installs it there: --install-script PATH"
+        )
 
 
 @contextlib.contextmanager

@@ -171,6 +171,7 @@ def submit(
     plan: Plan, all_jobs: list[job.Job], parallel: int, say: Say, on_progress: Progress
 ) -> None:
     """Send the code and the jobs, and create the machines; if that fails delete all of it."""
+    launch.check_embedded(plan)
     bucket, name = Bucket(plan.config), plan.job.job_name
     on = machines(name, min(parallel, len(all_jobs)))
     place = places.of(plan.job.place)

@@ -54,9 +54,11 @@ def boot(tmp_path, sandbox):
     """Boot a machine that runs a script; ended afterwards whatever the test did."""
     booted = []
 
-    def boot(script: str | None, name: str = "box", agent: str = "old") -> machines.Machine:
+    def boot(
+        script: str | None, name: str = "box", agent: str = "old", **more: bool
+    ) -> machines.Machine:
         folder = tmp_path / name
-        machine = machines.Machine(folder, name, "127.0.0.1", 9, None, script, agent)
+        machine = machines.Machine(folder, name, "127.0.0.1", 9, None, script, agent, **more)
         process = machines.boot(machine, sandbox)
         booted.append((folder, process))
         assert processes.wait_for_boot(folder, process), console(machine)
@@ -176,6 +178,41 @@ def test_what_stands_for_torch_says_so(tmp_path, code):
     assert "+cu" in subprocess.run([*run, version], capture_output=True, text=True).stdout
     failed = subprocess.run([*run, f"{version}; {code}"], capture_output=True, text=True)
     assert "ImportError: this machine of the embedded cloud has no PyTorch" in failed.stderr
+
+
+INSTALL_TORCH = """#!/bin/bash
+cd /root
+[ -e again ] || python3 -m pip install --no-index --break-system-packages torch
+[ -e again ] || python3 -m pip install --no-index --break-system-packages ./torch-2.0-py3-none-any.whl
+touch again
+python3 -m pip list 2>/dev/null | grep '^torch '
+python3 -c 'import torch; print("imported", torch.name)'
+"""
+
+
+def test_a_torch_that_is_installed_takes_the_place_of_the_stub_and_stays(boot, sandbox, tmp_path):
+    if sandbox.files != machines.OVERLAY or not machines.system_python():
+        pytest.skip("no deep-learning image here: that takes overlays, and a python with pip")
+    root = tmp_path / "box/upper/root"
+    root.mkdir(parents=True)
+    with zipfile.ZipFile(root / "torch-2.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("torch/__init__.py", "name = 'the real one'\n")
+        wheel.writestr(
+            "torch-2.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.0\n"
+        )
+        wheel.writestr(
+            "torch-2.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        wheel.writestr("torch-2.0.dist-info/RECORD", "")
+    for number in (1, 2):  # as a devbox that stops and starts
+        machine = boot(INSTALL_TORCH, learns=True)
+        until(lambda: console(machine).count("Finished running") == number, console(machine))  # noqa: B023
+        shown = console(machine)
+        assert shown.count("imported the real one") == number, shown
+        assert "Successfully uninstalled torch-2.9.1+cu129" in shown
+        shut_down(machine, sandbox, 0)
+    assert "Requirement already satisfied: torch" in shown
 
 
 def test_startup_script_runs_on_the_console_in_a_clean_environment(boot, monkeypatch):

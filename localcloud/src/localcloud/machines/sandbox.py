@@ -81,14 +81,16 @@ case " $* " in *" install "*" python3-venv "*) rm -f /usr/local/lib/python3*/dis
 # What is a machine's own in /usr/local, or its root could install nothing there where that is not
 # the host's root.
 LOCAL = ("", "sbin", "bin", "etc", "include", "lib", "share", "share/man", "share/man/man1")
-# A stub of PyTorch on machines of a deep-learning image, with the parts that are often imported.
-TORCH = """\
+# A stub of PyTorch on machines of a deep-learning image, with the parts that are often imported. pip
+# and uv know its version, and replace it by another.
+TORCH_VERSION = "2.9.1+cu129"
+TORCH = f"""\
 'A stub of the embedded cloud: PyTorch is not installed.'
 
-__version__ = "2.9.1+cu129"
+__version__ = "{TORCH_VERSION}"
 SAYS = (
     "this machine of the embedded cloud has no PyTorch: its package torch is only a stub of the one in "
-    "Google's deep-learning images. Let the job install one (torch in requirements.txt)"
+    "Google's deep-learning images. Let the job install another version (torch!=2.9.1 in requirements.txt)"
 )
 
 
@@ -267,7 +269,10 @@ def write_system_files(machine: Machine) -> None:
         for path in (*reversed(headers.parents), headers):
             make_public(machine.folder / "upper" / path.relative_to("/"))
     if machine.learns:
-        write_python(machine.folder / "upper")
+        mark = etc / "deep-learning-image"  # of a disk, whose later changes stay
+        if not mark.exists():
+            write_python(machine.folder / "upper")
+            mark.touch()
         if Path("/usr/bin/apt-get").exists():
             programs["apt-get"] = APT_GET
     for name, text in programs.items():
@@ -277,20 +282,33 @@ def write_system_files(machine: Machine) -> None:
 
 
 def write_python(upper: Path) -> None:
-    """Let the system's python be that of Google's deep-learning images: it has torch, and Debian's
-    has no ensurepip.
+    """Let the system's python be that of Google's deep-learning images: it has torch, unless the host
+    has one, and Debian's has no ensurepip.
     """
     for folder in map(Path, system_python()):
         packages = upper / folder.relative_to("/")
-        for path in [*reversed(packages.parents), packages, packages / "torch"]:
+        for path in [*reversed(packages.parents), packages]:
             if path.is_relative_to(upper / "usr/local"):
                 make_public(path)
-        (packages / "torch/__init__.py").write_text(TORCH)
-        for part in TORCH_PARTS:
-            make_public(packages / "torch" / part)
-            (packages / "torch" / part / "__init__.py").write_text("import torch\n\ntorch.Tensor\n")
+        if not (folder / "torch").exists():
+            write_torch(packages)
         missing = "import sys; sys.modules.update(venv=None, ensurepip=None)\n"
         (packages / "no-python3-venv.pth").write_text(missing)
+
+
+def write_torch(packages: Path) -> None:
+    """Install the stub of PyTorch as a package that pip and uv can remove."""
+    about = f"torch-{TORCH_VERSION}.dist-info"
+    files = {
+        "torch/__init__.py": TORCH,
+        **{f"torch/{part}/__init__.py": "import torch\n\ntorch.Tensor\n" for part in TORCH_PARTS},
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {TORCH_VERSION}\n",
+        f"{about}/INSTALLER": "pip\n",
+    }
+    files[f"{about}/RECORD"] = "".join(f"{name},,\n" for name in [*files, f"{about}/RECORD"])
+    for name, text in files.items():
+        make_public((packages / name).parent)
+        (packages / name).write_text(text)
 
 
 @functools.cache
