@@ -19,6 +19,7 @@ from berg.google.shapes import Shape
 from berg.google.storage import Listed
 from berg.job import NO_GROUP, Group, Job, Machine, machine_names
 from berg.spec import LIMITS, JobSpec, in_unit, rows
+from berg.states import Owner
 
 # What spec_of takes from no record: machines may have written it. These name files and variables of
 # the laptop, or are a part of a request that is sent with the user's rights.
@@ -108,6 +109,8 @@ class Plan:
     code_bytes: int = 0  # about, that are to be sent of the code
     container: list[str] = field(default_factory=list)  # image of containers, in words
     left: list[Machine] = field(default_factory=list)  # that an earlier job of the name still has
+    owners: list[Owner] = field(default_factory=list)  # of its results folders, to be written
+    files: int = 0  # that are in the results folder now, up to a thousand
     limit: str = "--max-hours"  # what says when its machines end
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 

@@ -710,6 +710,6 @@ class RunOptions:
     )
     tail: bool = option("--tail", "Follow the log, then as --wait.", False, JOB, usual=True)
     dry_run: bool = option(
-        "--dry-run", "Show the plan and the request, and stop.", False, usual=True
+        "--dry-run", "Show the plan, with --json also the request, and stop.", False, usual=True
     )
     as_json: bool = option("--json", "Print JSON.", False, usual=True)

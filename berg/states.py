@@ -1,4 +1,4 @@
-"""The state store: states and metadata of jobs and records of sweeps in the bucket.
+"""The state store: states and metadata of jobs, records of sweeps, owners of results folders.
 
 Reads are validated (validation.py), and every write is at the generation that was read.
 A submit claims the job's name with a random token in its state, which distinguishes two submits of
@@ -7,10 +7,13 @@ an equal job.
 
 import hashlib
 import json
+import os
 import secrets
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
+from pathlib import PurePosixPath
 from typing import Any
 
 from berg import BergError, job, validation
@@ -18,7 +21,9 @@ from berg.google.storage import Bucket, Changed, ahead
 from berg.job import Job, State
 
 PREFIX = ".berg/jobs/"
+OWNERS = ".berg/owners/"
 FIELDS = "name,metadata,updated,generation"  # of a state's object
+THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,22 @@ class Sweep:
     def sha256_of(self, name: str) -> str:
         """Return the hash of a job's metadata, "" for one that the sweep does not have."""
         return dict(zip(self.jobs, self.sha256, strict=False)).get(name, "")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The job that has a results folder, or the sweep whose jobs have its numbered subfolders.
+
+    Only laptops write it. A submit writes the owner, then the state, and then looks whether another
+    job has the folder too: of two submits at the same time at least one sees the other.
+    """
+
+    folder: str
+    name: str
+    before: str = ""  # the last job or sweep that began in the folder before; "": none
+    generation: int = 0  # of its object; 0: there is none
+    claim: str = ""  # of the submit that wrote it
+    replaces: str = ""  # of one that is to be written: the owner at that generation
 
 
 def new_claim() -> str:
@@ -168,11 +189,9 @@ def write_job(bucket: Bucket, this: Job, generation: int | None = None) -> None:
     bucket.write(job.metadata_path(this.job_name), this.to_json(), generation)
 
 
-def claim_sweep(bucket: Bucket, name: str, sweep: Sweep) -> Sweep:
-    """Write a sweep's record with a new claim; raise Changed if another submit has the name."""
-    claimed = replace(sweep, claim=new_claim())
-    bucket.write(job.sweep_path(name), json.dumps(asdict(claimed)), generation=0)
-    return claimed
+def write_sweep(bucket: Bucket, name: str, sweep: Sweep) -> None:
+    """Write the record of a new sweep; raise Changed if another submit has the name."""
+    bucket.write(job.sweep_path(name), json.dumps(asdict(sweep)), generation=0)
 
 
 def read_sweep(bucket: Bucket, name: str) -> Sweep | None:
@@ -206,3 +225,52 @@ def withdraw_sweep(bucket: Bucket, name: str, claimed: Sweep) -> bool:
         return False
     bucket.delete_at(job.sweep_path(name), blob.generation)
     return True
+
+
+def owner_path(folder: str) -> str:
+    return f"{OWNERS}{folder}/owner"
+
+
+def above(folder: str) -> Iterator[str]:
+    """Yield the folders that a folder is in, the nearest first."""
+    return (str(each) for each in PurePosixPath(folder).parents if each.name)
+
+
+def owners(bucket: Bucket, folders: Iterable[str]) -> dict[str, Owner]:
+    """Return the owners of folders, and of those above and inside of them, by folder."""
+    meant = {*folders}
+    parents = {each for folder in meant for each in above(folder)}
+    prefix = os.path.commonprefix([f"{each}/" for each in meant])  # noqa: RUF071 - of names
+    more = [each for each in sorted(parents) if not f"{each}/".startswith(prefix)]
+    listed = chain(bucket.list(OWNERS + prefix, FIELDS), bucket.gets(map(owner_path, more), FIELDS))
+    found = [owner_in(blob) for blob in listed if blob]
+    return {
+        each.folder: each
+        for each in found
+        if job.NAME.fullmatch(each.name)
+        and (each.folder in meant | parents or not meant.isdisjoint(above(each.folder)))
+    }
+
+
+def owner_in(blob: Any) -> Owner:
+    folder = blob.name[len(OWNERS) :].removesuffix("/owner")
+    name, before, claim = (blob.metadata.get(key, "") for key in ("name", "before", "claim"))
+    return Owner(folder, name, before, blob.generation, claim)
+
+
+def own(bucket: Bucket, wanted: list[Owner], claim: str) -> None:
+    """Write the owners of folders; raise Changed if one was replaced since."""
+
+    def write(each: Owner) -> None:
+        about = {"name": each.name, "before": each.before, "claim": claim}
+        bucket.write(owner_path(each.folder), b"", each.generation, metadata=about)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(write, wanted))
+
+
+def forget_owners(bucket: Bucket, folders: Iterable[str], names: set[str]) -> None:
+    """Delete the owners of folders, and of those above, that are these jobs or sweeps."""
+    found = owners(bucket, folders).values()
+    gone = [each for each in found if each.name in names]
+    bucket.delete_all_at((owner_path(each.folder), each.generation) for each in gone)

@@ -2,7 +2,10 @@
 the server has not, so it imports little.
 """
 
+import http.client
+import itertools
 import os
+import signal
 import sys
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -32,6 +35,7 @@ def call_in_pipes(
     for descriptor, writer in enumerate(writers, start=1):
         os.dup2(writer.fileno(), descriptor)
         writer.close()
+    die_at_write(fields.pop("dies_at", 0))
     if fields:
         from berg.laptop import launch
 
@@ -45,6 +49,21 @@ def call_in_pipes(
 
         launch.job_of = changed
     run_berg(arguments, cwd, env)
+
+
+def die_at_write(number: int) -> None:
+    """Let this process be killed when it is about to send its request of this number that may
+    change something; 0: never.
+    """
+    sent, send = itertools.count(1), http.client.HTTPConnection.putrequest
+
+    def count(self: http.client.HTTPConnection, method: str, *more: Any, **options: Any) -> None:
+        if method != "GET" and next(sent) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        send(self, method, *more, **options)
+
+    if number:
+        http.client.HTTPConnection.putrequest = count  # type: ignore[method-assign]
 
 
 def run_berg(arguments: list[str], cwd: Path, env: dict[str, str]) -> None:

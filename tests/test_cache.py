@@ -368,7 +368,7 @@ def test_from_deploy_to_delete(berg, kube, cloud):
     for kind in ("pods", "services", "deployments", "configmaps"):
         assert not kube.get(kind, labelSelector="app=berg-cache")["items"], kind
     assert "has no dataset cache" in berg("cluster", "cache", "cached", "--delete", "-y").stderr
-    assert "BERG_CACHE_URL" not in run(berg, "--dry-run", "true").stdout
+    assert "BERG_CACHE_URL" not in run(berg, "--dry-run", "--json", "true").stdout
 
 
 def test_what_cannot_be_is_said_in_a_sentence(berg, kube, cloud):

@@ -22,9 +22,9 @@ results-dir = "mnist"
 
 def planned(berg: Berg, *arguments: str, **env: str) -> tuple[str, dict]:
     """The plan, and the request for the machine."""
-    ran = berg("run", "--dry-run", *arguments, **env)
+    ran = berg("run", "--dry-run", "--json", *arguments, **env)
     assert ran.returncode == 0, ran.stderr
-    return ran.stderr, json.loads(ran.stdout)
+    return ran.stderr, json.loads(ran.stdout)["request"]
 
 
 def refused(berg: Berg, *arguments: str, says: tuple[str, ...]) -> None:
@@ -72,7 +72,7 @@ def test_what_is_given_comes_first(berg):
     (berg.repo / "berg.toml").write_text(REPO.replace("[tool.berg]", 'image = "no-such-image"'))
     (berg.repo / "setup.sh").write_text("true\n")
     image = ("--image", "common-cu124-v20250325-debian-11-py310")
-    refused(berg, "run", "--dry-run", "true", says=("'no-such-image'",))
+    refused(berg, "run", "--dry-run", "--json", "true", says=("'no-such-image'",))
     plan, body = planned(
         berg, *image, "-t", "v100", "--zone", "us-central1-a", "--disk-gb", "80", "true"
     )
@@ -170,7 +170,9 @@ def test_every_variable_that_is_a_setting_is_named_with_its_value(berg):
 
 def test_a_sweep_has_its_folder_below_that_of_the_repo(berg):
     (berg.repo / "berg.toml").write_text('results-dir = "mnist"\n')
-    ran = berg("run", "-g", "0", "-n", "grid", "--grid", "lr=1,2", "--dry-run", "echo {lr}")
+    ran = berg(
+        "run", "-g", "0", "-n", "grid", "--grid", "lr=1,2", "--dry-run", "--json", "echo {lr}"
+    )
     assert ran.returncode == 0 and "mnist/grid/0" in ran.stderr and "mnist/grid/1" in ran.stderr, (
         ran.stderr
     )
@@ -211,10 +213,10 @@ def test_two_places_for_defaults_are_one_too_many(berg):
 
 def test_durations_of_a_repo_and_of_options_have_units(berg):
     (berg.repo / "berg.toml").write_text('max-hours = "90m"\nsample-seconds = "1m"\n')
-    shown = berg("run", "-g", "0", "-n", "job", "--dry-run", "true")
+    shown = berg("run", "-g", "0", "-n", "job", "--dry-run", "--json", "true")
     assert "1h 30m" in shown.stderr and shown.returncode == 0, shown.stderr
     for text in ("2h", "120m", "7200s", "2"):
-        shown = berg("run", "-g", "0", "--max-hours", text, "--dry-run", "true")
+        shown = berg("run", "-g", "0", "--max-hours", text, "--dry-run", "--json", "true")
         assert "2h" in shown.stderr, text
     (berg.repo / "berg.toml").write_text('max-hours = "soon"\n')
     refused(berg, "run", "-g", "0", "true", says=("'max-hours' must be a duration, such as 90s",))

@@ -114,10 +114,10 @@ def test_a_new_project_has_room_for_one_default_machine_and_berg_says_for_what_n
         cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": limit, **where})
     try:
         findings = look()
-        one = berg("run", "--dry-run", "true")
-        three = berg("run", "-m", "3", "-g", "1", "--dry-run", "true")
-        sweep = berg("run", "--grid", "n=1,2,3", "--dry-run", "echo {n}")
-        long = berg("run", "-m", "3", "--max-hours", "169", "--dry-run", "true")
+        one = berg("run", "--dry-run", "--json", "true")
+        three = berg("run", "-m", "3", "-g", "1", "--dry-run", "--json", "true")
+        sweep = berg("run", "--grid", "n=1,2,3", "--dry-run", "--json", "echo {n}")
+        long = berg("run", "-m", "3", "--max-hours", "169", "--dry-run", "--json", "true")
     finally:
         for metric, (where, _, limit) in quotas.items():
             cloud.call("POST", "/_berg/quotas", {"metric": metric, "limit": limit, **where})

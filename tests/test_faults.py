@@ -1259,7 +1259,7 @@ def test_secrets_stay_secret(trial):
     command = trial.command(
         20, 0.2, then='test "$TOKEN-of-a-file" = "$KEY" && echo same; echo ${#TOKEN}'
     )
-    shown = trial.berg("run", "--dry-run", "-g", "0", *options, command, TOKEN=value)
+    shown = trial.berg("run", "--dry-run", "--json", "-g", "0", *options, command, TOKEN=value)
     ran = trial.berg("run", "-g", "0", "-n", trial.name, *options, command, TOKEN=value)
     assert (shown.returncode, ran.returncode) == (0, 0), ran.stderr
     trial.until("wrote 3 ")

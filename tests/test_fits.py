@@ -87,7 +87,7 @@ def test_without_room_for_any_the_last_one_s_reason_counts_and_nothing_is_left(b
     ],
 )
 def test_the_cheapest_that_has_the_memory_and_a_price(berg, options, machine):
-    shown = berg("run", "-t", "cheapest", "--dry-run", *options, "true")
+    shown = berg("run", "-t", "cheapest", "--dry-run", "--json", *options, "true")
     assert shown.returncode == 0, shown.stderr
     assert types_in(shown)[0] == machine
 

@@ -27,9 +27,9 @@ def listed(berg) -> dict:
 
 
 def test_the_request_says_that_google_waits(berg):
-    shown = berg(*FLEX, "--max-hours", "4", "--dry-run", "true")
+    shown = berg(*FLEX, "--max-hours", "4", "--dry-run", "--json", "true")
     assert shown.returncode == 0, shown.stderr
-    body = json.loads(shown.stdout)
+    body = json.loads(shown.stdout)["request"]
     assert body["scheduling"] == {
         "maxRunDuration": {"seconds": "14400"},
         "instanceTerminationAction": "DELETE",
@@ -130,9 +130,9 @@ def regional(cloud) -> list[str]:
 
 
 def test_several_machines_are_asked_for_by_one_resize_request(berg):
-    shown = berg(*TWO, "-n", "pair", "--dry-run", "true")
+    shown = berg(*TWO, "-n", "pair", "--dry-run", "--json", "true")
     assert shown.returncode == 0, shown.stderr
-    made = json.loads(shown.stdout)
+    made = json.loads(shown.stdout)["request"]
     properties, group = made["template"]["properties"], made["group"]
     assert properties["scheduling"]["provisioningModel"] == "FLEX_START"
     assert properties["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
@@ -154,9 +154,9 @@ def test_several_machines_are_asked_for_by_one_resize_request(berg):
 
 
 def test_one_machine_that_may_wait_longer_is_asked_for_so_too(berg):
-    shown = berg(*FLEX, "-n", "patient", "--queue-timeout", "48h", "--dry-run", "true")
+    shown = berg(*FLEX, "-n", "patient", "--queue-timeout", "48h", "--dry-run", "--json", "true")
     assert shown.returncode == 0, shown.stderr
-    made = json.loads(shown.stdout)
+    made = json.loads(shown.stdout)["request"]
     assert made["request"]["instances"] == [{"name": "patient"}]
     assert made["group"]["targetSize"] == 0
     assert made["group"]["distributionPolicy"]["targetShape"] == "ANY_SINGLE_ZONE"
@@ -167,9 +167,9 @@ TPU = ("run", "--tpu", "v6e-1", "--zone", ZONE, "--flex", "--max-hours", "4")
 
 
 def test_one_machine_with_tpus_that_may_wait_longer_is_asked_for_in_bulk(berg):
-    shown = berg(*TPU, "-n", "chip", "--queue-timeout", "5h", "--dry-run", "true")
+    shown = berg(*TPU, "-n", "chip", "--queue-timeout", "5h", "--dry-run", "--json", "true")
     assert shown.returncode == 0, shown.stderr
-    made = json.loads(shown.stdout)
+    made = json.loads(shown.stdout)["request"]
     assert "request" not in made, "resize requests take no TPUs"
     assert made["group"]["targetSizePolicy"] == {"mode": "BULK"}
     assert made["group"]["distributionPolicy"]["targetShape"] == "ANY_SINGLE_ZONE"
@@ -275,9 +275,9 @@ def groups(cloud) -> list[str]:
 
 
 def test_a_slice_is_asked_for_by_flex_start_in_bulk(berg):
-    shown = berg(*SLICE, "--dry-run", "true")
+    shown = berg(*SLICE, "--dry-run", "--json", "true")
     assert shown.returncode == 0, shown.stderr
-    made = json.loads(shown.stdout)
+    made = json.loads(shown.stdout)["request"]
     properties = made["template"]["properties"]
     assert properties["scheduling"]["provisioningModel"] == "FLEX_START"
     assert properties["scheduling"]["maxRunDuration"] == {"seconds": "14400"}

@@ -193,15 +193,15 @@ COMMANDS = [
     ["stop", "--now", "one"],
     ["profile", "lr/0"],
     ["cluster", "cache", "train"],
-    ["rerun", "lr/0", "--dry-run"],
-    ["rerun", "@", "--dry-run", "--spot"],
-    ["run", "--resume", "lr/0", "--dry-run"],
+    ["rerun", "lr/0", "--dry-run", "--json"],
+    ["rerun", "@", "--dry-run", "--json", "--spot"],
+    ["run", "--resume", "lr/0", "--dry-run", "--json"],
     ["data", "pull", "mnist", "berg_results/out/mnist"],
     ["data", "rm", "mnist", "-y"],
     ["profile", "one"],
-    ["rerun", "one", "--dry-run"],
-    ["run", "--resume", "one", "--dry-run"],
-    ["run", "--resume", "lr", "--dry-run"],
+    ["rerun", "one", "--dry-run", "--json"],
+    ["run", "--resume", "one", "--dry-run", "--json"],
+    ["run", "--resume", "lr", "--dry-run", "--json"],
     ["kill", "one"],
     ["kill", "lr"],
     ["rm", "-y", "one", "lr"],
@@ -377,7 +377,7 @@ def test_one_job_of_a_sweep_whose_state_is_damaged_does_not_run_again(world):
     objects = sound_bucket()
     objects[".berg/jobs/lr-0_state.json"]["claim"] = ["evil"]
     fill(world, objects)
-    refused = CliRunner().invoke(cli.cli, ["run", "--resume", "lr/0", "--dry-run"])
+    refused = CliRunner().invoke(cli.cli, ["run", "--resume", "lr/0", "--dry-run", "--json"])
     assert refused.exit_code == 1 and "lr-0 cannot run again: its state is da" in refused.output
 
 
@@ -386,7 +386,7 @@ def test_a_sound_bucket_is_read(world, site):
     for command in GENTLE:
         run(command)
     fill(world, sound_bucket())
-    shown = CliRunner().invoke(cli.cli, ["run", "--resume", "lr", "--dry-run"])
+    shown = CliRunner().invoke(cli.cli, ["run", "--resume", "lr", "--dry-run", "--json"])
     assert shown.exit_code == 0, shown.output
     assert CliRunner().invoke(cli.cli, ["show", "one"]).exit_code == 0
     for address in PAGES:

@@ -175,7 +175,7 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
         )
         assert asked.stdout == "job.batch/ddp\n", asked.stderr
         shown = berg(
-            "run", "--cluster", "gke-dist", "-n", "dry", "-m", "2", "--dry-run", "true"
+            "run", "--cluster", "gke-dist", "-n", "dry", "-m", "2", "--dry-run", "--json", "true"
         ).stdout
         words = [
             "kubectl",
@@ -298,6 +298,7 @@ def test_the_manifest_has_no_secret_and_is_taken_by_a_strict_server(berg, kube, 
         "--secret",
         "KEY",
         "--dry-run",
+        "--json",
         "true",
     ]
     shown = berg(*command, KEY="s3cret", BERG_DEFAULT_DOCKER_IMAGE=image)
@@ -306,11 +307,12 @@ def test_the_manifest_has_no_secret_and_is_taken_by_a_strict_server(berg, kube, 
     node = "its share of n1-standard-4 with 2 x t4; list price in us-central1 of "
     assert f"in 7d ({node}" in shown.stderr
     assert f"Defaults  docker = {image} (of BERG_DEFAULT_DOCKER_IMAGE)" in shown.stderr
-    assert "Price" not in berg("run", "--cluster", "pods", "-g", "0", "--dry-run", "true").stderr, (
-        "of which node?"
-    )
+    assert (
+        "Price"
+        not in berg("run", "--cluster", "pods", "-g", "0", "--dry-run", "--json", "true").stderr
+    ), "of which node?"
     assert "s3cret" not in shown.stdout
-    manifest = json.loads(shown.stdout)
+    manifest = json.loads(shown.stdout)["request"]
     assert manifest["kind"] == "Job" and manifest["spec"]["completions"] == 2
     path = "/apis/batch/v1/namespaces/default/jobs"
     made = kube.call("POST", path, manifest, dryRun="All", fieldValidation="Strict")
@@ -354,23 +356,29 @@ spec:
 def test_a_patch_brings_volumes_and_a_sidecar(berg, kube, tmp_path):
     (tmp_path / "pod.yaml").write_text(SIDECAR)
     options = ["-g", "0", "-n", "patched", "--pod-patch", str(tmp_path / "pod.yaml")]
-    dry = run(berg, *options, "--dry-run", "true")
+    dry = run(berg, *options, "--dry-run", "--json", "true")
     assert dry.returncode == 0, dry.stderr
     assert "patched: metadata.labels, spec.volumes, spec.tolerations" in dry.stderr
-    assert json.loads(dry.stdout)["spec"]["template"]["metadata"]["labels"]["team"] == "vision"
+    assert (
+        json.loads(dry.stdout)["request"]["spec"]["template"]["metadata"]["labels"]["team"]
+        == "vision"
+    )
     done = run(berg, *options, "--wait", "until cat /shared/word; do sleep 0.1; done")
     assert done.returncode == 0, done.stderr
     assert "from beside" in berg.log("patched")
     phases = lambda: [pod["status"]["phase"] for pod in pods.of(kube, "patched")]
     wait_for(lambda: phases() == ["Succeeded"], what="the end of the pod with its sidecar")
-    refused = berg("rerun", "patched", "--dry-run")
+    refused = berg("rerun", "patched", "--dry-run", "--json")
     assert refused.returncode == 1 and "Give it again: --pod-patch FILE" in refused.stderr
-    again = berg("rerun", "patched", "--dry-run", *options[4:])
+    again = berg("rerun", "patched", "--dry-run", "--json", *options[4:])
     assert again.returncode == 0 and "patched: metadata.labels" in again.stderr, again.stderr
-    assert json.loads(again.stdout)["spec"]["template"]["metadata"]["labels"]["team"] == "vision"
+    assert (
+        json.loads(again.stdout)["request"]["spec"]["template"]["metadata"]["labels"]["team"]
+        == "vision"
+    )
     (tmp_path / "pod.yaml").write_text(SIDECAR.replace("/shared}]", "/shared}]\n    wings: 2"))
     berg.allowed.append(400)
-    for more in (["--dry-run"], []):
+    for more in (["--dry-run", "--json"], []):
         refused = run(berg, *options[:3], "wings", *options[4:], *more, "true")
         assert refused.returncode == 1 and "wings" in refused.stderr, refused.stderr
         assert 'unknown field "spec.template.spec.containers[0].wings"' in refused.stderr
@@ -407,7 +415,7 @@ def test_of_a_long_log_the_last_is_shown(berg, kube):
 
 def test_the_plan_says_what_becomes_of_lost_pods(berg, kube):
     plan = lambda *words: (
-        berg(*words, "--cluster", "pods", "-g", "1", "-n", "planned", "--dry-run").stderr
+        berg(*words, "--cluster", "pods", "-g", "1", "-n", "planned", "--dry-run", "--json").stderr
     )
     alone = plan("run", "true")
     assert (
@@ -713,7 +721,17 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
     ] == names
     dry = json.loads(
         berg(
-            "run", "--cluster", "pods", "-n", "older", "-g", "2", "--spot", "--dry-run", "true"
+            "run",
+            "--cluster",
+            "pods",
+            "-n",
+            "older",
+            "-g",
+            "2",
+            "--spot",
+            "--dry-run",
+            "--json",
+            "true",
         ).stdout
     )
     dry["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"] = names[1]

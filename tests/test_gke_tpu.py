@@ -271,14 +271,14 @@ def test_compute_engine_makes_no_such_machine_by_itself(cloud, machine_type):
 
 
 def test_a_dry_run_shows_the_service_and_the_job(berg, kube):
-    words = ("--tpu", "v5e-2x4", "--replacement-timeout", "5m", "--dry-run", "-n", "pod")
+    words = ("--tpu", "v5e-2x4", "--replacement-timeout", "5m", "--dry-run", "--json", "-n", "pod")
     done = run(berg, *words, "true")
     assert done.returncode == 0, done.stderr
     assert (
         "20 after pods that were taken away; the others wait 5m for the replacement" in done.stderr
     )
     assert "2 pods, each 4 TPU chips" in done.stderr and "v5e-2x4, 8 chips" in done.stderr
-    service, made = json.loads(done.stdout)["items"]
+    service, made = json.loads(done.stdout)["request"]["items"]
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
     spec = made["spec"]["template"]["spec"]
     assert spec["subdomain"] == service["metadata"]["name"] and made["spec"]["completions"] == 2

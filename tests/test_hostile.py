@@ -1010,7 +1010,7 @@ COMMANDS = {
     "show": ("show", "done"),
     "log": ("log", "done"),
     "fetch": ("fetch", "done"),
-    "rerun": ("rerun", "done", "--dry-run"),
+    "rerun": ("rerun", "done", "--dry-run", "--json"),
     "kill": ("kill", "done"),
     "rm": ("rm", "-y", "done"),
 }
@@ -1083,8 +1083,8 @@ DESCRIPTIONS: dict[str, str | dict] = {
 }
 READERS = {
     "show": ("show", "done"),
-    "rerun": ("rerun", "done", "--dry-run"),
-    "resume": ("run", "--resume", "done", "--dry-run"),
+    "rerun": ("rerun", "done", "--dry-run", "--json"),
+    "resume": ("run", "--resume", "done", "--dry-run", "--json"),
     "fetch": ("fetch", "done"),
 }
 
@@ -1153,7 +1153,7 @@ def test_records_of_sweeps_that_are_odd(berg, what, rows):
         ("list", ("list", "-v")),
         ("show", ("show", "lr")),
         ("fetch", ("fetch", "lr")),
-        ("resume", ("run", "--resume", "lr", "--dry-run")),
+        ("resume", ("run", "--resume", "lr", "--dry-run", "--json")),
         ("kill", ("kill", "lr")),
     ):
         ran = berg(*arguments)
@@ -1224,7 +1224,7 @@ def test_what_a_record_says_of_secrets_and_settings_is_not_believed_by_resume(be
     refused = berg("run", "--resume", "sly", HOME=str(berg.home))
     assert "sly had secrets. Give them again: --secret X" in refused.stderr
     record(berg, "sly", spec={"secrets": [SECRET], "notify": SECRET}, notify=True)
-    shown = berg("run", "--resume", "sly", "--dry-run", HOME=str(berg.home))
+    shown = berg("run", "--resume", "sly", "--dry-run", "--json", HOME=str(berg.home))
     assert shown.returncode == 0, shown.stderr
     assert "No webhook is called at its end" in shown.stderr and "evil" not in shown.stdout
     assert not key.exists(), "nothing looked for it"
@@ -1256,7 +1256,7 @@ def test_a_patch_for_pods_in_a_record_is_given_anew_or_not_at_all(berg, rows, wh
     sweep = {"jobs": ["lr-0"], "sha256": [plan.sha256(text)]}
     berg.bucket.write(job.sweep_path("lr"), json.dumps(sweep))
     for words in (("rerun", "sly"), ("run", "--resume", "sly"), ("run", "--resume", "lr")):
-        refused = berg(*words, "--dry-run")
+        refused = berg(*words, "--dry-run", "--json")
         assert refused.returncode == 1, refused.stdout
         assert "had a patch for its pods. Give it again: --pod-patch FILE" in (refused.stderr)
     rows.append((f"a record with a patch for pods: {what}", "not used; the command asks for it"))
@@ -1269,7 +1269,7 @@ def test_a_patch_for_pods_in_a_record_is_given_anew_or_not_at_all(berg, rows, wh
 def test_a_record_whose_options_are_none_is_damaged(berg, spec):
     record(berg, "odd", spec=spec)
     for command in (("run", "--resume", "odd"), ("rerun", "odd")):
-        refused = berg(*command, "--dry-run")
+        refused = berg(*command, "--dry-run", "--json")
         assert refused.returncode == 1 and "odd_metadata.json is damaged" in refused.stderr
 
 
@@ -1294,10 +1294,10 @@ ELSEWHERE_BY_OPTION = {
 def test_options_of_a_record_that_lead_elsewhere_are_refused(berg, rows, what):
     berg.allowed += [400, 404]
     record(berg, "odd", spec=ELSEWHERE_BY_OPTION[what])
-    refused = berg("rerun", "odd", "--dry-run")
+    refused = berg("rerun", "odd", "--dry-run", "--json")
     assert refused.returncode == 1 and not refused.stdout, refused.stdout
     assert "Traceback" not in refused.stderr and not STEERING.search(refused.stderr)
-    resumed = berg("run", "--resume", "odd", "--dry-run")
+    resumed = berg("run", "--resume", "odd", "--dry-run", "--json")
     assert "Traceback" not in resumed.stderr and not STEERING.search(resumed.stderr)
     if not resumed.returncode:  # where its results go, it says elsewhere, too
         assert "berg_results/odd" in resumed.stderr and "../" not in resumed.stderr
@@ -1306,7 +1306,7 @@ def test_options_of_a_record_that_lead_elsewhere_are_refused(berg, rows, what):
 
 def test_what_differs_from_the_first_run_is_said(berg):
     record(berg, "old", machine_type="n1-standard-96", image="projects/evil/global/images/evil")
-    shown = berg("run", "--resume", "old", "--dry-run")
+    shown = berg("run", "--resume", "old", "--dry-run", "--json")
     assert "machine type: n1-standard-96 before, now n1-standard-8" in shown.stderr
     assert "image: projects/evil/global/images/evil before, now projects/" in shown.stderr
     assert "evil" not in shown.stdout
@@ -1318,11 +1318,11 @@ def test_a_sweeps_record_that_was_replaced_makes_no_request(berg, rows):
     machines = {"us-central1-a": {"serviceAccounts": [{"email": "evil"}], "labels": {"evil": "1"}}}
     evil = {"jobs": ["lr-0", "lr-1"], "sha256": hashes, "place": "gce", "machines": machines}
     berg.bucket.write(job.sweep_path("lr"), json.dumps(evil))
-    shown = berg("run", "--resume", "lr", "--dry-run")
+    shown = berg("run", "--resume", "lr", "--dry-run", "--json")
     assert shown.returncode == 0 and "evil" not in shown.stdout, shown.stderr
-    assert json.loads(shown.stdout)["instanceProperties"]["scheduling"]["maxRunDuration"]
+    assert json.loads(shown.stdout)["request"]["instanceProperties"]["scheduling"]["maxRunDuration"]
     record(berg, "lr-0", sweep="lr", cmd="echo evil")
-    refused = berg("run", "--resume", "lr", "--dry-run")
+    refused = berg("run", "--resume", "lr", "--dry-run", "--json")
     assert refused.returncode == 1 and "lr-0_metadata.json is not what was sub" in refused.stderr
     rows.append(("another user of the bucket, to put a request into a sweep's record", "ignored"))
     rows.append(("another user of the bucket, to change a job of a sweep, `--resume`", "refused"))

@@ -111,8 +111,8 @@ def test_a_folder_of_a_bucket_is_a_volume_of_the_pod(berg, kube, account, tmp_pa
     assert berg("data", "push", str(folder), "mnist").returncode == 0
     script = "cat /root/data/mnist/*/a.txt; touch /root/data/mnist/b || echo refused"
     words = ("run", "--cluster", "own", "-g", "0", "-n", "reads", "--mount", "mnist", script)
-    planned = berg(*words, "--dry-run")
-    made = json.loads(planned.stdout)["spec"]["template"]
+    planned = berg(*words, "--dry-run", "--json")
+    made = json.loads(planned.stdout)["request"]["spec"]["template"]
     assert "read when needed; half of the disk caches what was read" in planned.stderr
     (volume,) = [each["csi"] for each in made["spec"]["volumes"] if "csi" in each]
     options = volume["volumeAttributes"]["mountOptions"].split(",")
@@ -257,7 +257,7 @@ def test_pods_of_a_job_find_each_other_and_their_secret(berg, kube, tmp_path):
     ]
     assert made["status"]["succeeded"] >= 1
     printed = json.loads(
-        berg("run", "--cluster", "own", "-g", "0", "-n", "x", "--dry-run", "true").stdout
+        berg("run", "--cluster", "own", "-g", "0", "-n", "x", "--dry-run", "--json", "true").stdout
     )
     assert printed["metadata"]["namespace"] == home
 

@@ -23,6 +23,12 @@ def settings(bucket, tmp_path, monkeypatch):
     return bucket.config
 
 
+@pytest.fixture
+def settled(monkeypatch):
+    """An entry without a job is old enough that none is to come."""
+    monkeypatch.setattr(index, "SETTLED", -1)
+
+
 def write(bucket, name: str, state: str = "SUCCEEDED", **details) -> states.Stored:
     """Write a job's state as an earlier berg did, which knew no index."""
     details = {"user": ME, "created_at": "2026-01-01T00:00:00Z", **details}
@@ -100,7 +106,7 @@ def test_a_list_of_more_than_was_entered_looks_at_all(bucket, settings):
     assert len(listed(settings, index.KEPT + 1)) == index.KEPT + 10
 
 
-def test_an_entry_without_a_state_counts_for_nothing(bucket, settings):
+def test_an_entry_without_a_state_counts_for_nothing(bucket, settings, settled):
     listed(settings)
     submit(bucket, "there")
     index.note(bucket, "lie", Summary(user=ME, created_at="2026-03-01T00:00:00Z"))
@@ -113,7 +119,7 @@ def test_an_entry_without_a_state_counts_for_nothing(bucket, settings):
     assert not any("lie" in name for name in entries(bucket))
 
 
-def test_too_many_jobs_that_are_gone_do_not_hide_those_that_are_there(bucket, settings):
+def test_too_many_jobs_that_are_gone_do_not_hide_those_that_are_there(bucket, settings, settled):
     listed(settings)
     submit(bucket, "old")
     listed(settings)
@@ -159,7 +165,7 @@ def test_a_job_without_an_entry_is_found_by_its_machine(bucket, settings, monkey
     assert set(listed(settings)) == {"seen", "grid-0"}, "they are entered now"
 
 
-def test_all_jobs_makes_a_wrong_index_right(bucket, settings, monkeypatch):
+def test_all_jobs_makes_a_wrong_index_right(bucket, settings, settled, monkeypatch):
     listed(settings)
     write(bucket, "unseen", "SUBMITTED")
     write(bucket, "past")
@@ -222,7 +228,7 @@ def test_a_job_stays_listed_whatever_another_job_writes_into_its_state_for_a_whi
 
 def test_a_sweep_stays_listed_whatever_a_job_writes_into_the_states_of_its_jobs(bucket, settings):
     listed(settings)
-    states.claim_sweep(bucket, "lr", states.Sweep(["lr-0", "lr-1"]))
+    states.write_sweep(bucket, "lr", states.Sweep(["lr-0", "lr-1"]))
     for name in ("lr-0", "lr-1"):
         describe(bucket, name, sweep="lr")
     before = entries(bucket)

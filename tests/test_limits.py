@@ -15,12 +15,12 @@ from berg.google import prices
 from berg.laptop import limits
 
 HOURLY = 0.35 + 8 * 0.031611 + 30 * 0.004237 + 200 * 0.1 / 730  # of one T4 with its disk
-T4 = ("run", "-t", "t4", "--dry-run")
+T4 = ("run", "-t", "t4", "--dry-run", "--json")
 
 
 def request(shown) -> dict:
     """The body of what Google would be asked for."""
-    body = json.loads(shown.stdout)
+    body = json.loads(shown.stdout)["request"]
     return body.get("instanceProperties", body)
 
 
@@ -100,18 +100,21 @@ def test_what_an_earlier_run_might_cost_lifts_no_limit(berg):
         record["spec"]["max_cost"] = float(cost)
         berg.bucket.write(job.metadata_path("old"), json.dumps(record))
         for words in (("rerun", "old"), ("run", "--resume", "old")):
-            shown = berg(*words, "--dry-run", BERG_MAX_COST="2")
+            shown = berg(*words, "--dry-run", "--json", BERG_MAX_COST="2")
             assert seconds(shown) == int(3600 * usd / HOURLY), words
-    assert seconds(berg("rerun", "old", "--dry-run", "--max-cost", "0", BERG_MAX_COST="2")) > 1e5
+    assert (
+        seconds(berg("rerun", "old", "--dry-run", "--json", "--max-cost", "0", BERG_MAX_COST="2"))
+        > 1e5
+    )
 
 
 @pytest.mark.slow
 def test_a_sweep_that_goes_on_keeps_to_the_limit_of_the_user(berg):
     sweep = ("run", "-t", "t4", "-n", "lr", "--grid", "x=1,2", "--wait", "exit {x}")
     assert berg(*sweep).returncode == 1
-    free = berg("run", "--resume", "lr", "--dry-run")
+    free = berg("run", "--resume", "lr", "--dry-run", "--json")
     assert seconds(free) == 168 * 3600
-    limited = berg("run", "--resume", "lr", "--dry-run", BERG_MAX_COST="2")
+    limited = berg("run", "--resume", "lr", "--dry-run", "--json", BERG_MAX_COST="2")
     assert seconds(limited) == int(3600 * 2 / HOURLY)
     assert "2h 38m each (max_cost = 2 of your settings)" in limited.stderr
 

@@ -114,18 +114,27 @@ def test_the_repo_may_say_it_and_no_address_counts_against_a_quota(berg, cloud, 
         "POST", "/_berg/quotas", {"metric": "IN_USE_ADDRESSES", "limit": 0, "region": "us-central1"}
     )
     try:
-        done = berg("run", "-g", "0", "--dry-run", "true")
+        done = berg("run", "-g", "0", "--dry-run", "--json", "true")
         with_address = berg(
-            "run", "-g", "0", "--dry-run", "true", cwd=berg.repo, BERG_NO_EXTERNAL_IP="false"
+            "run",
+            "-g",
+            "0",
+            "--dry-run",
+            "--json",
+            "true",
+            cwd=berg.repo,
+            BERG_NO_EXTERNAL_IP="false",
         )
-        wrong = berg("run", "-g", "0", "--dry-run", "true", BERG_NO_EXTERNAL_IP="maybe")
+        wrong = berg("run", "-g", "0", "--dry-run", "--json", "true", BERG_NO_EXTERNAL_IP="maybe")
     finally:
         cloud.call(
             "POST",
             "/_berg/quotas",
             {"metric": "IN_USE_ADDRESSES", "limit": 2000, "region": "us-central1"},
         )
-    assert "accessConfigs" not in json.loads(done.stdout)["networkInterfaces"][0], done.stderr
+    assert "accessConfigs" not in json.loads(done.stdout)["request"]["networkInterfaces"][0], (
+        done.stderr
+    )
     assert (
         "IN_USE_ADDRESSES" not in done.stderr
         and "no-external-ip = true (of berg.toml)" in done.stderr
@@ -324,7 +333,7 @@ def test_a_machine_is_on_the_network_of_a_host_project(berg, cloud, host, more):
 
 @pytest.mark.parametrize("options", [("--spot",), ("-m", "2")], ids=["group", "bulk insert"])
 def test_several_machines_are_on_the_network_of_a_host_project(berg, cloud, host, options):
-    done = berg("run", "-g", "0", "-n", "both", *options, "--dry-run", "true", **SHARED)
+    done = berg("run", "-g", "0", "-n", "both", *options, "--dry-run", "--json", "true", **SHARED)
     assert done.returncode == 0, done.stderr
     assert f'"subnetwork": "{IN_HOST}"' in done.stdout
     assert f'"network": "{SHARED["BERG_NETWORK"]}"' in done.stdout
@@ -332,7 +341,7 @@ def test_several_machines_are_on_the_network_of_a_host_project(berg, cloud, host
 
 def test_ways_out_of_a_shared_network_are_its_host_project_s(berg, cloud, host, private_access):
     inside = {**SHARED, "BERG_NO_EXTERNAL_IP": "true"}
-    done = berg("run", "-g", "0", "--dry-run", "true", **inside)
+    done = berg("run", "-g", "0", "--dry-run", "--json", "true", **inside)
     assert done.returncode == 1, "the own project's subnetwork says nothing about the host's"
     assert (
         f"gcloud compute networks subnets update default --region us-central1 --project {HOST} "

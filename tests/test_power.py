@@ -328,10 +328,10 @@ def test_both_commands_need_a_name_that_is_one(berg):
 
 
 def test_the_plan_says_what_an_idle_box_does(berg):
-    shown = berg("devbox", "-g", "0", "-n", "box", "--dry-run")
+    shown = berg("devbox", "-g", "0", "-n", "box", "--dry-run", "--json")
     assert "Idle      stops and keeps its disk after 4h" in shown.stderr
-    assert json.loads(shown.stdout)
-    deleted = berg("devbox", "-g", "0", "-n", "box", "--idle", "delete", "--dry-run")
+    assert json.loads(shown.stdout)["request"]
+    deleted = berg("devbox", "-g", "0", "-n", "box", "--idle", "delete", "--dry-run", "--json")
     assert "Idle      deletes itself after 4h" in deleted.stderr
     assert "Google stops the machine, and its disk stays" in deleted.stderr, "at its limit"
     for options, why in {
@@ -339,7 +339,7 @@ def test_the_plan_says_what_an_idle_box_does(berg):
         ("-g", "1", "-t", "a100-80gb"): "a2-ultragpu-1g has local disks, which would be lost",
         ("--tpu", "v5p-2x2x2"): "Google cannot stop pods and TPU slices",
     }.items():
-        lost = berg("devbox", *options, "-n", "brief", "--dry-run")
+        lost = berg("devbox", *options, "-n", "brief", "--dry-run", "--json")
         said = " ".join(lost.stderr.split())
         assert f"deleted with the machine, except /root/berg_results: {why}" in said, said
 

@@ -49,7 +49,9 @@ def test_a_cluster_without_kueue_has_no_queues(berg, kube):
 
 @pytest.mark.slow
 def test_a_job_waits_in_its_queue_and_begins_anew_after_an_eviction(berg, kube, team):
-    asked = json.loads(run(berg, "-n", "dry", "--queue", "team", "--dry-run", "true").stdout)
+    asked = json.loads(
+        run(berg, "-n", "dry", "--queue", "team", "--dry-run", "--json", "true").stdout
+    )["request"]
     assert (
         asked["metadata"]["labels"][status.QUEUE_LABEL] == "team"
         and asked["spec"]["suspend"] is True
@@ -96,7 +98,7 @@ def test_a_queue_that_is_not_there_is_refused_with_those_that_are(berg, kube, te
     assert done.returncode == 1, done.stdout
     assert "has no queue 'teem' in your namespace default; there: team" in done.stderr
     kube.stop_queue("team-all", "Hold")
-    asked = run(berg, "--queue", "team", "--dry-run", "true")
+    asked = run(berg, "--queue", "team", "--dry-run", "--json", "true")
     assert "The queue team admits nothing now: Can't submit new workloads" in asked.stderr
     kube.stop_queue("team-all", "None")
     assert not berg.objects(".berg/jobs/")

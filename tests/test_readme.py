@@ -192,7 +192,7 @@ def test_the_demo_s_plan_is_shown_as_berg_prints_it(berg):
     shutil.copytree(ROOT / "examples/digits", repo)
     git(repo, "init", "-q", "-b", "main")
     commit(repo)
-    planned = berg(*words, "--dry-run", cwd=repo)
+    planned = berg(*words, "--dry-run", "--json", cwd=repo)
     assert planned.returncode == 0, planned.stderr
 
     def plain(text: str) -> list[str]:

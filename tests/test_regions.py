@@ -7,7 +7,7 @@ from conftest import wait_for
 
 from berg.google import groups
 
-PLAN = ("run", "--dry-run", "-t", "t4")
+PLAN = ("run", "--dry-run", "--json", "-t", "t4")
 
 
 def zones_in(shown) -> list[str]:
@@ -73,9 +73,9 @@ FLEX = ("--flex", "-t", "l4", "-m", "2", "--max-hours", "4")
 def test_several_machines_by_flex_start_wait_in_three_regions_at_most(berg):
     """They come together, or none does: no region has a part of them."""
     for regions, count in ((BOTH, 2), (("--region", "any"), 3)):
-        shown = berg("run", "--dry-run", *FLEX, *regions, "true")
+        shown = berg("run", "--dry-run", "--json", *FLEX, *regions, "true")
         assert len({zone.rpartition("-")[0] for zone in zones_in(shown)}) == count
-        assert len(json.loads(shown.stdout)) == count, "a group in each"
+        assert len(json.loads(shown.stdout)["request"]) == count, "a group in each"
     assert ": several machines wait in 3 regions at most" in " ".join(shown.stderr.split())
 
 

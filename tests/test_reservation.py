@@ -43,7 +43,7 @@ def body_of(shown) -> dict:
 @pytest.mark.slow
 def test_a_job_uses_what_is_reserved_and_gives_it_back(berg, cloud, reserve):
     reserve("mine", "n1-standard-8")
-    dry = berg("run", "-g", "0", "--reservation", "mine", "--dry-run", "true")
+    dry = berg("run", "-g", "0", "--reservation", "mine", "--dry-run", "--json", "true")
     assert f"Reserved  mine in {ZONE}: 1 of 1 x n1-standard-8 free" in dry.stderr
     assert f"Zones     {ZONE}\n" in dry.stderr
     assert "Price     that of the reservation, which is paid for" in dry.stderr
@@ -85,7 +85,7 @@ H100 = ("-t", "h100", "-g", "8")
 
 
 def test_what_ends_with_its_reservation_is_bound_to_it(berg, cloud, book):
-    shown = berg("run", *H100, "--reservation", "block", "--dry-run", "true")
+    shown = berg("run", *H100, "--reservation", "block", "--dry-run", "--json", "true")
     scheduling = body_of(shown)["scheduling"]
     assert scheduling["provisioningModel"] == "RESERVATION_BOUND"
     assert scheduling["instanceTerminationAction"] == "DELETE"
@@ -107,7 +107,7 @@ def test_without_a_look_at_calendars_the_machine_type_tells(berg, cloud, reserve
     reserve("late", "a3-ultragpu-8g", deleteAtTime="2026-12-24T00:00:00Z")
     for wish, model in ((("-g", "0", "--reservation", "soon"), None), (LATE, "RESERVATION_BOUND")):
         cloud.fault("compute.futureReservations.aggregatedList", status=403)
-        shown = berg("run", *wish, "--dry-run", "true")
+        shown = berg("run", *wish, "--dry-run", "--json", "true")
         assert body_of(shown)["scheduling"].get("provisioningModel") == model
 
 
@@ -153,7 +153,7 @@ def test_a_reservation_of_a_project_that_one_may_not_look_into(berg, cloud):
 @pytest.mark.slow
 def test_what_is_never_on_demand_comes_from_a_reservation(berg, reserve):
     reserve("hopper", "a3-ultragpu-8g", deploymentType="DENSE")
-    shown = berg("run", "-t", "h200", "--reservation", "hopper", "--dry-run", "true")
+    shown = berg("run", "-t", "h200", "--reservation", "hopper", "--dry-run", "--json", "true")
     assert body_of(shown)["scheduling"]["provisioningModel"] == "RESERVATION_BOUND"
     ran = berg("run", "-t", "h200", "--reservation", "hopper", "-n", "h", "--wait", "true")
     assert ran.returncode == 0, ran.stderr
@@ -164,7 +164,7 @@ def test_what_is_never_on_demand_comes_from_a_reservation(berg, reserve):
 def test_a_name_of_another_project_s_is_said_in_full(berg, cloud, reserve):
     reserve("theirs", "n1-standard-8")
     full = "projects/berg-local/reservations/theirs"
-    shown = berg("run", "-g", "0", "--reservation", full, "--dry-run", "true")
+    shown = berg("run", "-g", "0", "--reservation", full, "--dry-run", "--json", "true")
     assert body_of(shown)["reservationAffinity"]["values"] == ["theirs"], "it is ours"
 
 

@@ -254,20 +254,31 @@ def test_dry_run_shows_the_request_and_sends_nothing(berg, cloud):
         "--max-hours",
         "2",
     ]
-    ran = berg("run", "--dry-run", *wishes, "--disk-gb", "50", "-n", "dry", "python train.py")
+    ran = berg(
+        "run", "--dry-run", "--json", *wishes, "--disk-gb", "50", "-n", "dry", "python train.py"
+    )
     assert ran.returncode == 0, ran.stderr
-    asked = json.loads(ran.stdout)
+    asked = json.loads(ran.stdout)["request"]
     zones = [
         each["zone"].rpartition("/")[2] for each in asked["group"]["distributionPolicy"]["zones"]
     ]
     assert zones == ["us-central1-f"]
     others = json.loads(
-        berg("run", "--dry-run", *wishes, "--region", "us-central1", "true").stdout
-    )["group"]["distributionPolicy"]
+        berg("run", "--dry-run", "--json", *wishes, "--region", "us-central1", "true").stdout
+    )["request"]["group"]["distributionPolicy"]
     zones = [each["zone"].rpartition("/")[2] for each in others["zones"]]
     assert zones[0] == "us-central1-f" and len(zones) > 1, "then the region's others"
     far = berg(
-        "run", "--dry-run", "-g", "0", "--zone", "europe-west4-b", "--zone", "us-central1-a", "true"
+        "run",
+        "--dry-run",
+        "--json",
+        "-g",
+        "0",
+        "--zone",
+        "europe-west4-b",
+        "--zone",
+        "us-central1-a",
+        "true",
     )
     assert far.returncode == 0, far.stderr
     assert "europe-west4: not in us, where the bucket is" in far.stderr
@@ -320,9 +331,9 @@ def test_requests_for_gpus_are_ones_that_google_takes(berg, cloud, wishes, machi
     """The request that --dry-run prints, sent as it is but for the script that would look for its
     job.
     """
-    ran = berg("run", "--dry-run", *wishes, "true")
+    ran = berg("run", "--dry-run", "--json", *wishes, "true")
     assert ran.returncode == 0, ran.stderr
-    body = json.loads(ran.stdout)
+    body = json.loads(ran.stdout)["request"]
     zone = body["machineType"].split("/")[1]
     body["metadata"]["items"] = [
         item for item in body["metadata"]["items"] if item["key"] != "startup-script"
@@ -360,9 +371,9 @@ def test_a_right_that_somebody_lacks_is_not_put_on_the_bucket(berg, cloud):
 
 def test_a_zone_whose_name_ends_otherwise(berg):
     wishes = ["-t", "h200", "--spot", "--region", "us-central1", "--zone", "us-central1-ai1a"]
-    ran = berg("run", "--dry-run", *wishes, "true")
+    ran = berg("run", "--dry-run", "--json", *wishes, "true")
     assert ran.returncode == 0, ran.stderr
-    group = json.loads(ran.stdout)["group"]
+    group = json.loads(ran.stdout)["request"]["group"]
     zones = [each["zone"].rpartition("/")[2] for each in group["distributionPolicy"]["zones"]]
     assert zones == ["us-central1-ai1a", "us-central1-b"], "both are of us-central1"
 

@@ -34,6 +34,7 @@ def plans(in_cluster: bool) -> list[list[str]]:
         [
             words[0],
             "--dry-run",
+            "--json",
             *(there.get(word, word) for word in words[1:] if word != "--dry-run"),
         ]
         for words in found
@@ -83,9 +84,9 @@ def test_the_defaults_of_the_page_are_a_devbox_of_cloud_bergs(berg):
     """Four P100, and an image whose driver finds them."""
     for words in commands("berg config set"):
         check(berg, words)
-    plan = berg("devbox", "--dry-run")
+    plan = berg("devbox", "--dry-run", "--json")
     assert plan.returncode == 0, plan.stderr
-    request = json.loads(plan.stdout)
+    request = json.loads(plan.stdout)["request"]
     (gpus,) = request["guestAccelerators"]
     assert gpus["acceleratorType"].endswith("/nvidia-tesla-p100") and gpus["acceleratorCount"] == 4
     assert "/common-cu124-" in request["disks"][0]["initializeParams"]["sourceImage"]

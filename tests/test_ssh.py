@@ -523,8 +523,11 @@ def test_the_key_is_made_once_as_gcloud_makes_it(at_home):
 
 def test_a_new_machine_brings_the_key_along(berg, at_home):
     def items(**env: str) -> dict[str, str]:
-        done = berg("run", "-g", "0", "--dry-run", "true", **env)
-        return {item["key"]: item["value"] for item in json.loads(done.stdout)["metadata"]["items"]}
+        done = berg("run", "-g", "0", "--dry-run", "--json", "true", **env)
+        return {
+            item["key"]: item["value"]
+            for item in json.loads(done.stdout)["request"]["metadata"]["items"]
+        }
 
     without = items()
     assert "ssh-keys" not in without and "enable-oslogin" not in without

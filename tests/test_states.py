@@ -73,13 +73,13 @@ def test_only_what_carries_the_claim_is_taken_back(bucket):
 
 
 def test_of_two_equal_sweeps_one_has_the_name(bucket):
-    record = states.Sweep(["lr-0", "lr-1"])
-    ours = states.claim_sweep(bucket, "lr", record)
+    ours, theirs = (states.Sweep(["lr-0", "lr-1"], claim) for claim in ("ours", "theirs"))
+    states.write_sweep(bucket, "lr", ours)
     with pytest.raises(Changed):
-        states.claim_sweep(bucket, "lr", record)
+        states.write_sweep(bucket, "lr", theirs)
     assert states.read_sweep(bucket, "lr") == ours
     assert states.sweep_exists(bucket, "lr") and not states.sweep_exists(bucket, "l")
-    assert not states.withdraw_sweep(bucket, "lr", record)
+    assert not states.withdraw_sweep(bucket, "lr", theirs)
     assert states.withdraw_sweep(bucket, "lr", ours)
     assert states.read_sweep(bucket, "lr") is None
     assert not states.withdraw_sweep(bucket, "lr", ours)

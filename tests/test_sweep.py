@@ -162,7 +162,7 @@ def test_what_would_run_again_is_shown_and_nothing_is_created(berg):
     over(berg, "dry")
     (berg.repo / "train.py").write_text("print('mended')\n")
     before = berg.objects(".berg/")
-    again = ["--resume", "dry", "--dry-run", "--secret", "TOKEN"]
+    again = ["--resume", "dry", "--dry-run", "--json", "--secret", "TOKEN"]
     for more, code in ((), "that they ran before, "), (["--new-code"], "as it is now, "):
         shown = berg("run", *again, "--parallel", "1", *more, TOKEN="sesame")
         assert shown.returncode == 0, shown.stderr
@@ -179,7 +179,7 @@ def test_what_would_run_again_is_shown_and_nothing_is_created(berg):
     assert "there is no such variable" in berg("run", *again).stderr, (
         "what it would fail for it fails for now"
     )
-    without = berg("run", "--resume", "dry", "--dry-run", TOKEN="sesame")
+    without = berg("run", "--resume", "dry", "--dry-run", "--json", TOKEN="sesame")
     assert "dry had secrets. Give them again: --secret TOKEN" in without.stderr
     one = berg("run", "--resume", "dry/0", *again[2:], TOKEN="sesame")
     assert "dry-0  SUCCEEDED" in one.stderr and "dry-1" not in one.stderr
@@ -521,7 +521,7 @@ def test_a_spreadsheet_takes_no_cell_of_a_table_for_a_formula(text, tmp_path):
 @pytest.mark.slow
 def test_the_json_of_a_sweep_is_json_whatever_its_metrics_are(berg):
     """Python writes NaN and Infinity, which JSON has not."""
-    states_door.claim_sweep(berg.bucket, "lr", states_door.Sweep(["lr-0", "lr-1"]))
+    states_door.write_sweep(berg.bucket, "lr", states_door.Sweep(["lr-0", "lr-1"]))
     for number in (0, 1):
         summary = job.Summary("tester", job.now(), results_dir=f"lr/{number}", sweep="lr")
         states_door.claim(berg.bucket, f"lr-{number}", job.State("SUCCEEDED", job=summary))

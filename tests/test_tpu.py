@@ -77,14 +77,24 @@ def test_one_machine_with_tpus_is_no_slice(berg, cloud):
 
 def test_a_dry_run_shows_the_four_requests(berg):
     done = berg(
-        "run", "--tpu", "v6e-4x4", "--spot", "--max-hours", "4", "--dry-run", "-n", "pod", "true"
+        "run",
+        "--tpu",
+        "v6e-4x4",
+        "--spot",
+        "--max-hours",
+        "4",
+        "--dry-run",
+        "--json",
+        "-n",
+        "pod",
+        "true",
     )
     assert done.returncode == 0, done.stderr
     assert (
         "4 machines, each ct6e-standard-4t, spot" in done.stderr
         and "v6e-4x4, 16 chips" in done.stderr
     )
-    bodies = json.loads(done.stdout)
+    bodies = json.loads(done.stdout)["request"]
     workload = {
         "type": "HIGH_THROUGHPUT",
         "acceleratorTopology": "4x4",
@@ -134,14 +144,14 @@ def test_names_that_are_not_clear_are_not_guessed(berg, name, said):
 
 @pytest.mark.parametrize("name", ["v6e-8", "v6e-2x4"])
 def test_eight_chips_of_v6e_are_a_slice_of_two_machines(berg, name):
-    done = berg("run", "--tpu", name, "--dry-run", "-n", "eight", "true")
+    done = berg("run", "--tpu", name, "--dry-run", "--json", "-n", "eight", "true")
     assert done.returncode == 0 and "2 machines, each ct6e-standard-4t" in done.stderr, done.stderr
     assert '"acceleratorTopology": "2x4"' in done.stdout and "8 chips" in done.stderr
 
 
 def test_one_machine_with_eight_chips_is_had_by_its_type_alone(berg, cloud):
-    done = berg("run", "--tpu", "ct6e-standard-8t", "--dry-run", "-n", "eight", "true")
-    body = json.loads(done.stdout)
+    done = berg("run", "--tpu", "ct6e-standard-8t", "--dry-run", "--json", "-n", "eight", "true")
+    body = json.loads(done.stdout)["request"]
     assert body["machineType"].endswith("/ct6e-standard-8t") and "8 chips" in done.stderr
     assert body["advancedMachineFeatures"] == {"threadsPerCore": 1}
 
@@ -156,9 +166,9 @@ def test_a_slice_of_eight_chips_runs(berg, cloud):
 
 
 def test_a_cube_that_google_does_not_list_is_asked_for_with_a_word_of_caution(berg):
-    done = berg("run", "--tpu", "v5p-4x4x12", "--dry-run", "-n", "cube", "true")
+    done = berg("run", "--tpu", "v5p-4x4x12", "--dry-run", "--json", "-n", "cube", "true")
     assert done.returncode == 0 and "Google's table has no 4x4x12" in done.stderr, done.stderr
-    listed = berg("run", "--tpu", "v5p-8x8x16", "--dry-run", "-n", "cube", "true")
+    listed = berg("run", "--tpu", "v5p-8x8x16", "--dry-run", "--json", "-n", "cube", "true")
     assert listed.returncode == 0 and "Google's table" not in listed.stderr, listed.stderr
 
 
@@ -167,7 +177,7 @@ def test_a_cube_that_google_does_not_list_is_asked_for_with_a_word_of_caution(be
 )
 def test_a_plan_says_for_whom_tpu7x_is(berg, options, how):
     zone = ("--zone", "us-central1-c")
-    done = berg("run", "--tpu", "tpu7x-2x2x1", *options, *zone, "--dry-run", "true")
+    done = berg("run", "--tpu", "tpu7x-2x2x1", *options, *zone, "--dry-run", "--json", "true")
     assert done.returncode == 0, done.stderr
     said = f"Google gives tpu7x {how} only to projects that it let in"
     assert (said in done.stderr) == bool(how), done.stderr

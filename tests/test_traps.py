@@ -28,14 +28,14 @@ from berg.spec import JobSpec
 BERG = Path(sys.executable).with_name("berg")
 # How each command is started, so that it goes as far as it can without a machine.
 ARGUMENTS = {
-    "run": ["-g", "0", "--dry-run", "true"],
+    "run": ["-g", "0", "--dry-run", "--json", "true"],
     "list": ["-a"],
     "show": ["done"],
-    "rerun": ["done", "--dry-run"],
+    "rerun": ["done", "--dry-run", "--json"],
     "diff": ["done", "other"],
     "kill": ["-y", "nosuch"],
     "rm": ["-y", "gone"],
-    "devbox": ["--dry-run"],
+    "devbox": ["--dry-run", "--json"],
     "stop": ["nosuch"],
     "start": ["nosuch"],
     "ssh": ["nosuch", "--", "true"],
@@ -50,7 +50,7 @@ ARGUMENTS = {
     "cluster delete": ["nosuch", "-y"],
     "cluster token": [],
     "cluster exec": ["us-central1-a/nosuch", "pod", "--", "true"],
-    "image create": ["--dry-run"],
+    "image create": ["--dry-run", "--json"],
     "image list": [],
     "image delete": ["-y", "nosuch"],
     "image build": ["--builder", "podman"],

@@ -92,7 +92,7 @@ def devbox(**options: Any) -> None:
     _, this, zone = launched
     say(tables.devbox_commands(this, spec.model))
     if asked.as_json:
-        print_json(start.about_job(this, zone))
+        print_json({**start.about_job(this), "zone": zone})
 
 
 @click.command(name="list")
@@ -121,8 +121,7 @@ def devbox(**options: Any) -> None:
 def list_(limit: int | None, is_whole: bool, keep: bool, as_json: bool, **shown: bool) -> None:
     """Show machines and recent jobs with their states.
 
-    Running and new jobs are found by an index in the bucket. A job whose submit was interrupted may
-    be missing from it until --all-jobs reads every job.
+    Running and new jobs are found by an index in the bucket.
 
     \b
     berg list

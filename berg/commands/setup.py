@@ -389,9 +389,10 @@ def reap(everyone: bool, yes: bool, as_json: bool) -> None:
     """Find what was left behind, and delete it after asking.
 
     It finds machines and groups without a running job, disks without a machine, the rest of an
-    interrupted berg start --move, and unused templates and ConfigMaps of berg's. Machines delete
-    themselves, and Google deletes them after --max-hours: this finds what went wrong nevertheless.
-    An idle cluster is named with its cost, and stays.
+    interrupted berg start --move, unused templates and ConfigMaps of berg's, and jobs whose submit
+    was cut off, whose names are free then. Machines delete themselves, and Google deletes them
+    after --max-hours: this finds what went wrong nevertheless. An idle cluster is named with its
+    cost, and stays.
 
     \b
     berg reap
@@ -457,8 +458,11 @@ def image() -> None:
 @click.option("--zone", "zones", multiple=True, help="Zone of the machine; repeatable.")
 @click.option("--disk-gb", type=int, default=0, help="Disk size.  [default: that of the image]")
 @click.option("--default", "as_default", is_flag=True, help="Use it for jobs from now on.")
-@click.option("--dry-run", is_flag=True, help="Show the plan and the request, and stop.")
-def create(as_default: bool, dry_run: bool, additions: tuple[str, ...], **options: Any) -> None:
+@click.option("--dry-run", is_flag=True, help="Show the plan, with --json also the request; stop.")
+@json_option
+def create(
+    as_default: bool, dry_run: bool, as_json: bool, additions: tuple[str, ...], **options: Any
+) -> None:
     """Create an image for machines with what the repo needs, and print its name.
 
     A machine boots from the default image, or another one (--from), installs what the repo's files
@@ -480,9 +484,10 @@ def create(as_default: bool, dry_run: bool, additions: tuple[str, ...], **option
     names = tuple(filter(None, ",".join(additions).split(",")))
     wanted = images.MachineImage(additions=names, **options)
     plan = images.image_plan(settings, wanted, Path.cwd())
-    say(tables.plan(plan))
+    (plain.echo if dry_run and not as_json else say)(tables.plan(plan))
     if dry_run:
-        print_json(images.preview(plan, wanted))
+        if as_json:
+            print_json({"request": images.preview(plan, wanted)})
         return
     made = images.create(plan, wanted, say, tables.sending)
     if as_default:
@@ -491,7 +496,7 @@ def create(as_default: bool, dry_run: bool, additions: tuple[str, ...], **option
     else:
         name = f"{settings.project}/{made['family']}"
         say(f'\nRun with it:  berg run --image {name} "python train.py"\n')
-    plain.echo(made["name"])
+    print_data(made, made["name"], as_json)
 
 
 @image.command(name="list")

@@ -136,7 +136,7 @@ def start_job(
 
     def carry_out(plan: Plan) -> Launched | None:
         remember_zones({*remembered("zones"), *plan.offer.zones})
-        say(tables.plan(plan))
+        printer(asked)(tables.plan(plan))
         if asked.dry_run:
             print_request(plan, launch.preview(plan), asked)
             return None
@@ -156,11 +156,15 @@ def start_job(
     return launch.first(settings, spec, Path.cwd(), code, carry_out, say)
 
 
+def printer(asked: RunOptions) -> Callable[[str], None]:
+    """Return what prints a plan: it is the output of a dry run, unless that is JSON."""
+    return plain.echo if asked.dry_run and not asked.as_json else say
+
+
 def print_request(plan: Plan, request: Any, asked: RunOptions) -> None:
-    """Print the request of a dry run; with --json next to what is installed."""
+    """With --json, print the request of a dry run, and the job."""
     if asked.as_json:
-        request = {"install": plan.job.installation.summary(), "request": request}
-    print_json(request)
+        print_json({**about_job(plan.job), "request": request})
 
 
 def ask(plan: Plan, num_jobs: int = 0) -> None:
@@ -170,16 +174,16 @@ def ask(plan: Plan, num_jobs: int = 0) -> None:
         confirm(question, yes=not question)
 
 
-def about_job(this: Job, zone: str) -> dict[str, Any]:
-    """Return what --json prints of a job that was started."""
-    about = {"name": this.job_name, "zone": zone, "results": this.gcs_results_dir}
-    return {**about, "install": this.installation.summary()}
+def about_job(this: Job) -> dict[str, Any]:
+    """Return what --json prints of a new job."""
+    about = {"name": this.job_name, "results": this.gcs_results_dir}
+    return {**about, "begins_with": this.begins_with, "install": this.installation.summary()}
 
 
 def follow(launched: Launched, asked: RunOptions) -> int:
     """Print the next commands for a job, or follow it to its end; return the exit code."""
     settings, this, zone = launched
-    name, about = this.job_name, about_job(this, zone)
+    name, about = this.job_name, {**about_job(this), "zone": zone}
     if not (asked.tail or asked.wait):
         say(f"Follow it:  berg tail {name}\nEnd it:     berg kill {name}")
         say(f"Results:    berg fetch {name}\n")
@@ -189,5 +193,5 @@ def follow(launched: Launched, asked: RunOptions) -> int:
     state = watch(settings, name, quiet=not asked.tail)
     if asked.as_json and state:
         ended = jobs.Entry(name, state, []).to_dict()
-        print_json({**ended, "zone": state.zone, **about})
+        print_json({**ended, **about, "zone": state.zone or zone})
     return exit_code(state)

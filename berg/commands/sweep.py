@@ -52,7 +52,7 @@ def resume(spec: JobSpec, asked: RunOptions) -> int:
     found, this = resuming.find(settings, lookup.resolve(settings, name))
     again = resuming.spec_again(this, {key: getattr(spec, key) for key in resuming.ASKED_AGAIN})
     plan = resuming.plan(config.load_ready(**again.settings), this, again)
-    say(tables.plan(plan))
+    begin.printer(asked)(tables.plan(plan))
     say_differences(this, plan)
     if asked.dry_run:
         begin.print_request(plan, launch.preview(plan), asked)
@@ -81,7 +81,7 @@ def resume_sweep(settings: config.Config, name: str, spec: JobSpec, asked: RunOp
     settings = config.load_ready(**spec.settings)
     machines = sweep.missing(settings, found, asked.parallel)
     plan = sweep.plan_again(settings, found, spec, len(machines))
-    say(tables.again(found, plan, machines))
+    begin.printer(asked)(tables.again(found, plan, machines))
     if found.is_over:
         say_differences(found.first, plan)
     if asked.dry_run:
@@ -131,14 +131,15 @@ def start(spec: JobSpec, asked: RunOptions) -> int:
     plan = launch.prepare(settings, replace(spec, results_dir=None), Path.cwd(), sweep=at_once)
     plan = replace(plan, rounds=-(-len(values) // at_once), drawn=drawn)
     plan = limits.limited(plan, len(values))
-    members = sweep.expand(plan, values, spec.results_dir)
+    members = sweep.with_earlier(plan, sweep.expand(plan, values, spec.results_dir))
     count = plural(len(members), "job")
-    say(tables.plan(plan, len(members), at_once))
-    say(tables.sweep(members))
+    show = begin.printer(asked)
+    show(tables.plan(plan, len(members), at_once))
+    show(tables.sweep(members))
     if drawn:
-        say(f"Drawn with {drawn}")
+        show(f"Drawn with {drawn}")
     hours = len(members) * plan.job.max_run_seconds / 3600
-    say(f"{count} on {plural(at_once, 'machine')}, at most {hours:,.0f} machine-hours\n")
+    show(f"{count} on {plural(at_once, 'machine')}, at most {hours:,.0f} machine-hours\n")
     if asked.dry_run:
         begin.print_request(plan, launch.preview(plan), asked)
         return 0

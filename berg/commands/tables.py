@@ -41,6 +41,7 @@ COLORS = {
     "RUNNING": "cyan",
 }
 MACHINE_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+PAGE = 1000  # files of the results dir are counted, at most
 SHOWN = 8  # files that a plan names, and rows at either end of a sweep's table
 KEYS = 50  # parameters, and metrics, that are columns, at most
 FILES = 20  # results that a record names
@@ -174,7 +175,7 @@ def end_rows(plan: Plan) -> list[tuple[str, str]]:
         results = this.gcs_results_dir
         if not (this.spec.results_dir or this.results_dir.endswith(this.job_name)):
             results += " (taken from the command; to change it: -r)"
-        rows.append(("Results", results))
+        rows += [("Results", results), ("", beginning(plan))]
     if this.spec.kept:
         rows.append(("Keeps", f"{', '.join(this.spec.kept)} of the repository, also in a restart"))
     ender = plan.offer.ender
@@ -189,6 +190,15 @@ def end_rows(plan: Plan) -> list[tuple[str, str]]:
         why = power.why_never("devbox", *about)
         rows.append(("Disk", f"deleted with the machine, except /root/berg_results: {why}"))
     return rows
+
+
+def beginning(plan: Plan) -> str:
+    """Return which files a job finds in its results folder."""
+    count = plural(plan.files, "file") if plan.files < PAGE else f"{PAGE:,} files or more"
+    if plan.job.fresh and plan.files:
+        return f"begins empty (--fresh); of the {count} there, those of the same name are replaced"
+    whose = f"of job {plan.job.begins_with}" if plan.job.begins_with else "of no known job"
+    return f"begins with {count} {whose}; --fresh begins empty" if plan.files else ""
 
 
 def network(plan: Plan) -> list[str]:
@@ -360,7 +370,13 @@ def ends_of(rows: list[list[str]]) -> list[list[str]]:
 def sweep(jobs: list[Any]) -> str:
     rows = [["JOB", *jobs[0].params, "RESULTS"]]
     rows += [[each.job_name, *each.params.values(), each.results_dir] for each in jobs]
-    return table(ends_of(rows), sys.stderr) + "\n"
+    text = table(ends_of(rows), sys.stderr) + "\n"
+    earlier = sorted({each.begins_with for each in jobs if each.begins_with})
+    if earlier:
+        names = ", ".join(earlier[:3]) + (", …" if len(earlier) > 3 else "")
+        count = sum(bool(each.begins_with) for each in jobs)
+        text += f"{count} of them begin with the files of {names}; --fresh begins empty\n"
+    return text
 
 
 def again(found: Any, plan: Plan, machines: list[str]) -> str:

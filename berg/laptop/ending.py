@@ -2,8 +2,9 @@
 
 `berg kill`: which jobs are meant, the request to their machines, and what is deleted with them.
 `berg reap`: machines, groups and secrets without a living job, disks without a machine, what broken
-moves of devboxes left, templates. Machines delete themselves, and Google deletes them at their time
-limit; reap is for faults, and for users who do not want to wait. Idle clusters are only named.
+moves of devboxes left, templates, jobs whose submit was cut off. Machines delete themselves, and
+Google deletes them at their time limit; reap is for faults, and for users who do not want to wait.
+Idle clusters are only named.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 
 from berg import BergError, job, places, states
 from berg.config import Config
@@ -21,7 +23,7 @@ from berg.gke import clusters
 from berg.google import api, instances, secret
 from berg.google.storage import Bucket, Changed
 from berg.job import Machine, Resource, State
-from berg.laptop import index, jobs, power, ssh
+from berg.laptop import index, jobs, power, records, ssh
 from berg.laptop.jobs import OFF, Entry, Say, find, is_glob, logs_of, look_again, overview
 from berg.laptop.power import claimed
 
@@ -30,7 +32,7 @@ SLOW = 5  # seconds after which `kill` reports what it waits for
 STALLED = 120  # seconds without progress of an upload, after which `kill` reports what is left
 # Seconds after a job's end, or a resource's creation, in which resources may still change.
 SETTLED = 300
-DELETED_LAST = ("template", "policy")  # other resources use them
+DELETED_LAST = ("template", "policy", "job")  # other resources use them
 
 
 # --- kill
@@ -356,7 +358,7 @@ def leftovers(config: Config, user: str | None, say: Say = jobs.silent) -> list[
     """
     seen = gather(config, say)
     settled = []
-    for each in [*left_machines(seen, user), *left_resources(seen, user)]:
+    for each in [*left_machines(seen, user), *left_resources(seen, user), *cut_off(seen, user)]:
         is_off = isinstance(each.what, Machine) and each.what.status == "TERMINATED"
         if is_off or seen.age(each.what.created_at) > SETTLED:
             settled.append(each)
@@ -429,6 +431,30 @@ def left_resources(seen: Seen, user: str | None) -> list[Leftover]:
     return found
 
 
+def cut_off(seen: Seen, user: str | None) -> list[Leftover]:
+    """Return the jobs and sweeps of a user (None: of all users) that no machine began or will."""
+    named: dict[str, list[Entry]] = {}
+    for entry in seen.entries:
+        if user in (None, entry.user):
+            named.setdefault(entry.sweep or entry.name, []).append(entry)
+    found = []
+    for name, entries in named.items():
+        if all(map(never_began, entries)):
+            newest = max(each.stored.written_at for each in entries if each.stored)
+            written = job.timestamp(datetime.fromtimestamp(newest, timezone.utc))
+            why = f"no machine began it (to run it: berg run --resume {name})"
+            found.append(Leftover(Resource("job", name, "", written, why, entries[0].user), why))
+    return found
+
+
+def never_began(entry: Entry) -> bool:
+    """Return whether a job was submitted, and no machine has begun it or will."""
+    if not entry.stored or not entry.state or entry.machines or entry.workers:
+        return False
+    stored = entry.stored.state
+    return entry.state.state == "LOST" and stored.state == "SUBMITTED" and not stored.started_at
+
+
 def busy_sweeps(seen: Seen) -> set[str]:
     """Return the sweeps with a job that may still need their machines."""
     return {each.sweep for each in seen.entries if each.sweep and not why_left(seen, each)}
@@ -481,6 +507,8 @@ def delete_leftovers(config: Config, found: list[Leftover]) -> None:
         place = places.of(what.place)
         if leftover.kind == "secret":
             secret.delete(config, what.name)
+        elif leftover.kind == "job":
+            forget(config, what.name)
         elif isinstance(what, Resource):
             place.remove(config, what)
         else:
@@ -491,3 +519,10 @@ def delete_leftovers(config: Config, found: list[Leftover]) -> None:
         for is_last in (False, True):
             part = [each for each in found if (each.kind in DELETED_LAST) == is_last]
             list(pool.map(delete, part))
+
+
+def forget(config: Config, name: str) -> None:
+    """Delete the records of a job or sweep that never began, and none of the results."""
+    for removal in records.plan_removal(config, [name]):
+        removal.results.clear()
+        records.remove(config, removal, lambda count: None)

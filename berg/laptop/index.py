@@ -5,9 +5,10 @@
 .berg/index/recent/USER/TIME-NAME      a user's job or sweep; TIME counts backwards, newest first
 .berg/index/recent/USER/more           older jobs have no entry
 
-The objects are empty, and only laptops may write them. An entry is written after its state, and an
-entry without one does not count. A job may damage another one's state for a moment, so an entry is
-deleted only if records agree that machines cannot write (`ended`), and only as it was listed.
+The objects are empty, and only laptops may write them. An entry is written before its state, so
+that a submit that is cut off is found; an entry without one does not count. A job may damage
+another one's state for a moment, so an entry is deleted only if records agree that machines cannot
+write (`ended`), and only as it was listed.
 """
 
 import contextlib
@@ -32,7 +33,8 @@ COMPLETE = f"{LIVING}.complete"
 MORE = "more"
 SWEEP = ".sweep"  # ends the entry of a sweep
 KEPT = 50  # newest jobs of a user that are entered when the index is made
-FIELDS = "name,generation"
+FIELDS = "name,updated,generation"
+SETTLED = 300  # seconds after which an entry without a job has none to come
 LATEST = 9_999_999_999  # seconds since 1970 from which entries count backwards
 USER = re.compile("[-a-z0-9_]{1,63}")
 SPARE = 20  # more entries than asked for are read: the jobs of some may be gone
@@ -91,7 +93,7 @@ def entry_of(path: str) -> str:
 
 
 def note(bucket: Bucket, name: str, summary: job.Summary) -> None:
-    """Enter a job or its sweep; its state must exist."""
+    """Enter a job or its sweep, before its state is written."""
     entry = of_state(name, summary)
     write(bucket, [living_path(entry), recent_path(entry, summary)])
 
@@ -306,6 +308,7 @@ def ended(
     """
     waiting = functools.cache(lambda place: places.of(place).waiting(config))
     stored = {each.name: each.stored for each in entries if each.stored}
+    known = {of_state(each.name, each.summary) for each in entries} | {*stored}
     owners = {each.name for each in entries if each.machines}
     owners |= {f"{each.sweep}/" for each in entries if each.workers}
 
@@ -314,7 +317,8 @@ def ended(
         try:
             names, this = recorded(bucket, entry)
             if not names:
-                return True
+                age = api.now(config) - (listed.updated.timestamp() if listed.updated else 0)
+                return entry in known or age > SETTLED
             if entry in owners or not listed.name.startswith(LIVING):
                 return False
             seen = {name: stored[name] for name in names if name in stored}

@@ -25,7 +25,7 @@ from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google import api, builds, data, iam, offers, prices, secret, shapes, storage
 from berg.google.storage import Bucket, Changed, Listed
-from berg.laptop import index, installing, jobs, limits, power, spending, ssh
+from berg.laptop import index, installing, jobs, limits, owners, power, spending, ssh
 from berg.laptop.jobs import Progress, Say
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec, check_variable
@@ -89,7 +89,7 @@ def look_up(
     name, place_name = spec.name or "", places.name_for(spec)
     place = places.of(place_name)
     _ = config.credentials  # found or refused before the threads need it
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(16) as pool:  # as many as wait for Google
         archives = pool.submit(look_ahead, config, repo)
         offered = pool.submit(priced_offer, config, spec, choice, sweep)
         measured = pool.submit(sources, config, spec, place_name)
@@ -99,6 +99,9 @@ def look_up(
         left = None if sweep or again else pool.submit(place.machines, config, [name])
         pinned = pool.submit(pin_image, config, spec, choice, place_name)
         taken, installation = read_code()
+        this = job_of(spec, config, name, taken)
+        looked = None if sweep else pool.submit(owners.look, config, [this])
+        in_folder = pool.submit(count_files, config, this.results_dir)
         code_bytes = snapshot.bytes_to_send(taken, config.bucket)
         bucket_region, _, _ = region.result(), free.result(), within.result()
         (offer, rates), (fields, gcsfuse) = offered.result(), measured.result()
@@ -106,13 +109,22 @@ def look_up(
     if place_name == "gke":
         offer = with_image(offer, container)
     check_room(config, fields["data"], offer.image, offer.disk_gb)
-    this = job_of(spec, config, name, taken, container.image)
     this = replace(this, installation=installation, rates=rates, **fields)
+    if this.docker:
+        this.docker = container.image
     plan = Plan(config, this, offer, bucket_region, taken, spec.spot, wheel, packages, gcsfuse)
     plan.uv, plan.ssh_key, plan.there = uv_for(config, this), ssh_line(config), there
     plan.code_bytes, plan.container = code_bytes, container.lines
     plan.left = left.result() if left else []
+    if looked:
+        (plan.owners, begins_with), plan.files = looked.result(), in_folder.result()
+        this.begins_with = begins_with[this.results_dir] if plan.files and not this.fresh else ""
     return plan
+
+
+def count_files(config: Config, results_dir: str) -> int:
+    """Return how many files a results folder has in the bucket, a page of them at most."""
+    return len(next(Bucket(config).pages(f"berg_results/{results_dir}/", "name")))
 
 
 def with_machines(plan: Plan, spec: JobSpec, choice: Choice, sweep: str) -> job.Job:
@@ -217,12 +229,8 @@ def priced_offer(
     return offer, spending.rates(config, offer, spec.model)
 
 
-def job_of(
-    spec: JobSpec, config: Config, name: str, taken: Snapshot, container: str = ""
-) -> job.Job:
-    """Return the job of a spec and its code, without what its place adds; `container` is the image
-    of its containers.
-    """
+def job_of(spec: JobSpec, config: Config, name: str, taken: Snapshot) -> job.Job:
+    """Return the job of a spec and its code, without what its place adds."""
     results_dir = results_dir_of(spec, name)
     return job.Job(
         job_name=name,
@@ -237,7 +245,7 @@ def job_of(
         notify=bool(spec.notify),
         kind="devbox" if spec.cmd is None else "job",
         tpu=(spec.tpu or "").lower(),
-        docker=spec.container and (container or spec.container),
+        docker=spec.container,
         max_run_seconds=round(spec.max_hours * 3600),
         monitoring=config.monitoring,
         spec=spec.recorded(),
@@ -438,18 +446,7 @@ def check_free(config: Config, name: str, again: bool) -> None:
     paths = [] if again else [job.state_path(name), job.sweep_path(name)]
     with ThreadPoolExecutor() as pool:
         if any(pool.map(Bucket(config).exists, paths)):
-            raise taken(name)
-
-
-class Taken(BergError):
-    """Another job or sweep has the name."""
-
-
-def taken(name: str, what: str = "job") -> Taken:
-    """Return the error for a name that another job or sweep has."""
-    return Taken(
-        f"there is a {what} {name!r} already. Choose another name: -n NAME (or leave -n out)"
-    )
+            raise owners.taken(name)
 
 
 def submit(plan: Plan, say: Say, on_progress: Progress) -> str:
@@ -469,7 +466,7 @@ def submit(plan: Plan, say: Say, on_progress: Progress) -> str:
     try:
         claimed = claim_and_send(plan, bucket, claim, say, on_progress)
         return write_and_create(plan, claimed, say)
-    except Taken:
+    except owners.Taken:
         raise
     except BaseException:
         with cleaning_up(this.job_name, say):
@@ -519,30 +516,41 @@ def claim_and_send(
 
     Raise Taken if another job has the name. The claim is settled when this returns or raises.
     """
+
+    def claim_name() -> states.Stored:
+        claim_folders(plan, bucket, claim.state)
+        return states.claim(bucket, claim.name, claim.state, token=claim.state.claim)
+
     with ThreadPoolExecutor(1) as pool:
-        token = claim.state.claim
-        claiming = pool.submit(states.claim, bucket, claim.name, claim.state, token=token)
+        claiming = pool.submit(claim_name)
         if not plan.job.snapshot:
             send_code(plan, bucket, say, on_progress)
     try:
         return claiming.result()
     except Changed:
-        raise taken(claim.name) from None
+        raise owners.taken(claim.name) from None
+
+
+def claim_folders(plan: Plan, bucket: Bucket, state: job.State) -> None:
+    """Enter a job or a sweep in the index, and take its results folders; raise Taken."""
+    with ThreadPoolExecutor(1) as pool:
+        noted = pool.submit(index.note, bucket, plan.job.job_name, state.job)
+        owners.take(bucket, plan.owners, state.claim)
+        noted.result()
 
 
 def write_and_create(plan: Plan, claimed: states.Stored, say: Say) -> str:
     """Write a claimed job and its secrets, create its machines and return their zone."""
     this, bucket = plan.job, Bucket(plan.config)
     with ThreadPoolExecutor(1) as pool:
-        noted = pool.submit(index.note, bucket, this.job_name, this.summary())
+        checked = pool.submit(owners.check, plan.config, plan.owners, claimed.state.claim)
         states.write_job(bucket, this)  # its machines run what has this hash
         if plan.secrets:
             seconds, accounts = this.max_run_seconds, plan.accounts
             secret.store(plan.config, this.job_name, plan.secrets, seconds, accounts)
         places.of(this.place).warm_up()  # waits for `import_ahead`
-        zone = create(plan, claimed, say)
-        noted.result()
-    return zone
+        checked.result()
+    return create(plan, claimed, say)
 
 
 def create(plan: Plan, claimed: states.Stored, say: Say) -> str:

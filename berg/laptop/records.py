@@ -342,6 +342,7 @@ def remove(config: Config, removal: Removal, on_progress: Callable[[int], None])
     for _ in side_by_side(lambda each: states.delete(bucket, each), marked, THREADS):
         gone += 1
         on_progress(gone)
+    states.forget_owners(bucket, removal.folders, {removal.name, *removal.jobs})
     index.delete(bucket, entered)
 
 

@@ -64,7 +64,10 @@ def read_job(config: Config, name: str) -> job.Job:
     """Return a job's metadata; raise BergError if it is missing or damaged."""
     this = states.read_job(Bucket(config), name)
     if this is None:
-        raise BergError(f"the options of {name} are not known. Start it as a new job: berg run")
+        raise BergError(
+            f"the options of {name} are not known. Start it as a new job: berg run. To use its "
+            f"name again: berg rm {name}"
+        )
     return this
 
 
@@ -146,8 +149,12 @@ def submit(found: jobs.Entry, plan: Plan, say: Say) -> str:
         if warning := launch.send_archive(bucket, *archive, plan.there):
             say(warning)
     state = replace(submitted_again(found.stored.state), job=this.summary())
+    state.claim = states.new_claim()
+    launch.claim_folders(plan, bucket, state)
     try:
-        claimed = states.claim(bucket, this.job_name, state, found.stored.generation)
+        claimed = states.claim(
+            bucket, this.job_name, state, found.stored.generation, token=state.claim
+        )
     except Changed:
         raise BergError(
             f"{found.name} changed meanwhile. Try again: berg run --resume {found.name}"

@@ -24,7 +24,7 @@ from berg.config import Config
 from berg.google import events, secret
 from berg.google.storage import Bucket, Changed
 from berg.job import Machine
-from berg.laptop import index, jobs, launch, limits, records
+from berg.laptop import jobs, launch, limits, owners, records
 from berg.laptop.jobs import Progress, Say
 from berg.laptop.resume import ASKED_AGAIN, spec_again, submitted_again, with_patch
 from berg.plan import Plan, sha256
@@ -151,6 +151,16 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
     return found
 
 
+def with_earlier(plan: Plan, all_jobs: list[job.Job]) -> list[job.Job]:
+    """Return the jobs of a sweep with the earlier jobs whose files they begin with; the plan gets
+    the owners of their folders.
+    """
+    plan.owners, begins_with = owners.look(plan.config, all_jobs)
+    if plan.job.fresh:
+        return all_jobs
+    return [replace(each, begins_with=begins_with[each.results_dir]) for each in all_jobs]
+
+
 def check_row(cmd: str, values: dict[str, str], where: str) -> None:
     """Raise BergError unless a row has the values that the command names, and no others."""
     wanted = {found["name"] for found in PLACEHOLDER.finditer(cmd) if found["name"]}
@@ -181,27 +191,45 @@ def submit(
     with_code = [replace(each, snapshot=plan.job.snapshot) for each in all_jobs]
     record = states.Sweep(
         [each.job_name for each in with_code],
+        claim=states.new_claim(),
         sha256=[hash_of(each) for each in with_code],
         drawn=plan.drawn,
     )
     plan.sweep_sha256 = record.fingerprint()
     try:
-        claimed = states.claim_sweep(bucket, name, record)
-    except Changed:
-        raise launch.taken(name, "sweep") from None
-    try:
-        say(f"Sending {len(all_jobs):,} jobs")
-        with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(lambda this: write_job(bucket, this, claimed), with_code))
-        index.note(bucket, name, with_code[0].summary())
+        write_jobs(plan, with_code, record, say)
         if plan.secrets:
             secret.store(plan.config, name, plan.secrets, plan.machine_seconds, plan.accounts)
         place.warm_up()  # waits for `import_ahead`
         create(plan, on, say)
+    except owners.Taken:
+        raise
     except BaseException:
         with launch.cleaning_up(name, say):
-            take_back(plan, claimed)
+            take_back(plan, record)
         raise
+
+
+def write_jobs(plan: Plan, all_jobs: list[job.Job], record: states.Sweep, say: Say) -> None:
+    """Write the jobs of a sweep, and its record last: a sweep has all of its jobs.
+
+    The first job is written before the others, so that of two submits of the same sweep one has
+    them all; raise Taken if it is another's.
+    """
+    bucket, name = Bucket(plan.config), plan.job.job_name
+    first, *others = all_jobs
+    say(f"Sending {len(all_jobs):,} jobs")
+    launch.claim_folders(plan, bucket, job.State(job=first.summary(), claim=record.claim))
+    with ThreadPoolExecutor(THREADS) as pool:  # waits for its requests, also when interrupted
+        pool.submit(write_job, bucket, first, record).result()
+        try:
+            list(pool.map(lambda this: write_job(bucket, this, record), others))
+            owners.check(plan.config, plan.owners, record.claim)
+            pool.submit(states.write_sweep, bucket, name, record).result()
+        except owners.Taken as error:
+            raise BergError(error.message) from None  # what is there already is deleted
+        except Changed:
+            raise BergError(owners.taken(name, "sweep").message) from None
 
 
 def hash_of(this: job.Job) -> str:
@@ -214,23 +242,22 @@ def write_job(bucket: Bucket, this: job.Job, sweep: states.Sweep) -> None:
         state = job.State(job=this.summary())
         states.claim(bucket, this.job_name, state, token=sweep.claim)
     except Changed:
-        raise launch.taken(this.job_name) from None
+        raise owners.taken(this.job_name) from None
     states.write_job(bucket, this)
 
 
 def take_back(plan: Plan, claimed: states.Sweep) -> None:
-    """Delete what a failed submit of a sweep created, its record last; nothing of another's."""
+    """Delete what a failed submit of a sweep created, its jobs last; nothing of another's."""
     config, bucket, name = plan.config, Bucket(plan.config), plan.job.job_name
     there = states.read_sweep(bucket, name)
-    if there and there.claim != claimed.claim:
-        return
-    delete_machines(config, name)
+    if there and there.claim == claimed.claim:
+        delete_machines(config, name)
+        if plan.secrets:
+            secret.delete(config, name)
+        states.withdraw_sweep(bucket, name, claimed)
     ours = [states.Stored(each, job.State(claim=claimed.claim), 0) for each in claimed.jobs]
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda each: states.withdraw(bucket, each), ours))
-    if plan.secrets:
-        secret.delete(config, name)
-    states.withdraw_sweep(bucket, name, claimed)
 
 
 def create(plan: Plan, names: list[str], say: Say) -> None:
@@ -373,8 +400,14 @@ def plan_again(config: Config, found: Again, spec: JobSpec, machines: int) -> Pl
     code = found.code or records.code_of(config, found.first)
     plan = launch.prepare(config, named, Path.cwd(), sweep=machines or 1, code=code, again=True)
     plan = limits.limited(plan, len(found.record.jobs))
+    plan.owners, _ = owners.look(config, [as_before(found, each) for each in found.jobs])
     rounds = -(-len(found.jobs) // (machines or 1))
     return replace(plan, rounds=rounds, sweep_sha256=found.record.fingerprint())
+
+
+def as_before(found: Again, each: jobs.Entry) -> job.Job:
+    """Return a job of a sweep by what its state says of its results dir."""
+    return replace(found.first, job_name=each.name, results_dir=each.summary.results_dir)
 
 
 def resume(
@@ -402,9 +435,11 @@ def resume(
         )
         changed = {this.job_name: this for this in written if this}
     plan.sweep_sha256 = update_hashes(plan.config, found, changed).fingerprint()
+    claim = states.new_claim()
+    launch.claim_folders(plan, bucket, job.State(job=found.jobs[0].summary, claim=claim))
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda each: submit_again(bucket, each, changed), found.jobs))
-    index.note(bucket, found.jobs[0].name, found.jobs[0].summary)
+    owners.check(plan.config, plan.owners, claim)
     create(plan, names, say)
 
 

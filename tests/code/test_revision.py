@@ -91,7 +91,7 @@ def test_content_of_lfs_is_named(repo):
 @pytest.mark.slow
 def test_the_plan_says_which_commit_and_where_it_runs(berg, branches):
     tried = git(branches, "rev-parse", "try")
-    dry = ["-g", "0", "--dry-run", "true"]
+    dry = ["-g", "0", "--dry-run", "--json", "true"]
     shown = berg("run", "--branch", "try", *dry)
     assert shown.returncode == 0, shown.stderr
     assert f"proj at {tried[:12]} (try), not the working tree; about " in shown.stderr

@@ -97,11 +97,13 @@ def test_a_command_without_quotes(berg):
         result = berg("run", *words)
         assert result.returncode == 2 and "Quote the command" in result.stderr, result.stderr
     assert "Quote" not in berg("run", "--gpus", "3", "python train.py").stderr
-    after = berg("run", "--dry-run", "-g", "0", "--", "python", "train.py", "--lr=3", "a b")
+    after = berg(
+        "run", "--dry-run", "--json", "-g", "0", "--", "python", "train.py", "--lr=3", "a b"
+    )
     assert "Command   python train.py --lr=3 'a b'\n" in after.stderr, after.stderr
     assert (
         "Command   echo $HOME | cat\n"
-        in berg("run", "--dry-run", "-g", "0", "--", "echo $HOME | cat").stderr
+        in berg("run", "--dry-run", "--json", "-g", "0", "--", "echo $HOME | cat").stderr
     )
 
 

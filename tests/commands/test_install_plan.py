@@ -55,9 +55,9 @@ def test_the_plan_has_a_line_of_the_installation(berg, index):
     assert install["steps"] == [["uv", "sync", "--frozen", "--extra", "cpu"]]
     assert "extra gpu" in planned(berg, "-g", "1", TRAIN)[0][0]
     assert "extra cpu" in planned(berg, "-g", "1", "--extra", "cpu", TRAIN)[0][0]
-    ran = berg("devbox", "-g", "0", "--dry-run")
+    ran = berg("devbox", "-g", "0", "--dry-run", "--json")
     assert "Install   uv.lock: 3 packages, extra cpu" in ran.stderr
-    ran = berg("run", "-g", "0", "--dry-run", "echo {x}", "--grid", "x=1,2")
+    ran = berg("run", "-g", "0", "--dry-run", "--json", "echo {x}", "--grid", "x=1,2")
     assert "Install   uv.lock: 3 packages, extra cpu" in ran.stderr
 
 
@@ -102,7 +102,7 @@ def test_the_folder_one_is_in_comes_first(berg):
     ]
     assert planned(berg, "--cwd", "experiments", TRAIN)[0] == ["experiments/requirements.txt"]
     assert planned(berg, TRAIN)[0] == ["requirements.txt"]
-    ran = berg("devbox", "--dry-run", cwd=berg.repo / "experiments")
+    ran = berg("devbox", "--dry-run", "--json", cwd=berg.repo / "experiments")
     assert "Install   experiments/requirements.txt" in ran.stderr
     kinds = planned(berg, "-t", "l4,t4", TRAIN, cwd=berg.repo / "experiments")[0]
     assert kinds == ["experiments/requirements.txt"]
@@ -120,7 +120,15 @@ def test_a_repo_says_its_extras_and_the_command_line_comes_first(berg, index):
 def test_no_repo_takes_a_secret_of_this_computer(berg):
     (berg.repo / "berg.toml").write_text('install-secrets = ["INDEX_PASSWORD"]\n')
     refused(berg, TRAIN, says="the installation needs --install-secret INDEX_PASSWORD")
-    ran = berg("run", "--dry-run", "--install-secret", "INDEX_PASSWORD", TRAIN, INDEX_PASSWORD="s3")
+    ran = berg(
+        "run",
+        "--dry-run",
+        "--json",
+        "--install-secret",
+        "INDEX_PASSWORD",
+        TRAIN,
+        INDEX_PASSWORD="s3",
+    )
     assert ran.returncode == 0 and "s3" not in ran.stdout + ran.stderr
     assert "Secrets   INDEX_PASSWORD (only for the installation)" in ran.stderr
     given = ("--install-secret", f"INDEX_PASSWORD={berg.repo}/train.py")
@@ -144,7 +152,7 @@ def test_a_job_records_its_installation_and_a_rerun_takes_it(berg, index):
     first = recorded(berg, "first")
     assert first.venv == ".venv" and first.no_sync and first.needs_uv
     (berg.repo / "uv.lock").unlink()
-    rerun = ("rerun", "first", "--dry-run")
+    rerun = ("rerun", "first", "--dry-run", "--json")
     berg.cloud.call("DELETE", "/_berg/requests")
     assert f"Install   {first.words}" in berg(*rerun).stderr, "the code is in the bucket"
     asked = berg.cloud.call("GET", "/_berg/requests")["requests"]

@@ -44,10 +44,10 @@ def nothing_is_left(berg, family: str) -> None:
 def test_the_request_says_what_the_image_is_to_have(berg, family):
     shown = berg(
         *("image", "create", "--family", family, "--with", "tmux,openmpi,horovod"),
-        *("--install-script", "setup.sh", "--dry-run"),
+        *("--install-script", "setup.sh", "--dry-run", "--json"),
     )
     assert shown.returncode == 0, shown.stderr
-    body = json.loads(shown.stdout)
+    body = json.loads(shown.stdout)["request"]
     told = {each["key"]: each["value"] for each in body["metadata"]["items"]}
     recipe = json.loads(told["berg-image"])
     tools = ["cmake", "g++", "make", "python3-dev"]
@@ -101,7 +101,7 @@ def test_an_image_is_made_and_jobs_boot_it(berg, family):
         f"Jobs boot berg-local/{family} by default, which does not exist any more" in deleted.stderr
     )
     assert berg("config", "unset", "default_image").returncode == 0
-    assert berg("run", "-g", "0", "--dry-run", "true").returncode == 0
+    assert berg("run", "-g", "0", "--dry-run", "--json", "true").returncode == 0
 
 
 def test_an_image_of_somebody_else_is_not_deleted(berg):

@@ -48,11 +48,12 @@ def test_a_list_waits_for_five_round_trips_at_most(berg, trips):
 
 def test_a_submit_of_an_edit_waits_for_few_round_trips(berg, trips):
     """Three are the first requests with their handshakes, which ask for all there is to know; then
-    the pack of the code beside the claim of the name, the job, the machine, and its operation.
+    the entry in the index and the owner of the folder, beside the pack of the code; the claim of
+    the name, the job, the machine, and its operation.
     """
     assert berg("run", "-g", "0", "-n", "first", "--wait", "true").returncode == 0
     (berg.repo / "train.py").write_text("print('edited')\n")
-    assert trips("run", "-g", "0", "-n", "second", "true") == 7
+    assert trips("run", "-g", "0", "-n", "second", "true") == 8
 
 
 def test_a_job_that_does_nothing_repeats_no_write_and_its_wait_reads_no_log(berg, cloud):

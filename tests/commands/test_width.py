@@ -94,7 +94,7 @@ def test_plans_and_sweeps_fit(berg):
             berg.repo
             / f"a file with a name of some length, number {i}, which nobody added so far.txt"
         ).write_text("x")
-    options = ("--dry-run", "--spot", "--zone", "us-central1-a", "--env", "A=1")
+    options = ("--dry-run", "--json", "--spot", "--zone", "us-central1-a", "--env", "A=1")
     wide, narrow = (
         berg("run", "-n", "one", *options, COMMAND, COLUMNS=columns).stderr
         for columns in ("", "80")
@@ -108,7 +108,7 @@ def test_plans_and_sweeps_fit(berg):
         "dataset=one-with-a-long-name,another-one-with-a-longer-name",
     )
     command = "python train.py --lr={lr} --d={dataset} --logdir=/root/berg_results/sweep1/lr_{lr}_{dataset}"
-    swept = berg("run", "--dry-run", *grid, command, COLUMNS="80").stderr
+    swept = berg("run", "--dry-run", "--json", *grid, command, COLUMNS="80").stderr
     fits(swept)
     assert "4 jobs on 4 machines" in swept and "\x1b" not in wide + narrow + swept
 

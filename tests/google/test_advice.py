@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-PLAN = ("run", "--dry-run", "-t", "t4", "--spot")
+PLAN = ("run", "--dry-run", "--json", "-t", "t4", "--spot")
 PATH = "/compute/v1/projects/berg-local/regions/us-central1/advice/capacity"
 
 
@@ -27,7 +27,7 @@ def test_zones_come_in_the_order_of_their_odds(berg, cloud):
 
 def test_what_was_preempted_stands_beside_the_odds(berg, cloud):
     cloud.call("POST", "/_berg/stockout", {"zone": "us-central1-a"})
-    shown = berg("run", "--dry-run", "-t", "l4", "--spot", "true")
+    shown = berg("run", "--dry-run", "--json", "-t", "l4", "--spot", "true")
     said = "us-central1-b: obtainability 0.8, uptime about 4h, 12 % preempted"
     assert row(shown, "Odds") == said
     assert "us-central1-a: obtainability 0.2, uptime about 10m, 60 % preempted" in shown.stderr
@@ -56,7 +56,7 @@ def test_gpus_goes_on_without_odds(berg, cloud, status):
 
 
 def test_only_spot_machines_are_asked_about(berg, cloud):
-    assert "Odds" not in berg("run", "--dry-run", "-t", "t4", "true").stderr
+    assert "Odds" not in berg("run", "--dry-run", "--json", "-t", "t4", "true").stderr
     log = cloud.call("GET", "/_berg/requests")["requests"]
     assert not [each for each in log if each["method"] == "compute.advice.capacity"]
 

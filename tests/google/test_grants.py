@@ -528,20 +528,20 @@ def test_the_plan_and_doctor_warn_of_the_default_account(berg, cloud):
     ]
     for account in ("", default):
         berg.write_config(**{**values, "service_account": account})
-        shown = berg("run", "-g", "0", "--dry-run", "true").stderr
+        shown = berg("run", "-g", "0", "--dry-run", "--json", "true").stderr
         assert "Account" in shown and "berg keeps nothing from it" in " ".join(shown.split())
         looked = json.loads(berg("doctor", "--json").stdout)
         (found,) = [each for each in looked if each["check"] == "machines' account"]
         assert found["status"] == "warning" and "may change what any machine" in found["found"]
     berg.write_config(**values)
     assert "keeps nothing from it" not in " ".join(
-        berg("run", "-g", "0", "--dry-run", "true").stderr.split()
+        berg("run", "-g", "0", "--dry-run", "--json", "true").stderr.split()
     )
 
 
 def test_the_key_of_a_cluster_stands_in_no_metadata_where_the_account_is_ones_own(berg):
     def requested() -> str:
-        ran = berg("run", "-g", "0", "-m", "2", "--dry-run", "true")
+        ran = berg("run", "-g", "0", "-m", "2", "--dry-run", "--json", "true")
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
 

@@ -166,7 +166,7 @@ def test_a_region_is_asked_for_once_a_day(cloud, look, tmp_path):
 
 @pytest.mark.slow
 def test_what_is_shown_with_prices_and_without(berg, cloud):
-    options = ("run", "--dry-run", "-m", "2", "--max-hours", "10", "-t", "a100", "true")
+    options = ("run", "--dry-run", "--json", "-m", "2", "--max-hours", "10", "-t", "a100", "true")
     berg.allowed.append(403)
     with cloud.without("cloudbilling"):
         assert "Price     unknown; berg prices says why\n" in berg(*options).stderr
@@ -194,10 +194,12 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
     assert f"{each[0]} an hour on demand, {each[1]} an hour as Spot, {each[2]} an hour by" in plan
     assert f"; at most ${10 * (2 * 3.67388 + disks):,.0f} in 10h (list price in us-central1" in plan
     sweep = ("--grid", "x=1,2,3", "--parallel", "2", "echo {x}")
-    shown = berg("run", "--dry-run", "--max-hours", "10", "-t", "a100", *sweep).stderr
+    shown = berg("run", "--dry-run", "--json", "--max-hours", "10", "-t", "a100", *sweep).stderr
     assert f"{each[0]} an hour on demand" in shown
     assert f"; at most ${30 * (3.67388 + disks / 2):,.0f} in 30 machine-hours" in shown
-    unknown = berg("run", "--dry-run", "-t", "p4", "--image", shapes.OLD_IMAGE, "true").stderr
+    unknown = berg(
+        "run", "--dry-run", "--json", "-t", "p4", "--image", shapes.OLD_IMAGE, "true"
+    ).stderr
     assert "Price     unknown in us-central1\n" in unknown
     chips = berg("gpus", "--tpu", BERG_REGION="us-east5").stderr
     assert "Per chip and hour, on demand and Spot: v6e $2.70, $1.40; v5p ?, ?; tpu7x ?, ?." in chips

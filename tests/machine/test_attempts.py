@@ -64,9 +64,11 @@ def begun(berg: Berg, name: str, attempt: int) -> None:
 
 @pytest.mark.slow
 def test_what_google_is_asked_for_several_spot_machines(berg):
-    planned = berg("run", "-m", "11", "-g", "0", "-n", "many", "--spot", "--dry-run", "true")
+    planned = berg(
+        "run", "-m", "11", "-g", "0", "-n", "many", "--spot", "--dry-run", "--json", "true"
+    )
     assert planned.returncode == 0, planned.stderr
-    asked = json.loads(planned.stdout)
+    asked = json.loads(planned.stdout)["request"]
     group, members = asked["group"], asked["members"]["instances"]
     assert (group["name"], group["targetSize"]) == ("many", 0)
     assert group["distributionPolicy"]["targetShape"] == "ANY_SINGLE_ZONE"

@@ -529,8 +529,10 @@ def test_what_cannot_be_had_leaves_nothing(berg, cloud):
     assert refused.returncode == 1 and "-m 0 is not possible: give 1 to 1000" in refused.stderr
     refused = berg("devbox", "-g", "0", "--idle-hours", "-1")
     assert refused.returncode == 1 and "--idle-hours -1 is not possible" in refused.stderr
-    planned = launched(berg, "run", "-m", "11", "-g", "0", "-n", "many", "--dry-run", "true")
-    request = json.loads(planned.stdout)
+    planned = launched(
+        berg, "run", "-m", "11", "-g", "0", "-n", "many", "--dry-run", "--json", "true"
+    )
+    request = json.loads(planned.stdout)["request"]
     assert list(request["perInstanceProperties"]) == [f"many-{rank:02}" for rank in range(11)]
     assert request["count"] == request["minCount"] == "11"
     assert set(map(str, request["perInstanceProperties"].values())) == {"{}"}, (

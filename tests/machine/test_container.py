@@ -211,9 +211,9 @@ def test_a_tag_that_moves_changes_neither_a_job_that_waits_nor_its_rerun(berg, c
     wait_for(lambda: berg.state("waits")["state"] in ("SUCCEEDED", "FAILED"), 90)
     log = berg.log("waits")
     assert f'"pull", "--quiet", "{image}@{first}"' in log and second not in log
-    dry = berg("rerun", "waits", "--dry-run")
+    dry = berg("rerun", "waits", "--dry-run", "--json")
     assert f"{image} ({first[:19]}…)" in dry.stderr + dry.stdout, dry.stderr
-    new = berg("run", *words, "--dry-run", "true")
+    new = berg("run", *words, "--dry-run", "--json", "true")
     assert f"{image} ({second[:19]}…)" in new.stderr + new.stdout, new.stderr
 
 

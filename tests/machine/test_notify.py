@@ -17,7 +17,7 @@ from berg.machine import watchdogs
 def test_the_end_of_a_job_is_told_once_and_its_url_to_nobody(berg, webhook):
     (berg.home / "hook").write_text(f"{webhook.url}\n")
     wishes = ["-n", "told", "-g", "0", "--notify", f"HOOK={berg.home}/hook"]
-    shown = berg("run", "--dry-run", *wishes, "true")
+    shown = berg("run", "--dry-run", "--json", *wishes, "true")
     ran = berg("run", *wishes, "env; sleep 3; exit 4")
     assert (shown.returncode, ran.returncode) == (0, 0), ran.stderr
     assert "a webhook, at the end" in ran.stderr

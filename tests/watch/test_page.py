@@ -409,7 +409,7 @@ def test_what_machines_and_jobs_cost_is_shown_where_prices_are_known(berg, cloud
     assert told and float(told[1]) == pytest.approx(
         hourly * berg.state("dear")["ran_seconds"] / 3600, abs=0.02
     )
-    assert f"${told[2]} an hour as Spot" in berg(*options, "--dry-run", "true").stderr
+    assert f"${told[2]} an hour as Spot" in berg(*options, "--dry-run", "--json", "true").stderr
 
 
 @pytest.mark.slow
