@@ -8,6 +8,7 @@ Objects in the bucket:
     .berg/folders/<job>/…               other results folders that it wrote to (google/mirror.py)
     .berg/views/<job>/<disk>/…          its results as they were at a moment (google/views.py)
     .berg/index/…                       jobs that may be alive, and the newest (laptop/index.py)
+    .berg/owners/<results_dir>/owner    the job that has this results dir (laptop/owners.py)
     .berg/sweeps/<sweep>.json           a sweep's jobs and the hashes of their metadata (states.py)
     berg_results/<results_dir>/…        its results
 """
@@ -578,3 +579,19 @@ class Resource:
     disk_type: str = ""  # of a disk
     gb: int = 0  # of a disk
     place: str = "gce"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The job that has a results folder, or the sweep whose jobs have its numbered subfolders.
+
+    Only laptops write it. A submit writes the owner, then the state, and then looks whether another
+    job has the folder too: of two submits at the same time at least one sees the other.
+    """
+
+    folder: str
+    name: str
+    before: str = ""  # the last job or sweep that began in the folder before; "": none
+    generation: int = 0  # of its object; 0: there is none
+    claim: str = ""  # of the submit that wrote it
+    replaces: str = ""  # of one that is to be written: the owner at that generation

@@ -17,9 +17,8 @@ from berg.config import Config
 from berg.google.offers import Egress, Reservation
 from berg.google.shapes import Shape
 from berg.google.storage import Listed
-from berg.job import NO_GROUP, Group, Job, Machine, machine_names
+from berg.job import NO_GROUP, Group, Job, Machine, Owner, machine_names
 from berg.spec import LIMITS, JobSpec, in_unit, rows
-from berg.states import Owner
 
 # What spec_of takes from no record: machines may have written it. These name files and variables of
 # the laptop, or are a part of a request that is sent with the user's rights.

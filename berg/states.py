@@ -18,7 +18,7 @@ from typing import Any
 
 from berg import BergError, job, validation
 from berg.google.storage import Bucket, Changed, ahead
-from berg.job import Job, State
+from berg.job import Job, Owner, State
 
 PREFIX = ".berg/jobs/"
 OWNERS = ".berg/owners/"
@@ -58,22 +58,6 @@ class Sweep:
     def sha256_of(self, name: str) -> str:
         """Return the hash of a job's metadata, "" for one that the sweep does not have."""
         return dict(zip(self.jobs, self.sha256, strict=False)).get(name, "")
-
-
-@dataclass(frozen=True)
-class Owner:
-    """The job that has a results folder, or the sweep whose jobs have its numbered subfolders.
-
-    Only laptops write it. A submit writes the owner, then the state, and then looks whether another
-    job has the folder too: of two submits at the same time at least one sees the other.
-    """
-
-    folder: str
-    name: str
-    before: str = ""  # the last job or sweep that began in the folder before; "": none
-    generation: int = 0  # of its object; 0: there is none
-    claim: str = ""  # of the submit that wrote it
-    replaces: str = ""  # of one that is to be written: the owner at that generation
 
 
 def new_claim() -> str:

@@ -3,9 +3,8 @@
 from berg import BergError, states
 from berg.config import Config
 from berg.google.storage import Bucket, Changed
-from berg.job import Job
+from berg.job import Job, Owner
 from berg.laptop import jobs
-from berg.states import Owner
 
 ENDED = ("SUCCEEDED", "FAILED", "KILLED")
 
