@@ -733,7 +733,7 @@ def test_the_boot_py_of_earlier_versions_is_reaped(berg, cloud, kube, monkeypatc
             "--json",
             "true",
         ).stdout
-    )
+    )["request"]
     dry["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"] = names[1]
     dry["spec"]["template"]["spec"]["nodeSelector"]["berg/none"] = "here"  # it waits
     dry["metadata"]["labels"]["berg-bucket"] = "somebody-elses"

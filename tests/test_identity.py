@@ -258,7 +258,7 @@ def test_pods_of_a_job_find_each_other_and_their_secret(berg, kube, tmp_path):
     assert made["status"]["succeeded"] >= 1
     printed = json.loads(
         berg("run", "--cluster", "own", "-g", "0", "-n", "x", "--dry-run", "--json", "true").stdout
-    )
+    )["request"]
     assert printed["metadata"]["namespace"] == home
 
 
