@@ -1,4 +1,4 @@
-"""The options of `berg run`, `berg devbox` and `berg rerun`: one row for each.
+"""The options of the commands that start machines, and of `berg cluster create`: one row for each.
 
 The command line, the checks, the keys of `[tool.berg]` and docs/commands.md come from the rows.
 """
@@ -713,3 +713,53 @@ class RunOptions:
         "--dry-run", "Show the plan, with --json also the request, and stop.", False, usual=True
     )
     as_json: bool = option("--json", "Print JSON.", False, usual=True)
+
+
+@dataclass
+class PoolOptions:
+    """The options of `berg cluster create`: the nodes of a pool for jobs; None: as usual."""
+
+    num_nodes: int = option(
+        "--num-nodes N", "Nodes for jobs at most.", 2, bounds=(1, 1000, "give 1 to 1000")
+    )
+    min_nodes: int = option("--min-nodes N", "Nodes at least.  [default: 0]", 0)
+    max_nodes: int | None = option(
+        "--max-nodes N",
+        "The same as --num-nodes; takes precedence.",
+        bounds=(1, 1000, "give 1 to 1000"),
+    )
+    machine_type: str | None = option(
+        "--machine-type TYPE", "Machine type of the nodes.  [default: by the GPUs]"
+    )
+    tpu: str | None = option(
+        "--tpu NAME",
+        "TPUs of the nodes instead of GPUs: v5e-4x4, v4-2x2x2, v5e-8, …",
+        excludes="machine_type gpu_type num_gpus",
+        why="--tpu says what the nodes are",
+    )
+    max_hours: float = option(
+        "--max-hours TIME",
+        "Delete a node with TPUs after this time, even if it is busy.",
+        336,
+        unit="h",
+        bounds=(1, LIMITS[1] / 3600, "give 1h to 2880h (120 days)"),
+    )
+    gpu_type: str | None = option(
+        "-t --gpu-type TYPE", "GPU type.  [default: l4]", complete="types"
+    )
+    num_gpus: int | None = option("-g --num-gpus N", "GPUs of each node; 0 for none.  [default: 1]")
+    disk_gb: int = option(
+        "--disk-gb GB",
+        "Disk size of each node.",
+        100,
+        bounds=(30, 65536, "a node's disk has 30 to 65536 GB"),
+    )
+    disk_type: str | None = option(
+        "--disk-type TYPE", "pd-ssd, pd-balanced, …  [default: by the machine type]"
+    )
+    zone: str | None = option(
+        "--zone ZONE",
+        "Zone of the cluster.  [default: one of the region that has the GPUs]",
+        complete="zones",
+    )
+    spot: bool = option("--spot", "Cheaper nodes that Google may preempt.", False)

@@ -12,11 +12,10 @@ import click
 
 from berg import BergError, config, plain
 from berg.commands.terminal import (
-    Duration,
-    complete_types,
     confirm,
     given,
     json_option,
+    pool_options,
     print_data,
     say,
     table,
@@ -43,23 +42,7 @@ def cluster() -> None:
     type=click.Path(dir_okay=False),
     help="TOML file with the name and the pools, without other options.",
 )
-@click.option("--num-nodes", type=int, default=2, show_default=True, help="Nodes for jobs at most.")
-@click.option("--min-nodes", type=int, default=0, show_default=True, help="Nodes at least.")
-@click.option("--max-nodes", type=int, help="The same as --num-nodes; takes precedence.")
-@click.option("--machine-type", help="Machine type of the nodes.  [default: by the GPUs]")
-@click.option("--tpu", help="TPUs of the nodes instead of GPUs: v5e-4x4, v4-2x2x2, v5e-8, …")
-@click.option(
-    "--max-hours",
-    type=Duration("h"),
-    default=336,
-    help="Delete a node with TPUs after this time, even if it is busy.  [default: 14d]",
-)
-@click.option("-t", "--gpu-type", shell_complete=complete_types, help="GPU type.  [default: l4]")
-@click.option("-g", "--num-gpus", type=int, help="GPUs of each node; 0 for none.  [default: 1]")
-@click.option("--disk-gb", type=int, default=100, show_default=True, help="Disk size of each node.")
-@click.option("--disk-type", help="pd-ssd, pd-balanced, …  [default: by the machine type]")
-@click.option("--zone", help="Zone of the cluster.  [default: one of the region that has the GPUs]")
-@click.option("--spot", is_flag=True, help="Cheaper nodes that Google may preempt.")
+@pool_options
 @yes_option
 def create(name: str | None, file: str | None, yes: bool, **options: Any) -> None:
     """Create the cluster NAME, or add a pool of other nodes to it.

@@ -328,16 +328,17 @@ def entries(entries: "list[Entry]", command: bool, everyone: bool, verbose: bool
         colors.append(COLORS.get(state))
         notes.append(notes_of(each))
         if verbose and len(each.machines) > 1:
-            notes[-1] += [
-                "  ".join([machine.name, machine.status, machine.internal_ip, machine.external_ip])
-                for machine in each.machines
-            ]
+            notes[-1] += map(machine_line, each.machines)
         if command and each.state:
             notes[-1].append(f"$ {each.summary.cmd}" if each.summary.cmd else "(devbox)")
     if everyone:
         for row, user in zip(rows, ["USER", *(each.user for each in entries)], strict=True):
             row.insert(1, user)
     return table(rows, colors=colors, notes=notes)
+
+
+def machine_line(machine: job.Machine) -> str:
+    return "  ".join([machine.name, machine.status, machine.internal_ip, machine.external_ip])
 
 
 def notes_of(entry: "Entry") -> list[str]:

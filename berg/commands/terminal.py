@@ -226,7 +226,7 @@ class Row(click.Option):
 
 
 def row_option(field: Any, row: spec.Option) -> Row:
-    """Return click's option for a field of JobSpec or RunOptions."""
+    """Return click's option for a field with a row."""
     kind = next(iter(get_args(field.type)), field.type)  # int of int | None
     more: dict[str, Any] = {"type": kind, "metavar": row.metavar}
     if kind is bool:
@@ -256,18 +256,21 @@ def row_option(field: Any, row: spec.Option) -> Row:
     return made
 
 
+def options_of(kind: Any, *names: str) -> list[Row]:
+    """Return click's options for the rows of a dataclass, or for some of them."""
+    known = kind.__dataclass_fields__
+    rows = {name: row for name, row in spec.rows(kind).items() if row.flags}
+    return [row_option(known[name], rows[name]) for name in names or rows]
+
+
 COMPLETE = {"names": complete_names, "types": complete_types, "zones": complete_zones}
 AGREED = "berg.agreed"  # whether -y was given to a command that shows a plan
 
 
 def start_options(command: AnyFunction) -> AnyFunction:
     """Add the options of the rows that a command of this name has."""
-    found = [
-        row_option(kind.__dataclass_fields__[name], row)
-        for kind in (spec.JobSpec, spec.RunOptions)
-        for name, row in spec.rows(kind).items()
-        if command.__name__ in row.commands
-    ]
+    there = options_of(spec.JobSpec) + options_of(spec.RunOptions)
+    found = [each for each in there if command.__name__ in each.row.commands]
 
     def agree(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.meta[AGREED] = value
@@ -287,9 +290,12 @@ def start_options(command: AnyFunction) -> AnyFunction:
 
 def install_options(command: AnyFunction) -> AnyFunction:
     """Add the options for what is installed."""
-    known, rows = spec.JobSpec.__dataclass_fields__, spec.rows(spec.JobSpec)
-    names = ("extras", "groups", "install")
-    return with_options(command, [row_option(known[name], rows[name]) for name in names])
+    return with_options(command, options_of(spec.JobSpec, "extras", "groups", "install"))
+
+
+def pool_options(command: AnyFunction) -> AnyFunction:
+    """Add the options for the nodes of a cluster."""
+    return with_options(command, options_of(spec.PoolOptions))
 
 
 def with_options(command: AnyFunction, options: Sequence[click.Option]) -> AnyFunction:

@@ -26,13 +26,12 @@ from berg.gke.place import machines_in
 from berg.gke.status import NO_POD, ending
 from berg.google import api, iam, offers, prices, shapes
 from berg.plain import plural
-from berg.spec import in_unit
+from berg.spec import PoolOptions, check_rows, in_unit, is_given, rows
 
 # Google's fee of $0.10 (an account's first zonal cluster is free of it) and the e2-medium;
 # us-central1, 2026-11.
 IDLE_PRICE = "about $0.13 an hour"
 MONTH = 30 * 24  # hours
-MOST_NODE_HOURS = 2880  # 120 days, Google's maximum
 DISK_TYPES = ("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced")
 NODE_ROLE = "roles/container.defaultNodeServiceAccount"
 NOT_FOR_JOBS = (container.SYSTEM, container.CACHE)  # pools
@@ -42,22 +41,8 @@ EXEC_API = "client.authentication.k8s.io/v1beta1"
 Say = Callable[[str], None]
 
 
-@dataclass
-class Wanted:
-    """What nodes for jobs are to be; None: as usual."""
-
-    num_nodes: int = 2  # at most, if max_nodes is None
-    min_nodes: int = 0
-    max_nodes: int | None = None
-    machine_type: str | None = None
-    tpu: str | None = None
-    max_hours: float = 336  # of a node with TPUs
-    gpu_type: str | None = None
-    num_gpus: int | None = None
-    disk_gb: int = 100
-    disk_type: str | None = None
-    zone: str | None = None
-    spot: bool = False
+class Wanted(PoolOptions):
+    """What nodes for jobs are to be."""
 
     @property
     def slice(self) -> shapes.Tpu | None:
@@ -83,42 +68,27 @@ class Wanted:
     @property
     def options(self) -> str:
         """The options that differ from the defaults."""
-        short = {"gpu_type": "-t", "num_gpus": "-g"}
         words = []
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value != each.default:
-                words.append(short.get(each.name) or f"--{each.name.replace('_', '-')}")
-                words += [] if value is True else [str(value)]
+        for name, row in rows(self).items():
+            if is_given(self, name):
+                value = getattr(self, name)
+                words += [row.flag] if value is True else [row.flag, str(value)]
         return "".join(f" {shlex.quote(word)}" for word in words)
 
     def check(self) -> None:
         """Raise BergError for what no cluster can be."""
+        check_rows(self)
         if self.tpu is not None:
             self.check_tpu(shapes.parse_tpu(self.tpu, in_cluster=True))
-        if not 1 <= self.most <= 1000:
-            option = "--num-nodes" if self.max_nodes is None else "--max-nodes"
-            raise BergError(f"{option} {self.most} is not possible: give 1 to 1000")
         if not 0 <= self.min_nodes <= self.most:
             raise BergError(
                 f"--min-nodes {self.min_nodes} is not possible: give 0 to {self.most}, the maximum"
-            )
-        if not 30 <= self.disk_gb <= 65536:
-            raise BergError(
-                f"--disk-gb {self.disk_gb} is not possible: a node's disk has 30 to 65536 GB"
             )
         if self.disk_type is not None and self.disk_type not in DISK_TYPES:
             raise BergError(f"--disk-type {self.disk_type}: there are {', '.join(DISK_TYPES)}")
 
     def check_tpu(self, wanted: shapes.Tpu) -> None:
-        """Raise BergError for options that contradict --tpu."""
-        others = {"--machine-type": self.machine_type, "-t": self.gpu_type, "-g": self.num_gpus}
-        if given := [option for option, value in others.items() if value is not None]:
-            raise BergError(f"--tpu says what the nodes are: leave out {', '.join(given)}")
-        if not 1 <= self.max_hours <= MOST_NODE_HOURS:
-            raise BergError(
-                f"--max-hours {self.max_hours:g}: give 1h to {MOST_NODE_HOURS}h (120 days)"
-            )
+        """Raise BergError for what Google does not offer with TPUs."""
         if self.spot and not wanted.about.is_open:
             raise BergError(
                 f"--tpu {self.tpu}: Google sells Spot nodes of it only to approved projects. "
