@@ -39,12 +39,12 @@ from berg.commands.terminal import name_argument, names_argument, ready, say, sh
 def ssh(
     name: str, command: tuple[str, ...], worker: int | None, everywhere: bool, **options: Any
 ) -> None:
-    """Log in to the machine NAME, or run CMD there, in the folder of the repo.
+    """Log in to the machine NAME, or run CMD there.
 
     NAME is a machine or a job; of several machines it is the first one. berg waits while a machine
     boots. This is plain OpenSSH with gcloud's key and without ~/.ssh/config; the exit code is that
-    of CMD. The words of CMD are joined by blanks and read by the machine's shell. With --all the
-    exit code is that of the first machine on which CMD failed.
+    of CMD. The words of CMD are joined by blanks and read by the machine's shell, in the folder of
+    the repo. With --all the exit code is that of the first machine on which CMD failed.
 
     \b
     berg ssh my-devbox
