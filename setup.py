@@ -31,6 +31,7 @@ setup(
         "GitPython>=3.1.40",
         "google-auth>=2.48",
         "google-cloud-compute>=1.57",
+        "google-cloud-storage>=3.7",
         "google-crc32c>=1.6",  # the first with its C code for every supported python
         "requests>=2.32",  # the first whose adapters can share connections
         "tomli>=2; python_version < '3.11'",  # the standard library's tomllib came with 3.11

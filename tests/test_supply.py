@@ -21,6 +21,7 @@ KNOWN = {
     "GitPython",
     "google-auth",
     "google-cloud-compute",
+    "google-cloud-storage",
     "google-crc32c",
     "requests",
     "tomli",

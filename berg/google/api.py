@@ -210,7 +210,7 @@ def refusal(request: str, status: int, content: bytes) -> GoogleError:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Raise GoogleError or NoAnswer for errors of google-cloud-compute."""
+    """Raise GoogleError or NoAnswer for errors of google-cloud-compute and google-cloud-storage."""
     import requests
     from google.api_core import exceptions
 
