@@ -54,6 +54,7 @@ from berg.machine.outcome import (
     after_uploads,
     decide,
     final_reason,
+    join,
 )
 from berg.machine.process import (
     COMMAND_FILE,
@@ -335,8 +336,11 @@ def run_command(attempt: Attempt) -> Ending | None:
     folder = repo_folder(this) / (this.spec.cwd or "")
     folder.mkdir(parents=True, exist_ok=True)  # one of the repo's without a file in it
     code = run_in(attempt, folder)
+    if leftovers := attempt.runner.leftovers():
+        attempt.say(leftovers.capitalize())
     if this.num_machines == 1 or this.run_on != "each" or attempt.stopping.ending:
-        return judge(code)
+        ending = judge(code)
+        return replace(ending, reason=join(ending.reason, leftovers))
     ended_at = str(time.time())
     peers.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=ended_at)
     if attempt.leads:

@@ -248,6 +248,9 @@ def test_left_behind(trial):
     trial.run(f"setsid nohup bash daemon.sh >/dev/null 2>&1 & {trial.command(8)}")
     state = trial.check("SUCCEEDED", 8)
     assert state["exit_code"] == 0 and not state["lost"]
+    assert re.fullmatch(r"the command ended after \d+ s and left 2 .* ended", state["reason"]), (
+        state
+    )
     assert f"berg_results/{trial.name}/beside" in trial.berg.objects("berg_results/")
 
 

@@ -22,6 +22,7 @@ from berg.machine.outcome import Ending, Stopped, Stopping
 
 RESULTS = boot.ROOT / "berg_results"
 COMMAND_FILE = boot.BERG / "command"  # process group of the command, for a later worker
+LEFT_FILE = boot.BERG / "left"  # how many processes the command left
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
 LOG_GRACE = 10  # seconds for the last output of a command to be in the log
 MOST_FILES = 1 << 20  # open in one process; the kernel allows no more
@@ -152,12 +153,26 @@ class Runner:
 
     def keep(self, command: list[str], folder: Path, environment: dict[str, str]) -> int:
         """Run a command as `execute` does, and end with it what it left in other sessions."""
-        program = [sys.executable, "-I", "-S", keeper.__file__]
+        program = [sys.executable, "-I", "-S", keeper.__file__, str(LEFT_FILE)]
+        LEFT_FILE.unlink(missing_ok=True)
         self.is_keeping = True
         try:
             return self.execute([*program, *command], folder, environment)
         finally:
             self.is_keeping = False
+
+    def leftovers(self) -> str:
+        """Return a sentence on the processes that the last command left, "" if it left none or was
+        stopped.
+        """
+        ran, count = "", 0
+        with contextlib.suppress(OSError, ValueError):  # it was killed, or the disk is full
+            ran, left = LEFT_FILE.read_text().split()
+            count = int(left)
+        if not count or not self.ended_alone:
+            return ""
+        what = "process, which was" if count == 1 else "processes, which were"
+        return f"the command ended after {ran} s and left {count} {what} ended"
 
     @property
     def command(self) -> Runs:

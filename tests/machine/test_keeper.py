@@ -18,7 +18,7 @@ while [ ! -s deaf ]; do sleep 0.01; done"""
 
 
 def kept(command: str, folder: Path) -> subprocess.Popen:
-    program = [sys.executable, "-I", "-S", keeper.__file__, "bash", "-c", command]
+    program = [sys.executable, "-I", "-S", keeper.__file__, "left", "bash", "-c", command]
     return subprocess.Popen(program, cwd=folder, start_new_session=True)
 
 
@@ -48,6 +48,7 @@ def test_what_a_command_leaves_in_another_session_ends_with_it(tmp_path):
     began = time.monotonic()
     assert kept(polite + DEAF + waits, tmp_path).wait() == 4
     assert time.monotonic() - began >= keeper.LEFTOVER_GRACE, "it had time to end by itself"
+    assert (tmp_path / "left").read_text() == "0 3", "seconds and processes: it has a child"
     assert not is_there(pid_in(tmp_path / "polite")) and not is_there(pid_in(tmp_path / "deaf"))
 
 
