@@ -118,7 +118,6 @@ class Config:
     endpoint: str | None = None
     credentials_file: str | None = None
     _version: int = VERSION
-    clock_is_behind = 0.0  # seconds, compared with Google's; no setting
     is_mine = False  # these are the settings of a user's computer; no setting
 
     def compute_url(self, project: str = "") -> str:

@@ -341,7 +341,7 @@ def run_command(attempt: Attempt) -> Ending | None:
     if this.num_machines == 1 or this.run_on != "each" or attempt.stopping.ending:
         ending = judge(code)
         return replace(ending, reason=join(ending.reason, leftovers))
-    ended_at = str(time.time())
+    ended_at = str(job.clock())
     peers.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=ended_at)
     if attempt.leads:
         return peers.wait_for_commands(attempt.member)
@@ -400,7 +400,7 @@ def end_when_idle(attempt: Attempt) -> None:
         attempt.say(text)
         idle.tell_terminals(text)
         if not attempt.member.is_alone:
-            peers.announce(attempt.member, warning=f"{time.time()} {text}")
+            peers.announce(attempt.member, warning=f"{job.clock()} {text}")
 
     this = attempt.job
     ending = Ending("SUCCEEDED", f"idle for {plain.span(this.idle_seconds)}", is_chosen=True)
@@ -506,6 +506,8 @@ def wait_for_others(attempt: Attempt, ending: Ending, uploads: Uploads) -> tuple
     else for the leader's final state; return how the job ended, and what all uploaded.
     """
     member = attempt.member
+    if not attempt.leads:  # once all have uploaded, the leader deletes their machines
+        saving.send_log(attempt)
     uploaded = "all" if uploads.is_whole else "part"
     peers.announce(member, uploaded=uploaded, lost=uploads.lost)
     if attempt.is_re_created:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import BergError, columns, config, plain
+from berg import BergError, columns, config, job, plain
 from berg.commands.terminal import (
     Duration,
     all_option,
@@ -133,8 +133,6 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
     berg top digits-1121-0930-x7k --once
     """
     settings = config.load_ready()
-    from berg.google import api
-
     names = parts_of(settings, (name,)) if name else []
     while True:
         rows = look(settings, names)
@@ -143,7 +141,7 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
             return
         shown = "No machine of yours runs. See: berg list"
         if rows:
-            shown = machine_table(rows, bool(name), api.now(settings))
+            shown = machine_table(rows, bool(name), job.clock())
         if once or not sys.stdout.isatty():
             plain.echo(shown, err=not rows)
             return

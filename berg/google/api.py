@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from berg import BergError, plain
+from berg import BergError, job, plain
 from berg import config as credentials
 from berg.config import Config
 
@@ -313,6 +313,7 @@ def open_answer(
     It is signed unless it has an Authorization. `timeout`: seconds to connect, and between two
     pieces of the answer. Raises NoAnswer.
     """
+    sent = time.time()
     if "Authorization" in headers:
         return exchange(method, url, timeout, headers, body, ca)
     answer = exchange(method, url, timeout, signed(config, method, url, headers), body, ca)
@@ -321,8 +322,9 @@ def open_answer(
         config.credentials.refresh(refresher())
         answer = exchange(method, url, timeout, signed(config, method, url, headers), body, ca)
     if "Date" in answer.headers:
-        date = parsedate_to_datetime(answer.headers["Date"])
-        config.clock_is_behind = date.timestamp() - time.time()
+        date = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        # Of whole seconds. A clock that was there between the request and its answer may be right.
+        job.clock_is_behind = max(date - time.time(), 0) + min(date + 1 - sent, 0)
     return answer
 
 
@@ -520,18 +522,9 @@ def buckets_url(config: Config) -> str:
     return f"{storage_url(config)}/storage/v1/b"
 
 
-def now(config: Config) -> float:
-    """Return seconds since 1970 by Google's clock, as of its last answer."""
-    return time.time() + config.clock_is_behind
-
-
 def time_of(timestamp: str) -> datetime:
     """Return the time in a timestamp of RFC 3339."""
     return datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
-
-
-def age_seconds(config: Config, timestamp: str) -> float:
-    return now(config) - time_of(timestamp).timestamp()
 
 
 def last_part(url: str) -> str:

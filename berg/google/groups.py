@@ -27,6 +27,7 @@ from berg.google import api, iam, shapes
 from berg.google.creation import without_zones
 from berg.google.instances import base_name
 from berg.google.prices import FLEX
+from berg.job import age_seconds
 from berg.plain import plural
 
 KEPT, QUEUED, BULK, SLICE = "kept", "queued", "bulk", "slice"
@@ -330,7 +331,7 @@ def delete_old_templates(config: Config, job: str = "") -> None:
     for each in unused_templates(config, find(config)):
         owner = each["properties"].get("labels", {}).get(OF_THE_JOB)
         # A young one may be that of a group which is about to be made.
-        is_old = api.age_seconds(config, each["creationTimestamp"]) > YOUNG
+        is_old = age_seconds(each["creationTimestamp"]) > YOUNG
         if owner and (is_old or owner == job):
             api.delete(config, f"/global/instanceTemplates/{each['name']}", wait_for_it=True)
 

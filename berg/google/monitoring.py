@@ -5,12 +5,11 @@ own, which machines write once a minute after `berg init --monitoring`. Not cove
 """
 
 import contextlib
-import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any
 
-from berg import BergError
+from berg import BergError, job
 from berg.config import Config
 from berg.google import api
 
@@ -149,7 +148,7 @@ def points(
 ) -> list[dict[str, Any]]:
     """Return a sample of machine/usage.py as time series with a point each."""
     labels = {"project_id": config.project, "zone": zone, "instance_id": instance}
-    when = datetime.fromtimestamp(sample.get("time", time.time()), timezone.utc)
+    when = datetime.fromtimestamp(sample.get("time", job.clock()), timezone.utc)
     interval = {"endTime": f"{when:%Y-%m-%dT%H:%M:%SZ}"}
 
     def one(name: str, value: float, **labels_of_metric: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ Idle clusters are only named.
 
 import contextlib
 import fnmatch
-import functools
 import math
 import time
 from collections.abc import Callable
@@ -382,7 +381,7 @@ def gather(config: Config, say: Say) -> Seen:
         say(line)
     resources = [resource for found in listed for resource in found] + secrets.result()
     stopped_seconds = config.max_stopped_days * 86400
-    return Seen(entries, resources, functools.partial(api.age_seconds, config), stopped_seconds)
+    return Seen(entries, resources, job.age_seconds, stopped_seconds)
 
 
 def left_machines(seen: Seen, user: str | None) -> list[Leftover]:

@@ -450,7 +450,7 @@ def entry(
             needed = machines = [machine for machine in workers if machine.name == is_on]
     seen = conclude(
         state,
-        api.now(config) - stored.written_at,
+        job.clock() - stored.written_at,
         needed,
         lambda: waits(config, stored, waiting),
         words or functools.partial(last_words, config),

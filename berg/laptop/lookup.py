@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from berg import BergError, job, states, validation
 from berg.config import Config
-from berg.google import api
 from berg.google.storage import Bucket, Listed
 from berg.job import State
 from berg.states import Stored
@@ -65,7 +64,7 @@ def look_up(config: Config, name: str, is_once: bool) -> Found:
         prefix, stored = found.result()
     # A job that ended after the list began may have more files.
     is_final = stored is not None and stored.state.final
-    is_recent = stored is not None and api.now(config) < stored.written_at + SETTLED
+    is_recent = stored is not None and job.clock() < stored.written_at + SETTLED
     is_of_use = prefix == guess and not (is_final and is_recent)
     return Found(name, False, prefix, stored, begun if is_of_use else None)
 

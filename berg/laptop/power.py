@@ -493,7 +493,7 @@ class Claim:
         is_said = False
         while True:
             there = self.bucket.get(self.path)
-            age = api.now(self.config) - there.updated.timestamp() if there and there.updated else 0
+            age = job.clock() - there.updated.timestamp() if there and there.updated else 0
             if there is None or is_forced or age > AGED:
                 with contextlib.suppress(Changed):
                     self.write(there.generation if there else 0)

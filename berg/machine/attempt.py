@@ -189,7 +189,7 @@ class Attempt:
         state = self.states.read()
         self.states.ran_before = state.ran_seconds
         if state.state == "SUBMITTED" or not state.started_at:
-            self.waited_last = api.now(self.bucket.config) - self.states.stored.written_at
+            self.waited_last = job.clock() - self.states.stored.written_at
         if not state.started_at:
             self.member.waited = self.waited_last
         # The machine of a group has any name.

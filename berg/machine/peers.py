@@ -742,7 +742,7 @@ def report_use(member: Member, stopped: Callable[[float], bool]) -> None:
     for used in idle.samples(member.job.idle_seconds, stopped, bool(member.job.tpu)):
         with contextlib.suppress(Exception):  # the network; the next sample reports
             if used:
-                announce(member, used_at=str(time.time()))
+                announce(member, used_at=str(job.clock()))
             warnings = [blob.metadata.get("warning", "") for blob in phases(member).values()]
             newest = max(warnings, default="")
             if newest > shown:
@@ -754,7 +754,7 @@ def others_are_used(member: Member) -> bool:
     """Return whether another machine of the devbox reported use lately, or may have."""
     if member.is_alone:
         return False
-    lately = time.time() - 2 * idle.sample_seconds(member.job.idle_seconds)
+    lately = job.clock() - 2 * idle.sample_seconds(member.job.idle_seconds)
     try:
         return any(
             float(blob.metadata.get("used_at", 0)) > lately for blob in phases(member).values()

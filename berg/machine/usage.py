@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from berg import job
 from berg.config import Config
 from berg.google import events, monitoring
 from berg.machine import boot
@@ -71,7 +72,7 @@ def counters() -> dict[str, float]:
     interfaces = [row for row in rows("/proc/net/dev")[2:] if not row[0].startswith(INTERFACES)]
     moved = disk_rows()
     return {
-        "time": time.time(),
+        "time": job.clock(),
         "busy": sum(cpu) - cpu[3] - cpu[4],
         "waiting": cpu[4],
         "cpu": sum(cpu),

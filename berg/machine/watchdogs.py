@@ -151,8 +151,8 @@ UNKNOWN = 3  # samples without a report, after which that is logged
 class Meter:
     """What the samples of this machine showed so far. Times are Unix times."""
 
-    busy_at: float = field(default_factory=time.time)  # when an accelerator did something
-    above_at: float = field(default_factory=time.time)  # when one reached --min-utilization
+    busy_at: float = field(default_factory=job.clock)  # when an accelerator did something
+    above_at: float = field(default_factory=job.clock)  # when one reached --min-utilization
     unknown: int = 0  # last samples in a row without a report
     warned: bool = False
 
@@ -238,7 +238,7 @@ def judge_use(attempt: Attempt, meter: Meter, quiet: float) -> None:
         below = f"its accelerators stay below {spec.min_utilization} %"
         minutes = f"{left / 60:.1f} minutes"
         attempt.say(f"Warning: {below}; the job ends in {minutes}, unless they do more")
-        end = iso(time.time() + left)[11:16]
+        end = iso(job.clock() + left)[11:16]
         attempt.states.write_quietly(reason=f"{below}; it ends at {end} UTC, unless they do more")
     elif meter.warned and not is_near:
         meter.warned = False

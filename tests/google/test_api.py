@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from google.auth.exceptions import TransportError
 
-from berg import config
+from berg import config, job
 from berg.google import api
 
 MINUTE = 5  # seconds that this file's minutes have: more than a command takes
@@ -73,3 +73,16 @@ def test_a_look_that_is_not_answered_is_tried_again_soon(cloud, monkeypatch):
     began = time.monotonic()
     assert api.call(cloud.settings("any"), "GET", "/zones", fields="items/name")["items"]
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("off", [5 * 3600, -5 * 3600, 0.3, -0.3])
+def test_times_are_googles(bucket, monkeypatch, off):
+    """Whatever this computer's clock shows; where it may be right, it is believed."""
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() + off)
+    monkeypatch.setattr(job, "clock_is_behind", 0.0)
+    assert abs(job.clock() - right() - off) < 0.1
+    bucket.exists("anything")
+    assert abs(job.clock() - right()) < 2
+    assert abs(off) > 1 or abs(job.clock_is_behind) < 1
+    assert abs(job.age_seconds(job.now())) < 2
