@@ -182,6 +182,17 @@ def test_a_worker_of_several_is_killed(trial):
 
 
 @pytest.mark.slow
+@fault("a worker of 3 machines is killed with -9, and its command has last words", "1 3 4")
+def test_the_log_of_a_killed_worker_is_whole(trial):
+    worker = "$(cut -d' ' -f4 /proc/$PPID/stat)"  # the parent of the command's parent
+    kills = f"[ $BERG_NODE_RANK = 2 ] && sleep 5 && kill -9 {worker}"
+    traps = "trap 'echo; echo last words; exit 1' TERM"
+    trial.run(f"{traps}; {kills}; sleep 60 & wait", "-m3", "--each")
+    assert "berg's worker was killed by signal 9" in trial.check("FAILED")["reason"]
+    assert trial.log().count("\nlast words\n") == 3, trial.log()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [2, 0])
 @fault("the cloud itself is killed and restarts while Spot machines wait for one", "1 2 4 6 7")
 def test_the_cloud_restarts_while_machines_wait(trial, victim):
