@@ -317,7 +317,7 @@ def ended(
         try:
             names, this = recorded(bucket, entry)
             if not names:
-                age = api.now(config) - (listed.updated.timestamp() if listed.updated else 0)
+                age = job.clock() - (listed.updated.timestamp() if listed.updated else 0)
                 return entry in known or age > SETTLED
             if entry in owners or not listed.name.startswith(LIVING):
                 return False

@@ -75,7 +75,7 @@ StandardOutput=tty
 SHUTDOWN_SECONDS = 60
 # When this process, the script or its worker, got SIGTERM, in seconds since 1970.
 SIGTERM_TIMES: list[float] = []
-CLOCK = {"is behind": 0.0}  # seconds, compared with Google's
+ANSWERED = [time.time(), time.monotonic()]  # Google's time in its last answer, and when it came
 LARGEST = 1 << 30  # bytes of an answer that are read
 CRASHES = 3  # of its worker, that a machine of a sweep survives
 POD = os.environ.get("BERG_POD")  # the pod's uid, where this machine is one
@@ -130,14 +130,8 @@ def console(text: str) -> None:
 
 def now() -> str:
     """Return the time by Google's clock: this machine's may be hours off."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + CLOCK["is behind"]))
-
-
-def note_clock(headers: Message, sent: float) -> None:
-    """Compare this machine's clock with the whole seconds of an answer to a request."""
-    if headers["Date"]:
-        date = parsedate_to_datetime(headers["Date"]).timestamp()
-        CLOCK["is behind"] = max(date - time.time(), 0) + min(date + 1 - sent, 0)
+    date, at = ANSWERED
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(date + time.monotonic() - at))
 
 
 def request(
@@ -157,9 +151,9 @@ def request(
         attempt += 1
         try:
             call = urllib.request.Request(url, data=data, method=method, headers=headers or {})
-            sent = time.time()
             with urllib.request.urlopen(call, timeout=60) as answer:
-                note_clock(answer.headers, sent)
+                if date := answer.headers["Date"]:
+                    ANSWERED[:] = parsedate_to_datetime(date).timestamp(), time.monotonic()
                 content = answer.read(LARGEST)
                 if len(content) < min(LARGEST, int(answer.headers.get("Content-Length", 0))):
                     raise http.client.IncompleteRead(content)
