@@ -109,6 +109,7 @@ class Plan:
     container: list[str] = field(default_factory=list)  # image of containers, in words
     left: list[Machine] = field(default_factory=list)  # that an earlier job of the name still has
     owners: list[Owner] = field(default_factory=list)  # of its results folders, to be written
+    hidden: str = ""  # path in the command that is a folder of the repo, and no results
     files: int = 0  # that are in the results folder now, up to a thousand
     limit: str = "--max-hours"  # what says when its machines end
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another

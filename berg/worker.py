@@ -256,6 +256,7 @@ def restore(attempt: Attempt) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     inputs.fetch_code(attempt.bucket, this.snapshot, folder)
     attempt.say(f"Checked out {this.git_snapshot[:12]} of {this.repo_name} to {folder}")
+    checkout.link_results(folder, this.spec.cwd or "")
     checkout.put_back(attempt)
     inputs.bring(attempt)
     copy.parent.mkdir(parents=True, exist_ok=True)

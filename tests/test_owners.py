@@ -143,3 +143,34 @@ def test_the_plan_says_whose_files_a_job_begins_with(berg):
     assert "begins empty (--fresh)" in empty.stdout and not empty.stderr
     assert berg("rm", "-y", "first").returncode == 0
     assert not list(berg.bucket.list(".berg/owners/"))
+
+
+def test_a_rerun_has_a_results_dir_of_its_own(berg):
+    save = "mkdir -p berg_results/x && ls berg_results/x && echo $BERG_JOB >> berg_results/x/saved"
+    assert berg("run", "-g", "0", "-n", "first", "--wait", save).returncode == 0
+    assert berg.objects("berg_results/x/saved") == {"berg_results/x/saved": b"first\n"}
+    again = berg("rerun", "first", "-n", "again", "--wait")
+    assert again.returncode == 0 and "begins with" not in again.stderr, again.stderr
+    assert save.replace("results/x", "results/again") in again.stderr
+    saved = {name: data for name, data in berg.objects("berg_results/").items() if "saved" in name}
+    assert saved == {"berg_results/x/saved": b"first\n", "berg_results/again/saved": b"again\n"}
+    given = berg("rerun", "again", "-r", "x", "--dry-run")
+    assert "mkdir -p berg_results/x " in given.stdout and "of job first; --fresh" in given.stdout
+
+
+def test_a_relative_path_leads_to_the_results_unless_the_repo_has_such_a_folder(berg):
+    inner = berg.repo / "sub"
+    inner.mkdir()
+    (inner / "file").touch()
+    save = "mkdir -p berg_results/y && echo z > berg_results/y/z && git status --short"
+    kept = berg("run", "-g", "0", "-n", "kept", "--cwd", "sub", "--wait", "--tail", save)
+    assert kept.returncode == 0 and "??" not in kept.stdout, kept.stdout
+    assert berg.bucket.read("berg_results/y/z") == b"z\n"
+    (inner / "berg_results").mkdir()
+    (inner / "berg_results/old").touch()
+    words = ("run", "-g", "0", "-n", "own", "--cwd", "sub", "--dry-run")
+    own = berg(*words, save).stdout
+    assert "berg_results/own\n" in own
+    assert "not berg_results/y, a folder of the repository: write to /root/berg_results/y" in own
+    assert "/berg_results/y " in berg(*words, save.replace("berg_r", "/root/berg_r")).stdout
+    assert "/berg_results/y " in berg(*words, "--cwd", ".", save).stdout

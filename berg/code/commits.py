@@ -143,7 +143,8 @@ def commit_snapshot(root: Path, repo_name: str, branch: str, commit: str) -> Sna
 def kind_of(taken: Snapshot, path: str) -> str:
     """Return what a commit has at a path: a tree or a blob; "" for nothing."""
     try:
-        return git.text(taken.root, "cat-file", "-t", f"{taken.commit}:{path}")
+        words = ("cat-file", "-t", f"{taken.commit}:{path}")
+        return git.text(taken.root, *words, env=snapshot.objects_of(taken))
     except GitError:
         return ""
 

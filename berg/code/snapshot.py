@@ -637,9 +637,9 @@ def restore(
         git(folder, "reset", "--hard", "--quiet", commit)
         if text(folder, "rev-parse", "HEAD") != commit:
             raise BergError(f"commit {commit} cannot be restored: another one was checked out")
-        # What an installation writes into the checkout is not a change of the user's.
+        # What an installation and berg write into the checkout is not a change of the user's.
         with (folder / ".git/info/exclude").open("a") as file:
-            file.write("*.egg-info/\n__pycache__/\n/build/\n")
+            file.write("*.egg-info/\n__pycache__/\n/build/\nberg_results\n")
     except GitError as error:
         raise BergError(f"commit {commit} cannot be restored: {error}") from None
     for path, sub in description["submodules"].items():

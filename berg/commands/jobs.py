@@ -243,11 +243,12 @@ def show(name: str, lines: int, address: bool, as_json: bool) -> None:
 @start_options
 @click.pass_context
 def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
-    """Run a job again, as a new one with a name of its own.
+    """Run a job again, as a new one with a name and a results dir of its own.
 
-    The command, the code and the options are those of the job NAME. Options that you give replace
-    them, and --env adds to the job's. Give --secret, --install-secret, --notify and --pod-patch
-    again. A job of a sweep runs on its own. Defaults of the repo are not read again.
+    The command, the code and the options are those of the job NAME, but where the command names
+    its results dir; berg run --resume NAME continues with what a job saved. Options that you give
+    replace them, and --env adds to the job's. Give --secret, --install-secret, --notify and
+    --pod-patch again. A job of a sweep runs on its own. Defaults of the repo are not read again.
 
     \b
     berg rerun @
@@ -256,7 +257,7 @@ def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
     """
     settings, old = ready(old)
     from berg.commands import start
-    from berg.laptop import jobs, records
+    from berg.laptop import jobs, launch, records
     from berg.laptop.resume import read_job, spec_again
 
     asked = start.take_run_options(options)
@@ -267,14 +268,12 @@ def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
     changes = {"branch": None, "commit": None, **given(ctx, options)}
     spec = spec_again(before, changes)
     changes["env"] = (*spec.env, *options["env"])  # the last one of a name counts
-    spec = replace(spec, **changes)
+    spec = launch.with_new_results(replace(spec, **changes), before, options["results_dir"])
     if before.notify and spec.notify is None:
         say(f"No webhook is called at its end, unlike for {old}: give --notify again\n")
     launched = start.start_job(spec, asked, code_of)
     if launched is None:
         return
-    if launched[1].results_dir == before.results_dir:
-        say(f"It writes to the results of {old}, too: files of the same name are replaced\n")
     sys.exit(start.follow(launched, asked))
 
 

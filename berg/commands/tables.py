@@ -168,14 +168,18 @@ def restart_rows(plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def end_rows(plan: Plan) -> list[tuple[str, str]]:
+def end_rows(plan: Plan) -> list[tuple[str, ...]]:
     """Return where the results go, and what ends the machines."""
-    this, rows = plan.job, []
+    this = plan.job
+    rows: list[tuple[str, ...]] = []
     if this.kind != "image":
         results = this.gcs_results_dir
         if not (this.spec.results_dir or this.results_dir.endswith(this.job_name)):
             results += " (taken from the command; to change it: -r)"
-        rows += [("Results", results), ("", beginning(plan))]
+        hidden = ""
+        if plan.hidden:
+            hidden = f"not {plan.hidden}, a folder of the repository: write to /root/{plan.hidden}"
+        rows += [("Results", results, hidden, beginning(plan))]
     if this.spec.kept:
         rows.append(("Keeps", f"{', '.join(this.spec.kept)} of the repository, also in a restart"))
     ender = plan.offer.ender

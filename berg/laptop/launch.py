@@ -99,6 +99,7 @@ def look_up(
         left = None if sweep or again else pool.submit(place.machines, config, [name])
         pinned = pool.submit(pin_image, config, spec, choice, place_name)
         taken, installation = read_code()
+        spec, hidden = with_own_results(spec, name, taken)
         this = job_of(spec, config, name, taken)
         looked = None if sweep else pool.submit(owners.look, config, [this])
         in_folder = pool.submit(count_files, config, this.results_dir)
@@ -114,7 +115,7 @@ def look_up(
         this.docker = container.image
     plan = Plan(config, this, offer, bucket_region, taken, spec.spot, wheel, packages, gcsfuse)
     plan.uv, plan.ssh_key, plan.there = uv_for(config, this), ssh_line(config), there
-    plan.code_bytes, plan.container = code_bytes, container.lines
+    plan.code_bytes, plan.container, plan.hidden = code_bytes, container.lines, hidden
     plan.left = left.result() if left else []
     if looked:
         (plan.owners, begins_with), plan.files = looked.result(), in_folder.result()
@@ -331,6 +332,36 @@ def results_dir_of(spec: JobSpec, name: str) -> str:
     if not found:
         found = f"{spec.results_parent}/{name}" if spec.results_parent else name
     return validation.check_results_dir(found.removeprefix("/root/berg_results/"))
+
+
+def with_new_results(spec: JobSpec, before: job.Job, results_dir: str | None) -> JobSpec:
+    """Return the spec of a job that runs again with another name and results dir, also where its
+    command names that; raise BergError if this cannot be told apart from other words.
+    """
+    name, cmd = spec.name or job.new_name(before.repo_name), spec.cmd or ""
+    folder = results_dir or "/".join(filter(None, (spec.results_parent, name)))
+    folder = folder.removeprefix("/root/berg_results/")
+    old = rf"berg_results/{re.escape(before.results_dir)}(?![\w.-])"
+    cmd = re.sub(old, lambda found: f"berg_results/{folder}", cmd)
+    if before.results_dir == validation.sketchy_guess_at_results_dir_from_cmd(cmd) != folder:
+        raise BergError(
+            f"the command of {before.job_name} writes to berg_results/{before.results_dir} itself. "
+            "Run it with another folder: berg run"
+        )
+    return replace(spec, name=name, results_dir=folder, cmd=spec.cmd and cmd)
+
+
+def with_own_results(spec: JobSpec, name: str, taken: Snapshot) -> tuple[JobSpec, str]:
+    """Return the spec with the job's own results dir, and what the command names, if that is a
+    folder of the repository: a relative path leads there, not to the results.
+    """
+    found = validation.sketchy_guess_at_results_dir_from_cmd(spec.cmd or "")
+    is_relative = found and re.search(r"(?<![\w/~])(\./)?berg_results/", spec.cmd or "")
+    own = f"{spec.cwd}/berg_results" if spec.cwd else "berg_results"
+    if not is_relative or taken.ran or not commits.kind_of(taken, own):
+        return spec, ""
+    default = f"{spec.results_parent}/{name}" if spec.results_parent else name
+    return replace(spec, results_dir=spec.results_dir or default), f"berg_results/{found}"
 
 
 def ssh_line(config: Config) -> str:

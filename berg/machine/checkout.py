@@ -28,6 +28,16 @@ START = "refs/berg/start"  # the job's commit (code/snapshot.py)
 IS_CACHE = re.compile(r"\.?venv|__pycache__|node_modules|\.cache|\..*_cache|.*\.egg-info")
 
 
+def link_results(root: Path, cwd: str) -> None:
+    """Let the relative path berg_results of a checkout, and of the folder that the command runs in,
+    lead to the results, unless the repository has something there.
+    """
+    for folder in {root, root / cwd}:
+        link = folder / RESULTS.name
+        if folder.is_dir() and not os.path.lexists(link):
+            link.symlink_to(RESULTS)
+
+
 def folder_of(attempt: Attempt) -> Path:
     """Return where this machine saves what is new in its checkout."""
     rank = attempt.member.node.rank

@@ -330,7 +330,7 @@ def test_rerun_takes_the_same_code_and_options(berg):
     again = berg("rerun", "@", "-n", "again", "--wait", "--json", "--spot", cwd=berg.home)
     assert again.returncode == 0, again.stderr
     assert "60 GB disk" in again.stderr and "spot" in again.stderr and "M train.py" in again.stderr
-    assert "It writes to the results of first, too" in again.stderr
+    assert "/berg_results/again\n" in again.stderr
     ended = json.loads(again.stdout)
     assert (ended["name"], ended["state"], ended["exit_code"]) == ("again", "SUCCEEDED", 0)
     assert "\nfirst code\nwish granted\n" in berg.log("again")
