@@ -28,6 +28,7 @@ def taken(tmp_path):
     (root / "train").mkdir(parents=True)
     (root / "train/setup.sh").write_text("true\n")
     (root / "README").write_text("words\n")
+    (tmp_path / "objects").mkdir()
     git(root, "init", "-q", "-b", "main")
     commit(root)
     head = git(root, "rev-parse", "HEAD")

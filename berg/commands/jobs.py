@@ -243,11 +243,11 @@ def show(name: str, lines: int, address: bool, as_json: bool) -> None:
 @start_options
 @click.pass_context
 def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
-    """Run a job again, as a new one with a name and a results dir of its own.
+    """Run a job again, as a new one with a name of its own.
 
-    The command, the code and the options are those of the job NAME, but where the command names
-    its results dir; berg run --resume NAME continues with what a job saved. Options that you give
-    replace them, and --env adds to the job's. Give --secret, --install-secret, --notify and
+    The command, the code and the options are those of the job NAME, but the results dir is its own,
+    also in the command: berg run --resume NAME continues with what a job saved. Options that you
+    give replace them, and --env adds to the job's. Give --secret, --install-secret, --notify and
     --pod-patch again. A job of a sweep runs on its own. Defaults of the repo are not read again.
 
     \b

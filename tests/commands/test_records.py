@@ -346,17 +346,16 @@ def test_rerun_takes_the_same_code_and_options(berg):
         "snapshot",
         "git_changed_files",
         "env",
-        "results_dir",
     ):
         assert described["again"][key] == described["first"][key], key
     more = ["--env", "MORE=too"]
     new = berg("rerun", "first", "-n", "new", "--new-code", "--wait", "-r", "mine", *more)
     env = json.loads(berg.bucket.read(".berg/jobs/new_metadata.json"))["env"]
     assert env == {"WISH": "granted", "MORE": "too"}
-    assert new.returncode == 0 and "It writes to" not in new.stderr
+    assert new.returncode == 0 and "berg_results/mine\n" in new.stderr
     assert "\nsecond code\nwish granted\n" in berg.log("new")
     assert sorted(berg.objects("berg_results/shared/")) == [
-        f"berg_results/shared/{name}" for name in ("again", "berg_job_metadata.json", "first")
+        f"berg_results/shared/{name}" for name in ("berg_job_metadata.json", "first")
     ]
 
 
