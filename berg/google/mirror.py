@@ -501,7 +501,7 @@ def recorded_folders(bucket: Any, records: str, most: int | None = None) -> list
         folder = (record.metadata or {}).get("folder")
         with contextlib.suppress(BergError):  # a damaged record
             if folder is not None:
-                folders[folder and check_folder(folder)] = None
+                folders[check_folder(folder) if folder else ""] = None
     return list(folders)
 
 

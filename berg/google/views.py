@@ -234,7 +234,8 @@ def newest_moment(heads: list[Head]) -> tuple[int, bool]:
     times = [head.at_ns for head in heads]
     if all(head.final for head in heads):
         return max(times), True
-    return min(times) - CLOCKS_NS * (len(times) > 1), False
+    spread = CLOCKS_NS if len(times) > 1 else 0
+    return min(times) - spread, False
 
 
 def merged(folders: Iterable[dict[str, Row]]) -> Iterable[Row]:

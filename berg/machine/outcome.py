@@ -134,6 +134,9 @@ def decide(
         return before
     ending = after_uploads(ending, uploads)
     log = "" if uploads.log_is_whole else LOG_IS_CUT
+    missing = 0
+    if restart and before.job.machines > 1:  # the others wait for this one
+        missing = before.job.machines if restart.is_of_all else 1
     common = replace(
         before,
         synced_until=uploads.synced_until,
@@ -142,17 +145,12 @@ def decide(
         left_files=0,
         left_bytes=0,
         ending="",
-        missing=0,
-        missing_since="",
+        missing=missing,
+        missing_since=now if missing else "",
     )
     if restart:
-        missing = 0
-        if before.job.machines > 1:  # the others wait for this one
-            missing = before.job.machines if restart.is_of_all else 1
         return replace(
             common,
-            missing=missing,
-            missing_since=now if missing else "",
             state=restart.state,
             exit_code=None,
             reason=join(ending.reason, log, restart.reason),

@@ -189,7 +189,15 @@ def chips_on(instance: Instance, there: sandbox.Sandbox) -> tuple[dict[str, str]
         return {}, []
     variables = tpus.variables(kind, instance.group or instance.id)
     if there.files == sandbox.PLAIN and instance.peers:
-        variables |= tpus.forced(instance.attributes["worker-id"], list(instance.peers.values()))
+        # The machine cannot show devices of its own. Empty variables spare JAX its retries.
+        variables |= {
+            "JAX_FORCE_TPU_INIT": "1",
+            "TPU_WORKER_ID": instance.attributes["worker-id"],
+            "TPU_WORKER_HOSTNAMES": ",".join(instance.peers.values()),
+            "MEGASCALE_COORDINATOR_ADDRESS": "",
+            "MEGASCALE_NUM_SLICES": "",
+            "MEGASCALE_SLICE_ID": "",
+        }
     return variables, [generation.device] * tpus.chips_of(kind)
 
 

@@ -222,21 +222,3 @@ def in_pod(machine_type: str, slice_id: str) -> dict[str, str]:
     silent = ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID")
     own = {"JAX_FORCE_TPU_INIT": "1", **dict.fromkeys(silent, "")}
     return {**variables(machine_type, slice_id), **own}
-
-
-def forced(worker: str, addresses: list[str]) -> dict[str, str]:
-    """What says the same where a machine cannot show devices of its own. Empty variables spare JAX
-    its retries.
-    """
-    return {
-        **{
-            "JAX_FORCE_TPU_INIT": "1",
-            "TPU_WORKER_ID": worker,
-            "TPU_WORKER_HOSTNAMES": ",".join(addresses),
-        },
-        **{
-            "MEGASCALE_COORDINATOR_ADDRESS": "",
-            "MEGASCALE_NUM_SLICES": "",
-            "MEGASCALE_SLICE_ID": "",
-        },
-    }

@@ -130,10 +130,6 @@ class NoPage(Exception):
     """The answer of a server that serves nothing at a path, nor in the API that it names."""
 
 
-def no_route() -> Refusal:
-    return Refusal(NO_ROUTE[0], "NotFound", NO_ROUTE[1])
-
-
 def no_method() -> Refusal:
     return Refusal(NO_METHOD[0], "MethodNotAllowed", NO_METHOD[1])
 

@@ -180,9 +180,12 @@ def is_stopped(queue: dict | None, *policies: str) -> bool:
 
 
 def admit(plane: Plane) -> None:
-    """Give quota to the Workloads that wait, the oldest first."""
+    """Give quota to the Workloads that wait: by priority, then the oldest first."""
     blocked: set[str] = set()
-    for workload in sorted(waiting(plane), key=turn):
+    for workload in sorted(
+        waiting(plane),
+        key=lambda each: (-each["spec"].get("priority", 0), each["metadata"]["creationTimestamp"]),
+    ):
         try:
             whole = queue_for(plane, workload)
             if whole["metadata"]["name"] in blocked:
@@ -204,11 +207,6 @@ def waiting(plane: Plane) -> Iterator[dict]:
         status, is_active = each["status"], each["spec"].get("active", True)
         if is_active and "admission" not in status and not condition(each, "Finished"):
             yield each
-
-
-def turn(workload: dict) -> tuple[int, str]:
-    """The place of a Workload in its queue: by priority, then by age, evicted or not."""
-    return -workload["spec"].get("priority", 0), workload["metadata"]["creationTimestamp"]
 
 
 def queue_for(plane: Plane, workload: dict) -> dict:

@@ -382,11 +382,14 @@ def template(pool: dict, zone: str) -> dict:
         **({GPU: str(gpus)} if gpus else {}),
         **({TPU: str(tpus.chips_of(kind.name))} if kind.is_tpu else {}),
     }
+    disk_gb = config["diskSizeGb"]
+    # GiB of the boot disk that GKE leaves to pods.
+    disk = int(disk_capacity(disk_gb) * 0.9 - min(disk_gb * 0.5, 6 + disk_gb * 0.35, 100))
     allocatable = {
         **capacity,
         "cpu": f"{940 if kind.shared_core else allocatable_cpu(kind.cpus)}m",
         "memory": f"{allocatable_memory(kind.memory_mb)}Ki",
-        "ephemeral-storage": f"{allocatable_disk(config['diskSizeGb'])}Gi",
+        "ephemeral-storage": f"{disk}Gi",
     }
     taints = [
         {
@@ -456,11 +459,6 @@ def disk_capacity(gigabytes: int) -> float:
     the rest.
     """
     return gigabytes * 0.984 - 4.2
-
-
-def allocatable_disk(gigabytes: int) -> int:
-    """GiB of the boot disk that GKE leaves to pods."""
-    return int(disk_capacity(gigabytes) * 0.9 - min(gigabytes * 0.5, 6 + gigabytes * 0.35, 100))
 
 
 # --- nodes that go

@@ -13,7 +13,7 @@ from aiohttp import web
 from localcloud.call import Cloud
 from localcloud.identity.tokens import Owner
 from localcloud.kubernetes import discovery
-from localcloud.kubernetes.kinds import NoPage, no_route
+from localcloud.kubernetes.kinds import NO_ROUTE, NoPage, Refusal
 from localcloud.kubernetes.plane import Plane
 
 HEALTH = ("healthz", "livez", "readyz")
@@ -41,5 +41,5 @@ def nothing_at(plane: Plane, path: str) -> Exception:
     first, _, rest = path.partition("/")
     group = rest.partition("/")[0]
     if first == "api" or (first == "apis" and discovery.is_served(group, plane.has_kueue)):
-        return no_route()
+        return Refusal(NO_ROUTE[0], "NotFound", NO_ROUTE[1])
     return NoPage()

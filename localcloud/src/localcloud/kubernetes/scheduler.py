@@ -66,12 +66,9 @@ def place(plane: Plane, pod: dict) -> tuple[str, str]:
     if room:
         return min(room, key=lambda name: len(list(on_node(plane, name)))), ""
     message = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
-    return "", without_room(len(nodes), message)
-
-
-def without_room(count: int, why: str) -> str:
-    return (
-        f"0/{count} nodes are available: {why}. preemption: 0/{count} nodes are available: "
+    count = len(nodes)
+    return "", (
+        f"0/{count} nodes are available: {message}. preemption: 0/{count} nodes are available: "
         f"{count} Preemption is not helpful for scheduling."
     )
 

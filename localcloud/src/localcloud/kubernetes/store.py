@@ -126,18 +126,16 @@ class Selector:
 def fits_label(labels: dict, key: str, operator: str, values: list[str]) -> bool:
     value = labels.get(key)
     if operator in ("gt", "lt"):
-        number, bound = as_number(value), int(values[0])
-        return number is not None and (number > bound if operator == "gt" else number < bound)
+        if not value or not re.fullmatch("[+-]?[0-9]+", value):
+            return False
+        number, bound = int(value), int(values[0])
+        return number > bound if operator == "gt" else number < bound
     return {
         "in": value in values,
         "notin": value not in values,
         "exists": key in labels,
         "missing": key not in labels,
     }[operator]
-
-
-def as_number(text: str | None) -> int | None:
-    return int(text) if text and re.fullmatch("[+-]?[0-9]+", text) else None
 
 
 def field_of(thing: dict, path: str) -> str:

@@ -54,7 +54,8 @@ def field(pod: dict, path: str) -> str:
         return (meta.get(found[1]) or {}).get(found[2], "")
     if found := re.fullmatch(r"metadata\.(annotations|labels)", path):
         rows = sorted((meta.get(found[1]) or {}).items())
-        return "\n".join(f'{key}="{escaped(value)}"' for key, value in rows)
+        special = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+        return "\n".join(f'{key}="{value.translate(special)}"' for key, value in rows)
     known = {
         "metadata.name": meta["name"],
         "metadata.namespace": meta["namespace"],
@@ -68,10 +69,6 @@ def field(pod: dict, path: str) -> str:
     if path not in known:
         raise Missing(f"unsupported fieldPath: {path}")
     return known[path]
-
-
-def escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def environment(plane: Plane, pod: dict, container: dict) -> dict[str, str]:

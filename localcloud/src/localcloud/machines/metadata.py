@@ -281,14 +281,13 @@ def render(value: Any, recursive: bool, alt: str | None, path: str) -> web.Strea
         names = [*value, "identity", "token"]
     else:
         names = sorted(value)
-    folders = {name for name in value if not verbatim and is_folder(name, value[name])}
+    lists = ("network-interfaces", "disks", "access-configs")
+    folders = {
+        name
+        for name, each in value.items()
+        if not verbatim and (isinstance(each, dict) or (isinstance(each, list) and name in lists))
+    }
     return text("".join(f"{name}{'/' if name in folders else ''}\n" for name in names), etag(value))
-
-
-def is_folder(name: str, value: Any) -> bool:
-    return isinstance(value, dict) or (
-        isinstance(value, list) and name in ("network-interfaces", "disks", "access-configs")
-    )
 
 
 def leaves(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
