@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 from berg import BergError, job, states
-from berg.google import api
+from berg.google import api, views
 from berg.google.walk import MAX_NAME, name_left, shorten
 from berg.machine import boot, checkout, peers
 from berg.machine.attempt import LAST_STATE_SECONDS, Attempt, Damaged, NoJob
@@ -202,6 +202,9 @@ def of_lost_machine(attempt: Attempt) -> Uploads:
     """Return what became of the last results of a machine that was lost after the command had
     ended, and that this one replaces.
     """
+    view = views.at(views.of_job(attempt.bucket, attempt.name))
+    if view and view.final:
+        return Uploads()
     lost = (
         "its machine was lost before the last results were in the bucket; run the command again: "
         f"berg run --resume {attempt.name}"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from berg import BergError
-from berg.google import api
+from berg.google import api, views
 from berg.google.mirror import Mirror
 from berg.google.storage import crc32c_of
 from berg.job import State, Summary
@@ -587,3 +587,12 @@ def test_the_last_sample_has_a_second(is_alive):
     mirrors = SimpleNamespace(stop=lambda: waited.append("mirrors"))
     saving.stop_mirrors(SimpleNamespace(mirrors=mirrors, sampling=sampling))
     assert waited == ["mirrors"] + [1] * is_alive
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_what_a_lost_machine_had_sent_is_known_by_its_last_view(memory, final):
+    view = views.encode(views.Head(at_ns=1, full=True, final=final), [])
+    memory.write(f"{views.prefix_of('one', 'disk')}00000001", view, 0)
+    attempt = SimpleNamespace(bucket=memory, name="one", member=SimpleNamespace(is_alone=True))
+    uploads = saving.of_lost_machine(attempt)
+    assert uploads.is_whole == final and ("--resume one" in uploads.lost) != final
