@@ -336,7 +336,7 @@ def results_dir_of(spec: JobSpec, name: str) -> str:
 
 def with_new_results(spec: JobSpec, before: job.Job, results_dir: str | None) -> JobSpec:
     """Return the spec of a job that runs again with another name and results dir, also where its
-    command names that; raise BergError if this cannot be told apart from other words.
+    command names that; raise BergError if this cannot be distinguished from other words.
     """
     name, cmd = spec.name or job.new_name(before.repo_name), spec.cmd or ""
     folder = results_dir or "/".join(filter(None, (spec.results_parent, name)))
