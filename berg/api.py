@@ -18,7 +18,7 @@ from berg import BergError, config
 from berg import plan as defaults
 from berg.config import Config
 from berg.google.api import explain
-from berg.google.fetch import RepoFile, fetch
+from berg.google.fetch import LeftOut, fetch
 from berg.google.storage import Bucket
 from berg.job import State
 from berg.laptop import ending, jobs, launch, logs, lookup
@@ -103,12 +103,14 @@ class Job:
     def fetch(self, folder: str | Path | None = None) -> Path:
         """Download new and changed results to a folder (~/berg_results/…) and return it."""
         with explained(self.config):
-            prefix, _ = lookup.results_of(self.config, self.name)
+            prefix, stored = lookup.results_of(self.config, self.name)
             target = Path(folder).expanduser() if folder else Path.home() / prefix
-            _, files, found = fetch(Bucket(self.config), prefix, target)
-        left = {name: error for name, error in found.items() if not isinstance(error, RepoFile)}
+            bucket = Bucket(self.config)
+            listed = lookup.results(bucket, stored).files if stored else None
+            _, files, found = fetch(bucket, prefix, target, listed=listed)
+        left = {name: error for name, error in found.items() if not isinstance(error, LeftOut)}
         for name in found.keys() - left.keys():
-            log.warning("%s was left out: it could configure programs on this computer", name)
+            log.warning("%s was left out: %s", name, found[name])
         if left or not files:
             why = "; ".join(f"{name}: {error}" for name, error in left.items())
             why = why or "there are none yet"

@@ -1389,7 +1389,7 @@ def test_fetch_brings_no_repo_and_starts_git_in_nothing_that_it_brought(berg, ro
     here = berg.home / "berg_results"
     assert fetched.returncode == 0 and (here / "run7/a/loss").exists(), fetched.stderr
     assert traps.sprung() == [] and not list(here.rglob(".[gG][iI][tT]")), fetched.stderr
-    assert re.search(r"Left out: \d+ files below .git, .hg or .svn, such as ", fetched.stderr)
+    assert re.search(r"Left out: \d+ files, such as .* what is below .git, .hg or", fetched.stderr)
     rows.append(
         (
             f"{by}, to bring a `.git` with `core.fsmonitor` above results, `berg fetch`",
@@ -1424,6 +1424,63 @@ def test_fetch_brings_nothing_to_the_top_and_nothing_of_another_user(berg, rows)
     rows.append(
         ("another job's token, to claim files in another user's results", "left out and reported")
     )
+
+
+BELOW = {"path": "done/x/authorized_keys", "size": 4, "data": "ZXZpbA=="}
+VIEWS: dict[str, list[dict]] = {
+    "`..` in a path": [{"path": "done/../../../evil"}],
+    "an absolute path": [{"path": "/etc/evil"}],
+    "a link to an absolute path": [{"path": "done/x", "link": "/etc"}],
+    "a link out of the results": [{"path": "done/x", "link": "../../.ssh"}],
+    "a link to another job's results": [{"path": "done/x", "link": "../other"}],
+    "a link to a repo's settings": [{"path": "done/x", "link": ".git/config"}],
+    "a link and a file below it": [{"path": "done/x", "link": "y"}, BELOW],
+    "a link, and an object below it": [{"path": "done/y", "link": "x"}],
+    "a file in a repo's settings": [{"path": "done/.git/config", "data": "ZXZpbA==", "size": 4}],
+    "a size of 2^62 bytes": [{"path": "done/loss", "size": 1 << 62}],
+    "a size below zero": [{"path": "done/loss", "size": -1}],
+    "a time in the year 2262": [{"path": "done/loss", "mtime_ns": (1 << 63) - 1}],
+    "a number of 100 digits": [{"path": "done/loss", "size": 10**100}],
+    "the setuid bit": [{"path": "done/loss", "mode": 0o4755}],
+    "one of Berg's objects": [{"path": "done/x", "object": ".berg/jobs/other_metadata.json"}],
+    "an object that another job stages": [{"path": "done/x", "object": ".berg/tmp/other/d/1"}],
+    "content that is not what its checksum says": [{**BELOW, "crc32c": "AAAAAA=="}],
+}
+
+
+@pytest.mark.parametrize("what", VIEWS)
+def test_a_view_leads_nowhere_else(berg, rows, what):
+    """The person's own folder has a link, as an earlier fetch may have made it."""
+    record(berg, "done")
+    written = {WRITER: "done/d0"}
+    for path in ("loss", "y/authorized_keys"):
+        berg.bucket.put(f"berg_results/done/{path}", b"evil", None, written)
+    berg.bucket.put(".berg/tmp/other/d/1", b"theirs", None, {WRITER: "other/d"})
+    theirs = berg.bucket.get(".berg/tmp/other/d/1")
+    rest = {"size": theirs.size, "crc32c": theirs.crc32c} if "stages" in what else {}
+    known = {"at_ns": 1, "full": True, "final": True}
+    lines = [known, *({**rest, "changed_ns": 1, **row} for row in VIEWS[what])]
+    content = gzip.compress("\n".join(map(json.dumps, lines)).encode())
+    berg.bucket.write(".berg/views/done/d0/00000001", content)
+    (berg.home / ".ssh").mkdir()
+    here, outside = berg.home / "berg_results/done", berg.repo.parent
+    here.mkdir(parents=True)
+    before = files(outside)
+    ran = berg("fetch", "done", HOME=str(berg.home))
+    said = ran.stdout + ran.stderr
+    assert "Traceback" not in said and not STEERING.search(said), said
+    check_new(files(outside) - before)
+    links = [path for path in here.rglob("*") if path.is_symlink()]
+    assert all(path.resolve().is_relative_to(here.resolve()) for path in links), links
+    found = [path for path in here.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert all(path.read_bytes() == b"evil" and not path.stat().st_mode & 0o7111 for path in found)
+    outcomes = {
+        "damaged": "damaged, and named",
+        "Left out": "left out, and named",
+        "was not fetched": "not fetched, with the reason",
+    }
+    became = [shown for part, shown in outcomes.items() if part in said]
+    rows.append((f"a job, a view with {what}, `berg fetch`", became[0] if became else USUAL))
 
 
 def test_a_state_whose_results_folder_is_a_repo_s_is_damaged(berg, rows):

@@ -199,8 +199,11 @@ def watch_list(look: "Callable[[], Looked]", text: "Callable[[list[Entry]], str]
 @name_argument()
 @click.option("--lines", default=10, show_default=True, help="Lines of the log, at most.")
 @click.option("--ip", "address", is_flag=True, help="Print only the address of its machine.")
+@click.option(
+    "--views", "in_time", is_flag=True, help="List the times that berg fetch --view can go back to."
+)
 @json_option
-def show(name: str, lines: int, address: bool, as_json: bool) -> None:
+def show(name: str, lines: int, address: bool, in_time: bool, as_json: bool) -> None:
     """Show all about one job: state, machine, code, results, log.
 
     NAME is a job or its machine; @ is your latest job, here and wherever a name is expected. Of a
@@ -227,13 +230,17 @@ def show(name: str, lines: int, address: bool, as_json: bool) -> None:
             )
         plain.echo(ip)
         return
+    if in_time:
+        rows = records.moments(settings, name)
+        print_data([asdict(each) for each in rows], tables.moments(rows), as_json)
+        return
     try:
         record = records.read(settings, name, lines)
     except jobs.IsSweep:
         from berg.watch import collect
 
-        rows = collect.sweep_rows(settings, Bucket(settings), name)
-        print_data([row.to_dict() for row in rows], tables.sweep_record(name, rows), as_json)
+        jobs_of = collect.sweep_rows(settings, Bucket(settings), name)
+        print_data([row.to_dict() for row in jobs_of], tables.sweep_record(name, jobs_of), as_json)
         return
     print_data(record.to_dict(), tables.record(record), as_json)
 

@@ -4,7 +4,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +27,11 @@ from berg.plain import plural, size
 if TYPE_CHECKING:
     from berg.google.data import Push
     from berg.google.storage import Bucket, Listed
+    from berg.google.views import View
     from berg.job import State
     from berg.laptop import lookup
     from berg.laptop.jobs import Entry
+    from berg.states import Stored
 
 MOST_NAMED = 20  # fetched files; of more only their number and bytes are printed
 FOLDERS = 1000  # other than a job's own that are looked at: other jobs may write such records
@@ -165,27 +167,62 @@ def tail(name: str, machine: str | None, color: bool) -> None:
 @name_argument()
 @click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
 @click.option("--watch", "keep", is_flag=True, help="Fetch again every 10s until the job ends.")
+@click.option(
+    "--deleted", is_flag=True, help="Download what the job deleted and is still in the bucket."
+)
+@click.option(
+    "--view",
+    "moment",
+    metavar="TIME",
+    help="Download the results as they were then; see: berg show NAME --views",
+)
 @json_option
-def fetch(name: str, folder: Path | None, keep: bool, as_json: bool) -> None:
+def fetch(
+    name: str, folder: Path | None, keep: bool, deleted: bool, moment: str | None, as_json: bool
+) -> None:
     """Download results to this computer; only what changed.
 
     NAME is a job, a sweep, or a folder of results. FOLDER is ~/berg_results/… by default, the same
-    tree as on the machines. A sweep comes with results.csv, which has a row for each job:
-    parameters, state, exit code, and the last value of each metric in the job's metrics.jsonl
-    ({"loss": 0.1} a line). Nothing in .git, .hg or .svn is downloaded: programs here would obey it.
+    tree as on the machines; with …@TIME for --view, with ….deleted for --deleted. Of a job you get
+    what it left, with links, times and executable files. Copies of what it deleted since are moved
+    to FOLDER.deleted, and a file that you edited is kept as FILE.~1~.
+
+    A sweep comes with results.csv, which has a row for each job: parameters, state, exit code, and
+    the last value of each metric in the job's metrics.jsonl ({"loss": 0.1} a line). Nothing in
+    .git, .hg or .svn is downloaded: programs here would obey it.
 
     \b
     berg fetch digits-1121-0930-x7k
     berg fetch sweep1 ./sweep1 --watch
     """
+    if keep + deleted + bool(moment) > 1:
+        raise click.UsageError("give only one of --watch, --deleted and --view")
     settings, name = ready(name)
     from berg.laptop import lookup
 
     found = lookup.look_up(settings, name, not keep)
+    if (deleted or moment) and found.stored is None:
+        what = f"a sweep: give one of its jobs, such as {name}/0" if found.is_sweep else "no job"
+        raise BergError(f"--deleted and --view are for one job, and {name} is {what}")
     if found.is_sweep:
         fetch_sweep(settings, name, folder, keep, as_json)
     else:
-        fetch_job(settings, found, folder, keep, as_json)
+        fetch_job(settings, found, folder, Wanted(keep, deleted, moment), as_json)
+
+
+@dataclass
+class Wanted:
+    """What is to be fetched of a job, and for how long."""
+
+    keep: bool = False  # until the job ends
+    deleted: bool = False  # what the job deleted
+    moment: str | None = None  # its results as they were then
+
+    def folder(self, usual: Path) -> Path:
+        """Return where it goes, instead of `usual`."""
+        if self.moment:
+            return usual.with_name(f"{usual.name}@{self.moment.replace(':', '')}")
+        return usual.with_name(f"{usual.name}.deleted") if self.deleted else usual
 
 
 @dataclass
@@ -204,6 +241,11 @@ class Fetched:
         self.missing |= missing
         return new
 
+    def check_any(self, message: str) -> None:
+        """Raise BergError with a message if there was nothing to fetch."""
+        if not self.files and not self.missing:
+            raise BergError(message)
+
     def print(self, target: Path, around: Path, jobs: str, csv: Path | None, as_json: bool) -> None:
         """Print how many files were downloaded, and where to."""
         about = {"folder": str(target), "files": self.files, "fetched": self.new}
@@ -215,45 +257,84 @@ class Fetched:
 
 
 def fetch_job(
-    settings: config.Config, asked: "lookup.Found", folder: Path | None, keep: bool, as_json: bool
+    settings: config.Config,
+    asked: "lookup.Found",
+    folder: Path | None,
+    wanted: Wanted,
+    as_json: bool,
 ) -> None:
     """Fetch the results of a job, or a folder of results; with `keep` until the job ends."""
     from berg.google.storage import Bucket
     from berg.laptop import lookup
 
-    prefix, name, stored = asked.prefix, asked.name, asked.stored
-    bucket, target = Bucket(settings), folder or Path.home() / prefix
+    prefix, name = asked.prefix, asked.name
+    bucket, target = Bucket(settings), folder or wanted.folder(Path.home() / prefix)
     reported: set[str] = set()
     while True:
-        state = lookup.state_of(settings, stored) if stored else None
-        found = fetch_once(bucket, asked, target, folder)
-        if not keep or state is None or state.final:
+        stored = asked.stored = asked.stored and lookup.as_seen(settings, asked.stored)
+        found = fetch_once(bucket, asked, target, folder, wanted)
+        if not wanted.keep or stored is None or stored.state.final:
             break
         say_trouble(found.missing, reported)
         time.sleep(PAUSE)
     if stored:
         check_not_removed(bucket, [name])
-    if not found.files and not found.missing:
-        raise BergError(f"there is nothing in gs://{bucket.name}/{prefix}. See: berg list")
+    what = f"{name} deleted nothing that is still" if wanted.deleted else "there is nothing"
+    found.check_any(f"{what} in gs://{bucket.name}/{prefix}. See: berg list")
     found.print(target, folder or Path.home() / "berg_results", "", None, as_json)
-    if state:
-        say_why(name, state)
+    if stored:
+        say_why(name, stored.state)
     raise_missing(found.missing)
 
 
 def fetch_once(
-    bucket: "Bucket", asked: "lookup.Found", target: Path, folder: Path | None
+    bucket: "Bucket",
+    asked: "lookup.Found",
+    target: Path,
+    folder: Path | None,
+    wanted: Wanted,
 ) -> Fetched:
     """Fetch the present results of a job, also from other folders, or a folder of results."""
     from berg.google.fetch import fetch
+    from berg.laptop import lookup
 
     found, listed = Fetched(), FileList()
-    found.add(fetch(bucket, asked.prefix, target, listed.add, listed=asked.begun))
-    if asked.stored:
-        whose = (asked.name, asked.stored.state.job.user)
-        found.add(fetch_beside(bucket, whose, asked.prefix, folder, listed.add))
+    if asked.stored is None:
+        found.add(fetch(bucket, asked.prefix, target, listed.add, listed=asked.begun))
+        listed.end()
+        return found
+    left = lookup.results(bucket, asked.stored, asked.begun, wanted.moment)
+    for each in left.view.damaged:
+        say(f"gs://{bucket.name}/{plain.name(each)} is damaged: the view before it counts")
+    found.add(fetch_left(bucket, left, asked.prefix, target, wanted, listed.add))
+    found.add(fetch_beside(bucket, asked.stored, left.view, folder, wanted, listed.add))
     listed.end()
     return found
+
+
+def fetch_left(
+    bucket: "Bucket",
+    left: "lookup.Results",
+    prefix: str,
+    target: Path,
+    wanted: Wanted,
+    on_file: Callable[[str, int], None] = lambda path, size: None,
+) -> tuple[int, int, dict[str, Exception]]:
+    """Fetch what a job left below a prefix, or what it deleted; return what fetch() returns."""
+    from berg.google import copies, mirror
+    from berg.google.fetch import LeftOut, fetch
+
+    if not wanted.deleted and not wanted.moment:
+        below = prefix.removeprefix("berg_results/")
+        moved = copies.move_deleted(target, (path.removeprefix(below) for path in left.gone))
+        if moved:
+            say(f"Moved {plural(len(moved), 'file')} that the job deleted, such as {moved[0]}")
+    files = left.deleted if wanted.deleted else left.files
+    new, total, missing = fetch(bucket, prefix, target, on_file, listed=files)
+    for blob in left.others:
+        writer = plain.name(mirror.writer_of(blob))
+        missing[blob.name] = LeftOut(f"the job {writer} wrote it: berg fetch {writer}")
+    return new, total, missing
 
 
 def fetch_sweep(
@@ -267,11 +348,10 @@ def fetch_sweep(
     csv = (folder or target / name) / "results.csv"
     reported: set[str] = set()
     while True:
-        entries, found = sweep.entries(settings, name), Fetched()
-        states = {entry.name: entry.state for entry in entries if entry.state}
-        for each, state in states.items():
-            fetch_member(bucket, each, state, target, found)
-        sweep.write_results([entry for entry in entries if entry.state], target, csv)
+        entries = [each for each in sweep.entries(settings, name) if each.state]
+        found, states = Fetched(), {each.name: each.state for each in entries if each.state}
+        fetch_members(bucket, entries, target, found)
+        sweep.write_results(entries, target, csv)
         if not keep or all(state.final for state in states.values()):
             break
         say_trouble(found.missing, reported)
@@ -282,15 +362,25 @@ def fetch_sweep(
     raise_missing(found.missing)
 
 
-def fetch_member(bucket: "Bucket", name: str, state: "State", target: Path, found: Fetched) -> None:
-    """Fetch the results of one job of a sweep."""
-    from berg.google.fetch import fetch
+def fetch_members(bucket: "Bucket", entries: "list[Entry]", target: Path, found: Fetched) -> None:
+    """Fetch the results of a sweep's jobs, one job after the other."""
+    from berg.google.fetch import side_by_side
+    from berg.laptop import lookup
 
-    folder = state.job.results_dir
-    prefix = f"berg_results/{folder}/"
-    new = found.add(fetch(bucket, prefix, target / folder))
+    stored = [replace(e.stored, state=e.state) for e in entries if e.stored and e.state]
+    all_left = side_by_side(lambda each: lookup.results(bucket, each), stored)
+    for each, left in zip(stored, all_left, strict=True):
+        fetch_member(bucket, each, left, target, found)
+
+
+def fetch_member(
+    bucket: "Bucket", stored: "Stored", left: "lookup.Results", target: Path, found: Fetched
+) -> None:
+    """Fetch the results of one job of a sweep."""
+    folder, state = stored.state.job.results_dir, stored.state
+    new = found.add(fetch_left(bucket, left, f"berg_results/{folder}/", target / folder, Wanted()))
     if state.elsewhere or state.state != "SUCCEEDED":
-        new += found.add(fetch_beside(bucket, (name, state.job.user), prefix, target))
+        new += found.add(fetch_beside(bucket, stored, left.view, target, Wanted()))
     if new:
         say(f"{new:>6} new  {folder}")
 
@@ -322,41 +412,51 @@ def check_not_removed(bucket: "Bucket", names: list[str]) -> None:
 
 def fetch_beside(
     bucket: "Bucket",
-    whose: tuple[str, str],
-    prefix: str,
+    stored: "Stored",
+    view: "View",
     folder: Path | None,
+    wanted: Wanted,
     on_file: Callable[[str, int], None] = lambda path, size: None,
 ) -> tuple[int, int, dict[str, Exception]]:
     """Fetch what a job wrote to other folders than its own, below FOLDER or ~/berg_results.
 
-    `whose` has the names of the job and its user. Any job can claim to be this one: nothing is
-    written to the top of FOLDER, and nothing is read from another user's results. Return what
-    fetch() returns.
+    Any job can claim to be this one: nothing is written to the top of FOLDER, and nothing is read
+    from another user's results. Return what fetch() returns.
     """
     from berg import job
-    from berg.google import fetch, mirror
+    from berg.google import mirror
     from berg.laptop import lookup
 
-    name, user = whose
-    root, _, own = prefix.partition("/")
+    name, root, own = stored.name, "berg_results", stored.state.job.results_dir
     folders = mirror.recorded_folders(bucket, job.folders_prefix(name), FOLDERS + 1)
     if len(folders) > FOLDERS:
         say(f"{name} claims to have written to more than {FOLDERS:,} folders; others are left out")
     by_folder: dict[str, list[Any]] = {}
-    own, folders = own.rstrip("/"), folders[:FOLDERS]
+    folders = folders[:FOLDERS]
     for blob in mirror.in_other_folders(bucket, f"{root}/", own, folders, name):
-        by_folder.setdefault(blob.name.removeprefix(f"{root}/").rpartition("/")[0], []).append(blob)
-    others = lookup.of_others(bucket, set(by_folder) - {""}, user)
+        by_folder.setdefault(folder_of(blob.name), []).append(blob)
+    others = lookup.of_others(bucket, set(by_folder) - {""}, stored.state.job.user)
     for each in sorted({"", *others} & by_folder.keys()):
         why = "another user's" if each else "above all results"
         where = shlex.quote(f"gs://{bucket.name}/{root}/{each}".rstrip("/"))
         say(f"Left out: {plural(len(by_folder.pop(each)), 'file')} in {where}, which is {why}")
+
+    def is_inside(name: str) -> bool:
+        return folder_of(name) in by_folder and not name.startswith(f"{root}/{own}/")
+
     listed = [blob for each in by_folder.values() for blob in each]
-    target = folder or Path.home() / root
-    counts = fetch.fetch(bucket, f"{root}/", target, on_file, listed=listed)
+    is_exact = bool(wanted.moment) or (view.final and stored.state.final)
+    left = lookup.left_by(name, view, listed, is_inside, is_exact)
+    target = folder or wanted.folder(Path.home() / root)
+    counts = fetch_left(bucket, left, f"{root}/", target, wanted, on_file)
     if files := counts[1]:
         say(f"{files} of its files {'is' if files == 1 else 'are'} in other folders of {target}")
     return counts
+
+
+def folder_of(name: str) -> str:
+    """Return the folder of an object of results, below berg_results/."""
+    return name.removeprefix("berg_results/").rpartition("/")[0]
 
 
 class FileList:
@@ -383,26 +483,26 @@ def reason(error: Exception) -> str:
 
 def say_trouble(missing: dict[str, Exception], reported: set[str]) -> None:
     """Say why files cannot be fetched now, for example a full disk; each reason once."""
-    from berg.google.fetch import RepoFile
+    from berg.google.fetch import LeftOut
 
     for path, error in missing.items():
         why = reason(error)
-        if why not in reported and not isinstance(error, RepoFile):
+        if why not in reported and not isinstance(error, LeftOut):
             reported.add(why)
             say(f"{plain.name(path)} was not fetched: {why}. Trying again every {PAUSE} s")
 
 
 def raise_missing(missing: dict[str, Exception]) -> None:
     """Name the files that were left out or failed; raise BergError if any failed."""
-    from berg.google.fetch import RepoFile
+    from berg.google.fetch import LeftOut
 
-    left_out = [path for path, error in missing.items() if isinstance(error, RepoFile)]
-    if left_out:
-        say(
-            f"Left out: {plural(len(left_out), 'file')} below .git, .hg or .svn, such as "
-            f"{plain.name(left_out[0])}: programs on this computer would obey them"
-        )
-    failed = {path: error for path, error in missing.items() if path not in left_out}
+    left_out: dict[str, list[str]] = {}  # why -> names
+    for path, error in missing.items():
+        if isinstance(error, LeftOut):
+            left_out.setdefault(str(error), []).append(path)
+    for why, paths in left_out.items():
+        say(f"Left out: {plural(len(paths), 'file')}, such as {plain.name(paths[0])}: {why}")
+    failed = {path: each for path, each in missing.items() if not isinstance(each, LeftOut)}
     for path, error in failed.items():
         say(f"{plain.name(path)} was not fetched: {reason(error)}")
     if failed:

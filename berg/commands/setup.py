@@ -642,7 +642,7 @@ def costs_(everyone: bool, spend_cap: int | None, as_json: bool) -> None:
     the end of its worker. Jobs of unknown price are counted separately, never as 0; deleted jobs
     (berg rm) are not included. The second table shows what costs money now: machines, disks,
     clusters with their caches. Google's bill differs: discounts, traffic, addresses and the bucket
-    are not included.
+    are not included. Last come files that jobs deleted, and that are still in the bucket.
 
     --spend-cap prints a command to copy, which sets Google's own cap for Compute Engine in this
     project. It needs permissions for the billing account, which berg should not have.
@@ -658,16 +658,27 @@ def costs_(everyone: bool, spend_cap: int | None, as_json: bool) -> None:
     if spend_cap:
         plain.echo(tables.cap_command(settings.project, spend_cap))
         return
-    from berg.laptop import jobs, spending
+    from berg.laptop import jobs, records, spending
 
     user = None if everyone else settings.user
     entries = jobs.overview(settings, user, say=say)
+    deleted = records.deleted_files(settings, entries)
     weeks = spending.weeks([(each.state, each.running) for each in entries if each.state])
     there = spending.billable(settings)
-    data = {"weeks": [asdict(each) for each in weeks], "now": [asdict(each) for each in there]}
+    data = {
+        "weeks": [asdict(each) for each in weeks],
+        "now": [asdict(each) for each in there],
+        "deleted": [
+            {"job": name, "files": files, "bytes": bytes_}
+            for name, (files, bytes_) in deleted.items()
+        ],
+    }
     text = tables.sums(weeks)
     if there:
         text += f"\n\n{tables.billable_table(there)}"
+    if deleted:
+        lines = [f"{name}: {tables.deleted(*counts)}" for name, counts in deleted.items()]
+        text += "\n\n" + "\n".join(lines)
     print_data(data, text, as_json)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from berg.google.offers import Priced
     from berg.laptop.compare import Comparison
     from berg.laptop.jobs import Entry
-    from berg.laptop.records import Record, Removal
+    from berg.laptop.records import Moment, Record, Removal
     from berg.laptop.spending import Billable, Sum
     from berg.laptop.sweep import Row
 
@@ -490,12 +490,24 @@ def results_of(found: "Record") -> list[str]:
     if state.synced_until:
         summary += f", up to {state.synced_until}"
     lines = [summary]
+    if found.deleted:
+        lines.append(deleted(len(found.deleted), sum(each.size for each in found.deleted)))
     for each in files[:FILES]:
         path = plain.name(each.name.removeprefix(f"berg_results/{folder}/"))
         lines.append(f"{each.size:>14,}  {path}")
     if len(files) > FILES:
         lines.append(f"{'':>14}  … and {len(files) - FILES:,} more")
     return [*lines, job_list.also(state)]
+
+
+def deleted(files: int, bytes_: int) -> str:
+    return f"deleted by the job: {plural(files, 'file')}, {size(bytes_)}"
+
+
+def moments(found: "list[Moment]") -> str:
+    """Return a row for each view of a job's results."""
+    rows = [[each.time, each.state, f"{each.files:,}", size(each.bytes)] for each in found]
+    return table([["TIME", "STATE", "FILES", "SIZE"], *rows])
 
 
 def next_commands(entry: "Entry") -> str:

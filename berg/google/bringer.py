@@ -34,9 +34,7 @@ def connect(where: dict[str, Any]) -> http.client.HTTPConnection:
 
 
 def bring(connection: http.client.HTTPConnection, task: dict[str, Any]) -> bool:
-    """Write an object to `part`, and move it to `path` with the object's time; return whether it
-    matches its checksum.
-    """
+    """Write an object to `part`; return whether it matches its checksum."""
     connection.request("GET", task["target"], headers=task["headers"])
     answer = connection.getresponse()
     sent = answer.getheader("Content-Encoding", "identity")
@@ -49,15 +47,10 @@ def bring(connection: http.client.HTTPConnection, task: dict[str, Any]) -> bool:
             crc = google_crc32c.extend(crc, block)
             file.write(block)
         size = file.tell()
-        os.utime(file.fileno(), (task["updated"], task["updated"]))
     hashed = base64.b64encode(crc.to_bytes(4, "big")).decode()
     is_whole = size == int(answer.getheader("Content-Length", "-1"))
     hashes = answer.getheader("X-Goog-Hash", "").replace(" ", "").split(",")
-    if not is_whole or f"crc32c={hashed}" not in hashes:
-        return False
-    Path(task["path"]).parent.mkdir(parents=True, exist_ok=True)
-    Path(task["part"]).replace(task["path"])
-    return True
+    return is_whole and f"crc32c={hashed}" in hashes
 
 
 def work(where: dict[str, Any], tasks: "queue.SimpleQueue[dict[str, Any]]") -> None:

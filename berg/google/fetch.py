@@ -4,6 +4,7 @@ Small objects of a large fetch are downloaded by processes of their own (bringer
 one thread at a time, and most of a file's cost is Python's. What they cannot do is done here.
 """
 
+import base64
 import contextlib
 import errno
 import fcntl
@@ -20,18 +21,21 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 from berg import BergError, computer
-from berg.google import api
-from berg.google.storage import blocks, crc32c_of
+from berg.google import api, copies
+from berg.google.sending import WRITER
+from berg.google.storage import blocks, check, crc32c_of
+from berg.google.views import Row, stays_inside
 from berg.validation import names_repo
 
 Item = TypeVar("Item")
@@ -39,6 +43,7 @@ Done = TypeVar("Done")
 
 THREADS = 16
 FILES = 256  # that are downloaded at a time
+OBEYED = "programs on this computer would obey what is below .git, .hg or .svn"
 LOCK = ".berg-lock"  # in each folder of temporary files, held by the fetch that uses it
 PARTS = re.compile(r"\.berg-parts-[a-z0-9_]{8}")  # folders of temporary files
 # Errors of a name that this file system cannot hold, or not together with the others.
@@ -55,8 +60,8 @@ class NoPlace(Exception):
     """An object that can have no file in the folder."""
 
 
-class RepoFile(NoPlace):
-    """An object whose file would be a part of a repo's settings; see validation.names_repo."""
+class LeftOut(NoPlace):
+    """An object that is not downloaded, because that could do harm here."""
 
 
 class Gone(BergError):
@@ -79,25 +84,30 @@ def fetch(
     progress: Callable[[str, int], None] = lambda name, n: None,
     done: Callable[[Any], None] = lambda blob: None,
     listed: Iterable[Any] | None = None,
-    with_repos: bool = False,
+    on_machine: bool = False,
 ) -> tuple[int, int, dict[str, Exception]]:
     """Download the objects under `prefix`, or those `listed`, to the same paths below `folder`.
 
     Returns how many were new or changed, how many there are, and by name why others were not
-    downloaded: NoPlace, Gone, or an error that may pass. Files in folders such as `.git` are
-    downloaded only `with_repos`, to a job's machine; elsewhere they are a RepoFile. Files keep the
-    object's time, so that a later fetch recognises them without reading them. `done` hears of each
+    downloaded: NoPlace, Gone, or an error that may pass. Files have the object's time, or, as those
+    of a view have a row, the time and the mode that they had in the job. `done` hears of each
     object, one at a time.
+
+    On a user's computer what could configure programs there is LeftOut, such as files below `.git`,
+    and what was edited there is kept under another name. A job's machine gets all, and keeps
+    nothing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     parts, lock = make_parts(folder)
-    one = Fetch(bucket, prefix, folder, parts, progress, done)
+    one = Fetch(bucket, prefix, folder, parts, progress, done, on_machine)
     blobs = bucket.list(prefix) if listed is None else listed
     try:
-        one.run(blobs if with_repos else without_repos(blobs, one.left))
+        one.run(blobs if on_machine else without_repos(blobs, one.left))
     finally:
         shutil.rmtree(parts, ignore_errors=True)
         os.close(lock)
+        for path, kept in one.kept.items():
+            api.notify(f"{path} is not as Berg wrote it, and was renamed to {kept.name}")
     return one.new, one.total, one.left
 
 
@@ -111,35 +121,74 @@ class Fetch:
     parts: Path  # folder of temporary files
     progress: Callable[[str, int], None]
     done: Callable[[Any], None]
+    on_machine: bool
     hidden: set[str] = field(default_factory=set)  # names below a name that is a file itself
     left: dict[str, Exception] = field(default_factory=dict)
     inside: dict[Path, bool] = field(default_factory=dict)  # whether no link leads out of a folder
+    kept: dict[Path, Path] = field(default_factory=dict)  # what was edited here -> its new path
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of `inside`
     new: int = 0
     total: int = 0
 
     def run(self, blobs: Iterable[Any]) -> None:
-        """Download objects, and count the results in the order of their names."""
+        """Download objects, and count the results in the order of their names; links come last, so
+        that nothing is written through them.
+        """
         # an empty object whose name ends with a slash shows as a folder
-        files: Iterable[Any] = (blob for blob in blobs if blob.size or not blob.name.endswith("/"))
+        files: Iterable[Any] = (
+            blob for blob in blobs if blob.size or blob.row or not blob.name.endswith("/")
+        )
         if computer.folds_names(self.parts):
             files = without_folded(files, self.left)
+        links: list[Any] = []
         with Helpers(self.bucket) as helpers, ThreadPoolExecutor(THREADS) as pool:
-            missing = self.without_unchanged(note_hidden(files, self.hidden))
+            missing = self.changed_files(note_hidden(files, self.hidden), links)
             for fetched in in_order(partial(self.begin, helpers, pool), missing):
                 self.count(fetched)
+        for blob in links:
+            self.count(self.bring(blob))
 
-    def without_unchanged(self, blobs: Iterable[Any]) -> Iterator[Any]:
-        """Yield those whose file has not their size and time; count the others."""
+    def changed_files(self, blobs: Iterable[Any], links: list[Any]) -> Iterator[Any]:
+        """Yield those whose file is not as this fetch would write it, but for links, which are
+        added to `links`; count the others.
+        """
         for blob in blobs:
             is_same = False
             with contextlib.suppress(OSError, NoPlace):
-                here = (self.folder / below(blob.name, self.prefix)).stat()
-                same_time = abs(here.st_mtime - blob.updated.timestamp()) < 1e-3
-                is_same = stat.S_ISREG(here.st_mode) and here.st_size == blob.size and same_time
+                here = (self.folder / below(blob.name, self.prefix)).lstat()
+                is_same = self.is_as_written(blob, here)
             if is_same and blob.name not in self.hidden:
                 self.count(Fetched(blob))
+            elif is_link(blob):
+                links.append(blob)
             else:
                 yield blob
+
+    def is_as_written(self, blob: Any, here: os.stat_result) -> bool:
+        """Return whether a stat is that of the object's file after this fetch wrote it."""
+        is_kind = stat.S_ISLNK if is_link(blob) else stat.S_ISREG
+        return (
+            is_kind(here.st_mode)
+            and here.st_size == blob.size
+            and here.st_mtime_ns == self.time_of(blob)
+            and (is_link(blob) or self.mode_of(blob, here) == stat.S_IMODE(here.st_mode))
+        )
+
+    def time_of(self, blob: Any) -> int:
+        """Return the modification time that an object's file gets, in nanoseconds."""
+        when: int = blob.row.mtime_ns if blob.row else int(blob.updated.timestamp() * 1000) * 10**6
+        return when if self.on_machine else copies.stamp(when, blob.size, blob.crc32c)
+
+    def mode_of(self, blob: Any, here: os.stat_result) -> int:
+        """Return the mode that an object's file gets: here all who may read it may execute it if
+        its owner could in the job.
+        """
+        now = stat.S_IMODE(here.st_mode)
+        if not blob.row:
+            return now
+        if self.on_machine:
+            return int(blob.row.mode)
+        return now | (now & 0o444) >> 2 if blob.row.mode & 0o100 else now
 
     def count(self, fetched: Fetched) -> None:
         if fetched.error:
@@ -153,50 +202,134 @@ class Fetch:
         self, helpers: "Helpers", pool: ThreadPoolExecutor, blob: Any
     ) -> Callable[[], Fetched]:
         """Begin to download an object; return what waits for it."""
+        is_inline = has_content(blob.row)
         by_helper = None
-        with contextlib.suppress(NoPlace, NotADirectoryError):  # `bring` reports it
-            by_helper = helpers.bring(blob, self.parts, self.path_of(blob))
+        if blob.generation and not is_inline:
+            by_helper = helpers.bring(blob, self.parts)
         if by_helper is None:
             return pool.submit(self.bring, blob).result
-        return partial(self.wait, by_helper, blob)
+        return partial(self.wait, *by_helper, blob)
 
-    def wait(self, by_helper: "Future[bool]", blob: Any) -> Fetched:
+    def wait(self, is_done: "Future[bool]", part: Path, blob: Any) -> Fetched:
         """Wait for a helper; download the object here if it could not."""
-        if not by_helper.result():
-            return self.bring(blob)
-        self.progress(blob.name, blob.size)
-        return Fetched(blob, is_new=True)
+        return self.bring(blob, part if is_done.result() else None)
 
-    def bring(self, blob: Any) -> Fetched:
-        there = blob
+    def bring(self, blob: Any, part: Path | None = None) -> Fetched:
+        """Download an object to its place, unless it is there or, already downloaded, in `part`."""
+        source = blob
         try:
             path = self.path_of(blob)
-            while there:
-                if is_here(there, path):
-                    return Fetched(there)
+            if not (blob.generation or has_content(blob.row)):
+                source = self.find(blob)
+            while source:
+                found = replace(source, name=blob.name)
+                if part is None and self.is_here(found, path):
+                    return Fetched(found)
                 try:
-                    self.bucket.download(there.name, path, self.parts, there)
+                    part = part or self.download(source)
                 except api.NotFound:
-                    there = self.bucket.get(there.name)  # its job replaced it since it was listed
+                    source = self.find(blob)  # its job replaced it since it was listed
                     continue
-                self.progress(there.name, there.size)
-                return Fetched(there, is_new=True)
+                self.place(found, part, path)
+                self.progress(blob.name, found.size)
+                return Fetched(found, is_new=True)
         except OSError as error:
             return Fetched(blob, error=explained(error, self.bucket.name, blob.name))
         except Exception as error:  # the others are downloaded all the same
             return Fetched(blob, error=error)
-        return Fetched(blob, error=Gone("it was deleted while it was fetched"))
+        return Fetched(blob, error=Gone("it is not in the bucket any more"))
+
+    def find(self, blob: Any) -> Any:
+        """Return the object that has a file's bytes now, or its job's newer ones; else None."""
+        row = blob.row
+        for name in filter(None, (row and row.object, blob.name)):
+            there = self.bucket.get(name)
+            if there and row and row.is_in(there):
+                return replace(there, row=row)
+        is_newer = there and there.metadata.get(WRITER) == blob.metadata.get(WRITER)
+        return there if is_newer or not row else None
+
+    def download(self, source: Any) -> Path:
+        """Download an object to a temporary file; return its path."""
+        part, row = self.parts / f".berg-part-{uuid.uuid4().hex}", source.row
+        try:
+            if is_link(source):
+                part.symlink_to(row.link)
+            elif row and row.data and row.crc32c == source.crc32c:
+                content = base64.b64decode(row.data)
+                check(source.name, crc32c_of([content]), source.crc32c)
+                part.write_bytes(content)
+            else:
+                self.bucket.download_pieces(source, part)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        return part
+
+    def place(self, blob: Any, part: Path, path: Path) -> None:
+        """Put a downloaded file or a link into its place, with its time and mode."""
+        if is_link(blob):
+            self.set_time(blob, part)
+        else:
+            with part.open("rb") as file:
+                self.set_marks(blob, file.fileno())
+        if not self.on_machine and os.path.lexists(path) and not copies.is_copy(path):
+            self.kept[path] = copies.keep(path)
+        part.replace(path)
+
+    def set_marks(self, blob: Any, file: int) -> None:
+        """Give a file the time and the mode of its object."""
+        here = os.fstat(file)
+        mode = self.mode_of(blob, here)
+        if mode != stat.S_IMODE(here.st_mode):
+            with contextlib.suppress(PermissionError):  # of a disk without modes
+                os.fchmod(file, mode)
+        when = self.time_of(blob)
+        os.utime(file, ns=(when, when))
+
+    def set_time(self, blob: Any, link: Path) -> None:
+        when = self.time_of(blob)
+        os.utime(link, ns=(when, when), follow_symlinks=False)
+
+    def is_here(self, blob: Any, path: Path) -> bool:
+        """Return whether a file has an object's bytes; give it the object's time and mode then.
+
+        The file is opened once: another fetch may replace it meanwhile.
+        """
+        if is_link(blob):
+            is_same = path.is_symlink() and str(path.readlink()) == blob.row.link
+            if is_same:
+                self.set_time(blob, path)
+            return is_same
+        try:
+            if not stat.S_ISREG(path.lstat().st_mode):
+                return False
+            opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        with os.fdopen(opened, "rb") as file:
+            here = os.fstat(opened)
+            if here.st_size != blob.size:
+                return False
+            is_same = here.st_mtime_ns == self.time_of(blob)
+            if not is_same and crc32c_of(blocks(file, blob.size)) != blob.crc32c:
+                return False
+            self.set_marks(blob, opened)
+            return True
 
     def path_of(self, blob: Any) -> Path:
-        """Return the path of an object's file.
+        """Return the path of an object's file; make its folder.
 
         Raises NoPlace or NotADirectoryError for one that can have no file.
         """
         if blob.name in self.hidden:
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
         path = self.folder / below(blob.name, self.prefix)
-        if path.parent not in self.inside:
-            self.inside[path.parent] = path.parent.resolve().is_relative_to(self.folder.resolve())
+        with self.lock:
+            if path.parent not in self.inside:
+                self.inside[path.parent] = self.make_folder(path.parent)
+        if is_link(blob):
+            self.check_link(blob, path)
         if not self.inside[path.parent]:
             raise NoPlace(
                 f"{path.parent} is a link that leads out of {self.folder}, and nothing is written "
@@ -204,15 +337,46 @@ class Fetch:
             )
         return path
 
+    def make_folder(self, folder: Path) -> bool:
+        """Make a folder unless a link leads out of the target to it; return whether it is inside.
+
+        A file or a link in its place is kept, or removed if an earlier fetch wrote it.
+        """
+        above = folder.relative_to(self.folder)
+        for each in (self.folder / part for part in [*reversed(above.parents[:-1]), above]):
+            is_in_the_way = os.path.lexists(each) and (each.is_symlink() or not each.is_dir())
+            if not is_in_the_way or self.on_machine or each == self.folder:
+                continue
+            if copies.is_copy(each):
+                each.unlink()
+            elif not each.is_symlink():
+                self.kept[each] = copies.keep(each)
+        is_inside = folder.resolve().is_relative_to(self.folder.resolve())
+        if is_inside:
+            folder.mkdir(parents=True, exist_ok=True)
+        return is_inside
+
+    def check_link(self, blob: Any, path: Path) -> None:
+        """Raise LeftOut for a link that could lead out of the folder, or to a repo's settings."""
+        place = below(blob.name, self.prefix)
+        is_there = path.parent.resolve() == (self.folder.resolve() / place).parent
+        if not is_there or not stays_inside(place, blob.row.link) or names_repo(blob.row.link):
+            raise LeftOut("it is a link that leads out of the folder")
+
+
+def is_link(blob: Any) -> bool:
+    return bool(blob.row and blob.row.link)
+
+
+def has_content(row: Row | None) -> bool:
+    """Return whether a row of a view has the content itself."""
+    return bool(row and (row.link or row.data))
+
 
 def explained(error: OSError, bucket_name: str, name: str) -> Exception:
     """Return NoPlace for an object that can have no file, else the error."""
     if error.errno not in NO_PLACE:
         return error
-    if error.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
-        return NoPlace(
-            "a folder of that name is in its place. Move the folder away, and fetch again"
-        )
     if error.errno == errno.ENOTDIR:
         address = shlex.quote(f"gs://{bucket_name}/{name.rpartition('/')[0]}")
         return NoPlace(
@@ -241,7 +405,7 @@ def without_repos(blobs: Iterable[Any], left: dict[str, Exception]) -> Iterator[
     """Yield objects but for those in a repo's own folder; note why those are left."""
     for blob in blobs:
         if names_repo(blob.name):
-            left[blob.name] = RepoFile("it could configure programs on this computer")
+            left[blob.name] = LeftOut(OBEYED)
         else:
             yield blob
 
@@ -268,27 +432,6 @@ def below(name: str, prefix: str) -> str:
     if any(part in ("", ".", "..") for part in relative.split("/")) or "\0" in relative:
         raise NoPlace("it is not a file name, or would be outside of the folder")
     return relative
-
-
-def is_here(blob: Any, path: Path) -> bool:
-    """Return whether a file has an object's bytes; give it the object's time then.
-
-    The file is opened once: another fetch may replace it meanwhile.
-    """
-    try:
-        file = path.open("rb")
-    except (FileNotFoundError, IsADirectoryError):
-        return False
-    with file:
-        updated, here = blob.updated.timestamp(), os.fstat(file.fileno())
-        if here.st_size != blob.size:
-            return False
-        if abs(here.st_mtime - updated) < 1e-3:
-            return True
-        if crc32c_of(blocks(file, blob.size)) != blob.crc32c:
-            return False
-        os.utime(file.fileno(), (updated, updated))
-        return True
 
 
 def make_parts(folder: Path) -> tuple[Path, int]:
@@ -429,10 +572,10 @@ class Helpers:
             helper.process.kill()
             helper.process.communicate()
 
-    def bring(self, blob: Any, parts: Path, path: Path) -> Future[bool] | None:
-        """Begin to download an object to `path`, with a temporary file in `parts`.
+    def bring(self, blob: Any, parts: Path) -> tuple[Future[bool], Path] | None:
+        """Begin to download an object to a temporary file in `parts`.
 
-        Return the future answer: whether it is there, whole; None without a process.
+        Return the future answer, whether it is there, whole, and its path; None without a process.
         """
         number = next(self.numbers)
         if number < FIRST or blob.size > LARGEST:
@@ -449,14 +592,10 @@ class Helpers:
             headers = {"Accept-Encoding": "gzip"}
             self.signed = api.signed(self.bucket.config, "GET", url, headers)
             self.signed_at = time.monotonic()
-        task = {
-            "target": url.removeprefix(api.storage_url(self.bucket.config)),
-            "headers": self.signed,
-            "part": str(parts / f".berg-part-{number}"),
-            "path": str(path),
-            "updated": blob.updated.timestamp(),
-        }
-        return living[number % len(living)].bring(number, task)
+        part = parts / f".berg-part-{number}"
+        target = url.removeprefix(api.storage_url(self.bucket.config))
+        task = {"target": target, "headers": self.signed, "part": str(part)}
+        return living[number % len(living)].bring(number, task), part
 
     def start(self, running: list[Helper]) -> None:
         base = api.storage_url(self.bucket.config)

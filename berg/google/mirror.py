@@ -372,7 +372,7 @@ class Mirror:
             self.folder,
             done=self.note_restored,
             listed=listed,
-            with_repos=True,
+            on_machine=True,
         )
         return new, left
 

@@ -74,6 +74,7 @@ class Listed:
     updated: datetime | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     md5_hash: str = ""  # base64
+    row: Any = None  # the file in a view of its job, see views.Row
 
     @classmethod
     def of(cls, item: dict[str, Any]) -> "Listed":
@@ -373,30 +374,23 @@ class Bucket:
             with contextlib.suppress(Exception):  # the end of the mirror deletes those that stay
                 self.delete(tail_name)
 
-    def download(
-        self, name: str, path: Path, parts: Path | None = None, listed: Listed | None = None
-    ) -> None:
-        """Download an object to a temporary file in `parts` (else next to `path`), check its
-        crc32c, then move it there, with the time of `listed` where that is given.
-        """
-        temporary = (parts or path.parent) / f".berg-part-{uuid.uuid4().hex}"
-        found = listed or self.get(name)
+    def download(self, name: str, path: Path) -> None:
+        """Download an object to a temporary file next to `path`, check it, then move it there."""
+        temporary = path.with_name(f".berg-part-{uuid.uuid4().hex}")
+        found = self.get(name)
         if found is None:
             raise api.NotFound(f"there is no gs://{self.name}/{name}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.download_pieces(found, temporary)
-            if listed and listed.updated:  # now: later the file may be another download's
-                updated = listed.updated.timestamp()
-                os.utime(temporary, (updated, updated))
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
 
     def download_pieces(self, listed: Listed, path: Path) -> None:
-        """Download an object; a large one in parallel ranges, since one connection seldom fills
-        the link.
+        """Download an object to a file and check its crc32c; a large one in parallel ranges, since
+        one connection seldom fills the link.
         """
         with path.open("wb") as file:
             if listed.size <= PIECE:
@@ -515,9 +509,9 @@ class Bucket:
         """
         return chain.from_iterable(self.pages(prefix, fields, glob, delimiter))
 
-    def begin_list(self, prefix: str) -> Iterator[Listed]:
+    def begin_list(self, prefix: str, fields: str) -> Iterator[Listed]:
         """Begin to list objects now; each page is requested while the one before is used."""
-        return chain.from_iterable(ahead(self.pages(prefix)))
+        return chain.from_iterable(ahead(self.pages(prefix, fields)))
 
     def pages(
         self,

@@ -4,14 +4,16 @@ It imports no place for jobs: commands with other names, and those that fetch, n
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 
 from berg import BergError, job, states, validation
 from berg.config import Config
-from berg.google.storage import Bucket, Listed
-from berg.job import State
+from berg.google import mirror, views
+from berg.google.storage import Bucket, Listed, crc32c_of
+from berg.google.views import Row, View
 from berg.states import Stored
 
 LATEST = ("@", "-")
@@ -58,7 +60,7 @@ def look_up(config: Config, name: str, is_once: bool) -> Found:
         guess, begun = "", None
         with contextlib.suppress(BergError):
             guess = prefix_of(config, name)
-            begun = bucket.begin_list(guess) if is_once else None
+            begun = bucket.begin_list(guess, mirror.LISTED) if is_once else None
         if sweep.result():
             return Found(name, True)
         prefix, stored = found.result()
@@ -92,13 +94,13 @@ def prefix_of(config: Config, folder: str) -> str:
     return f"berg_results/{validation.check_results_dir(path.strip('/'))}/"
 
 
-def state_of(config: Config, stored: Stored) -> State | None:
+def as_seen(config: Config, stored: Stored) -> Stored:
     """Return a job's state as a reader must see it, by its machines if it is not final."""
     if stored.state.final:
-        return stored.state
+        return stored
     from berg.laptop import jobs
 
-    return jobs.find(config, stored.name).state
+    return replace(stored, state=jobs.find(config, stored.name).state or stored.state)
 
 
 def of_others(bucket: Bucket, folders: set[str], user: str) -> set[str]:
@@ -110,3 +112,139 @@ def of_others(bucket: Bucket, folders: set[str], user: str) -> set[str]:
     jobs = [stored.state.job for stored in states.several(bucket, sorted(parts))]
     theirs = tuple(f"{each.results_dir}/" for each in jobs if each.user not in ("", user))
     return {folder for folder in folders if f"{folder}/".startswith(theirs)}
+
+
+ROOT = "berg_results/"
+
+
+@dataclass
+class Results:
+    """What a job left in the bucket, and what else is there in its folder."""
+
+    view: View = field(default_factory=View)  # empty for a job without views
+    files: list[Listed] = field(default_factory=list)
+    deleted: list[Listed] = field(default_factory=list)  # by the job
+    others: list[Listed] = field(default_factory=list)  # of other jobs
+    gone: list[str] = field(default_factory=list)  # paths of what the job deleted lately
+
+
+def results(
+    bucket: Bucket,
+    stored: Stored,
+    listed: Iterable[Listed] | None = None,
+    moment: str | None = None,
+) -> Results:
+    """Return what a job left in its own folder, as far as that is `listed` already; of a moment
+    only its view.
+    """
+    prefix = f"{ROOT}{stored.state.job.results_dir}/"
+    view = view_of(bucket, stored.name, moment)
+    listed = bucket.list(prefix, mirror.LISTED) if listed is None else listed
+    is_exact = bool(moment) or (view.final and stored.state.final)
+    return left_by(stored.name, view, listed, lambda name: name.startswith(prefix), is_exact)
+
+
+def left_by(
+    name: str,
+    view: View,
+    listed: Iterable[Listed],
+    is_inside: Callable[[str], bool],
+    is_exact: bool,
+) -> Results:
+    """Return what a job left: rows of its view that are inside, and objects of those `listed`.
+
+    What no job wrote belongs to it, and, unless it is to be exactly the view, what the job wrote
+    later. Without a view that is all.
+    """
+    if not view.at_ns:
+        return Results(view, list(listed))
+    inside = [path for path in (*view.rows, *view.gone) if is_inside(f"{ROOT}{path}")]
+    rows = {f"{ROOT}{path}": view.rows[path] for path in inside if path in view.rows}
+    found = Results(view, gone=[path for path in inside if path in view.gone])
+    files = sort_out(found, rows, listed, name, is_exact)
+    for each, row in rows.items():
+        if each not in files and is_own(name, row):
+            files[each] = without_object(each, row)
+    found.files = [files[each] for each in sorted(files)]
+    return found
+
+
+def sort_out(
+    found: Results, rows: dict[str, Row], listed: Iterable[Listed], name: str, is_exact: bool
+) -> dict[str, Listed]:
+    """Return the objects that a job left by their names; note what it deleted, and others'."""
+    files = {}
+    for blob in listed:
+        row = rows.get(blob.name)
+        if row and row.is_in(blob):
+            files[blob.name] = replace(blob, row=row)
+        elif mirror.writer_of(blob) not in ("", name):
+            found.others.append(blob)
+        elif is_deleted(blob, found.view, is_exact):
+            found.deleted.append(blob)
+        elif not row or is_later(blob, row, is_exact):
+            files[blob.name] = blob
+    return files
+
+
+def is_own(name: str, row: Row) -> bool:
+    """Return whether a row names no object that another job staged."""
+    return not row.object or row.object.startswith(f"{views.STAGED}{name}/")
+
+
+def is_later(blob: Listed, row: Row, is_exact: bool) -> bool:
+    """Return whether an object is newer than the row of its file, and counts."""
+    if not mirror.writer_of(blob):
+        return True
+    return not is_exact and blob.generation > row.generation and not (row.object or row.data)
+
+
+def is_deleted(blob: Listed, view: View, is_exact: bool) -> bool:
+    """Return whether an object of a job's, or of none's, is of a file that the job deleted.
+
+    A later file of the same name is not.
+    """
+    path = blob.name.removeprefix(ROOT)
+    if path in view.rows or not mirror.writer_of(blob):
+        return False
+    row = view.gone.get(path)
+    if is_exact or row is None or not row.is_in(blob) or not blob.updated:
+        return is_exact
+    return blob.updated.timestamp() * 1e9 < row.changed_ns + views.CLOCKS_NS
+
+
+def without_object(name: str, row: Row) -> Listed:
+    """Return a file of a view whose object is not known yet, or a link."""
+    if row.link:
+        return Listed(name, len(row.link.encode()), crc32c_of([row.link.encode()]), row=row)
+    return Listed(name, row.size, row.crc32c, row=row)
+
+
+def view_of(bucket: Bucket, name: str, moment: str | None = None) -> View:
+    """Return the newest view of a job's results, or that of a moment; an empty one without any.
+
+    Raises BergError if there is none of that moment.
+    """
+    histories = views.of_job(bucket, name)
+    if moment is None:
+        return views.at(histories) or View()
+    see = f"See which there are: berg show {name} --views"
+    try:
+        until = datetime.fromisoformat(moment.replace("Z", "+00:00"))
+    except ValueError:
+        raise BergError(f"{moment!r} is not a time such as {job.now()}. {see}") from None
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=timezone.utc)
+    # times are shown without the part of a second
+    before = [at for at in views.moments(histories) if at < (until.timestamp() + 1) * 10**9]
+    if not before:
+        raise BergError(f"{name} has no view of {moment}, or of a time before. {see}")
+    return views.at(histories, before[-1]) or View()
+
+
+def count_deleted(bucket: Bucket, name: str) -> tuple[int, int]:
+    """Return how many files a job deleted lately that are still in the bucket, and their bytes."""
+    view = view_of(bucket, name)
+    blobs = bucket.gets((f"{ROOT}{path}" for path in view.gone), mirror.LISTED)
+    sizes = [blob.size for blob in blobs if blob and is_deleted(blob, view, False)]
+    return len(sizes), sum(sizes)

@@ -8,31 +8,27 @@ import fnmatch
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from berg import BergError, job, places, states, validation
 from berg.code import snapshot
 from berg.config import Config
-from berg.google import mirror, secret
+from berg.google import mirror, secret, views
 from berg.google.fetch import side_by_side
 from berg.google.storage import Bucket, Changed, Listed
-from berg.laptop import index, jobs
+from berg.laptop import index, jobs, lookup
 from berg.laptop.jobs import Entry
 from berg.states import Stored
 
+DAY = 86400
+MOMENTS = 100  # views of a job that are shown
 TAIL = 16 << 10  # bytes of a log in which its last lines are looked for
 LARGEST = 1 << 20  # bytes of a software record
 THREADS = 16
-# Folders with berg's records of jobs and sweeps, under their names.
-KEPT = (
-    ".berg/jobs/",
-    ".berg/logs/",
-    ".berg/machines/",
-    ".berg/folders/",
-    ".berg/views/",
-    ".berg/sweeps/",
-)
+# Folders of .berg/ with berg's records of jobs and sweeps, under their names.
+KEPT = ("jobs", "logs", "machines", "folders", "views", "tmp", "sweeps")
 
 
 # --- all about one job
@@ -45,15 +41,20 @@ class Record:
     entry: Entry
     job: job.Job | None  # None: it is missing or damaged
     results: list[Listed]
+    deleted: list[Listed] = field(default_factory=list)  # by the job, and still in the bucket
     log: list[str] = field(default_factory=list)  # its last lines
 
     def to_dict(self) -> dict[str, Any]:
-        files = [{"path": each.name, "bytes": each.size} for each in self.results]
+        files, deleted = (
+            [{"path": each.name, "bytes": each.size} for each in blobs]
+            for blobs in (self.results, self.deleted)
+        )
         return {
             **self.entry.to_dict(),
             "install": self.job.installation.summary() if self.job else None,
             "metadata": asdict(self.job) if self.job else None,
             "results": files,
+            "deleted": deleted,
             "log": self.log,
         }
 
@@ -68,12 +69,55 @@ def read(config: Config, name: str, lines: int) -> Record:
             f"{entry.name} is a machine without a job ({entry.status}). "
             f"End it: berg kill {entry.name}"
         )
-    folder = entry.summary.results_dir
     with ThreadPoolExecutor() as pool:
         described = pool.submit(described_job, bucket, entry.name)
         log = pool.submit(last_lines, bucket, entry.name, entry.state, lines)
-        results = list(bucket.list(f"berg_results/{folder}/")) if folder else []
-        return Record(entry, described.result(), results, log.result())
+        left = lookup.Results()
+        if entry.stored and entry.summary.results_dir:
+            left = lookup.results(bucket, replace(entry.stored, state=entry.state))
+        return Record(entry, described.result(), left.files, left.deleted, log.result())
+
+
+@dataclass
+class Moment:
+    """A view of a job's results."""
+
+    time: str
+    state: str  # the job's at that time
+    files: int
+    bytes: int
+
+
+def moments(config: Config, name: str) -> list[Moment]:
+    """Return the newest views of a job's results, the oldest first; raise BergError without any."""
+    bucket = Bucket(config)
+    stored = states.read(bucket, name)
+    histories = views.of_job(bucket, name) if stored else []
+    found = []
+    for at_ns in views.moments(histories)[-MOMENTS:]:
+        view = views.at(histories, at_ns)
+        rows = view.rows.values() if view else ()
+        time = job.timestamp(datetime.fromtimestamp(at_ns / 1e9, timezone.utc))
+        before = [state for state, since in stored.state.history if since <= time] if stored else []
+        size = sum(row.size for row in rows)
+        found.append(Moment(time, before[-1] if before else "", len(rows), size))
+    if not found:
+        raise BergError(f"{name} has no views of its results. See it: berg show {name}")
+    return found
+
+
+def deleted_files(config: Config, entries: Iterable[Entry]) -> dict[str, tuple[int, int]]:
+    """Return by job how many files that it deleted are still in the bucket, and their bytes; of
+    jobs that live, or ended in the last day.
+    """
+    bucket, counts = Bucket(config), {}
+    ends = {each.name: each.state.finished_at for each in entries if each.state}
+    recent = [name for name, end in ends.items() if not end or job.age_seconds(end) < DAY]
+    found = side_by_side(lambda name: lookup.count_deleted(bucket, name), recent)
+    for name, (files, size) in zip(recent, found, strict=True):
+        if files:
+            counts[name] = files, size
+    return counts
 
 
 def described_job(bucket: Bucket, name: str) -> job.Job | None:
@@ -312,13 +356,12 @@ def list_records(bucket: Bucket, removal: Removal) -> list[Listed]:
     names, folders = {job.sweep_path(removal.name)}, set()
     for each in removal.jobs:
         names |= {job.metadata_path(each), job.state_path(each)}
-        folders |= {job.log_prefix(each), job.machines_prefix(each), job.folders_prefix(each)}
-        folders.add(job.views_prefix(each))
+        folders |= {f".berg/{folder}/{each}/" for folder in KEPT}
     return [
         blob
-        for prefix in KEPT
-        for blob in bucket.list(prefix + removal.name)
-        if blob.name in names or "/".join([*blob.name.split("/")[:3], ""]) in folders
+        for folder in KEPT
+        for blob in bucket.list(f".berg/{folder}/{removal.name}")
+        if blob.name in names or blob.name.startswith(tuple(folders))
     ]
 
 

@@ -60,7 +60,7 @@ def download(
         attempt.stopping.pause(0)  # a killed job does not wait for the rest
 
     try:
-        new, _, left = fetch(bucket, prefix, folder, done=note, with_repos=True)
+        new, _, left = fetch(bucket, prefix, folder, done=note, on_machine=True)
     except api.Forbidden as error:
         raise refused(bucket, name, error) from None
     except OSError as error:

@@ -65,7 +65,8 @@ def about(config: Config, bucket: Bucket, name: str) -> About:
         busied = pool.submit(busy, bucket, name)
         record = records.read(config, name, 0)
         software = pool.submit(records.read_software, bucket, record.entry.name)
-        leaves = [(each, each.name.rpartition("/")[2]) for each in record.results]
+        found = [each for each in record.results if each.generation]  # links have none
+        leaves = [(each, each.name.rpartition("/")[2]) for each in found]
         files = [each for each, leaf in leaves if leaf == "metrics.jsonl" or "tfevents" in leaf]
         files = sorted(files, key=lambda each: str(each.updated))[-FILES_WITH_METRICS:]
         read = pool.map(lambda each: numbers(bucket, each.name, each.generation, each.size), files)

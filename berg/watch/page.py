@@ -372,11 +372,14 @@ def results(frame: Frame, about: collect.About) -> list[object]:
     if not files:
         return [nothing("results yet")]
     endings = tuple(collect.PICTURES)
-    images = [each for each in files if each.name.lower().endswith(endings)][:IMAGES]
-    pictures = [image(*name_and_address(each, folder)) for each in images]
+    images = [each for each in files if each.generation and each.name.lower().endswith(endings)]
+    pictures = [image(*name_and_address(each, folder)) for each in images[:IMAGES]]
     rows = [file_row(each, *name_and_address(each, folder)) for each in files[:FILES]]
     size = plain.size(sum(each.size for each in files))
     count = f"{plain.plural(len(files), 'file')}, {size}, in gs://{frame.bucket}/{folder}"
+    if deleted := about.record.deleted:
+        size = plain.size(sum(each.size for each in deleted))
+        count += f"; deleted by the job: {plain.plural(len(deleted), 'file')}, {size}"
     more = tag("p", f"… and {len(files) - FILES:,} more") if len(files) > FILES else None
     listed = table(("File", "Size", "Written (UTC)"), rows, class_="sortable")
     return [tag("p", count), tag("div", *pictures, class_="pictures"), listed, more]
@@ -394,8 +397,10 @@ def image(name: str, address: str) -> Html:
 
 def file_row(file: Listed, name: str, address: str) -> Html:
     size = tag("td", plain.size(file.size), data_value=file.size)
-    link = tag("td", tag("a", name, href=address), class_="name")
-    return row(link, size, str(file.updated or "")[:19])
+    shown = tag("a", name, href=address)
+    if file.row and file.row.link:
+        shown = tag("span", f"{name} → {file.row.link}")
+    return row(tag("td", shown, class_="name"), size, str(file.updated or "")[:19])
 
 
 def code_of(this: job.Job | None) -> list[object]:

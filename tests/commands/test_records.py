@@ -286,9 +286,9 @@ def test_show_asks_for_nothing_that_a_job_does_not_need(berg, cloud):
     looks = {method: count for method, count in counts.items() if method.startswith("storage")}
     assert looks == {
         "storage.buckets.get": 1,
-        "storage.objects.get": 3,
-        "storage.objects.list": 2,
-    }, "its state, metadata and log; logs, results"
+        "storage.objects.get": 4,
+        "storage.objects.list": 3,
+    }, "its state, metadata, log and view; logs, results, views"
 
 
 @pytest.mark.parametrize("times", [3, 100])

@@ -15,8 +15,8 @@ from berg.google import api, storage
 from berg.google.fetch import (
     LOCK,
     Gone,
+    LeftOut,
     NoPlace,
-    RepoFile,
     fetch,
     in_order,
     is_parts,
@@ -124,8 +124,8 @@ def test_settings_of_repos_come_to_machines_alone(bucket, tmp_path):
     new, total, left = fetch(bucket, "x/", tmp_path / "laptop")
     assert (new, total) == (4, 4) and here(tmp_path / "laptop").keys() == set(others)
     assert left.keys() == {f"x/{name}" for name in repos}
-    assert {type(each) for each in left.values()} == {RepoFile}
-    assert fetch(bucket, "x/", tmp_path / "machine", with_repos=True) == (10, 10, {})
+    assert {type(each) for each in left.values()} == {LeftOut}
+    assert fetch(bucket, "x/", tmp_path / "machine", on_machine=True) == (10, 10, {})
 
 
 def test_names_alike_do_not_meet(bucket, tmp_path):
@@ -279,7 +279,8 @@ def test_a_file_is_known_by_its_content_whatever_its_time(bucket, tmp_path):
     )
     assert counts == (1, 2, {}) and brought == [("job/other", 8)]
     assert heard == ["job/other", "job/same"], "those that were here already, too"
-    assert here(target) == {"same": b"12345678", "other": b"12345678"}
+    both = {"same": b"12345678", "other": b"12345678"}
+    assert here(target) == {**both, "other.~1~": b"87654321"}
     for name, time_then in times.items():
         assert (target / name).stat().st_mtime == pytest.approx(time_then, abs=1e-3)
 
@@ -473,16 +474,18 @@ def test_a_file_has_its_objects_time_when_it_is_in_its_place(bucket, tmp_path, m
     assert times == [pytest.approx(updated, abs=1e-3)]
 
 
-def test_a_folder_that_became_a_file_has_advice_that_helps(bucket, tmp_path):
+def test_a_folder_where_a_file_belongs_is_kept(bucket, tmp_path, capsys):
     target = tmp_path / "here"
     bucket.write("job/model/weights", b"old")
     fetch(bucket, "job/", target)
     bucket.write("job/model", b"new")
     left = fetch(bucket, "job/", target)[2]
-    assert "Move the folder away, and fetch again" in str(left["job/model"])
-    (target / "model").rename(target / "before")
-    left = fetch(bucket, "job/", target)[2]
     assert list(left) == ["job/model/weights"] and (target / "model").read_bytes() == b"new"
+    assert here(target / "model.~1~") == {"weights": b"old"}
+    assert (
+        f"{target}/model is not as Berg wrote it, and was renamed to model.~1~"
+        in capsys.readouterr().err
+    )
     assert f"berg data pull gs://{bucket.name}/job/model OTHER_FOLDER" in str(
         left["job/model/weights"]
     )
