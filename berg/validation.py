@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import math
+import os
 import posixpath
 import re
 import shlex
@@ -242,9 +243,17 @@ def parse_duration(text: str, unit: str = "") -> float:
 
 
 def check_size(job: Any) -> Any:
-    """Return a job; raise BergError if its command or its variables are too long, or have a NUL."""
+    """Return a job; raise BergError if its command or its variables are too long or have a NUL, or
+    a text of it is not UTF-8, as its record is.
+    """
     if "\0" in "".join([job.cmd, *job.env.values()]):
         raise BergError("the command or a variable of --env has a NUL byte, which no program takes")
+    try:
+        job.to_json().encode()
+    except UnicodeEncodeError as error:
+        line = error.object[: error.end].rpartition("\n")[2].strip()
+        shown = os.fsencode(line).decode(errors="backslashreplace")
+        raise BergError(f"a job's record is UTF-8, and this is not: {shown} … Rename it") from None
     size = len(job.cmd.encode())
     if size > MOST_COMMAND:
         raise BergError(

@@ -32,6 +32,7 @@ def taken(tmp_path):
     git(root, "init", "-q", "-b", "main")
     commit(root)
     head = git(root, "rev-parse", "HEAD")
+    (tmp_path / "objects").mkdir()
     return snapshot.Snapshot(root, "proj", "main", head, head, tmp_path / "objects")
 
 
@@ -237,7 +238,7 @@ def test_results_lie_where_it_is_said_first(given, folder):
     [("proj", "proj"), (".-a b/ü", "a-b-"), ("a_1.x-y", "a_1.x-y"), ("..", "repo"), ("", "repo")],
 )
 def test_a_repo_has_a_name_that_a_folder_can_have(name, is_called):
-    assert launch.repo_name(name) == is_called
+    assert snapshot.folder_name(name) == is_called
 
 
 @pytest.mark.parametrize(

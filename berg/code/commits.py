@@ -8,6 +8,7 @@ have; such files are named.
 
 import os
 import posixpath
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from typing import IO, Any
 from berg import BergError
 from berg.code import git, snapshot
 from berg.code.git import GitError
-from berg.code.snapshot import Snapshot
+from berg.code.snapshot import LINK, SUBMODULE, Snapshot
 
 PREFIX = ".berg/repos/"  # where packs are in the bucket
-LINK, SUBMODULE = "120000", "160000"  # modes of a symbolic link, and of a submodule's commit
+# In paths that are not UTF-8. What decides about an installation is in others: a job records it.
+UNDECODABLE = re.compile("[\udc80-\udcff]")
 MOST_LINKS = 8  # that are followed, one after the other
 
 OpenPack = Callable[[str], IO[bytes]]  # opens a pack of the bucket by name
@@ -68,7 +70,11 @@ def of_commit(root: Path, commit: str, env: dict[str, str] | None = None) -> Fil
         found = entries(root, commit, env)
     except GitError as error:
         raise BergError(f"git cannot list the files of {commit[:12]} in {root}: {error}") from None
-    found = {path: entry for path, entry in found.items() if entry[0] != SUBMODULE}
+    found = {
+        path: entry
+        for path, entry in found.items()
+        if entry[0] != SUBMODULE and not UNDECODABLE.search(path)
+    }
 
     def read(path: str) -> str:
         for _ in range(MOST_LINKS):
@@ -107,7 +113,7 @@ def revision(root: Path, branch: str | None, commit: str | None) -> Snapshot:
         what, command = f"commit {commit!r}", "git fetch --all --tags"
     if not found:
         raise BergError(f"there is no {what} in {root}. Fetch it: {command}")
-    return commit_snapshot(root, root.name, branch or "", found)
+    return commit_snapshot(root, snapshot.folder_name(root.name), branch or "", found)
 
 
 def resolve(root: Path, name: str) -> str:
@@ -124,19 +130,23 @@ def commit_snapshot(root: Path, repo_name: str, branch: str, commit: str) -> Sna
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         env = {"GIT_INDEX_FILE": str(Path(temporary, "index"))}
         git.run(root, "read-tree", commit, env=env)
-        large = git.names(git.run(root, "ls-files", "-z", "--", ":(attr:filter=lfs)", env=env))
-    taken.left_out = [f"{path} (content of Git LFS)" for path in large]
+        stored = snapshot.entries_in(git.run(root, *snapshot.FILTERED, env=env))
+        filters = snapshot.filters_of(root, stored, "--cached", env=env)
+    for path, name in filters.items():
+        why = "content of Git LFS" if name == "lfs" else f"as git's filter {name} stores it"
+        taken.left_out.append(f"{path} ({why})")
     for path, (mode, inner) in entries(root, commit).items():
         if mode != SUBMODULE:
             continue
         folder = root / path
         is_there = (folder / ".git").exists() and not git.enter(root, folder)
         if is_there and resolve(folder, inner):
-            name = f"{repo_name}.{Path(path).name}"
+            name = snapshot.folder_name(f"{repo_name}.{folder.name}")
             taken.submodules[path] = commit_snapshot(folder, name, "berg", inner)
         else:
             why = f"a submodule whose commit {inner[:12]} is not here"
             taken.left_out.append(f"{path}/ ({why}: git submodule update --init)")
+    snapshot.complete(taken)
     return taken
 
 

@@ -25,6 +25,7 @@ from berg import BergError, computer
 SETTINGS = {
     "core.fsmonitor": "",
     "core.hooksPath": os.devnull,
+    "gc.auto": "0",
     "protocol.ext.allow": "never",
     "safe.bareRepository": "explicit",
 }
@@ -49,7 +50,7 @@ FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
 distrusted: dict[Path, tuple[list[str], dict[str, str]]] = {}
 
 
-class GitError(Exception):
+class GitError(BergError):
     """Why git failed, in its own words."""
 
 
@@ -105,6 +106,11 @@ def text(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> st
     return run(folder, *arguments, env=env).decode(errors="replace").strip()
 
 
+def path(folder: Path, *arguments: str) -> Path:
+    """Return the path that `git rev-parse` prints."""
+    return Path(os.fsdecode(run(folder, "rev-parse", *arguments).removesuffix(b"\n")))
+
+
 def names(output: bytes) -> list[str]:
     return [os.fsdecode(name) for name in output.split(b"\0") if name]
 
@@ -124,7 +130,7 @@ def reason(error: Any) -> str:
 @functools.cache
 def common_folder(root: Path) -> Path:
     """Return the folder of git's that all working trees of a repo share."""
-    return Path(text(root, "rev-parse", "--path-format=absolute", "--git-common-dir"))
+    return path(root, "--path-format=absolute", "--git-common-dir")
 
 
 def enter(root: Path, inner: Path) -> str:
@@ -157,27 +163,21 @@ def distrust(folder: Path) -> None:
     if key in distrusted:
         return
     variables = {"GIT_WORK_TREE": str(key), "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"}
-    options = []
-    for name in filters(folder):
-        if "=" in name:
-            raise BergError(f"{folder} configures {name!r} for git. Run: git config --unset {name}")
-        options += ["-c", f"{name}={'false' if name.endswith('.required') else ''}"]
-    distrusted[key] = options, variables
+    distrusted[key] = without_filters(folder), variables
 
 
-def unused_filters(folder: Path) -> list[str]:
-    """Return the filters that git does not start for a repo, but for that of Git LFS."""
-    options, _ = distrusted.get(folder.resolve(), ([], {}))
-    return sorted({each.split(".")[1] for each in options if each != "-c"} - {"lfs"})
-
-
-def filters(folder: Path) -> list[str]:
-    """Return the settings of filters that count in a repo, by name."""
+def without_filters(folder: Path) -> list[str]:
+    """Return the options with which git starts none of the filters that a repo configures."""
     try:
         found = run(folder, "config", "--includes", "--name-only", "-z", "--get-regexp", FILTERS)
     except GitError:  # there are none
         return []
-    return sorted(set(names(found)))
+    options = []
+    for name in sorted(set(names(found))):
+        if "=" in name:
+            raise BergError(f"{folder} configures {name!r} for git. Run: git config --unset {name}")
+        options += ["-c", f"{name}={'false' if name.endswith('.required') else ''}"]
+    return options
 
 
 FOLDER = "40000"  # the mode of a tree in a tree
@@ -216,7 +216,7 @@ def edited(git: Git, tree: str, changes: dict[str, Entry | None]) -> str:
         edits.put(path, entry)
     made: list[bytes] = []
     top = Making(read_trees(git, tree, edits), HASHES[len(tree)], made).make(tree, edits)
-    written = git(["mktree", "-z", "--batch"], b"".join(made)).decode().split()
+    written = git(["mktree", "-z", "--batch", "--missing"], b"".join(made)).decode().split()
     if written[-1:] != [top]:
         raise ValueError(f"git made the tree {written[-1:]} where {top} was meant")
     return top

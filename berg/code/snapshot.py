@@ -8,7 +8,9 @@ on top of a pack that was sent before:
     .berg/repos/<repo>/<commit>-on-<base>.pack
 
 History is cut behind HEAD, so that a machine gets two commits at most: HEAD, and on top of it the
-changes that were not committed. Not covered: a submodule that was never checked out stays empty.
+changes that were not committed. Of a sparse checkout it gets the files that are checked out, without
+HEAD. Files travel as they are in the working tree, without git's filters. Not covered: a submodule
+that was never checked out stays empty.
 """
 
 import contextlib
@@ -18,6 +20,7 @@ import json
 import math
 import os
 import re
+import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +33,7 @@ from berg.code import git as program
 from berg.code.git import Entry, GitError, common_folder, names, text
 from berg.code.git import run as git
 
+LONGEST_NAME = 100  # characters of a repo's; it is a part of longer names
 MAX_UNTRACKED_BYTES = 1 << 30
 LARGE_UNTRACKED = 50_000_000  # bytes from which an untracked file is named
 IGNORE_FILE = ".bergignore"  # at the root of a repo: what .gitignore says, for berg alone
@@ -43,15 +47,19 @@ SECRET = re.compile(
     )$""",
     re.VERBOSE | re.IGNORECASE,
 )
-LINK = "160000"  # the mode of a submodule
-GITLINK = f"{LINK} ".encode()
-LINK_IN_INDEX = int(LINK, 8).to_bytes(4, "big")
+LINK, SUBMODULE = "120000", "160000"  # modes of a symbolic link, and of a submodule's commit
 NOTHING = "000000"  # the mode of what is not in the index
 STAGED = ["ls-files", "--stage", "-z"]
-# Content of Git LFS travels as it is in the working tree: a machine may lack git-lfs.
-NO_LFS = ["-c", "filter.lfs.clean=", "-c", "filter.lfs.smudge=", "-c", "filter.lfs.process="]
-NO_LFS += ["-c", "filter.lfs.required=false"]
-LFS_FILES = ["ls-files", "-z", "--", ":(attr:filter=lfs)"]
+INDEX = [*STAGED, "-v"]
+REPLACED = ["for-each-ref", "--format=%(refname:lstrip=2)", "refs/replace"]
+# Files that git changes on the way between the working tree and its objects, as Git LFS does.
+FILTERED = [*STAGED, "--", ":(exclude,attr:!filter)", ":(exclude,attr:-filter)"]
+NO_FILTERS = "* -filter\n"  # for a repo's info/attributes, which count more than .gitattributes
+# What such files begin with if their content is not here -> how to get it.
+POINTERS = {
+    b"version https://git-lfs.": "a pointer of Git LFS without its content: git lfs pull",
+    b"\0GITCRYPT": "encrypted: git-crypt unlock",
+}
 # A submodule's own files are looked at when it is its turn.
 STATUS = ["status", "--porcelain=v2", "-z", "--branch", "--no-ahead-behind", "--no-renames"]
 STATUS += ["--untracked-files=all"]
@@ -98,6 +106,12 @@ class Snapshot:
     submodules: dict[str, "Snapshot"] = field(default_factory=dict)
     # the job that ran it, of one that is only in the bucket
     ran: job.Job | None = None
+    is_sparse: bool = False  # the working tree lacks files of HEAD on purpose
+
+    @property
+    def oldest(self) -> str:
+        """The commit behind which history is cut."""
+        return self.commit if self.is_sparse else self.head
 
     @property
     def dirty(self) -> bool:
@@ -122,7 +136,7 @@ def find_root(folder: Path) -> Path:
         "worktree add PATH"
     )
     try:
-        found = git(folder, "rev-parse", "--show-toplevel")
+        root = program.path(folder, "--show-toplevel")
     except GitError as error:
         if re.search("bare repository|must be run in a work tree", str(error)):
             raise bare from None
@@ -130,7 +144,6 @@ def find_root(folder: Path) -> Path:
             f"{folder} is not in a git repo, so the code that ran could not be known. "
             "Run: git init && git add -A && git commit -m start"
         ) from None
-    root = Path(os.fsdecode(found.removesuffix(b"\n")))
     # git before 2.38 takes a bare repo whose configuration names a working tree
     if not (root / ".git").exists() and "GIT_DIR" not in os.environ:
         raise bare
@@ -140,7 +153,12 @@ def find_root(folder: Path) -> Path:
 def take(folder: Path) -> Snapshot:
     """Make a commit of the working tree around a folder; raise BergError where there is none."""
     root = find_root(folder)
-    return commit_tree(root, root.name)
+    return commit_tree(root, folder_name(root.name))
+
+
+def folder_name(name: str) -> str:
+    """Return a repo's name as a folder on machines and in the bucket."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")[:LONGEST_NAME] or "repo"
 
 
 def commit_tree(root: Path, repo_name: str, branch: str | None = None) -> Snapshot:
@@ -151,33 +169,32 @@ def commit_tree(root: Path, repo_name: str, branch: str | None = None) -> Snapsh
     """
     snapshot = Snapshot(root, repo_name, "", "", "", objects_folder(root))
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary, ThreadPoolExecutor() as pool:
-        theirs, index = index_of(root, temporary)
+        theirs = index_of(root, temporary)
         looking = pool.submit(look, root, {**theirs, "GIT_OPTIONAL_LOCKS": "0"})
         last = pool.submit(text, root, *LAST_COMMIT)
-        large = pool.submit(git, root, *LFS_FILES, env=theirs)
+        listed = pool.submit(git, root, *INDEX, env=theirs)
+        filtered = pool.submit(git, root, *FILTERED, env=theirs)
+        replaced = text(root, *REPLACED).split()
         env = {**objects_of(snapshot), "GIT_INDEX_FILE": f"{temporary}/changed"}
-        links = links_in(root, theirs, index)
         found = looking.result()
         head, tree_of_head, date = last.result().split("\n")
         if head != found.head:  # a commit was made meanwhile
             return commit_tree(root, repo_name, branch)
         snapshot.head = snapshot.commit = head
         snapshot.branch = found.branch if branch is None else branch
-        travelling = leave_out(snapshot, found)
+        look_closer(root, found, listed.result(), replaced)
         try:
-            changes = found.changes() | add(root, env, found.before, travelling)
-            changes |= add_submodules(snapshot, links | changes)
-            named = pool.submit(git, root, *LFS_FILES, env=env)
+            changes = add_changes(snapshot, env, found)
+            named = pool.submit(git, root, *FILTERED, env=env)
             tree = tree_with(root, env, tree_of_head, changes)
             difference = pool.submit(git, root, *DIFFERENCE, head, tree, env=env)
-            paths = {*names(large.result()), *names(named.result())}
-            paths -= {path for path, entry in changes.items() if entry is None}
-            if paths:
-                tree = tree_with(root, env, tree, lfs_content(root, env, sorted(paths)))
+            stored = {**entries_in(filtered.result()), **entries_in(named.result())}
+            stored = {path: entry for path, entry in stored.items() if changes.get(path, entry)}
+            unseen = unfiltered(snapshot, env, stored)
+            tree = tree_with(root, env, tree, unseen | dict.fromkeys(found.sparse))
             if tree != tree_of_head:
                 snapshot.commit = commit_on(snapshot, env, tree, date)
-            each = iter(names(difference.result()))
-            snapshot.changed = [f"{status} {path}" for status, path in zip(each, each, strict=True)]
+            note_difference(snapshot, found, names(difference.result()))
         except GitError as error:
             raise BergError(f"git cannot add the files of {root}: {error}") from None
     return snapshot
@@ -199,30 +216,14 @@ def commit_on(snapshot: Snapshot, env: dict[str, str], tree: str, date: str) -> 
     return text(snapshot.root, "commit-tree", tree, "-p", snapshot.head, "-m", message, env=env)
 
 
-def index_of(root: Path, temporary: str) -> tuple[dict[str, str], list[Path]]:
-    """Return git's variables for a repo's index, and its files, of which a split one has two; where
-    it has none, HEAD makes one in a folder.
-    """
-    where = ["rev-parse", "--path-format=absolute", "--git-path", "index", "--shared-index-path"]
-    files = [Path(line) for line in text(root, *where).split("\n")]
-    if files[0].exists():
-        return {}, files
-    made = Path(temporary, "index")
-    env = {"GIT_INDEX_FILE": str(made)}
+def index_of(root: Path, temporary: str) -> dict[str, str]:
+    """Return git's variables for a repo's index; where it has none, HEAD makes one in a folder."""
+    if program.path(root, "--path-format=absolute", "--git-path", "index").exists():
+        return {}
+    env = {"GIT_INDEX_FILE": str(Path(temporary, "index"))}
     with contextlib.suppress(GitError):  # where there is no commit yet
         git(root, "read-tree", "HEAD", env=env)
-    return env, [made]
-
-
-def links_in(root: Path, env: dict[str, str], index: list[Path]) -> dict[str, Entry | None]:
-    """Return the repos inside of one that its index has.
-
-    Git would list all files to tell. The mode of a link is in the file as it is, if there is one.
-    """
-    if not any(file.exists() and LINK_IN_INDEX in file.read_bytes() for file in index):
-        return {}
-    listed = git(root, *STAGED, env=env).split(b"\0")
-    return {**entries_in(b"\0".join(line for line in listed if line.startswith(GITLINK)))}
+    return env
 
 
 @dataclass
@@ -237,6 +238,9 @@ class Found:
     deleted: list[str] = field(default_factory=list)
     untracked: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
+    special: dict[str, Entry] = field(default_factory=dict)  # links, and repos, of the index
+    hidden: list[str] = field(default_factory=list)  # files that `git status` does not look at
+    sparse: list[str] = field(default_factory=list)  # in the index alone, as the user wants it
 
     def changes(self) -> dict[str, Entry | None]:
         """Return what is known without a look at a file."""
@@ -284,8 +288,103 @@ def note_tracked(found: Found, line: str) -> None:
             found.before[path] = entry
 
 
+def look_closer(root: Path, found: Found, listed: bytes, replaced: Collection[str]) -> None:
+    """Note links and repos of an index, and files that git does not compare with the working tree:
+    it takes them as unchanged, or has another content for them that was `replaced`.
+    """
+    for line in listed.split(b"\0")[:-1]:
+        if line.startswith(b"H 100") and not replaced:
+            continue
+        about, _, name = line.partition(b"\t")
+        flag, mode, content, _ = about.decode().split(" ")
+        path = os.fsdecode(name)
+        if mode in (LINK, SUBMODULE):
+            found.special[path] = (mode, content)
+        if mode == SUBMODULE or (flag == "H" and content not in replaced):
+            continue
+        here = root / path
+        if here.is_file() or here.is_symlink():
+            found.changed.append(path)
+            found.before[path] = (mode, content)
+            found.hidden.append(path)
+        elif flag in "Ss":
+            found.sparse.append(path)
+        else:
+            found.deleted.append(path)
+
+
+def add_changes(snapshot: Snapshot, env: dict[str, str], found: Found) -> dict[str, Entry | None]:
+    """Return the entries of what HEAD has otherwise; note what does not travel as it is here."""
+    travelling = leave_out(snapshot, found)
+    changes = found.changes() | add(snapshot.root, env, found.before, travelling)
+    special = {**found.special, **changes}
+    for path in sorted(path for path, entry in special.items() if entry and entry[0] == LINK):
+        if (snapshot.root / path).is_symlink():
+            target = (snapshot.root / path).readlink()
+            inside = os.path.normpath(Path(path).parent / target)
+            if f"{inside}/".startswith(("/", "../", ".git/")):
+                snapshot.doubtful.append(f"{path} (a link to {target}, which is not sent)")
+    return changes | add_submodules(snapshot, special)
+
+
+def unfiltered(
+    snapshot: Snapshot, env: dict[str, str], stored: dict[str, Entry]
+) -> dict[str, Entry | None]:
+    """Return entries for files with the content that the working tree has, not what filters make
+    of it; note where both differ, and what has no content here.
+    """
+    inner = {**env, "GIT_INDEX_FILE": f"{env['GIT_INDEX_FILE']}-unfiltered"}
+    stored = {path: entry for path, entry in stored.items() if entry[0] not in (LINK, SUBMODULE)}
+    if not stored:
+        return {}
+    options = program.without_filters(snapshot.root)
+    made = add(snapshot.root, inner, stored, sorted(stored), options)
+    others = [path for path, entry in made.items() if entry not in (stored[path], None)]
+    for path, name in filters_of(snapshot.root, others).items():
+        if name != "lfs":
+            snapshot.doubtful.append(f"{path} (as it is here, without git's filter {name})")
+    for path in (path for path, entry in made.items() if entry == stored[path]):
+        if why := why_unreadable(snapshot.root / path):
+            snapshot.doubtful.append(f"{path} ({why})")
+    return made
+
+
+def why_unreadable(path: Path) -> str:
+    """Return what a file is instead of its content, and how to get that; "" if it is that."""
+    with path.open("rb") as file:
+        start = file.read(100)
+    return next((why for begin, why in POINTERS.items() if start.startswith(begin)), "")
+
+
+def filters_of(
+    root: Path, paths: Collection[str], *options: str, env: dict[str, str] | None = None
+) -> dict[str, str]:
+    """Return the names of the filters of files, by path."""
+    asked = b"".join(os.fsencode(path) + b"\0" for path in paths)
+    command = ["check-attr", *options, "-z", "--stdin", "filter"]
+    answer = names(git(root, *command, env=env, stdin=asked)) if asked else []
+    return dict(zip(answer[::3], answer[2::3], strict=True))
+
+
+def note_difference(snapshot: Snapshot, found: Found, difference: list[str]) -> None:
+    """Note what git, and the user who asks it, would not show as changed."""
+    status = dict(zip(difference[1::2], difference[::2], strict=True))
+    for path, each in status.items():  # as text, because a job's record is text
+        snapshot.changed.append(f"{each} {os.fsencode(path).decode(errors='backslashreplace')}")
+    for path in sorted(status.keys() & set(found.hidden)):
+        snapshot.doubtful.append(f"{path} (changed, but hidden from `git status`)")
+    snapshot.is_sparse = bool(found.sparse)
+    if found.sparse:
+        files = plain.plural(len(found.sparse), "file")
+        snapshot.left_out.append(f"{files} that are not in the working tree (sparse checkout)")
+
+
 def add(
-    root: Path, env: dict[str, str], before: dict[str, Entry], paths: list[str]
+    root: Path,
+    env: dict[str, str],
+    before: dict[str, Entry],
+    paths: list[str],
+    options: Collection[str] = (),
 ) -> dict[str, Entry | None]:
     """Add files to an index of their own; return its entries, and None for paths that are gone.
 
@@ -297,8 +396,8 @@ def add(
     git(root, "update-index", "-z", "--index-info", env=env, stdin=os.fsencode("".join(lines)))
     # git wants repos inside without their slash
     listed = b"".join(os.fsencode(path.rstrip("/")) + b"\0" for path in paths)
-    options = ["--add", "--remove", "--replace", "-z", "--stdin"]
-    git(root, "update-index", *options, env=env, stdin=listed)
+    update = ["update-index", "--add", "--remove", "--replace", "-z", "--stdin"]
+    git(root, *options, *update, env=env, stdin=listed)
     return {**dict.fromkeys(before), **entries_in(git(root, *STAGED, env=env))}
 
 
@@ -323,7 +422,7 @@ def tree_with(root: Path, env: dict[str, str], tree: str, changes: dict[str, Ent
 
 def objects_folder(root: Path) -> Path:
     """Return berg's own folder for new objects of a repo, made for this user alone."""
-    key = hashlib.sha256(str(common_folder(root)).encode()).hexdigest()[:16]
+    key = hashlib.sha256(os.fsencode(common_folder(root))).hexdigest()[:16]
     config.make_private(config.home() / "repos")  # they hold private code
     folder = config.home() / "repos" / key / "objects"
     folder.mkdir(parents=True, exist_ok=True)
@@ -420,7 +519,7 @@ def sent_file(objects: Path) -> Path:
 def base_pack(root: Path, bucket_name: str) -> str:
     """Return the object on top of which the next snapshot of a repo goes; "" if none was sent."""
     base = bases_of(objects_folder(root)).get(bucket_name)
-    return pack_of(root.name, base) if base else ""
+    return pack_of(folder_name(root.name), base) if base else ""
 
 
 def pack_of(repo_name: str, base: dict[str, Any]) -> str:
@@ -433,7 +532,7 @@ def add_submodules(snapshot: Snapshot, listed: dict[str, Entry | None]) -> dict[
     point at those.
     """
     entries: dict[str, Entry | None] = {}
-    for path in sorted(path for path, entry in listed.items() if entry and entry[0] == LINK):
+    for path in sorted(path for path, entry in listed.items() if entry and entry[0] == SUBMODULE):
         inner = snapshot.root / path
         if not (inner / ".git").exists():
             snapshot.left_out.append(
@@ -442,22 +541,13 @@ def add_submodules(snapshot: Snapshot, listed: dict[str, Entry | None]) -> dict[
         elif why := program.enter(snapshot.root, inner):
             snapshot.left_out.append(f"{path}/ ({why})")
         else:
-            sub = commit_tree(inner, f"{snapshot.repo_name}.{Path(path).name}", "berg")
-            for name in program.unused_filters(inner):
-                snapshot.doubtful.append(f"{path}/ (git's filter {name} was not run there)")
+            name = folder_name(f"{snapshot.repo_name}.{inner.name}")
+            sub = commit_tree(inner, name, "berg")
+            snapshot.left_out += [f"{path}/{line}" for line in sub.left_out]
+            snapshot.doubtful += [f"{path}/{line}" for line in sub.doubtful]
             snapshot.submodules[path] = sub
-            entries[path] = (LINK, sub.commit)
+            entries[path] = (SUBMODULE, sub.commit)
     return entries
-
-
-def lfs_content(root: Path, env: dict[str, str], paths: list[str]) -> dict[str, Entry | None]:
-    """Return the index entries of Git LFS's files with the content that the working tree has."""
-    listed = b"\0".join(os.fsencode(path) for path in paths if (root / path).is_file())
-    inner = {**env, "GIT_INDEX_FILE": f"{env['GIT_INDEX_FILE']}-large"}
-    literal = {**inner, "GIT_LITERAL_PATHSPECS": "1"}
-    from_stdin = ["--force", "--pathspec-from-file=-", "--pathspec-file-nul"]
-    git(root, *NO_LFS, "add", *from_stdin, env=literal, stdin=listed)
-    return {**entries_in(git(root, *STAGED, env=inner))}
 
 
 def write_out(snapshot: Snapshot, folder: Path) -> None:
@@ -470,8 +560,8 @@ def write_out(snapshot: Snapshot, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         env = {**objects_of(snapshot), "GIT_INDEX_FILE": str(Path(temporary, "index"))}
         git(snapshot.root, "read-tree", snapshot.commit, env=env)
-        checkout = [*NO_LFS, "checkout-index", "--all", "--force", f"--prefix={folder}/"]
-        git(snapshot.root, *checkout, env=env)
+        checkout = ["checkout-index", "--all", "--force", f"--prefix={folder}/"]
+        git(snapshot.root, *program.without_filters(snapshot.root), *checkout, env=env)
     for path, sub in snapshot.submodules.items():
         if (folder / path).resolve() != folder.resolve() / path:
             raise BergError(f"the submodule {path} would land at a link's place. Move the link")
@@ -503,13 +593,13 @@ def send(
     if not packs:
         packs = [f"{prefix}{snapshot.commit}.pack"]
         size = send_pack(snapshot, bucket, packs[0], None, on_progress)
-        bases[bucket.name] = {"commit": snapshot.commit, "head": snapshot.head, "bytes": size}
+        bases[bucket.name] = {"commit": snapshot.commit, "head": snapshot.oldest, "bytes": size}
         sent_file(snapshot.objects).write_text(json.dumps(bases))
     submodules = {path: send(sub, bucket, on_progress) for path, sub in snapshot.submodules.items()}
     return {
         "commit": snapshot.commit,
         "branch": snapshot.branch,
-        "shallow": [snapshot.head],
+        "shallow": [snapshot.oldest],
         "cut": [base["head"]] if base and len(packs) > 1 else [],
         "packs": packs,
         "submodules": submodules,
@@ -530,18 +620,45 @@ def is_base(
 def has_commits(snapshot: Snapshot, *commits: str) -> bool:
     """Whether commits are there with all that they hold, but for what was cut off behind them."""
     try:
-        trees = [f"{commit}^{{tree}}" for commit in commits]
-        git(snapshot.root, "rev-list", "--objects", "--quiet", *trees, env=objects_of(snapshot))
+        return not missing(snapshot, *commits)
     except GitError:
         return False
-    return True
+
+
+def missing(snapshot: Snapshot, *commits: str) -> list[bytes]:
+    """Return the ids of objects of commits that a partial clone did not fetch."""
+    trees = [f"{commit}^{{tree}}" for commit in commits]
+    listing = ["rev-list", "--objects", "--quiet", "--missing=print", *trees]
+    listed = git(snapshot.root, *listing, env=objects_of(snapshot)).split()
+    return [line[1:] for line in listed if line.startswith(b"?")]
+
+
+def complete(snapshot: Snapshot) -> None:
+    """Fetch all that a partial clone lacks of a snapshot; git would fetch file by file later.
+
+    Raises BergError if git cannot.
+    """
+    if not any(Path(common_folder(snapshot.root), "objects/pack").glob("*.promisor")):
+        return
+    try:
+        while lacking := missing(snapshot, snapshot.commit):
+            # What git packs it fetches at once.
+            pack = ["pack-objects", "--stdout", "-q"]
+            wanted, env = b"\n".join([*lacking, b""]), objects_of(snapshot)
+            git(snapshot.root, *pack, env=env, stdin=wanted, stdout=subprocess.DEVNULL)
+    except GitError as error:
+        raise BergError(
+            f"git cannot fetch what {snapshot.root}, a partial clone, lacks of "
+            f"{snapshot.commit[:12]}: {error}"
+        ) from None
 
 
 def objects_of(snapshot: Snapshot) -> dict[str, str]:
     """Git's variables for a repo's objects together with those of berg's own folder."""
+    theirs = re.sub(r'(["\\])', r"\\\1", f"{common_folder(snapshot.root)}/objects")
     return {
         "GIT_OBJECT_DIRECTORY": str(snapshot.objects),
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{common_folder(snapshot.root)}/objects",
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": f'"{theirs}"',  # a colon would separate two
     }
 
 
@@ -569,7 +686,7 @@ def send_pack(
     """Upload the objects of a snapshot that its base lacks, if they are less than `most`; returns
     their bytes.
     """
-    revisions = [f"--shallow {snapshot.head}", snapshot.commit]
+    revisions = [f"--shallow {snapshot.oldest}", snapshot.commit]
     options = ["--window=0"]  # deltas among the files of one commit save little and cost seconds
     if base:
         revisions = [f"--shallow {base['head']}", *revisions, "--not", base["commit"]]
@@ -632,8 +749,8 @@ def restore(
         git(folder, "update-ref", "refs/berg/start", commit)
         if branch:
             git(folder, "symbolic-ref", "HEAD", f"refs/heads/{branch}")
-        for setting in NO_LFS[1::2]:
-            git(folder, "config", *setting.split("=", 1))
+        (folder / ".git/info").mkdir(exist_ok=True)
+        (folder / ".git/info/attributes").write_text(NO_FILTERS)
         git(folder, "reset", "--hard", "--quiet", commit)
         if text(folder, "rev-parse", "HEAD") != commit:
             raise BergError(f"commit {commit} cannot be restored: another one was checked out")

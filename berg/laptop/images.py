@@ -205,8 +205,7 @@ def generated_dockerfile(
     base = builds.pin(config, f"python:{python}-slim")
     if base.why_not:
         say(f"{base.image} is used by its tag: {base.why_not}")
-    repo = launch.repo_name(taken.root.name)
-    text = installing.dockerfile(what, files, repo, wanted.install_script, base.image)
+    text = installing.dockerfile(what, files, taken.repo_name, wanted.install_script, base.image)
     say("\n          ".join([f"Install   {what.words}", *what.notes]))
     say(
         f"{taken.root} has no Dockerfile; this one is used. Save it as Dockerfile to change it:"

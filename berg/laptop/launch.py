@@ -8,7 +8,6 @@ import base64
 import contextlib
 import hashlib
 import os
-import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -238,7 +237,7 @@ def job_of(spec: JobSpec, config: Config, name: str, taken: Snapshot) -> job.Job
         cmd=spec.cmd or "",
         results_dir=results_dir,
         gcs_results_dir=f"gs://{config.bucket}/berg_results/{results_dir}",
-        repo_name=repo_name(taken.root.name),
+        repo_name=taken.repo_name,
         **code_fields(taken),
         install_secrets=sorted(text.partition("=")[0] for text in spec.install_secrets),
         secrets=sorted(text.partition("=")[0] for text in spec.secrets),
@@ -420,11 +419,6 @@ def in_commit(spec: JobSpec, folder: Path, code: Snapshot) -> JobSpec:
     if script and commits.kind_of(code, os.path.normpath(script)) != "blob":
         raise BergError(f"--install-script {script} is not a file of the commit {code.commit[:12]}")
     return replace(spec, cwd=path)
-
-
-def repo_name(folder_name: str) -> str:
-    """Return the repo's name as a folder on machines and in the bucket."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", folder_name).lstrip(".-") or "repo"
 
 
 def check_bucket(config: Config) -> str:

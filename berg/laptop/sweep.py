@@ -481,10 +481,10 @@ def read_job(bucket: Bucket, record: states.Sweep, entry: jobs.Entry) -> job.Job
 
 def check_code(this: job.Job, taken: snapshot.Snapshot) -> None:
     """Raise BergError unless a sweep's jobs can run another snapshot."""
-    if (here := launch.repo_name(taken.root.name)) != this.repo_name:
+    if taken.repo_name != this.repo_name:
         raise BergError(
-            f"{this.sweep} runs the repo {this.repo_name}, and this is {here}. Go there: cd "
-            f"{this.repo_name}"
+            f"{this.sweep} runs the repo {this.repo_name}, and this is {taken.repo_name}. Go "
+            f"there: cd {this.repo_name}"
         )
     script = this.spec.install_script
     if script and not (taken.root / script).is_file():

@@ -31,7 +31,7 @@ from berg.code import snapshot
 from berg.code.git import GitError, names
 from berg.code.snapshot import IGNORE_FILE, left_to_berg
 from berg.config import Config
-from berg.laptop import jobs, launch, ssh
+from berg.laptop import jobs, ssh
 from berg.laptop.jobs import Say
 
 # Mode, size in bytes, times of content and inode in ns: what a save changes.
@@ -190,7 +190,7 @@ def sync(config: Config, name: str, folder: Path, say: Say, once: bool = False) 
     root = snapshot.find_root(folder).resolve()
     check_rsync()
     found = jobs.find(config, name)
-    here = launch.repo_name(root.name)
+    here = snapshot.folder_name(root.name)
     repo = found.state.job.repo if found.state else here
     if repo != here:
         raise BergError(

@@ -4,16 +4,19 @@ import os
 import random
 import subprocess
 import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from conftest import commit, git
 
-from berg import BergError, config
-from berg.code import snapshot
+from berg import BergError, config, validation
+from berg.code import commits, snapshot
 from berg.commands import results
-from berg.laptop import sync
+from berg.laptop import launch, sync
+from berg.spec import JobSpec
 
 
 @pytest.fixture(autouse=True)
@@ -589,3 +592,181 @@ def test_a_repo_takes_what_lies_in_it_and_is_not_ignored(repo, tmp_path, monkeyp
         assert snapshot.repo_that_takes(folder, folder).resolve() == repo.resolve(), folder
     for folder in (repo / "ignored/results", Path("../ignored/results"), tmp_path / "elsewhere"):
         assert snapshot.repo_that_takes(folder, folder) is None, folder
+
+
+@pytest.fixture
+def traced(tmp_path, monkeypatch):
+    """Returns the fetches that git started since the last call."""
+    trace = tmp_path / "trace"
+    monkeypatch.setenv("GIT_TRACE", str(trace))
+
+    def fetches():
+        lines = trace.read_text().splitlines()
+        trace.unlink()
+        return [line for line in lines if "built-in: git fetch" in line]
+
+    return fetches
+
+
+def test_files_with_a_filter_travel_as_they_are_here(repo, trip, tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "filters"))  # machines have them, too
+    for name, clean, smudge in (
+        ("rot", "tr a-y b-z", "tr b-z a-y"),
+        ("strip", "grep -v out", "cat"),
+    ):
+        git(repo, "config", "--global", f"filter.{name}.clean", clean)
+        git(repo, "config", "--global", f"filter.{name}.smudge", smudge)
+        git(repo, "config", "--global", f"filter.{name}.required", "true")
+    (repo / ".gitattributes").write_text("key filter=rot\n*.ptr filter=lfs\n*.lock filter=rot\n")
+    (repo / ".git/info/attributes").write_text("*.nb filter=strip\n")
+    for path, content in {
+        "key": "abc\n",
+        "a.nb": "in\nout\n",
+        "plain.nb": "in\n",
+        "w.ptr": "version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+    }.items():
+        (repo / path).write_text(content)
+    (repo / "key").chmod(0o755)
+    commit(repo)
+    assert git(repo, "cat-file", "-p", "HEAD:key") == "bcd"
+    taken, checkout, _ = trip(repo)
+    assert differences(repo, checkout) == ""
+    assert (checkout / "key").stat().st_mode & 0o100
+    assert git(checkout, "status", "--porcelain") == "" and not taken.dirty
+    assert taken.doubtful == [
+        "a.nb (as it is here, without git's filter strip)",
+        "key (as it is here, without git's filter rot)",
+        "w.ptr (a pointer of Git LFS without its content: git lfs pull)",
+    ]
+    snapshot.write_out(taken, checkout.parent / "context")
+    assert differences(checkout, checkout.parent / "context") == "", "also in an image"
+    (repo / "key").write_text("edited\n")
+    (repo / "new.nb").write_text("out\nin\n")
+    taken, checkout, _ = trip(repo, "edited")
+    assert differences(repo, checkout) == ""
+    assert taken.changed == ["M key", "A new.nb"]
+    stored = commits.commit_snapshot(repo, "proj", "", taken.head).left_out
+    assert (
+        "key (as git's filter rot stores it)" in stored and "w.ptr (content of Git LFS)" in stored
+    )
+
+
+def test_what_git_status_hides_travels_as_it_is_here(repo, trip):
+    for path in ("skipped", "assumed", "gone", "sparse/a", "sparse/b", "same"):
+        (repo / path).parent.mkdir(exist_ok=True)
+        (repo / path).write_text("one\n")
+    commit(repo)
+    git(repo, "update-index", "--skip-worktree", "skipped", "sparse/a", "sparse/b", "same")
+    git(repo, "update-index", "--assume-unchanged", "assumed", "gone")
+    for path in ("skipped", "assumed"):
+        (repo / path).write_text("another\n")
+    for path in ("gone", "sparse/a", "sparse/b"):
+        (repo / path).unlink()
+    (repo / "sparse").rmdir()
+    assert git(repo, "status", "--porcelain") == ""
+    taken, checkout, _ = trip(repo)
+    assert differences(repo, checkout) == ""
+    assert taken.changed == ["M assumed", "D gone", "M skipped"]
+    why = "(changed, but hidden from `git status`)"
+    assert taken.doubtful == [f"assumed {why}", f"skipped {why}"]
+    assert taken.left_out == ["2 files that are not in the working tree (sparse checkout)"]
+    (repo / "skipped").write_text("a third\n")
+    _, checkout, (sent,) = trip(repo, "later")
+    assert sent < 1000 and differences(repo, checkout) == "", "on top of what was sent"
+
+
+def test_replaced_commits_and_files_travel_as_they_are_here(repo, trip):
+    (repo / "file").write_text("one\n")
+    first = commit(repo)
+    (repo / "file").write_text("two\n")
+    (repo / "more").write_text("three\n")
+    second = commit(repo)
+    git(repo, "replace", git(repo, "rev-parse", "HEAD:more"), git(repo, "rev-parse", "HEAD:file"))
+    git(repo, "reset", "-q", "--hard", first)
+    git(repo, "replace", first, second)
+    git(repo, "reset", "-q", "--hard")
+    assert (repo / "more").read_text() == "two\n"
+    later = time.time() + 10  # so that git has no reason to read the files
+    os.utime(repo / ".git/index", (later, later))
+    taken, checkout, _ = trip(repo)
+    assert differences(repo, checkout) == ""
+    assert taken.changed == ["M file", "A more"]
+
+
+def test_links_out_of_a_repo_are_named(repo):
+    (repo / "folder").mkdir()
+    for path, target in {
+        "absolute": "/data/sets",
+        "folder/up": "../../elsewhere",
+        "folder/inside": "../train.py",
+        "annexed": ".git/annex/objects/x",
+        "dots": "..data",
+    }.items():
+        (repo / path).symlink_to(target)
+    commit(repo)
+    (repo / "untracked").symlink_to("..")
+    found = [line.partition(" (a link to ") for line in snapshot.take(repo).doubtful]
+    assert [(path, target.partition(",")[0]) for path, _, target in found] == [
+        ("absolute", "/data/sets"),
+        ("annexed", ".git/annex/objects/x"),
+        ("folder/up", "../../elsewhere"),
+        ("untracked", ".."),
+    ]
+
+
+@pytest.fixture
+def partial(repo, tmp_path):
+    """A clone without old files, in which only a folder is checked out."""
+    git(repo, "config", "uploadpack.allowFilter", "true")
+    git(repo, "config", "uploadpack.allowAnySHA1InWant", "true")
+    for number in range(20):
+        for folder in ("in", "out"):
+            (repo / folder).mkdir(exist_ok=True)
+            (repo / folder / str(number)).write_text(f"{folder} {number}\n")
+    commit(repo)
+    git(repo, "tag", "old")
+    for number in range(20):
+        (repo / "in" / str(number)).write_text(f"changed {number}\n")
+    commit(repo)
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--filter=blob:none", "--sparse", f"file://{repo}", str(clone))
+    git(clone, "sparse-checkout", "set", "--no-cone", "/in/1")
+    return clone
+
+
+def test_a_partial_clone_fetches_nothing_that_does_not_travel(partial, trip, traced):
+    (partial / "in/1").write_text("edited\n")
+    taken, checkout, _ = trip(partial)
+    assert differences(partial, checkout) == ""
+    assert taken.left_out == ["40 files that are not in the working tree (sparse checkout)"]
+    assert traced() == []
+
+
+def test_an_old_commit_of_a_partial_clone_is_fetched_at_once(partial, traced, tmp_path):
+    taken = commits.revision(partial, None, "old")
+    files = commits.of_snapshot(taken)
+    assert files.text("out", "3") == "out 3\n" and files.text("in", "3") == "in 3\n"
+    assert snapshot.bytes_to_send(taken, "bucket") > 0
+    assert len(traced()) == 1
+    git(partial, "remote", "set-url", "origin", f"file://{tmp_path}/offline")
+    config.home().rename(tmp_path / "forgotten")
+    with pytest.raises(BergError, match=r"lacks of [0-9a-f]{12}: .*could not fetch"):
+        commits.revision(partial, None, "old")
+
+
+@pytest.mark.parametrize("name", [b'a:b "c\\', b"by\xff", b"x" * 200])
+def test_a_repo_may_have_any_name_and_so_may_its_files(repo, trip, name):
+    there = repo.rename(repo.parent / os.fsdecode(name))
+    odd = os.fsdecode(b"bad\xff")
+    (there / odd).mkdir()
+    (there / odd / "requirements.txt").write_text("x\n")
+    taken, checkout, _ = trip(there)
+    assert differences(there, checkout) == ""
+    assert taken.changed == ["A bad\\xff/requirements.txt"]
+    assert not commits.of_snapshot(taken).below("", "requirements.txt")
+    assert taken.repo_name.isascii() and len(taken.repo_name) <= 100
+    spec = JobSpec(cmd="true")
+    validation.check_size(launch.job_of(spec, config.Config(), "one", taken))
+    made = launch.job_of(replace(spec, cwd=odd), config.Config(), "one", taken)
+    with pytest.raises(BergError, match=r'this is not: "cwd": "bad\\xff … Rename it'):
+        validation.check_size(made)
