@@ -8,9 +8,9 @@ on top of a pack that was sent before:
     .berg/repos/<repo>/<commit>-on-<base>.pack
 
 History is cut behind HEAD, so that a machine gets two commits at most: HEAD, and on top of it the
-changes that were not committed. Of a sparse checkout it gets the files that are checked out, without
-HEAD. Files travel as they are in the working tree, without git's filters. Not covered: a submodule
-that was never checked out stays empty.
+changes that were not committed. Of a sparse checkout it gets what is checked out, without HEAD.
+Files travel as they are in the working tree, without git's filters. Not covered: a submodule that
+was never checked out stays empty.
 """
 
 import contextlib
@@ -20,7 +20,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -643,9 +642,10 @@ def complete(snapshot: Snapshot) -> None:
     try:
         while lacking := missing(snapshot, snapshot.commit):
             # What git packs it fetches at once.
-            pack = ["pack-objects", "--stdout", "-q"]
             wanted, env = b"\n".join([*lacking, b""]), objects_of(snapshot)
-            git(snapshot.root, *pack, env=env, stdin=wanted, stdout=subprocess.DEVNULL)
+            with Path(os.devnull).open("wb") as file:
+                pack = ["pack-objects", "--stdout", "-q"]
+                git(snapshot.root, *pack, env=env, stdin=wanted, stdout=file)
     except GitError as error:
         raise BergError(
             f"git cannot fetch what {snapshot.root}, a partial clone, lacks of "
