@@ -32,7 +32,6 @@ def taken(tmp_path):
     git(root, "init", "-q", "-b", "main")
     commit(root)
     head = git(root, "rev-parse", "HEAD")
-    (tmp_path / "objects").mkdir()
     return snapshot.Snapshot(root, "proj", "main", head, head, tmp_path / "objects")
 
 

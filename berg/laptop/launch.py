@@ -8,6 +8,7 @@ import base64
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
