@@ -156,6 +156,13 @@ class JobSpec:
         JOB,
         key="keep",
     )
+    keep_deleted: bool = option(
+        "--keep-deleted",
+        "Keep results in the bucket that the job deletes; else for an hour, or to its end.",
+        False,
+        JOB,
+        key="keep-deleted",
+    )
     # folder for the results of jobs whose command names none, each in its own
     results_parent: str | None = option("", "", commands=(), key="results-dir")
     cwd: str | None = option(

@@ -244,9 +244,8 @@ def begin(attempt: Attempt) -> None:
 def restore(attempt: Attempt) -> None:
     """Restore the results, check out the snapshot, and copy the job's record to its results."""
     this = attempt.job
-    copy = RESULTS / this.results_dir / "berg_job_metadata.json"
     saving.restore_results(attempt)
-    if not attempt.begins_here and copy.exists() and not this.cmd:
+    if not (attempt.begins_here or this.cmd):
         attempt.say("Left the code as it was before the reboot: people change it here")
         return
 
@@ -259,8 +258,10 @@ def restore(attempt: Attempt) -> None:
     checkout.link_results(folder, this.spec.cwd or "")
     checkout.put_back(attempt)
     inputs.bring(attempt)
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_text(this.to_json())
+    if attempt.leads:
+        saving.write_record(attempt)
+    (RESULTS / this.results_dir).mkdir(parents=True, exist_ok=True)
+    attempt.marker.touch()
 
 
 def meet(attempt: Attempt) -> None:
@@ -610,7 +611,7 @@ def take(machine: boot.Machine, sweep: str, before: Attempt | None) -> Attempt |
             continue
         (boot.BERG / "job").write_text(name)  # for a worker that comes after one that died
         if before:
-            attempt.mirrors.results.manifest = before.mirrors.results.manifest
+            attempt.mirrors.results.take_over(before.mirrors.results.manifest)
         return attempt
     return None
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 import google_crc32c
 
 from berg import validation
-from berg.google import storage
+from berg.google import api, storage
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -136,6 +136,13 @@ class Uploads(Memory):
         data = file.read(size)
         on_progress(len(data))
         self.write(name, data, generation, metadata)
+        return self.get(name)
+
+    def rewrite(self, name: str, source: Any, generation: int) -> Any:
+        there = self.blobs.get(source.name)
+        if there is None or there.generation != source.generation:
+            raise api.NotFound(source.name)
+        self.write(name, there.content, generation, there.metadata)
         return self.get(name)
 
     def append(

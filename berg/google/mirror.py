@@ -4,41 +4,48 @@ A pass compares names, sizes and times with what was sent, and asks the bucket n
 that did not change. It looks at what inotify reports (walk.Watch) and at what is not settled; the
 first pass, those at the end and one every few minutes look at everything. Bytes that may have
 changed without a sign are compared with their object's crc32c: of a file that grew once it is
-quiet, and of all files at the end. Deleting a file never deletes its object. Not covered: empty
-folders, permissions, and names that Cloud Storage cannot take, which are refused.
+quiet, and of all files at the end. What was changed first is sent first, and after each pass a view
+says as of which moment the bucket has the folder (journal.py). Not covered: empty folders, owners,
+and names that Cloud Storage cannot take, which are refused.
 """
 
 import contextlib
 import hashlib
 import itertools
-import json
 import math
 import os
 import queue
 import secrets
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from berg import BergError, job
-from berg.google import api, fetch
+from berg.google import api, fetch, views
+from berg.google.journal import Journal
+from berg.google.restoring import Restore
 from berg.google.sending import (
-    GROWS_FROM,
+    COPIED_FROM,
+    MOVING_AFTER,
+    TAILS,
     WRITER,
     Entry,
+    Grows,
     Manifest,
     Refused,
     Sender,
     Sending,
     Taken,
-    block_before,
-    marks,
+    Torn,
 )
-from berg.google.storage import Changed, Unreadable
+from berg.google.storage import Changed, Listed, Unreadable
+from berg.google.views import Row
 from berg.google.walk import Walk, Watch, name_left, shorten
 from berg.validation import check_folder
 
@@ -48,11 +55,13 @@ SMALL_AT_ONCE, LARGE_AT_ONCE = 8, 2
 # Seconds without a byte after which a file is sent again: while the job runs, at its end, and
 # where a lost machine leaves little time.
 TIMEOUT, LAST_TIMEOUT, SHORT_TIMEOUT = 120.0, 60.0, 5.0
+VIEW_SECONDS = 1  # of the time at the end, for the view
 STANDS_STILL = 5  # seconds without a byte after which another file is sent in parallel
 RESTORE_PAUSES = 1, 2, 4, 8, 0  # seconds after each try
 HOPELESS = (400, 411, 413, 414, 422, 431)  # statuses that are the fault of one file
 # Seconds until the end of a job believes a refusal: rights take minutes to count.
 REFUSED_FOR = 900
+CLOCK_NS = 10**7  # by which the times of files may be behind the clock
 WRITE_INTERVAL = 1.1  # seconds between two writes of an object; Cloud Storage takes one a second
 # Passes at the end that find a change once all is sent, after which the object stays as it is.
 # From the third on there is a second between them.
@@ -70,41 +79,49 @@ class Mirror:
     writer: str = field(default_factory=lambda: secrets.token_hex(8))  # JOB/DISK
     own: str = ""  # folder that all of the job's files are in, as far as it is known
     records: str = ""  # prefix of objects that name other folders that it wrote to; "": none
-    # file that lists what was restored to this disk, for a worker after this one
-    restored: Path | None = None
+    views: str = ""  # prefix of the views of this disk; "": none are published
+    machine: str = ""  # name, in its views
     manifest: Manifest = field(default_factory=Manifest)
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it is not mirrored
     failed: dict[str, str] = field(default_factory=dict)  # path -> why the last pass failed
-    synced_until: str = ""
     bytes_sent: int = 0
     wrote_at: float = -math.inf  # time.monotonic() of the last write of an object
     timeout: float = TIMEOUT
     finishing: bool = False
     is_behind: bool = False  # the last pass had no time for some files
+    looked_ns: int = 0  # moment of the last look at the folder
     underway: dict[str, Sending] = field(default_factory=dict)
     # SimpleQueue may wait for ever in Python 3.10
     ready: queue.Queue[Any] = field(default_factory=queue.Queue)
     folders: set[str] = field(default_factory=set)  # that are recorded
-    links: set[str] = field(default_factory=set)  # paths that were sent as copies of their targets
     # Links to folders outside, which are mirrored, too. Each pass looks at all of them: inotify
     # reports no folder that is created in place of a deleted one.
     followed: set[str] = field(default_factory=set)
+    moving: set[str] = field(default_factory=set)  # paths that are written all the time
+    writing_since: dict[str, float] = field(default_factory=dict)  # path -> time.monotonic()
+    due: set[str] | None = None  # paths of the last look; None: everything
+    last_walk: Walk = field(init=False)
     rejected: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent again
     failing_since: dict[str, float] = field(default_factory=dict)
     sender: Sender = field(init=False)
+    journal: Journal = field(init=False)
     watch: Watch = field(init=False)
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.folder)
-        self.sender = Sender(self.folder, self.bucket, self.prefix, self.writer, self.record)
-        self.recall()
+        self.sender = Sender(
+            self.folder, self.bucket, self.prefix, self.writer, self.record, bool(self.views)
+        )
+        self.journal = Journal(
+            self.bucket, self.prefix, self.views, self.machine, self.writer, self.manifest
+        )
 
-    def recall(self) -> None:
-        """Learn from the notes on the disk what was restored."""
-        if self.restored and self.restored.exists():
-            for line in self.restored.read_text().splitlines():
-                with contextlib.suppress(ValueError):  # the machine died while it wrote the line
-                    self.manifest.put_known(*json.loads(line))
+    @property
+    def synced_until(self) -> str:
+        """The moment as of which the bucket has the folders of all machines; "": there is none."""
+        journal = self.journal
+        at_ns = int(journal.safe_ns) if journal.is_shared else journal.at_ns
+        return job.timestamp(datetime.fromtimestamp(at_ns / 1e9, timezone.utc)) if at_ns else ""
 
     def sync(
         self,
@@ -112,37 +129,38 @@ class Mirror:
         stop: Callable[[], bool] = lambda: False,
         only_new: bool = False,
     ) -> int:
-        """Send what changed since the last pass, the newest first; return how many files were sent.
+        """Send what changed since the last pass, the oldest first, and publish a view; return how
+        many files were sent.
 
-        With `only_new` only files that were never sent. Uploads that run after so many seconds, or
-        when it is to stop, continue in the next pass. An error of the pass itself, such as a full
-        disk, is a failure of the folder; the next pass does without the disk.
+        With `only_new` only files that were never sent, and no view. Uploads that run after so many
+        seconds, or when it is to stop, continue in the next pass. An error of the pass itself, such
+        as a full disk, is a failure of the folder; the next pass does without the disk.
         """
-        began, sent = job.now(), 0
+        sent = 0
         self.failed = {}
-        begun_before = set(self.underway)  # which the pass ignores
         try:
             self.queue_changes(only_new)
             sent = self.send_queue(time.monotonic() + seconds, stop)
+            if not only_new:
+                self.journal.publish(self.looked_ns)
+                self.failed.update(self.journal.settle())
         except Exception as error:
             self.failed[self.own or "."] = f"{type(error).__name__}: {error}"
             self.watch.forget()
             if isinstance(error, sqlite3.Error):  # damaged; our objects still name their writer
-                self.manifest = Manifest(":memory:")
-                self.recall()
-        is_whole = not (only_new or self.failed or self.underway)
-        if is_whole and all(map(self.is_there, begun_before)):
-            self.synced_until = began
+                self.begin_again()
         return sent
 
-    def is_there(self, path: str) -> bool:
-        """Return whether the bucket has a file as it is now, or the file is gone."""
-        try:
-            seen = (self.folder / path).stat()
-        except OSError:
-            return True
-        entry = self.manifest.get(path)
-        return bool(entry and entry.is_of(seen))
+    def take_over(self, manifest: Manifest) -> None:
+        """Continue with the manifest of another job's mirror on this disk."""
+        self.manifest = manifest
+        self.journal = replace(self.journal, manifest=manifest)
+
+    def begin_again(self) -> None:
+        """Begin with an empty manifest in memory, and learn what the bucket has."""
+        self.take_over(Manifest(":memory:"))
+        with contextlib.suppress(Exception):
+            self.learn()
 
     def send_queue(self, end: float, stop: Callable[[], bool]) -> int:
         """Send what is queued until `end`, time.monotonic(); return how many files were sent."""
@@ -154,20 +172,20 @@ class Mirror:
                 break
             sent += self.wait_for_some(0.2)
             self.give_up(lambda each: time.monotonic() - each.moved > self.timeout)
-        late = [path for feed in feeds.values() for path in feed]
+        late = [path for feed in feeds.values() for path, _ in feed]
         self.failed.update(dict.fromkeys(late, "there was no time for it"))
         self.is_behind = bool(late)
         return sent
 
-    def begin_as_many_as_may(self, feeds: dict[bool, Iterator[str]]) -> None:
+    def begin_as_many_as_may(self, feeds: dict[bool, Iterator[tuple[str, int]]]) -> None:
         """Begin files of each feed, large or small, up to its limit; drop feeds that are empty."""
         for large, feed in list(feeds.items()):
             for _ in range(at_once(large) - self.count_underway(large)):
-                path = next(feed, None)
-                if path is None:
+                found = next(feed, None)
+                if found is None:
                     del feeds[large]
                     break
-                self.begin(path, large)
+                self.begin(*found, large)
 
     def count_underway(self, large: bool) -> int:
         """Return how many files of a kind are being sent. As many again may stand still without
@@ -181,53 +199,139 @@ class Mirror:
     def queue_changes(self, only_new: bool = False) -> None:
         """Fill the queue with files that are to be sent, or only to be compared again."""
         self.manifest.clear_queue()
+        before_ns, self.looked_ns = self.looked_ns, time.time_ns() - CLOCK_NS
         for path, seen in self.changed():
-            last = self.manifest.get(path)
-            if not self.is_settled(path, last, seen):
-                self.watch.keep(path)
-            if only_new and (last or path in self.failing_since):
-                continue
-            is_same = bool(last and last.is_of(seen))
-            if path in self.underway or (last and is_same and not self.is_doubtful(last, seen)):
-                continue
-            self.manifest.enqueue(path, seen.st_size >= LARGE_FROM, is_same, seen.st_mtime)
+            if stat.S_ISLNK(seen.st_mode):
+                self.note_link(path, seen)
+            else:
+                self.queue_file(path, seen, before_ns, only_new)
+        self.note_removed(before_ns)
+
+    def queue_file(self, path: str, seen: os.stat_result, before_ns: int, only_new: bool) -> None:
+        last = self.manifest.get(path)
+        if not self.is_settled(path, last, seen):
+            self.watch.keep(path)
+        is_same = bool(last and last.is_of(seen))
+        changed_ns = 0 if is_same else self.note_version(path, seen, before_ns)
+        if only_new and (last or path in self.failing_since):
+            return
+        if path in self.underway or (last and is_same and not self.is_doubtful(last, seen)):
+            return
+        self.manifest.enqueue(path, seen.st_size >= LARGE_FROM, is_same, changed_ns)
+
+    def note_version(self, path: str, seen: os.stat_result, before_ns: int) -> int:
+        """Note that a file has a new version, and return since when it has.
+
+        Where it may have had others since the last look, they are missed since then. A file in a
+        folder that was renamed got its name with it.
+        """
+        closed = self.watch.closed.get(path, 0)
+        is_moved = any(f"{path}/".startswith(f"{folder}/") for folder in self.watch.moved)
+        is_known = closed == 1 and not is_moved and seen.st_ctime_ns > before_ns
+        since_ns = seen.st_ctime_ns if is_known else before_ns + 1
+        self.journal.note(path, since_ns, bool(closed) or is_moved)
+        if is_moved or seen.st_ctime_ns <= before_ns:
+            return self.looked_ns
+        return seen.st_ctime_ns if closed else self.named_ns(path, seen, before_ns)
+
+    def named_ns(self, path: str, seen: os.stat_result, before_ns: int) -> int:
+        """Return when a file that nothing reported changed at the latest: a new folder above may
+        have got its name after it.
+        """
+        found, folder = seen.st_ctime_ns, (self.folder / path).parent
+        with contextlib.suppress(OSError):
+            while folder != self.folder and folder.stat().st_ctime_ns > before_ns:
+                found, folder = max(found, folder.stat().st_ctime_ns), folder.parent
+        return found
+
+    def note_link(self, path: str, seen: os.stat_result) -> None:
+        """Enter a link into the next view, if it is new or leads to another place."""
+        with contextlib.suppress(OSError):
+            target = self.last_walk.target(path)
+            last = self.journal.get(path)
+            if target and not (last and last.link == target and not last.gone):
+                self.journal.put(Row(path, seen.st_ctime_ns, link=target))
+
+    def note_removed(self, before_ns: int) -> None:
+        """Enter into the next view which paths are gone, unless the folder or its disk fails."""
+        candidates = self.journal.paths() if self.due is None else set()
+        for each in self.due or ():
+            candidates |= self.journal.paths(each)
+        if self.own and not (self.folder / self.own).is_dir():
+            return
+        for path in candidates:
+            try:
+                mode = (self.folder / path).lstat().st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                mode = 0
+            except OSError:
+                return
+            if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+                self.note_removal(path, before_ns)
+
+    def note_removal(self, path: str, before_ns: int) -> None:
+        """Enter that a path is gone, since its folder changed last."""
+        folder = (self.folder / path).parent
+        while not folder.is_dir():
+            folder = folder.parent
+        changed_ns = max(folder.stat().st_mtime_ns, before_ns)
+        self.journal.remove(path, before_ns + 1, min(changed_ns, time.time_ns()))
+        if changed_ns > self.looked_ns:
+            self.watch.keep(path)
 
     def changed(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the files that may differ from their objects, with their stat."""
+        """Yield the files and links that may differ from their objects, with their stat."""
         due = self.watch.due()
-        if due is None:
+        self.due = None if self.finishing else due
+        if self.due is None:
             began = time.monotonic()
             self.refused = dict(self.rejected)
-            self.watch.begin()
-            yield from self.walk(self.watch.add).files()
+            if not self.finishing:
+                self.watch.begin()
+            self.last_walk = self.walk(self.watch.add)
+            yield from self.last_walk.files()
             self.watch.looked(time.monotonic() - began)
             return
-        due |= self.followed
-        for path in due:
+        self.due |= self.followed
+        for path in self.due:
             self.refused.pop(path, None)
         self.refused.update(self.rejected)
-        yield from self.walk(self.watch.add).among(due)
+        self.last_walk = self.walk(self.watch.add)
+        yield from self.last_walk.among(self.due)
 
     def is_settled(self, path: str, last: Entry | None, seen: os.stat_result) -> bool:
         """Return whether a file needs no look until inotify reports it.
 
         inotify does not report a file that is written under another name.
         """
-        if last is None or path in self.links or seen.st_nlink > 1:
+        if last is None or seen.st_nlink > 1 or not self.is_entered(last):
             return False
         return last.sure and last.is_of(seen) and path not in self.underway
+
+    def is_entered(self, last: Entry) -> bool:
+        """Return whether the next view has a file, if there are views."""
+        return last.in_view or not self.views
 
     def is_doubtful(self, last: Entry, seen: os.stat_result) -> bool:
         """Return whether a file that looks as it was sent is to be compared with its object.
 
         Reading costs its writer time: the larger it is, the longer it must be quiet.
         """
+        if not self.is_entered(last):
+            return True
         if last.sure:
             return False
         return self.finishing or time.time_ns() - seen.st_mtime_ns > 50 * seen.st_size
 
-    def begin(self, path: str, large: bool) -> None:
-        sending = self.underway[path] = Sending(path, self.manifest.get(path), large)
+    def begin(self, path: str, changed_ns: int, large: bool) -> None:
+        last = self.manifest.get(path)
+        sending = self.underway[path] = Sending(path, last, large, changed_ns=changed_ns)
+        if self.views:
+            sending.viewed = self.journal.get(path)
+            is_torn = self.finishing and path in self.writing_since
+            sending.is_moving = path in self.moving or is_torn
+            if last is None:
+                sending.twin = self.twin(path)
 
         def work() -> None:
             try:
@@ -239,6 +343,16 @@ class Mirror:
             self.ready.put(sending)
 
         threading.Thread(target=work, name="mirror", daemon=True).start()
+
+    def twin(self, path: str) -> Listed | None:
+        """Return the object of a file that was renamed to this path."""
+        with contextlib.suppress(OSError):
+            seen = (self.folder / path).lstat()
+            found = self.manifest.twin(seen) if seen.st_size >= COPIED_FROM else None
+            if found:
+                name, entry = found
+                return Listed(self.prefix + name, entry.size, entry.crc32c, entry.generation)
+        return None
 
     def wait_for_some(self, seconds: float) -> int:
         """Wait for uploads to end, and note their results; return how many files were sent."""
@@ -254,6 +368,9 @@ class Mirror:
 
     def note_end(self, sending: Sending) -> None:
         del self.underway[sending.path]
+        if isinstance(sending.error, Grows):
+            self.note_growth(sending)
+            return
         self.bytes_sent += sending.bytes
         if sending.wrote:
             self.wrote_at = time.monotonic()
@@ -262,21 +379,75 @@ class Mirror:
             return
         self.failing_since.pop(sending.path, None)
         self.sender.taken.discard(sending.path)
-        if sending.entry:
-            self.manifest.put(sending.path, sending.entry)
+        if sending.is_open:
+            self.note_open(sending)
+        elif sending.entry:
+            self.note_sent(sending, sending.entry)
+        else:
+            self.watch.keep(sending.path)  # it is gone, or no file any more
+
+    def note_growth(self, sending: Sending) -> None:
+        """Let the next view say that a file grows; then it is sent."""
+        if row := self.journal.get(sending.path):
+            self.journal.pass_over(sending.path)
+            self.journal.put(replace(row, grows=True))
+        self.watch.keep(sending.path)
+        sending.wrote = True  # the next pass has something to do
+
+    def note_open(self, sending: Sending) -> None:
+        """Note that a file is being written: it is sent once it is closed."""
+        self.journal.note_open(sending.path)
+        self.watch.keep(sending.path)
+        if sending.is_moving:
+            self.journal.pass_over(sending.path)
+        self.note_moving(sending.path)
+
+    def note_moving(self, path: str) -> None:
+        """Let a file that cannot be sent whole for long hold T back no more."""
+        since = self.writing_since.setdefault(path, time.monotonic())
+        if time.monotonic() - since > MOVING_AFTER:
+            self.moving.add(path)
+            self.journal.pass_over(path)
+
+    def note_sent(self, sending: Sending, entry: Entry) -> None:
+        path = sending.path
+        self.manifest.put(path, entry)
+        if not sending.is_moving:
+            self.writing_since.pop(path, None)
+            self.moving.discard(path)
+        row = sending.row
+        if row is None or not self.views or row.moving:
+            self.journal.pass_over(path)
+        if row and sending.viewed and sending.viewed.grows and row.grows:
+            self.journal.pass_over(path)
+            self.journal.update(path, size=row.size, crc32c=row.crc32c, mtime_ns=row.mtime_ns)
+        elif row and self.views and row != sending.viewed:
+            self.journal.put(row)
+        self.note_later(path, entry, sending.changed_ns)
+
+    def note_later(self, path: str, entry: Entry, changed_ns: int) -> None:
+        """Note if a file has another version already than the one that was sent."""
+        with contextlib.suppress(OSError):
+            if not entry.is_of((self.folder / path).lstat()):
+                self.journal.note(path, changed_ns + 1, True)
+                self.watch.keep(path)
 
     def note_error(self, path: str, error: Exception) -> None:
         """Remember why a file was not sent: refused for good, or failed for now."""
         why = str(error)
+        if isinstance(error, Torn):
+            self.note_moving(path)
         if isinstance(error, Taken):
             self.sender.taken.add(path)
         if isinstance(error, PermissionError | Unreadable | Refused):
             self.refused[path] = getattr(error, "strerror", None) or why
+            self.journal.pass_over(path)
             return
         now = time.monotonic()
         since = self.failing_since.setdefault(path, now)
         if now - since > self.timeout_of(api.status_of(error)):
             self.refused[path] = self.rejected[path] = f"the bucket refuses it: {why}"
+            self.journal.pass_over(path)
         else:
             self.failed[path] = why
 
@@ -318,7 +489,6 @@ class Mirror:
             self.own,
             self.rejected,
             refused=self.refused,
-            links=self.links,
             followed=self.followed,
             on_folder=on_folder,
         )
@@ -334,14 +504,14 @@ class Mirror:
         self.folders.add(folder)
 
     def restore(
-        self, bring: bool = True, only_news: bool = False
+        self, bring: bool = True, begins_with: str = "", fresh: bool = False
     ) -> tuple[int, dict[str, Exception]]:
-        """Download the job's files: all of its own folder, and what it wrote to others.
+        """Bring the job's folders to its last view, or that of the job that it `begins_with`.
 
-        They count as sent. Without `bring` the files are here already, and only their objects are
-        learnt. With `only_news` only what others wrote since; files that differ from their objects
-        stay. Return how many were downloaded, and why others can have no file here. Raises
-        BergError if that fails.
+        Without a view all files that the bucket has in its folder count, and none if it begins
+        `fresh`. Without `bring` the files are here already, and only their objects are learnt.
+        Return how many files were downloaded, and why others can have none here. Raises BergError
+        if that fails.
         """
         copied = 0
         trouble: Exception | None = None
@@ -350,7 +520,7 @@ class Mirror:
                 if not bring:
                     self.learn()
                     return 0, {}
-                new, left = self.bring(self.news() if only_news else self.listed())
+                new, left = Restore(self, begins_with, fresh).run()
                 copied += new
                 trouble = next(
                     (error for error in left.values() if not isinstance(error, fetch.NoPlace)), None
@@ -364,49 +534,16 @@ class Mirror:
             f"its results could not be restored, and stay in the bucket as they are: {trouble}"
         )
 
-    def bring(self, listed: Iterator[Any]) -> tuple[int, dict[str, Exception]]:
-        """Download files once; return how many are new, and why others were not downloaded."""
-        new, _, left = fetch.fetch(
-            self.bucket,
-            self.prefix,
-            self.folder,
-            done=self.note_restored,
-            listed=listed,
-            on_machine=True,
-        )
-        return new, left
-
-    def news(self) -> Iterator[Any]:
-        """Yield the job's objects that are to replace their files, or have none yet."""
-        for blob in self.listed():
-            path = blob.name[len(self.prefix) :]
-            known = self.manifest.get(path)
-            if known and known.generation == blob.generation:
-                continue
-            try:
-                seen = (self.folder / path).stat()
-            except OSError:
-                yield blob
-            else:
-                if known and known.is_of(seen):
-                    yield blob
-
-    def note_restored(self, blob: Any) -> None:
-        path = blob.name[len(self.prefix) :]
-        with (self.folder / path).open("rb") as file:
-            now = os.fstat(file.fileno())
-            block = block_before(file, now.st_size) if now.st_size >= GROWS_FROM else ""
-        self.manifest.put(path, Entry(*marks(now), blob.generation, blob.crc32c, block, True))
-        if self.restored:
-            with self.restored.open("a") as notes:
-                notes.write(json.dumps([path, blob.size, blob.generation, blob.crc32c]) + "\n")
-
     def learn(self) -> None:
-        """Learn the job's objects; their files are compared with them before they are sent."""
+        """Learn the job's objects, and the views that a worker before this one published; files
+        are compared with them before they are sent.
+        """
         for blob in self.listed():
             if writer_of(blob) == self.job_name:
-                path = blob.name[len(self.prefix) :]
-                self.manifest.put_known(path, blob.size, blob.generation, blob.crc32c)
+                self.manifest.put_known(blob.name[len(self.prefix) :], blob, True)
+        for history in views.of_job(self.bucket, self.job_name) if self.views else ():
+            if self.writer == f"{self.job_name}/{history.disk}":
+                self.journal.recall(history)
 
     def listed(self) -> Iterator[Any]:
         """Yield the job's objects."""
@@ -436,37 +573,77 @@ class Mirror:
         request that stalls delays no other. What is written all the time is kept as it is after
         some passes. Return the files that are not in the bucket, with why.
         """
-        end = time.monotonic() + max(seconds, 2)
+        end = time.monotonic() + max(seconds, 2) - VIEW_SECONDS
         has_time = seconds > 60
         self.begin_to_finish(has_time)
+        left = self.pass_until(end, progress if has_time else lambda text: None)
+        left = {path: why for path, why in left.items() if self.differs(path)}
+        if not left and self.journal.lags():
+            left = {self.own or ".": "its last changes are in the bucket, and in no view"}
+        self.watch.end()
+        self.delete_below(self.sender.tails)
+        return {**left, **self.refused}
+
+    def differs(self, path: str) -> bool:
+        """Return whether a file is not as it was sent; else only a comparison is left."""
+        entry = self.manifest.get(path)
+        with contextlib.suppress(OSError):
+            return not (entry and entry.is_of((self.folder / path).lstat()))
+        return True
+
+    def pass_until(self, end: float, progress: Callable[[str], None]) -> dict[str, str]:
+        """Pass over the folder until all is there, or until `end`; return what is left, and why."""
         pause, moving = 1.0, 0
         while True:
-            sent = self.sync(min(60, max(0, end - time.monotonic())))
-            late = dict.fromkeys(self.underway, "it is being sent")
-            left = {**late, **self.failed}
-            if time.monotonic() > end or not (sent or left):
-                break
+            # A pass ends with a view: where time is short, there are many.
+            sent = self.sync(min(self.timeout, max(0, end - time.monotonic())))
+            left = {**dict.fromkeys(self.underway, "it is being sent"), **self.failed}
+            is_done = not (sent or left or self.journal.lags())
+            if time.monotonic() > end or is_done:
+                return left
             moving += not left
+            if moving > MOVING_PASSES:
+                self.refuse_moving()
+                return left
             if moving > CALM_PASSES:
                 time.sleep(MOVING_PAUSE)
-            if moving > MOVING_PASSES:
-                self.refused.update({path: MOVING for path, _ in self.left()})
-                break
-            if left and has_time:
+            if left:
                 progress(name_left(left, " yet"))
             if self.failed:
                 time.sleep(max(0, min(pause, end - time.monotonic())))
                 pause = min(pause * 2, 30)
+
+    def refuse_moving(self) -> None:
+        """Keep the objects of files that something still writes as they are."""
+        self.refused.update({path: MOVING for path, _ in self.left()})
+
+    def conclude(self, left: dict[str, str]) -> dict[str, str]:
+        """Publish the last view of a job that has ended, make the plain objects what it says, and
+        delete staged ones, those of earlier disks if this is the only machine. Return what failed;
+        do nothing if more is left than the bucket cannot take.
+        """
+        if not left.keys() <= self.refused.keys():
+            return {}
+        try:
+            self.journal.publish(self.looked_ns, is_final=True)
+            failed = self.journal.settle(everything=True)
+        except Exception as error:
+            return {self.own or ".": f"{type(error).__name__}: {error}"}
+        if not failed:
+            is_alone = not self.journal.is_shared
+            self.delete_below(f"{TAILS}{self.job_name}/" if is_alone else self.sender.staged)
+        return failed
+
+    def delete_below(self, prefix: str) -> None:
+        """Delete the objects below a prefix, unless the bucket refuses it."""
         with contextlib.suppress(Exception):
-            self.bucket.delete(*[blob.name for blob in self.bucket.list(self.sender.tails, "name")])
-        return {**left, **self.refused}
+            self.bucket.delete(*[blob.name for blob in self.bucket.list(prefix, "name")])
 
     def begin_to_finish(self, has_time: bool) -> None:
         """Doubt what was not compared, and give up uploads that do not move."""
         if not self.finishing:
-            self.finishing = True
+            self.finishing = self.sender.finishing = True
             self.manifest.doubt_all()
-            self.watch.end()
         self.timeout = LAST_TIMEOUT if has_time else SHORT_TIMEOUT
 
         def is_stuck(sending: Sending) -> bool:
@@ -482,7 +659,7 @@ class Mirror:
         left = []
         for path, seen in self.scan():
             entry = self.manifest.get(path)
-            if entry and entry.is_of(seen):
+            if stat.S_ISLNK(seen.st_mode) or (entry and entry.is_of(seen)):
                 continue
             sending = self.underway.get(path)
             left.append((path, max(seen.st_size - (sending.through if sending else 0), 0)))

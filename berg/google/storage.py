@@ -374,6 +374,21 @@ class Bucket:
             with contextlib.suppress(Exception):  # the end of the mirror deletes those that stay
                 self.delete(tail_name)
 
+    def rewrite(self, name: str, source: Listed, generation: int) -> Listed:
+        """Copy an object within the bucket, over one at `generation`; return the new one."""
+        query: dict[str, Any] = {
+            "sourceGeneration": source.generation,
+            "ifGenerationMatch": generation,
+        }
+        place = f"/rewriteTo/b/{self.name}/o/{quote(name, safe='')}"
+        with self.conditional(name):
+            while True:
+                url = self.address("", source.name, place, **query)
+                answer = self.ask_json("POST", url, b"{}", forbidden=False)
+                if answer["done"]:
+                    return Listed.of(answer["resource"])
+                query["rewriteToken"] = answer["rewriteToken"]
+
     def download(self, name: str, path: Path) -> None:
         """Download an object to a temporary file next to `path`, check it, then move it there."""
         temporary = path.with_name(f".berg-part-{uuid.uuid4().hex}")

@@ -11,6 +11,7 @@ if that has the same checksum: staged objects are moved to their plain name afte
 """
 
 import gzip
+import io
 import json
 import re
 import zlib
@@ -128,24 +129,31 @@ def stays_inside(path: str, target: str) -> bool:
     """Return whether a link at a path below berg_results/ leads to a place below it, whatever other
     links there are: `..` may only come first.
     """
-    parts = target.split("/")
+    parts = target.split("/") if target != "." else []
     ups = 0
     while parts and parts[0] == "..":
         del parts[0]
         ups += 1
-    return ups <= path.count("/") and (is_path("/".join(parts)) or (ups > 0 and not parts))
+    return ups <= path.count("/") and (not parts or is_path("/".join(parts)))
 
 
-def encode(head: Head, rows: Iterable[Row]) -> bytes:
-    """Return the content of a view's object."""
-    lines = [json.dumps(vars(head))]
-    for row in rows:
-        values = {name: getattr(row, name) for name in DEFAULTS}
-        lines.append(json.dumps({k: v for k, v in values.items() if v != DEFAULTS[k]}))
-    return gzip.compress("\n".join(lines).encode(), mtime=0)
+def line(row: Row) -> str:
+    """Return a row as it is in a view."""
+    values = {name: getattr(row, name) for name in DEFAULTS}
+    return json.dumps({name: each for name, each in values.items() if each != DEFAULTS[name]})
 
 
 DEFAULTS = {each.name: each.default for each in fields(Row)}
+
+
+def encode(head: Head, lines: Iterable[str]) -> bytes:
+    """Return the content of a view's object."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as file:
+        file.write(json.dumps(vars(head)).encode())
+        for each in lines:
+            file.write(f"\n{each}".encode())
+    return packed.getvalue()
 
 
 def decode(number: int, data: bytes) -> Published:
@@ -226,13 +234,13 @@ def newest_disks(histories: list[History], moment_ns: int | None) -> list[Histor
 
 def newest_moment(heads: list[Head]) -> tuple[int, bool]:
     """Return the moment as of which the bucket has the folders of all machines, and whether that
-    is their end.
+    is their end. No machine says so before all commands have ended.
 
     Pointers are written once all machines have reached a barrier: where several write, a moment is
     common to all, less what their clocks may differ by.
     """
     times = [head.at_ns for head in heads]
-    if all(head.final for head in heads):
+    if any(head.final for head in heads):
         return max(times), True
     spread = CLOCKS_NS if len(times) > 1 else 0
     return min(times) - spread, False

@@ -1,10 +1,10 @@
-"""Which files of a folder of results are mirrored, and which of them changed.
+"""Which files and links of a folder of results are mirrored, and which of them changed.
 
-Links are followed where they stay inside, and where the job's own folder is one. Changes are
-reported by inotify, called in the C library: Python has no module for it, and machines get few
-packages. It does not report writes through a memory map, a hard link from outside, or another
-machine on a network file system, so the mirror also looks at everything now and then; and always
-where there is no inotify, or no watches are left.
+Links are mirrored as links where they stay inside; only where the job's own folder is one, it is
+followed. Changes are reported by inotify, called in the C library: Python has no module for it, and
+machines get few packages. It does not report writes through a memory map, a hard link from outside,
+or another machine on a network file system, so the mirror also looks at everything now and then;
+and always where there is no inotify, or no watches are left.
 """
 
 import contextlib
@@ -12,6 +12,8 @@ import ctypes
 import errno
 import functools
 import os
+import posixpath
+import stat
 import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -20,13 +22,16 @@ from pathlib import Path
 
 from berg import plain
 from berg.google import fetch
+from berg.google.views import stays_inside
 
 MAX_NAME = 1024  # bytes of an object's name
+KEPT = (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK)  # kinds of what is mirrored
 
 # <sys/inotify.h>
 MODIFY, ATTRIB, CLOSE_WRITE = 0x2, 0x4, 0x8
 MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
 DELETE_SELF, MOVE_SELF, OVERFLOW, IGNORED, ONLY_FOLDERS = 0x400, 0x800, 0x4000, 0x8000, 0x1000000
+OF_FOLDER = 0x40000000
 WANTED = MODIFY | ATTRIB | CLOSE_WRITE | MOVED_FROM | MOVED_TO | CREATE | DELETE
 WANTED |= DELETE_SELF | MOVE_SELF | ONLY_FOLDERS
 EVENT = struct.Struct("iIII")  # watch, what happened, cookie, bytes of the name
@@ -38,137 +43,132 @@ MOST = 20_000  # paths that are kept in memory; with more of them everything is 
 
 
 @dataclass
-class Folder:
-    """A folder that is still to be read."""
-
-    path: str  # below the root; "" is the root
-    above: tuple[str, ...]  # its real path and those of the folders that lead to it
-
-
-@dataclass
 class Walk:
-    """One walk over `root`, which fills `refused` and `links`."""
+    """One walk over `root`, which fills `refused`."""
 
     root: Path
     prefix: str  # of the objects' names
     own: str  # folder of the job, below the root
     rejected: Collection[str]  # paths that are ignored
     refused: dict[str, str] = field(default_factory=dict)  # path -> why
-    links: set[str] = field(default_factory=set)  # paths whose targets are sent
     followed: Collection[str] = ()  # links to folders outside, which are mirrored, too
     on_folder: Callable[[str], None] = lambda path: None  # called before a folder is read
-    inside: list[str] = field(init=False)  # real paths of folders that links may lead to
-    reached: dict[str, Folder] = field(default_factory=dict)  # by path, on the way to others
+    # Real paths of folders that links may lead to, and the folders' own paths.
+    inside: dict[str, str] = field(init=False)
+    reached: dict[str, os.stat_result] = field(
+        default_factory=dict
+    )  # folders, on the way to others
 
     def __post_init__(self) -> None:
-        self.inside = [os.path.realpath(self.root)]
+        self.inside = {os.path.realpath(self.root): ""}
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield regular files with their stat."""
-        yield from self.below(self.top)
+        """Yield regular files and links with their stat."""
+        self.reach(self.own)  # where it is a link, others may lead to the same folder
+        yield from self.below("")
 
     def among(self, paths: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
         """Yield those of `files` that are one of the paths, or below one; some may come twice."""
         self.reach(self.own)  # where it is a link, others may lead to the same folder
         for path in paths:
-            found = self.reach(path)
-            if isinstance(found, Folder):
-                yield from self.below(found)
-            elif found:
-                yield path, found
+            seen = self.reach(path)
+            if seen and stat.S_ISDIR(seen.st_mode):
+                yield from self.below(path)
+            elif seen:
+                yield path, seen
 
-    @property
-    def top(self) -> Folder:
-        return Folder("", (self.inside[0],))
-
-    def below(self, top: Folder) -> Iterator[tuple[str, os.stat_result]]:
+    def below(self, top: str) -> Iterator[tuple[str, os.stat_result]]:
         pending = [top]
         while pending:
             folder = pending.pop()
             for entry in self.entries(folder):
-                path = f"{folder.path}/{entry.name}".lstrip("/")
-                found = self.look_at(entry, path, folder)
-                if isinstance(found, Folder):
-                    pending.append(found)
-                elif found:
-                    yield path, found
+                path = f"{folder}/{entry.name}".lstrip("/")
+                seen = self.look_at(entry, path)
+                if seen and stat.S_ISDIR(seen.st_mode):
+                    pending.append(path)
+                elif seen:
+                    yield path, seen
 
-    def reach(self, path: str) -> Folder | os.stat_result | None:
+    def reach(self, path: str) -> os.stat_result | None:
         """Go down from the root to a path, by the same rules as a walk over everything."""
         if not path:
-            return self.top
+            return self.root.stat()
         if path in self.reached:
             return self.reached[path]
         folder = self.reach(path.rpartition("/")[0])
-        if not isinstance(folder, Folder):
+        if not (folder and stat.S_ISDIR(folder.st_mode)):
             return None
-        found = self.look_at(self.root / path, path, folder)
-        if isinstance(found, Folder):
-            self.reached[path] = found
-        return found
+        seen = self.look_at(self.root / path, path)
+        if seen and stat.S_ISDIR(seen.st_mode):
+            self.reached[path] = seen
+        return seen
 
-    def entries(self, folder: Folder) -> Iterator[os.DirEntry[str]]:
-        self.on_folder(folder.path)
+    def entries(self, folder: str) -> Iterator[os.DirEntry[str]]:
+        self.on_folder(folder)
         try:
-            yield from os.scandir(self.root / folder.path)
+            yield from os.scandir(self.root / folder)
         except FileNotFoundError:
             return
         except OSError as error:
-            self.refused[folder.path or "."] = error.strerror or str(error)
+            self.refused[folder or "."] = error.strerror or str(error)
 
-    def look_at(
-        self, entry: os.DirEntry[str] | Path, path: str, folder: Folder
-    ) -> Folder | os.stat_result | None:
-        """Return the folder or the stat of the file that an entry is, None to ignore it."""
+    def look_at(self, entry: os.DirEntry[str] | Path, path: str) -> os.stat_result | None:
+        """Return the stat of a folder, file or link, None to ignore it."""
+        if path in self.rejected or fetch.is_parts(self.root / path):
+            return None
         try:
-            return self.visit(entry, path, folder)
+            return self.visit(entry, path)
         except FileNotFoundError:
             pass
         except OSError as error:
             self.refused[path] = error.strerror or str(error)
         return None
 
-    def visit(
-        self, entry: os.DirEntry[str] | Path, path: str, folder: Folder
-    ) -> Folder | os.stat_result | None:
-        real = os.path.realpath(entry) if entry.is_symlink() else ""
-        if self.may_lead_out(path, real):
-            self.inside.append(real)
-        is_gone = path in self.followed and not entry.is_dir()
-        if is_gone or path in self.rejected or fetch.is_parts(self.root / path):
-            return None
-        if why := self.why_not(path, real):
+    def visit(self, entry: os.DirEntry[str] | Path, path: str) -> os.stat_result | None:
+        seen = os.lstat(entry)
+        if stat.S_ISLNK(seen.st_mode) and self.is_followed(path):
+            seen = self.follow(entry, path) or seen
+            if stat.S_ISLNK(seen.st_mode) and path in self.followed:
+                return None  # its folder is not there now
+        why = bad_name(self.prefix + path)
+        if stat.S_ISLNK(seen.st_mode) and not self.target(path):
+            why = why or "a link to outside of the results"
+        if why:
             self.refused[path] = why
             return None
-        if entry.is_dir():
-            return self.visit_folder(entry, path, real, folder)
-        if not entry.is_file():
-            return None
-        if real:
-            self.links.add(path)
-        return entry.stat()
+        return seen if stat.S_IFMT(seen.st_mode) in KEPT else None
 
-    def may_lead_out(self, path: str, real: str) -> bool:
-        """Return whether what is in the target of a link is mirrored although it is outside."""
-        is_meant = path in self.followed or f"{self.own}/".startswith(f"{path}/")
-        return bool(real) and is_meant and is_harmless(real, self.inside[0])
+    def follow(self, entry: os.DirEntry[str] | Path, path: str) -> os.stat_result | None:
+        """Return the stat of the folder that a link leads to, None if it cannot be mirrored."""
+        real = os.path.realpath(entry)
+        if is_harmless(real, os.path.realpath(self.root)):
+            self.inside[real] = path
+        return Path(entry).stat() if real in self.inside else None
 
-    def why_not(self, path: str, real: str) -> str:
-        """Return why a path is refused, "" if it is not; `real` is the target of a link."""
-        if real and not any(is_below(real, folder) for folder in self.inside):
-            return "a link to outside of the results"
-        return bad_name(self.prefix + path)
+    def is_followed(self, path: str) -> bool:
+        """Return whether a link is mirrored as the folder that it leads to."""
+        return path in self.followed or f"{self.own}/".startswith(f"{path}/")
 
-    def visit_folder(
-        self, entry: os.DirEntry[str] | Path, path: str, real: str, folder: Folder
-    ) -> Folder | None:
-        target = real or os.path.realpath(entry)
-        if target in folder.above:
-            self.refused[path] = "a link to a folder that holds it"
-            return None
-        if real and real not in self.inside:
-            self.links.add(path)
-        return Folder(path, (*folder.above, target))
+    def target(self, path: str) -> str:
+        """Return where a link leads from its own folder, "" for one that leads out of the root."""
+        text = str((self.root / path).readlink())
+        folder = path.rpartition("/")[0]
+        if text.startswith("/"):
+            to = self.path_inside(posixpath.normpath(text))
+            to = to or self.path_inside(os.path.realpath(text))
+        else:
+            to = posixpath.normpath(posixpath.join(folder, text))
+        if not to or f"{to}/".startswith("../"):
+            return ""
+        found = posixpath.relpath(to, folder or ".")
+        return found if stays_inside(path, found) else ""
+
+    def path_inside(self, real: str) -> str:
+        """Return the path of an absolute one below the root, "" outside."""
+        for top, path in self.inside.items():
+            if is_below(real, top):
+                return posixpath.normpath(posixpath.join(path, posixpath.relpath(real, top)))
+        return ""
 
 
 @dataclass
@@ -181,12 +181,17 @@ class Watch:
     pending: set[str] | None = None  # paths to look at; None: everything
     next_look: float = 0  # when everything is to be looked at, time.monotonic()
     ended: bool = False
+    # path -> how often a file was closed after writing, or got its name, since the last look
+    closed: dict[str, int] = field(default_factory=dict)
+    moved: set[str] = field(default_factory=set)  # folders that got their name since
+    removed: set[str] = field(default_factory=set)  # paths whose last event is their removal
 
     def __del__(self) -> None:
         self.close()
 
     def due(self) -> set[str] | None:
         """Return the paths that are to be looked at now, None for everything, and forget them."""
+        self.closed, self.moved, self.removed = {}, set(), set()
         self.read()
         due = self.pending
         if due is None or "" in due or time.monotonic() > self.next_look:
@@ -245,9 +250,24 @@ class Watch:
                         self.forget()
                     name = os.fsdecode(data[start - length : start].rstrip(b"\0"))
                     for folder in self.folders.get(watch, ()):
-                        self.keep(f"{folder}/{name}".strip("/"))
+                        path = f"{folder}/{name}".strip("/")
+                        self.keep(path)
+                        self.note(path, what)
                     if what & IGNORED:
                         self.folders.pop(watch, None)
+
+    def note(self, path: str, what: int) -> None:
+        """Count what tells apart the versions of a file between two looks."""
+        if self.pending is None:
+            return  # too much happened to know it
+        if what & (MOVED_TO | CLOSE_WRITE):
+            self.closed[path] = self.closed.get(path, 0) + 1
+        if what & MOVED_TO and what & OF_FOLDER:
+            self.moved.add(path)
+        if what & (DELETE | MOVED_FROM):
+            self.removed.add(path)
+        elif what & (CREATE | MOVED_TO):
+            self.removed.discard(path)
 
     def forget(self) -> None:
         """Let the next look be one at everything."""

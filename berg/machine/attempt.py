@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from berg import BergError, computer, config, job, states
@@ -256,8 +255,7 @@ class Attempt:
         elif self.job.results_dir:
             shutil.rmtree(results, ignore_errors=True)
         next_to_log = self.usage_file, self.software_file
-        marks = self.mirrors.restored, self.marker, self.command_mark
-        for file in (self.machine.log, *next_to_log, *marks):
+        for file in (self.machine.log, *next_to_log, self.marker, self.command_mark):
             file.unlink(missing_ok=True)
 
     def check_limits(self) -> None:
@@ -561,7 +559,6 @@ class StateWriter:
 class Mirrors:
     log: Mirror
     results: Mirror
-    restored: Path  # file that says what was restored to this disk
     done: threading.Event = field(default_factory=threading.Event)  # the mirrors are to end
     # The next pass over the results is not to wait.
     hurry: threading.Event = field(default_factory=threading.Event)
@@ -588,7 +585,6 @@ def mirrors_of(name: str, machine: boot.Machine, bucket: Bucket) -> Mirrors:
     if not disk.exists():
         disk.write_text(secrets.token_hex(8))
     writer = f"{name}/{disk.read_text()}"
-    restored = boot.BERG / f"restored-{name}"
     log = Mirror(machine.log.parent, bucket, job.log_prefix(name), writer)
     results = Mirror(
         RESULTS,
@@ -596,6 +592,7 @@ def mirrors_of(name: str, machine: boot.Machine, bucket: Bucket) -> Mirrors:
         "berg_results/",
         writer,
         records=job.folders_prefix(name),
-        restored=restored,
+        views=f"{job.views_prefix(name)}{disk.read_text()}/",
+        machine=machine.name,
     )
-    return Mirrors(log, results, restored)
+    return Mirrors(log, results)

@@ -269,10 +269,17 @@ class Member:
     serial: int = 0  # of this machine's last record; each has a higher one
     next_write: float = -math.inf  # of this machine's record
     newest: dict[str, int] = field(default_factory=dict)  # record -> highest serial
+    # other machine -> the moment as of which the bucket has its results, in ns since 1970
+    whole_ns: dict[str, int] = field(default_factory=dict)
+    own_whole_ns: Callable[[], int] = lambda: 0
 
     @property
     def is_alone(self) -> bool:
         return self.job.num_machines == 1
+
+    def others_whole_ns(self) -> float:
+        """Return the moment as of which the bucket has the results of all other machines."""
+        return min(self.whole_ns.values(), default=math.inf)
 
 
 def describe(member: Member) -> Node:
@@ -297,6 +304,8 @@ def announce(member: Member, **changes: str) -> None:
         member.serial = max(member.serial + 1, int(time.time() * 1e6))  # also after a reboot
         about = {"attempt": str(member.attempt), "instance": member.node.instance_id}
         about["serial"] = str(member.serial)
+        if at_ns := member.own_whole_ns():
+            about["whole_ns"] = str(at_ns)
         member.summary |= {**changes, **about}
         name = f"{job.machines_prefix(member.job.job_name)}{member.machine.name}.json"
         content = write(member.key, name, member.node)
@@ -481,9 +490,17 @@ def phases(member: Member) -> dict[str, Any]:
     for name, blob in blobs.items():
         if member.heard.get(name, (-1, 0.0))[0] != serial_of(blob):
             member.heard[name] = serial_of(blob), now
+    note_whole(member, blobs)
     quiet = [name for name, (_, since) in member.heard.items() if now - since > longest]
     member.silent = sorted(name for name in quiet if name != member.machine.name)
     return blobs
+
+
+def note_whole(member: Member, blobs: dict[str, Any]) -> None:
+    """Note as of which moment the bucket has the results of each other machine."""
+    for name, blob in blobs.items():
+        if "whole_ns" in blob.metadata and name != member.machine.name:
+            member.whole_ns[name] = int(blob.metadata["whole_ns"])
 
 
 def is_valid(member: Member, blob: Any) -> bool:

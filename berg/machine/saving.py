@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from berg import BergError, job, states
 from berg.google import api, views
+from berg.google.sending import RECORD, WRITER
 from berg.google.walk import MAX_NAME, name_left, shorten
 from berg.machine import boot, checkout, peers
 from berg.machine.attempt import LAST_STATE_SECONDS, Attempt, Damaged, NoJob
@@ -32,14 +33,27 @@ NEW_INTERVAL = 1  # seconds between passes over files that are not in the bucket
 
 
 def restore_results(attempt: Attempt) -> None:
-    """Download what the bucket has of the job's folders, from this job or an earlier one."""
+    """Bring the results to the last view of the job, or of the one whose results it begins with."""
+    this, results = attempt.job, attempt.mirrors.results
+    results.journal.is_shared = not attempt.member.is_alone
+    results.journal.others_ns = attempt.member.others_whole_ns
+    attempt.member.own_whole_ns = lambda: results.journal.published_ns
+    results.journal.keeps_deleted = this.spec.keep_deleted
     checkout.take_out(attempt)
-    restored, left = attempt.mirrors.results.restore(bring=attempt.begins_here)
+    restored, left = results.restore(attempt.begins_here, this.begins_with, this.fresh)
     if restored:
         attempt.say(f"Restored {plural(restored, 'file')} of the results")
     for path, why in left.items():
         attempt.say(f"Not restored: {path}: {why}")
-    attempt.marker.touch()
+
+
+def write_record(attempt: Attempt) -> None:
+    """Write a copy of the job's record next to its results: in the bucket alone, since programs may
+    want an empty folder.
+    """
+    name = f"berg_results/{attempt.job.results_dir}/{RECORD}"
+    writer = attempt.mirrors.results.writer
+    attempt.bucket.write(name, attempt.job.to_json(), metadata={WRITER: writer})
 
 
 def mirror_log(attempt: Attempt) -> None:
@@ -84,10 +98,10 @@ def send_all(attempt: Attempt) -> None:
 
 
 def bring_news(attempt: Attempt) -> None:
-    """Download new results of the other machines."""
+    """Bring the results to the moment as of which the bucket has those of all machines."""
     with attempt.mirrors.turn:
         checkout.take_out(attempt)
-        new, _ = attempt.mirrors.results.restore(only_news=True)
+        new, _ = attempt.mirrors.results.restore()
         checkout.put_back(attempt)
     if new:
         attempt.say(f"Downloaded {plural(new, 'file')} of the other machines' results")
@@ -191,8 +205,6 @@ def save(attempt: Attempt, reason: str) -> Uploads:
         left = {path: why for path, _ in mirrors.results.left()}
     else:
         is_whole = left.keys() <= mirrors.results.refused.keys()
-        if mirrors.results.links:
-            say_links(attempt)
     for path, why in left.items():
         attempt.say(f"Not in the bucket: {shorten(path, 2 * MAX_NAME)}: {why}")
     return Uploads(is_whole=is_whole, lost=name_left(left))
@@ -236,6 +248,8 @@ def send_results(attempt: Attempt, last: LastPass, seconds: float) -> None:
             last.left = results.finish(note_trouble, end - time.monotonic())
     except Exception as error:  # such as a checkout that the command deleted
         attempt.say(f"What is new in the checkout could not be saved: {error}")
+    if attempt.restart() is None and not attempt.is_re_created:
+        last.left |= results.conclude(last.left)
 
 
 def send_log_in_parallel(attempt: Attempt, sending: threading.Thread, seconds: float) -> None:
@@ -266,17 +280,6 @@ def watch_upload(attempt: Attempt, sending: threading.Thread, reason: str) -> No
         if timeout > BUCKET_TIMEOUT and attempt.mirrors.trouble and bucket_is_gone(attempt):
             timeout = BUCKET_TIMEOUT
         sending.join(max(0.1, min(UPLOAD_LOOK, last_moment(attempt) - now)))
-
-
-def say_links(attempt: Attempt) -> None:
-    """Log that links were sent as copies of their targets."""
-    links = attempt.mirrors.results.links
-    what = f"{len(links):,} links were sent as copies"
-    if len(links) == 1:
-        what = "1 link was sent as a copy"
-    attempt.say(
-        f"{what}: a bucket has no links. {min(links)} leads to what is in the results already"
-    )
 
 
 def report_progress(attempt: Attempt, ahead: list[tuple[str, int]], reason: str) -> None:

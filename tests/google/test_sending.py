@@ -20,7 +20,7 @@ from berg.google.sending import (
     Sender,
     Sending,
     Taken,
-    block_before,
+    ends_of,
     marks,
 )
 from berg.google.storage import Changed, crc32c_of, file_crc32c
@@ -110,10 +110,13 @@ def test_a_file_has_grown_from_a_mebibyte_on_if_its_last_block_is_there(
     (tmp_path / "file").write_bytes(os.urandom(now))
     sender = Sender(tmp_path, None, "", "job/5", print)
     with (tmp_path / "file").open("rb") as file:
-        last = entry_of(tmp_path / "file", before, block_before(file, before))
-        assert sender.has_grown(last, file, now) is has_grown
+        last, seen = (
+            entry_of(tmp_path / "file", before, ends_of(file, before)),
+            os.fstat(file.fileno()),
+        )
+        assert sender.has_grown(last, file, seen) is has_grown
         last.last_block = "another"
-        assert not sender.has_grown(last, file, now)
+        assert not sender.has_grown(last, file, seen)
 
 
 @pytest.mark.parametrize("size", [MB - 1, MB])
@@ -121,7 +124,7 @@ def test_a_file_that_may_grow_keeps_the_checksum_of_its_last_block(sender, size)
     path = write(sender, os.urandom(size))
     sending = send(sender)
     with path.open("rb") as file:
-        assert sending.entry.last_block == (block_before(file, size) if size == MB else "")
+        assert sending.entry.last_block == (ends_of(file, size) if size == MB else "")
     assert sending.entry.is_of(path.stat()) and sending.inode == path.stat().st_ino
     assert sending.entry.crc32c == file_crc32c(path)
     assert sending.entry.generation == sender.bucket.get(NAME).generation
@@ -148,6 +151,7 @@ def test_a_tail_on_what_is_not_the_files_head_is_written_over(sender):
     path = write(sender, os.urandom(2 * MB))
     first = send(sender).entry
     with path.open("r+b") as file:
+        file.seek(100_000)
         file.write(b"head")
         file.seek(0, 2)
         file.write(b"tail")

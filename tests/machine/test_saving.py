@@ -454,26 +454,12 @@ def test_what_was_not_saved_is_named(monkeypatch, finish, lasts, refused, saved)
     monkeypatch.setattr(saving, "watch_upload", lambda attempt, sending, reason: None)
     attempt = uploading(Clock(), results_dir="one")
     attempt.mirrors.results = SimpleNamespace(
-        finish=bring, left=lambda: [("late", 5)], links=set(), refused=refused
+        finish=bring, left=lambda: [("late", 5)], refused=refused, conclude=lambda left: {}
     )
+    attempt.restart, attempt.is_re_created = lambda: None, False
     attempt.say = lambda text: None
     uploads = saving.save(attempt, "")
     assert (uploads.lost.partition(": ")[2], uploads.is_whole) == saved
-
-
-@pytest.mark.parametrize(
-    ("links", "says"),
-    [
-        ({"a"}, ["1 link was sent as a copy"]),
-        ({"b", "a"}, ["2 links were sent as copies"]),
-    ],
-)
-def test_links_that_were_sent_as_copies_are_told(links, says):
-    said = []
-    mirrors = SimpleNamespace(results=SimpleNamespace(links=links))
-    saving.say_links(SimpleNamespace(mirrors=mirrors, say=said.append))
-    assert [text.partition(":")[0] for text in said] == says
-    assert all(" a leads to what is in the results already" in text for text in said)
 
 
 @pytest.mark.parametrize("is_known", [False, True])

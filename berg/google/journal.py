@@ -1,0 +1,341 @@
+"""What the bucket has of a mirrored folder, from moment to moment, published as views (views.py).
+
+The bucket has the folder as it was at T: of every file the version that was the last one then. T
+may not be in a gap, from when a version was complete until a later one is in the bucket. So a file
+that is not sent yet holds T back, and what was changed before it does not wait.
+
+An object that a published view needs is not replaced or deleted while a restore may still ask for
+it: new versions wait in staged objects, or in the view itself, until T has passed on all machines.
+"""
+
+import base64
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from berg import validation
+from berg.google import api
+from berg.google.sending import TAKEN, WRITER, Manifest
+from berg.google.storage import Changed, Listed
+from berg.google.views import CLOCKS_NS, Head, History, Row, encode, line
+
+GRACE = 3600  # seconds for which the bucket keeps what the job deleted
+MOST_VIEWS = 500  # after a full one: a reader has to read all of them
+IDLE = 20  # seconds between views of one of several machines while nothing changes
+PLAIN = 60  # seconds between writes of a small plain object whose bytes are in the views
+AT_ONCE = 8  # staged objects that are moved at a time
+
+
+@dataclass
+class Journal:
+    """The rows of a disk's views, in the database of its manifest."""
+
+    bucket: Any
+    prefix: str  # of the plain objects' names
+    views: str  # prefix of its views' names; "": none are published
+    machine: str
+    writer: str  # JOB/DISK
+    manifest: Manifest
+    is_shared: bool = False  # other machines of the job have views, too
+    keeps_deleted: bool = False
+    others_ns: Callable[[], float] = lambda: math.inf  # T of the other machines
+    at_ns: int = 0  # T
+    published_ns: int = 0  # T of the last view
+    number: int = 0  # of the last view
+    full_numbers: list[int] = field(default_factory=list)  # of full views that are there
+    rows_since_full: int = 0
+    published_at: float = -math.inf  # time.monotonic()
+    gaps: set[tuple[int, int]] = field(default_factory=set)  # where T may not be, without the end
+    wrote_plain: dict[str, float] = field(default_factory=dict)  # time.monotonic() by path
+    refused: dict[str, str] = field(default_factory=dict)  # path -> why it has no plain object
+
+    def __post_init__(self) -> None:
+        self.database = self.manifest.database
+        for table in (
+            "rows (path PRIMARY KEY, changed_ns, is_new, is_gone, text) WITHOUT ROWID",
+            "unsent (path PRIMARY KEY, since_ns, is_closed) WITHOUT ROWID",
+            "waiting (path, changed_ns, text, PRIMARY KEY (path, changed_ns)) WITHOUT ROWID",
+        ):
+            self.database.execute(f"DROP TABLE IF EXISTS {table.partition(' ')[0]}")
+            self.database.execute(f"CREATE TABLE {table}")
+
+    def query(self, what: str, *values: Any) -> sqlite3.Cursor:
+        return self.database.execute(what, values)
+
+    # --- what changes
+
+    def note(self, path: str, since_ns: int, is_closed: bool) -> None:
+        """Note that a file has a version that is not in the bucket, complete since some time."""
+        self.query("INSERT OR IGNORE INTO unsent VALUES (?, ?, ?)", path, since_ns, is_closed)
+        if is_closed:
+            self.query("UPDATE unsent SET is_closed = 1 WHERE path = ?", path)
+
+    def note_open(self, path: str) -> None:
+        """Note that a file is being written: before it is closed, it has no new version."""
+        self.query("DELETE FROM unsent WHERE path = ? AND NOT is_closed", path)
+
+    def pass_over(self, path: str) -> None:
+        """Let a file that is rewritten all the time hold T back no more."""
+        self.query("DELETE FROM unsent WHERE path = ?", path)
+
+    def unsent_since(self, path: str) -> int:
+        """Return since when a file has a version that is not in the bucket, 0 without one."""
+        found = self.query("SELECT since_ns FROM unsent WHERE path = ?", path).fetchone()
+        return int(found[0]) if found else 0
+
+    def get(self, path: str) -> Row | None:
+        """Return the row of a path, also of one that was deleted lately."""
+        found = self.query("SELECT text FROM rows WHERE path = ?", path).fetchone()
+        return row_of(found[0]) if found else None
+
+    def needs(self, path: str) -> bool:
+        """Return whether a view needs the plain object of a path."""
+        return self.query("SELECT 1 FROM rows WHERE path = ?", path).fetchone() is not None
+
+    def put(self, row: Row, is_new: bool = True) -> None:
+        """Enter a version of a file that is in the bucket, or in its row."""
+        since_ns = self.unsent_since(row.path)
+        if since_ns and since_ns < row.changed_ns:
+            self.gaps.add((since_ns, row.changed_ns))
+        self.pass_over(row.path)
+        values = (row.path, row.changed_ns, is_new, row.gone, line(row))
+        self.query("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", *values)
+        if row.object or row.data:
+            waiting = (row.path, row.changed_ns, line(row))
+            self.query("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?)", *waiting)
+
+    def update(self, path: str, **changes: Any) -> None:
+        """Change a row without reason for a new view, as for a file that grew."""
+        if row := self.get(path):
+            text = line(replace(row, **changes))
+            self.query("UPDATE rows SET text = ? WHERE path = ?", text, path)
+
+    def remove(self, path: str, since_ns: int, changed_ns: int) -> None:
+        """Note that a path is gone: between two moments, and certainly since the later one."""
+        unsent = self.unsent_since(path)
+        self.gaps.add((min(since_ns, unsent or since_ns), changed_ns))
+        self.pass_over(path)
+        row = self.get(path)
+        if row is None or row.gone:
+            return
+        self.put(replace(row, gone=True, changed_ns=changed_ns, object="", data=""))
+
+    def paths(self, top: str = "") -> set[str]:
+        """Return the paths that are a path, or below it; all by default: of rows, and of files that
+        are not sent yet.
+        """
+        found: set[str] = set()
+        for table in ("rows WHERE NOT is_gone", "unsent WHERE 1"):
+            query, values = f"SELECT path FROM {table}", list[str]()
+            if top:
+                query += " AND (path = ? OR (path > ? AND path < ?))"
+                values = [top, f"{top}/", f"{top}0"]  # 0 comes after the slash
+            found.update(path for (path,) in self.query(query, *values))
+        return found
+
+    def lags(self) -> bool:
+        """Return whether the last view is of a moment before something that it names."""
+        newest = self.query("SELECT max(changed_ns) FROM rows").fetchone()[0]
+        return bool(self.views) and (newest or 0) > self.published_ns
+
+    # --- T, and the views
+
+    def whole_until(self, looked_ns: int) -> int:
+        """Return T after a look at the folder at a moment."""
+        first = self.query("SELECT min(since_ns) FROM unsent").fetchone()[0]
+        found = looked_ns if first is None else min(looked_ns, first - 1)
+        for begin, end in sorted(self.gaps, reverse=True):
+            if begin <= found < end:
+                found = begin - 1
+        return max(found, self.at_ns)
+
+    def publish(self, looked_ns: int, is_final: bool = False) -> None:
+        """Write a view, if there is something new in it, after a look at a moment."""
+        at_ns = looked_ns if is_final else self.whole_until(looked_ns)
+        if self.views and (is_final or self.is_view_due(at_ns)):
+            self.write(Head(at_ns, self.machine, self.is_full_due(), is_final))
+            self.published_ns = at_ns
+        self.at_ns = at_ns
+        self.gaps = {each for each in self.gaps if each[1] > at_ns}
+
+    def is_view_due(self, at_ns: int) -> bool:
+        """Return whether a view has something to say: rows, or a moment that rows waited for, or
+        that other machines wait for.
+        """
+        if self.query("SELECT 1 FROM rows WHERE is_new").fetchone():
+            return True
+        if at_ns == self.published_ns or not self.number:
+            return False
+        later = "SELECT 1 FROM rows WHERE changed_ns > ? AND changed_ns <= ?"
+        if self.query(later, self.published_ns, at_ns).fetchone():
+            return True
+        return self.is_shared and time.monotonic() - self.published_at > IDLE
+
+    def is_full_due(self) -> bool:
+        """Return whether the next view is to be full: to read it then costs least."""
+        if not self.full_numbers or self.number - self.full_numbers[-1] >= MOST_VIEWS:
+            return True
+        count = self.query("SELECT count(*) FROM rows").fetchone()[0]
+        return bool(self.rows_since_full >= count)
+
+    def write(self, head: Head) -> None:
+        new = self.query("SELECT count(*) FROM rows WHERE is_new").fetchone()[0]
+        which = "" if head.full else " WHERE is_new"
+        found = self.query(f"SELECT text FROM rows{which}")
+        content = encode(head, (text for (text,) in found))
+        self.bucket.write(f"{self.views}{self.number + 1:08}", content, 0)
+        self.number += 1
+        self.published_at = time.monotonic()
+        self.rows_since_full = 0 if head.full else self.rows_since_full + new
+        self.query("UPDATE rows SET is_new = 0 WHERE is_new")
+        if head.full:
+            self.full_numbers.append(self.number)
+            self.delete_old_views()
+
+    def delete_old_views(self) -> None:
+        """Delete the views before the last full one but one."""
+        while len(self.full_numbers) > 2:
+            first, second = self.full_numbers[:2]
+            names = [f"{self.views}{number:08}" for number in range(first, second)]
+            self.bucket.delete(*names)
+            del self.full_numbers[0]
+
+    def begin_full(self, rows: Iterable[Row], at_ns: int) -> None:
+        """Begin with the rows that were restored, and publish them, also if there are none: what
+        a disk without a view sent is no moment of its folder.
+        """
+        for table in ("rows", "unsent", "waiting"):
+            self.query(f"DELETE FROM {table}")
+        self.gaps.clear()
+        for row in rows:
+            self.put(row)
+        self.full_numbers = []
+        self.at_ns = self.published_ns = at_ns
+        if self.views:
+            self.write(Head(at_ns, self.machine, full=True))
+
+    def recall(self, history: History) -> None:
+        """Continue the history of this disk, which another worker wrote."""
+        self.number, self.full_numbers = history.last, []
+        if history.views:
+            self.at_ns = self.published_ns = history.views[-1].head.at_ns
+        for row in history.rows_at(1 << 63).values():
+            self.put(row, is_new=False)
+
+    # --- plain objects
+
+    @property
+    def safe_ns(self) -> float:
+        """The moment that a restore would bring, of all machines; none asks for an earlier one."""
+        return min(self.published_ns, self.others_ns() - CLOCKS_NS)
+
+    def settle(self, everything: bool = False) -> dict[str, str]:
+        """Give files whose newest bytes wait in a view or a staged object their plain object, and
+        delete what was deleted; return by path what failed.
+        """
+        newest, past = self.waiting(math.inf if everything else self.safe_ns)
+        due = [row for row in newest if everything or not self.was_written_lately(row)]
+        failed = {}
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for row, done in zip(due, pool.map(self.make_plain, due), strict=True):
+                if isinstance(done, str):
+                    failed[row.path] = done
+                else:
+                    self.note_plain(row, done)
+        for row in past:
+            self.forget_waiting(row)
+        staged = {row.object for row in past} - {row.object for row in newest}
+        self.bucket.delete(*filter(None, staged))
+        if not self.keeps_deleted:
+            self.delete_due(everything)
+        return failed
+
+    def waiting(self, safe_ns: float) -> tuple[list[Row], list[Row]]:
+        """Return the newest row of each file whose bytes wait, and those before it."""
+        newest: dict[str, Row] = {}
+        past: list[Row] = []
+        query = "SELECT text FROM waiting WHERE changed_ns <= ? ORDER BY path, changed_ns"
+        for (text,) in self.query(query, safe_ns):
+            row = row_of(text)
+            if row.path in newest:
+                past.append(newest[row.path])
+            newest[row.path] = row
+        return list(newest.values()), past
+
+    def forget_waiting(self, row: Row) -> None:
+        which = (row.path, row.changed_ns)
+        self.query("DELETE FROM waiting WHERE path = ? AND changed_ns = ?", *which)
+
+    def was_written_lately(self, row: Row) -> bool:
+        wrote = self.wrote_plain.get(row.path, -math.inf)
+        return bool(row.data) and time.monotonic() - wrote < PLAIN
+
+    def make_plain(self, row: Row) -> Any:
+        """Write or move the bytes of a row to its plain object; return that, or why it failed."""
+        name = self.prefix + row.path
+        entry = self.manifest.get(row.path)
+        generation = entry.generation if entry else 0
+        for _ in range(3):
+            try:
+                if row.data:
+                    data = base64.b64decode(row.data)
+                    made = self.bucket.write(name, data, generation, {WRITER: self.writer})
+                    return Listed(name, len(data), row.crc32c, made)
+                source = Listed(row.object, generation=row.generation)
+                moved = self.bucket.rewrite(name, source, generation)
+                self.bucket.delete(row.object)
+                return moved
+            except (Changed, api.NotFound):
+                there = self.bucket.get(name)
+                if there and row.is_in(there):
+                    return there
+                if there and not self.is_ours(there):
+                    return TAKEN
+                generation = there.generation if there else 0
+            except Exception as error:
+                return str(error)
+        return "its object changes all the time"
+
+    def is_ours(self, there: Any) -> bool:
+        writer = (there.metadata or {}).get(WRITER, "")
+        return bool(writer.rpartition("/")[0] == self.writer.rpartition("/")[0])
+
+    def note_plain(self, row: Row, made: Listed) -> None:
+        """Note that a file has its plain object."""
+        self.wrote_plain[row.path] = time.monotonic()
+        self.query(
+            "DELETE FROM waiting WHERE path = ? AND changed_ns = ?", row.path, row.changed_ns
+        )
+        self.manifest.note_plain(row.path, made.generation, made.crc32c)
+        now = self.get(row.path)
+        if now and now.changed_ns == row.changed_ns:
+            self.update(row.path, object="", data="", generation=made.generation)
+
+    def delete_due(self, everything: bool) -> None:
+        """Delete the objects of what the job deleted long enough ago.
+
+        Where other machines have views, too, ours say for ever what is gone: theirs may have it.
+        """
+        before = min(time.time_ns() - GRACE * 10**9, self.safe_ns)
+        before = math.inf if everything else before
+        which = "WHERE is_gone = 1 AND NOT is_new AND changed_ns <= ?"
+        objects = []
+        for (path,) in self.query(f"SELECT path FROM rows {which}", before).fetchall():
+            entry = self.manifest.get(path)
+            if entry and entry.is_own:
+                objects.append((self.prefix + path, entry.generation))
+                self.manifest.forget(path)
+        if self.is_shared:
+            self.query(f"UPDATE rows SET is_gone = 2 {which}", before)
+        else:
+            self.query(f"DELETE FROM rows {which}", before)
+        self.bucket.delete_all_at(objects)
+
+
+def row_of(text: str) -> Row:
+    return validation.from_dict(Row, json.loads(text))
