@@ -220,8 +220,7 @@ def test_of_two_submits_at_a_barrier_one_has_the_name(berg, cloud, kind, rounds)
     for number in rounds:
         name = f"twin{number}"
         submit = [name if word == "NAME" else word for word in SUBMITS[kind]]
-        record = f"sweeps/{name}.json" if is_sweep else f"jobs/{name}_state.json"
-        ended = race(berg, f".berg/{record}", submit, submit)
+        ended = race(berg, f".berg/owners/{name}/", submit, submit)
         assert sorted(code for code, _ in ended) == [0, 1], ended
         (said,) = [said for code, said in ended if code]
         assert "already. Choose another name" in said and "Deleting what was created" not in said, (
@@ -282,7 +281,8 @@ def test_of_resume_and_another_at_a_barrier_one_has_the_job(berg, cloud, other, 
         failed(berg, name)
         resume = ["run", "--resume", name]
         second = {"rm": ["rm", "-y", name], "resume": resume}[other]
-        ended = race(berg, f".berg/jobs/{name}_state.json", resume, second)
+        path = f"owners/{name}/" if other == "resume" else f"jobs/{name}_state.json"
+        ended = race(berg, f".berg/{path}", resume, second)
         assert sorted(code for code, _ in ended) == [0, 1], ended
         is_there = berg.bucket.exists(f".berg/jobs/{name}_state.json")
         is_resumed = ended[0][0] == 0 or other == "resume"

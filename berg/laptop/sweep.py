@@ -436,7 +436,10 @@ def resume(
         changed = {this.job_name: this for this in written if this}
     plan.sweep_sha256 = update_hashes(plan.config, found, changed).fingerprint()
     claim = states.new_claim()
-    launch.claim_folders(plan, bucket, job.State(job=found.jobs[0].summary, claim=claim))
+    try:
+        launch.claim_folders(plan, bucket, job.State(job=found.jobs[0].summary, claim=claim))
+    except owners.Taken:
+        raise changed_error(found.jobs[0]) from None
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda each: submit_again(bucket, each, changed), found.jobs))
     owners.check(plan.config, plan.owners, claim)
