@@ -44,6 +44,7 @@ ACTORS = {
     "a description with ": "a job's description with",
     "a sweep's record with ": "a sweep's record with",
     "a record with ": "a record, for `berg rerun` and `--resume`, with",
+    "a view with ": "a view of a job's results, for `berg fetch`, with",
     "a job, ": "a job's results, metrics and log try",
 }
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -1480,7 +1481,7 @@ def test_a_view_leads_nowhere_else(berg, rows, what):
         "was not fetched": "not fetched, with the reason",
     }
     became = [shown for part, shown in outcomes.items() if part in said]
-    rows.append((f"a job, a view with {what}, `berg fetch`", became[0] if became else USUAL))
+    rows.append((f"a view with {what}", became[0] if became else "that is not fetched"))
 
 
 def test_a_state_whose_results_folder_is_a_repo_s_is_damaged(berg, rows):

@@ -80,7 +80,7 @@ def test_a_pull_brings_no_settings_of_a_repo(berg, tmp_path):
         berg.bucket.write(f"data/set/{name}", b"1")
     pulled = berg("data", "pull", "set", str(tmp_path / "here"))
     assert pulled.returncode == 0 and content(tmp_path / "here") == {"train": b"1"}
-    says = "Left out: 1 file below .git, .hg or .svn, such as data/set/.git/config"
+    says = "Left out: 1 file, such as data/set/.git/config: programs on this computer would obey"
     assert says in pulled.stderr, pulled.stderr
 
 
