@@ -87,9 +87,8 @@ def test_content_is_read_as_it_is_stored_whatever_its_encoding(bucket, tmp_path)
         blob.upload_from_string(packed)
         assert bucket.read(encoding) == packed
         assert bucket.read_from(encoding, 4, 10) == packed[4:10]
-        for listed in (None, bucket.get(encoding)):
-            bucket.download(encoding, tmp_path / "here", listed=listed)
-            assert (tmp_path / "here").read_bytes() == packed
+        bucket.download(encoding, tmp_path / "here")
+        assert (tmp_path / "here").read_bytes() == packed
 
 
 def test_a_record_that_is_too_long_is_read_no_further(bucket):
