@@ -32,6 +32,7 @@ from berg.spec import JobSpec, check_variable
 
 LITTLE = 1 << 20  # bytes; code of this size is sent soon enough after the job's state
 CHEAPEST = "cheapest"
+RECORD = "/berg_job_metadata.json"  # in the results of each job
 Archive = tuple[str, bytes]  # name and content
 Result = TypeVar("Result")
 
@@ -67,6 +68,8 @@ def prepare(
         return taken, installing.decide(config, spec, choice, taken, folder, for_image)
 
     plan = look_up(config, replace(spec, name=name), choice, sweep, again, repo, read_code)
+    check_room(config, plan.job.data, plan.offer.image, plan.offer.disk_gb)
+    plan.uv, plan.ssh_key = uv_for(config, plan.job), ssh_line(config)
     this = with_machines(plan, spec, choice, name if sweep else "")
     plan.cluster_key = add_cluster_key(config, place_name, choice.hosts, secret_values)
     this.sealed = secret.CLUSTER_KEY in secret_values
@@ -99,33 +102,35 @@ def look_up(
         left = None if sweep or again else pool.submit(place.machines, config, [name])
         pinned = pool.submit(pin_image, config, spec, choice, place_name)
         taken, installation = read_code()
-        spec, hidden = with_own_results(spec, name, taken)
         this = job_of(spec, config, name, taken)
-        looked = None if sweep else pool.submit(owners.look, config, [this])
-        in_folder = pool.submit(count_files, config, this.results_dir)
+        looked = pool.submit(look_in_folder, config, this, sweep)
         code_bytes = snapshot.bytes_to_send(taken, config.bucket)
         bucket_region, _, _ = region.result(), free.result(), within.result()
         (offer, rates), (fields, gcsfuse) = offered.result(), measured.result()
         (wheel, packages, there), container = archives.result(), pinned.result()
     if place_name == "gke":
         offer = with_image(offer, container)
-    check_room(config, fields["data"], offer.image, offer.disk_gb)
-    this = replace(this, installation=installation, rates=rates, **fields)
-    if this.docker:
-        this.docker = container.image
+    fields |= {"installation": installation, "docker": this.docker and container.image}
+    this = replace(this, rates=rates, **fields)
     plan = Plan(config, this, offer, bucket_region, taken, spec.spot, wheel, packages, gcsfuse)
-    plan.uv, plan.ssh_key, plan.there = uv_for(config, this), ssh_line(config), there
-    plan.code_bytes, plan.container, plan.hidden = code_bytes, container.lines, hidden
-    plan.left = left.result() if left else []
-    if looked:
-        (plan.owners, begins_with), plan.files = looked.result(), in_folder.result()
-        this.begins_with = begins_with[this.results_dir] if plan.files and not this.fresh else ""
+    plan.code_bytes, plan.container, plan.there = code_bytes, container.lines, there
+    plan.left, plan.hidden = left.result() if left else [], hidden_results(spec, taken)
+    plan.owners, this.begins_with, plan.files = looked.result()
     return plan
 
 
-def count_files(config: Config, results_dir: str) -> int:
-    """Return how many files a results folder has in the bucket, a page of them at most."""
-    return len(next(Bucket(config).pages(f"berg_results/{results_dir}/", "name")))
+def look_in_folder(config: Config, this: job.Job, sweep: int) -> tuple[list[job.Owner], str, int]:
+    """Return the owners to write of a job's results dir, the job whose files it begins with, and
+    how many are there, a page of them at most. The jobs of a sweep are not known yet.
+    """
+    if sweep:
+        return [], "", 0
+    pages = Bucket(config).pages(f"berg_results/{this.results_dir}/", "name")
+    with ThreadPoolExecutor(1) as pool:
+        listed = pool.submit(next, pages)
+        found, begins_with = owners.look(config, [this])
+        files = [each for each in listed.result() if not each.name.endswith(RECORD)]
+    return found, begins_with[this.results_dir] if files and not this.fresh else "", len(files)
 
 
 def with_machines(plan: Plan, spec: JobSpec, choice: Choice, sweep: str) -> job.Job:
@@ -232,7 +237,7 @@ def priced_offer(
 
 def job_of(spec: JobSpec, config: Config, name: str, taken: Snapshot) -> job.Job:
     """Return the job of a spec and its code, without what its place adds."""
-    results_dir = results_dir_of(spec, name)
+    results_dir = results_dir_of(spec, name, hidden_results(spec, taken))
     return job.Job(
         job_name=name,
         cmd=spec.cmd or "",
@@ -326,9 +331,13 @@ def check_names(place: places.Place, name: str, hosts: int) -> str:
     return name
 
 
-def results_dir_of(spec: JobSpec, name: str) -> str:
-    """Return the folder of a job's results: as given, from its command, or named after the job."""
-    found = spec.results_dir or validation.sketchy_guess_at_results_dir_from_cmd(spec.cmd or "")
+def results_dir_of(spec: JobSpec, name: str, hidden: str = "") -> str:
+    """Return the folder of a job's results: as given, from its command unless it is `hidden`, or
+    named after the job.
+    """
+    found = spec.results_dir
+    if not (found or hidden):
+        found = validation.sketchy_guess_at_results_dir_from_cmd(spec.cmd or "")
     if not found:
         found = f"{spec.results_parent}/{name}" if spec.results_parent else name
     return validation.check_results_dir(found.removeprefix("/root/berg_results/"))
@@ -351,17 +360,15 @@ def with_new_results(spec: JobSpec, before: job.Job, results_dir: str | None) ->
     return replace(spec, name=name, results_dir=folder, cmd=spec.cmd and cmd)
 
 
-def with_own_results(spec: JobSpec, name: str, taken: Snapshot) -> tuple[JobSpec, str]:
-    """Return the spec with the job's own results dir, and what the command names, if that is a
-    folder of the repository: a relative path leads there, not to the results.
+def hidden_results(spec: JobSpec, taken: Snapshot) -> str:
+    """Return the results that a command names by a relative path, if that is a folder of the
+    repository: it leads there, not to the results.
     """
     found = validation.sketchy_guess_at_results_dir_from_cmd(spec.cmd or "")
     is_relative = found and re.search(r"(?<![\w/~])(\./)?berg_results/", spec.cmd or "")
     own = f"{spec.cwd}/berg_results" if spec.cwd else "berg_results"
-    if not is_relative or taken.ran or not commits.kind_of(taken, own):
-        return spec, ""
-    default = f"{spec.results_parent}/{name}" if spec.results_parent else name
-    return replace(spec, results_dir=spec.results_dir or default), f"berg_results/{found}"
+    is_hidden = is_relative and not taken.ran and commits.kind_of(taken, own)
+    return f"berg_results/{found}" if is_hidden else ""
 
 
 def ssh_line(config: Config) -> str:

@@ -133,7 +133,8 @@ def expand(plan: Plan, rows: list[dict[str, str]], results_dir: str | None) -> l
         where = f"row {number} ({', '.join(f'{key}={value}' for key, value in values.items())})"
         check_row(plan.job.cmd, values, where)
         command = fill(plan.job.cmd, values)
-        own = "" if results_dir else validation.sketchy_guess_at_results_dir_from_cmd(command)
+        is_default = results_dir or plan.hidden
+        own = "" if is_default else validation.sketchy_guess_at_results_dir_from_cmd(command)
         results = own or f"{base}/{number:0{width}}"
         if results in seen:
             raise BergError(f"{where} has the same results dir as row {seen[results]}: {results}")
