@@ -46,6 +46,7 @@ class Journal:
     others_ns: Callable[[], float] = lambda: math.inf  # T of the other machines
     at_ns: int = 0  # T
     published_ns: int = 0  # T of the last view
+    begun_ns: int = field(default_factory=time.time_ns)
     number: int = 0  # of the last view
     full_numbers: list[int] = field(default_factory=list)  # of full views that are there
     rows_since_full: int = 0
@@ -115,6 +116,11 @@ class Journal:
             text = line(replace(row, **changes))
             self.query("UPDATE rows SET text = ? WHERE path = ?", text, path)
 
+    def note_growth(self, path: str) -> None:
+        """Let the next view say that a file grows: then its object may become longer."""
+        self.update(path, grows=True)
+        self.query("UPDATE rows SET is_new = 1 WHERE path = ?", path)
+
     def remove(self, path: str, since_ns: int, changed_ns: int) -> None:
         """Note that a path is gone: between two moments, and certainly since the later one."""
         unsent = self.unsent_since(path)
@@ -158,7 +164,7 @@ class Journal:
         """Write a view, if there is something new in it, after a look at a moment."""
         at_ns = looked_ns if is_final else self.whole_until(looked_ns)
         if self.views and (is_final or self.is_view_due(at_ns)):
-            self.write(Head(at_ns, self.machine, self.is_full_due(), is_final))
+            self.write(at_ns, self.is_full_due(), is_final)
             self.published_ns = at_ns
         self.at_ns = at_ns
         self.gaps = {each for each in self.gaps if each[1] > at_ns}
@@ -183,7 +189,8 @@ class Journal:
         count = self.query("SELECT count(*) FROM rows").fetchone()[0]
         return bool(self.rows_since_full >= count)
 
-    def write(self, head: Head) -> None:
+    def write(self, at_ns: int, is_full: bool, is_final: bool = False) -> None:
+        head = Head(at_ns, self.machine, self.begun_ns, is_full, is_final)
         new = self.query("SELECT count(*) FROM rows WHERE is_new").fetchone()[0]
         which = "" if head.full else " WHERE is_new"
         found = self.query(f"SELECT text FROM rows{which}")
@@ -217,13 +224,15 @@ class Journal:
         self.full_numbers = []
         self.at_ns = self.published_ns = at_ns
         if self.views:
-            self.write(Head(at_ns, self.machine, full=True))
+            self.write(at_ns, is_full=True)
 
     def recall(self, history: History) -> None:
         """Continue the history of this disk, which another worker wrote."""
         self.number, self.full_numbers = history.last, []
         if history.views:
-            self.at_ns = self.published_ns = history.views[-1].head.at_ns
+            last = history.views[-1].head
+            self.at_ns = self.published_ns = last.at_ns
+            self.begun_ns = last.begun_ns
         for row in history.rows_at(1 << 63).values():
             self.put(row, is_new=False)
 

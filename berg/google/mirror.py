@@ -388,9 +388,9 @@ class Mirror:
 
     def note_growth(self, sending: Sending) -> None:
         """Let the next view say that a file grows; then it is sent."""
-        if row := self.journal.get(sending.path):
-            self.journal.pass_over(sending.path)
-            self.journal.put(replace(row, grows=True))
+        if sending.grows:
+            self.journal.pass_over(sending.path)  # it is not closed
+        self.journal.note_growth(sending.path)
         self.watch.keep(sending.path)
         sending.wrote = True  # the next pass has something to do
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,16 +53,30 @@ class Restore:
         for row in rows.values():
             if mirror.prefix + row.path not in self.left:
                 self.place(row)
+        self.give_folders_times(rows.values())
         self.begin_history(view, rows)
         return new, self.left
+
+    def give_folders_times(self, rows: Iterable[Row]) -> None:
+        """Give each folder the time of what is newest in it: programs look for the newest."""
+        newest: dict[str, int] = {}
+        for row in rows:
+            for folder in views.folders_of(row.path):
+                newest[folder] = max(newest.get(folder, 0), row.mtime_ns)
+        for folder, mtime_ns in newest.items():
+            if f"{folder}/".startswith(f"{self.mirror.own}/") and mtime_ns:
+                with contextlib.suppress(OSError):
+                    os.utime(self.mirror.folder / folder, ns=(mtime_ns, mtime_ns))
 
     def begin_history(self, view: View, rows: dict[str, Row]) -> None:
         """Let the history of this disk begin with what was restored."""
         journal = self.mirror.journal
         gone = [row for row in view.gone.values() if row.path in self.listed]
         at_ns = self.mirror.looked_ns = time.time_ns()
-        if journal.is_shared and view.at_ns and not view.final:
-            at_ns = view.at_ns + CLOCKS_NS + 1  # other machines may be further, for now
+        if journal.is_shared and view.at_ns:
+            after = view.at_ns + CLOCKS_NS + 1
+            # Other machines may be further, for now, unless the job had ended.
+            at_ns = max(at_ns, after) if view.final else after
         journal.begin_full([*rows.values(), *gone], at_ns)
 
     def view(self) -> View:

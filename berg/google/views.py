@@ -70,12 +70,13 @@ class Head:
 
     at_ns: int  # the bucket has the folder as it was then
     machine: str = ""
+    begun_ns: int = 0  # when its disk began, by the clock of its machine
     full: bool = False
     final: bool = False  # the job has ended, and everything is there
 
     def validate(self) -> None:
         """Raise ValueError for what no machine writes."""
-        if self.at_ns < 0:
+        if self.at_ns < 0 or self.begun_ns < 0:
             raise ValueError("its time is below zero")
 
 
@@ -177,7 +178,7 @@ def prefix_of(name: str, disk: str) -> str:
 
 
 def of_job(bucket: Any, name: str) -> list[History]:
-    """Return the histories of a job's disks, by when they begin; [] for a job without views."""
+    """Return the histories of a job's disks, by when they began; [] for a job without views."""
     prefix = job.views_prefix(name)
     names = [blob.name for blob in bucket.list(prefix, "name")]
     histories: dict[str, History] = {}
@@ -190,7 +191,7 @@ def of_job(bucket: Any, name: str) -> list[History]:
                 add(history, each, int(found["number"]), data)
     return sorted(
         (each for each in histories.values() if each.views or each.damaged),
-        key=lambda each: each.views[0].head.at_ns if each.views else 0,
+        key=lambda each: each.views[0].head.begun_ns if each.views else 0,
     )
 
 

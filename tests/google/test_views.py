@@ -13,6 +13,7 @@ S = 10**9  # nanoseconds in a second
 
 
 def publish(bucket, number: int, at: float, *rows: Row, disk="d0", **head) -> None:
+    head = {"begun_ns": int(at * S), **head}
     content = views.encode(Head(int(at * S), **head), map(views.line, rows))
     bucket.write(f".berg/views/job/{disk}/{number:08}", content, 0)
 
@@ -38,9 +39,9 @@ def test_what_is_written_is_read(bucket):
         Row("moves", 7, moving=True, data="AAEC"),
         Row("old", 8, 3, gone=True),
     ]
-    content = views.encode(Head(9, "m", True, True), map(views.line, rows))
+    content = views.encode(Head(9, "m", 1, True, True), map(views.line, rows))
     found = views.decode(4, content)
-    assert (found.number, found.head, found.rows) == (4, Head(9, "m", True, True), rows)
+    assert (found.number, found.head, found.rows) == (4, Head(9, "m", 1, True, True), rows)
     publish(bucket, 1, 9, *rows, full=True, final=True)
     view = view_of(bucket)
     assert list(view.rows) == ["a/b", "a/link", "moves"] and list(view.gone) == ["old"]
@@ -76,7 +77,8 @@ def test_several_machines_have_one_moment(bucket):
 def test_a_machine_that_was_replaced_does_not_count(bucket):
     publish(bucket, 1, 10, row("a", 5), full=True, machine="m")
     publish(bucket, 2, 50, row("too late", 45), machine="m")
-    publish(bucket, 1, 40, row("a", 5), full=True, machine="m", disk="a-later-one")
+    later = {"machine": "m", "disk": "a-later-one", "begun_ns": 60 * S}
+    publish(bucket, 1, 40, row("a", 5), full=True, **later)
     view = view_of(bucket)
     assert list(view.rows) == ["a"] and view.at_ns == 40 * S
     assert sorted(view_of(bucket, 30).rows) == ["a"]
