@@ -22,10 +22,11 @@ from berg import validation
 from berg.google import api
 from berg.google.sending import TAKEN, WRITER, Manifest
 from berg.google.storage import Changed, Listed
-from berg.google.views import CLOCKS_NS, Head, History, Row, encode, line
+from berg.google.views import Head, History, Row, before_gaps, encode, line, newest_moment
 
 GRACE = 3600  # seconds for which the bucket keeps what the job deleted
 MOST_VIEWS = 500  # after a full one: a reader has to read all of them
+MOST_GAPS = 40  # in a view: records of machines have little room for them
 IDLE = 20  # seconds between views of one of several machines while nothing changes
 PLAIN = 60  # seconds between writes of a small plain object whose bytes are in the views
 AT_ONCE = 8  # staged objects that are moved at a time
@@ -43,9 +44,11 @@ class Journal:
     manifest: Manifest
     is_shared: bool = False  # other machines of the job have views, too
     keeps_deleted: bool = False
-    others_ns: Callable[[], float] = lambda: math.inf  # T of the other machines
+    # What the last views of the other machines say, [] before that is known
+    others: Callable[[], list[Head]] = list
     at_ns: int = 0  # T
     published_ns: int = 0  # T of the last view
+    head: Head = field(default_factory=lambda: Head(0))  # of the last view
     begun_ns: int = field(default_factory=time.time_ns)
     number: int = 0  # of the last view
     full_numbers: list[int] = field(default_factory=list)  # of full views that are there
@@ -155,19 +158,16 @@ class Journal:
         """Return T after a look at the folder at a moment."""
         first = self.query("SELECT min(since_ns) FROM unsent").fetchone()[0]
         found = looked_ns if first is None else min(looked_ns, first - 1)
-        for begin, end in sorted(self.gaps, reverse=True):
-            if begin <= found < end:
-                found = begin - 1
-        return max(found, self.at_ns)
+        return max(before_gaps(found, self.gaps), self.at_ns)
 
     def publish(self, looked_ns: int, is_final: bool = False) -> None:
         """Write a view, if there is something new in it, after a look at a moment."""
         at_ns = looked_ns if is_final else self.whole_until(looked_ns)
         if self.views and (is_final or self.is_view_due(at_ns)):
             self.write(at_ns, self.is_full_due(), is_final)
-            self.published_ns = at_ns
         self.at_ns = at_ns
-        self.gaps = {each for each in self.gaps if each[1] > at_ns}
+        before = self.safe_ns if self.is_shared else at_ns
+        self.gaps = {each for each in self.gaps if each[1] > before}
 
     def is_view_due(self, at_ns: int) -> bool:
         """Return whether a view has something to say: rows, or a moment that rows waited for, or
@@ -190,14 +190,15 @@ class Journal:
         return bool(self.rows_since_full >= count)
 
     def write(self, at_ns: int, is_full: bool, is_final: bool = False) -> None:
-        head = Head(at_ns, self.machine, self.begun_ns, is_full, is_final)
+        gaps = self.known_gaps() if self.is_shared else []
+        head = Head(at_ns, self.machine, self.begun_ns, gaps, is_full, is_final)
         new = self.query("SELECT count(*) FROM rows WHERE is_new").fetchone()[0]
         which = "" if head.full else " WHERE is_new"
         found = self.query(f"SELECT text FROM rows{which}")
         content = encode(head, (text for (text,) in found))
         self.bucket.write(f"{self.views}{self.number + 1:08}", content, 0)
         self.number += 1
-        self.published_at = time.monotonic()
+        self.head, self.published_ns, self.published_at = head, at_ns, time.monotonic()
         self.rows_since_full = 0 if head.full else self.rows_since_full + new
         self.query("UPDATE rows SET is_new = 0 WHERE is_new")
         if head.full:
@@ -230,18 +231,34 @@ class Journal:
         """Continue the history of this disk, which another worker wrote."""
         self.number, self.full_numbers = history.last, []
         if history.views:
-            last = history.views[-1].head
-            self.at_ns = self.published_ns = last.at_ns
-            self.begun_ns = last.begun_ns
+            self.head = history.views[-1].head
+            self.at_ns = self.published_ns = self.head.at_ns
+            self.begun_ns = self.head.begun_ns
         for row in history.rows_at(1 << 63).values():
             self.put(row, is_new=False)
 
     # --- plain objects
 
     @property
-    def safe_ns(self) -> float:
+    def safe_ns(self) -> int:
         """The moment that a restore would bring, of all machines; none asks for an earlier one."""
-        return min(self.published_ns, self.others_ns() - CLOCKS_NS)
+        if not self.is_shared:
+            return self.published_ns
+        others = self.others()
+        return newest_moment([self.head, *others])[0] if others else 0
+
+    def known_gaps(self) -> list[list[int]]:
+        """Return the gaps for a view: they do not overlap, and of many the oldest are one."""
+        merged: list[list[int]] = []
+        for begin, end in sorted(self.gaps):
+            if merged and begin <= merged[-1][1]:
+                merged[-1][1] = max(end, merged[-1][1])
+            else:
+                merged.append([begin, end])
+        if len(merged) > MOST_GAPS:
+            last = len(merged) - MOST_GAPS
+            merged[: last + 1] = [[merged[0][0], merged[last][1]]]
+        return merged
 
     def settle(self, everything: bool = False) -> dict[str, str]:
         """Give files whose newest bytes wait in a view or a staged object their plain object, and
@@ -330,8 +347,9 @@ class Journal:
 
         Where other machines have views, too, ours say for ever what is gone: theirs may have it.
         """
-        before = min(time.time_ns() - GRACE * 10**9, self.safe_ns)
-        before = math.inf if everything else before
+        before: float = math.inf
+        if not everything:
+            before = min(time.time_ns() - GRACE * 10**9, self.safe_ns)
         which = "WHERE is_gone = 1 AND NOT is_new AND changed_ns <= ?"
         objects = []
         for (path,) in self.query(f"SELECT path FROM rows {which}", before).fetchall():

@@ -120,7 +120,7 @@ class Mirror:
     def synced_until(self) -> str:
         """The moment as of which the bucket has the folders of all machines; "": there is none."""
         journal = self.journal
-        at_ns = int(journal.safe_ns) if journal.is_shared else journal.at_ns
+        at_ns = journal.safe_ns if journal.is_shared else journal.at_ns
         return job.timestamp(datetime.fromtimestamp(at_ns / 1e9, timezone.utc)) if at_ns else ""
 
     def sync(
@@ -328,8 +328,7 @@ class Mirror:
         sending = self.underway[path] = Sending(path, last, large, changed_ns=changed_ns)
         if self.views:
             sending.viewed = self.journal.get(path)
-            is_torn = self.finishing and path in self.writing_since
-            sending.is_moving = path in self.moving or is_torn
+            sending.is_moving = path in self.moving
             if last is None:
                 sending.twin = self.twin(path)
 
@@ -405,7 +404,7 @@ class Mirror:
     def note_moving(self, path: str) -> None:
         """Let a file that cannot be sent whole for long hold T back no more."""
         since = self.writing_since.setdefault(path, time.monotonic())
-        if time.monotonic() - since > MOVING_AFTER:
+        if self.finishing or time.monotonic() - since > MOVING_AFTER:
             self.moving.add(path)
             self.journal.pass_over(path)
 
@@ -643,6 +642,7 @@ class Mirror:
         """Doubt what was not compared, and give up uploads that do not move."""
         if not self.finishing:
             self.finishing = self.sender.finishing = True
+            self.moving.clear()
             self.manifest.doubt_all()
         self.timeout = LAST_TIMEOUT if has_time else SHORT_TIMEOUT
 

@@ -71,6 +71,9 @@ class Head:
     at_ns: int  # the bucket has the folder as it was then
     machine: str = ""
     begun_ns: int = 0  # when its disk began, by the clock of its machine
+    # Where a moment before that is none of this disk's, from and before, for one of several
+    # machines: it had versions then that no view has.
+    gaps: list[list[int]] = field(default_factory=list)
     full: bool = False
     final: bool = False  # the job has ended, and everything is there
 
@@ -78,6 +81,8 @@ class Head:
         """Raise ValueError for what no machine writes."""
         if self.at_ns < 0 or self.begun_ns < 0:
             raise ValueError("its time is below zero")
+        if any(len(gap) != 2 for gap in self.gaps):
+            raise ValueError("its gaps are odd")
 
 
 @dataclass
@@ -243,8 +248,17 @@ def newest_moment(heads: list[Head]) -> tuple[int, bool]:
     times = [head.at_ns for head in heads]
     if any(head.final for head in heads):
         return max(times), True
-    spread = CLOCKS_NS if len(times) > 1 else 0
-    return min(times) - spread, False
+    if len(times) == 1:
+        return times[0], False
+    return before_gaps(min(times) - CLOCKS_NS, (gap for head in heads for gap in head.gaps)), False
+
+
+def before_gaps(moment_ns: int, gaps: Iterable[Any]) -> int:
+    """Return the last moment until a moment that is in no gap."""
+    for begin, end in sorted(gaps, reverse=True):
+        if begin <= moment_ns < end:
+            moment_ns = begin - 1
+    return moment_ns
 
 
 def merged(folders: Iterable[dict[str, Row]]) -> Iterable[Row]:

@@ -45,6 +45,7 @@ from berg import BergError, job, plain, validation
 from berg.config import Config
 from berg.google import api, groups, instances
 from berg.google.storage import Bucket
+from berg.google.views import Head
 from berg.job import Job
 from berg.machine import boot, idle, pods
 from berg.machine.outcome import Ending
@@ -52,6 +53,7 @@ from berg.machine.process import judge
 
 CLUSTER_FILE = boot.BERG / "cluster.json"  # for `mpi` and logins
 HOST_FILE = boot.BERG / "hostfile"
+VIEW = "view"  # the key of a record's metadata that holds what its machine's last view says
 CARD = "card"  # the key of a record's metadata that holds its content as well
 WATCH_INTERVAL = 3  # seconds between two looks at the other machines
 BEATS = 9  # writes of a machine's record within the seconds of silence that end its part
@@ -269,17 +271,17 @@ class Member:
     serial: int = 0  # of this machine's last record; each has a higher one
     next_write: float = -math.inf  # of this machine's record
     newest: dict[str, int] = field(default_factory=dict)  # record -> highest serial
-    # other machine -> the moment as of which the bucket has its results, in ns since 1970
-    whole_ns: dict[str, int] = field(default_factory=dict)
-    own_whole_ns: Callable[[], int] = lambda: 0
+    views: dict[str, Head] = field(default_factory=dict)  # other machine -> what its last one says
+    own_view: Callable[[], Head] = lambda: Head(0)
 
     @property
     def is_alone(self) -> bool:
         return self.job.num_machines == 1
 
-    def others_whole_ns(self) -> float:
-        """Return the moment as of which the bucket has the results of all other machines."""
-        return min(self.whole_ns.values(), default=math.inf)
+    def others_views(self) -> list[Head]:
+        """Return what the last views of all other machines say; [] before that is known of all."""
+        known = list(self.views.values())
+        return known if len(known) == self.job.num_machines - 1 else []
 
 
 def describe(member: Member) -> Node:
@@ -304,8 +306,8 @@ def announce(member: Member, **changes: str) -> None:
         member.serial = max(member.serial + 1, int(time.time() * 1e6))  # also after a reboot
         about = {"attempt": str(member.attempt), "instance": member.node.instance_id}
         about["serial"] = str(member.serial)
-        if at_ns := member.own_whole_ns():
-            about["whole_ns"] = str(at_ns)
+        if (view := member.own_view()).at_ns:
+            about[VIEW] = json.dumps({"at_ns": view.at_ns, "gaps": view.gaps})
         member.summary |= {**changes, **about}
         name = f"{job.machines_prefix(member.job.job_name)}{member.machine.name}.json"
         content = write(member.key, name, member.node)
@@ -490,17 +492,18 @@ def phases(member: Member) -> dict[str, Any]:
     for name, blob in blobs.items():
         if member.heard.get(name, (-1, 0.0))[0] != serial_of(blob):
             member.heard[name] = serial_of(blob), now
-    note_whole(member, blobs)
+    note_views(member, blobs)
     quiet = [name for name, (_, since) in member.heard.items() if now - since > longest]
     member.silent = sorted(name for name in quiet if name != member.machine.name)
     return blobs
 
 
-def note_whole(member: Member, blobs: dict[str, Any]) -> None:
-    """Note as of which moment the bucket has the results of each other machine."""
+def note_views(member: Member, blobs: dict[str, Any]) -> None:
+    """Note what the last view of each other machine says."""
     for name, blob in blobs.items():
-        if "whole_ns" in blob.metadata and name != member.machine.name:
-            member.whole_ns[name] = int(blob.metadata["whole_ns"])
+        if VIEW in blob.metadata and name != member.machine.name:
+            found = validation.parse(blob.metadata[VIEW])
+            member.views[name] = validation.from_dict(Head, found)
 
 
 def is_valid(member: Member, blob: Any) -> bool:

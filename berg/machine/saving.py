@@ -36,8 +36,8 @@ def restore_results(attempt: Attempt) -> None:
     """Bring the results to the last view of the job, or of the one whose results it begins with."""
     this, results = attempt.job, attempt.mirrors.results
     results.journal.is_shared = not attempt.member.is_alone
-    results.journal.others_ns = attempt.member.others_whole_ns
-    attempt.member.own_whole_ns = lambda: results.journal.published_ns
+    results.journal.others = attempt.member.others_views
+    attempt.member.own_view = lambda: results.journal.head
     results.journal.keeps_deleted = this.spec.keep_deleted
     checkout.take_out(attempt)
     restored, left = results.restore(attempt.begins_here, this.begins_with, this.fresh)

@@ -39,9 +39,13 @@ def test_what_is_written_is_read(bucket):
         Row("moves", 7, moving=True, data="AAEC"),
         Row("old", 8, 3, gone=True),
     ]
-    content = views.encode(Head(9, "m", 1, True, True), map(views.line, rows))
+    content = views.encode(Head(9, "m", 1, [[2, 3]], True, True), map(views.line, rows))
     found = views.decode(4, content)
-    assert (found.number, found.head, found.rows) == (4, Head(9, "m", 1, True, True), rows)
+    assert (found.number, found.head, found.rows) == (
+        4,
+        Head(9, "m", 1, [[2, 3]], True, True),
+        rows,
+    )
     publish(bucket, 1, 9, *rows, full=True, final=True)
     view = view_of(bucket)
     assert list(view.rows) == ["a/b", "a/link", "moves"] and list(view.gone) == ["old"]
@@ -70,6 +74,9 @@ def test_several_machines_have_one_moment(bucket):
     publish(bucket, 1, 8, row("shard 0", 4), full=True, machine="m-0")
     publish(bucket, 2, 20, row("pointer", 9), row("shard 0", 9, gone=True), machine="m-0")
     assert sorted(view_of(bucket).rows) == ["shard", "shard 0"], "as of 10 s less 2"
+    gap = [[int(4.5 * S), int(8.5 * S)]]
+    publish(bucket, 3, 20, row("pointer", 9), gaps=gap, machine="m-0")
+    assert sorted(view_of(bucket).rows) == ["shard 0"], "m-0 was not whole from 4.5 s to 8.5"
     publish(bucket, 2, 19, row("later", 18), machine="m-1", disk="d1", final=True)
     assert sorted(view_of(bucket).rows) == ["later", "pointer", "shard"], "over: all of it"
 

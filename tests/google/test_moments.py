@@ -1,0 +1,276 @@
+"""What the bucket has of a folder at each moment, and what a restore brings: programs that write,
+rename, delete and die in the middle, against the embedded cloud.
+"""
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from berg.google import journal as module
+from berg.google import views
+from berg.google.mirror import Mirror
+
+BIG = 100_000  # bytes: more than a view holds itself
+HOUR = 3600 * 10**9
+
+
+@pytest.fixture
+def begin(bucket, cloud, tmp_path):
+    """Return what begins a mirror of a job on a disk of its own, restored."""
+
+    def on_disk(disk: str, name: str = "job", restored: bool = True, **how) -> Mirror:
+        folder = tmp_path / disk / "berg_results"
+        (folder / "out").mkdir(parents=True)
+        prefix = f".berg/views/{name}/{disk}/"
+        mirror = Mirror(folder, bucket, "berg_results/", f"{name}/{disk}", "out", "", prefix, "m")
+        if restored:
+            mirror.restore(**how)
+        return mirror
+
+    yield on_disk
+    cloud.call("DELETE", "/_berg/faults")
+
+
+def sync(mirror: Mirror) -> None:
+    """Pass until the last view has all that is closed; times of files are a little behind."""
+    end = time.monotonic() + 60
+    while mirror.sync() or mirror.failed or mirror.journal.lags():
+        assert time.monotonic() < end, mirror.failed
+
+
+def out(mirror: Mirror) -> Path:
+    return mirror.folder / "out"
+
+
+def plain(mirror: Mirror, name: str) -> bytes | None:
+    return mirror.bucket.read(f"berg_results/out/{name}")
+
+
+def found(mirror: Mirror) -> dict[str, object]:
+    """What is in the folder: bytes of files, targets of links."""
+    return {
+        str(path.relative_to(out(mirror))): str(path.readlink())
+        if path.is_symlink()
+        else path.read_bytes()
+        for path in sorted(out(mirror).rglob("*"))
+        if path.is_symlink() or not path.is_dir()
+    }
+
+
+def test_a_restore_brings_files_links_times_and_modes_and_nothing_else(begin):
+    one = begin("one")
+    (out(one) / "step-1").mkdir()
+    (out(one) / "step-1/model").write_bytes(b"weights")
+    (out(one) / "run.sh").write_text("exit\n")
+    (out(one) / "run.sh").chmod(0o755)
+    os.utime(out(one) / "step-1/model", (1000, 1000))
+    (out(one) / "latest").symlink_to(out(one) / "step-1")
+    (out(one) / "gone").write_text("x")
+    sync(one)
+    (out(one) / "gone").unlink()
+    sync(one)
+    two = begin("two", restored=False)
+    (out(two) / "left by a restore that broke off").write_text("x")
+    (out(two) / "run.sh").mkdir()
+    two.restore()
+    assert found(two) == {"latest": "step-1", "run.sh": b"exit\n", "step-1/model": b"weights"}
+    assert (out(two) / "run.sh").stat().st_mode & 0o777 == 0o755
+    assert (out(two) / "step-1/model").stat().st_mtime == 1000
+    assert (out(two) / "step-1").stat().st_mtime == 1000, "programs look for the newest folder"
+    sent = two.bytes_sent
+    sync(two)
+    assert two.bytes_sent == sent, "what was restored is not sent again"
+
+
+def test_half_a_file_replaces_no_whole_one(begin):
+    one = begin("one")
+    (out(one) / "ckpt.pt").write_bytes(b"1" * BIG)
+    sync(one)
+    with (out(one) / "ckpt.pt").open("wb") as file, (out(one) / "new.pt").open("wb") as new:
+        for half in (file, new):
+            half.write(b"\0" * (BIG // 2))
+            half.flush()
+        sync(one)
+        assert plain(one, "ckpt.pt") == b"1" * BIG and plain(one, "new.pt") is None
+        assert found(begin("two")) == {"ckpt.pt": b"1" * BIG}
+    sync(one)
+    assert plain(one, "ckpt.pt") == b"\0" * (BIG // 2), "moved to its name once a view has it"
+    assert list(one.bucket.list(".berg/tmp/")) == []
+
+
+def test_what_came_after_a_file_that_is_not_there_is_not_restored(begin, cloud):
+    one = begin("one")
+    (out(one) / "latest").write_text("step 1")
+    sync(one)
+    cloud.fault("storage.objects.insert", match="berg_results/out/shard", status=503, times=None)
+    (out(one) / "shard").write_bytes(b"x" * BIG)
+    time.sleep(0.02)
+    (out(one) / "latest").write_text("step 10")  # which begins as the one before
+    (out(one) / "newer").write_text("newer")
+    one.sync(1)
+    assert plain(one, "newer") == b"newer", "it is a result all the same"
+    assert found(begin("two", "next", begins_with="job")) == {"latest": b"step 1"}
+    cloud.call("DELETE", "/_berg/faults")
+    sync(one)
+    assert found(begin("three")).keys() == {"latest", "newer", "shard"}
+
+
+def test_a_folder_that_is_renamed_is_copied_in_the_bucket_and_comes_whole(begin):
+    one = begin("one")
+    (out(one) / "3.tmp").mkdir()
+    for name in ("a", "b"):
+        (out(one) / "3.tmp" / name).write_bytes(os.urandom(2 << 20))
+    sync(one)
+    sent = one.bytes_sent
+    (out(one) / "3.tmp").rename(out(one) / "3")
+    sync(one)
+    assert one.bytes_sent == sent
+    assert found(begin("two")) == {
+        f"3/{name}": (out(one) / "3" / name).read_bytes() for name in "ab"
+    }
+
+
+def test_a_log_that_is_open_is_restored_as_long_as_it_is_there(begin):
+    one = begin("one")
+    with (out(one) / "metrics.jsonl").open("w") as log:
+        for number in range(3):
+            print(number, file=log, flush=True)
+            one.sync()
+        sync(one)
+        assert found(begin("two")) == {"metrics.jsonl": b"0\n1\n2\n"}
+        number = one.journal.number
+        print(3, file=log, flush=True)
+        sync(one)
+    assert one.journal.number == number, "growth needs no view"
+    assert found(begin("three")) == {"metrics.jsonl": b"0\n1\n2\n3\n"}
+
+
+def test_a_database_in_use_is_a_copy_of_one_moment(begin):
+    one = begin("one")
+    database = sqlite3.connect(out(one) / "study.db", isolation_level=None)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("CREATE TABLE trials (number)")
+    database.execute("INSERT INTO trials VALUES (7)")
+    sync(one)
+    two = begin("two", "next", begins_with="job")
+    assert list(found(two)) == ["study.db"], "without the parts that are in use"
+    copy = sqlite3.connect(out(two) / "study.db")
+    assert copy.execute("SELECT number FROM trials").fetchall() == [(7,)]
+    view = views.at(views.of_job(one.bucket, "job"))
+    assert view.rows["out/study.db"].moving
+    database.close()
+    assert one.finish(print) == {} and one.conclude({}) == {}
+    view = views.at(views.of_job(one.bucket, "job"))
+    assert view.final and not view.rows["out/study.db"].moving
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_what_the_job_deleted_stays_for_an_hour_or_to_its_end(begin, monkeypatch, keeps):
+    one = begin("one")
+    one.journal.keeps_deleted = keeps
+    one.bucket.write("berg_results/out/theirs", b"of nobody")
+    for name in ("early", "late", "kept"):
+        (out(one) / name).write_text(name)
+    sync(one)
+    (out(one) / "early").unlink()
+    sync(one)
+    assert plain(one, "early") == b"early"
+    monkeypatch.setattr(module, "GRACE", -1)
+    sync(one)
+    one.sync()
+    assert plain(one, "early") == (b"early" if keeps else None)
+    monkeypatch.undo()
+    (out(one) / "late").unlink()
+    sync(one)
+    assert plain(one, "late") == b"late"
+    assert one.finish(print) == {} and one.conclude({}) == {}
+    assert plain(one, "late") == (b"late" if keeps else None)
+    assert plain(one, "theirs") == b"of nobody" and plain(one, "kept") == b"kept"
+
+
+def test_a_folder_that_is_gone_deletes_nothing(begin, monkeypatch):
+    monkeypatch.setattr(module, "GRACE", -1)
+    one = begin("one")
+    (out(one) / "file").write_text("x")
+    sync(one)
+    out(one).rename(one.folder.parent / "elsewhere")
+    for _ in range(3):
+        one.sync()
+    assert one.finish(print) == {} and one.conclude({}) == {}
+    assert plain(one, "file") == b"x"
+
+
+def test_a_later_job_begins_with_the_last_view_of_the_one_before_or_with_nothing(begin):
+    one = begin("one")
+    (out(one) / "file").write_text("first")
+    (out(one) / "deleted").write_text("x")
+    sync(one)
+    (out(one) / "deleted").unlink()
+    sync(one)
+    assert found(begin("two", "next", begins_with="job")) == {"file": b"first"}
+    fresh = begin("three", "fresh", fresh=True)
+    assert found(fresh) == {}
+    (out(fresh) / "file").write_text("of its own")
+    sync(fresh)
+    assert fresh.refused == {} and plain(fresh, "file") == b"of its own"
+
+
+def test_what_a_disk_sent_before_its_first_view_is_no_moment(begin, cloud):
+    one = begin("one")
+    cloud.fault("storage.objects.insert", match="berg%2Fviews", status=503, times=None)
+    cloud.fault("storage.objects.insert", match="out/b", status=503, times=None)
+    (out(one) / "a").write_text("without b")
+    (out(one) / "b").write_text("b")
+    one.sync(0.5)
+    cloud.call("DELETE", "/_berg/faults")
+    assert plain(one, "a") == b"without b"
+    one.bucket.write("berg_results/out/by hand", b"hello")
+    assert found(begin("two")) == {"by hand": b"hello"}
+
+
+def test_old_versions_stay_until_all_machines_have_passed_them(begin, monkeypatch):
+    one = begin("one")
+    one.journal.is_shared, others = True, [views.Head(one.journal.at_ns)]
+    one.journal.others = lambda: others
+    (out(one) / "large").write_bytes(b"1" * BIG)
+    sync(one)
+    (out(one) / "large").write_bytes(b"2" * BIG)
+    sync(one)
+    assert plain(one, "large") == b"1" * BIG
+    later = time.time_ns() + HOUR
+    others[0] = views.Head(later, gaps=[[one.journal.at_ns - HOUR, later]])
+    one.sync()
+    assert plain(one, "large") == b"1" * BIG, "the other machine was not whole in between"
+    others[0] = views.Head(later)
+    monkeypatch.setattr(views, "CLOCKS_NS", 0)
+    one.sync()
+    assert plain(one, "large") == b"2" * BIG
+
+
+def test_a_worker_after_one_that_died_continues_the_history(begin, tmp_path):
+    one = begin("one")
+    (out(one) / "file").write_text("x")
+    sync(one)
+    after = Mirror(
+        one.folder, one.bucket, one.prefix, one.writer, "out", "", one.views, one.machine
+    )
+    after.restore(bring=False)
+    assert after.journal.number == one.journal.number
+    (out(one) / "file").unlink()
+    (out(one) / "more").write_text("y")
+    sync(after)
+    assert found(begin("two")) == {"more": b"y"}
+
+
+def test_a_view_of_a_change_among_many_files_is_small(begin):
+    one = begin("one")
+    for number in range(2000):
+        (out(one) / str(number)).touch()
+    sync(one)
+    (out(one) / "7").write_text("changed")
+    sync(one)
+    newest = max(one.bucket.list(one.views), key=lambda blob: blob.name)
+    assert newest.size < 1000
