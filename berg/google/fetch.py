@@ -180,15 +180,12 @@ class Fetch:
         return when if self.on_machine else copies.stamp(when, blob.size, blob.crc32c)
 
     def mode_of(self, blob: Any, here: os.stat_result) -> int:
-        """Return the mode that an object's file gets: here all who may read it may execute it if
-        its owner could in the job.
+        """Return the mode that an object's file gets: all who may read it may execute it if its
+        owner could in the job.
         """
         now = stat.S_IMODE(here.st_mode)
-        if not blob.row:
-            return now
-        if self.on_machine:
-            return int(blob.row.mode)
-        return now | (now & 0o444) >> 2 if blob.row.mode & 0o100 else now
+        is_executable = blob.row and blob.row.mode & 0o100
+        return now | (now & 0o444) >> 2 if is_executable else now
 
     def count(self, fetched: Fetched) -> None:
         if fetched.error:

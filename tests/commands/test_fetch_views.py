@@ -45,7 +45,7 @@ class Machine:
         self.number += 1
         head = Head(time.time_ns(), "m", full or self.number == 1, final)
         name = f".berg/views/{self.name}/d0/{self.number:08}"
-        self.bucket.write(name, views.encode(head, rows), 0)
+        self.bucket.write(name, views.encode(head, map(views.line, rows)), 0)
         return head.at_ns
 
     def stored(self) -> Stored:
