@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from berg import BergError, job, states, validation
 from berg.config import Config
 from berg.google import mirror, views
+from berg.google.sending import RECORD
 from berg.google.storage import Bucket, Listed, crc32c_of
 from berg.google.views import Row, View
 from berg.states import Stored
@@ -205,7 +206,8 @@ def is_deleted(blob: Listed, view: View, is_exact: bool) -> bool:
     A later file of the same name is not.
     """
     path = blob.name.removeprefix(ROOT)
-    if path in view.rows or not mirror.writer_of(blob):
+    is_record = path.endswith(f"/{RECORD}")  # which is in no view
+    if path in view.rows or is_record or not mirror.writer_of(blob):
         return False
     row = view.gone.get(path)
     if is_exact or row is None or not row.is_in(blob) or not blob.updated:

@@ -11,12 +11,13 @@ import pytest
 from berg import BergError, job
 from berg.commands import results
 from berg.google import copies, views
-from berg.google.sending import WRITER
+from berg.google.sending import RECORD, WRITER
 from berg.google.views import Head, Row
 from berg.laptop import lookup, records
 from berg.states import Stored
 
 S = 10**9
+OF_THE_BUCKET = ("notes.txt", RECORD)  # files that no view has
 LONG_AGO = 1_600_000_000 * S + 123_456_789
 
 
@@ -95,10 +96,12 @@ def test_a_folder_comes_as_its_job_left_it(machine, tmp_path):
         machine.put("log", b"line\n", grows=True),
     ]
     machine.put("log", b"line\nmore\n")
+    machine.put(RECORD, b"{}")
     machine.publish(*rows, final=True)
     found = machine.fetch(target)
     left = {
         "bin/run.sh": b"#!/bin/sh\n",
+        "berg_job_metadata.json": b"{}",
         "bin/up": "../ckpt.pt",
         "ckpt-2/w": b"w",
         "ckpt.pt": b"new bytes",
@@ -107,15 +110,17 @@ def test_a_folder_comes_as_its_job_left_it(machine, tmp_path):
         "notes.txt": b"by hand",
         "state.json": b"small",
     }
-    assert tree(target) == left and (found.new, found.files, found.missing) == (8, 8, {})
-    times = {path: (target / path).lstat().st_mtime_ns for path in left if path != "notes.txt"}
+    assert tree(target) == left and (found.new, found.files, found.missing) == (9, 9, {})
+    times = {
+        path: (target / path).lstat().st_mtime_ns for path in left if path not in OF_THE_BUCKET
+    }
     assert {
         path: when // 10**6 for path, when in times.items() if path not in ("last", "bin/up")
     } == (dict.fromkeys(times.keys() - {"last", "bin/up"}, LONG_AGO // 10**6))
     modes = {path: (target / path).stat().st_mode & 0o111 for path in ("bin/run.sh", "log")}
     assert modes == {"bin/run.sh": 0o111 & ~umask(), "log": 0}
     again = machine.fetch(target)
-    assert (again.new, again.files) == (0, 8) and tree(target) == left
+    assert (again.new, again.files) == (0, 9) and tree(target) == left
     assert times == {path: (target / path).lstat().st_mtime_ns for path in times}
 
 
