@@ -494,7 +494,7 @@ def say_trouble(missing: dict[str, Exception], reported: set[str]) -> None:
 
 def raise_missing(missing: dict[str, Exception]) -> None:
     """Name the files that were left out or failed; raise BergError if any failed."""
-    from berg.google.fetch import LeftOut
+    from berg.google.fetch import Gone, LeftOut
 
     left_out: dict[str, list[str]] = {}  # why -> names
     for path, error in missing.items():
@@ -506,8 +506,13 @@ def raise_missing(missing: dict[str, Exception]) -> None:
     for path, error in failed.items():
         say(f"{plain.name(path)} was not fetched: {reason(error)}")
     if failed:
-        files = plural(len(failed), "file")
-        raise BergError(f"{files} could not be fetched. Fix the cause, then run this command again")
+        files, next_step = (
+            plural(len(failed), "file"),
+            ". Fix the cause, then run this command again",
+        )
+        if all(isinstance(error, Gone) for error in failed.values()):
+            next_step = ": the bucket does not have the bytes any more"
+        raise BergError(f"{files} could not be fetched{next_step}")
 
 
 @click.group()

@@ -176,7 +176,10 @@ class Fetch:
 
     def time_of(self, blob: Any) -> int:
         """Return the modification time that an object's file gets, in nanoseconds."""
-        when: int = blob.row.mtime_ns if blob.row else int(blob.updated.timestamp() * 1000) * 10**6
+        if row := blob.row:
+            when = row.mtime_ns or row.changed_ns  # links have no time of their own
+        else:
+            when = int(blob.updated.timestamp() * 1000) * 10**6
         return when if self.on_machine else copies.stamp(when, blob.size, blob.crc32c)
 
     def mode_of(self, blob: Any, here: os.stat_result) -> int:
