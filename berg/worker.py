@@ -255,7 +255,6 @@ def restore(attempt: Attempt) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     inputs.fetch_code(attempt.bucket, this.snapshot, folder)
     attempt.say(f"Checked out {this.git_snapshot[:12]} of {this.repo_name} to {folder}")
-    checkout.link_results(folder, this.spec.cwd or "")
     checkout.put_back(attempt)
     inputs.bring(attempt)
     if attempt.leads:
@@ -330,6 +329,8 @@ def run_command(attempt: Attempt) -> Ending | None:
     """
     this = attempt.job
     attempt.states.write(state="RUNNING", reason="")
+    # After the installation: setuptools would take the link for a package of the repository.
+    checkout.link_results(repo_folder(this), this.spec.cwd or "")
     checkout.note_start(attempt)
     if not this.cmd or not (attempt.leads or this.run_on == "each"):
         wait_for_the_end(attempt)

@@ -41,6 +41,7 @@ class Memory:
             generation=generation,
             updated=LONG_AGO,
             metadata=metadata or {},
+            row=None,
         )
         return generation
 

@@ -179,7 +179,8 @@ def test_a_disk_whose_machine_was_deleted_elsewhere_is_shown_and_deleted_by_kill
     assert "its disk alone (200 GB) is still in us-central1-" in entry.about
     assert entry.about.endswith("delete it: berg kill alone")
     assert [(each.kind, each.name) for each in ending.leftovers(settings, "tester")] == [
-        ("disk", "alone")
+        ("disk", "alone"),
+        ("job", "alone"),  # which no machine began
     ]
     assert berg("kill", "alone", "-y").returncode == 0
     assert not berg.disks()

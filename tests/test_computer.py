@@ -148,7 +148,6 @@ ALIKE = ["r/A", "r/a", "r/b", unicodedata.normalize("NFD", "r/ü"), "r/ü"]
 
 def check_alike(folder: Path, monkeypatch) -> None:
     """Fetch objects whose names differ by case or form alone into a folder that folds names."""
-    monkeypatch.setattr(fetch, "is_here", lambda blob, path: False)
     _, count, left = fetch.fetch(Bucket(*ALIKE), "r/", folder)
     assert count == 3 and list(left) == ["r/a", "r/ü"]
     assert "takes its name for that of r/A" in str(left["r/a"])
@@ -162,7 +161,6 @@ def test_of_two_names_that_a_disk_takes_for_one_the_first_is_brought(tmp_path, m
 
 
 def test_a_disk_that_tells_names_apart_gets_them_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(fetch, "is_here", lambda blob, path: False)
     assert fetch.fetch(Bucket(*ALIKE), "r/", tmp_path / "apart")[1:] == (5, {})
 
 

@@ -108,7 +108,7 @@ def test_a_devbox_has_the_environment_and_a_changed_lock_is_synced(locked, uv_pr
     done = locked("devbox", "-g", "0", "-n", "box", *options, *given)
     assert done.returncode == 0, done.stderr
     wait_for(lambda: "Ready\n" in locked.log("box"), 60, what="the devbox")
-    seen = locked("ssh", "box", "--", "cat seen; cd code/proj; python show.py; echo $MINE $THEIRS")
+    seen = locked("ssh", "box", "--", "cat ~/seen; python show.py; echo $MINE $THEIRS")
     assert seen.stdout == "sees hush, nothing\ntinyone 1.0 in .venv\nhush\n", locked.log("box")
 
     project = locked.repo / "pyproject.toml"

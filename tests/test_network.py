@@ -139,7 +139,7 @@ def test_the_repo_may_say_it_and_no_address_counts_against_a_quota(berg, cloud, 
         "IN_USE_ADDRESSES" not in done.stderr
         and "no-external-ip = true (of berg.toml)" in done.stderr
     )
-    assert "accessConfigs" in json.loads(with_address.stdout)["networkInterfaces"][0]
+    assert "accessConfigs" in json.loads(with_address.stdout)["request"]["networkInterfaces"][0]
     assert " of 0 in use; this needs 1" in with_address.stderr  # other tests' nodes may hold some
     assert (
         wrong.returncode == 1

@@ -26,7 +26,7 @@ def test_the_cheapest_region_comes_first_and_what_has_no_price_last(berg):
     )
     assert "at most unknown: no price in europe-west4 (list" in " ".join(shown.stderr.split())
     assert ", where the bucket is" in " ".join(shown.stderr.split())
-    body = json.loads(shown.stdout)
+    body = json.loads(shown.stdout)["request"]
     assert f"zones/{zones_in(shown)[0]}/" in body["machineType"]
 
 

@@ -37,7 +37,7 @@ def used(reservation: dict) -> str:
 
 def body_of(shown) -> dict:
     assert shown.returncode == 0, shown.stderr
-    return json.loads(shown.stdout)
+    return json.loads(shown.stdout)["request"]
 
 
 @pytest.mark.slow
