@@ -235,6 +235,21 @@ def test_of_two_submits_at_a_barrier_one_has_the_name(berg, cloud, kind, rounds)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("second", "path"), [("a", "owners/a/"), ("a/b", "jobs/")])
+def test_of_two_submits_at_a_barrier_one_has_the_folder(berg, cloud, second, path):
+    cloud.call("POST", "/_berg/settings", {"boot": 0})
+    folders = {"one": "a", "two": second}
+    submits = [["run", "-g", "0", "-n", name, "-r", each, "true"] for name, each in folders.items()]
+    ended = race(berg, f".berg/{path}", *submits)
+    won = [name for name, (code, _) in zip(folders, ended, strict=True) if code == 0]
+    assert len(won) == 1 or (second != "a" and not won), ended
+    assert [*berg.machines()] == won
+    left = [blob.name for blob in berg.bucket.list(".berg/jobs/") if "state" in blob.name]
+    assert left == [f".berg/jobs/{name}_state.json" for name in won]
+    berg.end_machines()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["resume", "rm", "run"])
 def test_a_command_right_after_a_failure_meets_the_end_of_the_machine(berg, cloud, command, rounds):
     """The state says FAILED, and the machine deletes itself while the command looks for it."""
