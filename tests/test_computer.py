@@ -7,8 +7,8 @@ import subprocess
 import sys
 import tempfile
 import unicodedata
+from datetime import datetime, timezone
 from pathlib import Path
-from types import SimpleNamespace
 
 import folding_fs
 import pytest
@@ -17,6 +17,7 @@ from berg import BergError, computer
 from berg.code import dist
 from berg.gke import client
 from berg.google import data, fetch
+from berg.google.storage import Listed
 from berg.laptop import doctor, ssh, sync
 from berg.watch import board
 
@@ -136,11 +137,10 @@ class Bucket:
 
     def list(self, prefix: str):
         for name in self.names:
-            yield SimpleNamespace(name=name, size=len(name.encode()), generation=1)
+            yield Listed(name, len(name.encode()), generation=1, updated=datetime.now(timezone.utc))
 
-    def download(self, name: str, path: Path, *_):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(name.encode())
+    def download_pieces(self, listed: Listed, path: Path):
+        path.write_bytes(listed.name.encode())
 
 
 ALIKE = ["r/A", "r/a", "r/b", unicodedata.normalize("NFD", "r/ü"), "r/ü"]

@@ -173,8 +173,8 @@ def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
     fetched = berg("fetch", "one", str(tmp_path / "here"), "--json")
     assert json.loads(fetched.stdout) == {
         "folder": str(tmp_path / "here"),
-        "files": 3,  # the record stays in the bucket
-        "fetched": 3,
+        "files": 4,
+        "fetched": 4,
     }
     assert (tmp_path / "here/weights.bin").read_bytes() == found["weights.bin"]
     again = berg("fetch", "sweep1", "--json")  # a folder of several jobs, to the default place
