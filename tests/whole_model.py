@@ -1,0 +1,351 @@
+"""Whatever programs write, and whenever their machines are cut off: a restore brings the folder of
+results as it was at one moment.
+
+Programs are drawn at random. A process runs each beside a mirror, until both are killed; then
+another machine restores what the bucket has, and goes on.
+"""
+
+import copy
+import json
+import random
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import forked
+import hypothesis
+import whole_machine
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from test_faults import fault
+from whole_disk import SLACK, Disk
+from whole_history import History, Program, Tree, explain, found_in
+
+from berg.google.mirror import Mirror
+
+MB = 1 << 20
+PROGRAMS = 50
+NAMES = ["a", "b", "d/a", "d/b", "d/e/a", "d", "+x/a"]
+names = st.sampled_from(NAMES)
+sizes = st.sampled_from([20, 30, 400, 5000] * 5 + [200_000, MB + 1, 3 * MB, 8 * MB + 1])
+files = st.integers(1, 4)
+to = st.tuples(names, names)
+of = st.tuples(names, sizes)
+save = st.tuples(sizes, files)
+KINDS = {
+    "write": of,
+    "replace": of,
+    "append": of,
+    "write_in_place": of,
+    "log": of,
+    "truncate": of,
+    "rename": to,
+    "link": to,
+    "hard_link": to,
+    "delete": of,
+    "save_folder": save,
+    "save_renamed": save,
+    "save_with_pointer": save,
+    "save_over": save,
+    "save_linked": save,
+    "wait": st.tuples(st.integers(0, 4), names),
+}
+deeds = st.lists(
+    st.one_of(*(st.tuples(st.just(kind), given) for kind, given in KINDS.items())),
+    min_size=3,
+    max_size=14,
+)
+INSERT, ANY = "storage.objects.insert", "storage.objects.*"
+TROUBLES = [
+    (INSERT, {"status": 503, "times": 2}),
+    (INSERT, {"status": 403}),
+    (INSERT, {"reset": True, "after_handler": True, "times": 2}),
+    (INSERT, {"delay": 1.5}),
+    (INSERT, {"delay": 1.5, "after_handler": True}),
+    (INSERT, {"delay": 0.2, "times": None, "probability": 0.5}),
+    (ANY, {"delay": 0.1, "times": None, "probability": 0.5}),
+    (ANY, {"reset": True, "after_handler": True, "times": 3, "probability": 0.3}),
+    ("storage.objects.rewrite", {"reset": True, "after_handler": True}),
+    ("storage.objects.compose", {"reset": True, "after_handler": True}),
+    ("storage.objects.delete", {"status": 503}),
+    ("storage.objects.list", {"status": 503}),
+]
+troubles = st.lists(st.tuples(st.sampled_from(TROUBLES), st.integers(0, 12)), max_size=2)
+METHODS = ["insert"] * 4 + ["rewrite", "compose", "delete", "get", "list"]
+cuts = st.one_of(
+    st.tuples(st.just("power"), st.floats(0.05, 2)),
+    st.tuples(st.just("request"), st.sampled_from(METHODS), st.integers(0, 40), st.booleans()),
+    st.tuples(st.just("notice"), st.floats(0.05, 2), st.sampled_from([2, 2, 30, 120])),
+    st.tuples(st.just("worker"), st.floats(0.05, 1)),
+    st.tuples(st.just("end"), st.just(60)),
+)
+
+
+@dataclass
+class Machine:
+    """A disk, the mirror of its results, and the program that writes to it."""
+
+    run: "Run"
+    disk: Disk
+    history: History
+    steps: list[tuple] = field(default_factory=list)
+    writer: Any = None
+    killed_at: float = 0.0
+
+    @property
+    def log(self) -> Path:
+        return self.disk.top / "log"
+
+    def run_program(self, key: int, deeds: list, dice: random.Random) -> None:
+        rank, machines = self.history.rank, self.history.machines
+        tree = copy.deepcopy(self.history.tree)
+        program = Program(tree, rank, machines, self.run.job, str(key), dice=dice)
+        for kind, given in deeds:
+            getattr(program, kind)(*given)
+        self.steps = program.steps
+        self.log.unlink(missing_ok=True)
+        given = (self.steps, self.disk.folder, self.log, self.run.meeting)
+        self.writer = forked.start(whole_machine.write, *given)
+        self.disk.make_passes(dice.choice([0.05, 0.2, 1]), dice.choice([0.02, 0.05, 0.3]))
+
+    def notes(self) -> list[dict[str, Any]]:
+        if not self.log.exists():
+            return []
+        lines = self.log.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def is_over(self) -> bool:
+        return any(each["what"] == "over" for each in self.notes())
+
+    def end_program(self) -> None:
+        self.writer.kill()
+        self.writer.join()
+        self.killed_at = self.killed_at or time.time()
+
+    def kill(self) -> None:
+        """Kill both, and learn what the disk had then."""
+        self.disk.kill()
+        self.end_program()
+        self.history.synced = self.disk.synced
+        self.history.follow(self.steps, self.notes())
+        self.history.killed(self.disk.folder, self.killed_at)
+
+
+@dataclass
+class Run:
+    """A job: machine after machine, each with a program."""
+
+    cloud: Any
+    bucket: Any
+    top: Path
+    machines: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.job = f"j{uuid.uuid4().hex[:10]}"
+        self.dice = random.Random(self.seed)
+        self.top = self.top / self.job
+        self.meeting = self.top / "meeting"
+        self.meeting.mkdir(parents=True)
+        self.now: list[Machine] = []
+        self.disks = 0
+        self.said: list[str] = []
+
+    def begin(self) -> None:
+        """Restore to new disks, and see that what comes is the folder at one moment."""
+        before, self.now = self.now, []
+        self.disks += 1
+        names = [f"{self.disks:04x}{rank:012x}" for rank in range(self.machines)]
+        for moment in self.top.glob("*.moment"):
+            moment.unlink()
+        disks = [
+            Disk(self.top / name, self.bucket, self.job, name, rank, self.machines)
+            for rank, name in enumerate(names)
+        ]
+        for disk in disks:
+            disk.restore()
+        for disk in disks:
+            disk.restored()
+        self.cloud.call("DELETE", "/_berg/faults")
+        found = found_in(disks[0].folder)
+        for rank, disk in enumerate(disks):
+            assert found_in(disk.folder) == found, "each machine has the same"
+            history = History(rank, self.machines, Tree.of(found))
+            self.now.append(Machine(self, disk, history))
+        if not before:
+            assert found == {}
+            return
+        self.check(before, found)
+        is_final = self.machines == 1 or self.cut[0] == "end"
+        if is_final and all(machine.disk.left == {} for machine in before):
+            for machine in before:
+                self.compare(machine, found)
+        for machine in before:
+            machine.disk.kill()
+            shutil.rmtree(machine.disk.top)
+
+    def check(self, before: list[Machine], found: dict[str, Any]) -> None:
+        wrong = explain([machine.history for machine in before], found, SLACK)
+        assert not wrong, "\n".join(["not at one moment:", *wrong, *self.said, *self.told(before)])
+
+    def compare(self, machine: Machine, found: dict[str, Any]) -> None:
+        """What a machine said is all there is all there."""
+        history = machine.history
+        there = {path: each for path, each in found.items() if history.owns(path)}
+        here = {p: each for p, each in found_in(machine.disk.folder).items() if history.owns(p)}
+        wrong = [path for path in {*there, *here} if there.get(path) != here.get(path)]
+        assert not wrong, "\n".join(
+            ["not as it was at the end:", *wrong, *self.said, *self.told([machine])]
+        )
+
+    def told(self, machines: list[Machine]) -> list[str]:
+        """Return what the machines did."""
+        told = []
+        for machine in machines:
+            told.append(f"--- machine {machine.history.rank}")
+            for note in machine.notes():
+                if note["step"] < len(machine.steps) and note["what"] == "begins":
+                    told.append(f"{note['at']:.3f} {machine.steps[note['step']]}")
+            synced = machine.history.synced
+            told.append(f"synced {synced:.3f}")
+            told.append(f"left {machine.disk.left}")
+            told.append(f"killed {machine.killed_at:.3f}")
+        return told
+
+    def attempt(self, number: int, deeds: list, troubles: list, cut: tuple) -> None:
+        self.cut = cut
+        self.said.append(f"attempt {number}: cut {cut}, troubles {troubles}")
+        for (method, what), skip in troubles:
+            self.cloud.fault(method, match=self.job, skip=skip, **what)
+        for machine in self.now:
+            machine.run_program(number, deeds, random.Random(self.seed))
+        kind, *given = cut
+        if kind == "request":
+            self.wait_for_request(*given)
+        elif kind == "end":
+            self.wait_until_over(20)
+        else:
+            time.sleep(given[0])
+        if kind in ("notice", "end"):
+            for machine in self.now:
+                machine.end_program()
+            for machine in self.now:
+                machine.disk.finish(given[-1], kind == "end")
+            end = time.monotonic() + given[-1] + 1
+            for machine in self.now:
+                machine.disk.finished(end)
+        for machine in self.now:
+            machine.kill()
+        if kind == "worker" and self.machines == 1:
+            self.now[0].killed_at = 0.0
+            self.now[0].disk.restore(bring=False)
+            self.now[0].disk.restored()
+            self.cloud.call("DELETE", "/_berg/faults")
+        else:
+            self.begin()
+
+    def wait_for_request(self, method: str, skip: int, after: bool) -> None:
+        """Wait until a request is being answered, which the machine does not live to see; or until
+        the program is over.
+        """
+        what = {"match": self.job, "skip": skip, "delay": 0.7, "after_handler": after}
+        self.cloud.fault(f"storage.objects.{method}", **what)
+
+        def is_met() -> bool:
+            return self.cloud.call("GET", "/_berg/faults")["faults"][-1]["hits"] > 0
+
+        self.wait_until_over(4, is_met)
+        end = time.monotonic() + 0.4
+        while time.monotonic() < end and not is_met():
+            time.sleep(0.03)
+
+    def wait_until_over(self, seconds: float, or_until: Callable[[], bool] = lambda: False) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not or_until():
+            if all(each.is_over() for each in self.now):
+                break
+            time.sleep(0.03)
+
+    def close(self) -> None:
+        for machine in self.now:
+            for process in (machine.disk.mirror, machine.writer):
+                if process is not None:
+                    process.kill()
+        self.cloud.call("DELETE", "/_berg/faults")
+        shutil.rmtree(self.top, ignore_errors=True)
+
+
+attempts = st.lists(st.tuples(deeds, troubles, cuts), min_size=1, max_size=3)
+
+
+def try_one(
+    cloud: Any, bucket: Any, top: Path, machines: int, seed: int, bandwidth: float, attempts: list
+) -> None:
+    cloud.call("POST", "/_berg/settings", {"bandwidth": bandwidth})
+    run = Run(cloud, bucket, top, machines, seed)
+    try:
+        run.begin()
+        for number, (deeds, troubles, cut) in enumerate(attempts):
+            run.attempt(number, deeds, troubles, cut)
+        if cut[0] == "worker":
+            run.begin()
+    finally:
+        run.close()
+
+
+@fault("a machine is cut off at any moment, while any program writes", "1 2 6", weight=4)
+def test_what_is_restored_was_there_at_one_moment(
+    cloud, bucket, tmp_path, seed, record_property, request
+):
+    record_property("fault", request.node.get_closest_marker("fault").args)
+    record_property("tries", PROGRAMS)
+
+    @hypothesis.seed(seed)
+    @settings(
+        max_examples=PROGRAMS,
+        phases=(Phase.generate,),  # a smaller program takes as long, and meets other moments
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        deadline=None,
+    )
+    @hypothesis.given(
+        seed=st.integers(0, 10**6),
+        bandwidth=st.sampled_from([0, 3 * MB, MB, MB // 4]),
+        attempts=attempts,
+    )
+    def test(seed, bandwidth, attempts):
+        try_one(cloud, bucket, tmp_path, 1, seed, bandwidth, attempts)
+
+    test()
+
+
+def test_a_link_is_as_old_as_what_it_led_to_between_two_looks(bucket, cloud, tmp_path):
+    def mirror(disk: str) -> Mirror:
+        folder = tmp_path / disk
+        (folder / "job").mkdir(parents=True)
+        views = f".berg/views/job/{disk}/"
+        return Mirror(folder, bucket, "results/", f"job/{disk}", "job", views=views)
+
+    first = mirror("1")
+    first.restore()
+    link = first.folder / "job/link"
+    link.symlink_to("one")
+    time.sleep(0.03)  # the times of files are a little behind the clock
+    first.sync()
+    for target, name in (("two", "after-two"), ("three", "late")):
+        link.unlink()
+        link.symlink_to(target)
+        (first.folder / "job" / name).write_text(name)
+        time.sleep(0.03)
+    link.unlink()
+    link.symlink_to("four")
+    cloud.fault("storage.objects.insert", match="/late", status=503, times=None)
+    first.sync(0.5)
+    second = mirror("2")
+    second.restore()
+    found = found_in(second.folder)
+    assert found["job/link"] == ("link", "one") and "job/after-two" not in found
