@@ -101,6 +101,7 @@ class Mirror:
     writing_since: dict[str, float] = field(default_factory=dict)  # path -> time.monotonic()
     due: set[str] | None = None  # paths of the last look; None: everything
     last_walk: Walk = field(init=False)
+    knows_bucket: bool = False  # what it has of the job was restored or learnt
     rejected: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent again
     failing_since: dict[str, float] = field(default_factory=dict)
     sender: Sender = field(init=False)
@@ -520,6 +521,7 @@ class Mirror:
                     self.learn()
                     return 0, {}
                 new, left = Restore(self, begins_with, fresh).run()
+                self.knows_bucket = True
                 copied += new
                 trouble = next(
                     (error for error in left.values() if not isinstance(error, fetch.NoPlace)), None
@@ -543,6 +545,7 @@ class Mirror:
         for history in views.of_job(self.bucket, self.job_name) if self.views else ():
             if self.writer == f"{self.job_name}/{history.disk}":
                 self.journal.recall(history)
+        self.knows_bucket = True
 
     def listed(self) -> Iterator[Any]:
         """Yield the job's objects."""
@@ -642,6 +645,9 @@ class Mirror:
         """Doubt what was not compared, and give up uploads that do not move."""
         if not self.finishing:
             self.finishing = self.sender.finishing = True
+            if self.views and not self.knows_bucket:  # a worker that comes after one that died
+                with contextlib.suppress(Exception):
+                    self.learn()
             self.moving.clear()
             self.manifest.doubt_all()
         self.timeout = LAST_TIMEOUT if has_time else SHORT_TIMEOUT

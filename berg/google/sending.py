@@ -325,8 +325,8 @@ class Sender:
         row.grows = False
         whole.seek(0)
         sending.begins = 0
-        if size <= INLINE:
-            data = whole.read(size) if size else b""
+        if 0 < size <= INLINE:
+            data = whole.read(size)
             if len(data) != size:
                 raise Torn("it changed while it was read")
             row.data, row.crc32c = base64.b64encode(data).decode(), crc32c_of([data])

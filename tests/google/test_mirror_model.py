@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from berg.google import fetch, mirror, storage
+from berg.google import fetch, mirror, storage, views
 from berg.google.mirror import Mirror
 
 MB = 1 << 20
@@ -52,28 +52,29 @@ class AnyWriter(RuleBasedStateMachine):
     def begin(self, seed):
         self.random = random.Random(seed)
         self.top = Path(tempfile.mkdtemp(prefix="model-"))
-        self.prefix = f"{uuid.uuid4().hex}/"
+        self.name = uuid.uuid4().hex
+        self.prefix = f"{self.name}/"
         self.disk = 0
         self.theirs: dict[str, bytes] = {}
         self.mirror = self.on_another_disk()
+        self.mirror.restore()
 
     def on_another_disk(self) -> Mirror:
         self.disk += 1
         folder = self.top / str(self.disk) / "berg_results"
-        folder.mkdir(parents=True)
+        (folder / "job").mkdir(parents=True)
         return self.with_folder(folder)
 
     def with_folder(self, folder: Path) -> Mirror:
-        records = f".berg/folders/{self.prefix}"
-        notes = folder.parent / "restored"
         return Mirror(
             folder,
             self.bucket,
             self.prefix,
-            f"job/{self.disk}",
+            f"{self.name}/{self.disk}",
             "job",
-            records,
-            notes,
+            f".berg/folders/{self.name}/",
+            f".berg/views/{self.name}/{self.disk}/",
+            "machine",
             timeout=1.0,
         )
 
@@ -158,23 +159,25 @@ class AnyWriter(RuleBasedStateMachine):
     @rule()
     def worker_dies(self):
         self.end_uploads()
+        self.cloud.call("DELETE", "/_berg/faults")
         self.mirror = self.with_folder(self.mirror.folder)
+        self.mirror.restore(bring=False)
 
     @rule()
     def machine_is_preempted(self):
         self.mirror.finish(lambda text: None)
         self.end_uploads()
-        before = self.files()
+        before, links = self.files(), self.links()
         self.mirror = self.on_another_disk()
         _, left = self.mirror.restore()
         there, here = self.objects(), self.files()
-        ours = {
-            name for name in before if there.get(name) == before[name] and name not in self.theirs
-        }
+        ours = {name for name in before if name not in self.theirs}
         assert {name: here.get(name) for name in ours} == {name: before[name] for name in ours}
-        assert left == {} and all(there[name] == data for name, data in here.items())
+        assert left == {} and here.keys() <= ours | self.theirs.keys()
+        assert self.links() == links
         # What its own folder had from others is here now, and may be written to, as on any disk.
         self.theirs = {name: data for name, data in self.theirs.items() if name not in here}
+        assert all(there[name] == data for name, data in self.theirs.items())
 
     def end_uploads(self):
         """What was under way may arrive, but nobody goes on with it, as after a kill."""
@@ -184,10 +187,21 @@ class AnyWriter(RuleBasedStateMachine):
                 thread.join()
 
     def files(self) -> dict[str, bytes]:
+        return {
+            str(path.relative_to(self.mirror.folder)): path.read_bytes()
+            for path in self.mirror.folder.rglob("*")
+            if path.is_file() and not path.is_symlink()
+        }
+
+    def links(self) -> dict[str, str]:
+        """The links, and where each leads."""
         found = {}
         for path in self.mirror.folder.rglob("*"):
-            if path.is_file():
-                found[str(path.relative_to(self.mirror.folder))] = path.read_bytes()
+            if path.is_symlink():
+                to = os.path.normpath(path.parent / path.readlink())
+                found[str(path.relative_to(self.mirror.folder))] = os.path.relpath(
+                    to, self.mirror.folder
+                )
         return found
 
     def objects(self) -> dict[str, bytes]:
@@ -203,19 +217,19 @@ class AnyWriter(RuleBasedStateMachine):
         left = self.mirror.finish(lambda text: None)
         self.end_uploads()
         self.cloud.call("DELETE", "/_berg/faults")
+        assert self.mirror.conclude(left) == {}
         files, objects = self.files(), self.objects()
         missing = {name for name, data in files.items() if objects.get(name) != data}
         assert missing <= set(self.theirs) and missing <= set(left), (
             "what is not there has another's object, and is told"
         )
-        assert {name: objects[name] for name in missing} == {
-            name: self.theirs[name] for name in missing
-        }
         for name, data in self.theirs.items():
             assert objects[name] == data or objects[name] == files.get(name), (
                 "another's is as it was, or was the same"
             )
-        assert list(self.bucket.list(self.mirror.sender.tails)) == []
+        view = views.at(views.of_job(self.bucket, self.name))
+        assert view.final and view.rows.keys() == files.keys() - missing | self.links().keys()
+        assert list(self.bucket.list(f".berg/tmp/{self.name}/")) == []
         assert fetch.fetch(self.bucket, self.prefix, self.top / "fetched")[2] == {}
         fetched = {
             str(p.relative_to(self.top / "fetched")): p.read_bytes()

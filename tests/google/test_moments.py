@@ -101,6 +101,18 @@ def test_half_a_file_replaces_no_whole_one(begin):
     assert list(one.bucket.list(".berg/tmp/")) == []
 
 
+@pytest.mark.parametrize("size", [0, 1, BIG])
+def test_a_file_of_any_size_is_rewritten(begin, size):
+    one = begin("one")
+    (out(one) / "file").write_bytes(b"before")
+    sync(one)
+    (out(one) / "file").write_bytes(b"x" * size)
+    sync(one)
+    assert found(begin("two", "next", begins_with="job")) == {"file": b"x" * size}
+    assert one.finish(print) == {} and one.conclude({}) == {}
+    assert plain(one, "file") == b"x" * size
+
+
 def test_what_came_after_a_file_that_is_not_there_is_not_restored(begin, cloud):
     one = begin("one")
     (out(one) / "latest").write_text("step 1")
