@@ -59,4 +59,4 @@ def test_a_submit_that_is_cut_anywhere_runs_or_is_found(berg, monkeypatch, kind)
             found += ("job", "cut") in {(each.kind, each.name) for each in left}
         wait_for(is_clean)
         assert not names(berg), f"after a cut at write {number}"
-    assert found > 1
+    assert found

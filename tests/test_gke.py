@@ -187,7 +187,8 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
             "-f",
             "-",
         ]
-        made = subprocess.run(words, env=environment, input=shown, capture_output=True, text=True)
+        body = json.dumps(json.loads(shown)["request"])
+        made = subprocess.run(words, env=environment, input=body, capture_output=True, text=True)
         assert "job.batch/dry" in made.stdout, made.stderr
     finally:
         gone = berg("cluster", "delete", "gke-dist", "-y")
