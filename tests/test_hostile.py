@@ -1445,7 +1445,9 @@ VIEWS: dict[str, list[dict]] = {
     "the setuid bit": [{"path": "done/loss", "mode": 0o4755}],
     "one of Berg's objects": [{"path": "done/x", "object": ".berg/jobs/other_metadata.json"}],
     "an object that another job stages": [{"path": "done/x", "object": ".berg/tmp/other/d/1"}],
-    "content that is not what its checksum says": [{**BELOW, "crc32c": "AAAAAA=="}],
+    "content that is not what its checksum says": [
+        {**BELOW, "crc32c": "AAAAAA==", "data": "YmFkLg=="}
+    ],
 }
 
 

@@ -96,6 +96,7 @@ def test_a_folder_comes_as_its_job_left_it(machine, tmp_path):
     ]
     machine.put("log", b"line\nmore\n")
     machine.put(RECORD, b"{}")
+    machine.put("deleted long ago", b"no view has it any more")
     machine.publish(*rows, final=True)
     found = machine.fetch(target)
     left = {
@@ -142,7 +143,8 @@ def test_unchanged_files_are_not_read(machine, tmp_path, monkeypatch):
 def test_what_was_edited_here_is_kept_and_copies_are_replaced(machine, tmp_path, capsys):
     target = tmp_path / "here"
     rows = [
-        machine.put(name, b"first ") for name in ("copy", "edited", "sly", "into-folder", "dir/x")
+        machine.put(name, b"first ")
+        for name in ("copy", "edited", "sly", "into-folder", "copy-into-folder", "dir/x")
     ]
     machine.publish(*rows, machine.row("link", link="copy"))
     machine.fetch(target)
@@ -155,13 +157,16 @@ def test_what_was_edited_here_is_kept_and_copies_are_replaced(machine, tmp_path,
     (target / "link").unlink()
     (target / "link").symlink_to("edited")
     rows = [
-        machine.put(name, b"second") for name in ("copy", "edited", "sly", "into-folder/f", "dir")
+        machine.put(name, b"second")
+        for name in ("copy", "edited", "sly", "into-folder/f", "copy-into-folder/f", "dir")
     ]
     machine.publish(*rows, machine.row("link", link="sly"), full=True, final=True)
-    machine.bucket.delete("berg_results/exp/job/into-folder", "berg_results/exp/job/dir/x")
+    for path in ("into-folder", "copy-into-folder", "dir/x"):
+        machine.bucket.delete(f"berg_results/exp/job/{path}")
     assert machine.fetch(target).missing == {}
     assert tree(target) == {
         "copy": b"second",
+        "copy-into-folder/f": b"second",
         "dir": b"second",
         "dir.~1~/x": b"first ",
         "edited": b"second",
@@ -184,40 +189,42 @@ def test_copies_of_what_the_job_deleted_are_moved_away(machine, tmp_path):
     target, machine.is_over = tmp_path / "here", False
     rows = {
         name: machine.put(name, name.encode())
-        for name in ("db", "db-journal", "old/a", "old/b", "x")
+        for name in ("db", "db-journal", "old/a", "old/b", "x", "empty/c")
     }
     machine.publish(*rows.values())
     machine.fetch(target)
     (target / "old/b").write_bytes(b"edited")
     gone = [
         replace(rows[name], gone=True, changed_ns=time.time_ns())
-        for name in ("db-journal", "old/a", "old/b", "x")
+        for name in ("db-journal", "old/a", "old/b", "x", "empty/c")
     ]
     machine.publish(*gone, machine.put("x/y", b"now a folder"), final=True)
     machine.bucket.delete("berg_results/exp/job/x")
     machine.is_over = True
     machine.fetch(target)
     assert tree(target) == {"db": b"db", "old/b": b"edited", "x/y": b"now a folder"}
-    away = {"db-journal": b"db-journal", "old/a": b"old/a", "x": b"x"}
-    assert tree(tmp_path / "here.deleted") == away
+    away = {name: name.encode() for name in ("db-journal", "old/a", "x", "empty/c")}
+    assert tree(tmp_path / "here.deleted") == away and not (target / "empty").exists()
     found = machine.fetch(tmp_path / "brought", deleted=True)
     assert tree(tmp_path / "brought") == {
         **{k: v for k, v in away.items() if k != "x"},
         "old/b": b"old/b",
     }
-    assert found.files == 3 and lookup.count_deleted(machine.bucket, "job") == (3, 20)
+    assert found.files == 4 and lookup.count_deleted(machine.bucket, "job") == (4, 27)
 
 
 def test_while_a_job_runs_its_newer_files_come_too(machine, tmp_path):
     target, machine.is_over = tmp_path / "here", False
-    deleted = machine.put("deleted", b"1")
+    deleted, same = machine.put("deleted", b"1"), machine.put("same", b"1")
     machine.publish(machine.put("model", b"old"), deleted, machine.put("again", b"1"))
-    machine.publish(replace(deleted, gone=True), machine.row("again", gone=True))
+    gone = [replace(deleted, gone=True), replace(same, gone=True, changed_ns=LONG_AGO)]
+    machine.publish(*gone, machine.row("again", gone=True))
     machine.put("model", b"newer than the view")
     machine.put("again", b"written again")
     machine.put("later", b"later")
     machine.fetch(target)
     left = {"model": b"newer than the view", "again": b"written again", "later": b"later"}
+    left["same"] = b"1"  # written again with the content of before
     assert tree(target) == left
     machine.is_over = True  # as of a machine that was lost
     machine.fetch(target)
@@ -243,19 +250,21 @@ def test_an_older_view_comes_as_it_was(machine, tmp_path, monkeypatch):
     first = machine.put("ckpt", b"first")
     clock = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: clock)
-    machine.publish(first, machine.row("last", link="ckpt"), machine.put("lost", b"gone since"))
+    rows = [machine.put("lost", b"gone since"), machine.put("changed", b"newer since")]
+    machine.publish(first, machine.row("last", link="ckpt"), *rows)
     clock += 100 * S
     machine.publish(machine.put("ckpt", b"second", to=".berg/tmp/job/d0-staged/1"))
     machine.bucket.delete("berg_results/exp/job/lost")
+    machine.put("changed", b"newer")
     moments = records.moments(machine.bucket.config, "job")
     assert [(each.files, each.bytes, each.state) for each in moments] == [
-        (3, 15, "SUCCEEDED"),
-        (3, 16, "SUCCEEDED"),
+        (4, 26, "SUCCEEDED"),
+        (4, 27, "SUCCEEDED"),
     ]
     found = machine.fetch(tmp_path / "here", moment=moments[0].time)
     assert tree(tmp_path / "here") == {"ckpt": b"first", "last": "ckpt"}
-    assert list(found.missing) == ["berg_results/exp/job/lost"]
-    with pytest.raises(BergError, match="1 file could not be fetched: the bucket does not have"):
+    assert [*found.missing] == [f"berg_results/exp/job/{name}" for name in ("changed", "lost")]
+    with pytest.raises(BergError, match="2 files could not be fetched: the bucket does not have"):
         results.raise_missing(found.missing)
     for moment, message in {
         "2020-01-01T00:00:00Z": "job has no view of 2020-01-01T00:00:00Z, or of a time before",
