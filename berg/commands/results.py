@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -418,10 +419,10 @@ def fetch_beside(
     wanted: Wanted,
     on_file: Callable[[str, int], None] = lambda path, size: None,
 ) -> tuple[int, int, dict[str, Exception]]:
-    """Fetch what a job wrote to other folders than its own, below FOLDER or ~/berg_results.
+    """Fetch what a job wrote to other folders, below FOLDER; return what fetch() returns.
 
     Any job can claim to be this one: nothing is written to the top of FOLDER, and nothing is read
-    from another user's results. Return what fetch() returns.
+    from another user's results.
     """
     from berg import job
     from berg.google import mirror
@@ -432,8 +433,7 @@ def fetch_beside(
     if len(folders) > FOLDERS:
         say(f"{name} claims to have written to more than {FOLDERS:,} folders; others are left out")
     by_folder: dict[str, list[Any]] = {}
-    folders = folders[:FOLDERS]
-    for blob in mirror.in_other_folders(bucket, f"{root}/", own, folders, name):
+    for blob in mirror.in_other_folders(bucket, f"{root}/", own, folders[:FOLDERS], name):
         by_folder.setdefault(folder_of(blob.name), []).append(blob)
     others = lookup.of_others(bucket, set(by_folder) - {""}, stored.state.job.user)
     for each in sorted({"", *others} & by_folder.keys()):
@@ -444,14 +444,13 @@ def fetch_beside(
     def is_inside(name: str) -> bool:
         return folder_of(name) in by_folder and not name.startswith(f"{root}/{own}/")
 
-    listed = [blob for each in by_folder.values() for blob in each]
     is_exact = bool(wanted.moment) or (view.final and stored.state.final)
-    left = lookup.left_by(name, view, listed, is_inside, is_exact)
+    left = lookup.left_by(name, view, chain(*by_folder.values()), is_inside, is_exact)
     target = folder or wanted.folder(Path.home() / root)
-    counts = fetch_left(bucket, left, f"{root}/", target, wanted, on_file)
-    if files := counts[1]:
+    new, files, missing = fetch_left(bucket, left, f"{root}/", target, wanted, on_file)
+    if files:
         say(f"{files} of its files {'is' if files == 1 else 'are'} in other folders of {target}")
-    return counts
+    return new, files, missing
 
 
 def folder_of(name: str) -> str:
