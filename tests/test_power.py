@@ -615,10 +615,41 @@ def test_a_move_that_is_killed_is_found_and_goes_on(
     assert is_used == (step in ("the disk is copied", "the machine is created")), again.stderr
     ((zone, status),) = all_of(berg)
     assert zone != stopped_box and status == "RUNNING"
-    if step != "the snapshot is deleted":
-        assert not snapshots(berg)
-    ending.delete_leftovers(settings, ending.leftovers(settings, "tester"))
-    assert not snapshots(berg) and len(all_of(berg)) == 1
+    assert not snapshots(berg) and not ending.leftovers(settings, "tester")
+
+
+def test_what_a_move_that_broke_off_copies_is_waited_for_and_deleted(berg, stopped_box):
+    """Google neither starts nor deletes a machine whose disk it copies."""
+    leave_a_copy(berg)
+    berg.cloud.call("POST", "/_berg/stockout", {"on": False})
+    done = started(berg, "nomad")
+    assert done.returncode == 0 and "Waiting: Google is still copying the disk" in done.stderr
+    assert all_of(berg) == [(stopped_box, "RUNNING")] and not snapshots(berg)
+    turn_off(berg, "nomad")
+    berg.cloud.call("POST", "/_berg/stockout", {"zone": stopped_box})
+    leave_a_copy(berg)
+    killed = berg("kill", "nomad")
+    assert killed.returncode == 0 and "Waiting: Google is still copying the disk" in killed.stderr
+    assert not all_of(berg) and not berg.disks() and not snapshots(berg)
+
+
+def leave_a_copy(berg) -> None:
+    """Break a move off while the disk is copied."""
+    berg.cloud.call("POST", "/_berg/settings", {"image_delay": 4})
+    laptop = berg.start("start", "--move", "nomad")
+    wait_for(lambda: [each["status"] for each in snapshots(berg)] == ["UPLOADING"], 30)
+    laptop.kill()
+    laptop.communicate()
+    forget_claim(berg, "nomad")
+
+
+def test_a_copy_that_fails_ends_the_move(berg, stopped_box):
+    error = {"code": "INTERNAL_ERROR", "message": "Internal error."}
+    berg.cloud.fault("compute.disks.createSnapshot", operation_error=error)
+    moved = berg("start", "--move", "nomad")
+    assert moved.returncode == 1 and "could not be copied: Internal error." in moved.stderr
+    assert "Try again: berg start --move nomad" in moved.stderr
+    assert all_of(berg) == [(stopped_box, "TERMINATED")] and not snapshots(berg)
 
 
 def test_a_snapshot_of_what_the_disk_was_is_not_taken(berg, stopped_box):
@@ -634,7 +665,9 @@ def test_a_snapshot_of_what_the_disk_was_is_not_taken(berg, stopped_box):
     (left,) = snapshots(berg)
     berg.cloud.call("DELETE", "/_berg/faults")
     berg.cloud.call("POST", "/_berg/stockout", {"on": False})
-    assert started(berg, "nomad").returncode == 0
+    path = berg.machines()["nomad"]["selfLink"].partition("/compute/")[2]
+    berg.cloud.call("POST", f"/compute/{path}/start")  # in the console: berg would delete it
+    wait_for(lambda: begin(berg, "nomad"))
     turn_off(berg, "nomad")
     berg.cloud.call("POST", "/_berg/stockout", {"zone": stopped_box})
     moved = started(berg, "nomad", "--move")

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from dataclasses import replace
 
 import pytest
 from conftest import wait_for
@@ -110,15 +111,12 @@ def test_nothing_left_behind(berg):
     assert "Nothing was left behind" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "why"),
-    [
-        ("RUNNING", "image", ""),
-        ("TERMINATED", "image", "no job owns it"),
-        ("RUNNING", "job", "no job owns it"),
-    ],
-)
-def test_a_machine_whose_disk_becomes_an_image_is_left_once_it_is_stopped(status, kind, why):
-    machine = Machine("m", "us-central1-a", status, labels={"berg-kind": kind})
+@pytest.mark.parametrize("status", ["RUNNING", "TERMINATED"])
+def test_a_machine_without_a_job_is_left_unless_an_image_is_made_of_it(status):
+    machine = Machine("m", "us-central1-a", status, labels={"berg-kind": "image"})
     seen = ending.Seen([], [], lambda moment: 1e9)
-    assert ending.why_left(seen, Entry("m", None, [machine])) == why
+    entry = Entry("m", None, [machine])
+    assert ending.why_left(seen, entry) == "its berg image create broke off"
+    assert ending.why_left(replace(seen, imaging={"m"}), entry) == ""
+    job_machine = replace(machine, labels={"berg-kind": "job"})
+    assert ending.why_left(seen, Entry("m", None, [job_machine])) == "no job owns it"

@@ -389,10 +389,10 @@ def reap(everyone: bool, yes: bool, as_json: bool) -> None:
     """Find what was left behind, and delete it after asking.
 
     It finds machines and groups without a running job, disks without a machine, the rest of an
-    interrupted berg start --move, unused templates and ConfigMaps of berg's, and jobs whose submit
-    was cut off, whose names are free then. Machines delete themselves, and Google deletes them
-    after --max-hours: this finds what went wrong nevertheless. An idle cluster is named with its
-    cost, and stays.
+    interrupted berg start --move or berg image create, unused templates and ConfigMaps of berg's,
+    and jobs whose submit was cut off, whose names are free then. Machines delete themselves, and
+    Google deletes them after --max-hours: this finds what went wrong nevertheless. An idle cluster
+    is named with its cost, and stays.
 
     \b
     berg reap

@@ -348,28 +348,27 @@ def is_current(snapshot: dict[str, Any], instance: dict[str, Any]) -> bool:
     return (
         snapshot["sourceDisk"].partition("/projects/")[2] == disk
         and api.time_of(snapshot["creationTimestamp"]) > api.time_of(on)
-        and snapshot["status"] in ("READY", *UNDER_WAY)
+        and snapshot["status"] == "READY"
     )
 
 
-def wait_until_ready(config: Config, name: str) -> None:
-    """Wait for a snapshot that an earlier move began; raise BergError after two hours."""
-    path = f"/global/snapshots/{name}"
+def wait_until_made(config: Config, snapshot: str) -> None:
+    """Wait until Google is no longer making a snapshot; raise BergError after two hours."""
+    path = f"/global/snapshots/{snapshot}"
 
-    def is_ready() -> bool:
-        return call(config, "GET", path, fields="status")["status"] not in UNDER_WAY
+    def is_made() -> bool:
+        return api.find(config, path, fields="status").get("status") not in UNDER_WAY
 
-    if not api.wait_for(is_ready, 1, 7200):
-        raise BergError(f"Google is still making the snapshot {name}. Try again later")
+    if not api.wait_for(is_made, 1, 7200):
+        raise BergError(f"Google is still making the snapshot {snapshot}. Try again later")
 
 
 def copied_at(config: Config, name: str) -> str:
     """Return when a snapshot was taken; raise BergError unless it is complete."""
-    found = call(config, "GET", f"/global/snapshots/{name}", fields="status,creationTimestamp")
-    if found["status"] != "READY":
-        raise BergError(
-            f"the snapshot {name} is {found['status']}. Try again: berg reap, then start"
-        )
+    path = f"/global/snapshots/{name}"
+    found = api.find(config, path, fields="status,creationTimestamp")
+    if (status := found.get("status", "gone")) != "READY":
+        raise BergError(f"the disk was not copied: its snapshot {name} is {status}. Try again")
     return str(found["creationTimestamp"])
 
 

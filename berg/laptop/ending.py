@@ -11,7 +11,7 @@ import contextlib
 import fnmatch
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -82,9 +82,7 @@ def kill(config: Config, name: str, now: bool, say: Say, seen: Entry | None = No
         say(f"{name}: {silence}, and cannot save what is not in the bucket yet")
     if found.summary.kind == "devbox":
         with claimed(config, found.name, "killed", say, is_forced=True):
-            found = end_machines(config, found, now, say)
-            if found.place is places.of("gce"):
-                delete_disks(config, found.name)
+            found = end_devbox(config, found, now, say)
     else:
         found = end_machines(config, found, now, say)
     forget_secrets(config, found)
@@ -129,6 +127,17 @@ def end_machines(config: Config, found: Entry, now: bool, say: Say) -> Entry:
         if not now:
             found = wait_for_end(config, found, say)
     delete_machines(config, found, now)
+    return found
+
+
+def end_devbox(config: Config, found: Entry, now: bool, say: Say) -> Entry:
+    """End a devbox and delete its disks, and what its moves left; return it as it was."""
+    if found.place is not places.of("gce"):
+        return end_machines(config, found, now, say)
+    power.wait_for_copies(config, found.name, say)
+    found = end_machines(config, found, now, say)
+    delete_disks(config, found.name)
+    power.forget_snapshots(config, found.name, say)
     return found
 
 
@@ -348,6 +357,7 @@ class Seen:
     resources: list[Resource]
     age: Callable[[str], float]  # of a time, in seconds
     stopped_seconds: float = 0  # after which a stopped devbox is a leftover; 0: never
+    imaging: Collection[str] = ()  # machines of which a command that is alive makes an image
 
 
 def leftovers(config: Config, user: str | None, say: Say = jobs.silent) -> list[Leftover]:
@@ -380,8 +390,9 @@ def gather(config: Config, say: Say) -> Seen:
     for line in idle.result():  # a new cluster takes ten minutes, so a person decides
         say(line)
     resources = [resource for found in listed for resource in found] + secrets.result()
+    imaging = {e.name for e in entries if is_for_image(e) and power.is_claimed(config, e.name)}
     stopped_seconds = config.max_stopped_days * 86400
-    return Seen(entries, resources, job.age_seconds, stopped_seconds)
+    return Seen(entries, resources, job.age_seconds, stopped_seconds, imaging)
 
 
 def left_machines(seen: Seen, user: str | None) -> list[Leftover]:
@@ -462,10 +473,10 @@ def busy_sweeps(seen: Seen) -> set[str]:
 def why_left(seen: Seen, entry: Entry) -> str:
     """Return why the machines and the group of an entry are not needed; "" if they may be."""
     statuses = {machine.status for machine in entry.machines}
+    if entry.state is None and is_for_image(entry):
+        return "" if entry.name in seen.imaging else "its berg image create broke off"
     if entry.state is None:
-        is_for_image = {each.labels.get("berg-kind") for each in entry.machines} == {"image"}
-        is_busy = is_for_image and statuses != {"TERMINATED"}
-        return "" if is_busy else "no job owns it"
+        return "no job owns it"
     if statuses == {"TERMINATED"} and not entry.group:
         return why_off(seen, entry, entry.state)
     if not entry.state.final or entry.summary.kept:
@@ -473,6 +484,10 @@ def why_left(seen: Seen, entry: Entry) -> str:
     end = entry.state.finished_at
     is_settled = not end or seen.age(end) > SETTLED
     return f"the job is {entry.state.state}" if is_settled else ""
+
+
+def is_for_image(entry: Entry) -> bool:
+    return {each.labels.get("berg-kind") for each in entry.machines} == {"image"}
 
 
 def why_off(seen: Seen, entry: Entry, state: State) -> str:
@@ -513,6 +528,7 @@ def delete_leftovers(config: Config, found: list[Leftover]) -> None:
         else:
             save_console(config, what.name, what)
             place.delete(config, what.name, [what])
+            Bucket(config).delete(power.claim_path(what.name))  # of a computer that died
 
     with ThreadPoolExecutor(16) as pool:
         for is_last in (False, True):

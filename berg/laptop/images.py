@@ -34,7 +34,7 @@ from berg.gke import container
 from berg.google import api, builds, instances, offers
 from berg.google.storage import Bucket
 from berg.job import Machine
-from berg.laptop import installing, launch
+from berg.laptop import installing, launch, power
 from berg.laptop.jobs import GOING, STARTUP_LINE, Progress, Say
 from berg.plan import Plan
 from berg.spec import JobSpec
@@ -525,16 +525,17 @@ def create(plan: Plan, wanted: MachineImage, say: Say, on_progress: Progress) ->
         "labels": {"berg": "1", "berg-user": config.user},
         "description": f"{source}; {this.repo_name} at {this.git_snapshot[:12]}{extras}",
     }
-    try:
-        zone = gce.create(config, request(plan, wanted), [name], False, say, lambda: None)
-        wait_until_ready(config, name, zone, say)
-        say(f"Stopping {name}")  # so that all of its disk is written
-        path = f"/zones/{zone}/instances/{name}/stop"
-        api.wait(config, api.call(config, "POST", path, requestId=str(uuid.uuid4())))
-        say(f"Creating the image {name}")
-        instances.make_image(config, name, zone, image)
-    finally:
-        delete_machine(config, name, say)
+    with power.claimed(config, name, "made into an image", say):  # tells reap that this is alive
+        try:
+            zone = gce.create(config, request(plan, wanted), [name], False, say, lambda: None)
+            wait_until_ready(config, name, zone, say)
+            say(f"Stopping {name}")  # so that all of its disk is written
+            path = f"/zones/{zone}/instances/{name}/stop"
+            api.wait(config, api.call(config, "POST", path, requestId=str(uuid.uuid4())))
+            say(f"Creating the image {name}")
+            instances.make_image(config, name, zone, image)
+        finally:
+            delete_machine(config, name, say)
     return {"name": name, **image}
 
 

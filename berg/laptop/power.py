@@ -21,7 +21,7 @@ from berg import BergError, gce, job, states, validation
 from berg.config import Config
 from berg.google import api, creation, iam, instances, prices, shapes
 from berg.google.api import OperationFailed
-from berg.google.storage import Bucket, Changed
+from berg.google.storage import Bucket, Changed, Listed
 from berg.job import STOPPED, Machine
 from berg.laptop import spending, ssh
 from berg.laptop.jobs import OFF, Entry, Say, find, look_again
@@ -178,6 +178,7 @@ def start(config: Config, name: str, move: bool, rescue: bool, say: Say) -> str:
         found = reopen(config, found, machine)
         note_rescue(config, machine, config.user if rescue else "")
         attempt = found.stored.state.attempt if found.stored else 0
+        wait_for_copies(config, name, say)
         if not turn_on(config, machine, move, say):
             move_disk(config, claim, machine, say)
             found = find(config, name)
@@ -218,6 +219,20 @@ def reopen(config: Config, found: Entry, machine: Machine) -> Entry:
     stopped = replace(before, state=STOPPED, finished_at="", exit_code=None, reason=reason)
     states.replaced(Bucket(config), found.stored, stopped)
     return find(config, found.name)
+
+
+def wait_for_copies(config: Config, name: str, say: Say) -> None:
+    """Wait while Google copies the disk of a box, for a move that broke off.
+
+    Meanwhile it refuses to start the machine, and to delete it.
+    """
+    for each in instances.snapshots(config, name):
+        if each["status"] in instances.UNDER_WAY:
+            say(
+                f"Waiting: Google is still copying the disk of {name} to the snapshot "
+                f"{each['name']}: that takes minutes (Ctrl-C stops waiting)"
+            )
+            instances.wait_until_made(config, each["name"])
 
 
 def note_rescue(config: Config, machine: Machine, rescuer: str) -> None:
@@ -347,11 +362,16 @@ def copy_of(config: Config, machine: Machine, instance: dict[str, Any], say: Say
     for left in instances.snapshots(config, machine.name):
         if instances.is_current(left, instance):
             say(f"Using the snapshot {left['name']} of an earlier attempt")
-            instances.wait_until_ready(config, left["name"])
             return str(left["name"])
     snapshot = f"{machine.name[:40].rstrip('-')}-move-{secrets.token_hex(4)}"
     say(f"Copying the disk of {machine.name} to the snapshot {snapshot}: that takes minutes")
-    instances.take_snapshot(config, instance, snapshot)
+    try:
+        instances.take_snapshot(config, instance, snapshot)
+    except OperationFailed as error:
+        raise BergError(
+            f"the disk of {machine.name} could not be copied: {error}\nIt is unchanged. Try again: "
+            f"berg start --move {machine.name}"
+        ) from None
     return snapshot
 
 
@@ -377,7 +397,7 @@ def left_by_move(found: Entry) -> list[Machine]:
 
 
 def finish_move(config: Config, claim: "Claim", found: Entry, say: Say) -> None:
-    """Delete what a move left of a box that runs elsewhere now, with its disk.
+    """Delete what moves left of a box that runs: its machine and disk elsewhere, and snapshots.
 
     Raises BergError if the old machine was turned on since, which berg does not do.
     """
@@ -386,9 +406,9 @@ def finish_move(config: Config, claim: "Claim", found: Entry, say: Say) -> None:
     if box is None or state is None or state.zone != box.zone:
         return
     left = [each for each in found.machines[1:] if each.name == box.name]
-    if not left:
-        return
-    copied_at = (instances.metadata(config, box) or {}).get(instances.COPIED_AT, "")
+    copied_at = ""
+    if left:
+        copied_at = (instances.metadata(config, box) or {}).get(instances.COPIED_AT, "")
     for each in left:
         check_not_run(config, each, copied_at)
         claim.check()
@@ -475,12 +495,12 @@ def since(state: job.State | None) -> str:
 
 
 class Claim:
-    """The right to change the power of one devbox."""
+    """The right to change the power of one machine: of a devbox, or of one for an image."""
 
     def __init__(self, config: Config, name: str, verb: str):
         self.config, self.name = config, name
         self.bucket = Bucket(config)
-        self.path = f".berg/jobs/{name}_power.json"
+        self.path = claim_path(name)
         words = {"verb": verb, "user": config.user, "since": job.now()}
         self.text = json.dumps({**words, "nonce": secrets.token_hex(8)})
         self.generation = 0
@@ -493,8 +513,7 @@ class Claim:
         is_said = False
         while True:
             there = self.bucket.get(self.path)
-            age = job.clock() - there.updated.timestamp() if there and there.updated else 0
-            if there is None or is_forced or age > AGED:
+            if there is None or is_forced or age_of(there) > AGED:
                 with contextlib.suppress(Changed):
                     self.write(there.generation if there else 0)
                     return
@@ -539,6 +558,21 @@ class Claim:
         with self.writing, contextlib.suppress(Changed):
             if not self.is_lost:
                 self.bucket.delete_at(self.path, self.generation)
+
+
+def claim_path(name: str) -> str:
+    return f".berg/jobs/{name}_power.json"
+
+
+def age_of(claim: Listed) -> float:
+    """Return for how many seconds a claim was not renewed."""
+    return job.clock() - claim.updated.timestamp() if claim.updated else 0
+
+
+def is_claimed(config: Config, name: str) -> bool:
+    """Return whether a command that is alive holds the claim of a machine."""
+    there = Bucket(config).get(claim_path(name))
+    return there is not None and age_of(there) <= AGED
 
 
 def holder_of(metadata: dict[str, str]) -> str:

@@ -7,7 +7,8 @@ import time
 import pytest
 from conftest import commit, wait_for
 
-from berg.laptop import ending
+from berg import job
+from berg.laptop import ending, power
 
 SCRIPT = "mkdir -p /opt/mine && echo made by the script > /opt/mine/marker && echo secret > /root/.bash_history\n"
 DISKS = "/compute/v1/projects/berg-local/aggregated/disks"
@@ -153,7 +154,7 @@ def test_interrupted_before_it_leaves_nothing(berg, family, step):
 @pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_what_is_left_when_it_is_killed_is_found(berg, family, step, monkeypatch):
-    """One that runs may be at work for somebody: Google ends it after two hours."""
+    """As soon as the claim of the computer that died is old."""
     command = at(berg, family, step)
     wait_for(berg.machines, 30)
     command.kill()
@@ -172,12 +173,14 @@ def test_what_is_left_when_it_is_killed_is_found(berg, family, step, monkeypatch
     assert "no job, machine" in row
     monkeypatch.setattr(ending, "SETTLED", -1)
     settings = berg.bucket.config
-    found = [each for each in ending.leftovers(settings, None) if each.name == name]
-    assert bool(found) == (machine["status"] == "TERMINATED")
-    ending.delete_leftovers(settings, found)
-    if not found:
-        assert berg("kill", "--now", name).returncode == 0
+    assert name not in {each.name for each in ending.leftovers(settings, None)}
+    later = job.clock() + power.AGED + 1
+    monkeypatch.setattr(job, "clock", lambda: later)
+    (left,) = (each for each in ending.leftovers(settings, None) if each.name == name)
+    assert left.why == "its berg image create broke off"
+    ending.delete_leftovers(settings, [left])
     wait_for(lambda: not berg.machines(), 30)
+    assert not berg.bucket.exists(power.claim_path(name))
     assert not [each for each in disks(berg) if each.startswith(family)]
 
 

@@ -345,6 +345,45 @@ def test_a_snapshot_is_ready_once_the_disk_is_copied(client):
     client.wait(client.call("DELETE", f"{DISKS}/data"))
 
 
+def test_a_disk_that_is_copied_to_a_snapshot_is_neither_deleted_nor_started(client):
+    client.insert("one")
+    path = f"/zones/{ZONE}/instances/one"
+    client.wait(client.call("POST", f"{path}/stop"))
+    disk(client)
+    client.control("settings", {"image_delay": 1})
+    going = [
+        client.call("POST", f"{DISKS}/{name}/createSnapshot", {"name": f"of-{name}"})
+        for name in ("one", "data")
+    ]
+    for answer, what in (
+        (client.call("POST", f"{path}/start"), "instance resource"),
+        (client.call("DELETE", path), "instance resource"),
+        (client.call("DELETE", f"{DISKS}/data"), "disk resource"),
+    ):
+        status, reason, message = error(answer)
+        assert (status, reason) == (400, "resourceInUseByAnotherResource")
+        assert what in message and "global/snapshots/of-" in message
+    for each in going:
+        client.wait(each)
+    client.control("settings", {"image_delay": 0})
+    client.wait(client.call("POST", f"{path}/start"))
+    client.delete("one")
+    client.wait(client.call("DELETE", f"{DISKS}/data"))
+    for name in ("of-one", "of-data"):
+        client.wait(client.call("DELETE", f"{SNAPSHOTS}/{name}"))
+
+
+def test_a_snapshot_that_fails_says_so(client):
+    disk(client)
+    why = {"code": "INTERNAL_ERROR", "message": "Internal error."}
+    client.control("faults", {"method": "compute.disks.createSnapshot", "operation_error": why})
+    done = client.wait(client.call("POST", f"{DISKS}/data/createSnapshot", {"name": "s"}))
+    assert done["error"]["errors"][0]["code"] == "INTERNAL_ERROR"
+    assert client.call("GET", f"{SNAPSHOTS}/s").json()["status"] == "FAILED"
+    client.wait(client.call("DELETE", f"{SNAPSHOTS}/s"))
+    client.wait(client.call("DELETE", f"{DISKS}/data"))
+
+
 # --- addresses
 
 

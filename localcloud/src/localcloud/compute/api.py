@@ -195,6 +195,9 @@ async def change_power(compute: Compute, call: Call) -> dict:
         compute_power.check_stop(instance, call.params)
     if verb == "start":
         compute_power.check_start(instance)
+    if verb in ("start", "delete"):
+        disks = {disk.get("source", "") for disk in instance.resource["disks"]}
+        images.check_not_copied(compute, instance.project, "instance", instance.path, disks)
     operation = new_operation(compute, call, verb, instance)
     error = compute.faults.take_operation_error(call.method, instance.zone)
     if error:

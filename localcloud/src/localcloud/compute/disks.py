@@ -11,6 +11,7 @@ several machines that write.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from typing import Any
 
@@ -44,6 +45,8 @@ from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
 from localcloud.machines import sandbox
+
+log = logging.getLogger("localcloud")
 
 LEAST_GB = {"hyperdisk-balanced": 4}  # others have 10
 # Field -> type of disk -> the least and the most that it takes.
@@ -473,26 +476,31 @@ async def make_snapshot(compute: Compute, call: Call, disk: dict) -> dict:
         kind, target = "createSnapshot", disk["selfLink"].removeprefix(LINK)
     ids = {"targetId": disk["id"], "clientOperationId": call.params.get("requestId")}
     operation = compute.operation(project, kind, target, scope, call.principal, **ids)
-    error = compute.faults.take_operation_error(call.method)
-    if error:
-        return compute.finish(operation, error)
     rows.append(row)
     compute.project_row(project)["snapshot_images"][name] = disk.get("sourceImage", "")
     compute.save_project(project)
-    compute.in_background(finish_snapshot(compute, project, row, disk, operation))
+    failed = compute.faults.take_operation_error(call.method)
+    compute.in_background(finish_snapshot(compute, project, row, disk, operation, failed))
     return operation
 
 
 async def finish_snapshot(
-    compute: Compute, project: str, row: dict, disk: dict, operation: dict
+    compute: Compute, project: str, row: dict, disk: dict, operation: dict, failed: dict | None
 ) -> None:
-    """Copy the content of a disk; until then the snapshot can be neither used nor deleted."""
+    """Copy the content of a disk; until then the snapshot can be neither used nor deleted. One that fails
+    stays, and says so.
+    """
+    try:
+        if not failed:
+            await contents.keep(compute, disk, row["id"])
+            await blocks.keep(compute, disk, row["id"])
+    except Exception as error:  # an operation that never ends would say nothing
+        log.exception("the snapshot %s failed", row["name"])
+        failed = {"code": "INTERNAL_ERROR", "message": f"{type(error).__name__}: {error}"}
     await asyncio.sleep(compute.settings.image_delay)
-    await contents.keep(compute, disk, row["id"])
-    await blocks.keep(compute, disk, row["id"])
-    row["status"] = "READY"
+    row["status"] = "FAILED" if failed else "READY"
     compute.save_project(project)
-    compute.finish(operation)
+    compute.finish(operation, failed)
 
 
 async def get_snapshot(compute: Compute, call: Call) -> dict:

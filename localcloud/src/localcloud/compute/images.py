@@ -6,6 +6,7 @@ Not covered: licences, what features of the guest mean, deprecations that come b
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from typing import Any
 
@@ -28,6 +29,8 @@ from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
 from localcloud.machines import sandbox
+
+log = logging.getLogger("localcloud")
 
 MOST_GB = 65536
 SOURCES = ("sourceImage", "sourceDisk", "sourceSnapshot")  # of an image
@@ -353,6 +356,19 @@ def check_unused(disk: dict) -> None:
         raise ApiError(400, "resourceInUseByAnotherResource", message)
 
 
+def check_not_copied(compute: Compute, project: str, what: str, path: str, disks: set[str]) -> None:
+    """Raise the refusal of an instance or a disk while Google copies one of these disks to a snapshot.
+
+    https://docs.cloud.google.com/compute/docs/troubleshooting/vm-startup quotes it for the start of an instance;
+    that Google refuses a deletion likewise is assumed.
+    """
+    for snapshot in compute.project_row(project).get("snapshots", []):
+        if snapshot["status"] == "UPLOADING" and snapshot["sourceDisk"] in disks:
+            user = snapshot["selfLink"].removeprefix(LINK)
+            message = f"The {what} resource '{path}' is already being used by '{user}'"
+            raise ApiError(400, "resourceInUseByAnotherResource", message)
+
+
 # --- methods
 
 
@@ -451,10 +467,14 @@ async def finish_image(
     """Copy what an image is made of; an image that fails stays, and says so."""
     await asyncio.sleep(compute.settings.image_delay)
     failed = compute.faults.take_operation_error("compute.images.insert")
-    if not failed and source["kind"] == "compute#disk":
-        await contents.keep(compute, source, image["id"])
-    elif not failed:
-        await contents.repeat(compute, source["id"], image["id"])
+    try:
+        if not failed and source["kind"] == "compute#disk":
+            await contents.keep(compute, source, image["id"])
+        elif not failed:
+            await contents.repeat(compute, source["id"], image["id"])
+    except Exception as error:  # an operation that never ends would say nothing
+        log.exception("the image %s failed", image["name"])
+        failed = {"code": "INTERNAL_ERROR", "message": f"{type(error).__name__}: {error}"}
     image["status"] = "FAILED" if failed else "READY"
     compute.save_project(project)
     compute.finish(operation, failed)
@@ -531,9 +551,10 @@ async def delete_disk(compute: Compute, call: Call) -> dict:
     project, zone, name = (call.params[key] for key in ("project", "zone", "disk"))
     disk = find_disk(compute, project, zone, name)
     check_unused(disk)
+    path = disk["selfLink"].removeprefix(LINK)
+    check_not_copied(compute, project, "disk", path, {disk["selfLink"]})
     del compute.disks[project, zone, name]
     compute.drop_disk(disk)
-    path = disk["selfLink"].removeprefix(LINK)
     operation = compute.operation(
         project, "delete", path, f"zones/{zone}", call.principal, targetId=disk["id"]
     )
