@@ -15,7 +15,7 @@ from pathlib import Path
 import common
 from common import SCRATCH, Cloud, Cost, Result, Target, median
 
-from berg.code import uv
+from berg.code import dist
 
 PROJECT = """\
 [project]
@@ -52,8 +52,8 @@ def make_repo(repo: Path) -> int:
     (repo / "pyproject.toml").write_text(PROJECT)
     (repo / "times.py").write_text(SCRIPT)
     program = SCRATCH / "uv"
-    with zipfile.ZipFile(BytesIO(uv.fetch()[1])) as wheel:
-        program.write_bytes(wheel.read(f"uv-{uv.VERSION}.data/scripts/uv"))
+    with zipfile.ZipFile(BytesIO(dist.fetch_uv()[1])) as wheel:
+        program.write_bytes(wheel.read(f"uv-{dist.UV_VERSION}.data/scripts/uv"))
     program.chmod(0o755)
     cache = {"UV_CACHE_DIR": str(SCRATCH / "cache")}
     subprocess.run([program, "lock", "--quiet"], cwd=repo, env={**os.environ, **cache}, check=True)

@@ -30,12 +30,12 @@ from berg.machine import (
     boot,
     checkout,
     container,
-    idle,
     inputs,
     logins,
     peers,
     profile,
     saving,
+    usage,
     watchdogs,
 )
 from berg.machine import environment as software
@@ -401,7 +401,7 @@ def end_when_idle(attempt: Attempt) -> None:
             f"used. {kept}"
         )
         attempt.say(text)
-        idle.tell_terminals(text)
+        usage.tell_terminals(text)
         if not attempt.member.is_alone:
             peers.announce(attempt.member, warning=f"{job.clock()} {text}")
 
@@ -413,7 +413,7 @@ def end_when_idle(attempt: Attempt) -> None:
         ends, kept = "stops", "Its disk is kept"
     is_used_elsewhere = functools.partial(peers.others_are_used, attempt.member)
     stopped = attempt.stopping.event.wait
-    if idle.wait(this.idle_seconds, stopped, warn, is_used_elsewhere, bool(this.tpu)):
+    if usage.wait_until_idle(this.idle_seconds, stopped, warn, is_used_elsewhere, bool(this.tpu)):
         attempt.stop(ending)
 
 

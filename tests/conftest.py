@@ -32,7 +32,7 @@ from hypothesis import settings
 from memory_bucket import Memory
 
 from berg import BergError, config
-from berg.code import dist, uv
+from berg.code import dist
 from berg.code import dist as archive
 from berg.google import iam, storage
 
@@ -429,7 +429,7 @@ def packages(tmp_path_factory) -> Path:
         archive.build()
         with contextlib.suppress(BergError):
             patch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
-            uv.fetch()
+            dist.fetch_uv()
     return home
 
 

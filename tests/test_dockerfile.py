@@ -4,7 +4,7 @@ import pytest
 from repositories import BUILT, SHAPES, project
 
 from berg import BergError
-from berg.code import installation, uv
+from berg.code import dist, installation
 from berg.code.commits import Files
 from berg.code.installation import Wanted
 from berg.laptop import installing
@@ -40,7 +40,7 @@ def without_uv(found: list[str]) -> list[str]:
     """Return them without those that bring uv, which has to be there."""
     fetch, setting, *rest = found
     assert (
-        all(wheel.sha256 in fetch for wheel in uv.WHEELS.values()) and "--require-hashes" in fetch
+        all(wheel.sha256 in fetch for wheel in dist.WHEELS.values()) and "--require-hashes" in fetch
     )
     assert setting.startswith("ENV PATH=$PATH:/opt/uv/bin UV_CACHE_DIR=/root/berg_cache/uv")
     return rest

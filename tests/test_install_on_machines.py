@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import WHEELHOUSE, Berg, wait_for
 
-from berg.code import uv
+from berg.code import dist
 
 OFFLINE = f"UV_OFFLINE=1 UV_FIND_LINKS={WHEELHOUSE} PIP_FIND_LINKS={WHEELHOUSE}".split()
 PROJECT = """\
@@ -48,8 +48,8 @@ def make_wheel(folder: Path, name: str, version: str = "1.0") -> None:
 def uv_program(tmp_path_factory) -> Path:
     """Return uv for this computer, which makes the tests' locks."""
     program = tmp_path_factory.mktemp("uv") / "uv"
-    with zipfile.ZipFile(WHEELHOUSE / uv.OF_MACHINES.name) as wheel:
-        program.write_bytes(wheel.read(f"uv-{uv.VERSION}.data/scripts/uv"))
+    with zipfile.ZipFile(WHEELHOUSE / dist.OF_MACHINES.name) as wheel:
+        program.write_bytes(wheel.read(f"uv-{dist.UV_VERSION}.data/scripts/uv"))
     program.chmod(0o755)
     return program
 
@@ -93,7 +93,7 @@ def test_every_program_finds_what_the_lock_says(locked):
     assert ran.count(" in .venv") == 6, ran
     assert "/root/berg/bin/uv\n/root/code/proj/.venv/bin/pip\n/root/code/proj/.venv\n" in ran
     assert "??" not in ran, "an installation left the checkout dirty"
-    assert uv.OF_MACHINES.path in locked.objects(".berg/dist/")
+    assert dist.OF_MACHINES.path in locked.objects(".berg/dist/")
 
 
 def test_a_devbox_has_the_environment_and_a_changed_lock_is_synced(locked, uv_program, tmp_path):

@@ -18,7 +18,7 @@ from test_ssh import needs_sshd
 
 from berg import BergError
 from berg.config import Config
-from berg.laptop import notebook
+from berg.laptop import ssh
 
 # What berg asks of Jupyter: a server on a port, in its list with the token of its environment.
 JUPYTER = r"""#!/usr/bin/env python3
@@ -54,13 +54,13 @@ server.serve_forever()
 )
 def test_a_machine_that_says_something_odd_of_its_server_is_not_believed(said, why):
     usual = {"port": 8888, "token": "abc", "path": "/lab"}
-    assert notebook.server_from(json.dumps(usual).encode()).token == "abc"
+    assert ssh.server_from(json.dumps(usual).encode()).token == "abc"
     with pytest.raises(ValueError, match=why):
-        notebook.server_from(json.dumps({**usual, **said}).encode())
+        ssh.server_from(json.dumps({**usual, **said}).encode())
 
 
 def test_the_page_for_the_browser_is_its_owners_alone(tmp_path):
-    page = notebook.write_page(tmp_path, notebook.Server(8888, "abc", "/lab"), "127.9.8.7:4711")
+    page = ssh.write_page(tmp_path, ssh.JupyterServer(8888, "abc", "/lab"), "127.9.8.7:4711")
     assert page.stat().st_mode & 0o777 == 0o600
     assert 'url=http://127.9.8.7:4711/lab?token=abc"' in page.read_text()
 
@@ -82,7 +82,7 @@ server.serve_forever()
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can listen as another user")
 def test_a_port_of_another_user_gets_no_cookie_of_jupyters(monkeypatch):
     """A browser sends cookies to all ports of the host that set them; so does python's jar."""
-    host, port = notebook.free_address()
+    host, port = ssh.free_address()
     listen, pipe = ["/usr/bin/python3", "-c", LISTEN], subprocess.PIPE
     as_other = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
     jar = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
@@ -104,14 +104,14 @@ def test_a_port_of_another_user_gets_no_cookie_of_jupyters(monkeypatch):
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_machine_that_never_stops_talking_is_not_listened_to(monkeypatch, stream):
     endless = f"import sys\nwhile True: sys.{stream}.write('x' * 10_000)"
-    monkeypatch.setattr(notebook.ssh, "require", lambda _: sys.executable)
-    monkeypatch.setattr(notebook.ssh, "command", lambda *_: ["ssh", "-c", endless])
+    monkeypatch.setattr(ssh, "require", lambda _: sys.executable)
+    monkeypatch.setattr(ssh, "command", lambda *_: ["ssh", "-c", endless])
     with pytest.raises(BergError, match="cannot be reached on box: it prints too much"):
-        notebook.find_server(Config(), SimpleNamespace(machine="box"))
+        ssh.find_server(Config(), SimpleNamespace(machine="box"))
 
 
 def test_what_a_machine_says_before_its_tunnel_takes_no_memory(monkeypatch):
-    monkeypatch.setattr(notebook, "TIMEOUT", 1)
+    monkeypatch.setattr(ssh, "TUNNEL_TIMEOUT", 1)
     read: list[int] = []
     words = [sys.executable, "-c", "while True: print('x' * 10_000, end='')"]
     with subprocess.Popen(words, text=True, stdout=subprocess.PIPE) as tunnel:
@@ -120,33 +120,33 @@ def test_what_a_machine_says_before_its_tunnel_takes_no_memory(monkeypatch):
             tunnel.stdout, "readline", lambda most: read.append(most) or line(most), raising=False
         )
         with pytest.raises(BergError, match="no tunnel to box opened"):
-            notebook.wait_for_tunnel(tunnel, SimpleNamespace(machine="box"))
-    assert read and set(read) == {notebook.MOST}
+            ssh.wait_for_tunnel(tunnel, SimpleNamespace(machine="box"))
+    assert read and set(read) == {ssh.MOST}
 
 
 def test_who_listens_in_place_of_a_tunnel_gets_no_token(monkeypatch):
     """Another user of this computer sees the port in ssh's arguments before ssh has it."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
-        ssh = "import time; time.sleep(1); raise SystemExit(255)  # it cannot have the port"
-        monkeypatch.setattr(notebook, "free_address", lambda: ("127.0.0.1", port))
-        monkeypatch.setattr(notebook, "find_server", lambda *_: notebook.Server(1, "token", "/lab"))
-        monkeypatch.setattr(notebook.ssh, "find_target", lambda *_: SimpleNamespace(machine="box"))
-        monkeypatch.setattr(notebook.ssh, "require", lambda _: sys.executable)
-        monkeypatch.setattr(notebook.ssh, "command", lambda *_: ["ssh", "-c", ssh])
+        program = "import time; time.sleep(1); raise SystemExit(255)  # it cannot have the port"
+        monkeypatch.setattr(ssh, "free_address", lambda: ("127.0.0.1", port))
+        monkeypatch.setattr(ssh, "find_server", lambda *_: ssh.JupyterServer(1, "token", "/lab"))
+        monkeypatch.setattr(ssh, "find_target", lambda *_: SimpleNamespace(machine="box"))
+        monkeypatch.setattr(ssh, "require", lambda _: sys.executable)
+        monkeypatch.setattr(ssh, "command", lambda *_: ["ssh", "-c", program])
         with (
             pytest.raises(BergError, match="no tunnel to box opened. See: berg ssh box"),
-            notebook.opened(Config(), "box", print) as (page, _),
+            ssh.jupyter(Config(), "box", print) as (page, _),
         ):
             pytest.fail(f"a browser would have gone to {page.read_text()}")
 
 
 def test_a_tunnel_that_does_not_open_in_time_is_ended(monkeypatch):
-    monkeypatch.setattr(notebook, "TIMEOUT", 0.2)
+    monkeypatch.setattr(ssh, "TUNNEL_TIMEOUT", 0.2)
     words = [sys.executable, "-c", "import time; print('welcome', flush=True); time.sleep(60)"]
     with subprocess.Popen(words, text=True, stdout=subprocess.PIPE) as tunnel:
         with pytest.raises(BergError, match="no tunnel to box opened"):
-            notebook.wait_for_tunnel(tunnel, SimpleNamespace(machine="box"))
+            ssh.wait_for_tunnel(tunnel, SimpleNamespace(machine="box"))
         assert tunnel.wait(10) == -signal.SIGTERM
 
 

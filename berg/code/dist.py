@@ -6,6 +6,10 @@ laptop has installed, for python 3.10 or later, so that machines need no pip and
 bucket. google-crc32c is compiled, because in pure python a gigabyte takes an hour: its library for
 x86-64 Linux serves every python. Other processors, and installations that do not know their files,
 ask pip on the machine.
+
+Also uv, with which machines install: one version, known by the hash of its wheel. A laptop fetches
+the wheel from its package index and sends it to the bucket for a job that needs it. A machine
+unpacks it when uv is called for the first time (berg/machine/uv.py).
 """
 
 import base64
@@ -22,12 +26,15 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
+from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path, PurePosixPath
 
 import berg
 from berg import BergError, __version__, computer
 from berg.config import home
+
+pass
 
 # Bytecode that python does not compare with its source: the wheel's hash vouches for both.
 UNCHECKED = (1).to_bytes(4, "little")
@@ -286,3 +293,59 @@ def download(requirement: str, sha256: str, pip: list[str], *options: str) -> by
         lines = asked.stderr.decode(errors="replace").strip().splitlines()
         why = next((line for line in lines if line.startswith("ERROR: ")), "pip downloaded none")
         raise BergError(f"{failed}: {why.removeprefix('ERROR: ')}")
+
+
+UV_VERSION = "0.13.9"
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel of uv: static programs for Linux on one kind of processor."""
+
+    name: str
+    platform: str  # in pip's words
+    sha256: str
+    md5: str  # as Cloud Storage has it
+
+    @property
+    def path(self) -> str:
+        """The object that it is in the bucket."""
+        return f".berg/dist/{self.name}"
+
+
+WHEELS = {
+    "x86_64": Wheel(
+        "uv-0.13.9-py3-none-musllinux_1_1_x86_64.whl",
+        "musllinux_1_1_x86_64",
+        "2c45530751517d6c3bbc69a19473f6effe47cce047bede01ffd8af7ea7b36b25",
+        "5p54Ffmy/Jfms/CAE8IVDw==",
+    ),
+    "aarch64": Wheel(
+        "uv-0.13.9-py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64.whl",
+        "manylinux_2_17_aarch64",
+        "5435c5ce14a56431208ca0996416d310f1598e8c2c8ba707688985a16bb82dbe",
+        "/yljuV74Nq7cFmBATCM+qw==",
+    ),
+}
+OF_MACHINES = WHEELS["x86_64"]  # what a laptop sends
+
+
+def fetch_uv() -> tuple[str, bytes]:
+    """Return name and content of the wheel for machines, which this laptop keeps from then on.
+
+    Raise BergError if its package index does not have it.
+    """
+    kept = home() / "uv" / OF_MACHINES.name
+    content = kept.read_bytes() if kept.exists() else b""
+    if hashlib.sha256(content).hexdigest() != OF_MACHINES.sha256:
+        content = download_uv(OF_MACHINES, pip())
+        computer.write(kept, content)
+    return OF_MACHINES.name, content
+
+
+def download_uv(wheel: Wheel, pip: list[str]) -> bytes:
+    """Return a wheel from the package index that `pip` asks.
+
+    Raise BergError if the index does not have it, or has another file of that name.
+    """
+    return download(f"uv=={UV_VERSION}", wheel.sha256, pip, "--platform", wheel.platform)

@@ -4,22 +4,28 @@ The folder that the command runs in comes first, then its parents up to the root
 first of these that is there counts: uv.lock, pylock.toml, poetry.lock or Pipfile.lock, a
 pyproject.toml that only uv understands, requirements.txt and a package that says how it is built,
 the dependencies of a pyproject.toml, a chosen group. Nothing of the repo is run here.
+
+The job also records which files name packages that are not installed: its machine finds a missing
+module in the log (machine/installation.py).
 """
 
+import contextlib
 import fnmatch
 import json
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from berg import BergError, validation
-from berg.code import uv, uvlock
+from berg.code import dist, uvlock
 from berg.code.commits import Files
 from berg.code.uvlock import meets, normal, number, parse
 from berg.job import SHELL, Installation
 from berg.plain import plural, size
+
+pass
 
 PROJECT, REQUIREMENTS = "pyproject.toml", "requirements.txt"
 VENV = ".venv"
@@ -275,7 +281,7 @@ def by_uv_lock(repo: Repo, wanted: Wanted) -> Installation:
     lock = load(repo.files, path)
     if lock.get("version") != 1:
         raise BergError(
-            f"{path} has version {lock.get('version')}, and the uv of machines, {uv.VERSION}, "
+            f"{path} has version {lock.get('version')}, and the uv of machines, {dist.UV_VERSION}, "
             "reads version 1. Take another way: --install"
         )
     try:
@@ -291,7 +297,7 @@ def by_uv_lock(repo: Repo, wanted: Wanted) -> Installation:
         raise BergError(f"{path} is damaged ({error!r}). Make it again: uv lock") from None
     sync = ["uv", "sync", "--frozen"]
     required = str(tool(repo.workspace, "uv").get("required-version", ""))
-    if required and not meets_version(uv.VERSION, required):
+    if required and not meets_version(dist.UV_VERSION, required):
         exact = required if required[0] in "<>=~!" else f"=={required}"
         sync = ["uv", "tool", "run", "--no-config", "--from", f"uv{exact}", *sync]
         notes.append(f"the repo asks for uv {required}: that one is downloaded to install it")
@@ -807,3 +813,54 @@ def python_of(repo: Repo, wanted: Wanted, needs: str = "") -> tuple[str, str]:
         return wanted.python, f", python {wanted.python}"
     found = next((each for each in ("3.12", *PYTHONS[::-1]) if meets(each, needs)), "3.12")
     return found, f", python {needs}, which uv downloads" if wanted.python else ""
+
+
+LIST = re.compile(r"(^|/)requirements([^/]*|/[^/]+)\.txt$")
+Source = tuple[Iterable[str], str]  # requirements; what names them, and how to install them
+MOST_LISTS, MOST = 20, 500  # files that are looked at, packages that a job records
+
+
+def named(files: Files, wanted: Wanted, made: Installation) -> dict[str, list[str]]:
+    """Return packages that are not installed, by what names them; files that are not in their form
+    name nothing.
+    """
+    found: dict[str, list[str]] = {}
+    if wanted.container:
+        return found
+    seen: set[str] = set()
+    with contextlib.suppress(BergError, AttributeError, TypeError, ValueError):
+        for texts, where in sources(files, wanted, made):
+            new = {each.name for each in parse(t for t in texts if isinstance(t, str))} - seen
+            if new and len(seen) < MOST:
+                found[where] = sorted(new)
+                seen |= new
+    return found
+
+
+def sources(files: Files, wanted: Wanted, made: Installation) -> Iterator[Source]:
+    """Yield requirements that are not installed."""
+    for name, text in scripts(files, wanted).items():
+        yield re.findall(r"[\"']([^\"']+)[\"']", text), f"{name} itself: {RUN_BY_UV} {name}`"
+    repo = find(files, wanted.folder) or Repo(files, wanted.folder)
+    installed = {word for step in made.steps for word in step} | {*wanted.extras, *defaults(repo)}
+    if not made.steps:
+        yield repo.about.get("dependencies", []), repo.path(PROJECT)
+    for kind, table in (("extra", repo.optional), ("group", repo.groups)):
+        for name in table.keys() - installed:
+            yield table[name], f"{kind} {name} of {repo.path(PROJECT)} (--{kind} {name})"
+    is_read = {posixpath.join(made.folder, REQUIREMENTS)} if REQUIREMENTS in installed else set()
+    yield from lists(files, wanted, "--install-script" if made.steps else "--install", is_read)
+    for folder in upwards(wanted.folder):
+        if conda := Repo(files, folder).conda:
+            lines = re.findall(r"^\s*-\s*(\S+)", files.read(conda), re.MULTILINE)
+            yield lines, f"{conda}, which is not read"
+
+
+def lists(files: Files, wanted: Wanted, how: str, is_read: set[str]) -> Iterator[Source]:
+    """Yield the same of lists for pip, those next to the root first."""
+    found = sorted(
+        filter(LIST.search, files.paths - is_read), key=lambda path: (path.count("/"), path)
+    )
+    for path in found[:MOST_LISTS]:
+        command = f"pip install -r {posixpath.relpath(path, wanted.folder or '.')}"
+        yield files.read(path).splitlines(), f"{path} ({how}: {command})"

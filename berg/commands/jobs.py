@@ -302,10 +302,10 @@ def diff(first: str, second: str, stat: bool, as_json: bool) -> None:
     """
     settings = config.load_ready()
     from berg.commands import tables
-    from berg.laptop import compare, lookup
+    from berg.laptop import lookup, records
 
     names = [lookup.resolve(settings, each) for each in (first, second)]
-    found = compare.compare(settings, *names)
+    found = records.compare(settings, *names)
     print_data(asdict(found), tables.comparison(found, stat), as_json)
 
 

@@ -228,11 +228,11 @@ def open_(name: str, jupyter: bool, code: bool, no_browser: bool) -> None:
         return
     import webbrowser
 
-    from berg.laptop import notebook
+    from berg.laptop import ssh
 
     with (
         contextlib.suppress(KeyboardInterrupt),
-        notebook.opened(settings, name, say) as (page, tunnel),
+        ssh.jupyter(settings, name, say) as (page, tunnel),
     ):
         is_shown = not no_browser and webbrowser.open(page.as_uri())
         how = "Jupyter is in the browser" if is_shown else f"Open in a browser: {page.as_uri()}"

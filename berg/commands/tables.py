@@ -27,9 +27,8 @@ from berg.plan import Plan
 if TYPE_CHECKING:
     from berg.gke.clusters import Status
     from berg.google.offers import Priced
-    from berg.laptop.compare import Comparison
     from berg.laptop.jobs import Entry
-    from berg.laptop.records import Moment, Record, Removal
+    from berg.laptop.records import Comparison, Moment, Record, Removal
     from berg.laptop.spending import Billable, Sum
     from berg.laptop.sweep import Row
 

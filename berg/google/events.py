@@ -188,3 +188,19 @@ def fields(message: bytes) -> Iterator[tuple[int, Any]]:
         size = {FIXED64: 8, FIXED32: 4}.get(key & 7) or read_varint()
         yield key >> 3, message[at : at + size]
         at += size
+
+
+def last_values(text: str, skips_damage: bool = False) -> dict[str, Any]:
+    """Return the last value of each metric in a metrics.jsonl, up to a damaged line, for example
+    one that is cut off; with `skips_damage` without those. Lists and objects are no metrics.
+    """
+    values: dict[str, Any] = {}
+    for line in text.splitlines():
+        try:
+            found = json.loads(line).items()
+        except (ValueError, AttributeError, RecursionError):
+            if skips_damage:
+                continue
+            break
+        values |= {key: value for key, value in found if not isinstance(value, (list, dict))}
+    return values

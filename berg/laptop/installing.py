@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from berg import BergError, job
-from berg.code import commits, installation, missing, uv
+from berg.code import commits, dist, installation
 from berg.code.commits import Files
 from berg.code.installation import PROJECT, REQUIREMENTS
 from berg.code.snapshot import Snapshot
@@ -114,7 +114,7 @@ def decide_for_image(
 
 def decide_from(found: Files, wanted: installation.Wanted) -> Installation:
     made = installation.decide(found, wanted)
-    return replace(made, others=missing.named(found, wanted, made))
+    return replace(made, others=installation.named(found, wanted, made))
 
 
 def packs_of(bucket: Bucket, folder: Path) -> Callable[[str], IO[bytes]]:
@@ -227,10 +227,10 @@ def remaining(what: Installation, first: list[list[str]]) -> list[str]:
 
 def uv_lines() -> list[str]:
     """Return the lines that install the uv of machines, by its hash."""
-    hashes = " ".join(f"--hash=sha256:{wheel.sha256}" for wheel in uv.WHEELS.values())
+    hashes = " ".join(f"--hash=sha256:{wheel.sha256}" for wheel in dist.WHEELS.values())
     wheel = "--no-deps --only-binary :all: --platform musllinux_1_1_$(uname -m)"
     return [
-        f"RUN echo 'uv=={uv.VERSION} {hashes}' >/tmp/uv.txt && pip install --no-cache-dir "
+        f"RUN echo 'uv=={dist.UV_VERSION} {hashes}' >/tmp/uv.txt && pip install --no-cache-dir "
         f"--require-hashes {wheel} --target {UV} -r /tmp/uv.txt",
         f"ENV PATH=$PATH:{UV}/bin UV_CACHE_DIR={CACHE} UV_HTTP_TIMEOUT=120",
     ]

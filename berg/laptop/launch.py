@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from berg import BergError, __version__, gce, job, places, states, validation
-from berg.code import commits, dist, snapshot, uv
+from berg.code import commits, dist, snapshot
 from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google import api, builds, data, iam, offers, prices, secret, shapes, storage
@@ -217,11 +217,11 @@ def uv_for(config: Config, this: job.Job) -> Archive:
     """
     if this.docker or not (this.installation.needs_uv or config.no_external_ip):
         return "", b""
-    there = Bucket(config).get(uv.OF_MACHINES.path)
-    if there and there.md5_hash == uv.OF_MACHINES.md5:
+    there = Bucket(config).get(dist.OF_MACHINES.path)
+    if there and there.md5_hash == dist.OF_MACHINES.md5:
         return "", b""
     try:
-        return uv.fetch()
+        return dist.fetch_uv()
     except BergError as error:
         api.notify(f"{error.message}. The machine will ask its own package index for it")
         return "", b""

@@ -560,26 +560,10 @@ def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> list[Row]:
     for entry in entries:
         assert entry.state
         state, details = entry.state, entry.state.job
-        metrics = last_values(read(f"{details.results_dir}/metrics.jsonl"))
+        metrics = events.last_values(read(f"{details.results_dir}/metrics.jsonl"))
         about = (entry.name, state.state, state.exit_code, details.params, metrics)
         rows.append(Row(*about, state.reason))
     return rows
-
-
-def last_values(text: str, skips_damage: bool = False) -> dict[str, Any]:
-    """Return the last value of each metric in a metrics.jsonl, up to a damaged line, for example
-    one that is cut off; with `skips_damage` without those. Lists and objects are no metrics.
-    """
-    values: dict[str, Any] = {}
-    for line in text.splitlines():
-        try:
-            found = json.loads(line).items()
-        except (ValueError, AttributeError, RecursionError):
-            if skips_damage:
-                continue
-            break
-        values |= {key: value for key, value in found if not isinstance(value, (list, dict))}
-    return values
 
 
 def write_results(entries: list[jobs.Entry], fetched: Path, file: Path) -> None:

@@ -1,11 +1,12 @@
 """Logins: who may log in to this machine by ssh, which machines it knows, and what a shell has.
 
 People log in with the keys in the metadata, the first machine of a job with a key of its own.
-Private keys never leave their machine. Not covered: the ssh server of pods (pods.py).
+Private keys never leave their machine.
 """
 
 import contextlib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -16,11 +17,12 @@ from typing import Any
 
 from berg import computer
 from berg.google import api
-from berg.machine import boot, pods
+from berg.machine import boot
 from berg.machine.peers import CLUSTER_FILE, HOST_FILE, Member, Node, announce
 from berg.machine.process import MOST_FILES
 
 SSH = boot.SSH
+HOST_KEY = boot.BERG / "ssh_host_key"  # of a pod
 NODE_KEY = SSH / "berg_node_key"
 ENVIRONMENT = boot.BERG / "environment.sh"
 PROFILE = Path("/etc/profile.d/berg.sh")
@@ -58,7 +60,7 @@ def open_to_ssh(member: Member) -> None:
     """Let the people log in whose keys the metadata has, and read this machine's host keys."""
     node = member.node
     if member.host.is_pod:
-        node.host_keys = pods.open_to_ssh(member.job.kind == "devbox")
+        node.host_keys = open_pod_to_ssh(member.job.kind == "devbox")
         return
     about = member.machine.instance()
     boot.install_keys(about.get("attributes", {}).get("ssh-keys", ""))
@@ -77,6 +79,26 @@ def open_to_ssh(member: Member) -> None:
         write_attributes("hostkeys", dict(each.split() for each in node.host_keys), about)
     except OSError as error:
         member.machine.say(f"berg ssh will not know this machine: {error} for its host keys")
+
+
+def open_pod_to_ssh(install: bool) -> list[str]:
+    """Prepare a pod's ssh server, which the cluster's API starts for each connection; return its
+    public host keys, none if the image has no server.
+
+    With `install`, install it and rsync from Debian's packages.
+    """
+    if install and not (shutil.which("sshd", path="/usr/sbin:/usr/bin") and shutil.which("rsync")):
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        packages = ["--no-install-recommends", "openssh-server", "rsync"]
+        for words in (["update", "-q"], ["install", "-q", "-y", *packages]):
+            subprocess.run(["apt-get", *words], env=environment, stdout=subprocess.DEVNULL)
+    if not shutil.which("sshd", path="/usr/sbin:/usr/bin"):
+        return []
+    Path("/run/sshd").mkdir(parents=True, exist_ok=True)
+    if not HOST_KEY.exists():
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(HOST_KEY)]
+        subprocess.run(command, check=True, capture_output=True)
+    return [" ".join(HOST_KEY.with_suffix(".pub").read_text().split()[:2])]
 
 
 def write_attributes(namespace: str, values: dict[str, str], instance: dict[str, Any]) -> None:

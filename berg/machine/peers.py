@@ -43,14 +43,17 @@ from typing import Any
 
 from berg import BergError, job, plain, validation
 from berg.config import Config
+from berg.gke import client
 from berg.google import api, groups, instances
 from berg.google.storage import Bucket
 from berg.google.views import Head
 from berg.job import Job
-from berg.machine import boot, idle, pods
+from berg.machine import boot, usage
 from berg.machine.outcome import Ending
 from berg.machine.process import judge
 
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # of a pod
+INDEX = "batch.kubernetes.io/job-completion-index"
 CLUSTER_FILE = boot.BERG / "cluster.json"  # for `mpi` and logins
 HOST_FILE = boot.BERG / "hostfile"
 VIEW = "view"  # the key of a record's metadata that holds what its machine's last view says
@@ -170,6 +173,24 @@ class Pod(Host):
 
     is_pod = True
 
+    def living(self, this: Job, others: bool = False) -> dict[str, str]:
+        """Return the phases of the job's living pods, by the names of its machines; with `others`
+        without this one. A pod's account may do no more.
+        """
+        host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+        token = (ACCOUNT / "token").read_text().strip()  # it changes by the hour
+        url, authority = f"https://{host}:{port}", str(ACCOUNT / "ca.crt")
+        server = client.Server("of this pod", url, Config(), authority, token=token)
+        namespace = (ACCOUNT / "namespace").read_text().strip()
+        path = f"/api/v1/namespaces/{namespace}/pods?labelSelector=berg-job%3D{this.job_name}"
+        ranked = {}
+        for pod in client.call(server, "GET", path)["items"]:
+            about, phase = pod["metadata"], pod["status"].get("phase")
+            if phase in ("Pending", "Running") and not (others and about["uid"] == boot.POD):
+                ranked[int(about["labels"].get(INDEX, 0))] = phase
+        names = job.machine_names(this.job_name, this.num_machines)
+        return {names[rank]: phase for rank, phase in sorted(ranked.items())}
+
     def coming_seconds(self, this: Job, came: float) -> float:
         return NODES_COMING
 
@@ -181,11 +202,11 @@ class Pod(Host):
         """Return the job's pods that exist; where lost ones are re-created, a pod that has not
         begun replaces a lost one.
         """
-        phases = pods.living(this.job_name, this.num_machines)
+        phases = self.living(this)
         return {name: phase == "Running" or not this.is_replaced for name, phase in phases.items()}
 
     def is_on(self, this: Job, name: str, zone: str) -> bool:
-        return name in pods.living(this.job_name, this.num_machines, others=True)
+        return name in self.living(this, others=True)
 
     def delete_peer(self, name: str) -> None:
         """Do nothing: Kubernetes ends a pod whose node is silent."""
@@ -759,7 +780,7 @@ def report_use(member: Member, stopped: Callable[[float], bool]) -> None:
     the terminals here, until the devbox ends.
     """
     shown = ""
-    for used in idle.samples(member.job.idle_seconds, stopped, bool(member.job.tpu)):
+    for used in usage.used_samples(member.job.idle_seconds, stopped, bool(member.job.tpu)):
         with contextlib.suppress(Exception):  # the network; the next sample reports
             if used:
                 announce(member, used_at=str(job.clock()))
@@ -767,14 +788,14 @@ def report_use(member: Member, stopped: Callable[[float], bool]) -> None:
             newest = max(warnings, default="")
             if newest > shown:
                 shown = newest
-                idle.tell_terminals(shown.partition(" ")[2])
+                usage.tell_terminals(shown.partition(" ")[2])
 
 
 def others_are_used(member: Member) -> bool:
     """Return whether another machine of the devbox reported use lately, or may have."""
     if member.is_alone:
         return False
-    lately = job.clock() - 2 * idle.sample_seconds(member.job.idle_seconds)
+    lately = job.clock() - 2 * usage.sample_seconds(member.job.idle_seconds)
     try:
         return any(
             float(blob.metadata.get("used_at", 0)) > lately for blob in phases(member).values()

@@ -16,10 +16,10 @@ import zipfile
 from pathlib import Path
 
 from berg import BergError
-from berg.code import uv
+from berg.code import dist
 from berg.machine import boot
 
-FOLDER = boot.BERG / f"uv-{uv.VERSION}"  # of the programs
+FOLDER = boot.BERG / f"uv-{dist.UV_VERSION}"  # of the programs
 PROGRAMS = ("uv", "uvx")
 QUIET = subprocess.DEVNULL
 
@@ -45,7 +45,7 @@ def provide(machine: boot.Machine) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (FOLDER / PROGRAMS[0]).exists():
             return
-        wheel = uv.WHEELS.get(platform.machine())
+        wheel = dist.WHEELS.get(platform.machine())
         if wheel is None:
             raise BergError(f"there is no uv for processors of the kind {platform.machine()}")
         new = FOLDER.with_suffix(".new")
@@ -53,14 +53,14 @@ def provide(machine: boot.Machine) -> None:
         with zipfile.ZipFile(io.BytesIO(content_of(machine, wheel))) as zipped:
             for name in PROGRAMS:
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
-                source = zipped.open(f"uv-{uv.VERSION}.data/scripts/{name}")
+                source = zipped.open(f"uv-{dist.UV_VERSION}.data/scripts/{name}")
                 with source, (new / name).open("wb") as target:
                     shutil.copyfileobj(source, target)
                 (new / name).chmod(0o755)
         new.rename(FOLDER)
 
 
-def content_of(machine: boot.Machine, wheel: uv.Wheel) -> bytes:
+def content_of(machine: boot.Machine, wheel: dist.Wheel) -> bytes:
     """Return the content of a wheel, from the bucket or the package index; raises BergError."""
     try:
         content = machine.read(wheel.path)[0]
@@ -73,7 +73,7 @@ def content_of(machine: boot.Machine, wheel: uv.Wheel) -> bytes:
         boot.console(str(error))
     if subprocess.call(["python3", "-m", "pip", "--version"], stdout=QUIET, stderr=QUIET):
         boot.apt_install(machine, "python3-pip")
-    return uv.download(wheel, ["python3", "-m", "pip"])
+    return dist.download_uv(wheel, ["python3", "-m", "pip"])
 
 
 def main() -> None:

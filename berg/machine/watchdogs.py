@@ -28,9 +28,9 @@ from berg.google import api, events, secret
 from berg.job import STOPPED, State
 from berg.machine import boot, logins, peers, profile, usage
 from berg.machine.attempt import Attempt
-from berg.machine.idle import BUSY_GPU
 from berg.machine.outcome import MAINTAINED, PREEMPTED, SHUT_DOWN, Ending
 from berg.machine.process import RESULTS, Runs, end_group, start_thread
+from berg.machine.usage import BUSY_GPU
 
 # Announced an hour before on most machines with GPUs, else a minute before.
 MAINTENANCE = "TERMINATE_ON_HOST_MAINTENANCE"

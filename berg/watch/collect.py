@@ -306,7 +306,7 @@ def rows_of(bucket: Bucket, entries: list[jobs.Entry]) -> list[sweep.Row]:
 def last_values(bucket: Bucket, name: str, generation: int, size: int) -> str:
     """Return the last value of each number near the end of a metrics.jsonl, as a line of JSON."""
     text = usage.last_lines(bucket, name, size, LAST).decode(errors="replace")
-    return json.dumps(sweep.last_values(text, skips_damage=True))
+    return json.dumps(events.last_values(text, skips_damage=True))
 
 
 def file_of(bucket: Bucket, entry: jobs.Entry, path: str) -> Listed:

@@ -17,10 +17,9 @@ from berg import job, plain
 from berg.google import events
 from berg.google.storage import Listed
 from berg.laptop import jobs
-from berg.laptop.compare import Comparison, Difference
 from berg.laptop.jobs import cells as cells_of
 from berg.laptop.jobs import folded
-from berg.laptop.records import Software
+from berg.laptop.records import Comparison, Difference, Software
 from berg.laptop.sweep import Row
 from berg.watch import collect, markup, usage
 from berg.watch.markup import Html, of_terminal, tag, text

@@ -23,7 +23,7 @@ from berg.config import Config
 from berg.google.api import explain
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket
-from berg.laptop import compare, ending, jobs, logs, sweep
+from berg.laptop import ending, jobs, logs, records, sweep
 from berg.watch import collect, markup, page
 from berg.watch.markup import Html
 from berg.watch.page import Frame
@@ -185,7 +185,7 @@ class Handler(BaseHTTPRequestHandler):
     def get_difference(self, names: list[str]) -> None:
         if len(names) != 2 or not all(map(job.NAME.fullmatch, names)):
             raise BergError("this address names two jobs: diff/?job=NAME&job=NAME")
-        found = compare.compare(self.server.config, *names)
+        found = records.compare(self.server.config, *names)
         self.show(page.differing(self.server.frame("../"), found))
 
     def get_log(self, name: str, query: Query) -> None:

@@ -8,7 +8,7 @@ import repositories
 from repositories import BUILT, EXCLUSIVE, SHAPES, STUB, files_of, lock, make_index, project, write
 
 from berg import BergError
-from berg.code import installation, missing, uvlock
+from berg.code import installation, uvlock
 from berg.code.commits import Files
 from berg.code.installation import Wanted
 from berg.code.uvlock import meets
@@ -634,4 +634,4 @@ def test_no_file_makes_a_traceback():
             assert "pyproject.toml" in error.message
         files = Files(frozenset(["pyproject.toml"]), {"pyproject.toml": text}.__getitem__)
         without = replace(CPU, install="none")
-        missing.named(files, without, installation.decide(files, without))
+        installation.named(files, without, installation.decide(files, without))

@@ -13,7 +13,7 @@ import libtpu
 import pytest
 from conftest import commit, wait_for
 
-from berg.machine import idle, usage
+from berg.machine import usage
 
 CLEAN = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "TERM": "xterm", "PS1": "$ "}
 FROM_SSH = {**CLEAN, "SSH_CONNECTION": "10.0.0.1 50000 10.0.0.2 22"}
@@ -48,7 +48,7 @@ def running(command: list[str], env: dict[str, str], terminal: bool = False):
 
 
 def is_use(process: subprocess.Popen) -> bool:
-    return idle.is_use(Path(f"/proc/{process.pid}"))
+    return usage.is_use(Path(f"/proc/{process.pid}"))
 
 
 @pytest.mark.parametrize(
@@ -78,25 +78,25 @@ def test_what_counts(command, env, terminal, expected):
         if not expected and command[0] == "watch":
             time.sleep(0.5)
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            assert not any(idle.is_use(Path("/proc", child)) for child in children)
+            assert not any(usage.is_use(Path("/proc", child)) for child in children)
 
 
 @pytest.mark.slow
 def test_typing_is_use():
     with running(["cat"], CLEAN, True) as process:
-        before = idle.last_typed()
+        before = usage.last_typed()
         end = time.time() + 12
-        while idle.last_typed() <= before and time.time() < end:
+        while usage.last_typed() <= before and time.time() < end:
             os.write(process.terminal, b"x\n")
             time.sleep(0.2)
-        assert idle.last_typed() > before
-        samples = idle.samples(200, lambda pause: time.sleep(0.3))
+        assert usage.last_typed() > before
+        samples = usage.used_samples(200, lambda pause: time.sleep(0.3))
         assert next(samples)  # cat runs, which people started
 
 
 def test_a_warning_reaches_terminals():
     with running(["cat"], CLEAN, True) as process:
-        idle.tell_terminals("going down")
+        usage.tell_terminals("going down")
         assert b"going down" in os.read(process.terminal, 100)
 
 
@@ -105,9 +105,9 @@ def test_what_runs_in_tmux_is_use_and_its_shells_are_not(tmp_path):
     tmux = ["tmux", "-S", str(tmp_path / "s"), "-f", "/dev/null"]
 
     def mine() -> list[str]:
-        found = [each for each in idle.processes() if idle.is_use(each)]
+        found = [each for each in usage.processes() if usage.is_use(each)]
         tag = f"TMUX={tmp_path}".encode()
-        return [idle.stat(each)[0] for each in found if tag in (each / "environ").read_bytes()]
+        return [usage.stat(each)[0] for each in found if tag in (each / "environ").read_bytes()]
 
     try:
         subprocess.run([*tmux, "new-session", "-d", "bash --norc"], env=CLEAN, check=True)
@@ -145,7 +145,7 @@ def test_a_gpu_whose_driver_does_not_answer_keeps_nobody_waiting(monkeypatch, tm
     with monkeypatch.context() as patch:
         patch.setattr(subprocess.Popen, "kill", lambda process: None)
         began = time.monotonic()
-        assert idle.gpu_percent() == 0 and idle.gpu_percent() == 0
+        assert usage.gpu_percent() == 0 and usage.gpu_percent() == 0
         assert time.monotonic() - began < 20
     (hangs,) = usage.stuck
     hangs.kill()
