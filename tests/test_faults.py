@@ -526,6 +526,7 @@ def end_with_stalled_upload(trial, seconds: float, *options: str) -> None:
     trial.fault("storage.objects.insert", match=f"{trial.name}/0007.bin", delay=seconds, times=None)
     trial.run(ENDED.format(writer=trial.command(8)), *options)
     trial.until_state("UPLOADING")
+    trial.until("begins")  # the log is sent every few seconds
 
 
 def check_ended_once(trial, states: str, count: int | None = None) -> dict:

@@ -162,7 +162,7 @@ class Journal:
 
     def publish(self, looked_ns: int, is_final: bool = False) -> None:
         """Write a view, if there is something new in it, after a look at a moment."""
-        at_ns = looked_ns if is_final else self.whole_until(looked_ns)
+        at_ns = max(looked_ns, self.at_ns) if is_final else self.whole_until(looked_ns)
         if self.views and (is_final or self.is_view_due(at_ns)):
             self.write(at_ns, self.is_full_due(), is_final)
         self.at_ns = at_ns
@@ -228,7 +228,9 @@ class Journal:
             self.write(at_ns, is_full=True)
 
     def recall(self, history: History) -> None:
-        """Continue the history of this disk, which another worker wrote."""
+        """Continue the history of this disk, which another worker wrote. Where a row has newer
+        bytes than the plain object, these were sent last.
+        """
         self.number, self.full_numbers = history.last, []
         if history.views:
             self.head = history.views[-1].head
@@ -236,6 +238,8 @@ class Journal:
             self.begun_ns = self.head.begun_ns
         for row in history.rows_at(1 << 63).values():
             self.put(row, is_new=False)
+            if row.object or row.data:
+                self.manifest.put_waiting(row)
 
     # --- plain objects
 

@@ -415,13 +415,13 @@ class Mirror:
         if not sending.is_moving:
             self.writing_since.pop(path, None)
             self.moving.discard(path)
-        row = sending.row
-        if row is None or not self.views or row.moving:
+        row = sending.row if self.views and sending.row != sending.viewed else None
+        is_longer = row is not None and row.only_grew_since(sending.viewed)
+        if row is None or row.moving or is_longer:
             self.journal.pass_over(path)
-        if row and sending.viewed and sending.viewed.grows and row.grows:
-            self.journal.pass_over(path)
+        if row and is_longer:
             self.journal.update(path, size=row.size, crc32c=row.crc32c, mtime_ns=row.mtime_ns)
-        elif row and self.views and row != sending.viewed:
+        elif row:
             self.journal.put(row)
         self.note_later(path, entry, sending.changed_ns)
 
@@ -545,6 +545,7 @@ class Mirror:
         for history in views.of_job(self.bucket, self.job_name) if self.views else ():
             if self.writer == f"{self.job_name}/{history.disk}":
                 self.journal.recall(history)
+                self.looked_ns = self.journal.at_ns
         self.knows_bucket = True
 
     def listed(self) -> Iterator[Any]:

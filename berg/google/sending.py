@@ -510,6 +510,13 @@ class Manifest:
         entry = Entry(0, blob.size, 0, 0, blob.generation, blob.crc32c, "", False, is_own=is_own)
         self.put(path, entry)
 
+    def put_waiting(self, row: Row) -> None:
+        """Remember that the last bytes of a file that were sent have no plain object yet."""
+        there = self.get(row.path)
+        generation, is_own = (there.generation, there.is_own) if there else (0, True)
+        entry = Entry(0, row.size, 0, 0, generation, row.crc32c, "", False, False, is_own)
+        self.put(row.path, entry)
+
     def forget(self, path: str) -> None:
         self.database.execute("DELETE FROM sent WHERE path = ?", (path,))
 

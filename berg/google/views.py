@@ -57,6 +57,9 @@ class Row:
         if self.link and not stays_inside(self.path, self.link):
             raise ValueError(f"{self.path[:80]!r} is a link that leads out of the results")
 
+    def only_grew_since(self, before: "Row | None") -> bool:
+        return self.grows and before is not None and before.grows
+
     def is_in(self, there: Any) -> bool:
         """Return whether an object has the bytes of this file; or more, of one that grows."""
         if self.grows and there.size >= self.size:

@@ -277,6 +277,34 @@ def test_a_worker_after_one_that_died_continues_the_history(begin, tmp_path):
     assert found(begin("two")) == {"more": b"y"}
 
 
+def test_a_worker_after_one_that_died_knows_which_bytes_wait_for_their_object(begin):
+    one = begin("one")
+    for text in ("first", "second", "third"):
+        (out(one) / "file").write_text(text)
+        (out(one) / "same").write_text(text)
+        sync(one)
+    assert plain(one, "file") == b"second", "the third waits in a view"
+    after = Mirror(
+        one.folder, one.bucket, one.prefix, one.writer, "out", "", one.views, one.machine
+    )
+    after.restore(bring=False)
+    (out(one) / "file").write_text("second")
+    sync(after)
+    assert after.conclude(after.finish(lambda text: None)) == {}
+    assert plain(one, "file") == b"second" and plain(one, "same") == b"third"
+    assert found(begin("two")) == {"file": b"second", "same": b"third"}
+
+
+def test_the_last_view_has_what_was_restored_just_before(begin):
+    one = begin("one")
+    (out(one) / "file").write_text("x")
+    sync(one)
+    two = begin("two")
+    two.looked_ns -= 10**9
+    two.journal.publish(two.looked_ns, is_final=True)
+    assert found(begin("three")) == {"file": b"x"}
+
+
 def test_a_view_of_a_change_among_many_files_is_small(begin):
     one = begin("one")
     for number in range(2000):
