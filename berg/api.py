@@ -32,13 +32,14 @@ OPTIONS = {
 }
 
 
-def run(cmd: str, folder: str | Path = ".", **options: Any) -> "Job":
+def run(cmd: str, folder: str | Path = ".", send_secrets: bool = False, **options: Any) -> "Job":
     """Run a command on its own machine, with the repo around `folder`; return when the machine is
     created.
 
     Options are those of `berg run`, with underscores: gpu_type="t4", num_gpus=0, spot=True,
     zones=["us-central1-a"], env={"LR": "0.1"}, name="lr-01". The repo's defaults apply to the
-    others. Raise BergError, and leave nothing behind then.
+    others. Raise BergError, and leave nothing behind then, also if a file looks like a secret,
+    unless `send_secrets`.
     """
     if unknown := sorted(options.keys() - OPTIONS):
         raise TypeError(
@@ -50,14 +51,16 @@ def run(cmd: str, folder: str | Path = ".", **options: Any) -> "Job":
     place = Path(folder).expanduser().resolve()
     spec = JobSpec(cmd=cmd, **defaults.fill(options, set(options), place))
     settings = config.load_ready(**spec.settings)
+
+    def submit(plan: Plan) -> str:
+        if not send_secrets:
+            launch.refuse_secrets(plan)
+        launch.submit(plan, log.info, lambda done, size: None)
+        return plan.job.job_name
+
     with explained(settings):
         name = launch.first(settings, spec, place, None, submit, log.info)
     return Job(name, settings)
-
-
-def submit(plan: Plan) -> str:
-    launch.submit(plan, log.info, lambda done, size: None)
-    return plan.job.job_name
 
 
 @dataclass

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from berg import BergError, config, validation
+from berg.code.leaks import Leak
 from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google.offers import Egress, Reservation
@@ -106,6 +107,7 @@ class Plan:
     # what the bucket had of the archives and the code, by the objects' names
     there: dict[str, Listed] = field(repr=False, default_factory=dict)
     code_bytes: int = 0  # about, that are to be sent of the code
+    leaks: list[Leak] = field(default_factory=list)  # files that would be sent for the first time
     container: list[str] = field(default_factory=list)  # image of containers, in words
     left: list[Machine] = field(default_factory=list)  # that an earlier job of the name still has
     owners: list[Owner] = field(default_factory=list)  # of its results folders, to be written

@@ -664,6 +664,9 @@ class RunOptions:
         "Variables from a file with a line NAME=VALUE for each; for secrets there is --secret.",
         group=DATA,
     )
+    send_secrets: bool = option(
+        "--send-secrets", "Send files that look like secrets without asking.", False
+    )
     grid: tuple[str, ...] = option(
         "--grid NAME=V,V…",
         "A job per value of {NAME} in CMD; repeatable.",

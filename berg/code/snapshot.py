@@ -24,7 +24,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any
 
 from berg import BergError, config, job, plain
@@ -36,16 +36,6 @@ LONGEST_NAME = 100  # characters of a repo's; it is a part of longer names
 MAX_UNTRACKED_BYTES = 1 << 30
 LARGE_UNTRACKED = 50_000_000  # bytes from which an untracked file is named
 IGNORE_FILE = ".bergignore"  # at the root of a repo: what .gitignore says, for berg alone
-# Names of files that mostly hold secrets.
-SECRET = re.compile(
-    r"""(^|/)(
-    \.env(\..+)? | \.netrc | \.pypirc | \.npmrc | \.htpasswd | kaggle\.json
-    | id_(rsa|dsa|ecdsa|ed25519)
-    | .*\.(pem|key|p12|pfx|jks|keystore|kdbx)
-    | (.*[-_.])?(credentials?|secrets?|service[-_]?account)([-_.].*)?\.(json|ya?ml|toml|txt|ini)
-    )$""",
-    re.VERBOSE | re.IGNORECASE,
-)
 LINK, SUBMODULE = "120000", "160000"  # modes of a symbolic link, and of a submodule's commit
 NOTHING = "000000"  # the mode of what is not in the index
 STAGED = ["ls-files", "--stage", "-z"]
@@ -433,25 +423,31 @@ def leave_out(snapshot: Snapshot, found: Found) -> list[str]:
     unwanted = left_to_berg(snapshot.root, "--directory")
     configurations = fnmatch.filter(found.untracked, "*/pyvenv.cfg")
     environments = sorted(name.removesuffix("pyvenv.cfg") for name in configurations)
-    snapshot.left_out = [f"{name} (ignored by git)" for name in found.ignored]
+    lifted, named = brought_by_berg(snapshot.root)
+    ignored = set(found.ignored) - {*named, *lifted} - folders_of(lifted)
+    snapshot.left_out = [f"{name} (ignored by git)" for name in sorted(ignored)]
     snapshot.left_out += [f"{name} (a virtual environment)" for name in environments]
     snapshot.left_out += [f"{name} ({IGNORE_FILE})" for name in unwanted]
     outside = {*environments, *unwanted}
     folders = tuple(each for each in outside if each.endswith("/"))
-    travelling = [path for path in found.untracked if not path.startswith(folders)]
+    untracked = dict.fromkeys([*found.untracked, *lifted, *named])
+    travelling = [path for path in untracked if not path.startswith(folders)]
     travelling = [path for path in travelling if path not in outside]
     check_untracked(snapshot, travelling)
     return found.changed + travelling
 
 
+def folders_of(paths: list[str]) -> set[str]:
+    """Return the folders around files, with a slash at their end."""
+    return {f"{folder}/" for path in paths for folder in PurePath(path).parents}
+
+
 def check_untracked(snapshot: Snapshot, paths: list[str]) -> None:
-    """Note the files that look like a secret or are large; raise BergError for too many bytes."""
+    """Note the files that are large; raise BergError for too many bytes."""
     sizes = {}
     for path in paths:
         with contextlib.suppress(OSError):
             sizes[path] = (snapshot.root / path).lstat().st_size
-    for path in sorted(filter(SECRET.search, sizes)):
-        snapshot.doubtful.append(f"{path} (looks like a secret)")
     for path in sorted(path for path, size in sizes.items() if size >= LARGE_UNTRACKED):
         snapshot.doubtful.append(f"{path} ({plain.size(sizes[path])})")
     if sum(sizes.values()) > MAX_UNTRACKED_BYTES:
@@ -486,6 +482,27 @@ def left_to_berg(root: Path, *options: str) -> list[str]:
         return []
     listing = ["ls-files", "--others", "--ignored", f"--exclude-from={IGNORE_FILE}", "-z"]
     return names(git(root, *listing, *options))
+
+
+def brought_by_berg(root: Path) -> tuple[list[str], list[str]]:
+    """Return untracked files that .bergignore has behind a `!`, whether git ignores them or not.
+
+    The first ones are what git lists as if such lines came last in .gitignore: nothing in a folder
+    that is still ignored. The others are named by their path from the root.
+    """
+    if not (root / IGNORE_FILE).is_file():
+        return [], []
+    lines = (root / IGNORE_FILE).read_text(errors="surrogateescape").splitlines()
+    patterns = [line[1:] for line in lines if line.startswith("!")]
+    if not patterns:
+        return [], []
+    paths = [each for each in patterns if "/" in each.rstrip("/") and not each.startswith("**/")]
+    listing = ["ls-files", "--others", "-z"]
+    shown = [f"--exclude=!{pattern}" for pattern in patterns]
+    lifted = names(git(root, *listing, "--exclude-standard", *shown))
+    if not paths:
+        return lifted, []
+    return lifted, names(git(root, *listing, "--ignored", *(f"--exclude={path}" for path in paths)))
 
 
 def bytes_to_send(snapshot: Snapshot, bucket_name: str) -> int:

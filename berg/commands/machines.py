@@ -11,7 +11,14 @@ from typing import Any
 import click
 
 from berg import computer, config, plain
-from berg.commands.terminal import name_argument, names_argument, ready, say, show_error
+from berg.commands.terminal import (
+    name_argument,
+    names_argument,
+    ready,
+    say,
+    secrets_option,
+    show_error,
+)
 
 
 @click.command()
@@ -116,12 +123,15 @@ def ssh_flags(switches: dict[str, bool], forwards: tuple[str, ...]) -> list[str]
 @click.command()
 @name_argument()
 @click.option("--once", is_flag=True, help="Push once, and stop.")
-def sync(name: str, once: bool) -> None:
+@secrets_option
+def sync(name: str, once: bool, send_secrets: bool) -> None:
     """Push the working tree to machines, again on every change.
 
     It goes to /root/code/<repo> on all machines of NAME, where the command runs, until Ctrl-C.
     Tracked files are pushed, and untracked ones that are not ignored. What is deleted here is
-    deleted there. Ignored files on the machines, and files created there, stay.
+    deleted there. Ignored files on the machines, and files created there, stay. Files that look
+    like secrets are named and not pushed, unless --send-secrets is given, or you agreed to send
+    them with a job or devbox.
 
     \b
     berg devbox -n my-devbox
@@ -132,7 +142,7 @@ def sync(name: str, once: bool) -> None:
     from berg.laptop import sync as pushing
 
     try:
-        pushing.sync(settings, name, Path.cwd(), say, once)
+        pushing.sync(settings, name, Path.cwd(), say, once, send_secrets)
     except KeyboardInterrupt:
         if once:
             raise

@@ -15,6 +15,7 @@ import click
 
 from berg import BergError, config, plain
 from berg.commands.terminal import (
+    agree_to_send,
     all_option,
     complete_types,
     confirm,
@@ -25,6 +26,7 @@ from berg.commands.terminal import (
     print_json,
     remember_zones,
     say,
+    secrets_option,
     table,
     yes_option,
 )
@@ -458,10 +460,16 @@ def image() -> None:
 @click.option("--zone", "zones", multiple=True, help="Zone of the machine; repeatable.")
 @click.option("--disk-gb", type=int, default=0, help="Disk size.  [default: that of the image]")
 @click.option("--default", "as_default", is_flag=True, help="Use it for jobs from now on.")
+@secrets_option
 @click.option("--dry-run", is_flag=True, help="Show the plan, with --json also the request; stop.")
 @json_option
 def create(
-    as_default: bool, dry_run: bool, as_json: bool, additions: tuple[str, ...], **options: Any
+    as_default: bool,
+    send_secrets: bool,
+    dry_run: bool,
+    as_json: bool,
+    additions: tuple[str, ...],
+    **options: Any,
 ) -> None:
     """Create an image for machines with what the repo needs, and print its name.
 
@@ -489,6 +497,7 @@ def create(
         if as_json:
             print_json({"request": images.preview(plan, wanted)})
         return
+    agree_to_send(plan.snapshot, settings.bucket, plan.leaks, send_secrets)
     made = images.create(plan, wanted, say, tables.sending)
     if as_default:
         config.save({"default_image": f"{settings.project}/{made['family']}"})
@@ -568,7 +577,8 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
 @click.option("--force", is_flag=True, help="Push it even if the commit has an image already.")
 @script_option
 @install_options
-def build(**options: Any) -> None:
+@secrets_option
+def build(send_secrets: bool, **options: Any) -> None:
     """Build a container image of the repo, and print its name for --docker.
 
     It contains the working tree, uncommitted changes included, without ignored files and what
@@ -583,9 +593,15 @@ def build(**options: Any) -> None:
     berg image build --push --builder cloud -f docker/Dockerfile --name trainer
     """
     settings = config.load_ready()
+    from berg.code import leaks
+    from berg.code.snapshot import Snapshot
     from berg.laptop import images
 
-    name = images.build(settings, images.Wanted(**options), Path.cwd(), say)
+    def agree(taken: Snapshot) -> None:
+        found = leaks.find(taken, settings.bucket)
+        agree_to_send(taken, settings.bucket, found, send_secrets)
+
+    name = images.build(settings, images.Wanted(**options), Path.cwd(), say, agree)
     if options["push"]:
         words = [word for each in options["extras"] for word in ("--extra", each)]
         words += [word for each in options["groups"] for word in ("--group", each)]

@@ -16,6 +16,7 @@ from berg.commands import tables
 from berg.commands.results import exit_code, watch
 from berg.commands.terminal import (
     AGREED,
+    agree_to_send,
     confirm,
     given,
     print_json,
@@ -140,7 +141,7 @@ def start_job(
         if asked.dry_run:
             print_request(plan, launch.preview(plan), asked)
             return None
-        ask(plan)
+        ask(plan, asked)
         began = time.monotonic()
         zone = launch.submit(plan, say, tables.sending)
         if zone:
@@ -167,8 +168,11 @@ def print_request(plan: Plan, request: Any, asked: RunOptions) -> None:
         print_json({**about_job(plan.job), "request": request})
 
 
-def ask(plan: Plan, num_jobs: int = 0) -> None:
-    """Ask before a plan is carried out whose cost is high or unknown, unless -y was given."""
+def ask(plan: Plan, asked: RunOptions, num_jobs: int = 0) -> None:
+    """Ask before secrets are sent, and before a plan is carried out whose cost is high or unknown,
+    unless -y was given.
+    """
+    agree_to_send(plan.snapshot, plan.config.bucket, plan.leaks, asked.send_secrets)
     if not click.get_current_context().meta.get(AGREED):
         question = limits.question(plan, num_jobs)
         confirm(question, yes=not question)

@@ -14,7 +14,7 @@ from berg import BergError, config, plain
 from berg.commands import start as begin
 from berg.commands import tables
 from berg.commands.results import exit_code, say_lost
-from berg.commands.terminal import print_json, say
+from berg.commands.terminal import agree_to_send, print_json, say
 from berg.google.api import wait_for
 from berg.google.storage import Bucket
 from berg.job import Job
@@ -57,7 +57,7 @@ def resume(spec: JobSpec, asked: RunOptions) -> int:
     if asked.dry_run:
         begin.print_request(plan, launch.preview(plan), asked)
         return 0
-    begin.ask(plan)
+    begin.ask(plan, asked)
     zone = resuming.submit(found, plan, say)
     return begin.follow((plan.config, plan.job, zone), asked)
 
@@ -88,6 +88,7 @@ def resume_sweep(settings: config.Config, name: str, spec: JobSpec, asked: RunOp
         if machines:
             begin.print_request(plan, launch.preview(plan, machines), asked)
         return 0
+    agree_to_send(plan.snapshot, settings.bucket, plan.leaks, asked.send_secrets)
     sweep.resume(found, plan, machines, say, tables.sending)
     count = len(found.jobs)
     say(f"{plural(count, 'job')} of {found.sweep} {'runs' if count == 1 else 'run'} again")
@@ -143,7 +144,7 @@ def start(spec: JobSpec, asked: RunOptions) -> int:
     if asked.dry_run:
         begin.print_request(plan, launch.preview(plan), asked)
         return 0
-    begin.ask(plan, len(members))
+    begin.ask(plan, asked, len(members))
     began = time.monotonic()
     sweep.submit(plan, members, at_once, say, tables.sending)
     name = plan.job.job_name

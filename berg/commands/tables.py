@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from berg import columns, job, plain
+from berg.code.snapshot import IGNORE_FILE
 from berg.commands.terminal import labelled, table
 from berg.config import Config
 from berg.gke import container
@@ -133,10 +134,12 @@ def code_rows(plan: Plan) -> list[tuple[str, ...]]:
         code += ", not the working tree"
     if plan.code_bytes:
         code += f"; about {size(plan.code_bytes)} to send"
+    is_ignored = any(each.endswith("(ignored by git)") for each in snapshot.left_out)
+    hint = f"to send one anyway: a line !PATH in {IGNORE_FILE}" if is_ignored else ""
     return [
         ("Code", code, *shorten(this.git_changed_files)),
-        ("Left out", *shorten(snapshot.left_out)),
-        ("Careful", *shorten(snapshot.doubtful)),
+        ("Left out", *shorten(snapshot.left_out), hint),
+        ("Careful", *shorten([*map(str, plan.leaks), *snapshot.doubtful])),
     ]
 
 

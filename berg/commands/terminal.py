@@ -11,11 +11,15 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
-from typing import IO, Any, TypeVar, get_args, get_origin
+from typing import IO, TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import click
 
 from berg import BergError, columns, config, plain, spec, validation, wrapped
+
+if TYPE_CHECKING:
+    from berg.code.leaks import Leak
+    from berg.code.snapshot import Snapshot
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 # Commands whose NAME must have a machine.
@@ -46,6 +50,24 @@ def confirm(question: str, yes: bool) -> None:
     """Ask a question unless -y was given; raise Abort if the answer is no."""
     if not yes:
         click.confirm(question, abort=True, err=True)
+
+
+def agree_to_send(
+    taken: "Snapshot", bucket_name: str, found: "list[Leak]", send_secrets: bool
+) -> None:
+    """Ask before files that look like secrets are sent, unless --send-secrets was given; raise
+    BergError if there is no terminal, or after -y.
+    """
+    from berg.code import leaks
+
+    if found and not send_secrets:
+        refusal = leaks.refusal(found)
+        if click.get_current_context().meta.get(AGREED) or not sys.stdin.isatty():
+            raise refusal
+        say(refusal.message)
+        confirm(f"Send {plain.plural(len(found), 'file')} that may be secret?", yes=False)
+    if found:
+        leaks.accept(taken, bucket_name, found)
 
 
 def labelled(rows: Iterable[tuple[str, ...]], stream: IO[str], width: int = 9) -> str:
@@ -291,6 +313,11 @@ def start_options(command: AnyFunction) -> AnyFunction:
 def install_options(command: AnyFunction) -> AnyFunction:
     """Add the options for what is installed."""
     return with_options(command, options_of(spec.JobSpec, "extras", "groups", "install"))
+
+
+def secrets_option(command: AnyFunction) -> AnyFunction:
+    """Add --send-secrets."""
+    return with_options(command, options_of(spec.RunOptions, "send_secrets"))
 
 
 def pool_options(command: AnyFunction) -> AnyFunction:

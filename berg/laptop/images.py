@@ -111,10 +111,21 @@ class Build:
     arguments: list[str]  # for the Dockerfile
 
 
-def build(config: Config, wanted: Wanted, folder: Path, say: Say) -> str:
-    """Build a container image of the repo around `folder`, push it if wanted; return its name."""
+def build(
+    config: Config,
+    wanted: Wanted,
+    folder: Path,
+    say: Say,
+    agree: Callable[[snapshot.Snapshot], None],
+) -> str:
+    """Build a container image of the repo around `folder`, push it if wanted; return its name.
+
+    `agree` raises an error if the files of the repo must not be pushed.
+    """
     wanted.check()
     taken = snapshot.take(folder)
+    if wanted.push:
+        agree(taken)
     file = wanted.file or taken.root / "Dockerfile"
     with tempfile.TemporaryDirectory(prefix="berg-image-") as temporary:
         context, written = Path(temporary, "context"), Path(temporary, "Dockerfile")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from berg import BergError, __version__, gce, job, places, states, validation
-from berg.code import commits, dist, snapshot
+from berg.code import commits, dist, leaks, snapshot
 from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google import api, builds, data, iam, offers, prices, secret, shapes, storage
@@ -104,6 +104,7 @@ def look_up(
         taken, installation = read_code()
         this = job_of(spec, config, name, taken)
         looked = pool.submit(look_in_folder, config, this, sweep)
+        secret_files = pool.submit(leaks.find, taken, config.bucket)
         code_bytes = snapshot.bytes_to_send(taken, config.bucket)
         bucket_region, _, _ = region.result(), free.result(), within.result()
         (offer, rates), (fields, gcsfuse) = offered.result(), measured.result()
@@ -114,6 +115,7 @@ def look_up(
     this = replace(this, rates=rates, **fields)
     plan = Plan(config, this, offer, bucket_region, taken, spec.spot, wheel, packages, gcsfuse)
     plan.code_bytes, plan.container, plan.there = code_bytes, container.lines, there
+    plan.leaks = secret_files.result()
     plan.left, plan.hidden = left.result() if left else [], hidden_results(spec, taken)
     plan.owners, this.begins_with, plan.files = looked.result()
     return plan
@@ -505,6 +507,12 @@ def submit(plan: Plan, say: Say, on_progress: Progress) -> str:
         with cleaning_up(this.job_name, say):
             take_back(plan.config, this, claim)
         raise
+
+
+def refuse_secrets(plan: Plan) -> None:
+    """Raise BergError if files that look like secrets would be sent."""
+    if plan.leaks:
+        raise leaks.refusal(plan.leaks)
 
 
 def check_embedded(plan: Plan) -> None:

@@ -27,9 +27,10 @@ from typing import Any
 
 from berg import BergError, computer, plain
 from berg.code import git as program
-from berg.code import snapshot
+from berg.code import leaks, snapshot
 from berg.code.git import GitError, names
-from berg.code.snapshot import IGNORE_FILE, left_to_berg
+from berg.code.leaks import Leak
+from berg.code.snapshot import IGNORE_FILE, brought_by_berg, left_to_berg
 from berg.config import Config
 from berg.laptop import jobs, ssh
 from berg.laptop.jobs import Say
@@ -182,8 +183,16 @@ class Report:
     complaint: str = ""  # what could not be sent, in rsync's words
 
 
-def sync(config: Config, name: str, folder: Path, say: Say, once: bool = False) -> None:
-    """Push the working tree around `folder` to all machines of a job, once or until Ctrl-C.
+def sync(
+    config: Config,
+    name: str,
+    folder: Path,
+    say: Say,
+    once: bool = False,
+    send_secrets: bool = False,
+) -> None:
+    """Push the working tree around `folder` to all machines of a job, once or until Ctrl-C; unless
+    `send_secrets`, without what looks like a secret.
 
     Raises BergError if there is no repo, no such job, or no machine left.
     """
@@ -220,7 +229,10 @@ def sync(config: Config, name: str, folder: Path, say: Say, once: bool = False) 
         ]
         end = "" if once else "; Ctrl-C ends it"
         say(f"Pushing {root} to {path} on {', '.join(machines)}{end}")
-        Push(root, checkouts, say).run(once)
+        this = Push(root, checkouts, say)
+        if not send_secrets:
+            this.suspect = lambda paths: leaks.in_files(root, paths, config.bucket)
+        this.run(once)
 
 
 def check_rsync() -> None:
@@ -400,6 +412,9 @@ class Push:
     lost: dict[str, str] = field(default_factory=dict)  # machines that are gone for good, and why
     failure: Exception | None = None  # of a thread, which ended
     files: Files = field(default_factory=dict)  # as the last look found them
+    # finds what may be secret among paths
+    suspect: Callable[[list[str]], list[Leak]] = lambda paths: []
+    withheld: Files = field(default_factory=dict)  # what it found, as it was then
     looked_at: float = -math.inf  # when all of them were looked at, on the monotonic clock
     # What may have changed since; None: anything.
     touched: queue.SimpleQueue[set[str] | None] = field(default_factory=queue.SimpleQueue)
@@ -478,8 +493,20 @@ class Push:
         if found is None:
             self.looked_at = time.monotonic()
             found = scan(self.root)
+        self.withhold(found)
         self.files = found
         return found
+
+    def withhold(self, found: Files) -> None:
+        """Take files that may be secret out of those to push, and name them once."""
+        known = {**self.files, **self.withheld}
+        new = [path for path, stamp in found.items() if stamp and stamp != known.get(path)]
+        for each in self.suspect(new):
+            self.say(f"Not sent, as it may be secret: {each}. To send it: --send-secrets")
+            self.withheld[each.path] = found[each.path]
+        for path, stamp in self.withheld.items():
+            if found.get(path) == stamp:
+                found.pop(path, None)
 
     def notice(self, paths: set[str]) -> None:
         """Begin the next pass if a change of these paths matters; none: look at all files."""
@@ -650,7 +677,7 @@ def scan(root: Path) -> Files:
     tracked, untracked = list_files(git, nested=True)
     configs = [path for path in untracked if Path(path).name == "pyvenv.cfg"]
     environments = tuple({path.removesuffix("pyvenv.cfg") for path in configs} - {""})
-    untracked -= set(left_to_berg(root))
+    untracked = untracked.union(*brought_by_berg(root)) - set(left_to_berg(root))
     files = tracked | {path for path in untracked if not path.startswith(environments)}
     base = f"{root}/"  # a Path for each of 20,000 files would take most of the time
     return {path: stamp(base + path) for path in files}
