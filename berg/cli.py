@@ -59,7 +59,7 @@ SECTIONS = {
         "sync": ("machines", "Push the working tree to machines, again on every change."),
     },
     "Machines": {
-        "cluster": ("cluster", "Create Kubernetes clusters, whose pods run jobs."),
+        "cluster": ("machines", "Create Kubernetes clusters, whose pods run jobs."),
         "image": ("setup", "Create disk or container images with what the repo needs."),
         "reap": ("setup", "Find what was left behind, and delete it after asking."),
     },

@@ -26,18 +26,7 @@ from berg import BergError, job, plain, states
 from berg.google import api, secret
 from berg.google.storage import Bucket
 from berg.job import STOPPED, State
-from berg.machine import (
-    boot,
-    checkout,
-    container,
-    inputs,
-    logins,
-    peers,
-    profile,
-    saving,
-    usage,
-    watchdogs,
-)
+from berg.machine import boot, inputs, logins, peers, profile, saving, usage, watchdogs
 from berg.machine import environment as software
 from berg.machine.attempt import Attempt, Damaged, Ended, MachineLost, NoJob, settings_of
 from berg.machine.environment import environment, install_commands, repo_folder, with_report
@@ -187,7 +176,7 @@ def prepare(attempt: Attempt) -> None:
             introduce(attempt)
     inputs.mount(attempt)
     if attempt.job.docker:
-        container.pull(attempt)
+        installation.pull_image(attempt)
     saving.mirror_results(attempt)
     attempt.is_prepared = True
 
@@ -255,7 +244,7 @@ def restore(attempt: Attempt) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     inputs.fetch_code(attempt.bucket, this.snapshot, folder)
     attempt.say(f"Checked out {this.git_snapshot[:12]} of {this.repo_name} to {folder}")
-    checkout.put_back(attempt)
+    saving.put_back(attempt)
     inputs.bring(attempt)
     if attempt.leads:
         saving.write_record(attempt)
@@ -330,8 +319,8 @@ def run_command(attempt: Attempt) -> Ending | None:
     this = attempt.job
     attempt.states.write(state="RUNNING", reason="")
     # After the installation: setuptools would take the link for a package of the repository.
-    checkout.link_results(repo_folder(this), this.spec.cwd or "")
-    checkout.note_start(attempt)
+    saving.link_results(repo_folder(this), this.spec.cwd or "")
+    saving.note_start(attempt)
     if not this.cmd or not (attempt.leads or this.run_on == "each"):
         wait_for_the_end(attempt)
         return None
@@ -361,11 +350,13 @@ def run_in(attempt: Attempt, folder: Path) -> int:
     if this.docker:
         variables = environment(attempt)
         given = {*this.env, *attempt.secrets}
-        words = container.command(this, folder, container.names_of(variables, given))
+        words = installation.container_command(
+            this, folder, installation.names_in_container(variables, given)
+        )
         try:
             return attempt.runner.keep(words, folder, variables)
         finally:
-            container.remove()
+            installation.remove_container()
     variables = profile.variables(attempt, with_report(environment(attempt)))
     noted = start_thread(software.note, attempt)
     code = attempt.runner.keep([*this.shell, this.cmd], folder, variables)
@@ -707,7 +698,7 @@ def salvage(name: str, reason: str, sweep: str) -> None:
     """Save the results of JOB after its worker died, and record why it failed."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         end_group(int(COMMAND_FILE.read_text()), GRACE)
-        container.remove()
+        installation.remove_container()
     attempt = attempt_at(name, sweep)
     state = attempt.state
     if state.final:

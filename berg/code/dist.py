@@ -34,8 +34,6 @@ import berg
 from berg import BergError, __version__, computer
 from berg.config import home
 
-pass
-
 # Bytecode that python does not compare with its source: the wheel's hash vouches for both.
 UNCHECKED = (1).to_bytes(4, "little")
 KEPT = 4  # wheels: each change of berg's code makes one, of megabytes

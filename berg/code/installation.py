@@ -25,8 +25,6 @@ from berg.code.uvlock import meets, normal, number, parse
 from berg.job import SHELL, Installation
 from berg.plain import plural, size
 
-pass
-
 PROJECT, REQUIREMENTS = "pyproject.toml", "requirements.txt"
 VENV = ".venv"
 # Compiling all of a package takes as long as installing it; python compiles what is imported.

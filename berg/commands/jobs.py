@@ -59,11 +59,10 @@ def run(**options: Any) -> None:
 
     spec, asked = start.split(options)
     start.check(asked, options)
-    if asked.resume or asked.grid or asked.tasks or asked.samples:
-        from berg.commands import sweep
-
-        sys.exit(sweep.run(spec, asked))
-    sys.exit(start.run(spec, asked))
+    if asked.resume:
+        sys.exit(start.resume(spec, asked))
+    is_sweep = asked.grid or asked.tasks or asked.samples
+    sys.exit(start.start_sweep(spec, asked) if is_sweep else start.run(spec, asked))
 
 
 @click.command(cls=Grouped)

@@ -23,8 +23,6 @@ from berg.laptop import index, installing, jobs, lookup
 from berg.laptop.jobs import Entry
 from berg.states import Stored
 
-pass
-
 DAY = 86400
 MOMENTS = 100  # views of a job that are shown
 TAIL = 16 << 10  # bytes of a log in which its last lines are looked for

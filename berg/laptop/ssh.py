@@ -45,9 +45,6 @@ from berg.job import Login, Machine
 from berg.laptop import jobs
 from berg.laptop.jobs import Say
 
-pass
-pass
-
 TIMEOUT = 600  # seconds for a machine to boot and to publish its keys
 NO_ANSWER = 60  # seconds for a machine with published keys to answer: it may be rebooting
 INTERVAL, MESSAGE_INTERVAL = 0.5, 5  # seconds between two looks, and between two messages

@@ -28,8 +28,6 @@ from berg.config import Config
 from berg.google import events, monitoring
 from berg.machine import boot
 
-pass
-
 # Beginnings of the names of devices that are virtual, or counted elsewhere.
 INTERFACES = ("lo", "docker", "veth", "br-")
 DISKS = ("loop", "ram", "zram", "dm-", "md")

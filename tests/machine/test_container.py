@@ -16,7 +16,7 @@ from berg import BergError
 from berg.google import builds
 from berg.job import Job
 from berg.laptop import launch
-from berg.machine import container
+from berg.machine import installation
 from berg.machine.environment import PROGRAM
 from berg.plan import spec_of
 from berg.spec import JobSpec
@@ -39,7 +39,7 @@ sys.exit(int(sys.argv[2]))
 def test_a_container_shares_what_the_command_needs():
     data = [{"name": "mnist", "path": "/root/data/mnist"}]
     this = Job(**{**vars(THIS), "gpus_per_machine": 2, "data": data})
-    words = container.command(this, Path("/root/code/proj/sub"), ["BERG_JOB", "LR"])
+    words = installation.container_command(this, Path("/root/code/proj/sub"), ["BERG_JOB", "LR"])
     assert words[:3] == ["docker", "run", "--rm"]
     options, (image, *shell, command) = words[2:-5], words[-5:]
     assert (image, *shell) == (IMAGE, "-o", "pipefail", "-c")
@@ -52,8 +52,10 @@ def test_a_container_shares_what_the_command_needs():
     assert {"--gpus=all", "--network=host", "--ipc=host", "--init"} <= {*options}
     assert {"--env=BERG_JOB", "--env=LR", "--workdir=/root/code/proj/sub"} <= {*options}
     assert "--privileged" not in options
-    assert not [each for each in container.command(THIS, Path("/"), []) if "gpus" in each]
-    assert "--privileged" in container.command(
+    assert not [
+        each for each in installation.container_command(THIS, Path("/"), []) if "gpus" in each
+    ]
+    assert "--privileged" in installation.container_command(
         Job(**{**vars(THIS), "tpu": "v6e-1x1"}), Path("/"), []
     )
 
@@ -62,7 +64,7 @@ def test_a_container_gets_no_variables_of_the_machine_s_own(monkeypatch):
     for name in ("OF_THE_UNIT", "OF_BOTH", "BERG_UNIT"):
         monkeypatch.setenv(name, "1")
     machine = ["OF_THE_UNIT", "OF_BOTH", "PATH", "HOME", "PIP_BREAK_SYSTEM_PACKAGES"]
-    names = container.names_of([*machine, "BERG_JOB", "LR"], {"OF_BOTH", "LR"})
+    names = installation.names_in_container([*machine, "BERG_JOB", "LR"], {"OF_BOTH", "LR"})
     assert names == ["BERG_JOB", "LR", "OF_BOTH"]
 
 
@@ -71,7 +73,7 @@ def test_docker_has_the_options_that_it_is_given():
     shown = subprocess.run(["docker", "run", "--help"], capture_output=True, text=True).stdout
     known = set(re.findall(r"--[a-z-]+", shown))
     this = Job(**{**vars(THIS), "gpus_per_machine": 1, "tpu": "v6e-1x1"})
-    given = container.command(this, Path("/"), ["LR"])
+    given = installation.container_command(this, Path("/"), ["LR"])
     assert {each.partition("=")[0] for each in given if each.startswith("--")} <= known
 
 
@@ -92,18 +94,18 @@ def test_only_google_s_registries_hear_who_the_machine_is(monkeypatch, image, ho
         heard.append((words[-1], words[-2], input))
         return SimpleNamespace(returncode=0)
 
-    monkeypatch.setattr(container.subprocess, "run", run)
-    monkeypatch.setattr(container.boot, "metadata", lambda _: '{"access_token": "secret"}')
-    container.login(image, "/tmp/x")
+    monkeypatch.setattr(installation.subprocess, "run", run)
+    monkeypatch.setattr(installation.boot, "metadata", lambda _: '{"access_token": "secret"}')
+    installation.log_in_docker(image, "/tmp/x")
     assert heard == ([(host, "--password-stdin", "secret")] if host else [])
 
 
 def test_a_refused_login_is_named(monkeypatch):
     refused = SimpleNamespace(returncode=1, stderr="denied: permission\n")
-    monkeypatch.setattr(container.subprocess, "run", lambda *_, **__: refused)
-    monkeypatch.setattr(container.boot, "metadata", lambda _: '{"access_token": "secret"}')
+    monkeypatch.setattr(installation.subprocess, "run", lambda *_, **__: refused)
+    monkeypatch.setattr(installation.boot, "metadata", lambda _: '{"access_token": "secret"}')
     with pytest.raises(BergError) as error:
-        container.login("us-docker.pkg.dev/p/r/trainer:1", "/tmp/x")
+        installation.log_in_docker("us-docker.pkg.dev/p/r/trainer:1", "/tmp/x")
     assert error.value.message == "docker could not log in to us-docker.pkg.dev: denied: permission"
 
 
