@@ -39,10 +39,10 @@ def test_a_kill_says_what_an_upload_has_left_now_and_then():
     assert waiting.look(upload(4), 254) == "" and not waiting.gave_up
 
 
-def test_a_kill_says_from_the_fifth_second_on_what_it_waits_for():
+def test_a_kill_says_from_the_first_second_on_what_it_waits_for():
     waiting = ending.Waiting("a", began=100)
-    assert waiting.look(State("RUNNING"), 104.9) == ""
-    said = waiting.look(State("RUNNING"), 105)
+    assert waiting.look(State("RUNNING"), 100.9) == ""
+    said = waiting.look(State("RUNNING"), 101)
     assert "a is still RUNNING" in said and "berg kill --now a" in said
     assert waiting.look(State("RUNNING"), 120) == "", "once"
     assert waiting.look(State("RUNNING"), 161) == "a did not answer; deleting its machine"

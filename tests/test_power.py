@@ -73,10 +73,14 @@ def test_a_box_stops_and_starts_with_its_disk(berg, monkeypatch):
     assert berg.state("box")["restarts"] == 0
     assert "already. Log in: berg ssh box" in berg("start", "box").stderr
 
-    # At once, and then for good.
-    assert berg("stop", "--now", "box").returncode == 0
+    # At once, and then for good; each wait is named.
+    ended = berg("stop", "--now", "box", TESTS_SOON="0")
+    assert ended.returncode == 0 and "Waiting for box to go off (Ctrl-C" in ended.stderr
     assert berg.state("box")["state"] == STOPPED
-    assert berg("kill", "box").returncode == 0
+    started = berg("start", "box", TESTS_SOON="0").stderr
+    assert "Turning box on in us-central1-a\n" in started and "box boots in us-cen" in started
+    killed = berg("kill", "box", TESTS_SOON="0")
+    assert killed.returncode == 0 and "until Google has deleted its machines" in killed.stderr
     assert "box" not in berg.machines() and berg.state("box")["state"] == "KILLED"
     assert berg("start", "box").returncode == 1
 
@@ -172,7 +176,7 @@ def test_a_box_that_does_not_go_off_is_turned_off_once_a_minute(monkeypatch):
     monkeypatch.setattr(power.instances, "stop", lambda config, machine: asked.append(clock[0]))
     off = lambda: box(OFF, "TERMINATED" if clock[0] > 150 else "RUNNING")
     monkeypatch.setattr(power, "look_again", lambda config, found: off())
-    assert power.wait_until_off(None, off(), lambda text: None).machine.status == "TERMINATED"
+    assert power.wait_until_off(None, off()).machine.status == "TERMINATED"
     assert asked == [62, 123]
 
 

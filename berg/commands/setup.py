@@ -537,13 +537,14 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
     berg image delete berg-myrepo-20261123-041500
     """
     settings = config.load_ready()
-    from berg.google import instances
+    from berg.google import api, instances
     from berg.laptop import images
 
     instances.check_made(settings, list(names))
     confirm(f"Delete {', '.join(names)}?", yes)
     for name in names:
-        instances.delete_image(settings, name)
+        with api.waiting(f"Waiting until Google has deleted {name}"):
+            instances.delete_image(settings, name)
     say(f"Deleted {', '.join(names)}")
     if images.lacks_default(settings):
         say(

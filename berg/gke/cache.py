@@ -256,8 +256,9 @@ def delete(config: Config, name: str, say: Say) -> None:
     client.delete(server, DEPLOYMENT)
     delete_configs(server)
     if pool:
-        path = container.path_of(found, POOL)
-        container.change(config, place, "DELETE", path, None, "deleting the cache's node", say)
+        path, what = container.path_of(found, POOL), "deleting the cache's node"
+        with api.waiting("Waiting until Google has deleted the cache's node", say):
+            container.change(config, place, "DELETE", path, None, what, say)
 
 
 def missing(name: str) -> BergError:

@@ -354,7 +354,8 @@ def delete(config: Config, name: str, say: Say) -> None:
     """Delete a cluster with all that is in it, and wait until it is gone."""
     found = container.find(config, name)
     place, path = container.where(found), container.path_of(found)
-    container.change(config, place, "DELETE", path, None, f"deleting {name}", say)
+    with api.waiting(f"Waiting until Google has deleted {name}: some minutes", say):
+        container.change(config, place, "DELETE", path, None, f"deleting {name}", say)
     client.ca_file(config, place).unlink(missing_ok=True)
 
 
@@ -379,10 +380,12 @@ def resize(
             raise BergError(f"a pool cannot have {low} to {most} nodes")
         body: dict[str, Any] = {"autoscaling": container.scaling(low, most)}
         what = f"the limits of {called}"
-        container.change(config, place, "POST", f"{path}:setAutoscaling", body, what, say)
+        with api.waiting(f"Waiting until Google has changed {what}", say):
+            container.change(config, place, "POST", f"{path}:setAutoscaling", body, what, say)
     if now is not None:
         body, what = {"nodeCount": now}, f"the size of {called}"
-        container.change(config, place, "POST", f"{path}:setSize", body, what, say)
+        with api.waiting(f"Waiting until Google has changed {what}", say):
+            container.change(config, place, "POST", f"{path}:setSize", body, what, say)
     return called
 
 

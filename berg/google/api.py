@@ -67,6 +67,7 @@ CONNECTIONS = 64  # kept open to one server
 BLOCK = 1 << 20  # bytes that are read at a time
 RETRIED = (408, 429, 500, 502, 503, 504)  # statuses that a repeated request may not meet again
 UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "NO_CERTIFICATE_OR_CRL_FOUND")  # OpenSSL's words
+SOON = 1  # seconds of silence after which the user hears what is waited for
 SLOW = 5  # seconds of retries after which the user is informed
 
 PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")  # as requests reads them
@@ -540,6 +541,18 @@ def wait_for(look: Callable[[], Found], every: float, limit: float = math.inf) -
     while not (found := look()) and time.monotonic() < end:
         time.sleep(every)
     return found
+
+
+@contextlib.contextmanager
+def waiting(text: str, say: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Say what is waited for, if that takes longer than SOON seconds."""
+    timer = threading.Timer(SOON, say or notify, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def status_of(error: BaseException) -> int:

@@ -27,7 +27,6 @@ from berg.laptop.jobs import OFF, Entry, Say, find, is_glob, logs_of, look_again
 from berg.laptop.power import claimed
 
 KILL_TIMEOUT = 60  # seconds for a worker to stop its command, which has 30 of them
-SLOW = 5  # seconds after which `kill` reports what it waits for
 STALLED = 120  # seconds without progress of an upload, after which `kill` reports what is left
 # Seconds after a job's end, or a resource's creation, in which resources may still change.
 SETTLED = 300
@@ -126,7 +125,8 @@ def end_machines(config: Config, found: Entry, now: bool, say: Say) -> Entry:
         request_end(config, found, now)
         if not now:
             found = wait_for_end(config, found, say)
-    delete_machines(config, found, now)
+    with api.waiting(f"{found.name}: waiting until Google has deleted its machines", say):
+        delete_machines(config, found, now)
     return found
 
 
@@ -199,7 +199,7 @@ class Waiting:
         self.gave_up = now > self.began + KILL_TIMEOUT
         if self.gave_up:
             return f"{self.name} did not answer; deleting its machine"
-        if self.is_slow or now < self.began + SLOW:
+        if self.is_slow or now < self.began + api.SOON:
             return ""
         self.is_slow = True
         return (

@@ -92,7 +92,8 @@ def look_up(
     name, place_name = spec.name or "", places.name_for(spec)
     place = places.of(place_name)
     _ = config.credentials  # found or refused before the threads need it
-    with ThreadPoolExecutor(16) as pool:  # as many as wait for Google
+    text = "Reading the code, and asking Google for prices and room"
+    with api.waiting(text), ThreadPoolExecutor(16) as pool:  # as many as wait for Google
         archives = pool.submit(look_ahead, config, repo)
         offered = pool.submit(priced_offer, config, spec, choice, sweep)
         measured = pool.submit(sources, config, spec, place_name)

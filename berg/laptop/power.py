@@ -32,7 +32,6 @@ BOOTED = 600  # for a started box to answer
 LOST_WORKER = 60  # of those, in which its console may still be that of the boot before
 GOING = 60  # for a machine to go off after its worker turned it off
 DOWN = 300  # for a machine that Google takes down; programs on it may have 120 of them
-SLOW = 5  # after which the user hears what is waited for
 PAUSE = 0.5  # between two looks
 RENEWED = 15  # between two writes of a claim
 AGED = 90  # after which a claim that was not renewed is taken over
@@ -70,7 +69,9 @@ def stop(config: Config, name: str, now: bool, say: Say) -> str:
     With `now` Google turns the machine off at once, and its worker has seconds for the last
     results. Raises BergError for what cannot be stopped, or does not answer.
     """
-    with claimed(config, name, "stopped", say, is_forced=now):
+    what = "" if now else ", after the upload of its last results"
+    text = f"Waiting for {name} to go off{what} (Ctrl-C stops waiting)"
+    with claimed(config, name, "stopped", say, is_forced=now), api.waiting(text, say):
         found = find(config, name)
         machine = check_stop(found, now)
         if machine.status in OFF:
@@ -80,7 +81,7 @@ def stop(config: Config, name: str, now: bool, say: Say) -> str:
         found.place.set_metadata(config, machine, f"berg-stop-{found.name}", request)
         if now:
             instances.stop(config, machine)
-        found = wait_until_off(config, found, say)
+        found = wait_until_off(config, found)
         if now:
             write_stopped(config, found)
     return f"stopped. {cost_of(config, machine)}. Start it: berg start {name}"
@@ -107,17 +108,13 @@ def check_stop(found: Entry, now: bool) -> Machine:
     return machine
 
 
-def wait_until_off(config: Config, found: Entry, say: Say) -> Entry:
+def wait_until_off(config: Config, found: Entry) -> Entry:
     """Wait until a devbox is off; raise BergError if it ended meanwhile, or does not answer."""
     began = time.monotonic()
-    is_slow = False
     stopped_at = None
     while found.machine and found.machine.status not in OFF:
         now = time.monotonic()
         check_answer(found, now - began)
-        if now > began + SLOW and not is_slow:
-            is_slow = True
-            say(f"{found.name} uploads its last results (Ctrl-C stops waiting)")
         if found.state and found.state.state == STOPPED:
             stopped_at = stopped_at or now
             if now > stopped_at + GOING:
@@ -182,7 +179,8 @@ def start(config: Config, name: str, move: bool, rescue: bool, say: Say) -> str:
         if not turn_on(config, machine, move, say):
             move_disk(config, claim, machine, say)
             found = find(config, name)
-        found = wait_until_it_answers(config, claim, found, attempt, say)
+        with api.waiting(f"{name} boots in {found.zone} (Ctrl-C stops waiting)", say):
+            found = wait_until_it_answers(config, claim, found, attempt)
         if not rescue:
             finish_move(config, claim, found, say)
         if found.machine:
@@ -248,7 +246,8 @@ def turn_on(config: Config, machine: Machine, may_move: bool, say: Say) -> bool:
     Raises BergError in Google's words if it may not, or if the zone is not the reason.
     """
     try:
-        instances.start(config, machine)
+        with api.waiting(f"Turning {machine.name} on in {machine.zone}", say):
+            instances.start(config, machine)
     except OperationFailed as error:
         why = f"{machine.name} cannot be started in {machine.zone}: {error}"
         if may_move and error.blocks == "zone":
@@ -261,14 +260,12 @@ def turn_on(config: Config, machine: Machine, may_move: bool, say: Say) -> bool:
     return True
 
 
-def wait_until_it_answers(
-    config: Config, claim: "Claim", found: Entry, attempt: int, say: Say
-) -> Entry:
+def wait_until_it_answers(config: Config, claim: "Claim", found: Entry, attempt: int) -> Entry:
     """Wait until a started box runs, in a later attempt than the one before; return it.
 
     Raises BergError if it goes off again or does not answer, with how to get in.
     """
-    began, is_slow = time.monotonic(), False
+    began = time.monotonic()
     while True:
         claim.check_held()
         found = look_again(config, found)
@@ -278,9 +275,6 @@ def wait_until_it_answers(
         if runs_again(found, attempt, waited > BOOTED):
             return found
         check_start(found, waited)
-        if waited > SLOW and not is_slow:
-            is_slow = True
-            say(f"{found.name} boots in {found.zone} (Ctrl-C stops waiting)")
         time.sleep(PAUSE)
 
 
@@ -412,7 +406,8 @@ def finish_move(config: Config, claim: "Claim", found: Entry, say: Say) -> None:
     for each in left:
         check_not_run(config, each, copied_at)
         claim.check()
-        gce.delete(config, found.name, [each])
+        with api.waiting(f"Deleting its machine in {each.zone}", say):
+            gce.delete(config, found.name, [each])
         say(f"{found.name} moved to {found.zone}: its machine and disk in {each.zone} are deleted")
     forget_snapshots(config, found.name, say)
 

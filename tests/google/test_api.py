@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -86,3 +87,18 @@ def test_times_are_googles(bucket, monkeypatch, off):
     assert abs(job.clock() - right()) < 2
     assert abs(off) > 1 or abs(job.clock_is_behind) < 1
     assert abs(job.age_seconds(job.now())) < 2
+
+
+def test_a_wait_that_takes_long_is_named(monkeypatch):
+    said, is_said = [], threading.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        is_said.set()
+
+    with api.waiting("too soon", say):
+        pass
+    monkeypatch.setattr(api, "SOON", 0)
+    with api.waiting("the tide", say):
+        assert is_said.wait(60)
+    assert said == ["the tide"]
