@@ -252,7 +252,7 @@ def run_box(this: Round, command: str, options: list[str]) -> tuple[int, int]:
     insist(this, "devbox", "-g", "0", "-n", name, *options)
     said, last = "", dice.randint(1, 3)
     for number in range(last + 1):
-        session = berg.start("ssh", name, "--", f"cd code/proj && {command}")
+        session = berg.start("ssh", name, "--", command)
         time.sleep(dice.uniform(1, 8))
         what = dice.choice(BOX_TROUBLE)
         click.echo(f", {what}", nl=False)

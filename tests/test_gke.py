@@ -635,7 +635,7 @@ def test_people_live_in_pods(berg, kube, tmp_path):
     (berg.repo / "new.py").write_text("print('new')\n")
     pushed = berg("sync", "box", "--once")
     assert pushed.returncode == 0, pushed.stderr
-    assert berg("ssh", "box", "--all", "--", "python3 code/proj/new.py").stdout.count("| new") == 2
+    assert berg("ssh", "box", "--all", "--", "python3 new.py").stdout.count("| new") == 2
     refused = berg("ssh", "box", "--", "mpi hostname")
     assert refused.returncode == 1 and "mpi needs ssh from machine to machine" in refused.stderr
     assert berg("kill", "box").returncode == 0

@@ -117,7 +117,7 @@ def test_a_devbox_has_the_environment_and_a_changed_lock_is_synced(locked, uv_pr
     make_lock(uv_program, locked.repo)
     synced = locked("sync", "box", "--once")
     assert synced.returncode == 0 and "installing the changed uv.lock" in synced.stderr
-    seen = locked("ssh", "box", "--", "cd code/proj; python -c 'import tinythree; import tinyone'")
+    seen = locked("ssh", "box", "--", "python -c 'import tinythree; import tinyone'")
     assert seen.returncode == 0, seen.stderr
     (locked.repo / "wheels/tinythree-1.0-py3-none-any.whl").write_text("no wheel")
     (locked.repo / "uv.lock").write_text("no lock")

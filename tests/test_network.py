@@ -213,7 +213,7 @@ def test_ssh_and_sync_through_gcloud_s_own_tunnel(berg, gcloud, private_access):
     (berg.repo / "more.py").write_text("print(7)\n")
     synced = berg("sync", "deep", "--once", **gcloud)
     assert synced.returncode == 0, synced.stderr
-    assert berg("ssh", "deep", "--", "cat code/proj/more.py", **gcloud).stdout == "print(7)\n"
+    assert berg("ssh", "deep", "--", "cat more.py", **gcloud).stdout == "print(7)\n"
     tools = berg.home / "tools"
     tools.mkdir()
     for name in ("ssh", "git"):

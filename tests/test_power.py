@@ -1,6 +1,7 @@
 """Devboxes that stop and start: the machine goes off, and its disk stays."""
 
 import json
+import signal
 import subprocess
 from dataclasses import replace
 from types import SimpleNamespace
@@ -725,6 +726,16 @@ def move_until_insert(berg):
     wait_for(lambda: all(each["hits"] for each in faults(berg)), 30)
     berg.cloud.call("POST", "/_berg/stockout", {"on": False})
     return mover
+
+
+def test_ctrl_c_ends_a_move_and_frees_the_box(berg, stopped_box):
+    mover = move_until_insert(berg)
+    mover.send_signal(signal.SIGINT)
+    errors = mover.communicate(timeout=20)[1]
+    assert mover.returncode == 130, errors
+    assert "Not waited for: nomad. See what becomes of it: berg list" in errors
+    assert not berg.bucket.exists(power.claim_path("nomad")) and not snapshots(berg)
+    assert all_of(berg) == [(stopped_box, "TERMINATED")]
 
 
 def faults(berg) -> list[dict]:

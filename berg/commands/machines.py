@@ -146,7 +146,7 @@ def sync(name: str, once: bool, send_secrets: bool) -> None:
     \b
     berg devbox -n my-devbox
     berg sync my-devbox
-    berg sync my-devbox --once && berg ssh my-devbox -- "cd code/digits && python train.py"
+    berg sync my-devbox --once && berg ssh my-devbox -- python train.py
     """
     settings, name = ready(name)
     from berg.laptop import sync as pushing
@@ -210,15 +210,24 @@ def for_each(settings: config.Config, names: tuple[str, ...], step: Callable[[st
     from berg.laptop import lookup
 
     _ = settings.credentials  # before threads use it
-    code = 0
-    with ThreadPoolExecutor(8) as pool:
-        full = dict.fromkeys(lookup.resolve(settings, name) for name in names)
-        done = {name: pool.submit(step, name) for name in full}
-        for name, future in done.items():
+    full = list(dict.fromkeys(lookup.resolve(settings, name) for name in names))
+    pool, code = ThreadPoolExecutor(8), 0
+    left = set(full)
+    # In this thread Ctrl-C ends what runs, which cleans up.
+    done = {name: pool.submit(step, name) for name in full} if len(full) > 1 else {}
+    try:
+        for name in full:
             try:
-                say(f"{name} {future.result()}")
+                say(f"{name} {done[name].result() if done else step(name)}")
             except Exception as error:
                 code = show_error(error)
+            left.remove(name)
+    except KeyboardInterrupt:
+        say(f"Not waited for: {', '.join(sorted(left))}. See what becomes of it: berg list")
+        if not done:
+            raise
+        sys.stderr.flush()
+        os._exit(130)  # sys.exit would wait for the threads
     return code
 
 

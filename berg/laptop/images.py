@@ -545,6 +545,7 @@ def create(plan: Plan, wanted: MachineImage, say: Say, on_progress: Progress) ->
             api.wait(config, api.call(config, "POST", path, requestId=str(uuid.uuid4())))
             say(f"Creating the image {name}")
             instances.make_image(config, name, zone, image)
+            say(f"The image {name} is ready")
         finally:
             delete_machine(config, name, say)
     return {"name": name, **image}

@@ -657,15 +657,13 @@ def test_sync_to_the_machines_of_a_job(berg):
     assert running.wait(20) == 0
     reader.join()
     assert lines[-1] == "Stopped. What was pushed stays on the machines\n"
-    berg(
-        "ssh", "pair-1", "--", "mkdir -p code/pr-j-1/new.d/keep && touch code/pr-j-1/new.d/keep/it"
-    )
+    berg("ssh", "pair-1", "--", "mkdir -p new.d/keep && touch new.d/keep/it")
     write(berg.repo / "new.d", "a file where the machine has a folder")
     done = berg("sync", "pair", "--once")
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert "berg: not everything could be written on pair-1, see above" in done.stderr
     assert not [line for line in lines if "Traceback" in line]
-    assert berg("ssh", "pair-1", "--", "python3", "code/pr-j-1/new.py").stdout == "again\n"
+    assert berg("ssh", "pair-1", "--", "python3", "new.py").stdout == "again\n"
 
     other = berg.repo.parent / "other"
     shutil.copytree(berg.repo, other)
@@ -695,7 +693,7 @@ def test_a_devbox_that_reboots_keeps_what_was_pushed_and_gets_the_rest(berg, clo
         what="the edit during the reboot",
     )
     wait_for(lambda: berg.log("box").count("Ready") == 2, 60, what="the worker's second run")
-    shown = berg("ssh", "box", "--", "cd code/proj && python3 new.py && python3 train.py")
+    shown = berg("ssh", "box", "--", "python3 new.py && python3 train.py")
     assert shown.stdout == "before\nmeanwhile\n", shown.stderr + "".join(lines)
     running.send_signal(signal.SIGINT)
     assert running.wait(20) == 0
