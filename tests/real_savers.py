@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from conftest import commit, wait_for
 from machine.test_cluster import BORROW_TORCH
-from whole_disk import SLACK, Disk
+from whole_disk import Disk
 
 MB = 1 << 20
 SAVERS = Path(__file__).parent / "savers"
@@ -125,7 +125,7 @@ class Attempt:
     @property
     def sure(self) -> int:
         """Return the step that the bucket had, as the mirrors reported."""
-        until = min(disk.synced for disk in self.disks) - SLACK * (len(self.disks) > 1)
+        until = max(disk.synced for disk in self.disks)
         if self.saver.is_database:
             until = float("inf") if self.disks[0].left == {} else 0
         saved = self.steps("saved", until) if self.saver.is_durable else []
@@ -133,7 +133,7 @@ class Attempt:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bandwidth", [MB, 20 * MB])
+@pytest.mark.parametrize("bandwidth", [3 * MB, 20 * MB])
 @pytest.mark.parametrize("name", ALL)
 def test_a_saver_resumes_from_what_was_whole(cloud, bucket, tmp_path, name, bandwidth, request):
     package = ALL[name].package
@@ -147,11 +147,12 @@ def test_a_saver_resumes_from_what_was_whole(cloud, bucket, tmp_path, name, band
         try:
             (resumed,) = attempt.wait_for("resumed", 1)
             assert sure <= resumed <= last, f"{name} resumed from {resumed}, not {sure} to {last}"
+            sys.stdout.write(f"resumed from {resumed} of {last}, sure of {sure}\n")
             if number > cuts:
                 break
             for disk in attempt.disks:
                 disk.make_passes()
-            saves = 2 + dice.randrange(8 if bandwidth > MB else 20)
+            saves = 2 + dice.randrange(8 if bandwidth > 3 * MB else 20)
             attempt.wait_for("saving", saves)
             time.sleep(dice.uniform(0, 0.05))
             attempt.cut(dice.choice([0, 0, 3, 30]))
@@ -161,6 +162,7 @@ def test_a_saver_resumes_from_what_was_whole(cloud, bucket, tmp_path, name, band
             for disk in attempt.disks:
                 disk.kill()
         shutil.rmtree(attempt.top)
+    assert resumed > 0, f"{name} never got further than its first attempt"
 
 
 @pytest.mark.slow

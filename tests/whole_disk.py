@@ -55,14 +55,15 @@ class Disk:
         keys = ("project", "bucket", "endpoint", "user", "credentials_file")
         told = {key: getattr(config, key) for key in keys}
         self.line, theirs = forked.server.Pipe()
-        others = (self.rank, self.machines, self.top.parent)
-        self.mirror = forked.start(whole_machine.serve, told, given, others, PATCHES, theirs)
+        place = (self.rank, self.machines, self.top.parent)
+        self.mirror = forked.start(whole_machine.serve, told, given, place, PATCHES, theirs)
         theirs.close()
         self.line.send(("restore", bring))
 
     def restored(self) -> None:
         assert self.line.poll(60), "the restore did not end"
-        assert self.line.recv() == {}, "what the view has is there"
+        left = self.line.recv()
+        assert not left, f"what the view has is there: {left}"
 
     def make_passes(self, seconds: float = 1, pause: float = 0.05) -> None:
         """Begin with passes of at most so many seconds, and pauses between them."""

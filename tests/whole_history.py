@@ -220,21 +220,20 @@ class History:
         return [self.looks[n][2] for n in range(sure, max(sure, last) + 1)]
 
 
-def moments(histories: list[History], slack: float) -> list[float]:
+def moments(histories: list[History]) -> list[float]:
     """Return the moments that a restore may bring."""
-    synced = min(history.synced for history in histories)
-    first = synced - (slack if len(histories) > 1 else 0)
+    first = max(history.synced for history in histories)
     all_times = {t for each in histories for began, ended, _ in each.looks for t in (began, ended)}
-    return sorted({max(first, 0.0), *(t for t in all_times if first <= t < float("inf"))})
+    return sorted({first, *(t for t in all_times if first <= t < float("inf"))})
 
 
-def explain(histories: list[History], found: dict[str, Any], slack: float) -> list[str]:
+def explain(histories: list[History], found: dict[str, Any]) -> list[str]:
     """Return what is wrong with what a restore brought, compared with the moment that it is nearest
     to; nothing if it is the folder at one moment.
     """
     best: list[str] | None = None
     nearest = 0.0
-    for moment in reversed(moments(histories, slack)):
+    for moment in reversed(moments(histories)):
         for trees in combinations([each.at(moment) for each in histories]):
             wrong = []
             expected: dict[str, Any] = {}

@@ -6,7 +6,6 @@ Each is a process of its own, so that both can be killed as a machine that loses
 import hashlib
 import importlib
 import json
-import math
 import os
 import signal
 import time
@@ -82,7 +81,7 @@ def do(kind: str, given: list, folder: Path, files: dict[int, Any], meeting: Pat
 def serve(
     settings: dict[str, str],
     given: dict[str, Any],
-    others: tuple[int, int, Path],
+    place: tuple[int, int, Path],
     patches: dict[str, Any],
     parent: Connection,
 ) -> None:
@@ -95,39 +94,41 @@ def serve(
         module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(module), constant, value)
     mirror = Mirror(bucket=storage.Bucket(Config(**settings)), **given)
-    rank, machines, top = others
+    rank, machines, top = place
     mirror.journal.is_shared = machines > 1
-    mirror.journal.others_ns = lambda: min(
-        (read_moment(top / f"{each}.moment") for each in range(machines) if each != rank),
-        default=math.inf,
-    )
+    others = [top / f"{each}.head" for each in range(machines) if each != rank]
+    mirror.journal.others = lambda: heads(others)
     while True:
         what, *values = parent.recv()
         if what == "restore":
             _, left = mirror.restore(bring=values[0])
             parent.send({path: str(why) for path, why in left.items()})
         elif what == "pass":
-            passes(mirror, values[0], values[1], top / f"{rank}.moment", parent)
+            passes(mirror, values[0], values[1], top / f"{rank}.head", parent)
         else:
             seconds, is_final = values
             left = mirror.finish(lambda text: None, seconds)
             parent.send({**left, **(mirror.conclude(left) if is_final else {})})
 
 
-def read_moment(path: Path) -> float:
-    """Return T of another machine, as its heartbeat says."""
-    return int(path.read_text()) if path.exists() else 0
+def heads(paths: list[Path]) -> list[Any]:
+    """Return what the last views of other machines say; [] before that is known of all."""
+    from berg.google.views import Head
+
+    found = [Head(**json.loads(path.read_text())) for path in paths if path.exists()]
+    return found if len(found) == len(paths) else []
 
 
-def passes(mirror: Any, seconds: float, pause: float, moment: Path, parent: Connection) -> None:
+def passes(mirror: Any, seconds: float, pause: float, told: Path, parent: Connection) -> None:
     """Pass over the folder until the parent has something to say."""
     only_new, journal = False, mirror.journal
     while not parent.poll(pause):
         before = journal.number
         mirror.sync(seconds, lambda: parent.poll(0), only_new=only_new)
         if journal.number > before or not journal.is_shared:
-            parent.send((journal.published_ns if journal.is_shared else journal.at_ns) / 1e9)
-        beside = moment.with_suffix(".part")
-        beside.write_text(str(journal.published_ns))
-        beside.rename(moment)
+            parent.send((journal.safe_ns if journal.is_shared else journal.at_ns) / 1e9)
+        if journal.head.at_ns:
+            beside = told.with_suffix(".part")
+            beside.write_text(json.dumps(vars(journal.head)))
+            beside.rename(told)
         only_new = not only_new

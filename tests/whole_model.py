@@ -22,7 +22,7 @@ import whole_machine
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from test_faults import fault
-from whole_disk import SLACK, Disk
+from whole_disk import Disk
 from whole_history import History, Program, Tree, explain, found_in
 
 from berg.google.mirror import Mirror
@@ -160,7 +160,7 @@ class Run:
         before, self.now = self.now, []
         self.disks += 1
         names = [f"{self.disks:04x}{rank:012x}" for rank in range(self.machines)]
-        for moment in self.top.glob("*.moment"):
+        for moment in self.top.glob("*.head"):
             moment.unlink()
         disks = [
             Disk(self.top / name, self.bucket, self.job, name, rank, self.machines)
@@ -189,7 +189,7 @@ class Run:
             shutil.rmtree(machine.disk.top)
 
     def check(self, before: list[Machine], found: dict[str, Any]) -> None:
-        wrong = explain([machine.history for machine in before], found, SLACK)
+        wrong = explain([machine.history for machine in before], found)
         assert not wrong, "\n".join(["not at one moment:", *wrong, *self.said, *self.told(before)])
 
     def compare(self, machine: Machine, found: dict[str, Any]) -> None:

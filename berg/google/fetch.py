@@ -177,7 +177,7 @@ class Fetch:
     def time_of(self, blob: Any) -> int:
         """Return the modification time that an object's file gets, in nanoseconds."""
         if row := blob.row:
-            when = row.mtime_ns or row.changed_ns  # links have no time of their own
+            when = row.mtime_ns or row.changed_ns  # links of earlier views have none
         else:
             when = int(blob.updated.timestamp() * 1000) * 10**6
         return when if self.on_machine else copies.stamp(when, blob.size, blob.crc32c)

@@ -102,10 +102,15 @@ class Journal:
         return self.query("SELECT 1 FROM rows WHERE path = ?", path).fetchone() is not None
 
     def put(self, row: Row, is_new: bool = True) -> None:
-        """Enter a version of a file that is in the bucket, or in its row."""
-        since_ns = self.unsent_since(row.path)
-        if since_ns and since_ns < row.changed_ns:
-            self.gaps.add((since_ns, row.changed_ns))
+        """Enter a version of a file that is in the bucket, or in its row.
+
+        No moment is T that a version has which no view has, and will not have any more.
+        """
+        unseen = "SELECT changed_ns FROM rows WHERE path = ? AND is_new"
+        found = self.query(unseen, row.path).fetchone()
+        for since_ns in (self.unsent_since(row.path), found[0] if found else 0):
+            if 0 < since_ns < row.changed_ns:
+                self.gaps.add((since_ns, row.changed_ns))
         self.pass_over(row.path)
         values = (row.path, row.changed_ns, is_new, row.gone, line(row))
         self.query("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", *values)

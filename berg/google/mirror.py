@@ -47,7 +47,7 @@ from berg.google.sending import (
 from berg.google.storage import Changed, Listed, Unreadable
 from berg.google.views import Row
 from berg.google.walk import Walk, Watch, name_left, shorten
-from berg.validation import check_folder
+from berg.validation import LARGEST, check_folder
 
 LISTED = "name,size,crc32c,generation,updated,metadata"
 LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk
@@ -250,8 +250,10 @@ class Mirror:
         with contextlib.suppress(OSError):
             target = self.last_walk.target(path)
             last = self.journal.get(path)
-            if target and not (last and last.link == target and not last.gone):
-                self.journal.put(Row(path, seen.st_ctime_ns, link=target))
+            mtime_ns = min(max(seen.st_mtime_ns, 0), LARGEST)
+            is_same = last and (last.link, last.mtime_ns, last.gone) == (target, mtime_ns, False)
+            if target and not is_same:
+                self.journal.put(Row(path, seen.st_ctime_ns, mtime_ns=mtime_ns, link=target))
 
     def note_removed(self, before_ns: int) -> None:
         """Enter into the next view which paths are gone, unless the folder or its disk fails."""

@@ -176,6 +176,8 @@ class Restore:
         if row.link:
             full.unlink(missing_ok=True)
             full.symlink_to(row.link)
+            if row.mtime_ns:
+                os.utime(full, ns=(row.mtime_ns, row.mtime_ns), follow_symlinks=False)
             return
         blob = self.listed.get(row.path)
         if row.data:

@@ -195,10 +195,11 @@ class Sender:
         size, last = before.st_size, sending.last
         # A change within one tick of the file system's clock after this has the same time.
         is_settled = time.time_ns() - before.st_ctime_ns > TICK_NS
-        if last and last.size == size and self.checksum(sending, file, size) == last.crc32c:
-            row, is_whole = self.row_of(sending, before, last), True
-            if sending.viewed and not last.is_plain:
-                row.object, row.data = sending.viewed.object, sending.viewed.data
+        there = last if last and last.is_plain else bytes_of(sending.viewed)
+        if there and there.size == size and self.checksum(sending, file, size) == there.crc32c:
+            row, is_whole = self.row_of(sending, before, there), True
+            if isinstance(there, Row):
+                row.object, row.data = there.object, there.data
         else:
             self.record(sending.path)
             row, is_whole = self.put(sending, file, before)
@@ -460,6 +461,11 @@ class Sender:
     @property
     def staged(self) -> str:
         return f"{TAILS}{self.writer}-staged/"
+
+
+def bytes_of(viewed: Row | None) -> Row | None:
+    """Return the row of a file if a staged object or the row itself has its bytes."""
+    return viewed if viewed and (viewed.object or viewed.data) else None
 
 
 def marks(seen: stat_result) -> tuple[int, int, int, int]:

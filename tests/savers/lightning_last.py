@@ -1,9 +1,9 @@
-"""Lightning's ModelCheckpoint: the newest one, and a link to it."""
+"""Lightning's ModelCheckpoint: the newest one, and a link to it from each attempt."""
 
 import logging
-import os
 import time
 import warnings
+from pathlib import Path
 
 import common
 import lightning
@@ -12,7 +12,6 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 warnings.simplefilter("ignore")
 logging.disable(logging.INFO)
-LAST = common.FOLDER / "last.ckpt"
 
 
 class Model(lightning.LightningModule):
@@ -37,21 +36,26 @@ class Say(Callback):
         time.sleep(0.1)
 
 
-begin = 0
-if os.path.lexists(LAST):
-    if not LAST.is_symlink():
-        raise SystemExit("mixed: last.ckpt is no link")
-    if LAST.exists():
-        found = torch.load(LAST, weights_only=False)
-        adam = found["optimizer_states"][0]["state"][0]
-        begin = common.same([found["global_step"], int(adam["step"])], str(LAST.resolve()))
-    elif any(common.FOLDER.glob("epoch*")):
-        raise SystemExit("mixed: last.ckpt leads to nothing")
-elif any(common.FOLDER.glob("epoch*")):
-    # it is away for a moment while it is made anew
-    newest = max(common.FOLDER.glob("epoch*"), key=lambda path: path.stat().st_mtime)
-    begin = torch.load(newest, weights_only=False)["global_step"]
-    LAST.symlink_to(newest.name)
+def checked() -> Path | None:
+    """Return the newest checkpoint. The links are made after it: one that is newer leads to it.
+
+    While a checkpoint is saved they may lead to nothing, or the newest may be away.
+    """
+    files = sorted(common.FOLDER.glob("epoch*"), key=lambda path: path.stat().st_mtime_ns)
+    for link in common.FOLDER.glob("last*"):
+        if not link.is_symlink():
+            raise SystemExit(f"mixed: {link.name} is no link")
+        is_newer = files and link.lstat().st_mtime_ns > files[-1].stat().st_mtime_ns
+        if is_newer and link.resolve() != files[-1]:
+            raise SystemExit(f"mixed: {link.name} leads to {link.readlink()}")
+    return files[-1] if files else None
+
+
+begin, newest = 0, checked()
+if newest:
+    found = torch.load(newest, weights_only=False)
+    adam = found["optimizer_states"][0]["state"][0]
+    begin = common.same([found["global_step"], int(adam["step"])], newest.name)
 common.say("resumed", begin)
 keep = ModelCheckpoint(common.FOLDER, save_last="link", save_top_k=1, every_n_train_steps=1)
 trainer = lightning.Trainer(
@@ -63,4 +67,4 @@ trainer = lightning.Trainer(
     accelerator="cpu",
 )
 data = torch.utils.data.DataLoader(torch.ones(1000, 8))
-trainer.fit(Model(), data, ckpt_path=LAST if begin else None, weights_only=False)
+trainer.fit(Model(), data, ckpt_path=newest, weights_only=False)

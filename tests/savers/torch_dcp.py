@@ -32,4 +32,4 @@ def save(step: int) -> None:
 
 RANK = str(common.RANK)
 common.meet()
-common.run(load, save)
+common.run(load, save, pause=0.5)

@@ -1,0 +1,88 @@
+"""What a mirror publishes is what the next disk's mirror restores. Random programs of whole_model
+do the same; here are moments that those meet seldom.
+"""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from berg.google.mirror import Mirror
+
+SETTLED = 0.06  # seconds until another change of a file would show
+
+
+@pytest.fixture
+def disk(bucket, tmp_path):
+    """Make the mirror of a disk of the job; it has restored."""
+
+    def make(name: str) -> Mirror:
+        folder = tmp_path / name
+        (folder / "job").mkdir(parents=True)
+        views = f".berg/views/job/{name}/"
+        mirror = Mirror(folder, bucket, "results/", f"job/{name}", "job", views=views)
+        assert mirror.restore()[1] == {}
+        return mirror
+
+    return make
+
+
+def write(mirror: Mirror, name: str, data: bytes) -> Path:
+    path = mirror.folder / "job" / name
+    path.write_bytes(data)
+    time.sleep(SETTLED)
+    return path
+
+
+def test_a_file_that_waits_for_its_object_is_compared_with_the_bytes_that_wait(disk):
+    first = disk("1")
+    first.journal.is_shared = True  # and of the others nothing is known: nothing is safe
+    for byte in b"ab":
+        write(first, "large", bytes([byte]) * 100_000)
+        first.sync()
+    assert first.finish(lambda text: None, 60) == {}
+    second = disk("2")
+    assert (second.folder / "job/large").read_bytes() == b"b" * 100_000
+
+
+def test_a_file_that_is_made_again_while_its_bytes_wait(disk):
+    first = disk("1")
+    first.journal.is_shared = True
+    for byte in b"ab":
+        path = write(first, "large", bytes([byte]) * 100_000)
+        first.sync()
+    path.unlink()
+    first.sync()
+    write(first, "large", b"b" * 100_000)
+    first.sync()
+    second = disk("2")
+    assert (second.folder / "job/large").read_bytes() == b"b" * 100_000
+
+
+def test_no_view_is_of_a_moment_with_a_file_that_none_has(disk):
+    first = disk("1")
+    write(first, "kept", b"1")
+    first.sync()
+    path = write(first, "new", b"2")
+    first.sync(only_new=True)  # it is sent, and in no view yet
+    there_ns = path.stat().st_ctime_ns
+    path.unlink()
+    gone_ns = path.parent.stat().st_mtime_ns
+    first.sync()
+    assert not there_ns <= first.journal.published_ns < gone_ns
+    assert [path.name for path in (disk("2").folder / "job").iterdir()] == ["kept"]
+
+
+def test_links_have_their_times(disk):
+    first = disk("1")
+    write(first, "file", b"1")
+    for name, when in (("older", 1_000_000_000), ("alder", 1_100_000_000)):
+        link = first.folder / "job" / name
+        link.symlink_to("file")
+        os.utime(link, (when, when), follow_symlinks=False)
+    time.sleep(SETTLED)
+    first.sync()
+    second = disk("2")
+    times = {path.name: int(path.lstat().st_mtime) for path in (second.folder / "job").iterdir()}
+    assert times["older"] == 1_000_000_000 and times["alder"] == 1_100_000_000
