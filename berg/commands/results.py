@@ -1,5 +1,6 @@
 """The commands for what jobs print and leave, log, tail and fetch; and for data sets, data."""
 
+import errno
 import shlex
 import sys
 import time
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 MOST_NAMED = 20  # fetched files; of more only their number and bytes are printed
 FOLDERS = 1000  # other than a job's own that are looked at: other jobs may write such records
 PAUSE = 10  # seconds between two passes of `fetch --watch`
+# Numbers of errors by which no file can be made in a folder.
+NO_FOLDER = {errno.EACCES, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS}
 LAST_LINES = 20  # of the log of a job that failed
 
 
@@ -205,10 +208,18 @@ def fetch(
     if (deleted or moment) and found.stored is None:
         what = f"a sweep: give one of its jobs, such as {name}/0" if found.is_sweep else "no job"
         raise BergError(f"--deleted and --view are for one job, and {name} is {what}")
-    if found.is_sweep:
-        fetch_sweep(settings, name, folder, keep, as_json)
-    else:
-        fetch_job(settings, found, folder, Wanted(keep, deleted, moment), as_json)
+    try:
+        if found.is_sweep:
+            fetch_sweep(settings, name, folder, keep, as_json)
+        else:
+            fetch_job(settings, found, folder, Wanted(keep, deleted, moment), as_json)
+    except OSError as error:
+        if error.errno not in NO_FOLDER:
+            raise
+        raise BergError(
+            f"{error.filename} cannot be written: {error.strerror}. Give another folder: "
+            f"berg fetch {shlex.quote(name)} FOLDER"
+        ) from None
 
 
 @dataclass

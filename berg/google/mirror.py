@@ -582,15 +582,21 @@ class Mirror:
         has_time = seconds > 60
         self.begin_to_finish(has_time)
         left = self.pass_until(end, progress if has_time else lambda text: None)
-        left = {path: why for path, why in left.items() if self.differs(path)}
+        left = self.different(left)
         if not left and self.journal.lags():
             left = {self.own or ".": "its last changes are in the bucket, and in no view"}
         self.watch.end()
         self.delete_below(self.sender.tails)
         return {**left, **self.refused}
 
+    def different(self, left: dict[str, str]) -> dict[str, str]:
+        """Return those files that are not as they were sent: of the others only a comparison is
+        left.
+        """
+        return {path: why for path, why in left.items() if self.differs(path)}
+
     def differs(self, path: str) -> bool:
-        """Return whether a file is not as it was sent; else only a comparison is left."""
+        """Return whether a file is not as it was sent."""
         entry = self.manifest.get(path)
         with contextlib.suppress(OSError):
             return not (entry and entry.is_of((self.folder / path).lstat()))
@@ -612,8 +618,8 @@ class Mirror:
                 return left
             if moving > CALM_PASSES:
                 time.sleep(MOVING_PAUSE)
-            if left:
-                progress(name_left(left, " yet"))
+            if named := self.different(left):
+                progress(name_left(named, " yet"))
             if self.failed:
                 time.sleep(max(0, min(pause, end - time.monotonic())))
                 pause = min(pause * 2, 30)

@@ -285,3 +285,17 @@ def test_files_in_other_folders_of_the_job_are_of_its_view_too(machine, tmp_path
     machine.fetch(tmp_path / "here")
     assert tree(tmp_path / "here") == {"mine": b"1", "beside/tool": b"x", "beside/link": "tool"}
     assert os.access(tmp_path / "here/beside/tool", os.X_OK)
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_what_to_give(berg, tmp_path):
+    berg.bucket.write("berg_results/exp/a.txt", b"1", 0)
+    (berg.home / "berg_results").write_text("in the way")
+    refused = berg("fetch", "exp")
+    folder = berg.home / "berg_results/exp"
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"{folder} cannot be written: Not a directory" in refused.stderr
+    assert refused.stderr.rstrip().endswith("Give another folder: berg fetch exp FOLDER")
+    assert (berg.home / "berg_results").read_text() == "in the way"
+    assert "Give another folder" in berg("fetch", "exp", "/proc/none").stderr
+    assert berg("fetch", "exp", str(tmp_path / "here")).returncode == 0
+    assert (tmp_path / "here/a.txt").read_bytes() == b"1"

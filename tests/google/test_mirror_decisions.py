@@ -141,6 +141,18 @@ def test_each_kind_of_file_has_a_limit_of_its_own(mirror, clock, monkeypatch):
     assert len(begun) == 6
 
 
+def test_what_only_has_to_be_compared_counts_as_in_the_bucket(scripted):
+    names, said = ("same", "changed", "new"), []
+    late = (1, dict.fromkeys(names, "there was no time for it"))
+    mirror = scripted(late, (0, dict.fromkeys(names[:1], "no time")), *[late] * 300)
+    for name in names:
+        (mirror.folder / name).write_text(name)
+    sent(mirror, "same", sure=False)
+    sent(mirror, "changed", size=1)
+    assert mirror.finish(said.append, seconds=100) == dict.fromkeys(("changed", "new"), "there was no time for it")
+    assert {line.partition(":")[0] for line in said} == {"2 files are not in the bucket yet"}
+
+
 @pytest.mark.parametrize(("size", "is_large"), [((2 << 20) - 1, False), (2 << 20, True)])
 def test_a_file_is_large_from_two_mebibytes_on(mirror, size, is_large):
     with (mirror.folder / "file").open("wb") as file:
