@@ -149,7 +149,9 @@ def test_what_only_has_to_be_compared_counts_as_in_the_bucket(scripted):
         (mirror.folder / name).write_text(name)
     sent(mirror, "same", sure=False)
     sent(mirror, "changed", size=1)
-    assert mirror.finish(said.append, seconds=100) == dict.fromkeys(("changed", "new"), "there was no time for it")
+    assert mirror.finish(said.append, seconds=100) == dict.fromkeys(
+        ("changed", "new"), "there was no time for it"
+    )
     assert {line.partition(":")[0] for line in said} == {"2 files are not in the bucket yet"}
 
 
