@@ -26,7 +26,6 @@ from berg.plan import Plan
 from berg.spec import SWEEP, JobSpec, rows
 
 log = logging.getLogger("berg")
-POLL = 2  # seconds
 OPTIONS = {
     name for name, row in rows(JobSpec).items() if "run" in row.commands and row.group != SWEEP
 }
@@ -93,7 +92,7 @@ class Job:
         while not (state := self.state).final:
             if end is not None and time.monotonic() > end:
                 raise TimeoutError(f"{self.name} is {state.state} after {seconds:g} s")
-            time.sleep(POLL)
+            time.sleep(2)
         return state
 
     def logs(self) -> str:

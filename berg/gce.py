@@ -30,7 +30,6 @@ FLEX_SECONDS = 7200  # for which Google waits for room, at most
 SLICE_TIMEOUT = 1500  # seconds; Google may take 12 minutes to say that there is no room
 SLICE_HEALS = {prices.STANDARD: "failed hosts, all machines together"}
 QUEUED = 60  # seconds without a machine, after which a slice by flex-start is in Google's queue
-TELL_INTERVAL = 60  # seconds between two notes on the progress
 warm_up = creation.import_compute
 waiting = groups.waiting
 set_metadata = instances.set_metadata
@@ -541,7 +540,8 @@ def wait(
             return
         if waited > SLICE_TIMEOUT:
             raise not_there(config, zone, names)
-        if time.monotonic() > reported + TELL_INTERVAL:
+        # seconds between two notes on the progress
+        if time.monotonic() > reported + 60:
             reported = time.monotonic()
             say(f"{running} of {len(names)} machines run after {waited:.0f} s")
             still_trying()

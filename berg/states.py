@@ -23,7 +23,6 @@ from berg.job import Job, Owner, State
 PREFIX = ".berg/jobs/"
 OWNERS = ".berg/owners/"
 FIELDS = "name,metadata,updated,generation"  # of a state's object
-THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -249,7 +248,7 @@ def own(bucket: Bucket, wanted: list[Owner], claim: str) -> None:
         about = {"name": each.name, "before": each.before, "claim": claim}
         bucket.write(owner_path(each.folder), b"", each.generation, metadata=about)
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(16) as pool:
         list(pool.map(write, wanted))
 
 

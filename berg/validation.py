@@ -34,7 +34,6 @@ RESOURCE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*
 COMMIT = re.compile(r"[0-9a-f]{1,64}")  # or its beginning; git would take others for options
 # Bytes. Linux takes 128 KiB for one argument or variable.
 MOST_COMMAND, MOST_VARIABLES = 64_000, 100_000
-REPOS = {".git", ".hg", ".svn"}
 
 
 def parse(data: str | bytes) -> dict[str, Any]:
@@ -316,7 +315,7 @@ def names_repo(path: str) -> bool:
     They can name programs. Disks of macOS fold case, and one kind ignores format characters.
     """
     plain = "".join(each for each in path if unicodedata.category(each) != "Cf")
-    return not REPOS.isdisjoint(plain.casefold().split("/"))
+    return not {".git", ".hg", ".svn"}.isdisjoint(plain.casefold().split("/"))
 
 
 def check_folder(results_dir: str) -> str:

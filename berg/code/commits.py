@@ -20,7 +20,6 @@ from berg.code import git, snapshot
 from berg.code.git import GitError
 from berg.code.snapshot import LINK, SUBMODULE, Snapshot
 
-PREFIX = ".berg/repos/"  # where packs are in the bucket
 # In paths that are not UTF-8. What decides about an installation is in others: a job records it.
 UNDECODABLE = re.compile("[\udc80-\udcff]")
 MOST_LINKS = 8  # that are followed, one after the other
@@ -211,6 +210,7 @@ def packs(description: dict[str, Any]) -> list[str]:
     """Return the names of a snapshot's packs; raise BergError for what is no pack's name."""
     found = [str(each) for each in description.get("packs", [])]
     for name in found:
-        if not name.startswith(PREFIX) or not name.endswith(".pack"):
+        # where packs are in the bucket
+        if not name.startswith(".berg/repos/") or not name.endswith(".pack"):
             raise BergError(f"{name[:80]!r} is not the name of a pack")
     return found

@@ -38,7 +38,6 @@ WITH_CONDA = (
 )
 LOCKS = ("uv.lock", "pylock.toml", "poetry.lock", "Pipfile.lock", "pdm.lock")
 DECLARING = (REQUIREMENTS, "setup.py", *LOCKS)
-FRAMEWORKS = {"torch", "jax", "tensorflow"}
 PYTHONS = [f"3.{minor}" for minor in range(8, 16)]
 # Option that takes another image, and what makes one of one's own, by where it is installed.
 OTHER_IMAGE = {"machine": "--image", "pod": "--docker", "build": "--python"}
@@ -457,7 +456,7 @@ def check_frameworks(
     if lock:
         groups = uvlock.Chosen(groups=frozenset(defaults(repo)))
         there = {each["name"] for each in uvlock.locked(lock, roots, groups, "3.12").packages}
-    if alone := set.intersection(*frameworks) & FRAMEWORKS - there:
+    if alone := set.intersection(*frameworks) & {"torch", "jax", "tensorflow"} - there:
         names, (kind, last) = ", ".join(name for _, name in keys), keys[-1]
         raise BergError(
             f"choose one of {names}, which exclude each other and alone bring "

@@ -37,13 +37,11 @@ MAX_UNTRACKED_BYTES = 1 << 30
 LARGE_UNTRACKED = 50_000_000  # bytes from which an untracked file is named
 IGNORE_FILE = ".bergignore"  # at the root of a repo: what .gitignore says, for berg alone
 LINK, SUBMODULE = "120000", "160000"  # modes of a symbolic link, and of a submodule's commit
-NOTHING = "000000"  # the mode of what is not in the index
 STAGED = ["ls-files", "--stage", "-z"]
 INDEX = [*STAGED, "-v"]
 REPLACED = ["for-each-ref", "--format=%(refname:lstrip=2)", "refs/replace"]
 # Files that git changes on the way between the working tree and its objects, as Git LFS does.
 FILTERED = [*STAGED, "--", ":(exclude,attr:!filter)", ":(exclude,attr:-filter)"]
-NO_FILTERS = "* -filter\n"  # for a repo's info/attributes, which count more than .gitattributes
 # What such files begin with if their content is not here -> how to get it.
 POINTERS = {
     b"version https://git-lfs.": "a pointer of Git LFS without its content: git lfs pull",
@@ -53,7 +51,6 @@ POINTERS = {
 STATUS = ["status", "--porcelain=v2", "-z", "--branch", "--no-ahead-behind", "--no-renames"]
 STATUS += ["--untracked-files=all"]
 STATUS += ["--ignored=matching", "--ignore-submodules=dirty"]
-LAST_COMMIT = ["log", "-1", "--no-show-signature", "--format=%H%n%T%n%cI"]
 DIFFERENCE = ["diff-tree", "-r", "-z", "--no-renames", "--name-status"]
 # What git refuses in a pack, but for what old programs wrote and honest histories still have.
 STRICT = "--strict=" + ",".join(
@@ -160,7 +157,7 @@ def commit_tree(root: Path, repo_name: str, branch: str | None = None) -> Snapsh
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary, ThreadPoolExecutor() as pool:
         theirs = index_of(root, temporary)
         looking = pool.submit(look, root, {**theirs, "GIT_OPTIONAL_LOCKS": "0"})
-        last = pool.submit(text, root, *LAST_COMMIT)
+        last = pool.submit(text, root, "log", "-1", "--no-show-signature", "--format=%H%n%T%n%cI")
         listed = pool.submit(git, root, *INDEX, env=theirs)
         filtered = pool.submit(git, root, *FILTERED, env=theirs)
         replaced = text(root, *REPLACED).split()
@@ -266,7 +263,8 @@ def look(root: Path, env: dict[str, str]) -> Found:
 def note_tracked(found: Found, line: str) -> None:
     """Note a path that differs between HEAD and the index, or the index and the working tree."""
     states, _, _, mode, _, _, content, path = line.split(" ", 7)
-    entry = None if mode == NOTHING else (mode, content)
+    # the mode of what is not in the index
+    entry = None if mode == "000000" else (mode, content)
     if states[0] != ".":
         found.staged[path] = entry
     if states[1] == "D":
@@ -767,7 +765,8 @@ def restore(
         if branch:
             git(folder, "symbolic-ref", "HEAD", f"refs/heads/{branch}")
         (folder / ".git/info").mkdir(exist_ok=True)
-        (folder / ".git/info/attributes").write_text(NO_FILTERS)
+        # for a repo's info/attributes, which count more than .gitattributes
+        (folder / ".git/info/attributes").write_text("* -filter\n")
         git(folder, "reset", "--hard", "--quiet", commit)
         if text(folder, "rev-parse", "HEAD") != commit:
             raise BergError(f"commit {commit} cannot be restored: another one was checked out")

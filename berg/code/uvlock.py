@@ -300,7 +300,6 @@ def recorded(entry: Table) -> Requirement:
 # --- requirements
 
 REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[([^\]]*)\])?\s*([^;@#]*)(@?)")
-BOUND = re.compile(r"(>=|<=|<|>|===?|~=)(\d+)(?:\.(\d+))?(.*)")
 # Modules whose packages have other names.
 PACKAGES = {
     "attr": ["attrs"],
@@ -363,7 +362,7 @@ def meets(version: str, specifiers: str) -> bool:
 
 
 def meets_one(here: tuple[int, ...], specifier: str) -> bool:
-    match = BOUND.fullmatch(specifier)
+    match = re.fullmatch(r"(>=|<=|<|>|===?|~=)(\d+)(?:\.(\d+))?(.*)", specifier)
     if not match:
         return True
     sign, bound, rest = match[1], (int(match[2]), int(match[3] or 0)), match[4]

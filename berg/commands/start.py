@@ -208,9 +208,6 @@ def follow(launched: Launched, asked: RunOptions) -> int:
     return exit_code(state)
 
 
-POLL = 2  # seconds
-
-
 def check_tail(asked: RunOptions) -> None:
     if asked.tail:
         raise click.UsageError("--tail follows one job; for a sweep: --wait, and berg log SWEEP/0")
@@ -368,6 +365,6 @@ def wait_for_sweep(settings: config.Config, name: str) -> int:
             shown = line
         return all(state.final for state in states.values())
 
-    wait_for(is_over, POLL)
+    wait_for(is_over, 2)
     say_lost(states)
     return exit_code(*(states[each] for each in sorted(states)))

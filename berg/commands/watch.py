@@ -38,7 +38,6 @@ Sample = dict[str, Any]  # as berg/watch/usage.py says
 POLL, REDRAW, BRING = 2, 10, 30  # seconds
 HISTORY = 1800  # seconds that a sparkline shows
 STALE = 120  # seconds after which a sample says nothing about now
-BLOCKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = ("", *"▏▎▍▌▋▊▉")
 
 
@@ -264,7 +263,7 @@ def sparkline(history: list[tuple[float, float | None]], room: int) -> str:
             buckets[width - 1 - int(age / HISTORY * width)].append(percent)
     means = [sum(each) / len(each) if each else None for each in buckets]
     return "".join(
-        " " if each is None else BLOCKS[min(7, max(0, int(each / 12.5)))] for each in means
+        " " if each is None else "▁▂▃▄▅▆▇█"[min(7, max(0, int(each / 12.5)))] for each in means
     )
 
 

@@ -44,7 +44,6 @@ VERSIONS |= {"Role": f"{RBAC}/v1", "RoleBinding": f"{RBAC}/v1"}
 GROUPS = {"jobs": "/apis/batch/v1"} | dict.fromkeys(("roles", "rolebindings"), f"/apis/{RBAC}/v1")
 MERGE = "application/merge-patch+json"
 PUBLIC = ".gke.goog"  # domain of endpoints that have a public certificate
-RIGHT = re.compile(r'cannot (\w+) resource "([^"]+)"')  # RBAC's words
 WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255  # streams of an exec
 CHUNK = 32 << 10
@@ -186,7 +185,8 @@ def refusal(server: Server, code: int, content: bytes) -> Refused:
             f"the cluster {server.place} does not take your token ({message}). Sign in again: "
             "gcloud auth application-default login"
         )
-    right = RIGHT.search(message)
+    # RBAC's words
+    right = re.search(r'cannot (\w+) resource "([^"]+)"', message)
     if code == 403 and not right and "container." not in message and "grant" not in message:
         message = f"the cluster {server.place} forbids it: {message}"
     elif code == 403:

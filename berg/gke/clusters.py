@@ -35,7 +35,6 @@ MONTH = 30 * 24  # hours
 DISK_TYPES = ("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced")
 NODE_ROLE = "roles/container.defaultNodeServiceAccount"
 NOT_FOR_JOBS = (container.SYSTEM, container.CACHE)  # pools
-AI_ZONE = re.compile(r"-ai\d+[a-z]$")  # such as us-central1-ai1a
 EXEC_API = "client.authentication.k8s.io/v1beta1"
 
 Say = Callable[[str], None]
@@ -149,7 +148,8 @@ def place_of(zones: list[str]) -> str:
 
     AI zones have only machines with accelerators. Raise BergError if no other is among them.
     """
-    usual = [zone for zone in zones if not AI_ZONE.search(zone)]
+    # such as us-central1-ai1a
+    usual = [zone for zone in zones if not re.search(r"-ai\d+[a-z]$", zone)]
     if not usual:
         raise BergError(
             f"{zones[0]} is a zone for accelerators only: it takes no cluster's own machines. "

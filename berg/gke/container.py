@@ -17,8 +17,6 @@ from berg.google.shapes import ALIASES, ATTACHED, Shape, driver_version
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # of clusters and pools
 TIMEOUT = 3000  # seconds for an operation; a cluster takes 10 minutes, one without room 40
-TELL_INTERVAL = 20  # seconds between two notes on the progress
-BUSY = "incompatible operation"
 LABEL = "cloud.google.com/"
 SYSTEM, CACHE = "system", "cache"  # pools that are not for jobs
 FOR_PODS = {"mode": "GKE_METADATA"}  # the metadata server that pods see: it has their own tokens
@@ -200,7 +198,7 @@ def change(
             settle(config, place, say)
             return
         except api.BadRequest as error:
-            limit = TIMEOUT if BUSY in error.message else 0
+            limit = TIMEOUT if "incompatible operation" in error.message else 0
             limit = iam.SETTLING if iam.is_settling(config, error) else limit
             if time.monotonic() > began + limit:
                 raise
@@ -230,7 +228,8 @@ def wait(config: Config, location: str, operation: dict[str, Any], what: str, sa
             raise BergError(
                 f"{what} took more than {TIMEOUT // 60} minutes. See: berg cluster list"
             )
-        if now > reported + TELL_INTERVAL:
+        # seconds between two notes on the progress
+        if now > reported + 20:
             reported = now
             progress = ""
             for each in operation.get("progress", {}).get("metrics", []):

@@ -361,7 +361,6 @@ KEYS = {
 }
 # Fields of a pod, and of its container `main`, without which no worker runs, or job ends.
 OURS = {"restartPolicy", "serviceAccountName", "shareProcessNamespace"}
-OURS_OF_MAIN = {"command", "args", "$patch"}
 
 
 def read_patch(file: str) -> Thing:
@@ -404,7 +403,7 @@ def check_patch(file: str, patch: Any) -> None:
         for each in spec.get("containers", []):
             if each["name"] == "main":
                 names += [variable["name"] for variable in each.get("env", [])]
-                taken |= OURS_OF_MAIN & each.keys()
+                taken |= {"command", "args", "$patch"} & each.keys()
         taken |= {name for name in names if name.lower().startswith("berg")}
     except (AttributeError, KeyError, TypeError):
         unknown = ["what it holds"]

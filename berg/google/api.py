@@ -59,7 +59,6 @@ ADVICE = {  # pattern in Google's message -> the next step
 
 # The answer to a person's credentials without a quota project; the number is gcloud's own project.
 QUOTA_PROJECT = re.compile(r"requires a quota project|in project 764086051850 ")
-OFF_API = re.compile(r"apis/api/([a-z]+\.googleapis\.com)/overview")
 ENABLING = 180  # seconds until an API that was enabled answers
 
 CONNECT, LOOKS, CHANGES = 10, 30, 150  # seconds; Google answers a wait for an operation after 120
@@ -664,7 +663,7 @@ def when_on(config: Config, ask: Callable[[], Any]) -> Any:
 
 def was_enabled(config: Config, error: Any) -> bool:
     """Return whether Service Usage lists as enabled the API that a request was refused for."""
-    named = OFF_API.search(error.message)
+    named = re.search(r"apis/api/([a-z]+\.googleapis\.com)/overview", error.message)
     if not named or not is_off(error):
         return False
     url = f"{config.service_url('serviceusage')}/v1/projects/{config.project}/services/{named[1]}"

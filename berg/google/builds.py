@@ -40,7 +40,6 @@ CREATE = ["buildx", "create", "--name", "berg", "--driver", "docker-container"]
 CREATE += ["--driver-opt", f"image={BUILDKIT}"]
 NATIVE = "linux/amd64"
 TIMEOUT, QUEUE = 7200, 1800  # seconds that a build may run, and wait before
-INTERVAL = 2.0  # seconds between two looks at a build
 UNDER_WAY = ("STATUS_UNKNOWN", "PENDING", "QUEUED", "WORKING")
 SOURCES, LOGS = ".berg/images", ".berg/builds"
 PIECE = 1 << 20  # bytes of the log that are read at a time
@@ -172,7 +171,8 @@ def follow(
         if time.monotonic() > end:
             raise BergError(f"the build does not end. See: {build.get('logUrl', url)}")
         if len(data) < PIECE:
-            time.sleep(INTERVAL)
+            # seconds between two looks at a build
+            time.sleep(2.0)
 
 
 def missing(config: Config, look: Callable[..., dict[str, Any]]) -> list[Grant]:
@@ -378,7 +378,6 @@ def digest_of_tag(config: Config, name: str, tag: str) -> str:
 # asks the registry once, when a job is submitted, and machines and pods pull by digest. The user's
 # Google token goes to Google's registries alone.
 
-DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 HUB, HUB_HOST = "docker.io", "registry-1.docker.io"
 MANIFESTS = (
     "application/vnd.oci.image.index.v1+json",
@@ -464,7 +463,7 @@ def digest(config: Config, of: Reference) -> str:
         found = f"sha256:{hashlib.sha256(body).hexdigest()}"
     if status != 200:
         raise Unresolved(f"{of.host} answers {status}")
-    if not DIGEST.fullmatch(found):
+    if not re.fullmatch(r"sha256:[0-9a-f]{64}", found):
         raise Unresolved(f"{of.host} names no sha256 digest")
     return found
 

@@ -38,11 +38,9 @@ READING = [
 ]
 THREADS = 8
 TRIES = 3  # for a file that changes while it is sent
-FINDERS = ".DS_Store"  # macOS' record of how a folder is shown
 SHOWN = 3  # files named in an error
 MOST = 100_000  # files of a mount that are counted; of more the plan says so
 PROGRAM = "gcsfuse"
-X86 = b"\x3e\x00"  # the processor in a program's ELF header
 
 
 def check_name(name: str) -> str:
@@ -284,7 +282,8 @@ def add(plan: Push, prefix: str, file: Path, path: str) -> None:
     if computer.is_mac():
         path = unicodedata.normalize("NFC", path)
     why = bad_name(prefix + path)
-    if file.name == FINDERS:
+    # macOS' record of how a folder is shown
+    if file.name == ".DS_Store":
         why = "a file of macOS' Finder"
     if not why and not file.is_file():
         why = "a link to nothing" if file.is_symlink() else "no regular file"
@@ -400,7 +399,8 @@ def own_program() -> tuple[str, bytes]:
     """
     found = shutil.which(PROGRAM)
     content = Path(found).read_bytes() if found else b""
-    is_program = content[:5] == b"\x7fELF\x02" and content[18:20] == X86
+    # the processor in a program's ELF header
+    is_program = content[:5] == b"\x7fELF\x02" and content[18:20] == b"\x3e\x00"
     if not is_program:
         return "", b""
     return f"{PROGRAM}-{hashlib.sha256(content).hexdigest()}", content

@@ -108,7 +108,6 @@ NOT_KNOWN_YET = re.compile(
     r"of type 'serviceAccount' was not found|does not have access to service account"
     r'|Service account "\S+" does not exist'
 )
-DEFAULT_ACCOUNT = re.compile(r"\d+-compute@developer\.gserviceaccount\.com|default|")
 DEFAULT_IS_WIDE = (
     "the project's default account usually is Editor of the project: with it a job may change what "
     "any machine runs, everybody's code, results and secrets, and berg keeps nothing from it"
@@ -117,7 +116,6 @@ WORKLOAD_ROLE = "roles/iam.workloadIdentityUser"
 ACCOUNT = "berg-pod"  # of pods, in each namespace of berg's
 ANNOTATION = "iam.gke.io/gcp-service-account"  # of a Kubernetes account: the account it acts as
 LONGEST = 63  # characters of a namespace
-NAMESPACE_NAME = re.compile(rf"(?=.{{1,{LONGEST}}}\Z)[-a-z0-9]*[a-z0-9]")
 
 
 @dataclass
@@ -181,7 +179,7 @@ def account(config: Config) -> str:
 
 def is_default(email: str) -> bool:
     """Return whether an account is the default one of a project; so is ""."""
-    return bool(DEFAULT_ACCOUNT.fullmatch(email))
+    return bool(re.fullmatch(r"\d+-compute@developer\.gserviceaccount\.com|default|", email))
 
 
 def person(config: Config) -> str:
@@ -539,7 +537,7 @@ def namespace(user: str) -> str:
     No two users have the same one: a hash replaces what a namespace's name cannot have.
     """
     name = f"berg-{user}"
-    if NAMESPACE_NAME.fullmatch(name):
+    if re.fullmatch(rf"(?=.{{1,{LONGEST}}}\Z)[-a-z0-9]*[a-z0-9]", name):
         return name
     digest = hashlib.sha256(user.encode()).hexdigest()[:10]
     return f"{name.replace('_', '-')[: LONGEST - 11].rstrip('-')}-{digest}"

@@ -21,7 +21,6 @@ from berg.google.shapes import Shape
 from berg.job import Login, Machine
 
 HOST_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
-LOGIN = re.compile(r"(\d{1,5}) (\d{1,5})", re.A)  # a machine's rank, and its ssh server's port
 CREATED_BY: dict[str, str] = {}  # instance id -> the group that created it, which never changes
 RESERVED = "SPECIFIC_RESERVATION"  # what a machine consumes that names its reservation
 
@@ -160,7 +159,8 @@ def login(config: Config, machine: Machine) -> Login | None:
         return None
     items = found.get("queryValue", {}).get("items", [])
     values = {(each["namespace"], each["key"]): each["value"] for each in items}
-    ready = LOGIN.fullmatch(values.get(("berg", "ssh"), ""))
+    # a machine's rank, and its ssh server's port
+    ready = re.fullmatch(r"(\d{1,5}) (\d{1,5})", values.get(("berg", "ssh"), ""), re.A)
     if not ready or int(ready[2]) > 65535:
         return None
     keys = [
@@ -299,7 +299,6 @@ SAME = ("labels", "scheduling", "serviceAccounts", "reservationAffinity")
 COPIED_AT = "berg-copied-at"  # in the metadata of a moved machine: when its snapshot was taken
 KIND = "move"  # the label berg-kind of its snapshots
 UNDER_WAY = ("CREATING", "UPLOADING")
-INTERFACE = ("network", "subnetwork", "nicType")  # what a moved interface keeps
 
 
 def describe(config: Config, machine: Machine) -> dict[str, Any]:
@@ -397,7 +396,8 @@ def moved(instance: dict[str, Any], zone: str, snapshot: str, copied: str = "") 
         items.append({"key": COPIED_AT, "value": copied})
     interfaces = []
     for here in instance["networkInterfaces"]:
-        there = {key: here[key] for key in INTERFACE if here.get(key)}
+        # what a moved interface keeps
+        there = {key: here[key] for key in ("network", "subnetwork", "nicType") if here.get(key)}
         if here.get("accessConfigs"):
             there["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
         interfaces.append(there)

@@ -290,7 +290,6 @@ def tpu_caution(text: str, model: str) -> list[tuple[str, str]]:
 
 IAP = "35.235.240.0/20"  # where tunnels through Identity-Aware Proxy come from
 BEGINNING = r"(?:https://[^/]+/compute/v1/)?projects/(?P<project>[^/]+)/"
-NETWORK = re.compile(BEGINNING + "global/networks/(?P<name>[^/]+)")
 SUBNETWORK = re.compile(BEGINNING + "regions/(?P<region>[^/]+)/subnetworks/(?P<name>[^/]+)")
 
 
@@ -306,7 +305,7 @@ def network_of(config: Config) -> Network:
     """Return the configured network; raise BergError if the setting is neither name nor path."""
     if "/" not in config.network:
         return Network(config.project, config.network)
-    found = NETWORK.fullmatch(config.network)
+    found = re.fullmatch(BEGINNING + "global/networks/(?P<name>[^/]+)", config.network)
     if not found:
         raise BergError(
             f"network {config.network!r} is neither a name nor a path such as "

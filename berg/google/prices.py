@@ -23,7 +23,6 @@ from berg.google import api
 from berg.google.shapes import FRACTIONS, Shape
 
 SERVICE = "services/6F81-5844-456A"  # Compute Engine
-CLUSTERS = "services/CCD8-9BF1-090E"  # Kubernetes Engine
 GLOBAL = "global"  # in place of a region: the fees for clusters are the same in all
 PAGE = 5000  # SKUs of one answer
 FIELDS = (
@@ -212,7 +211,8 @@ def latest(config: Config, regions: Iterable[str]) -> dict[str, Prices]:
 def cluster_fee(config: Config, location: str) -> float | None:
     """Return USD for an hour of a cluster without its nodes; None: unknown."""
     if not is_fresh(known(config, GLOBAL)):
-        refresh(config, [GLOBAL], CLUSTERS)
+        # Kubernetes Engine
+        refresh(config, [GLOBAL], "services/CCD8-9BF1-090E")
     kind = "Zonal" if location.count("-") > 1 else "Regional"
     listed = known(config, GLOBAL)
     return listed.find(f"{kind} Kubernetes Clusters") if listed else None

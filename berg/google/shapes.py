@@ -103,7 +103,6 @@ GPU_MEMORY |= {"rtx-pro-6000": 96}
 # CUDA in the name of an image with torch -> the compute capabilities that this torch is made for.
 # https://github.com/pytorch/pytorch/blob/v2.9.0/.ci/manywheel/build_cuda.sh
 TORCH = {"cu126": (5.0, 9.0), "cu128": (7.0, 12.0), "cu129": (7.0, 12.0), "cu130": (7.5, 12.0)}
-WITH_TORCH = re.compile(r"pytorch-\d+-\d+-(cu\d+)-(.*)")
 # Images whose driver has open kernel modules, as these series have: it works with GPUs of
 # OPEN_DRIVEN and up.
 # https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/kernel-modules.html
@@ -338,7 +337,7 @@ def check_image(gpu_type: str, image: str) -> None:
             f"the driver of image {image} finds GPUs of compute capability {OPEN_DRIVEN} and up, "
             f"and {has}. Give --image {OLD_IMAGE} and let requirements.txt install {other}"
         )
-    torch = WITH_TORCH.fullmatch(image)
+    torch = re.fullmatch(r"pytorch-\d+-\d+-(cu\d+)-(.*)", image)
     low, high = TORCH.get(torch[1], (0.0, 99.0)) if torch else (0.0, 99.0)
     if torch and not low <= CAPABILITY[gpu_type] <= high:
         raise BergError(

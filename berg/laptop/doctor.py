@@ -54,7 +54,6 @@ APIS = {
     "secretmanager": "--secret",
     "cloudbilling": "prices",
 }
-NEEDED = {"compute", "storage"}  # for every job
 
 
 def permissions(resource: str, verbs: str) -> list[str]:
@@ -117,7 +116,6 @@ ENOUGH_ON_BUCKET = {iam.BUCKET_ROLE, "roles/storage.objectAdmin", "roles/storage
 
 ANYWHERE = "0.0.0.0/0"
 ACCOUNT = "machines' account"
-IDENTITY = "pods' account"
 
 
 @dataclass
@@ -263,7 +261,8 @@ def check_apis(settings: Config) -> list[Finding]:
     off = [name for name, row in zip(APIS, services, strict=True) if row["state"] != "ENABLED"]
     if not off:
         return [Finding("apis", OK, ", ".join(APIS))]
-    status = FAILED if NEEDED & set(off) else WARNING
+    # for every job
+    status = FAILED if {"compute", "storage"} & set(off) else WARNING
     found = "off: " + ", ".join(f"{name} (for {APIS[name]})" for name in off)
     return [Finding("apis", status, found, api.enable_command(settings, *off))]
 
@@ -661,7 +660,7 @@ def check_identity(settings: Config) -> list[Finding]:
     missing = account.missing(settings, lambda: ours)
     trouble = [(grant.text, grant.gcloud) for grant in missing]
     trouble += [found for each in ours if (found := without_identity(settings, each))]
-    return [Finding(IDENTITY, WARNING, text, fix) for text, fix in trouble]
+    return [Finding("pods' account", WARNING, text, fix) for text, fix in trouble]
 
 
 def without_identity(settings: Config, cluster: dict[str, Any]) -> tuple[str, str] | None:

@@ -34,14 +34,12 @@ PYTHONS = {
     r"debian-12": "3.11",
     r"debian-11": "3.9",
 }
-TORCH = re.compile(r"pytorch-(\d+)-(\d+)-|pytorch/pytorch:(\d+)\.(\d+)")
 
 ENVIRONMENTS, CACHE, UV = "/root/berg_env", "/root/berg_cache/uv", "/opt/uv"
 # A pod gets its code by git, and would install it each time.
 GIT = "RUN command -v git || { apt-get update && apt-get install -y --no-install-recommends git; }"
 # Files that name packages or a Python version.
 NAMES = (PROJECT, "uv.lock", "uv.toml", "pylock.toml", REQUIREMENTS, ".python-version")
-SAFE = re.compile(r"[\w.@+/-]*", re.ASCII)  # in a Dockerfile, and to a shell
 # Patterns in a file that need more of the repo than this file.
 NEEDS_REPO = {
     REQUIREMENTS: r"^\s*(-[erc]\b|--(editable|requirement|constraint|find-links)\b|\.|file:)",
@@ -148,7 +146,7 @@ def software(config: Config, image: str, project: str) -> dict[str, Any]:
     for pattern, version in PYTHONS.items():
         if not python and (found := re.search(pattern, image)):
             python = version or f"3.{found[1]}"
-    torch = TORCH.search(image)
+    torch = re.search(r"pytorch-(\d+)-(\d+)-|pytorch/pytorch:(\d+)\.(\d+)", image)
     return {"python": python, "torch": ".".join(filter(None, torch.groups())) if torch else ""}
 
 
@@ -180,7 +178,8 @@ def dockerfile(what: Installation, files: Files, repo: str, script: str, base: s
     alone installs nothing again. Code and virtual environment are where pods look for them.
     """
     for path in (what.folder, what.venv, script):
-        if not SAFE.fullmatch(path):
+        # in a Dockerfile, and to a shell
+        if not re.fullmatch(r"[\w.@+/-]*", path, re.ASCII):
             raise BergError(
                 f"{path!r} cannot be in a generated Dockerfile: rename it, or name your own "
                 "Dockerfile: -f PATH"

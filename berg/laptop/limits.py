@@ -16,7 +16,6 @@ from berg.laptop import jobs, spending
 from berg.laptop.jobs import Entry
 from berg.plan import Plan
 
-THREADS = 16
 LEAST = 300  # seconds; a machine with less would hardly boot
 
 
@@ -115,7 +114,7 @@ def checked_states(config: Config, entries: list[Entry], today: str) -> list[tup
         state = replace(each.state, job=this.summary(), history=history, synced_until=synced)
         return state, each.running
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(16) as pool:
         return [pair for pair in pool.map(check, entries) if pair]
 
 

@@ -33,7 +33,6 @@ LOST_WORKER = 60  # of those, in which its console may still be that of the boot
 GOING = 60  # for a machine to go off after its worker turned it off
 DOWN = 300  # for a machine that Google takes down; programs on it may have 120 of them
 PAUSE = 0.5  # between two looks
-RENEWED = 15  # between two writes of a claim
 AGED = 90  # after which a claim that was not renewed is taken over
 CLAIM_PAUSE = 1  # between two looks at another command's claim
 
@@ -532,7 +531,8 @@ class Claim:
 
     def keep(self) -> None:
         """Renew the claim until the command ends; an error is left to the next time."""
-        while not self.is_over.wait(RENEWED):
+        # between two writes of a claim
+        while not self.is_over.wait(15):
             with contextlib.suppress(Exception):
                 self.renew()
 

@@ -23,7 +23,6 @@ from berg.laptop import index, installing, jobs, lookup
 from berg.laptop.jobs import Entry
 from berg.states import Stored
 
-DAY = 86400
 MOMENTS = 100  # views of a job that are shown
 TAIL = 16 << 10  # bytes of a log in which its last lines are looked for
 LARGEST = 1 << 20  # bytes of a software record
@@ -113,7 +112,7 @@ def deleted_files(config: Config, entries: Iterable[Entry]) -> dict[str, tuple[i
     """
     bucket, counts = Bucket(config), {}
     ends = {each.name: each.state.finished_at for each in entries if each.state}
-    recent = [name for name, end in ends.items() if not end or job.age_seconds(end) < DAY]
+    recent = [name for name, end in ends.items() if not end or job.age_seconds(end) < 86400]
     found = side_by_side(lambda name: lookup.count_deleted(bucket, name), recent)
     for name, (files, size) in zip(recent, found, strict=True):
         if files:

@@ -49,7 +49,6 @@ TIMEOUT = 600  # seconds for a machine to boot and to publish its keys
 NO_ANSWER = 60  # seconds for a machine with published keys to answer: it may be rebooting
 INTERVAL, MESSAGE_INTERVAL = 0.5, 5  # seconds between two looks, and between two messages
 KEY_LOCK = threading.Lock()  # several machines are reached in parallel
-SSH_PORT = 22
 COMING = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
 # What entries switch off in the user's own configuration.
 OFF = {
@@ -372,7 +371,7 @@ def from_record(config: Config, job_name: str, machine: Machine) -> Login | None
         return None  # of an earlier machine of that name, or too early
     if is_pod:
         keys = [key for key in record.host_keys if HOST_KEY.fullmatch(key)]
-        return Login(0, SSH_PORT if keys else 0, keys)
+        return Login(0, 22 if keys else 0, keys)
     return Login(0, config.ssh_port if record.host_keys else 0, [])
 
 

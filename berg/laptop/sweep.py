@@ -41,7 +41,6 @@ THREADS = 32
 RANDOM, SOBOL = "random", "sobol"
 BITS = 30
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-RANGE = re.compile(rf"(?:(log|int):)?({NUMBER})\.\.({NUMBER})")
 # For each dimension of a Sobol sequence after the first: the polynomial's coefficients and the
 # first direction numbers, from Joe and Kuo (https://web.maths.unsw.edu.au/~fkuo/sobol/).
 DIRECTIONS = (
@@ -630,7 +629,7 @@ def parse(text: str) -> Param:
     name, equals, values = text.partition("=")
     if not equals or not values or not NAME.fullmatch(name):
         raise wrong(text, "give NAME=A|B|C, NAME=LOW..HIGH, NAME=log:LOW..HIGH, NAME=int:LOW..HIGH")
-    found = RANGE.fullmatch(values)
+    found = re.fullmatch(rf"(?:(log|int):)?({NUMBER})\.\.({NUMBER})", values)
     if found is None:
         return Param(name, tuple(values.split("|")))
     param = Param(name, (), found[1] or "", float(found[2]), float(found[3]))

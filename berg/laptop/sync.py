@@ -55,7 +55,6 @@ LARGE = 8 << 20  # bytes from which a transfer is announced
 
 HERE = "--git-dir=.git"  # never a repo around the folder
 LIST = ["ls-files", "-z", "-t", "--stage", "--cached", "--others", "--exclude-standard"]
-START = ["ls-tree", "-r", "-z", "--full-tree", "refs/berg/start"]  # set by snapshot.restore
 # Unlike `ls-files --deleted`, it reports files below a symbolic link as deleted.
 DELETED = ["diff-files", "-z", "--name-only", "--diff-filter=D", "--ignore-submodules"]
 
@@ -652,7 +651,8 @@ def list_files(git: Git, folder: str = "", nested: bool = False) -> tuple[set[st
 def list_start(git: Git, folder: str = "") -> set[str]:
     """Return the files of the snapshot that a machine was started with, submodules included."""
     found: set[str] = set()
-    for entry in names(git(folder, START)):
+    # set by snapshot.restore
+    for entry in names(git(folder, ["ls-tree", "-r", "-z", "--full-tree", "refs/berg/start"])):
         details, _, path = entry.partition("\t")
         if details.startswith("160000"):
             found |= list_start(git, f"{folder}{path}/")

@@ -364,9 +364,6 @@ WITHOUT = {
         "repository: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/"
     ),
 }
-REGISTRY_USER = "oauth2accesstoken"  # for which Google's registries take a token as password
-# bash would end at SIGTERM before the program that it runs; so it waits for that, then ends.
-BASH_TRAP = "trap 'exit 143' TERM\n"
 # Behind the image's own.
 REPORT = f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{shlex.quote(str(PROGRAM))}\n'
 
@@ -414,13 +411,14 @@ def log_in_docker(image: str, folder: str) -> None:
     if not builds.is_google(host):
         return
     token = json.loads(boot.metadata("instance/service-accounts/default/token"))["access_token"]
+    # for which Google's registries take a token as password
     words = [
         "docker",
         "--config",
         folder,
         "login",
         "--username",
-        REGISTRY_USER,
+        "oauth2accesstoken",
         "--password-stdin",
         host,
     ]
@@ -446,7 +444,8 @@ def container_command(this: Job, folder: Path, names: list[str]) -> list[str]:
     words += [f"--env={name}" for name in names]
     # SIGTERM goes to all processes in the container, as it does on the machine.
     words += ["--env=TINI_KILL_PROCESS_GROUP=1", f"--workdir={folder}", "--entrypoint=bash"]
-    return [*words, this.docker, *this.shell[1:], BASH_TRAP + REPORT + this.cmd]
+    # bash would end at SIGTERM before the program that it runs; so it waits for that, then ends.
+    return [*words, this.docker, *this.shell[1:], "trap 'exit 143' TERM\n" + REPORT + this.cmd]
 
 
 def names_in_container(variables: Iterable[str], given: set[str]) -> list[str]:

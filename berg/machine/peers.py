@@ -71,7 +71,6 @@ METADATA_QUERY = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&l
 POLL = 1  # seconds between two looks at what sends no notification
 ALIVE = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
 SIGNATURE = "signature"
-PUBLIC_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/=]+( [\w.@-]*)?")
 
 
 class Host:
@@ -255,7 +254,7 @@ class Node:
         for address in filter(None, (self.internal_ip, self.external_ip)):
             ipaddress.ip_address(address)
         for public_key in filter(None, (*self.host_keys, self.node_key)):
-            if not PUBLIC_KEY.fullmatch(public_key):
+            if not re.fullmatch(r"[a-z0-9@.-]+ [A-Za-z0-9+/=]+( [\w.@-]*)?", public_key):
                 raise ValueError(f"{public_key[:40]!r} is no public key")
 
 

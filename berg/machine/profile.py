@@ -29,7 +29,6 @@ from berg.google import api, events
 from berg.machine import boot, keeper, usage
 from berg.machine.process import RESULTS, start_thread
 
-WHEN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 SLACK = 60  # seconds after those of the profile
 TOOLS = boot.BERG / "tools"
 PROCESSES = 8  # that py-spy profiles
@@ -53,7 +52,7 @@ def asked(name: str, attributes: dict[str, str]) -> dict[str, str]:
     found = {}
     for key, value in attributes.items():
         when, (owner, _, seconds) = key.removeprefix("berg-profile-"), value.partition(" ")
-        if WHEN.fullmatch(when) and owner == name:
+        if re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", when) and owner == name:
             found[when] = seconds
     return found
 

@@ -30,7 +30,6 @@ from berg.machine import boot
 
 # Beginnings of the names of devices that are virtual, or counted elsewhere.
 INTERFACES = ("lo", "docker", "veth", "br-")
-DISKS = ("loop", "ram", "zram", "dm-", "md")
 LEAST = 1  # seconds that are worth a sample
 TIMEOUT = 20  # seconds for nvidia-smi, which takes one or two where nothing keeps the driver loaded
 # nvidia-smi's name -> ours: percent, MiB, watt, degrees Celsius.
@@ -98,7 +97,7 @@ def disk_rows() -> list[list[str]]:
         names = os.listdir("/sys/block")  # noqa: PTH208
     except OSError:  # a sandbox may hide them
         return []
-    disks = {name for name in names if not name.startswith(DISKS)}
+    disks = {name for name in names if not name.startswith(("loop", "ram", "zram", "dm-", "md"))}
     return [row for row in rows("/proc/diskstats") if row[2] in disks] if disks else []
 
 
@@ -218,7 +217,6 @@ ATTRIBUTE, GAUGE = 1, 3  # of those
 ATTRIBUTE_VALUE, INTEGER = 2, 3  # the chip's number
 AS_DOUBLE, AS_INTEGER = 1, 2
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7  # kinds of frames
 END_STREAM, ACK, END_HEADERS = 1, 1, 4  # flags
 
@@ -263,7 +261,7 @@ def ask(
     end = time.monotonic() + seconds
     answers: dict[int, bytes] = {2 * n + 1: b"" for n in range(len(messages))}
     block = header_block(port, method)
-    opening = PREFACE + frame(SETTINGS, 0, 0, b"")
+    opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"")
     for stream, message in zip(answers, messages, strict=True):
         length = struct.pack(">I", len(message))
         opening += frame(HEADERS, END_HEADERS, stream, block)
@@ -324,8 +322,6 @@ ASIDE = {"SCREEN", "dbus-daemon", "gpg-agent", "login", "screen", "ssh-agent", "
 ASIDE |= {"sshd-session", "tmux"}
 ASIDE |= {"htop", "less", "more", "nvidia-smi", "nvtop", "tail", "top", "watch"}
 FROM_PEOPLE = re.compile(rb"(?:\A|\0)(?:SSH_CONNECTION|TMUX|STY)=")  # variables of a process
-WITHOUT_TERMINAL = re.compile(rb"sshd(?:-session)?: \S+@notty")  # title of a session
-TAKES_FILE = ("--init-file", "--rcfile")  # options of a shell at its prompt
 
 
 def sample_seconds(seconds: float) -> float:
@@ -405,7 +401,8 @@ def is_use(process: Path) -> bool:
     try:
         words = (process / "cmdline").read_bytes().split(b"\0")
         name, fields = stat(process)
-        if WITHOUT_TERMINAL.match(words[0]):
+        # title of a session
+        if re.match(rb"sshd(?:-session)?: \S+@notty", words[0]):
             return True
         is_aside = name.partition(":")[0] in ASIDE or is_at_prompt(name, words[1:-1])
         if not fields or fields[0] == "Z" or is_aside:
@@ -423,7 +420,8 @@ def is_at_prompt(name: str, arguments: list[bytes]) -> bool:
     """Return whether a shell reads its commands from people: it has no command and no script."""
     plain = [word.decode(errors="replace") for word in arguments]
     pairs = zip(["", *plain], plain, strict=False)
-    scripts = [word for before, word in pairs if before not in TAKES_FILE]
+    # options of a shell at its prompt
+    scripts = [word for before, word in pairs if before not in ("--init-file", "--rcfile")]
     return name in SHELLS and all(word.startswith("-") and word != "-c" for word in scripts)
 
 

@@ -372,7 +372,6 @@ def kept(count: int, rungs: list[int]) -> int:
 
 CONNECT, READ = 5, 10  # seconds of a request
 TIMEOUT, HURRIED = 30, 2  # seconds for all tries; when Google takes the machine
-PAUSES = 1, 3, 0  # seconds after each try
 
 
 def read_secrets(attempt: Attempt) -> None:
@@ -475,7 +474,8 @@ def body(url: str, text: str, about: dict[str, Any]) -> dict[str, Any]:
 
 def post(url: str, content: dict[str, Any], why: list[str]) -> None:
     headers, body = {"Content-Type": "application/json"}, json.dumps(content).encode()
-    for pause in PAUSES:
+    # seconds after each try
+    for pause in (1, 3, 0):
         try:
             answer = api.exchange("POST", url, (CONNECT, READ), headers, body)
             api.hang_up(answer)

@@ -43,7 +43,6 @@ UP = re.compile(
 )
 CONFINED = (2, 21)  # first version whose projector opens no file outside of its folder
 START = 60  # seconds for TensorBoard to start
-THERE = "/root/berg/berg"  # berg on a machine, with its settings
 
 CONFIG = "projector_config.pbtxt"
 LARGEST = 1 << 20  # bytes of a projector's configuration
@@ -251,7 +250,8 @@ def start_on(
     target = ssh.find_target(config, machine, say)
     port, there = free_port(port), computer.free_port()
     options = ["-tt", "-L", f"127.0.0.1:{port}:127.0.0.1:{there}", "-o", "ExitOnForwardFailure=yes"]
-    words = [THERE, "tensorboard", "--port", str(there), "--", *names]
+    # berg on a machine, with its settings
+    words = ["/root/berg/berg", "tensorboard", "--port", str(there), "--", *names]
     command = ssh.command(config, target, options, [shlex.join(words)])
     program, none, pipe = ssh.require("ssh"), subprocess.DEVNULL, subprocess.PIPE
     process = subprocess.Popen([program, *command[1:]], stdin=none, stdout=pipe, text=True)

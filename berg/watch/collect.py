@@ -29,7 +29,6 @@ REST = 64 << 10  # bytes of an incomplete line, as progress bars write them
 HITS = 1000  # lines that a search shows
 AROUND = 1000  # characters of a line before and after what was searched for
 FILES_WITH_METRICS = 20  # of one job; the newest
-THREADS = 16
 POINTS = 300_000  # of all lines of a page, which are some 10 MB
 CHARTS = 100  # of a page
 NAME = 200  # characters of a metric's name
@@ -291,7 +290,7 @@ def rows_of(bucket: Bucket, entries: list[jobs.Entry]) -> list[sweep.Row]:
     wanted = {f"{folder}/metrics.jsonl" for folder in folders}
     common = os.path.commonprefix(folders)  # noqa: RUF071  objects have names, not paths
     files = [each for each in bucket.list(common, glob="**/metrics.jsonl") if each.name in wanted]
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(16) as pool:
         read = pool.map(
             lambda each: last_values(bucket, each.name, each.generation, each.size), files
         )

@@ -40,7 +40,6 @@ SIXTEEN = [SIXTEEN_BYTES[at : at + 3] for at in range(0, 48, 3)]
 MOST_POINTS = 600  # of a line; longer lines are thinned out
 LARGEST = 1e280  # larger numbers are not drawn
 MISSING = "The charts need Plotly, which is not installed: pip install '/path/to/berg[page]'"
-SCRIPT = "plotly/package_data/plotly.min.js"
 
 Point = tuple[float, float]
 Series = dict[str, list[Point]]
@@ -158,7 +157,7 @@ def find_library() -> Library | None:
         installed = distribution("plotly")
     except PackageNotFoundError:
         return None
-    file = Path(str(installed.locate_file(SCRIPT)))
+    file = Path(str(installed.locate_file("plotly/package_data/plotly.min.js")))
     return Library(f"plotly-{installed.version}.js", file) if file.is_file() else None
 
 
