@@ -198,7 +198,8 @@ def begin(attempt: Attempt) -> None:
     """Claim the job for this machine, read it, and start the threads that watch it."""
     if not attempt.sweep:  # else it is claimed already
         attempt.claim()
-    saving.mirror_log(attempt)
+    mirrors = attempt.mirrors
+    mirrors.start(mirrors.log.run, saving.LOG_INTERVAL, mirrors.done)
     saving.read_job(attempt)
     this, member = attempt.job, attempt.member
     attempt.say(f"Results go to {this.gcs_results_dir}")

@@ -97,11 +97,11 @@ def test_a_sweep_that_is_over_waits_for_its_machines_before_it_is_resumed(monkey
     monkeypatch.setattr(jobs.api.time, "sleep", lambda seconds: None)
     looks = [["RUNNING", "TERMINATED"], ["STOPPING", "TERMINATED"], ["TERMINATED"]]
 
-    def members(*_) -> list[Machine]:
+    def members(*_, **__) -> list[Machine]:
         statuses = looks.pop(0) if len(looks) > 1 else looks[0]
         return [Machine(f"lr-machine-{n}", "", status) for n, status in enumerate(statuses)]
 
-    monkeypatch.setattr(sweep, "members", members)
+    monkeypatch.setattr(sweep.places, "machines", members)
     said: list[str] = []
     sweep.wait_until_gone(config.Config(), "lr", said.append)
     assert said == ["Waiting for lr-machine-0 to go, as the sweep lr has ended"] and len(looks) == 1

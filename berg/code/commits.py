@@ -187,7 +187,8 @@ def files_of(description: dict[str, Any], folder: Path, open_pack: OpenPack) -> 
 
 def unpack(folder: Path, descriptions: list[dict[str, Any]], open_pack: OpenPack) -> None:
     """Make a repo without a working tree from the packs of snapshots."""
-    git.isolate(folder)
+    # Neither the user's nor the system's configuration is for a repo of Berg's own.
+    git.distrusted[folder.resolve()] = [], git.NO_CONFIG
     snapshot.init(folder, commit_of(descriptions[0]))
     # Commits behind which the history of a snapshot's packs ends.
     ends = []

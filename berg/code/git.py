@@ -152,11 +152,6 @@ def enter(root: Path, inner: Path) -> str:
     return ""
 
 
-def isolate(folder: Path) -> None:
-    """Let git use neither the user's nor the system's configuration for a repo of Berg's own."""
-    distrusted[folder.resolve()] = [], NO_CONFIG
-
-
 def distrust(folder: Path) -> None:
     """Let git start no filter and no transport for a repo, and stay in its folder."""
     key = folder.resolve()

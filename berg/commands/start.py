@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, config, places, plain
+from berg import BergError, config, places, plain, states
 from berg import plan as defaults
 from berg.code.snapshot import Snapshot
 from berg.commands import tables
@@ -217,7 +217,7 @@ def resume(spec: JobSpec, asked: RunOptions) -> int:
     """Resume a job or sweep, with the secrets and the webhook of `spec`; return the exit code."""
     name = asked.resume or ""
     settings = config.load_ready()
-    if sweep.exists(settings, name.partition("/")[0]):
+    if states.sweep_exists(Bucket(settings), name.partition("/")[0]):
         check_tail(asked)
         return resume_sweep(settings, name, spec, asked)
     if asked.new_code:

@@ -45,10 +45,7 @@ def parts_of(settings: config.Config, names: tuple[str, ...]) -> list[str]:
     """Return the names, with the jobs of a sweep for the sweep, and the latest job's for `@`."""
     from berg.laptop import lookup, records
 
-    found: list[str] = []
-    for name in names:
-        found += records.members(settings, lookup.resolve(settings, name))
-    return list(dict.fromkeys(found))
+    return records.members(settings, [lookup.resolve(settings, name) for name in names])
 
 
 @click.command()

@@ -74,6 +74,10 @@ class Refused(BergError):
         self.retry_after = 0.0  # seconds
 
 
+class Missing(Refused):
+    """An object that does not exist."""
+
+
 def connect(config: Config, place: str) -> Server:
     """Return the API of the cluster LOCATION/NAME, which is looked up once; raise Gone."""
     key = id(config), place
@@ -199,7 +203,7 @@ def refusal(server: Server, code: int, content: bytes) -> Refused:
             "roles/resourcemanager.projectIamAdmin) can give you one with that right, such as "
             f"roles/container.{role}"
         )
-    return Refused(code, reason, message)
+    return (Missing if code == 404 else Refused)(code, reason, message)
 
 
 def call(server: Server, method: str, path: str, body: Any = None, **options: Any) -> Any:
@@ -222,9 +226,7 @@ def find(server: Server, path: str, **options: Any) -> dict[str, Any] | None:
     """Return an object, None if it does not exist."""
     try:
         return dict(call(server, "GET", path, **options))
-    except Refused as error:
-        if error.code != 404:
-            raise
+    except Missing:
         return None
 
 
@@ -242,12 +244,9 @@ def items(server: Server, path: str, **options: Any) -> list[dict[str, Any]]:
 
 def delete(server: Server, path: str, **query: Any) -> None:
     """Delete an object and what it created, if it exists."""
-    try:
+    with contextlib.suppress(Missing):
         # by default the pods of a job would stay and run
         call(server, "DELETE", path, propagationPolicy="Background", **query)
-    except Refused as error:
-        if error.code != 404:
-            raise
 
 
 def thing(kind: str, name: str, labels: dict[str, str], **content: Any) -> dict[str, Any]:

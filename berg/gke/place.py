@@ -379,9 +379,7 @@ def let_in(config: Config, machine: Machine, line: str) -> bool | None:
     try:
         server = connect(config, machine.zone)
         code = client.run(server, machine.pod, ["sh", "-c", ADMIT], stdin=read)
-    except client.Refused as error:
-        if error.code != 404:
-            raise
+    except client.Missing:
         return None
     finally:
         os.close(read)

@@ -188,6 +188,12 @@ class Bucket:
                 raise
             return None
 
+    def last_lines(self, name: str, size: int, most: int) -> bytes:
+        """Return the whole lines in the last `most` bytes of an object of `size` bytes."""
+        start = max(0, size - most)
+        data = self.read_from(name, start, size) or b""
+        return data.partition(b"\n")[2] if start else data
+
     def exists(self, name: str) -> bool:
         return self.get(name) is not None
 

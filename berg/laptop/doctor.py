@@ -22,10 +22,8 @@ from berg import BergError, computer, config, plain, states, wrapped
 from berg.config import Config
 from berg.gke import account, clusters, container
 from berg.google import api, builds, iam, offers, shapes
-from berg.google.api import explain
 from berg.google.storage import Bucket
 from berg.laptop import index
-from berg.plain import plural
 from berg.spec import JobSpec
 
 TIMEOUT = 15  # seconds for all answers
@@ -171,7 +169,7 @@ def ask(settings: Config, checks: Mapping[str, Check]) -> list[Finding]:
         except BergError as error:
             found = error.message
         except Exception as error:
-            found = explain(error, settings) or f"{type(error).__name__}: {error}"
+            found = api.explain(error, settings) or f"{type(error).__name__}: {error}"
         answers[name] = [Finding(name, status, found)]
 
     # Daemons: one without an answer does not hold up the exit.
@@ -461,15 +459,15 @@ def allowed_sources(settings: Config) -> list[str]:
     for rule in sorted(rules, key=lambda rule: (rule["priority"], "allowed" in rule)):
         ranges = [each for each in rule.get("sourceRanges", []) if ":" not in each]
         if opens(rule.get("allowed", []), settings.ssh_port):
-            sources += filter(is_public, ranges)
+            # a private range cannot hold this computer
+            sources += (
+                each
+                for each in ranges
+                if each == ANYWHERE or not ipaddress.ip_network(each).is_private
+            )
         elif ANYWHERE in ranges and opens(rule.get("denied", []), settings.ssh_port):
             break
     return sources
-
-
-def is_public(source: str) -> bool:
-    """Return whether a range may hold this computer, which comes from no private address."""
-    return source == ANYWHERE or not ipaddress.ip_network(source).is_private
 
 
 def applies(rule: dict[str, Any], settings: Config) -> bool:
@@ -698,7 +696,7 @@ def check_index(settings: Config) -> list[Finding]:
     if jobs:
         text = f"lacks {plain.plural(len(jobs), 'job')}, for example {jobs[0].name}"
         return [Finding("index", WARNING, text, fix)]
-    return [Finding("index", OK, f"has {plural(len(looked_at), 'job')}")]
+    return [Finding("index", OK, f"has {plain.plural(len(looked_at), 'job')}")]
 
 
 # The user's rights, for `berg init`, too.

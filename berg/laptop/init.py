@@ -163,7 +163,8 @@ def usual_account(settings: Config) -> str:
 def list_buckets(settings: Config) -> tuple[dict[str, str], str]:
     """Return the project's buckets and their locations; if they cannot be seen, also why."""
     fields = "items(name,location),nextPageToken"
-    listed = api.items(settings, buckets_of(settings), fields=fields)
+    where = f"{api.buckets_url(settings)}?project={settings.project}"
+    listed = api.items(settings, where, fields=fields)
     try:
         return {each["name"]: each["location"].lower() for each in listed}, ""
     except api.Forbidden as error:
@@ -205,10 +206,6 @@ def create_bucket(settings: Config, name: str) -> None:
             f"bucket {name!r} cannot be created: {api.words(error)}. Run: berg init"
         ) from None
     say(f"Created gs://{name}")
-
-
-def buckets_of(settings: Config) -> str:
-    return f"{api.buckets_url(settings)}?project={settings.project}"
 
 
 def set_up_account(settings: Config, default: str, yes: bool) -> str:

@@ -139,11 +139,16 @@ def last_lines(bucket: Bucket, name: str, state: job.State, count: int) -> list[
     return text.decode(errors="replace").splitlines()[-count:]
 
 
-def members(config: Config, name: str) -> list[str]:
-    """Return the jobs of a sweep; of anything else its name."""
-    if not states.sweep_exists(Bucket(config), name):
-        return [name]
-    return sorted(e.name for e in jobs.overview(config, None, f"{name}-") if e.sweep == name)
+def members(config: Config, names: Iterable[str]) -> list[str]:
+    """Return names, each once, with the jobs of a sweep for the sweep."""
+    found: list[str] = []
+    for name in names:
+        if states.sweep_exists(Bucket(config), name):
+            listed = jobs.overview(config, None, f"{name}-")
+            found += sorted(each.name for each in listed if each.sweep == name)
+        else:
+            found.append(name)
+    return list(dict.fromkeys(found))
 
 
 def code_of(config: Config, this: job.Job) -> snapshot.Snapshot:
@@ -507,11 +512,7 @@ def last_metrics(bucket: Bucket, record: Record) -> dict[str, str]:
     """Return the last value of each metric in a job's metrics.jsonl; {} without one."""
     name = f"berg_results/{record.entry.summary.results_dir}/metrics.jsonl"
     size = next((each.size for each in record.results if each.name == name), 0)
-    start = max(0, size - METRICS)
-    data = bucket.read_from(name, start, size) if size else None
-    text = (data or b"").decode(errors="replace")
-    if start:  # in the middle of a line
-        text = text.partition("\n")[2]
+    text = bucket.last_lines(name, size, METRICS).decode(errors="replace") if size else ""
     return {key: str(value) for key, value in events.last_values(text).items()}
 
 

@@ -251,7 +251,10 @@ def take_back(plan: Plan, claimed: states.Sweep) -> None:
     config, bucket, name = plan.config, Bucket(plan.config), plan.job.job_name
     there = states.read_sweep(bucket, name)
     if there and there.claim == claimed.claim:
-        delete_machines(config, name)
+        machines_there = places.machines(config, sweeps=[name])
+        for place in places.ALL:
+            mine = [each for each in machines_there if places.of(each.place) is place]
+            place.delete(config, name, mine)
         if plan.secrets:
             secret.delete(config, name)
         states.withdraw_sweep(bucket, name, claimed)
@@ -269,25 +272,10 @@ def create(plan: Plan, names: list[str], say: Say) -> None:
         place.create(plan.config, request, some, False, say, still_trying=lambda: None)
 
 
-def members(config: Config, name: str) -> list[Machine]:
-    """Return the machines of a sweep."""
-    return places.machines(config, sweeps=[name])
-
-
-def delete_machines(config: Config, name: str) -> None:
-    for place in places.ALL:
-        mine = [each for each in members(config, name) if places.of(each.place) is place]
-        place.delete(config, name, mine)
-
-
 def entries(config: Config, name: str) -> list[jobs.Entry]:
     """Return the jobs of a sweep, in their order."""
     there = [entry for entry in jobs.overview(config, None, f"{name}-") if entry.sweep == name]
     return sorted(there, key=lambda entry: entry.name)
-
-
-def exists(config: Config, name: str) -> bool:
-    return states.sweep_exists(Bucket(config), name)
 
 
 @dataclass
@@ -372,7 +360,11 @@ def wait_until_gone(config: Config, name: str, say: Say) -> None:
     """Wait for the machines of an ended sweep to go; raise BergError if they stay."""
 
     def there() -> list[str]:
-        return [each.name for each in members(config, name) if each.status not in jobs.OFF]
+        return [
+            each.name
+            for each in places.machines(config, sweeps=[name])
+            if each.status not in jobs.OFF
+        ]
 
     if left := jobs.wait_while(there, f"as the sweep {name} has ended", say):
         raise BergError(f"{', '.join(left)} could not be deleted. Delete them: berg reap")
@@ -380,7 +372,7 @@ def wait_until_gone(config: Config, name: str, say: Say) -> None:
 
 def missing(config: Config, found: Again, parallel: int | None) -> list[str]:
     """Return the names of the machines to create; those of a sweep that has ended will go."""
-    there = members(config, found.sweep)
+    there = places.machines(config, sweeps=[found.sweep])
     used = {machine.name for machine in there}
     free = [
         each
@@ -400,14 +392,14 @@ def plan_again(config: Config, found: Again, spec: JobSpec, machines: int) -> Pl
     code = found.code or records.code_of(config, found.first)
     plan = launch.prepare(config, named, Path.cwd(), sweep=machines or 1, code=code, again=True)
     plan = limits.limited(plan, len(found.record.jobs))
-    plan.owners, _ = owners.look(config, [as_before(found, each) for each in found.jobs])
+    # by what their states say of their results dirs
+    before = [
+        replace(found.first, job_name=each.name, results_dir=each.summary.results_dir)
+        for each in found.jobs
+    ]
+    plan.owners, _ = owners.look(config, before)
     rounds = -(-len(found.jobs) // (machines or 1))
     return replace(plan, rounds=rounds, sweep_sha256=found.record.fingerprint())
-
-
-def as_before(found: Again, each: jobs.Entry) -> job.Job:
-    """Return a job of a sweep by what its state says of its results dir."""
-    return replace(found.first, job_name=each.name, results_dir=each.summary.results_dir)
 
 
 def resume(
@@ -456,7 +448,7 @@ def update_hashes(config: Config, found: Again, changed: dict[str, job.Job]) -> 
     hashes = dict(zip(record.jobs, record.sha256, strict=False))
     hashes |= {name: hash_of(this) for name, this in changed.items()}
     new = replace(record, sha256=[hashes.get(name, "") for name in record.jobs])
-    there = members(config, found.sweep)
+    there = places.machines(config, sweeps=[found.sweep])
     # they may find either record
     publish_hash(config, there, f"{record.fingerprint()} {new.fingerprint()}")
     states.replace_sweep(bucket, found.sweep, record, new)

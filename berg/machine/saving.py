@@ -70,10 +70,6 @@ def write_record(attempt: Attempt) -> None:
     attempt.bucket.write(name, attempt.job.to_json(), metadata={WRITER: writer})
 
 
-def mirror_log(attempt: Attempt) -> None:
-    attempt.mirrors.start(attempt.mirrors.log.run, LOG_INTERVAL, attempt.mirrors.done)
-
-
 def mirror_results(attempt: Attempt) -> None:
     attempt.mirrors.start(keep_results, attempt)
     if attempt.job.kind == "job":

@@ -113,7 +113,7 @@ def results_folder(entry: jobs.Entry) -> str:
 def numbers(bucket: Bucket, name: str, generation: int, size: int) -> Lines:
     """Return the steps and values in a metrics.jsonl or an event file, by metric."""
     if name.endswith("metrics.jsonl"):
-        found = events.metrics(usage.last_lines(bucket, name, size, LARGEST))
+        found = events.metrics(bucket.last_lines(name, size, LARGEST))
     else:
         found = events.scalars(bucket.read_from(name, 0, min(size, LARGEST)) or b"")
     return {
@@ -154,7 +154,7 @@ def busy(bucket: Bucket, name: str) -> dict[str, Lines]:
 def samples(bucket: Bucket, name: str, size: int) -> dict[tuple[str, str], list[markup.Point]]:
     """Return times and values in an object of samples, by accelerator and number. It only grows."""
     found: dict[tuple[str, str], list[markup.Point]] = {}
-    for sample in usage.parse(usage.last_lines(bucket, name, size, LARGEST)):
+    for sample in usage.parse(bucket.last_lines(name, size, LARGEST)):
         for accelerator, key, value in usage.numbers(sample):
             found.setdefault((accelerator, key), []).append((sample["time"], value))
     return {key: markup.thin(points) for key, points in found.items()}
@@ -269,7 +269,7 @@ def compared(config: Config, bucket: Bucket, names: list[str]) -> Several:
     for name in names:
         if not job.NAME.fullmatch(name):
             raise BergError(f"{name[:80]!r} is not the name of a job or a sweep")
-    chosen = list(dict.fromkeys(each for name in names for each in records.members(config, name)))
+    chosen = records.members(config, names)
     if not chosen:
         raise BergError("tick at least one job in the list to compare")
     with ThreadPoolExecutor(4) as pool:
@@ -304,7 +304,7 @@ def rows_of(bucket: Bucket, entries: list[jobs.Entry]) -> list[sweep.Row]:
 @functools.lru_cache(20_000)
 def last_values(bucket: Bucket, name: str, generation: int, size: int) -> str:
     """Return the last value of each number near the end of a metrics.jsonl, as a line of JSON."""
-    text = usage.last_lines(bucket, name, size, LAST).decode(errors="replace")
+    text = bucket.last_lines(name, size, LAST).decode(errors="replace")
     return json.dumps(events.last_values(text, skips_damage=True))
 
 

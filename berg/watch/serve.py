@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from berg import BergError, job
+from berg import BergError, job, states
 from berg.config import Config
 from berg.google.api import explain
 from berg.google.fetch import fetch
@@ -327,7 +327,11 @@ def export(config: Config, names: list[str], folder: Path, say: Callable[[str], 
 
 def members(config: Config, names: list[str]) -> tuple[list[str], list[str]]:
     """Return the jobs of those names, and which of the names are sweeps."""
-    sweeps = [name for name in names if job.NAME.fullmatch(name) and sweep.exists(config, name)]
+    sweeps = [
+        name
+        for name in names
+        if job.NAME.fullmatch(name) and states.sweep_exists(Bucket(config), name)
+    ]
     chosen: list[str] = []
     for name in names:
         found = sweep.entries(config, name) if name in sweeps else [jobs.find(config, name)]

@@ -73,18 +73,11 @@ def samples_since(bucket: Bucket, blob: Listed, since: float) -> list[dict[str, 
     """Return the samples of an object from a time on, reading no more of its end than needed."""
     size = END if since else LARGEST
     while True:
-        samples = list(parse(last_lines(bucket, blob.name, blob.size, size)))
+        samples = list(parse(bucket.last_lines(blob.name, blob.size, size)))
         is_enough = size >= min(blob.size, LARGEST) or (samples and samples[0]["time"] < since)
         if is_enough:
             return [sample for sample in samples if sample["time"] >= since]
         size *= 4
-
-
-def last_lines(bucket: Bucket, name: str, size: int, most: int) -> bytes:
-    """Return the whole lines in the last `most` bytes of an object of `size` bytes."""
-    start = max(0, size - most)
-    data = bucket.read_from(name, start, size) or b""
-    return data.partition(b"\n")[2] if start else data
 
 
 def parse(data: bytes) -> Iterator[dict[str, Any]]:
