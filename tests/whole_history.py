@@ -285,6 +285,11 @@ def parents(path: str) -> list[str]:
     return ["/".join(parts[: n + 1]) for n in range(len(parts))]
 
 
+def leads_out(path: str, target: str) -> bool:
+    """Whether a link leads to a place outside of the results."""
+    return os.path.normpath(Path(path).parent / target).startswith("..")
+
+
 def owner(path: str) -> int:
     """Return the machine that a path belongs to: the others do not write to it."""
     for part in path.split("/"):
@@ -411,6 +416,8 @@ class Program:
         entry = self.tree.entries[path]
         if entry == FOLDER and self.machines > 1:
             return
+        if isinstance(entry, str) and leads_out(new, entry):
+            return  # such a link is no result
         if FOLDER in (entry, self.tree.entries.get(new)) or entry is self.tree.entries.get(new):
             self.remove(new)
         if path in self.tree.entries:

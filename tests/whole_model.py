@@ -95,6 +95,7 @@ class Machine:
     steps: list[tuple] = field(default_factory=list)
     writer: Any = None
     killed_at: float = 0.0
+    did: list[str] = field(default_factory=list)
 
     @property
     def log(self) -> Path:
@@ -131,7 +132,11 @@ class Machine:
         self.disk.kill()
         self.end_program()
         self.history.synced = self.disk.synced
-        self.history.follow(self.steps, self.notes())
+        notes = self.notes()
+        self.history.follow(self.steps, notes)
+        begun = [each for each in notes if each["what"] == "begins"]
+        self.did += [f"{each['at']:.3f} {self.steps[each['step']]}" for each in begun]
+        self.did.append(f"killed {self.killed_at:.3f}")
         self.history.killed(self.disk.folder, self.killed_at)
 
 
@@ -160,8 +165,8 @@ class Run:
         before, self.now = self.now, []
         self.disks += 1
         names = [f"{self.disks:04x}{rank:012x}" for rank in range(self.machines)]
-        for moment in self.top.glob("*.head"):
-            moment.unlink()
+        for head in self.top.glob("*.head"):
+            head.unlink()
         disks = [
             Disk(self.top / name, self.bucket, self.job, name, rank, self.machines)
             for rank, name in enumerate(names)
@@ -206,14 +211,8 @@ class Run:
         """Return what the machines did."""
         told = []
         for machine in machines:
-            told.append(f"--- machine {machine.history.rank}")
-            for note in machine.notes():
-                if note["step"] < len(machine.steps) and note["what"] == "begins":
-                    told.append(f"{note['at']:.3f} {machine.steps[note['step']]}")
-            synced = machine.history.synced
-            told.append(f"synced {synced:.3f}")
-            told.append(f"left {machine.disk.left}")
-            told.append(f"killed {machine.killed_at:.3f}")
+            told += [f"--- machine {machine.history.rank}", *machine.did]
+            told.append(f"synced {machine.history.synced:.3f}, left {machine.disk.left}")
         return told
 
     def attempt(self, number: int, deeds: list, troubles: list, cut: tuple) -> None:

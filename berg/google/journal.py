@@ -4,8 +4,8 @@ The bucket has the folder as it was at T: of every file the version that was the
 may not be in a gap, from when a version was complete until a later one is in the bucket. So a file
 that is not sent yet holds T back, and what was changed before it does not wait.
 
-An object that a published view needs is not replaced or deleted while a restore may still ask for
-it: new versions wait in staged objects, or in the view itself, until T has passed on all machines.
+A version that a published view needs is kept while a restore may still ask for it: new ones wait in
+staged objects, or in the view itself, until T has passed on all machines.
 """
 
 import base64
@@ -30,6 +30,7 @@ MOST_GAPS = 40  # in a view: records of machines have little room for them
 IDLE = 20  # seconds between views of one of several machines while nothing changes
 PLAIN = 60  # seconds between writes of a small plain object whose bytes are in the views
 AT_ONCE = 8  # staged objects that are moved at a time
+FOREVER = 1 << 62
 
 
 @dataclass
@@ -61,9 +62,10 @@ class Journal:
     def __post_init__(self) -> None:
         self.database = self.manifest.database
         for table in (
-            "rows (path PRIMARY KEY, changed_ns, is_new, is_gone, text) WITHOUT ROWID",
+            # until_ns: when the next version came; waits: a view or a staged object has the bytes
+            "rows (path, changed_ns, until_ns, is_new, is_gone, waits, text, "
+            "PRIMARY KEY (path, changed_ns)) WITHOUT ROWID",
             "unsent (path PRIMARY KEY, since_ns, is_closed) WITHOUT ROWID",
-            "waiting (path, changed_ns, text, PRIMARY KEY (path, changed_ns)) WITHOUT ROWID",
         ):
             self.database.execute(f"DROP TABLE IF EXISTS {table.partition(' ')[0]}")
             self.database.execute(f"CREATE TABLE {table}")
@@ -93,58 +95,60 @@ class Journal:
         return int(found[0]) if found else 0
 
     def get(self, path: str) -> Row | None:
-        """Return the row of a path, also of one that was deleted lately."""
-        found = self.query("SELECT text FROM rows WHERE path = ?", path).fetchone()
+        """Return the newest row of a path, also of one that was deleted lately."""
+        query = "SELECT text FROM rows WHERE path = ? AND until_ns = ?"
+        found = self.query(query, path, FOREVER).fetchone()
         return row_of(found[0]) if found else None
 
-    def needs(self, path: str) -> bool:
-        """Return whether a view needs the plain object of a path."""
-        return self.query("SELECT 1 FROM rows WHERE path = ?", path).fetchone() is not None
-
     def put(self, row: Row, is_new: bool = True) -> None:
-        """Enter a version of a file that is in the bucket, or in its row.
-
-        No moment is T that a version has which no view has, and will not have any more.
+        """Enter a version of a file that is in the bucket, or in its row; rows of later moments are
+        wrong.
         """
-        unseen = "SELECT changed_ns FROM rows WHERE path = ? AND is_new"
-        found = self.query(unseen, row.path).fetchone()
-        for since_ns in (self.unsent_since(row.path), found[0] if found else 0):
-            if 0 < since_ns < row.changed_ns:
-                self.gaps.add((since_ns, row.changed_ns))
+        since_ns = self.unsent_since(row.path)
+        if since_ns and since_ns < row.changed_ns:
+            self.gaps.add((since_ns, row.changed_ns))
         self.pass_over(row.path)
-        values = (row.path, row.changed_ns, is_new, row.gone, line(row))
-        self.query("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", *values)
-        if row.object or row.data:
-            waiting = (row.path, row.changed_ns, line(row))
-            self.query("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?)", *waiting)
+        key = row.path, row.changed_ns
+        self.query("DELETE FROM rows WHERE path = ? AND changed_ns >= ?", *key)
+        end = "UPDATE rows SET until_ns = ? WHERE path = ? AND until_ns > ?"
+        self.query(end, row.changed_ns, row.path, row.changed_ns)
+        waits = bool(row.object or row.data)
+        values = (*key, FOREVER, is_new, row.gone, waits, line(row))
+        self.query("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", *values)
 
-    def update(self, path: str, **changes: Any) -> None:
+    def change(self, row: Row, **changes: Any) -> None:
         """Change a row without reason for a new view, as for a file that grew."""
-        if row := self.get(path):
-            text = line(replace(row, **changes))
-            self.query("UPDATE rows SET text = ? WHERE path = ?", text, path)
+        new = replace(row, **changes)
+        waits, key = bool(new.object or new.data), (row.path, row.changed_ns)
+        query = "UPDATE rows SET text = ?, waits = ? WHERE path = ? AND changed_ns = ?"
+        self.query(query, line(new), waits, *key)
 
-    def note_growth(self, path: str) -> None:
-        """Let the next view say that a file grows: then its object may become longer."""
-        self.update(path, grows=True)
-        self.query("UPDATE rows SET is_new = 1 WHERE path = ?", path)
+    def publish_growth(self, path: str, begins: bool = False) -> None:
+        """Let the next view have the row of a file that grows, or that begins to: then its object
+        may become longer.
+        """
+        row = self.get(path)
+        if row and (row.grows or begins):
+            self.change(row, grows=True)
+            query = "UPDATE rows SET is_new = 1 WHERE path = ? AND until_ns = ?"
+            self.query(query, path, FOREVER)
 
     def remove(self, path: str, since_ns: int, changed_ns: int) -> None:
         """Note that a path is gone: between two moments, and certainly since the later one."""
-        unsent = self.unsent_since(path)
+        row, unsent = self.get(path), self.unsent_since(path)
+        if row:
+            changed_ns = max(changed_ns, row.changed_ns + 1)
         self.gaps.add((min(since_ns, unsent or since_ns), changed_ns))
         self.pass_over(path)
-        row = self.get(path)
-        if row is None or row.gone:
-            return
-        self.put(replace(row, gone=True, changed_ns=changed_ns, object="", data=""))
+        if row and not row.gone:
+            self.put(replace(row, gone=True, changed_ns=changed_ns, object="", data=""))
 
     def paths(self, top: str = "") -> set[str]:
         """Return the paths that are a path, or below it; all by default: of rows, and of files that
         are not sent yet.
         """
         found: set[str] = set()
-        for table in ("rows WHERE NOT is_gone", "unsent WHERE 1"):
+        for table in (f"rows WHERE until_ns = {FOREVER} AND NOT is_gone", "unsent WHERE 1"):
             query, values = f"SELECT path FROM {table}", list[str]()
             if top:
                 query += " AND (path = ? OR (path > ? AND path < ?))"
@@ -199,9 +203,14 @@ class Journal:
         head = Head(at_ns, self.machine, self.begun_ns, gaps, is_full, is_final)
         new = self.query("SELECT count(*) FROM rows WHERE is_new").fetchone()[0]
         which = "" if head.full else " WHERE is_new"
-        found = self.query(f"SELECT text FROM rows{which}")
+        found = self.query(f"SELECT text FROM rows{which} ORDER BY path, changed_ns")
         content = encode(head, (text for (text,) in found))
-        self.bucket.write(f"{self.views}{self.number + 1:08}", content, 0)
+        try:
+            self.bucket.write(f"{self.views}{self.number + 1:08}", content, 0)
+        except Changed:  # the answer to the write before this one was lost
+            self.number += 1
+            self.write(at_ns, is_full, is_final)
+            return
         self.number += 1
         self.head, self.published_ns, self.published_at = head, at_ns, time.monotonic()
         self.rows_since_full = 0 if head.full else self.rows_since_full + new
@@ -222,7 +231,7 @@ class Journal:
         """Begin with the rows that were restored, and publish them, also if there are none: what
         a disk without a view sent is no moment of its folder.
         """
-        for table in ("rows", "unsent", "waiting"):
+        for table in ("rows", "unsent"):
             self.query(f"DELETE FROM {table}")
         self.gaps.clear()
         for row in rows:
@@ -241,8 +250,10 @@ class Journal:
             self.head = history.views[-1].head
             self.at_ns = self.published_ns = self.head.at_ns
             self.begun_ns = self.head.begun_ns
-        for row in history.rows_at(1 << 63).values():
-            self.put(row, is_new=False)
+        for view in history.views_for(FOREVER):
+            for row in view.rows:
+                self.put(row, is_new=False)
+        for row in history.rows_at(FOREVER).values():
             if row.object or row.data:
                 self.manifest.put_waiting(row)
 
@@ -273,8 +284,11 @@ class Journal:
         """Give files whose newest bytes wait in a view or a staged object their plain object, and
         delete what was deleted; return by path what failed.
         """
-        newest, past = self.waiting(math.inf if everything else self.safe_ns)
-        due = [row for row in newest if everything or not self.was_written_lately(row)]
+        safe_ns = FOREVER - 1 if everything else self.safe_ns
+        self.drop_past(safe_ns)
+        query = "SELECT text FROM rows WHERE waits AND changed_ns <= ?"
+        rows = [row_of(text) for (text,) in self.query(query, safe_ns)]
+        due = [row for row in rows if everything or not self.was_written_lately(row)]
         failed = {}
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for row, done in zip(due, pool.map(self.make_plain, due), strict=True):
@@ -282,29 +296,18 @@ class Journal:
                     failed[row.path] = done
                 else:
                     self.note_plain(row, done)
-        for row in past:
-            self.forget_waiting(row)
-        staged = {row.object for row in past} - {row.object for row in newest}
-        self.bucket.delete(*filter(None, staged))
         if not self.keeps_deleted:
             self.delete_due(everything)
         return failed
 
-    def waiting(self, safe_ns: float) -> tuple[list[Row], list[Row]]:
-        """Return the newest row of each file whose bytes wait, and those before it."""
-        newest: dict[str, Row] = {}
-        past: list[Row] = []
-        query = "SELECT text FROM waiting WHERE changed_ns <= ? ORDER BY path, changed_ns"
-        for (text,) in self.query(query, safe_ns):
-            row = row_of(text)
-            if row.path in newest:
-                past.append(newest[row.path])
-            newest[row.path] = row
-        return list(newest.values()), past
-
-    def forget_waiting(self, row: Row) -> None:
-        which = (row.path, row.changed_ns)
-        self.query("DELETE FROM waiting WHERE path = ? AND changed_ns = ?", *which)
+    def drop_past(self, safe_ns: int) -> None:
+        """Forget the versions that no restore asks for any more; delete their staged objects."""
+        query = "SELECT text FROM rows WHERE waits AND until_ns <= ?"
+        staged = {row_of(text).object for (text,) in self.query(query, safe_ns)}
+        query = "SELECT text FROM rows WHERE waits AND until_ns > ?"
+        staged -= {row_of(text).object for (text,) in self.query(query, safe_ns)}
+        self.bucket.delete(*filter(None, staged))
+        self.query("DELETE FROM rows WHERE until_ns <= ?", safe_ns)
 
     def was_written_lately(self, row: Row) -> bool:
         wrote = self.wrote_plain.get(row.path, -math.inf)
@@ -343,13 +346,8 @@ class Journal:
     def note_plain(self, row: Row, made: Listed) -> None:
         """Note that a file has its plain object."""
         self.wrote_plain[row.path] = time.monotonic()
-        self.query(
-            "DELETE FROM waiting WHERE path = ? AND changed_ns = ?", row.path, row.changed_ns
-        )
         self.manifest.note_plain(row.path, made.generation, made.crc32c)
-        now = self.get(row.path)
-        if now and now.changed_ns == row.changed_ns:
-            self.update(row.path, object="", data="", generation=made.generation)
+        self.change(row, object="", data="", generation=made.generation)
 
     def delete_due(self, everything: bool) -> None:
         """Delete the objects of what the job deleted long enough ago.
@@ -359,18 +357,17 @@ class Journal:
         before: float = math.inf
         if not everything:
             before = min(time.time_ns() - GRACE * 10**9, self.safe_ns)
-        which = "WHERE is_gone = 1 AND NOT is_new AND changed_ns <= ?"
-        objects = []
-        for (path,) in self.query(f"SELECT path FROM rows {which}", before).fetchall():
-            entry = self.manifest.get(path)
-            if entry and entry.is_own:
-                objects.append((self.prefix + path, entry.generation))
-                self.manifest.forget(path)
+        which = f"WHERE is_gone = 1 AND NOT is_new AND until_ns = {FOREVER} AND changed_ns <= ?"
+        found = [path for (path,) in self.query(f"SELECT path FROM rows {which}", before)]
+        entries = [(path, self.manifest.get(path)) for path in found]
+        own = [(path, entry) for path, entry in entries if entry and entry.is_own]
+        self.bucket.delete_all_at((self.prefix + path, entry.generation) for path, entry in own)
+        for path, _ in own:
+            self.manifest.forget(path)
         if self.is_shared:
             self.query(f"UPDATE rows SET is_gone = 2 {which}", before)
         else:
             self.query(f"DELETE FROM rows {which}", before)
-        self.bucket.delete_all_at(objects)
 
 
 def row_of(text: str) -> Row:

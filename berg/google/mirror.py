@@ -202,11 +202,18 @@ class Mirror:
         self.manifest.clear_queue()
         before_ns, self.looked_ns = self.looked_ns, time.time_ns() - CLOCK_NS
         for path, seen in self.changed():
+            if path in self.watch.closed:
+                self.journal.publish_growth(path)
+            if path in self.watch.removed:  # another one has its name
+                self.note_removal(path, before_ns)
             if stat.S_ISLNK(seen.st_mode):
-                self.note_link(path, seen)
+                self.note_link(path, seen, before_ns)
             else:
                 self.queue_file(path, seen, before_ns, only_new)
-        self.note_removed(before_ns)
+        known = self.journal.paths() if self.due is None else set[str]()
+        for each in self.due or ():
+            known |= self.journal.paths(each)
+        self.note_removed(known, before_ns)
 
     def queue_file(self, path: str, seen: os.stat_result, before_ns: int, only_new: bool) -> None:
         last = self.manifest.get(path)
@@ -221,14 +228,16 @@ class Mirror:
         self.manifest.enqueue(path, seen.st_size >= LARGE_FROM, is_same, changed_ns)
 
     def note_version(self, path: str, seen: os.stat_result, before_ns: int) -> int:
-        """Note that a file has a new version, and return since when it has.
+        """Note that a path has a new version, and return since when it has.
 
         Where it may have had others since the last look, they are missed since then. A file in a
         folder that was renamed got its name with it.
         """
         closed = self.watch.closed.get(path, 0)
         is_moved = any(f"{path}/".startswith(f"{folder}/") for folder in self.watch.moved)
-        is_known = closed == 1 and not is_moved and seen.st_ctime_ns > before_ns
+        is_only = closed == 1 and not is_moved and path not in self.watch.removed
+        # What was changed after the look began may have been changed twice.
+        is_known = is_only and before_ns < seen.st_ctime_ns <= self.looked_ns
         since_ns = seen.st_ctime_ns if is_known else before_ns + 1
         self.journal.note(path, since_ns, bool(closed) or is_moved)
         if is_moved or seen.st_ctime_ns <= before_ns:
@@ -245,7 +254,7 @@ class Mirror:
                 found, folder = max(found, folder.stat().st_ctime_ns), folder.parent
         return found
 
-    def note_link(self, path: str, seen: os.stat_result) -> None:
+    def note_link(self, path: str, seen: os.stat_result, before_ns: int) -> None:
         """Enter a link into the next view, if it is new or leads to another place."""
         with contextlib.suppress(OSError):
             target = self.last_walk.target(path)
@@ -253,16 +262,14 @@ class Mirror:
             mtime_ns = min(max(seen.st_mtime_ns, 0), LARGEST)
             is_same = last and (last.link, last.mtime_ns, last.gone) == (target, mtime_ns, False)
             if target and not is_same:
-                self.journal.put(Row(path, seen.st_ctime_ns, mtime_ns=mtime_ns, link=target))
+                changed_ns = self.note_version(path, seen, before_ns)
+                self.journal.put(Row(path, changed_ns, mtime_ns=mtime_ns, link=target))
 
-    def note_removed(self, before_ns: int) -> None:
+    def note_removed(self, paths: Iterable[str], since_ns: int) -> None:
         """Enter into the next view which paths are gone, unless the folder or its disk fails."""
-        candidates = self.journal.paths() if self.due is None else set()
-        for each in self.due or ():
-            candidates |= self.journal.paths(each)
         if self.own and not (self.folder / self.own).is_dir():
             return
-        for path in candidates:
+        for path in paths:
             try:
                 mode = (self.folder / path).lstat().st_mode
             except (FileNotFoundError, NotADirectoryError):
@@ -270,15 +277,19 @@ class Mirror:
             except OSError:
                 return
             if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-                self.note_removal(path, before_ns)
+                self.note_removal(path, since_ns)
 
-    def note_removal(self, path: str, before_ns: int) -> None:
-        """Enter that a path is gone, since its folder changed last."""
-        folder = (self.folder / path).parent
-        while not folder.is_dir():
-            folder = folder.parent
-        changed_ns = max(folder.stat().st_mtime_ns, before_ns)
-        self.journal.remove(path, before_ns + 1, min(changed_ns, time.time_ns()))
+    def note_removal(self, path: str, since_ns: int) -> None:
+        """Enter that a path is gone: after a moment, and since one of the folders above changed
+        last.
+        """
+        changed_ns = since_ns
+        for folder in (self.folder / path).parents:
+            with contextlib.suppress(OSError):
+                changed_ns = max(changed_ns, folder.stat().st_mtime_ns)
+            if folder == self.folder:
+                break
+        self.journal.remove(path, since_ns + 1, min(changed_ns, time.time_ns()))
         if changed_ns > self.looked_ns:
             self.watch.keep(path)
 
@@ -390,9 +401,8 @@ class Mirror:
 
     def note_growth(self, sending: Sending) -> None:
         """Let the next view say that a file grows; then it is sent."""
-        if sending.grows:
-            self.journal.pass_over(sending.path)  # it is not closed
-        self.journal.note_growth(sending.path)
+        self.journal.note_open(sending.path)
+        self.journal.publish_growth(sending.path, begins=True)
         self.watch.keep(sending.path)
         sending.wrote = True  # the next pass has something to do
 
@@ -417,22 +427,34 @@ class Mirror:
         if not sending.is_moving:
             self.writing_since.pop(path, None)
             self.moving.discard(path)
-        row = sending.row if self.views and sending.row != sending.viewed else None
-        is_longer = row is not None and row.only_grew_since(sending.viewed)
-        if row is None or row.moving or is_longer:
-            self.journal.pass_over(path)
-        if row and is_longer:
-            self.journal.update(path, size=row.size, crc32c=row.crc32c, mtime_ns=row.mtime_ns)
-        elif row:
-            self.journal.put(row)
+        self.note_row(sending)
         self.note_later(path, entry, sending.changed_ns)
 
+    def note_row(self, sending: Sending) -> None:
+        """Enter what was sent into the next view."""
+        path = sending.path
+        before = self.journal.get(path)
+        row = sending.row if self.views and sending.row != before else None
+        is_longer = row is not None and row.only_grew_since(before)
+        if row is None or row.moving or is_longer:
+            self.journal.pass_over(path)
+        if row and before and is_longer:
+            self.journal.change(before, size=row.size, crc32c=row.crc32c, mtime_ns=row.mtime_ns)
+            if not sending.grows:
+                self.journal.publish_growth(path)
+        elif row:
+            self.journal.put(row)
+
     def note_later(self, path: str, entry: Entry, changed_ns: int) -> None:
-        """Note if a file has another version already than the one that was sent."""
-        with contextlib.suppress(OSError):
-            if not entry.is_of((self.folder / path).lstat()):
-                self.journal.note(path, changed_ns + 1, True)
-                self.watch.keep(path)
+        """Note if a file has another version already than the one that was sent, or is gone."""
+        try:
+            is_same = entry.is_of((self.folder / path).lstat())
+        except OSError:
+            self.note_removed({path}, changed_ns)
+            return
+        if not is_same:
+            self.journal.note(path, changed_ns + 1, True)
+            self.watch.keep(path)
 
     def note_error(self, path: str, error: Exception) -> None:
         """Remember why a file was not sent: refused for good, or failed for now."""

@@ -58,7 +58,7 @@ class Row:
             raise ValueError(f"{self.path[:80]!r} is a link that leads out of the results")
 
     def only_grew_since(self, before: "Row | None") -> bool:
-        return self.grows and before is not None and before.grows
+        return self.grows and before is not None and before.grows and not before.gone
 
     def is_in(self, there: Any) -> bool:
         """Return whether an object has the bytes of this file; or more, of one that grows."""
@@ -108,14 +108,18 @@ class History:
 
     def rows_at(self, moment_ns: int) -> dict[str, Row]:
         """Return by path what the disk had at a moment, and what was gone by then."""
+        found: dict[str, Row] = {}
+        for view in self.views_for(moment_ns):
+            found.update((row.path, row) for row in view.rows if row.changed_ns <= moment_ns)
+        return found
+
+    def views_for(self, moment_ns: int) -> list[Published]:
+        """Return the views that say what the disk had at a moment: a full one, and those after."""
         begin = 0
         for index, view in enumerate(self.views):
             if view.head.full and view.head.at_ns <= moment_ns:
                 begin = index
-        found: dict[str, Row] = {}
-        for view in self.views[begin:]:
-            found.update((row.path, row) for row in view.rows if row.changed_ns <= moment_ns)
-        return found
+        return self.views[begin:]
 
 
 @dataclass

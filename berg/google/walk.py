@@ -181,10 +181,11 @@ class Watch:
     pending: set[str] | None = None  # paths to look at; None: everything
     next_look: float = 0  # when everything is to be looked at, time.monotonic()
     ended: bool = False
-    # path -> how often a file was closed after writing, or got its name, since the last look
+    # path -> how often a file was closed after writing, or got its name, since the last look; and
+    # what happened to it after that
     closed: dict[str, int] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)  # folders that got their name since
-    removed: set[str] = field(default_factory=set)  # paths whose last event is their removal
+    removed: set[str] = field(default_factory=set)  # paths that were deleted or renamed since
 
     def __del__(self) -> None:
         self.close()
@@ -260,14 +261,12 @@ class Watch:
         """Count what tells apart the versions of a file between two looks."""
         if self.pending is None:
             return  # too much happened to know it
-        if what & (MOVED_TO | CLOSE_WRITE):
+        if what & (MOVED_TO | CLOSE_WRITE) or path in self.closed:
             self.closed[path] = self.closed.get(path, 0) + 1
         if what & MOVED_TO and what & OF_FOLDER:
             self.moved.add(path)
         if what & (DELETE | MOVED_FROM):
             self.removed.add(path)
-        elif what & (CREATE | MOVED_TO):
-            self.removed.discard(path)
 
     def forget(self) -> None:
         """Let the next look be one at everything."""

@@ -314,3 +314,115 @@ def test_a_view_of_a_change_among_many_files_is_small(begin):
     sync(one)
     newest = max(one.bucket.list(one.views), key=lambda blob: blob.name)
     assert newest.size < 1000
+
+
+def blocked(cloud, *names: str) -> None:
+    """Let the bucket refuse what these files send, until the faults are deleted."""
+    for name in names:
+        match = f"berg_results/out/{name}"
+        cloud.fault("storage.objects.insert", match=match, status=503, times=None)
+
+
+def later(mirror: Mirror, **contents: str) -> None:
+    """Write files, and wait: their times are a little behind the clock."""
+    for name, text in contents.items():
+        (out(mirror) / name).write_text(text)
+    time.sleep(0.03)
+
+
+def test_a_full_view_has_what_a_newer_version_is_to_replace(begin, cloud, monkeypatch):
+    monkeypatch.setattr(module, "MOST_VIEWS", 2)
+    one = begin("one")
+    later(one, latest="step 1")
+    sync(one)
+    blocked(cloud, "shard")
+    later(one, shard="x")
+    for step in range(2, 6):
+        later(one, latest=f"step {step}")
+        one.sync(0.3)
+    assert len(one.journal.full_numbers) > 1
+    assert found(begin("two", "next", begins_with="job")) == {"latest": b"step 1"}
+
+
+def test_between_two_looks_a_file_was_gone_before_it_came_again(begin, cloud):
+    one = begin("one")
+    later(one, marker="1", other="1")
+    sync(one)
+    (out(one) / "marker").unlink()
+    time.sleep(0.03)
+    later(one, other="while there was no marker")
+    later(one, late="1")
+    later(one, marker="2")
+    blocked(cloud, "late")
+    one.sync(0.3)
+    assert found(begin("two", "next", begins_with="job")) == {"marker": b"1", "other": b"1"}
+
+
+def test_a_folder_whose_place_an_older_one_took_was_there_until_then(begin, cloud):
+    one = begin("one")
+    for name in ("old", "new"):
+        (out(one) / name).mkdir()
+        (out(one) / name / name).write_text(name)
+    time.sleep(0.03)
+    sync(one)
+    later(one, first="1")
+    later(one, second="2")
+    (out(one) / "new").rename(out(one) / "newest")
+    (out(one) / "old").rename(out(one) / "new")
+    blocked(cloud, "second")
+    one.sync(0.3)
+    names = {"old/old", "new/new"}
+    assert found(begin("two", "next", begins_with="job")).keys() in (names, names | {"first"})
+
+
+def test_a_file_that_is_deleted_while_it_is_sent_does_not_come_back(begin, cloud):
+    one = begin("one")
+    later(one, kept="x")
+    sync(one)
+    cloud.fault("storage.objects.insert", match="out/deleted", delay=1)
+    later(one, deleted="x")
+    one.sync(0.1)
+    (out(one) / "deleted").unlink()
+    one.sync(0.1)
+    while one.underway:
+        one.sync(0.1)
+    assert found(begin("two")) == {"kept": b"x"}
+    assert one.finish(print) == {} and one.conclude({}) == {}
+    assert plain(one, "deleted") is None
+
+
+def test_a_file_that_takes_the_place_of_another_is_not_that_while_it_is_written(begin):
+    one = begin("one")
+    (out(one) / "ckpt.pt").write_bytes(b"1" * BIG)
+    sync(one)
+    (out(one) / "ckpt.pt").unlink()
+    with (out(one) / "ckpt.pt").open("wb") as file:
+        file.write(b"\0" * BIG)
+        file.flush()
+        time.sleep(0.03)
+        sync(one)
+        assert found(begin("two", "next", begins_with="job")) == {}
+    sync(one)
+    assert found(begin("three")) == {"ckpt.pt": b"\0" * BIG}
+
+
+def test_a_log_that_is_closed_has_its_last_time(begin):
+    one = begin("one")
+    for line in ("first\n", "second\n"):
+        with (out(one) / "log").open("a") as log:
+            log.write(line)
+            log.flush()
+            sync(one)
+        sync(one)
+    two = begin("two")
+    assert found(two) == {"log": b"first\nsecond\n"}
+    assert (out(two) / "log").stat().st_mtime_ns == (out(one) / "log").stat().st_mtime_ns
+
+
+def test_after_a_view_whose_answer_was_lost_there_is_a_next_one(begin, cloud):
+    one = begin("one")
+    name = f"{one.views}{one.journal.number + 1:08}"
+    one.bucket.write(name, views.encode(views.Head(one.journal.at_ns, "m"), []))
+    later(one, file="x")
+    sync(one)
+    assert found(begin("two")) == {"file": b"x"}
