@@ -22,7 +22,16 @@ from berg import validation
 from berg.google import api
 from berg.google.sending import TAKEN, WRITER, Manifest
 from berg.google.storage import Changed, Listed
-from berg.google.views import Head, History, Row, before_gaps, encode, line, newest_moment
+from berg.google.views import (
+    CLOCKS_NS,
+    Head,
+    History,
+    Row,
+    before_gaps,
+    encode,
+    line,
+    newest_moment,
+)
 
 GRACE = 3600  # seconds for which the bucket keeps what the job deleted
 MOST_VIEWS = 500  # after a full one: a reader has to read all of them
@@ -159,7 +168,11 @@ class Journal:
     def lags(self) -> bool:
         """Return whether the last view is of a moment before something that it names."""
         newest = self.query("SELECT max(changed_ns) FROM rows").fetchone()[0]
-        return bool(self.views) and (newest or 0) > self.published_ns
+        return bool(self.views) and (newest or 0) > self.shared_ns(self.published_ns)
+
+    def shared_ns(self, at_ns: int) -> int:
+        """Return the last moment that machines can have in common of which one is there."""
+        return at_ns - CLOCKS_NS if self.is_shared else at_ns
 
     # --- T, and the views
 
@@ -187,7 +200,7 @@ class Journal:
         if at_ns == self.published_ns or not self.number:
             return False
         later = "SELECT 1 FROM rows WHERE changed_ns > ? AND changed_ns <= ?"
-        if self.query(later, self.published_ns, at_ns).fetchone():
+        if self.query(later, self.shared_ns(self.published_ns), self.shared_ns(at_ns)).fetchone():
             return True
         return self.is_shared and time.monotonic() - self.published_at > IDLE
 

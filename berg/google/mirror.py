@@ -66,6 +66,7 @@ WRITE_INTERVAL = 1.1  # seconds between two writes of an object; Cloud Storage t
 # Passes at the end that find a change once all is sent, after which the object stays as it is.
 # From the third on there is a second between them.
 MOVING_PASSES, CALM_PASSES, MOVING_PAUSE = 20, 3, 1
+RESTS = 15  # seconds between two versions of a file in which each machine looks at it
 MOVING = "something still writes it: the bucket has it as it was"
 
 
@@ -99,6 +100,7 @@ class Mirror:
     followed: set[str] = field(default_factory=set)
     moving: set[str] = field(default_factory=set)  # paths that are written all the time
     writing_since: dict[str, float] = field(default_factory=dict)  # path -> time.monotonic()
+    missed_since: dict[str, float] = field(default_factory=dict)  # the same, of missed versions
     due: set[str] | None = None  # paths of the last look; None: everything
     last_walk: Walk = field(init=False)
     knows_bucket: bool = False  # what it has of the job was restored or learnt
@@ -143,7 +145,9 @@ class Mirror:
             self.queue_changes(only_new)
             sent = self.send_queue(time.monotonic() + seconds, stop)
             if not only_new:
-                self.journal.publish(self.looked_ns)
+                # Once the command has ended, the folder stays as it is.
+                ahead_ns = views.CLOCKS_NS if self.finishing and self.journal.is_shared else 0
+                self.journal.publish(self.looked_ns + ahead_ns)
                 self.failed.update(self.journal.settle())
         except Exception as error:
             self.failed[self.own or "."] = f"{type(error).__name__}: {error}"
@@ -443,7 +447,21 @@ class Mirror:
             if not sending.grows:
                 self.journal.publish_growth(path)
         elif row:
+            self.note_missed(row, before)
             self.journal.put(row)
+
+    def note_missed(self, row: Row, viewed: Row | None) -> None:
+        """Let a file of which versions are missed in every pass, for long, hold T back no more:
+        several machines would find no moment that they have in common.
+        """
+        missed_ns = self.journal.unsent_since(row.path)
+        is_complete = missed_ns in (0, row.changed_ns)
+        if viewed is None or is_complete or missed_ns - viewed.changed_ns > RESTS * 10**9:
+            self.missed_since.pop(row.path, None)
+        elif self.journal.is_shared:
+            since = self.missed_since.setdefault(row.path, time.monotonic())
+            if time.monotonic() - since > MOVING_AFTER:
+                self.moving.add(row.path)
 
     def note_later(self, path: str, entry: Entry, changed_ns: int) -> None:
         """Note if a file has another version already than the one that was sent, or is gone."""

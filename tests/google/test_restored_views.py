@@ -17,11 +17,12 @@ SETTLED = 0.06  # seconds until another change of a file would show
 def disk(bucket, tmp_path):
     """Make the mirror of a disk of the job; it has restored."""
 
-    def make(name: str) -> Mirror:
+    def make(name: str, machine: str = "") -> Mirror:
         folder = tmp_path / name
         (folder / "job").mkdir(parents=True)
         views = f".berg/views/job/{name}/"
         mirror = Mirror(folder, bucket, "results/", f"job/{name}", "job", views=views)
+        mirror.machine = mirror.journal.machine = machine
         assert mirror.restore()[1] == {}
         return mirror
 
@@ -87,3 +88,56 @@ def test_links_have_their_times(disk):
     second = disk("2")
     times = {path.name: int(path.lstat().st_mtime) for path in (second.folder / "job").iterdir()}
     assert times["older"] == 1_000_000_000 and times["alder"] == 1_100_000_000
+
+
+@pytest.fixture
+def machines(disk):
+    """Make the mirrors of two machines of the job, which know each other's last views."""
+
+    def make(*names: str) -> list[Mirror]:
+        made = [disk(name, f"machine-{rank}") for rank, name in enumerate(names)]
+        for mirror in made:
+            mirror.journal.is_shared = True
+            heads = [other.journal for other in made if other is not mirror]
+            mirror.journal.others = lambda heads=heads: [journal.head for journal in heads]
+        return made
+
+    return make
+
+
+def set_clocks(monkeypatch, difference_ns: int) -> None:
+    for module in ("views", "journal"):
+        monkeypatch.setattr(f"berg.google.{module}.CLOCKS_NS", difference_ns)
+
+
+def test_what_several_machines_wrote_last_is_restored(machines, disk, monkeypatch):
+    """Such as checkpoints that they save when they are told to end. Nobody waits for clocks."""
+    set_clocks(monkeypatch, 10**13)
+    both = machines("1", "2")
+    for mirror in both:
+        write(mirror, f"of-{mirror.machine}", b"saved at the end")
+    for mirror in both:
+        assert mirror.finish(lambda text: None, 60) == {}
+    found = sorted(path.name for path in (disk("3").folder / "job").iterdir())
+    assert found == ["of-machine-0", "of-machine-1"]
+
+
+def test_files_that_machines_rewrite_all_the_time_hold_nothing_up(machines, disk, monkeypatch):
+    monkeypatch.setattr("berg.google.mirror.MOVING_AFTER", 1)
+    monkeypatch.setattr("berg.google.journal.IDLE", 0)
+    set_clocks(monkeypatch, 10**8)
+    both = machines("1", "2")
+
+    def make_passes() -> None:
+        for mirror in both:
+            for name in [f"status-of-{mirror.machine}"] * 3:
+                write(mirror, name, os.urandom(100))
+            mirror.sync()
+
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        make_passes()
+    write(both[0], "checkpoint", b"1")
+    make_passes()
+    make_passes()
+    assert (disk("3").folder / "job/checkpoint").exists()
