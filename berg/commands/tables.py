@@ -334,15 +334,17 @@ def entries(entries: "list[Entry]", command: bool, everyone: bool, verbose: bool
         colors.append(COLORS.get(state))
         notes.append(notes_of(each))
         if verbose and len(each.machines) > 1:
-            notes[-1] += (
-                f"{m.name}  {m.status}  {m.internal_ip}  {m.external_ip}" for m in each.machines
-            )
+            notes[-1] += map(machine_line, each.machines)
         if command and each.state:
             notes[-1].append(f"$ {each.summary.cmd}" if each.summary.cmd else "(devbox)")
     if everyone:
         for row, user in zip(rows, ["USER", *(each.user for each in entries)], strict=True):
             row.insert(1, user)
     return table(rows, colors=colors, notes=notes)
+
+
+def machine_line(machine: job.Machine) -> str:
+    return "  ".join([machine.name, machine.status, machine.internal_ip, machine.external_ip])
 
 
 def notes_of(entry: "Entry") -> list[str]:
@@ -842,38 +844,23 @@ def priced(found: "list[Priced]", region: str) -> str:
 
 
 def sums(weeks: "list[Sum]") -> str:
-    rows = [
-        [
-            each.begins,
-            each.user,
-            f"{each.jobs:,}",
-            f"{each.hours:,.1f}",
-            dollars(each.usd),
-            plural(each.unknown, "job"),
-        ]
-        for each in weeks
-    ]
-    return table([["WEEK OF", "USER", "JOBS", "MACHINE-HOURS", "COST", "PRICE UNKNOWN"], *rows])
+    rows = [["WEEK OF", "USER", "JOBS", "MACHINE-HOURS", "COST", "PRICE UNKNOWN"]]
+    for each in weeks:
+        about = [each.begins, each.user, f"{each.jobs:,}", f"{each.hours:,.1f}"]
+        rows.append([*about, dollars(each.usd), plural(each.unknown, "job")])
+    return table(rows)
 
 
 def billable_table(there: "list[Billable]") -> str:
     """Return what costs money now, and the sum of it."""
-    rows = [
-        [
-            each.kind,
-            each.name,
-            each.where,
-            job_list.age(each.created_at),
-            dollars(each.usd_per_hour),
-            each.about,
-        ]
-        for each in there
-    ]
+    rows = [["NOW", "NAME", "WHERE", "AGE", "$/H", "WHAT"]]
+    for each in there:
+        age, cost = job_list.age(each.created_at), dollars(each.usd_per_hour)
+        rows.append([each.kind, each.name, each.where, age, cost, each.about])
     known = sum(each.usd_per_hour or 0 for each in there)
     unknown = sum(each.usd_per_hour is None for each in there)
     rest = f", and {unknown} of unknown price" if unknown else ""
-    listed = table([["NOW", "NAME", "WHERE", "AGE", "$/H", "WHAT"], *rows])
-    return f"{listed}\n\nNow: {dollars(known)} an hour{rest}"
+    return f"{table(rows)}\n\nNow: {dollars(known)} an hour{rest}"
 
 
 def cap_command(project: str, usd: int) -> str:

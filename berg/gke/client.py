@@ -203,7 +203,7 @@ def refusal(server: Server, code: int, content: bytes) -> Refused:
             "roles/resourcemanager.projectIamAdmin) can give you one with that right, such as "
             f"roles/container.{role}"
         )
-    return (Missing if code == 404 else Refused)(code, reason, message)
+    return {404: Missing}.get(code, Refused)(code, reason, message)
 
 
 def call(server: Server, method: str, path: str, body: Any = None, **options: Any) -> Any:

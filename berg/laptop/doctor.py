@@ -459,15 +459,15 @@ def allowed_sources(settings: Config) -> list[str]:
     for rule in sorted(rules, key=lambda rule: (rule["priority"], "allowed" in rule)):
         ranges = [each for each in rule.get("sourceRanges", []) if ":" not in each]
         if opens(rule.get("allowed", []), settings.ssh_port):
-            # a private range cannot hold this computer
-            sources += (
-                each
-                for each in ranges
-                if each == ANYWHERE or not ipaddress.ip_network(each).is_private
-            )
+            sources += filter(is_public, ranges)
         elif ANYWHERE in ranges and opens(rule.get("denied", []), settings.ssh_port):
             break
     return sources
+
+
+def is_public(source: str) -> bool:
+    """Return whether a range may hold this computer, which comes from no private address."""
+    return source == ANYWHERE or not ipaddress.ip_network(source).is_private
 
 
 def applies(rule: dict[str, Any], settings: Config) -> bool:
