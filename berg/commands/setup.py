@@ -364,9 +364,8 @@ def status(as_json: bool) -> None:
     berg local status --json
     """
     values = config.embedded_cloud().status(config.local_folder())
-    rows = []
-    for key, value in values.items():
-        rows.append((key, *map(str, value if isinstance(value, list) else [value])))
+    listed = {key: each if isinstance(each, list) else [each] for key, each in values.items()}
+    rows = [(key, *map(str, each)) for key, each in listed.items()]
     print_data(values, labelled(rows, sys.stdout, 12), as_json)
 
 

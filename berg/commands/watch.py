@@ -222,10 +222,11 @@ def machine_table(rows: list[Row], in_detail: bool, now: float) -> str:
         end = sparkline(row.history(), room) if last else row.state
         cells.append([row.name, *map(bar, percents), f"{network:>7}", end])
         for name, each in usage.accelerators(last).items() if in_detail else ():
-            values = []
-            for key, unit in (("watt", "W"), ("celsius", "°C")):
-                if each.get(key) is not None:
-                    values.append(f"{min(each[key], 99_999):.0f} {unit}")
+            values = [
+                f"{min(each[key], 99_999):.0f} {unit}"
+                for key, unit in (("watt", "W"), ("celsius", "°C"))
+                if each.get(key) is not None
+            ]
             bars = bar(each.get("percent")), bar(memory_percent({"gpus": [each]}))
             cells.append([f"  {name}", *bars, "", "", "", "  ".join(values)])
     return table(cells)

@@ -310,7 +310,7 @@ def shape_of(instance: dict[str, Any]) -> Shape:
     """Return what kind of machine an instance is, with the GPUs that are attached to it."""
     kind = last_part(instance["machineType"])
     gpus = instance.get("guestAccelerators", [])
-    if not gpus or shapes.find_built_in(kind):
+    if not gpus or kind in shapes.BY_TYPE:
         return Shape(kind, 0, "")
     attached = last_part(gpus[0]["acceleratorType"])
     return Shape(kind, gpus[0]["acceleratorCount"], "", accelerator=attached)

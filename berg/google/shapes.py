@@ -81,6 +81,13 @@ ALIASES = {accelerator: name for name, (accelerator, _) in ATTACHED.items()} | {
     "nvidia-l4": "l4",
     "nvidia-rtx-pro-6000": "rtx-pro-6000",
 }
+# Machine types with built-in GPUs -> the GPUs' type and number, and the vCPUs.
+BY_TYPE = {
+    machine_type: (name, num_gpus, cpus)
+    for name, sizes in BUILT_IN.items()
+    for num_gpus, by_cpus in sizes.items()
+    for cpus, machine_type in by_cpus.items()
+}
 # What users can ask for; gb200 comes from reservations only.
 TYPES = tuple(name for name in (*ATTACHED, *BUILT_IN) if name != "gb200")
 FRACTIONS = {"g4-standard-6": "1/8", "g4-standard-12": "1/4", "g4-standard-24": "1/2"}  # of one GPU
@@ -139,11 +146,8 @@ class Shape:
     @property
     def num_cpus(self) -> int:
         """vCPUs; 0 if the machine type does not say."""
-        for sizes in BUILT_IN.values():
-            for by_cpus in sizes.values():
-                for cpus, name in by_cpus.items():
-                    if name == self.machine_type:
-                        return cpus
+        if self.machine_type in BY_TYPE:
+            return BY_TYPE[self.machine_type][2]
         named = re.search(r"custom-(\d+)|-(\d+)$", self.machine_type)
         return int(named[1] or named[2]) if named else 0
 
@@ -163,8 +167,8 @@ def choose(
     """
     if machine_type and num_cpus:
         raise BergError("--machine-type fixes the number of CPUs: leave out --num-cpus")
-    if machine_type and (built_in := find_built_in(machine_type)):
-        return check_built_in(machine_type, built_in, num_gpus, gpu_type)
+    if machine_type in BY_TYPE:
+        return choose_built_in(machine_type, num_gpus, gpu_type)
     name = name_of(gpu_type, machine_type)
     if num_gpus is None:
         num_gpus = 0 if machine_type and not gpu_type else min(numbers(name))
@@ -179,11 +183,9 @@ def choose(
     return choose_with_built_in(num_gpus, name, num_cpus)
 
 
-def check_built_in(
-    machine_type: str, built_in: tuple[str, int], num_gpus: int | None, gpu_type: str | None
-) -> Shape:
+def choose_built_in(machine_type: str, num_gpus: int | None, gpu_type: str | None) -> Shape:
     """Return a machine with built-in GPUs; raise BergError if others were asked for."""
-    name, count = built_in
+    name, count, _ = BY_TYPE[machine_type]
     asked = (gpu_type or name).lower()
     if ALIASES.get(asked, asked) != name or num_gpus not in (None, count):
         raise BergError(f"{machine_type} has {count} x {name}: leave out --num-gpus and --gpu-type")
@@ -271,15 +273,6 @@ def n1_type(
         )
     usual_type = f"n1-standard-{cpus}" if cpus in N1_SIZES else f"custom-{cpus}-{cpus * 3840}"
     return machine_type or usual_type
-
-
-def find_built_in(machine_type: str) -> tuple[str, int] | None:
-    """Return the type and number of the GPUs that a machine type has built in."""
-    for name, sizes in BUILT_IN.items():
-        for num_gpus, by_cpus in sizes.items():
-            if machine_type in by_cpus.values():
-                return name, num_gpus
-    return None
 
 
 def has_local_disks(machine_type: str) -> bool:

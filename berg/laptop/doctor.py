@@ -367,10 +367,8 @@ def check_quotas(settings: Config) -> list[Finding]:
     needs = shapes.quota_needs(shape, 1, JobSpec.disk_gb, False, external)
     on_spot = shapes.quota_needs(shape, 1, JobSpec.disk_gb, True, external)
     findings = [quota(settings, need, metrics, limits, "machine") for need, metrics in needs]
-    for need, metrics in on_spot:
-        if (need, metrics) not in needs:
-            findings.append(quota(settings, need, metrics, limits, "Spot machine"))
-    return findings
+    others = [each for each in on_spot if each not in needs]
+    return findings + [quota(settings, *each, limits, "Spot machine") for each in others]
 
 
 def quota(

@@ -322,10 +322,10 @@ def ended(
             if entry in owners or not listed.name.startswith(LIVING):
                 return False
             seen = {name: stored[name] for name in names if name in stored}
-            for each in states.several(bucket, set(names) - set(seen)):
-                seen[each.name] = each
+            seen |= {each.name: each for each in states.several(bucket, set(names) - set(seen))}
             over = [each for each in seen.values() if each.state.final and not each.is_damaged]
-            return len(over) == len(names) and not (this and is_to_come(this, waiting))
+            is_to_come = this and jobs.is_to_come(this.job_name, this, waiting)
+            return len(over) == len(names) and not is_to_come
         except BergError:  # a record is damaged, or may not be read
             return False
 
@@ -344,10 +344,3 @@ def recorded(bucket: Bucket, entry: str) -> tuple[list[str], job.Job | None]:
         return names, states.read_job(bucket, names[0]) if names else None
     this = states.read_job(bucket, entry)
     return [] if this is None or this.sweep else [entry], this
-
-
-def is_to_come(this: job.Job, waiting: Callable[[str], set[str]]) -> bool:
-    """Return whether a place is still creating machines for a job."""
-    if this.place == "gce" and not this.group:
-        return False
-    return not waiting(this.place).isdisjoint((this.job_name, this.sweep, str(this.group)))

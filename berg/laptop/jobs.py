@@ -496,15 +496,18 @@ def explained(config: Config, stored: Stored, seen: State) -> State:
 def waits(config: Config, stored: Stored, waiting: Callable[[str], set[str]] | None) -> bool:
     """Return whether a place has a machine for a job, or will create one."""
     summary = stored.state.job
-    if summary.place == "gce" and not summary.group:
-        return False
-    names = (stored.name, summary.sweep, str(summary.group))
+    look = waiting or (lambda place: places.of(place).waiting(config, stored.name))
     try:
-        if waiting:
-            return not waiting(summary.place).isdisjoint(names)
-        return not places.of(summary.place).waiting(config, stored.name).isdisjoint(names)
+        return is_to_come(stored.name, summary, look)
     except api.Denied:
         return True  # unknown
+
+
+def is_to_come(name: str, about: job.Job | job.Summary, waiting: Callable[[str], set[str]]) -> bool:
+    """Return whether a place is still creating machines for a job."""
+    if about.place == "gce" and not about.group:
+        return False
+    return not waiting(about.place).isdisjoint((name, about.sweep, str(about.group)))
 
 
 def look_again(config: Config, found: Entry) -> Entry:

@@ -16,7 +16,7 @@ from berg.config import Config
 from berg.gke import container
 from berg.google import api, instances, prices
 from berg.google.prices import region_of
-from berg.google.shapes import Shape, find_built_in
+from berg.google.shapes import BY_TYPE, Shape
 from berg.job import Machine, Resource
 from berg.plan import Offer
 
@@ -234,7 +234,7 @@ def machine_rate(config: Config, machine: Machine) -> float | None:
         return None
     count, _, kind = machine.gpus.partition(" x ")
     attached = (kind, int(count) if count.isdigit() else 0)
-    kind, number = find_built_in(machine.machine_type) or attached
+    kind, number, *_ = BY_TYPE.get(machine.machine_type, attached)
     shape = Shape(machine.machine_type, number, kind)
     if machine.status in STOPPED:
         return listed.disk_per_hour(shape.disk_type, machine.disk_gb)

@@ -467,7 +467,7 @@ def options(config: Config, target: Target) -> list[str]:
 
     They skip the ssh configuration of the user and of the computer.
     """
-    values = [f"{key}={value}" for key, value in keywords(config, target).items()]
+    values = [f"{key}={value}" for key, value in keywords(target).items()]
     return ["-F", "/dev/null", *(word for value in values for word in ("-o", value))]
 
 
@@ -483,7 +483,7 @@ def command(
     return ["ssh", *options(config, target), *ssh_options, destination(config, target), *words]
 
 
-def keywords(config: Config, target: Target) -> dict[str, str]:
+def keywords(target: Target) -> dict[str, str]:
     """Return the settings of ssh_config(5) for a machine."""
     values = {
         "Port": str(target.port),
@@ -566,7 +566,7 @@ def write_entry(config: Config, target: Target) -> None:
     names = [target.machine]
     if target.machine != target.job and not target.machine.removeprefix(target.job).strip("-0"):
         names.append(target.job)
-    values = {"HostName": target.host, "User": config.ssh_user, **keywords(config, target), **OFF}
+    values = {"HostName": target.host, "User": config.ssh_user, **keywords(target), **OFF}
     if any(line.startswith(FORWARDS) for line in of_all_hosts(target.machine)):
         values["ClearAllForwardings"] = "yes"
     lines = [f"Host {' '.join(names)}", *(f"    {key} {value}" for key, value in values.items())]

@@ -501,10 +501,11 @@ def lead_if_first(member: Member, names: list[str]) -> None:
 def phases(member: Member) -> dict[str, Any]:
     """Return the valid records of the job's machines, by machine, and update which are silent."""
     prefix = job.machines_prefix(member.job.job_name)
-    blobs = {}
-    for blob in member.bucket.list(prefix, "name,metadata"):
-        if blob.name.endswith(".json") and is_valid(member, blob):
-            blobs[blob.name.removeprefix(prefix).removesuffix(".json")] = blob
+    blobs = {
+        blob.name.removeprefix(prefix).removesuffix(".json"): blob
+        for blob in member.bucket.list(prefix, "name,metadata")
+        if blob.name.endswith(".json") and is_valid(member, blob)
+    }
     now, longest = time.monotonic(), member.job.longest_silence
     if now - member.listened > longest / 3 + WATCH_INTERVAL * member.node.rank:
         member.heard.clear()  # this machine itself could not read for a while

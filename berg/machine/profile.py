@@ -321,11 +321,9 @@ def take_from_torch(desk: Desk, seconds: float, folder: Path, host: str) -> list
     if not written:
         raise BergError(f"{ENDED}, or PyTorch takes another one in it")
     folder.mkdir(parents=True, exist_ok=True)
-    packed = []
-    for pid, file in written.items():
-        name = host if len(desk.files) == 1 else f"{host}.{pid}"
-        packed.append(pack(file, folder / f"{name}.pt.trace.json.gz"))
-    return packed
+    is_alone = len(desk.files) == 1
+    names = {pid: host if is_alone else f"{host}.{pid}" for pid in written}
+    return [pack(file, folder / f"{names[pid]}.pt.trace.json.gz") for pid, file in written.items()]
 
 
 def begin(desk: Desk, seconds: float) -> None:

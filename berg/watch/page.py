@@ -606,7 +606,6 @@ def sweep_charts(rows: list[Row]) -> list[Html]:
     differing = [each for each in given if each.differs]
     chosen = [*differing[: COLUMNS - min(len(measured), 4)], *measured[:4]]
     names = [each.name for each in rows]
-    drawn = [markup.parallel(names, chosen)]
-    for metric, param in itertools.islice(itertools.product(measured, differing), SCATTERS):
-        drawn.append(markup.scatter(names, param, metric))
-    return markup.with_note(drawn)
+    pairs = itertools.islice(itertools.product(measured, differing), SCATTERS)
+    scatters = [markup.scatter(names, param, metric) for metric, param in pairs]
+    return markup.with_note([markup.parallel(names, chosen), *scatters])
