@@ -459,14 +459,21 @@ class Push:
     def is_done(self, once: bool, refused: list[str]) -> bool:
         """Return whether all machines have the files; without `once` there is always more to do.
 
-        Raises BergError where no machine is left; with `once` also where one refused some files.
+        Raises BergError where no machine is left; with `once` also where one refused some files, or
+        some may be secret.
         """
         if once and refused:
             raise BergError(f"not everything could be written on {', '.join(refused)}, see above")
         living = [checkout for checkout in self.checkouts if checkout.name not in self.lost]
         if not living or (once and self.lost):
             raise BergError("; ".join(self.lost.values()))
-        return once and all(checkout.has is not None for checkout in living)
+        is_done = once and all(checkout.has is not None for checkout in living)
+        if is_done and self.withheld:
+            raise BergError(
+                f"{some(sorted(self.withheld))} may be secret, see above. Keep it here with a "
+                f"line in {IGNORE_FILE}, or send it: --send-secrets"
+            )
+        return is_done
 
     def push_to_all(self, pool: ThreadPoolExecutor) -> list[str]:
         """Push to the machines that answer; return those that did not accept all files."""

@@ -19,6 +19,7 @@ import ssh_server
 from conftest import commit, git, wait_for
 
 from berg import BergError
+from berg.code import leaks
 from berg.laptop import sync
 from berg.laptop.sync import multiplex
 from localcloud.machines import sshd
@@ -579,6 +580,18 @@ def test_a_machine_that_is_gone_ends_it(repo, checkout):
     with pytest.raises(BergError, match="machine is gone"):
         sync.Push(repo, [checkout], lines.append).run()
     assert lines == [], "the error says it"
+
+
+def test_a_push_sends_all_but_what_may_be_secret(repo, checkout, tmp_path, monkeypatch):
+    monkeypatch.setenv("BERG_HOME", str(tmp_path / "home"))
+    write(repo / "new.txt", "x")
+    write(repo / ".env", "x")
+    running = sync.Push(repo, [checkout], lambda line: None)
+    running.suspect = lambda paths: leaks.in_files(repo, paths, "bucket")
+    with pytest.raises(BergError, match=r"^\.env may be secret, .*--send-secrets$"):
+        running.run(once=True)
+    there = tree(tmp_path / "machine")
+    assert "new.txt" in there and ".env" not in there
 
 
 def test_an_rsync_that_is_too_old_ends_it(repo, checkout, monkeypatch):
