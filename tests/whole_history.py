@@ -313,6 +313,7 @@ class Program:
     written: int = 0
     saves: int = 0
     meetings: int = 0
+    most: float = float("inf")  # bytes that are left
     logs: dict[str, int] = field(default_factory=dict)  # that are open
 
     def step(self, kind: str, *given: Any) -> None:
@@ -359,6 +360,8 @@ class Program:
         """Write a file in some pieces."""
         if self.is_busy(path):
             return
+        size = size if size <= self.most else min(size, 400)
+        self.most -= size
         self.slots += 1
         slot = self.slots
         self.step("open", slot, path, mode)

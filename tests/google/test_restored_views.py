@@ -1,4 +1,4 @@
-"""What a mirror publishes is what the next disk's mirror restores. Random programs of whole_model
+"""What a mirror publishes is what the next disk's mirror restores. Random programs of test_whole
 do the same; here are moments that those meet seldom.
 """
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import forked
 import hypothesis
+import pytest
 import whole_machine
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -28,7 +29,9 @@ from whole_history import History, Program, Tree, explain, found_in
 from berg.google.mirror import Mirror
 
 MB = 1 << 20
-PROGRAMS = 50
+PROGRAMS = 50  # of each round; where there is but one, fewer
+FEW_PROGRAMS = 10
+LINE_SECONDS = 8  # for all bytes of an attempt
 NAMES = ["a", "b", "d/a", "d/b", "d/e/a", "d", "+x/a"]
 names = st.sampled_from(NAMES)
 sizes = st.sampled_from([20, 30, 400, 5000] * 5 + [200_000, MB + 1, 3 * MB, 8 * MB + 1])
@@ -105,6 +108,7 @@ class Machine:
         rank, machines = self.history.rank, self.history.machines
         tree = copy.deepcopy(self.history.tree)
         program = Program(tree, rank, machines, self.run.job, str(key), dice=dice)
+        program.most = (self.run.bandwidth or 100 * MB) * LINE_SECONDS / machines
         for kind, given in deeds:
             getattr(program, kind)(*given)
         self.steps = program.steps
@@ -149,6 +153,7 @@ class Run:
     top: Path
     machines: int
     seed: int
+    bandwidth: int
 
     def __post_init__(self) -> None:
         self.job = f"j{uuid.uuid4().hex[:10]}"
@@ -282,10 +287,10 @@ attempts = st.lists(st.tuples(deeds, troubles, cuts), min_size=1, max_size=3)
 
 
 def try_one(
-    cloud: Any, bucket: Any, top: Path, machines: int, seed: int, bandwidth: float, attempts: list
+    cloud: Any, bucket: Any, top: Path, machines: int, seed: int, bandwidth: int, attempts: list
 ) -> None:
     cloud.call("POST", "/_berg/settings", {"bandwidth": bandwidth})
-    run = Run(cloud, bucket, top, machines, seed)
+    run = Run(cloud, bucket, top, machines, seed, bandwidth)
     try:
         run.begin()
         for number, (deeds, troubles, cut) in enumerate(attempts):
@@ -294,32 +299,46 @@ def try_one(
             run.begin()
     finally:
         run.close()
+        cloud.call("POST", "/_berg/settings", {"bandwidth": 0})
+
+
+@pytest.fixture
+def try_programs(cloud, bucket, tmp_path, seed, record_property, request):
+    """Return what tries random programs on so many machines."""
+    programs = PROGRAMS if request.config.getoption("--rounds") else FEW_PROGRAMS
+    record_property("fault", request.node.get_closest_marker("fault").args)
+    record_property("tries", programs)
+
+    def on_machines(count: int) -> None:
+        @hypothesis.seed(seed)
+        @settings(
+            max_examples=programs,
+            phases=(Phase.generate,),  # a smaller program takes as long, and meets other moments
+            suppress_health_check=list(HealthCheck),
+            database=None,
+            deadline=None,
+        )
+        @hypothesis.given(
+            dice=st.integers(0, 10**6),
+            bandwidth=st.sampled_from([0, 3 * MB, MB, MB // 4]),
+            attempts=attempts,
+        )
+        def try_some(dice: int, bandwidth: int, attempts: list) -> None:
+            try_one(cloud, bucket, tmp_path, count, dice, bandwidth, attempts)
+
+        try_some()
+
+    return on_machines
 
 
 @fault("a machine is cut off at any moment, while any program writes", "1 2 6", weight=4)
-def test_what_is_restored_was_there_at_one_moment(
-    cloud, bucket, tmp_path, seed, record_property, request
-):
-    record_property("fault", request.node.get_closest_marker("fault").args)
-    record_property("tries", PROGRAMS)
+def test_what_is_restored_was_there_at_one_moment(try_programs):
+    try_programs(1)
 
-    @hypothesis.seed(seed)
-    @settings(
-        max_examples=PROGRAMS,
-        phases=(Phase.generate,),  # a smaller program takes as long, and meets other moments
-        suppress_health_check=list(HealthCheck),
-        database=None,
-        deadline=None,
-    )
-    @hypothesis.given(
-        seed=st.integers(0, 10**6),
-        bandwidth=st.sampled_from([0, 3 * MB, MB, MB // 4]),
-        attempts=attempts,
-    )
-    def test(seed, bandwidth, attempts):
-        try_one(cloud, bucket, tmp_path, 1, seed, bandwidth, attempts)
 
-    test()
+@fault("three machines are cut off at any moment, while they write", "1 2 6", weight=4)
+def test_what_three_machines_restore_was_there_at_one_moment(try_programs):
+    try_programs(3)
 
 
 def test_a_link_is_as_old_as_what_it_led_to_between_two_looks(bucket, cloud, tmp_path):
