@@ -274,15 +274,12 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         "metadata": {"items": [{"key": k, "value": v} for k, v in metadata(plan).items()]},
         "disks": [{"boot": True, "autoDelete": is_deleted, "initializeParams": disk}],
         **shapes.TPU_EXTRAS.get(shape.machine_type, {}),
+        **shape.guests(f"zones/{zone}"),
     }
     if plan.model == prices.FLEX:
         made |= creation.queued(FLEX_SECONDS)
     if plan.offer.reservation:
         made["reservationAffinity"] = offers.affinity(config, plan.offer.reservation)
-    if shape.accelerator:
-        kind = f"zones/{zone}/acceleratorTypes/{shape.accelerator}"
-        attached = {"acceleratorType": kind, "acceleratorCount": shape.num_gpus}
-        made["guestAccelerators"] = [attached]
     return made
 
 

@@ -402,16 +402,12 @@ def moved(instance: dict[str, Any], zone: str, snapshot: str, copied: str = "") 
             there["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
         interfaces.append(there)
     is_deleted = instance["disks"][0].get("autoDelete", True)
-    body = {
+    return {
         **{key: instance[key] for key in SAME if instance.get(key)},
         "machineType": f"zones/{zone}/machineTypes/{shape.machine_type}",
         "tags": {"items": instance.get("tags", {}).get("items", [])},
         "metadata": {"items": items},
         "networkInterfaces": interfaces,
         "disks": [{"boot": True, "autoDelete": is_deleted, "initializeParams": disk}],
+        **shape.guests(f"zones/{zone}"),
     }
-    if shape.accelerator:
-        kind = f"zones/{zone}/acceleratorTypes/{shape.accelerator}"
-        attached = {"acceleratorType": kind, "acceleratorCount": shape.num_gpus}
-        body["guestAccelerators"] = [attached]
-    return body

@@ -450,11 +450,8 @@ def advice_on(config: Config, shape: Shape, zones: list[str], size: int) -> Spot
     """Return the odds of Spot machines in the best of some zones of a region; None: unknown."""
     if not zones or shape.machine_type.startswith(TPU_FAMILIES):
         return None
-    selection: dict[str, object] = {"machineTypes": [shape.machine_type]}
-    if shape.accelerator:
-        kind = f"projects/{config.project}/zones/{zones[0]}/acceleratorTypes/{shape.accelerator}"
-        attached = {"acceleratorType": kind, "acceleratorCount": shape.num_gpus}
-        selection["guestAccelerators"] = [attached]
+    guests = shape.guests(f"projects/{config.project}/zones/{zones[0]}")
+    selection = {"machineTypes": [shape.machine_type], **guests}
     question = {
         "size": size,
         "instanceProperties": {"scheduling": {"provisioningModel": "SPOT"}},

@@ -151,6 +151,14 @@ class Shape:
         named = re.search(r"custom-(\d+)|-(\d+)$", self.machine_type)
         return int(named[1] or named[2]) if named else 0
 
+    def guests(self, zone: str) -> dict[str, Any]:
+        """Return the key of a request for what is attached, if any; `zone` is zones/NAME."""
+        if not self.accelerator:
+            return {}
+        kind = f"{zone}/acceleratorTypes/{self.accelerator}"
+        attached = {"acceleratorType": kind, "acceleratorCount": self.num_gpus}
+        return {"guestAccelerators": [attached]}
+
     def __str__(self) -> str:
         if not self.num_gpus:
             return self.machine_type
