@@ -21,7 +21,7 @@ class File:
 
     versions: list[bytes]
     grew: list[bool] = field(default_factory=lambda: [False])  # it is the one before, and more
-    mtimes: dict[int, int] = field(default_factory=dict)  # of versions that were closed
+    mtimes: dict[int, set[int]] = field(default_factory=dict)  # of versions that were closed
     closed: int | None = None  # the last version that was closed
     killed: int | None = None  # the version that was left when its program was killed
     writers: int = 0
@@ -64,7 +64,7 @@ class Seen:
             return "" if is_part else "it was never finished" + self.guess(data)
         if not (data.startswith(file.versions[closed]) and file.longest(closed).startswith(data)):
             return "it is not as it was" + self.guess(data)
-        if data == file.versions[closed] and mtime_ns != file.mtimes.get(closed, mtime_ns):
+        if data == file.versions[closed] and mtime_ns not in file.mtimes[closed]:
             return "its time is another"
         return ""
 
@@ -91,7 +91,7 @@ class Tree:
             if kind == "link":
                 tree.entries[path] = rest[0]
             else:
-                tree.entries[path] = File([rest[0]], closed=0, mtimes={0: rest[1]})
+                tree.entries[path] = File([rest[0]], closed=0, mtimes={0: {rest[1]}})
         return tree
 
     def look(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class Tree:
     @staticmethod
     def close(file: File, mtime_ns: int) -> None:
         file.closed = len(file.versions) - 1
-        file.mtimes[file.closed] = mtime_ns
+        file.mtimes.setdefault(file.closed, set()).add(mtime_ns)
 
     def end(self, found: dict[str, Any]) -> None:
         """Note that the program was killed, and what was on the disk then."""

@@ -43,6 +43,8 @@ from berg.google.sending import (
     Sending,
     Taken,
     Torn,
+    is_written,
+    marks,
 )
 from berg.google.storage import Changed, Listed, Unreadable
 from berg.google.views import Row
@@ -243,10 +245,21 @@ class Mirror:
         # What was changed after the look began may have been changed twice.
         is_known = is_only and before_ns < seen.st_ctime_ns <= self.looked_ns
         since_ns = seen.st_ctime_ns if is_known else before_ns + 1
-        self.journal.note(path, since_ns, bool(closed) or is_moved)
+        is_closed = bool(closed) or is_moved or not self.is_first(path, seen)
+        self.journal.note(path, since_ns, is_closed)
         if is_moved or seen.st_ctime_ns <= before_ns:
             return self.looked_ns
         return seen.st_ctime_ns if closed else self.named_ns(path, seen, before_ns)
+
+    def is_first(self, path: str, seen: os.stat_result) -> bool:
+        """Return whether a program is still writing the first version since the last look; where
+        that is not known, there may have been another.
+        """
+        if path.rpartition("/")[0] in self.watch.fresh or not self.views:
+            return False
+        with contextlib.suppress(OSError), (self.folder / path).open("rb") as file:
+            return is_written(file, seen) and marks(os.fstat(file.fileno())) == marks(seen)
+        return False
 
     def named_ns(self, path: str, seen: os.stat_result, before_ns: int) -> int:
         """Return when a file that nothing reported changed at the latest: a new folder above may

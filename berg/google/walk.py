@@ -186,13 +186,14 @@ class Watch:
     closed: dict[str, int] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)  # folders that got their name since
     removed: set[str] = field(default_factory=set)  # paths that were deleted or renamed since
+    fresh: set[str] = field(default_factory=set)  # folders of which nothing was reported before
 
     def __del__(self) -> None:
         self.close()
 
     def due(self) -> set[str] | None:
         """Return the paths that are to be looked at now, None for everything, and forget them."""
-        self.closed, self.moved, self.removed = {}, set(), set()
+        self.closed, self.moved, self.removed, self.fresh = {}, set(), set(), set()
         self.read()
         due = self.pending
         if due is None or "" in due or time.monotonic() > self.next_look:
@@ -226,11 +227,14 @@ class Watch:
     def add(self, path: str) -> None:
         """Watch a folder, before it is read, so that no change in between is missed."""
         if self.file < 0:
+            self.fresh.add(path)
             return
         where = os.fsencode(self.root / path)
         watch = c_library().inotify_add_watch(self.file, where, WANTED)
         if watch >= 0:
-            self.folders.setdefault(watch, set()).add(path)
+            if path not in self.folders.setdefault(watch, set()):
+                self.fresh.add(path)
+            self.folders[watch].add(path)
             return
         # else the folder was deleted just now, or cannot be read, and its parent reports changes
         is_gone = ctypes.get_errno() in (errno.ENOENT, errno.ENOTDIR, errno.EACCES)

@@ -426,3 +426,27 @@ def test_after_a_view_whose_answer_was_lost_there_is_a_next_one(begin, cloud):
     later(one, file="x")
     sync(one)
     assert found(begin("two")) == {"file": b"x"}
+
+
+def test_what_was_complete_before_a_folder_was_watched_is_waited_for(begin):
+    one = begin("one")
+    later(one, file="x")
+    sync(one)
+    (out(one) / "new").mkdir()
+    (out(one) / "new/marker").write_text("1")
+    later(one, file="after the marker")
+    with (out(one) / "new/marker").open("wb"):
+        one.sync()
+        assert found(begin("two", "next", begins_with="job")) == {"file": b"x"}
+
+
+def test_a_file_that_was_cut_short_is_waited_for(begin):
+    one = begin("one")
+    later(one, marker="long", file="x")
+    sync(one)
+    os.truncate(out(one) / "marker", 1)
+    later(one, file="after the marker")
+    one.sync(only_new=True)
+    with (out(one) / "marker").open("wb"):
+        one.sync()
+        assert found(begin("two", "next", begins_with="job")) == {"file": b"x", "marker": b"long"}
