@@ -339,13 +339,13 @@ def create(name: str | None, file: str | None, yes: bool, **options: Any) -> Non
     confirm(question, yes=yes or not question)
     for each in wanted:
         place = clusters.create(settings, name or "", each, say)
+    say(f'\nRun a job:  berg run --cluster {name} "python train.py"')
+    say(f"Delete it:  berg cluster delete {name}\n")
     if shutil.which("kubectl"):
         try:
             say(f"kubectl's context is now {clusters.credentials(settings, name or '')}")
         except BergError as error:
             say(error.message)
-    say(f'\nRun a job:  berg run --cluster {name} "python train.py"')
-    say(f"Delete it:  berg cluster delete {name}\n")
     plain.echo(place)
 
 

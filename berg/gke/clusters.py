@@ -586,7 +586,11 @@ def kubectl(*words: str) -> str:
             "(Debian: kubernetes-client)"
         )
     done = subprocess.run(
-        [program, "config", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [program, "config", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        start_new_session=True,  # Ctrl-C would leave its lock, with which it writes nothing more
     )
     if done.returncode:
         raise BergError(
