@@ -175,7 +175,7 @@ def test_what_would_run_again_is_shown_and_nothing_is_created(berg):
         assert f"Code      the code {code}" in shown.stderr
         assert "Machines  1 new" in shown.stderr and "n1-standard-8" in shown.stderr
         assert "Secrets   TOKEN" in shown.stderr and "Otherwise" not in shown.stderr
-        assert json.loads(shown.stdout)["name"] == "dry-machine-0"
+        assert json.loads(shown.stdout)["name"] == "dry"
     assert "there is no such variable" in berg("run", *again).stderr, (
         "what it would fail for it fails for now"
     )

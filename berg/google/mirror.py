@@ -576,6 +576,7 @@ class Mirror:
                     self.learn()
                     return 0, {}
                 new, left = Restore(self, begins_with, fresh).run()
+                self.watch.due()  # what the restore did is no change of the job's
                 self.knows_bucket = True
                 copied += new
                 trouble = next(
@@ -707,6 +708,7 @@ class Mirror:
         """Doubt what was not compared, and give up uploads that do not move."""
         if not self.finishing:
             self.finishing = self.sender.finishing = True
+            self.journal.hurry()
             if self.views and not self.knows_bucket:  # a worker that comes after one that died
                 with contextlib.suppress(Exception):
                     self.learn()

@@ -106,17 +106,19 @@ class Restore:
         return found
 
     def with_plain_objects(self, rows: dict[str, Row]) -> Iterator[tuple[str, Row]]:
-        """Yield the rows whose bytes are there; give those in a staged object their plain one."""
+        """Yield the rows whose bytes are there; give those in a staged object or in the view their
+        plain one. Else each machine would write it later, also when another has a newer version.
+        """
         for path, row in rows.items():
-            if row.link or row.data:
+            if row.link:
                 yield path, row
                 continue
-            if row.object and not self.has_plain(row):
-                self.move(row)
+            if (row.object or row.data) and not self.has_plain(row):
+                self.make_plain(row)
             if self.has_plain(row):
                 blob = self.listed[path]
                 known = {"size": blob.size, "crc32c": blob.crc32c, "generation": blob.generation}
-                yield path, replace(row, object="", **known)
+                yield path, replace(row, object="", data="", **known)
             else:
                 name = self.mirror.prefix + path
                 self.left[name] = fetch.NoPlace("its bytes are not in the bucket any more")
@@ -124,23 +126,24 @@ class Restore:
     def has_plain(self, row: Row) -> bool:
         return row.path in self.listed and row.is_in(self.listed[row.path])
 
-    def move(self, row: Row) -> None:
-        """Move a staged object to its plain name, unless it is gone."""
+    def make_plain(self, row: Row) -> None:
+        """Give the bytes of a row their plain object, unless a staged one is gone."""
         bucket, name = self.mirror.bucket, self.mirror.prefix + row.path
         there = self.listed.get(row.path)
-        source = Listed(row.object, generation=row.generation)
-        with contextlib.suppress(Changed, api.NotFound):
-            made = bucket.rewrite(name, source, there.generation if there else 0)
-            self.listed[row.path] = made
-            bucket.delete(row.object)
-            return
-        made = bucket.get(name)  # another machine of the job did, or it is lost
-        if made:
+        generation = there.generation if there else 0
+        with contextlib.suppress(Changed, api.NotFound):  # another machine of the job did, or lost
+            if row.data:
+                data = base64.b64decode(row.data)
+                bucket.write(name, data, generation, {WRITER: self.mirror.writer})
+            else:
+                bucket.rewrite(name, Listed(row.object, generation=row.generation), generation)
+                bucket.delete(row.object)
+        if made := bucket.get(name):
             self.listed[row.path] = made
 
     def is_missing(self, row: Row) -> bool:
         """Return whether a file is to be downloaded: it is not here as it was sent."""
-        if row.link or row.data:
+        if row.link:
             return False
         entry = self.mirror.manifest.get(row.path)
         try:
@@ -180,9 +183,6 @@ class Restore:
                 os.utime(full, ns=(row.mtime_ns, row.mtime_ns), follow_symlinks=False)
             return
         blob = self.listed.get(row.path)
-        if row.data:
-            full.unlink(missing_ok=True)
-            full.write_bytes(base64.b64decode(row.data))
         with full.open("rb") as file:
             if row.mtime_ns:
                 os.utime(file.fileno(), ns=(row.mtime_ns, row.mtime_ns))
@@ -192,7 +192,7 @@ class Restore:
                 return  # it has grown here
             ends = ends_of(file, now.st_size) if now.st_size >= GROWS_FROM else ""
         entry = Entry(*marks(now), blob.generation if blob else 0, row.crc32c, ends, True)
-        entry.is_plain, entry.in_view = not row.data, True
+        entry.in_view = True
         entry.is_own = blob is None or self.is_own(blob)
         self.mirror.manifest.put(row.path, entry)
 

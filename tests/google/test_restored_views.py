@@ -141,3 +141,38 @@ def test_files_that_machines_rewrite_all_the_time_hold_nothing_up(machines, disk
     make_passes()
     make_passes()
     assert (disk("3").folder / "job/checkpoint").exists()
+
+
+def test_what_was_restored_does_not_replace_what_another_machine_wrote(
+    machines, bucket, monkeypatch
+):
+    """Small files that are rewritten are in views, before they have their plain object."""
+    set_clocks(monkeypatch, 0)
+    both = machines("1", "2")
+    for data in (b"1", b"2"):
+        write(both[0], "checkpoint", data)
+        both[0].sync()
+    both[1].journal.hurry()
+    both[1].sync()
+    both[0].journal.hurry()
+    both[0].sync()
+    for mirror in both:
+        assert mirror.restore()[1] == {}
+        assert (mirror.folder / "job/checkpoint").read_bytes() == b"2"
+    write(both[0], "checkpoint", b"3")
+    for mirror in both:
+        assert mirror.conclude(mirror.finish(lambda text: None, 60)) == {}
+    assert bucket.read("results/job/checkpoint") == b"3"
+
+
+def test_a_machine_that_wrote_nothing_holds_the_moment_of_all_back_no_longer_than_it_runs(
+    machines, disk, monkeypatch
+):
+    set_clocks(monkeypatch, 0)
+    both = machines("1", "2")
+    for mirror in both:
+        mirror.sync()
+    write(both[0], "checkpoint", b"1")
+    for mirror in both:
+        assert mirror.finish(lambda text: None, 60) == {}
+    assert (disk("3").folder / "job/checkpoint").read_bytes() == b"1"
