@@ -239,7 +239,9 @@ def test_root_logs_in_where_os_login_is_required(berg, cloud, forbid):
     try:
         forbid(OS_LOGIN)
         assert berg("run", "-g", "0", "-n", "login", "sleep 1000").returncode == 0
-        done = berg("ssh", "login", "--", "grep -c Added.by.Google ~/.ssh/authorized_keys; hostname")
+        done = berg(
+            "ssh", "login", "--", "grep -c Added.by.Google ~/.ssh/authorized_keys; hostname"
+        )
         assert done.stdout == "0\nlogin\n", done.stderr
         other = berg("run", "-g", "0", "true", BERG_SSH_USER="anna")
         assert other.returncode == 1 and f"Constraint {OS_LOGIN} violated" in other.stderr
