@@ -109,9 +109,8 @@ def unchanged(latency: float) -> Callable[..., list[Target]]:
 
 
 def measure(repeats: int) -> list[Result]:
-    folder = SCRATCH / "results"
-    make_files(folder / "many", 2000, 50_000)
-    make_files(folder / "large", 1, 1 << 30)
+    many = make_files(SCRATCH / "of-many/many", 2000, 50_000)
+    large = make_files(SCRATCH / "of-large/large", 1, 1 << 30)
 
     def anew(place: Path) -> None:
         shutil.rmtree(place, ignore_errors=True)
@@ -121,7 +120,8 @@ def measure(repeats: int) -> list[Result]:
 
     results = []
     with Cloud() as cloud:
-        mirror_once(cloud, folder)
+        for folder in (many, large):
+            mirror_once(cloud, folder.parent, folder.name)
 
         def there(place: Path) -> None:
             for side in downloads(cloud, "many", place).values() if not place.exists() else ():
@@ -133,8 +133,8 @@ def measure(repeats: int) -> list[Result]:
                 title = f"Fetch: 2,000 files of 50 KB{where}"
                 results.append(compare(cloud, title, "many", repeats, anew, many_files(latency)))
                 title = f"Fetch: one file of 1 GB{where}"
-                large = over_peers(0.6, WHY_LARGE)
-                results.append(compare(cloud, title, "large", repeats, anew, large))
+                over = over_peers(0.6, WHY_LARGE)
+                results.append(compare(cloud, title, "large", repeats, anew, over))
                 title = f"Fetch: nothing changed of 2,000 files{where}"
                 sides = {IMPORTS: start}
                 results.append(

@@ -17,7 +17,9 @@ from berg import config
 from berg.google.mirror import Mirror
 from berg.google.storage import Bucket
 
-mirror, stop = Mirror(Path(sys.argv[1]), Bucket(config.load()), "berg_results/"), threading.Event()
+folder, stop = Path(sys.argv[1]), threading.Event()
+views = ".berg/views/job/disk/"
+mirror = Mirror(folder, Bucket(config.load()), "berg_results/", "job/disk", views=views)
 threading.Thread(target=lambda: (sys.stdin.read(), stop.set())).start()
 while not stop.wait(10):
     mirror.sync(30, stop.is_set)

@@ -70,7 +70,7 @@ def fetching(repeats: int) -> Result:
     costs: dict[str, list[Cost]] = {}
     done = 0
     with Cloud() as cloud:
-        mirror_once(cloud, make_files(SCRATCH / "one/mine", 100, 10_000).parent)
+        mirror_once(cloud, make_files(SCRATCH / "one/mine", 100, 10_000).parent, "mine")
         for objects in (10_000, 100_000, 1_000_000):
             names = (
                 f"berg_results/{'after' if n % 2 else 'zoo'}/job-{n // 100}/{n}.bin"

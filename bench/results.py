@@ -10,8 +10,8 @@ from pathlib import Path
 import common
 from common import BIN, SCRATCH, Cloud, Cost, Result, Target, median, ratio, rounds, table, timed
 
-# What a worker's mirror does: a pass for each line that it reads; with a second argument, as if all
-# was sent already.
+# What a worker's mirror does for a job: a pass for each line that it reads; with a third argument, as
+# if all was sent already.
 MIRROR = """
 import json, sys, time
 from pathlib import Path
@@ -20,9 +20,12 @@ from berg.google.mirror import Mirror
 from berg.google.sending import Entry
 from berg.google.storage import Bucket
 
-mirror = Mirror(Path(sys.argv[1]), Bucket(config.load()), "berg_results/")
-for path, seen in mirror.scan() if sys.argv[2:] else ():
-    mirror.manifest.put(path, Entry(seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, 1, "", "", True))
+folder, job, *sent = sys.argv[1:]
+views = f".berg/views/{job}/disk/"
+mirror = Mirror(Path(folder), Bucket(config.load()), "berg_results/", f"{job}/disk", views=views)
+for path, seen in mirror.scan() if sent else ():
+    marks = seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+    mirror.manifest.put(path, Entry(*marks, 1, "", "", True, in_view=True))
 for line in sys.stdin:
     wall, cpu = time.perf_counter(), time.process_time()
     mirror.sync()
@@ -41,7 +44,7 @@ class Mirror:
     """Berg's mirror in a process of its own."""
 
     def __init__(self, cloud: Cloud, folder: Path, *sent: str):
-        command: list[str | Path] = [BIN / "python", "-c", MIRROR, folder, *sent]
+        command: list[str | Path] = [BIN / "python", "-c", MIRROR, folder, "job", *sent]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, env=cloud.env, stdin=pipe, stdout=pipe, text=True)
 
@@ -65,8 +68,8 @@ def grow(folder: Path) -> None:
         file.write(os.urandom(1 << 20))
 
 
-def mirror_once(cloud: Cloud, folder: Path) -> Cost:
-    return timed(BIN / "python", "-c", MIRROR, folder, env=cloud.env, stdin="\n")
+def mirror_once(cloud: Cloud, folder: Path, job: str = "job") -> Cost:
+    return timed(BIN / "python", "-c", MIRROR, folder, job, env=cloud.env, stdin="\n")
 
 
 def others(cloud: Cloud, folder: Path) -> dict[str, Callable[[], Cost]]:

@@ -54,7 +54,7 @@ run = wandb.init(mode="offline", dir=common.FOLDER, project="p")
 
 
 def save(step: int) -> None:
-    run.log({"loss": 1 / step})
+    run.log({"loss": 1 / step, "text": "x" * 9000})  # it writes blocks of 32 kB
 
 
 common.STEPS = 3000
