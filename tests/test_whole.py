@@ -355,12 +355,12 @@ def test_a_link_is_as_old_as_what_it_led_to_between_two_looks(bucket, cloud, tmp
     time.sleep(0.03)  # the times of files are a little behind the clock
     first.sync()
     for target, name in (("two", "after-two"), ("three", "late")):
-        link.unlink()
-        link.symlink_to(target)
+        (first.folder / "job/new").symlink_to(target)
+        (first.folder / "job/new").rename(link)
         (first.folder / "job" / name).write_text(name)
         time.sleep(0.03)
-    link.unlink()
-    link.symlink_to("four")
+    (first.folder / "job/new").symlink_to("four")
+    (first.folder / "job/new").rename(link)
     cloud.fault("storage.objects.insert", match="/late", status=503, times=None)
     first.sync(0.5)
     second = mirror("2")

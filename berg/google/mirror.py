@@ -241,9 +241,8 @@ class Mirror:
         """
         closed = self.watch.closed.get(path, 0)
         is_moved = any(f"{path}/".startswith(f"{folder}/") for folder in self.watch.moved)
-        is_only = closed == 1 and not is_moved and path not in self.watch.removed
         # What was changed after the look began may have been changed twice.
-        is_known = is_only and before_ns < seen.st_ctime_ns <= self.looked_ns
+        is_known = closed == 1 and not is_moved and before_ns < seen.st_ctime_ns <= self.looked_ns
         since_ns = seen.st_ctime_ns if is_known else before_ns + 1
         is_closed = bool(closed) or is_moved or not self.is_first(path, seen)
         self.journal.note(path, since_ns, is_closed)

@@ -450,3 +450,15 @@ def test_a_file_that_was_cut_short_is_waited_for(begin):
     with (out(one) / "marker").open("wb"):
         one.sync()
         assert found(begin("two", "next", begins_with="job")) == {"file": b"x", "marker": b"long"}
+
+
+def test_a_file_that_is_opened_again_was_complete_before(begin):
+    one = begin("one")
+    later(one, marker="1", file="x")
+    sync(one)
+    later(one, marker="2")
+    later(one, file="after the marker")
+    with (out(one) / "marker").open("wb"):
+        time.sleep(0.03)
+        one.sync()
+        assert found(begin("two", "next", begins_with="job")) == {"file": b"x", "marker": b"1"}
