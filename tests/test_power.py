@@ -734,7 +734,7 @@ def test_ctrl_c_ends_a_move_and_frees_the_box(berg, stopped_box):
     errors = mover.communicate(timeout=20)[1]
     assert mover.returncode == 130, errors
     assert "Not waited for: nomad. See what becomes of it: berg list" in errors
-    assert not berg.bucket.exists(power.claim_path("nomad")) and not snapshots(berg)
+    assert not berg.bucket.exists(power.claim_path("nomad")) and not snapshots(berg), errors
     assert all_of(berg) == [(stopped_box, "TERMINATED")]
 
 
