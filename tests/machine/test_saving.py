@@ -380,7 +380,9 @@ def test_a_look_at_the_bucket_is_rare_and_its_words_say_so(monkeypatch):
 def test_what_the_bucket_does_not_take_for_long_is_left_to_later_passes(monkeypatch, takes):
     clock, said, passes = Clock(), [], []
     monkeypatch.setattr(saving, "time", clock)
-    results = SimpleNamespace(failed={})
+    hurried: list[bool] = []
+    journal = SimpleNamespace(hurry=lambda: hurried.append(True))
+    results = SimpleNamespace(failed={}, journal=journal)
 
     def sync(stop):
         passes.append(clock.now)
@@ -394,6 +396,7 @@ def test_what_the_bucket_does_not_take_for_long_is_left_to_later_passes(monkeypa
         say=said.append,
     )
     saving.send_all(attempt)
+    assert hurried, "the other machines wait for a view"
     assert len(passes) == (3 if takes else 12) and len(said) == (not takes)
     assert takes or said[0].endswith("all results: 1 file is not in the bucket: late (503)")
 
