@@ -4,7 +4,9 @@ import gc
 import importlib
 import os
 import select
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +18,7 @@ from berg import BergError, __version__
 def main() -> None:
     gc.set_threshold(100_000)  # imports make many objects, none of which is garbage
     sys.setswitchinterval(0.001)  # an answer that arrives should not wait long for an import
+    sys.unraisablehook = interrupt_again
     open_streams()
     color = False if os.environ.get("NO_COLOR") else None
     try:
@@ -28,6 +31,14 @@ def main() -> None:
         sys.exit(status)
     finally:
         gc.freeze()  # Python's last collection would take a third of a second after a submit
+
+
+def interrupt_again(what: Any) -> None:
+    """Repeat a Ctrl-C that came while Python ran what cannot raise, such as a __del__."""
+    if what.exc_type is KeyboardInterrupt:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(what)
 
 
 def open_streams() -> None:

@@ -234,3 +234,19 @@ def test_every_option_that_a_row_names_has_a_row():
     for row in known.values():
         assert known.keys() >= {*row.excludes, *row.needs, *row.replaces}, row.flag
         assert bool(row.excludes) == bool(row.why), row.flag
+
+
+def test_ctrl_c_counts_also_where_python_cannot_raise():
+    program = """
+import os, signal, time
+from berg import cli
+
+class Leaving:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+cli.cli.main = lambda **options: (Leaving() and None, time.sleep(60))
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "berg: interrupted\n")
