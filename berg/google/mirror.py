@@ -424,6 +424,9 @@ class Mirror:
 
     def note_open(self, sending: Sending) -> None:
         """Note that a file is being written: it is sent once it is closed."""
+        if self.finishing:  # that was before the command ended
+            sending.wrote = True  # the next pass has something to do
+            return
         self.journal.note_open(sending.path)
         self.watch.keep(sending.path)
         if sending.is_moving:

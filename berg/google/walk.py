@@ -178,6 +178,7 @@ class Watch:
     root: Path
     file: int = -1  # descriptor of the inotify instance; -1: there is none
     folders: dict[int, set[str]] = field(default_factory=dict)  # watch -> paths, of links as well
+    before: dict[int, set[str]] = field(default_factory=dict)  # the same, before this look
     pending: set[str] | None = None  # paths to look at; None: everything
     next_look: float = 0  # when everything is to be looked at, time.monotonic()
     ended: bool = False
@@ -210,18 +211,23 @@ class Watch:
             self.pending = None
 
     def begin(self) -> None:
-        """Begin a look at everything with new watches, so that no deleted folder stays watched."""
-        self.close()
-        self.pending = None
+        """Begin a look at everything; only the folders that it finds are watched after that."""
+        if self.pending is None:  # what was reported is lost
+            self.close()
+        self.before, self.folders, self.pending = self.folders, {}, None
         if self.ended:
             return
-        with contextlib.suppress(AttributeError):  # a system without inotify
-            self.file = c_library().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.file < 0:
+            with contextlib.suppress(AttributeError):  # a system without inotify
+                self.file = c_library().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self.file >= 0:
             self.pending = set()
 
     def looked(self, seconds: float) -> None:
         """Plan the next look at everything, after one that took so many seconds."""
+        for watch in self.before.keys() - self.folders.keys():
+            c_library().inotify_rm_watch(self.file, watch)
+        self.before = {}
         self.next_look = time.monotonic() + min(LOOK_SHARE * seconds, LOOK_SECONDS)
 
     def add(self, path: str) -> None:
@@ -232,9 +238,10 @@ class Watch:
         where = os.fsencode(self.root / path)
         watch = c_library().inotify_add_watch(self.file, where, WANTED)
         if watch >= 0:
-            if path not in self.folders.setdefault(watch, set()):
+            paths = self.folders.setdefault(watch, set())
+            if path not in paths | self.before.get(watch, set()):
                 self.fresh.add(path)
-            self.folders[watch].add(path)
+            paths.add(path)
             return
         # else the folder was deleted just now, or cannot be read, and its parent reports changes
         is_gone = ctypes.get_errno() in (errno.ENOENT, errno.ENOTDIR, errno.EACCES)

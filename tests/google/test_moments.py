@@ -462,3 +462,16 @@ def test_a_file_that_is_opened_again_was_complete_before(begin):
         time.sleep(0.03)
         one.sync()
         assert found(begin("two", "next", begins_with="job")) == {"file": b"x", "marker": b"1"}
+
+
+def test_a_file_that_was_open_when_it_was_looked_at_last_is_sent_at_the_end(begin):
+    one = begin("one")
+    with (out(one) / "file").open("wb") as file:
+        file.write(b"\0" * BIG)
+        file.flush()
+        one.sync(-1)  # begins to look, and does not wait
+        while one.ready.empty():
+            time.sleep(0.01)
+    assert one.finish(print) == {} and one.conclude({}) == {}
+    assert found(begin("two")) == {"file": b"\0" * BIG}
+    assert not views.at(views.of_job(one.bucket, "job")).rows["out/file"].moving
