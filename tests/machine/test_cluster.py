@@ -188,7 +188,8 @@ OLD_LAUNCHER = (
 )
 OLD_SCRIPT = """
 import runpy, socket, sys
-print(socket.gethostname(), "was launched with", *sys.argv[1:], flush=True)
+# In one write: unbuffered, print would have one for each of them, between those of the other process.
+sys.stdout.write(" ".join([socket.gethostname(), "was launched with", *sys.argv[1:]]) + "\\n")
 runpy.run_path("train.py", run_name="__main__")
 """
 
