@@ -114,11 +114,17 @@ class Mirror:
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.folder)
-        self.sender = Sender(
-            self.folder, self.bucket, self.prefix, self.writer, self.record, bool(self.views)
-        )
         self.journal = Journal(
             self.bucket, self.prefix, self.views, self.machine, self.writer, self.manifest
+        )
+        self.sender = Sender(
+            self.folder,
+            self.bucket,
+            self.prefix,
+            self.writer,
+            self.record,
+            bool(self.views),
+            lambda: not self.journal.is_shared,
         )
 
     @property

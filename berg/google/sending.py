@@ -154,6 +154,7 @@ class Sender:
     writer: str  # JOB/DISK
     record: Callable[[str], None]  # called with a path before its object is written
     has_views: bool = False
+    is_alone: Callable[[], bool] = lambda: False  # no other machine of the job has results
     finishing: bool = False  # no program of the job runs any more
     taken: set[str] = field(default_factory=set)  # paths whose object is another writer's
     # How large a file was that is open and new, and the checksum of its ends.
@@ -437,7 +438,13 @@ class Sender:
         return blob, blob.crc32c == whole
 
     def is_ours(self, there: Any) -> bool:
-        return (there.metadata or {}).get(WRITER) == self.writer
+        """Return whether this disk wrote an object; or an earlier one of the job, whose last writes
+        may arrive after a restore.
+        """
+        writer = (there.metadata or {}).get(WRITER, "")
+        job_name = self.writer.rpartition("/")[0]
+        is_of_job = job_name != "" and writer.rpartition("/")[0] == job_name
+        return writer == self.writer or bool(is_of_job and self.is_alone())
 
     def checksum(self, sending: Sending, file: IO[bytes], size: int) -> str:
         """Return the crc32c of the file's first `size` bytes."""
@@ -593,7 +600,11 @@ def is_appended(path: str, file: IO[bytes], size: int) -> bool:
         return True
     file.seek(max(0, size - HEAD))
     text = file.read(min(HEAD, size))
-    return text.endswith(b"\n") and b"\0" not in text
+    if size > HEAD:
+        text = text.partition(b"\n")[2]  # the first line may begin in the middle of a letter
+    with suppress(UnicodeDecodeError):
+        return text.endswith(b"\n") and "\0" not in text.decode()
+    return False
 
 
 def copy_database(path: Path, to: str) -> None:

@@ -475,3 +475,21 @@ def test_a_file_that_was_open_when_it_was_looked_at_last_is_sent_at_the_end(begi
     assert one.finish(print) == {} and one.conclude({}) == {}
     assert found(begin("two")) == {"file": b"\0" * BIG}
     assert not views.at(views.of_job(one.bucket, "job")).rows["out/file"].moving
+
+
+def test_what_an_earlier_disk_wrote_after_the_restore_is_replaced(begin):
+    one, two = begin("one"), begin("two")
+    later(one, file="late")
+    sync(one)
+    later(two, file="x")
+    sync(two)
+    assert two.refused == {} and plain(two, "file") == b"x"
+
+
+def test_the_first_bytes_of_a_file_are_no_lines(begin):
+    one = begin("one")
+    with (out(one) / "ckpt.pt").open("wb") as file:
+        file.write(b"\xf0\x0f weights\n")
+        file.flush()
+        sync(one)
+        assert found(begin("two", "next", begins_with="job")) == {}
