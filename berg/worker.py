@@ -249,7 +249,6 @@ def restore(attempt: Attempt) -> None:
     inputs.bring(attempt)
     if attempt.leads:
         saving.write_record(attempt)
-    (RESULTS / this.results_dir).mkdir(parents=True, exist_ok=True)
     attempt.marker.touch()
 
 

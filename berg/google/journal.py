@@ -244,8 +244,8 @@ class Journal:
             self.bucket.delete(*names)
             del self.full_numbers[0]
 
-    def begin_full(self, rows: Iterable[Row], at_ns: int) -> None:
-        """Begin with the rows that were restored, and publish them, also if there are none: what
+    def begin_full(self, rows: Iterable[Row], at_ns: int, publish: bool) -> None:
+        """Begin with the rows that were restored, and `publish` them, also if there are none: what
         a disk without a view sent is no moment of its folder.
         """
         for table in ("rows", "unsent"):
@@ -255,7 +255,7 @@ class Journal:
             self.put(row)
         self.full_numbers = []
         self.at_ns = self.published_ns = at_ns
-        if self.views:
+        if self.views and publish:
             self.write(at_ns, is_full=True)
 
     def recall(self, history: History) -> None:

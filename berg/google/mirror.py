@@ -567,24 +567,31 @@ class Mirror:
         self.folders.add(folder)
 
     def restore(
-        self, bring: bool = True, begins_with: str = "", fresh: bool = False
+        self,
+        bring: bool = True,
+        begins_with: str = "",
+        fresh: bool = False,
+        publish: bool = True,
     ) -> tuple[int, dict[str, Exception]]:
         """Bring the job's folders to its last view, or that of the job that it `begins_with`.
 
         Without a view all files that the bucket has in its folder count, and none if it begins
         `fresh`. Without `bring` the files are here already, and only their objects are learnt.
+        A machine that restores again with the others does not `publish` what it restored: its view
+        would hold back the moment that they bring.
         Return how many files were downloaded, and why others can have none here. Raises BergError
         if that fails.
         """
         copied = 0
         trouble: Exception | None = None
+        (self.folder / self.own).mkdir(parents=True, exist_ok=True)
         for pause in RESTORE_PAUSES:
             try:
                 if not bring:
                     self.learn()
                     return 0, {}
-                new, left = Restore(self, begins_with, fresh).run()
-                self.watch.due()  # what the restore did is no change of the job's
+                new, left = Restore(self, begins_with, fresh, publish).run()
+                self.watch_restored()
                 self.knows_bucket = True
                 copied += new
                 trouble = next(
@@ -598,6 +605,15 @@ class Mirror:
         raise BergError(
             f"its results could not be restored, and stay in the bucket as they are: {trouble}"
         )
+
+    def watch_restored(self) -> None:
+        """Watch the folder from now on: what the restore did is no change of the job's. The next
+        pass looks at everything.
+        """
+        self.watch.forget()
+        for _ in self.changed():
+            pass
+        self.watch.next_look = 0
 
     def learn(self) -> None:
         """Learn the job's objects, and the views that a worker before this one published; files
@@ -712,11 +728,17 @@ class Mirror:
         with contextlib.suppress(Exception):
             self.bucket.delete(*[blob.name for blob in self.bucket.list(prefix, "name")])
 
+    def hurry(self) -> None:
+        """Let the next view have all that the command wrote, which has ended."""
+        if self.views:
+            time.sleep(2 * CLOCK_NS / 1e9)  # what it wrote last is before the next look, too
+        self.journal.hurry()
+
     def begin_to_finish(self, has_time: bool) -> None:
         """Doubt what was not compared, and give up uploads that do not move."""
         if not self.finishing:
             self.finishing = self.sender.finishing = True
-            self.journal.hurry()
+            self.hurry()
             if self.views and not self.knows_bucket:  # a worker that comes after one that died
                 with contextlib.suppress(Exception):
                     self.learn()

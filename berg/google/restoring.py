@@ -29,6 +29,7 @@ class Restore:
     mirror: Any  # the Mirror that it is for
     begins_with: str  # name of the job before; "": none
     fresh: bool  # without files of earlier jobs
+    publish: bool = True  # what was restored as the first view of this disk
     listed: dict[str, Any] = field(default_factory=dict)  # path -> object
     left: dict[str, Exception] = field(default_factory=dict)  # name -> why it is not here
 
@@ -77,7 +78,7 @@ class Restore:
             after = view.at_ns + CLOCKS_NS + 1
             # Other machines may be further, for now, unless the job had ended.
             at_ns = max(at_ns, after) if view.final else after
-        journal.begin_full([*rows.values(), *gone], at_ns)
+        journal.begin_full([*rows.values(), *gone], at_ns, self.publish)
 
     def view(self) -> View:
         """Return the view to restore; without one, what the bucket has."""

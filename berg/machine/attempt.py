@@ -458,7 +458,7 @@ class StateWriter:
                 f"there is no job {self.name!r} in gs://{self.bucket.name}; deleting the machine"
             )
         self.stored = stored
-        age = max(job.clock() - stored.written_at, 0)  # whoever wrote it just now
+        age = max(job.clock() - stored.written_at, 0)  # seconds since another wrote it
         self.next_write = max(self.next_write, time.monotonic() + WRITE_INTERVAL - age)
         if stored.is_damaged:
             raise Damaged(f"{job.state_path(self.name)} was overwritten with what is no state")

@@ -54,7 +54,9 @@ def restore_results(attempt: Attempt) -> None:
     attempt.member.own_view = lambda: results.journal.head
     results.journal.keeps_deleted = this.spec.keep_deleted
     take_out(attempt)
-    restored, left = results.restore(attempt.begins_here, this.begins_with, this.fresh)
+    how = (attempt.begins_here, this.begins_with, this.fresh)
+    meets = not attempt.member.is_alone and this.is_replaced  # and brings the news then
+    restored, left = results.restore(*how, publish=not meets)
     if restored:
         attempt.say(f"Restored {plural(restored, 'file')} of the results")
     for path, why in left.items():
@@ -96,7 +98,7 @@ def send_all(attempt: Attempt) -> None:
     passes. Raises Stopped if the job is to end.
     """
     results, end = attempt.mirrors.results, time.monotonic() + attempt.job.upload_timeout
-    results.journal.hurry()  # a machine that wrote nothing would hold the moment of all back
+    results.hurry()  # a machine that wrote nothing would hold the moment of all back
     while True:
         with attempt.mirrors.turn:
             results.sync(stop=attempt.stopping.event.is_set)

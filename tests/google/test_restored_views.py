@@ -176,3 +176,32 @@ def test_a_machine_that_wrote_nothing_holds_the_moment_of_all_back_no_longer_tha
     for mirror in both:
         assert mirror.finish(lambda text: None, 60) == {}
     assert (disk("3").folder / "job/checkpoint").read_bytes() == b"1"
+
+
+def test_a_file_that_is_written_before_the_first_pass_makes_no_gap(disk):
+    """The folder is watched from the restore on, also if that made it."""
+    first = disk("1")
+    write(first, "checkpoint", b"1")
+    write(first, "last-words", b"x")
+    first.sync()
+    assert not first.journal.gaps
+
+
+def test_a_machine_that_is_still_to_meet_the_others_holds_back_no_moment(
+    machines, bucket, tmp_path, monkeypatch
+):
+    """It restores at once, and again with the others, which have more in the bucket by then."""
+    set_clocks(monkeypatch, 0)
+    first, second = machines("1", "2")
+    third = tmp_path / "3"
+    third.mkdir()
+    late = Mirror(third, bucket, "results/", "job/3", "job", views=".berg/views/job/3/")
+    late.machine = late.journal.machine = second.machine
+    late.journal.is_shared = True
+    assert late.restore(publish=False)[1] == {}
+    write(first, "checkpoint", b"1")
+    for mirror in (first, second):
+        mirror.hurry()
+        mirror.sync()
+    assert late.restore()[1] == {}
+    assert (late.folder / "job/checkpoint").read_bytes() == b"1"

@@ -381,8 +381,7 @@ def test_what_the_bucket_does_not_take_for_long_is_left_to_later_passes(monkeypa
     clock, said, passes = Clock(), [], []
     monkeypatch.setattr(saving, "time", clock)
     hurried: list[bool] = []
-    journal = SimpleNamespace(hurry=lambda: hurried.append(True))
-    results = SimpleNamespace(failed={}, journal=journal)
+    results = SimpleNamespace(failed={}, hurry=lambda: hurried.append(True))
 
     def sync(stop):
         passes.append(clock.now)
