@@ -763,8 +763,10 @@ def last(value):
 
 
 def snapshots(berg) -> list:
-    path = "/compute/v1/projects/berg-local/global/snapshots"
-    return berg.cloud.call("GET", path).get("items", [])
+    """Those of this test's bucket: others may have left some."""
+    listed = berg.cloud.call("GET", "/compute/v1/projects/berg-local/global/snapshots")
+    found = listed.get("items", [])
+    return [each for each in found if each["labels"]["berg-bucket"] == berg.bucket_name]
 
 
 def test_a_machine_elsewhere_has_the_gpus_of_the_one_here():
