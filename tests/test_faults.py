@@ -854,7 +854,7 @@ def test_odd_results(trial):
 def test_a_last_pass_that_breaks_off(trial):
     """Of the worker that saves what is left, so that another one's code can be made to."""
     broken = "cd /root/berg/app/berg/google && rm -r __pycache__"  # which came along compiled
-    broken += " && sed -i 's/self.finishing = True/nothing/' mirror.py"
+    broken += " && sed -i 's/self.finishing = self.sender/nothing.sender/' mirror.py"
     trial.fault("storage.objects.insert", match=f"{trial.name}/0007.bin", delay=60)
     trial.run(trial.command(8, then=broken))
     trial.until_state("UPLOADING")

@@ -737,6 +737,7 @@ class Mirror:
     def begin_to_finish(self, has_time: bool) -> None:
         """Doubt what was not compared, and give up uploads that do not move."""
         if not self.finishing:
+            self.folder.mkdir(parents=True, exist_ok=True)  # a worker may end before it restores
             self.finishing = self.sender.finishing = True
             self.hurry()
             if self.views and not self.knows_bucket:  # a worker that comes after one that died

@@ -100,7 +100,7 @@ class Attempt:
         self.sampling = threading.Thread()
         self.reachable = threading.Thread()
         self.waited_last = 0.0  # seconds since the submit, or since its last machine was lost
-        self.begins_here = True  # this disk has no files of the job yet
+        self.begins_here = not self.marker.exists()  # this disk has no files of the job yet
         self.profiler_port = computer.free_port(host="")  # of the server that the command may start
         self.kineto: profile.Desk | None = None
         self.loss = ""  # of a machine of the job, in words, which ends the attempt
@@ -211,7 +211,6 @@ class Attempt:
     def claim(self) -> None:
         """Write that this machine has the job; raise Ended if another living machine has it."""
         machine, state = self.machine, self.state
-        self.begins_here = not self.marker.exists()
         if not self.leads:
             return
         is_ours = (state.machine, state.zone) == (machine.name, machine.zone)
