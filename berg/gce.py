@@ -537,8 +537,7 @@ def wait(
             return
         if waited > SLICE_TIMEOUT:
             raise not_there(config, zone, names)
-        # seconds between two notes on the progress
-        if time.monotonic() > reported + 60:
+        if time.monotonic() > reported + 60:  # a line a minute
             reported = time.monotonic()
             say(f"{running} of {len(names)} machines run after {waited:.0f} s")
             still_trying()

@@ -228,8 +228,7 @@ def wait(config: Config, location: str, operation: dict[str, Any], what: str, sa
             raise BergError(
                 f"{what} took more than {TIMEOUT // 60} minutes. See: berg cluster list"
             )
-        # seconds between two notes on the progress
-        if now > reported + 20:
+        if now > reported + 20:  # seconds between two lines
             reported = now
             progress = ""
             for each in operation.get("progress", {}).get("metrics", []):

@@ -171,8 +171,7 @@ def follow(
         if time.monotonic() > end:
             raise BergError(f"the build does not end. See: {build.get('logUrl', url)}")
         if len(data) < PIECE:
-            # seconds between two looks at a build
-            time.sleep(2.0)
+            time.sleep(2)
 
 
 def missing(config: Config, look: Callable[..., dict[str, Any]]) -> list[Grant]:

@@ -396,7 +396,6 @@ def moved(instance: dict[str, Any], zone: str, snapshot: str, copied: str = "") 
         items.append({"key": COPIED_AT, "value": copied})
     interfaces = []
     for here in instance["networkInterfaces"]:
-        # what a moved interface keeps
         there = {key: here[key] for key in ("network", "subnetwork", "nicType") if here.get(key)}
         if here.get("accessConfigs"):
             there["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]

@@ -211,8 +211,7 @@ def latest(config: Config, regions: Iterable[str]) -> dict[str, Prices]:
 def cluster_fee(config: Config, location: str) -> float | None:
     """Return USD for an hour of a cluster without its nodes; None: unknown."""
     if not is_fresh(known(config, GLOBAL)):
-        # Kubernetes Engine
-        refresh(config, [GLOBAL], "services/CCD8-9BF1-090E")
+        refresh(config, [GLOBAL], "services/CCD8-9BF1-090E")  # Kubernetes Engine
     kind = "Zonal" if location.count("-") > 1 else "Regional"
     listed = known(config, GLOBAL)
     return listed.find(f"{kind} Kubernetes Clusters") if listed else None

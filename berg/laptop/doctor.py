@@ -259,8 +259,8 @@ def check_apis(settings: Config) -> list[Finding]:
     off = [name for name, row in zip(APIS, services, strict=True) if row["state"] != "ENABLED"]
     if not off:
         return [Finding("apis", OK, ", ".join(APIS))]
-    # for every job
-    status = FAILED if {"compute", "storage"} & set(off) else WARNING
+    is_needed = bool({"compute", "storage"} & set(off))  # by every job
+    status = FAILED if is_needed else WARNING
     found = "off: " + ", ".join(f"{name} (for {APIS[name]})" for name in off)
     return [Finding("apis", status, found, api.enable_command(settings, *off))]
 

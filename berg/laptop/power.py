@@ -531,8 +531,7 @@ class Claim:
 
     def keep(self) -> None:
         """Renew the claim until the command ends; an error is left to the next time."""
-        # between two writes of a claim
-        while not self.is_over.wait(15):
+        while not self.is_over.wait(AGED / 6):
             with contextlib.suppress(Exception):
                 self.renew()
 

@@ -91,7 +91,7 @@ class Moment:
 def moments(config: Config, name: str) -> list[Moment]:
     """Return the newest views of a job's results, the oldest first; raise BergError without any."""
     bucket = Bucket(config)
-    stored = states.read(bucket, name)
+    stored = jobs.find(config, name).stored
     histories = views.of_job(bucket, name) if stored else []
     found = []
     for at_ns in views.moments(histories)[-MOMENTS:]:

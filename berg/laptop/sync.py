@@ -7,6 +7,7 @@ checkout. Everything else there stays: ignored files, what was made or committed
 that replaced a folder.
 """
 
+import functools
 import math
 import os
 import queue
@@ -210,28 +211,25 @@ def sync(
     sudo = [] if config.ssh_user == "root" else ["sudo", "-n"]
     # Not below BERG_HOME, whose path may be long.
     with computer.folder_for_sockets() as sockets:
-
-        def locate(machine: str) -> tuple[list[str], str]:
-            try:
-                target = ssh.find_target(config, machine, say)
-            except BergError as error:
-                if isinstance(error, ssh.NoServer) or is_gone(config, machine):
-                    raise Gone(error.message) from None
-                raise
-            options = multiplex(ssh.options(config, target), Path(sockets))
-            return options, ssh.destination(config, target)
-
-        path = f"{CODE}/{here}"
-        checkouts = [
-            Checkout(each, path, lambda each=each: locate(each), sudo)  # type: ignore[misc]
-            for each in machines
-        ]
+        path, way = f"{CODE}/{here}", functools.partial(find_way, config, Path(sockets), say)
+        checkouts = [Checkout(each, path, functools.partial(way, each), sudo) for each in machines]
         end = "" if once else "; Ctrl-C ends it"
         say(f"Pushing {root} to {path} on {', '.join(machines)}{end}")
         this = Push(root, checkouts, say)
         if not send_secrets:
             this.suspect = lambda paths: leaks.in_files(root, paths, config.bucket)
         this.run(once)
+
+
+def find_way(config: Config, sockets: Path, say: Say, machine: str) -> tuple[list[str], str]:
+    """Return ssh's options for a machine, and its address; raise Gone if it is gone for good."""
+    try:
+        target = ssh.find_target(config, machine, say)
+    except BergError as error:
+        if isinstance(error, ssh.NoServer) or is_gone(config, machine):
+            raise Gone(error.message) from None
+        raise
+    return multiplex(ssh.options(config, target), sockets), ssh.destination(config, target)
 
 
 def check_rsync() -> None:

@@ -474,8 +474,7 @@ def body(url: str, text: str, about: dict[str, Any]) -> dict[str, Any]:
 
 def post(url: str, content: dict[str, Any], why: list[str]) -> None:
     headers, body = {"Content-Type": "application/json"}, json.dumps(content).encode()
-    # seconds after each try
-    for pause in (1, 3, 0):
+    for pause in (1, 3, 0):  # seconds after each try
         try:
             answer = api.exchange("POST", url, (CONNECT, READ), headers, body)
             api.hang_up(answer)
