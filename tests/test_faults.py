@@ -360,6 +360,7 @@ def test_power_cut_while_results_are_brought_back(trial):
     resumed = trial.berg("run", "--resume", trial.name)
     assert resumed.returncode == 0, resumed.stderr
     wait_for(lambda: any(each["hits"] for each in faults(trial.berg)), 60, "the fault")
+    trial.until_state("STARTING")  # before that the bucket knows of no second attempt
     trial.power("crash")
     wait_for(lambda: trial.berg.machines()[trial.name]["status"] == "TERMINATED", 60, "the crash")
     zone = trial.berg.state(trial.name)["zone"]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
+from conftest import wait_for
 
 from berg import job
 from berg.laptop import spending
@@ -129,6 +130,7 @@ def test_odd_moments_count_nothing(moment):
 def test_a_job_costs_something_in_lists_and_sums(berg):
     ran = berg("run", "-t", "t4", "-n", "paid", "--wait", "sleep 1")
     assert ran.returncode == 0, ran.stderr
+    wait_for(lambda: not berg.machines(), 30, "the machine's end")  # until then it costs
     rate = 0.35 + 8 * 0.031611 + 30 * 0.004237 + 200 * 0.1 / 730
     (row,) = json.loads(berg("list", "--json").stdout)
     assert row["rates"]["us-central1"] == pytest.approx(rate) and 0 < row["usd"] < rate / 60
