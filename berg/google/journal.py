@@ -168,45 +168,51 @@ class Journal:
     def lags(self) -> bool:
         """Return whether the last view is of a moment before something that it names."""
         newest = self.query("SELECT max(changed_ns) FROM rows").fetchone()[0]
-        return bool(self.views) and (newest or 0) > self.shared_ns(self.published_ns)
+        last_ns = self.shared_ns(self.published_ns, self.head.rests)
+        return bool(self.views) and (newest or 0) > last_ns
 
-    def shared_ns(self, at_ns: int) -> int:
+    def shared_ns(self, at_ns: int, rests: bool) -> int:
         """Return the last moment that machines can have in common of which one is there."""
-        return at_ns - CLOCKS_NS if self.is_shared else at_ns
+        return at_ns - CLOCKS_NS if self.is_shared and not rests else at_ns
 
     # --- T, and the views
 
     def whole_until(self, looked_ns: int) -> int:
-        """Return T after a look at the folder at a moment."""
+        """Return up to when the bucket has every version, after a look at the folder."""
         first = self.query("SELECT min(since_ns) FROM unsent").fetchone()[0]
         found = looked_ns if first is None else min(looked_ns, first - 1)
-        return max(before_gaps(found, self.gaps), self.at_ns)
+        return before_gaps(found, self.gaps)
 
-    def publish(self, looked_ns: int, is_final: bool = False) -> None:
-        """Write a view, if there is something new in it, after a look at a moment."""
-        at_ns = max(looked_ns, self.at_ns) if is_final else self.whole_until(looked_ns)
-        if self.views and (is_final or self.is_view_due(at_ns)):
-            self.write(at_ns, self.is_full_due(), is_final)
+    def publish(self, looked_ns: int, is_final: bool = False, at_rest: bool = False) -> None:
+        """Write a view, if there is something new in it, after a look at a moment: of a folder
+        `at_rest` nobody changed anything since.
+        """
+        whole_ns = looked_ns if is_final else self.whole_until(looked_ns)
+        rests = self.is_shared and at_rest and whole_ns == looked_ns
+        at_ns = whole_ns if rests else max(whole_ns, self.at_ns)
+        if self.views and (is_final or self.is_view_due(at_ns, rests)):
+            self.write(at_ns, self.is_full_due(), is_final, rests)
         self.at_ns = at_ns
         before = self.safe_ns if self.is_shared else at_ns
         self.gaps = {each for each in self.gaps if each[1] > before}
 
-    def is_view_due(self, at_ns: int) -> bool:
+    def is_view_due(self, at_ns: int, rests: bool) -> bool:
         """Return whether a view has something to say: rows, or a moment that rows waited for, or
         that other machines wait for.
         """
         if self.query("SELECT 1 FROM rows WHERE is_new").fetchone():
             return True
-        if at_ns == self.published_ns or not self.number:
+        if not self.number:
+            return False
+        if rests or self.head.rests:
+            return rests != self.head.rests
+        if at_ns == self.published_ns:
             return False
         later = "SELECT 1 FROM rows WHERE changed_ns > ? AND changed_ns <= ?"
-        if self.query(later, self.shared_ns(self.published_ns), self.shared_ns(at_ns)).fetchone():
+        limits = self.shared_ns(self.published_ns, False), self.shared_ns(at_ns, False)
+        if self.query(later, *limits).fetchone():
             return True
         return self.is_shared and time.monotonic() - self.published_at > IDLE
-
-    def hurry(self) -> None:
-        """Let the next pass publish a view for the other machines, also if nothing changed."""
-        self.published_at = -math.inf
 
     def is_full_due(self) -> bool:
         """Return whether the next view is to be full: to read it then costs least."""
@@ -215,9 +221,9 @@ class Journal:
         count = self.query("SELECT count(*) FROM rows").fetchone()[0]
         return bool(self.rows_since_full >= count)
 
-    def write(self, at_ns: int, is_full: bool, is_final: bool = False) -> None:
+    def write(self, at_ns: int, is_full: bool, is_final: bool = False, rests: bool = False) -> None:
         gaps = self.known_gaps() if self.is_shared else []
-        head = Head(at_ns, self.machine, self.begun_ns, gaps, is_full, is_final)
+        head = Head(at_ns, self.machine, self.begun_ns, gaps, is_full, is_final, rests)
         new = self.query("SELECT count(*) FROM rows WHERE is_new").fetchone()[0]
         which = "" if head.full else " WHERE is_new"
         found = self.query(f"SELECT text FROM rows{which} ORDER BY path, changed_ns")
@@ -226,7 +232,7 @@ class Journal:
             self.bucket.write(f"{self.views}{self.number + 1:08}", content, 0)
         except Changed:  # the answer to the write before this one was lost
             self.number += 1
-            self.write(at_ns, is_full, is_final)
+            self.write(at_ns, is_full, is_final, rests)
             return
         self.number += 1
         self.head, self.published_ns, self.published_at = head, at_ns, time.monotonic()
@@ -257,6 +263,13 @@ class Journal:
         self.at_ns = self.published_ns = at_ns
         if self.views and publish:
             self.write(at_ns, is_full=True)
+
+    def stir(self, moment_ns: int) -> None:
+        """Publish that a folder that rested may change from now on, which is no earlier than the
+        moment that all machines had in common until then.
+        """
+        self.at_ns = max(time.time_ns(), moment_ns) + CLOCKS_NS + 1
+        self.write(self.at_ns, is_full=False)
 
     def recall(self, history: History) -> None:
         """Continue the history of this disk, which another worker wrote. Where a row has newer

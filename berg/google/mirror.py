@@ -91,6 +91,7 @@ class Mirror:
     wrote_at: float = -math.inf  # time.monotonic() of the last write of an object
     timeout: float = TIMEOUT
     finishing: bool = False
+    at_rest: bool = False  # the command has ended, and no other began
     is_behind: bool = False  # the last pass had no time for some files
     looked_ns: int = 0  # moment of the last look at the folder
     underway: dict[str, Sending] = field(default_factory=dict)
@@ -153,9 +154,7 @@ class Mirror:
             self.queue_changes(only_new)
             sent = self.send_queue(time.monotonic() + seconds, stop)
             if not only_new:
-                # Once the command has ended, the folder stays as it is.
-                ahead_ns = views.CLOCKS_NS if self.finishing and self.journal.is_shared else 0
-                self.journal.publish(self.looked_ns + ahead_ns)
+                self.journal.publish(self.looked_ns, at_rest=self.at_rest)
                 self.failed.update(self.journal.settle())
         except Exception as error:
             self.failed[self.own or "."] = f"{type(error).__name__}: {error}"
@@ -584,6 +583,7 @@ class Mirror:
         """
         copied = 0
         trouble: Exception | None = None
+        self.at_rest = False
         (self.folder / self.own).mkdir(parents=True, exist_ok=True)
         for pause in RESTORE_PAUSES:
             try:
@@ -622,10 +622,13 @@ class Mirror:
         for blob in self.listed():
             if writer_of(blob) == self.job_name:
                 self.manifest.put_known(blob.name[len(self.prefix) :], blob, True)
-        for history in views.of_job(self.bucket, self.job_name) if self.views else ():
+        histories = views.of_job(self.bucket, self.job_name) if self.views else []
+        for history in histories:
             if self.writer == f"{self.job_name}/{history.disk}":
                 self.journal.recall(history)
                 self.looked_ns = self.journal.at_ns
+                if self.journal.head.rests and (view := views.at(histories)):
+                    self.journal.stir(view.at_ns)
         self.knows_bucket = True
 
     def listed(self) -> Iterator[Any]:
@@ -728,18 +731,20 @@ class Mirror:
         with contextlib.suppress(Exception):
             self.bucket.delete(*[blob.name for blob in self.bucket.list(prefix, "name")])
 
-    def hurry(self) -> None:
-        """Let the next view have all that the command wrote, which has ended."""
+    def rest(self) -> None:
+        """Note that the command has ended: the next view has all that it wrote, and says that
+        nothing comes after it until the next restore.
+        """
         if self.views:
             time.sleep(2 * CLOCK_NS / 1e9)  # what it wrote last is before the next look, too
-        self.journal.hurry()
+        self.at_rest = True
 
     def begin_to_finish(self, has_time: bool) -> None:
         """Doubt what was not compared, and give up uploads that do not move."""
         if not self.finishing:
             self.folder.mkdir(parents=True, exist_ok=True)  # a worker may end before it restores
             self.finishing = self.sender.finishing = True
-            self.hurry()
+            self.rest()
             if self.views and not self.knows_bucket:  # a worker that comes after one that died
                 with contextlib.suppress(Exception):
                     self.learn()

@@ -75,6 +75,8 @@ class Restore:
         gone = [row for row in view.gone.values() if row.path in self.listed]
         at_ns = self.mirror.looked_ns = time.time_ns()
         if journal.is_shared and view.at_ns:
+            # A clock that is behind may not give what comes next an earlier time.
+            time.sleep(min(max(view.at_ns - at_ns, 0), CLOCKS_NS) / 1e9)
             after = view.at_ns + CLOCKS_NS + 1
             # Other machines may be further, for now, unless the job had ended.
             at_ns = max(at_ns, after) if view.final else after

@@ -79,6 +79,7 @@ class Head:
     gaps: list[list[int]] = field(default_factory=list)
     full: bool = False
     final: bool = False  # the job has ended, and everything is there
+    rests: bool = False  # its command has ended: the folder stays as it is, whatever others do
 
     def validate(self) -> None:
         """Raise ValueError for what no machine writes."""
@@ -250,13 +251,14 @@ def newest_moment(heads: list[Head]) -> tuple[int, bool]:
     is their end. No machine says so before all commands have ended.
 
     Pointers are written once all machines have reached a barrier: where several write, a moment is
-    common to all, less what their clocks may differ by.
+    common to all, less what their clocks may differ by. A folder that rests limits it no more.
     """
-    times = [head.at_ns for head in heads]
+    last_ns = max(head.at_ns for head in heads)
     if any(head.final for head in heads):
-        return max(times), True
-    if len(times) == 1:
-        return times[0], False
+        return last_ns, True
+    times = [head.at_ns for head in heads if not head.rests]
+    if len(heads) == 1 or not times:
+        return last_ns, False
     return before_gaps(min(times) - CLOCKS_NS, (gap for head in heads for gap in head.gaps)), False
 
 

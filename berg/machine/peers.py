@@ -57,6 +57,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 CLUSTER_FILE = boot.BERG / "cluster.json"  # for `mpi` and logins
 HOST_FILE = boot.BERG / "hostfile"
 VIEW = "view"  # the key of a record's metadata that holds what its machine's last view says
+HEARD = "at_ns", "gaps", "rests"  # of it
 CARD = "card"  # the key of a record's metadata that holds its content as well
 WATCH_INTERVAL = 3  # seconds between two looks at the other machines
 BEATS = 9  # writes of a machine's record within the seconds of silence that end its part
@@ -327,7 +328,7 @@ def announce(member: Member, **changes: str) -> None:
         about = {"attempt": str(member.attempt), "instance": member.node.instance_id}
         about["serial"] = str(member.serial)
         if (view := member.own_view()).at_ns:
-            about[VIEW] = json.dumps({"at_ns": view.at_ns, "gaps": view.gaps})
+            about[VIEW] = json.dumps({name: getattr(view, name) for name in HEARD})
         member.summary |= {**changes, **about}
         name = f"{job.machines_prefix(member.job.job_name)}{member.machine.name}.json"
         content = write(member.key, name, member.node)

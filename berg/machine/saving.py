@@ -10,6 +10,7 @@ the code to its place.
 
 import contextlib
 import functools
+import itertools
 import math
 import os
 import re
@@ -42,6 +43,7 @@ LONG_LOG = 8 << 20  # bytes of a log that is sent at once
 MOMENT = 1.0  # seconds for the last results before the log is sent in parallel
 UPLOAD_LOOK = 3  # seconds between two looks at the progress of the last upload
 LOG_INTERVAL, RESULTS_INTERVAL = 2, 10  # seconds
+MOST_PASSES = 5  # before another attempt, over what something still writes
 STATE_INTERVAL = 20  # seconds between notes of a pass in the state: with a pass they are 30 s
 NEW_INTERVAL = 1  # seconds between passes over files that are not in the bucket yet
 
@@ -92,22 +94,23 @@ def watch_bucket(attempt: Attempt) -> None:
 
 
 def send_all(attempt: Attempt) -> None:
-    """Send what this machine wrote before another attempt looks for it in the bucket.
+    """Send all that this machine wrote before another attempt looks for it in the bucket.
 
     What the bucket does not accept within the job's upload timeout is logged and left to later
     passes. Raises Stopped if the job is to end.
     """
     results, end = attempt.mirrors.results, time.monotonic() + attempt.job.upload_timeout
-    results.hurry()  # a machine that wrote nothing would hold the moment of all back
-    while True:
+    with attempt.mirrors.turn:
+        results.rest()
+    for passes in itertools.count(1):
         with attempt.mirrors.turn:
             results.sync(stop=attempt.stopping.event.is_set)
-        if not results.failed:
+        if results.journal.head.rests or (passes >= MOST_PASSES and not results.failed):
             return
-        if time.monotonic() > end:
+        if results.failed and time.monotonic() > end:
             attempt.say(f"The next attempt begins without all results: {name_left(results.failed)}")
             return
-        attempt.stopping.pause(1)
+        attempt.stopping.pause(1 if results.failed else 0)
 
 
 def bring_news(attempt: Attempt) -> None:

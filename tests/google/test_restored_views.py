@@ -3,12 +3,16 @@ do the same; here are moments that those meet seldom.
 """
 
 import os
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from berg.google import views
 from berg.google.mirror import Mirror
+from berg.machine import saving
 
 SETTLED = 0.06  # seconds until another change of a file would show
 
@@ -17,12 +21,13 @@ SETTLED = 0.06  # seconds until another change of a file would show
 def disk(bucket, tmp_path):
     """Make the mirror of a disk of the job; it has restored."""
 
-    def make(name: str, machine: str = "") -> Mirror:
+    def make(name: str, machine: str = "", is_shared: bool = False) -> Mirror:
         folder = tmp_path / name
         (folder / "job").mkdir(parents=True)
         views = f".berg/views/job/{name}/"
         mirror = Mirror(folder, bucket, "results/", f"job/{name}", "job", views=views)
         mirror.machine = mirror.journal.machine = machine
+        mirror.journal.is_shared = is_shared
         assert mirror.restore()[1] == {}
         return mirror
 
@@ -122,6 +127,70 @@ def test_what_several_machines_wrote_last_is_restored(machines, disk, monkeypatc
     assert found == ["of-machine-0", "of-machine-1"]
 
 
+def send_all(mirror: Mirror) -> None:
+    stopping = SimpleNamespace(pause=lambda seconds: None, event=threading.Event())
+    mirrors = SimpleNamespace(results=mirror, turn=threading.Lock())
+    times = SimpleNamespace(upload_timeout=60)
+    saving.send_all(SimpleNamespace(mirrors=mirrors, stopping=stopping, job=times, say=pytest.fail))
+
+
+def test_the_end_of_a_command_is_a_moment_of_all_whatever_they_wrote_until_then(
+    machines, disk, monkeypatch
+):
+    """One machine is taken, and its command ends before that of the other, which rewrites its
+    checkpoint faster than a pass until then.
+    """
+    set_clocks(monkeypatch, 10**13)
+    both = machines("1", "2")
+    for mirror in both:
+        mirror.sync()
+    write(both[0], "checkpoint", b"1")
+    assert both[1].finish(lambda text: None, 60) == {}
+    for number in range(2, 5):
+        write(both[0], "checkpoint", b"%d" % number)
+        write(both[0], "metrics", b"".join(b"%d\n" % each for each in range(number)))
+        if number == 3:
+            both[0].sync()
+    send_all(both[0])
+    third = disk("3", both[1].machine, is_shared=True)
+    assert (third.folder / "job/checkpoint").read_bytes() == b"4"
+    assert both[0].restore()[1] == {}
+    assert (both[0].folder / "job/checkpoint").read_bytes() == b"4"
+    assert (both[0].folder / "job/metrics").read_bytes() == b"0\n1\n2\n3\n"
+    assert not both[0].journal.head.rests, "another command begins"
+
+
+def test_a_folder_rests_once_the_bucket_has_all_of_it(machines, cloud):
+    first, _ = machines("1", "2")
+    cloud.fault("storage.objects.insert", match="job/checkpoint", status=503, times=None)
+    write(first, "checkpoint", os.urandom(1 << 20))
+    first.rest()
+    first.sync(1)
+    assert not first.journal.head.rests
+    cloud.call("DELETE", "/_berg/faults")
+    first.sync()
+    head, number = first.journal.head, first.journal.number
+    assert head.rests and head.at_ns == first.looked_ns
+    first.sync()
+    assert first.journal.number == number, "nothing new to say"
+
+
+def test_a_worker_that_begins_again_says_that_its_folder_rests_no_more(machines):
+    first, second = machines("1", "2")
+    write(first, "checkpoint", b"1")
+    for mirror in (first, second):
+        assert mirror.finish(lambda text: None, 60) == {}
+    after = Mirror(
+        first.folder, first.bucket, first.prefix, first.writer, "job", "", first.views, "machine-0"
+    )
+    after.journal.is_shared = True
+    assert after.restore(bring=False)[1] == {}
+    head = after.journal.head
+    assert not head.rests and views.newest_moment([head, second.journal.head])[0] > head.at_ns - 3e9
+    rows = views.at(views.of_job(first.bucket, "job")).rows
+    assert list(rows) == ["job/checkpoint"]
+
+
 def test_files_that_machines_rewrite_all_the_time_hold_nothing_up(machines, disk, monkeypatch):
     monkeypatch.setattr("berg.google.mirror.MOVING_AFTER", 1)
     monkeypatch.setattr("berg.google.journal.IDLE", 0)
@@ -152,10 +221,9 @@ def test_what_was_restored_does_not_replace_what_another_machine_wrote(
     for data in (b"1", b"2"):
         write(both[0], "checkpoint", data)
         both[0].sync()
-    both[1].journal.hurry()
-    both[1].sync()
-    both[0].journal.hurry()
-    both[0].sync()
+    for mirror in both:
+        mirror.rest()
+        mirror.sync()
     for mirror in both:
         assert mirror.restore()[1] == {}
         assert (mirror.folder / "job/checkpoint").read_bytes() == b"2"
@@ -202,7 +270,7 @@ def test_a_machine_that_is_still_to_meet_the_others_holds_back_no_moment(
     assert late.restore(publish=False)[1] == {}
     write(first, "checkpoint", b"1")
     for mirror in (first, second):
-        mirror.hurry()
+        mirror.rest()
         mirror.sync()
     assert late.restore()[1] == {}
     assert (late.folder / "job/checkpoint").read_bytes() == b"1"
