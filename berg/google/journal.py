@@ -185,7 +185,7 @@ class Journal:
 
     def publish(self, looked_ns: int, is_final: bool = False, at_rest: bool = False) -> None:
         """Write a view, if there is something new in it, after a look at a moment: of a folder
-        `at_rest` nobody changed anything since.
+        `at_rest` nothing has changed since.
         """
         whole_ns = looked_ns if is_final else self.whole_until(looked_ns)
         rests = self.is_shared and at_rest and whole_ns == looked_ns
