@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from test_faults import fault
 from whole_disk import Disk
-from whole_history import History, Program, Tree, explain, found_in
+from whole_history import FOLDER, History, Program, Tree, explain, found_in
 
 from berg.google.mirror import Mirror
 
@@ -83,6 +83,7 @@ cuts = st.one_of(
     st.tuples(st.just("power"), st.floats(0.05, 2)),
     st.tuples(st.just("request"), st.sampled_from(METHODS), st.integers(0, 40), st.booleans()),
     st.tuples(st.just("notice"), st.floats(0.05, 2), st.sampled_from([2, 2, 30, 120])),
+    st.tuples(st.just("taken"), st.floats(0.05, 2), st.floats(0, 3), st.sampled_from([2, 30, 120])),
     st.tuples(st.just("worker"), st.floats(0.05, 1)),
     st.tuples(st.just("end"), st.just(60)),
 )
@@ -127,6 +128,7 @@ class Machine:
         return any(each["what"] == "over" for each in self.notes())
 
     def end_program(self) -> None:
+        assert self.killed_at or self.writer.is_alive(), "its program failed"
         self.writer.kill()
         self.writer.join()
         self.killed_at = self.killed_at or time.time()
@@ -184,14 +186,15 @@ class Run:
         found = found_in(disks[0].folder)
         for rank, disk in enumerate(disks):
             assert found_in(disk.folder) == found, "each machine has the same"
-            history = History(rank, self.machines, Tree.of(found))
+            tree = Tree.of(found)
+            tree.entries.setdefault(self.job, FOLDER)  # as the restore makes it
+            history = History(rank, self.machines, tree)
             self.now.append(Machine(self, disk, history))
         if not before:
             assert found == {}
             return
         self.check(before, found)
-        is_final = self.machines == 1 or self.cut[0] == "end"
-        if is_final and all(machine.disk.left == {} for machine in before):
+        if all(machine.disk.left == {} for machine in before):
             for machine in before:
                 self.compare(machine, found)
         for machine in before:
@@ -234,10 +237,13 @@ class Run:
             self.wait_until_over(20)
         else:
             time.sleep(given[0])
-        if kind in ("notice", "end"):
-            for machine in self.now:
+        if kind in ("notice", "taken", "end"):
+            for number, machine in enumerate(self.now):
                 machine.end_program()
-            for machine in self.now:
+                if kind == "taken":  # the others go on for a while
+                    machine.disk.finish(given[-1])
+                    time.sleep(given[1] if number == 0 else 0)
+            for machine in self.now if kind != "taken" else ():
                 machine.disk.finish(given[-1], kind == "end")
             end = time.monotonic() + given[-1] + 1
             for machine in self.now:

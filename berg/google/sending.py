@@ -199,6 +199,8 @@ class Sender:
         there = last if last and last.is_plain else bytes_of(sending.viewed)
         if there and there.size == size and self.checksum(sending, file, size) == there.crc32c:
             row, is_whole = self.row_of(sending, before, there), True
+            if last and sending.viewed and last.is_of(before):
+                row.changed_ns = sending.viewed.changed_ns  # a restore is no change
             if isinstance(there, Row):
                 row.object, row.data = there.object, there.data
         else:

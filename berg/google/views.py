@@ -271,11 +271,17 @@ def before_gaps(moment_ns: int, gaps: Iterable[Any]) -> int:
 
 
 def merged(folders: Iterable[dict[str, Row]]) -> Iterable[Row]:
-    """Return the newest row of each path in the folders of several machines."""
+    """Return the newest row of each path in the folders of several machines: of those that restored
+    the same file, that of the one that has appended to it since.
+    """
+
+    def age(row: Row) -> tuple[int, bool, int]:
+        return row.changed_ns, row.grows, row.size
+
     newest: dict[str, Row] = {}
     for folder in folders:
         for path, row in folder.items():
-            if path not in newest or row.changed_ns >= newest[path].changed_ns:
+            if path not in newest or age(row) >= age(newest[path]):
                 newest[path] = row
     return newest.values()
 

@@ -459,6 +459,8 @@ def add_nodes(member: Member, names: list[str], nodes: dict[str, Node]) -> None:
             nodes.clear()
             begin_attempt(member, expected)
     for name, blob in blobs.items():
+        if 0 < int(blob.metadata["attempt"]) < member.attempt:
+            continue  # all machines of a slice are turned off: another one has not written since
         if blob.metadata["phase"] == "FAILED" and member.leads:
             raise BergError(f"{name}: {blob.metadata['reason']}")
         if name not in names or name in nodes or not is_of_attempt(member, blob):

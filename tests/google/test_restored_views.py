@@ -160,6 +160,24 @@ def test_the_end_of_a_command_is_a_moment_of_all_whatever_they_wrote_until_then(
     assert not both[0].journal.head.rests, "another command begins"
 
 
+def test_of_a_file_that_was_restored_the_machine_that_appends_to_it_has_the_newest(
+    machines, disk, monkeypatch
+):
+    """It has the same time as on the others, which compare theirs once more at the end."""
+    set_clocks(monkeypatch, 0)
+    both = machines("1", "2")
+    write(both[0], "log", b"1" * 100_000 + b"\n")
+    for mirror in both:
+        assert mirror.conclude(mirror.finish(lambda text: None, 60)) == {}
+    both = [disk(f"{rank + 3}", f"machine-{rank}", is_shared=True) for rank in range(2)]
+    with (both[0].folder / "job/log").open("ab") as log:
+        log.write(b"2" * 100_000 + b"\n")
+    for mirror in both:
+        assert mirror.conclude(mirror.finish(lambda text: None, 60)) == {}
+    last = disk("5")
+    assert (last.folder / "job/log").read_bytes() == b"1" * 100_000 + b"\n" + b"2" * 100_000 + b"\n"
+
+
 def test_a_folder_rests_once_the_bucket_has_all_of_it(machines, cloud):
     first, _ = machines("1", "2")
     cloud.fault("storage.objects.insert", match="job/checkpoint", status=503, times=None)

@@ -161,6 +161,21 @@ def test_a_signed_phase_does_not_vouch_for_another_card():
         assert not nodes and said
 
 
+def test_a_machine_that_has_not_begun_this_attempt_yet_has_not_failed_in_it():
+    """All machines of a slice are turned off and on together, and one comes back first."""
+    bucket = Bucket()
+    first, second = member(bucket, "duo-0", []), member(bucket, "duo-1", [])
+    peers.announce(second, phase="FAILED", reason="Google maintains its host")
+    peers.begin_attempt(first, 2)
+    peers.add_nodes(first, ["duo-0", "duo-1"], nodes := {})
+    assert list(nodes) == ["duo-0"]
+    for attempt in (2, 0):  # 0: of a new machine, which has not heard of an attempt
+        second.attempt = attempt
+        peers.announce(second, phase="FAILED", reason="no disk")
+        with pytest.raises(BergError, match="duo-1: no disk"):
+            peers.add_nodes(first, ["duo-0", "duo-1"], {})
+
+
 def test_what_a_machine_wrote_earlier_is_not_believed_when_somebody_writes_it_again(monkeypatch):
     """The failure of an attempt before; and a last word again and again, as if it lived."""
     clock, first = waiting_for_one(monkeypatch)
