@@ -198,11 +198,7 @@ class Sender:
         is_settled = time.time_ns() - before.st_ctime_ns > TICK_NS
         there = last if last and last.is_plain else bytes_of(sending.viewed)
         if there and there.size == size and self.checksum(sending, file, size) == there.crc32c:
-            row, is_whole = self.row_of(sending, before, there), True
-            if last and sending.viewed and last.is_of(before):
-                row.changed_ns = sending.viewed.changed_ns  # a restore is no change
-            if isinstance(there, Row):
-                row.object, row.data = there.object, there.data
+            row, is_whole = self.row_of_same(sending, before, there), True
         else:
             self.record(sending.path)
             row, is_whole = self.put(sending, file, before)
@@ -241,6 +237,15 @@ class Sender:
             grows=sending.grows or bool(sending.viewed and sending.viewed.grows),
             moving=sending.is_moving,
         )
+
+    def row_of_same(self, sending: Sending, before: stat_result, there: Any) -> Row:
+        """Return the row of a file whose bytes are where they were."""
+        row = self.row_of(sending, before, there)
+        if isinstance(there, Row):
+            row.object, row.data = there.object, there.data
+        if sending.last and sending.viewed and sending.last.is_of(before):
+            row.changed_ns = sending.viewed.changed_ns  # a restore is no change
+        return row
 
     def may_send(self, sending: Sending, file: IO[bytes], before: stat_result) -> bool:
         """Return whether a file that is open for writing may be sent: it only grows, or was written

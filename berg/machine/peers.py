@@ -459,9 +459,7 @@ def add_nodes(member: Member, names: list[str], nodes: dict[str, Node]) -> None:
             nodes.clear()
             begin_attempt(member, expected)
     for name, blob in blobs.items():
-        if 0 < int(blob.metadata["attempt"]) < member.attempt:
-            continue  # all machines of a slice are turned off: another one has not written since
-        if blob.metadata["phase"] == "FAILED" and member.leads:
+        if member.leads and has_failed(member, blob):
             raise BergError(f"{name}: {blob.metadata['reason']}")
         if name not in names or name in nodes or not is_of_attempt(member, blob):
             continue
@@ -472,6 +470,14 @@ def add_nodes(member: Member, names: list[str], nodes: dict[str, Node]) -> None:
             continue
         if node.name == name:
             nodes[name] = node
+
+
+def has_failed(member: Member, blob: Any) -> bool:
+    """Return whether a machine has failed in this attempt, or before it heard of one. All machines
+    of a slice are turned off and on together; one that is slow has the record of the last attempt.
+    """
+    is_earlier = 0 < int(blob.metadata["attempt"]) < member.attempt
+    return blob.metadata["phase"] == "FAILED" and not is_earlier
 
 
 def is_of_attempt(member: Member, blob: Any) -> bool:
