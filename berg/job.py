@@ -373,6 +373,7 @@ class State:
     # machine that could not delete itself -> time of its last report
     undeleted: dict[str, str] = field(default_factory=dict)
     elsewhere: str = ""  # other folders under berg_results that it wrote to, in words
+    kept_until: str = ""  # of a failed job whose machines stay for a while (--keep-failed)
     checkout: str = ""  # what was saved of the new files in the checkout, in words
     lost: str = ""  # what an attempt could not upload, in words
     machine: str = ""
@@ -388,6 +389,11 @@ class State:
     @property
     def final(self) -> bool:
         return self.state in FINAL
+
+    @property
+    def kept_seconds(self) -> float:
+        """Seconds for which its machines are still kept; 0 if they are not."""
+        return max(-age_seconds(self.kept_until), 0) if self.final and self.kept_until else 0
 
     def next_attempt(self, why: str) -> dict[str, Any]:
         """Return the fields of another attempt that begins now; `why` the last one ended."""
@@ -420,7 +426,7 @@ class State:
             raise ValueError("its attempts are odd")
         for name in (self.machine, self.zone, *self.undeleted):
             validation.check_resource(name)
-        times = (self.started_at, self.finished_at, self.missing_since)
+        times = (self.started_at, self.finished_at, self.missing_since, self.kept_until)
         for each in (*times, *self.undeleted.values()):
             validation.check_time(each)
 

@@ -435,6 +435,23 @@ class JobSpec:
     no_kill: bool = option(
         "--no-kill", "Keep the machine after the job (until --max-hours).", False, RUN
     )
+    keep_failed: float = option(
+        "--keep-failed",
+        "Keep the machines of a job that fails for this time, as they are, for berg ssh.",
+        0,
+        RUN,
+        unit="-",
+        bounds=(0, 7 * 24 * 3600, "give up to 7d, or 0 for not at all"),
+        excludes="cluster no_kill",
+        why="--keep-failed keeps machines of Compute Engine, and for a time",
+    )
+    secrets_too: bool = option(
+        "--secrets-too",
+        "With --keep-failed, logins to a kept machine have CMD's secrets as well.",
+        False,
+        RUN,
+        needs="keep_failed",
+    )
 
     env: tuple[str, ...] = option(
         "--env NAME[=VALUE]",

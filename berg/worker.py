@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def run(attempt: Attempt) -> None:
     if attempt.state.final:
         attempt.say(f"Job {attempt.name} is {attempt.state.state} already; nothing to do")
         if not attempt.state.job.kept:
+            hold_failed(attempt)
             attempt.machine.insist_on_deletion(is_refused=bool(attempt.state.undeleted))
         return
 
@@ -297,6 +299,13 @@ def note_missing(attempt: Attempt, missing: int) -> None:
 
 def introduce(attempt: Attempt) -> None:
     """Write the job's machines and variables to files, for programs and logins."""
+    # Secrets of a job are for its command, not for files, and installation must not find any.
+    is_without = attempt.job.kind == "job" or not attempt.is_installed
+    logins.introduce(attempt.member, variables_of_logins(attempt, is_without))
+
+
+def variables_of_logins(attempt: Attempt, is_without_secrets: bool) -> dict[str, str]:
+    """Return the variables that a login has as a command of the job does."""
     values = with_report(environment(attempt)).items()
     # Variables that boot set are only for this process; those that GKE sets in a pod with TPUs are
     # for all.
@@ -305,10 +314,8 @@ def introduce(attempt: Attempt) -> None:
         for key, value in values
         if os.environ.get(key) != value or key.upper() in boot.FOR_WORKER or key.startswith("TPU_")
     }
-    # Secrets of a job are for its command, not for files, and installation must not find any.
-    if attempt.job.kind == "job" or not attempt.is_installed:
-        ours = {key: value for key, value in ours.items() if key not in attempt.secrets}
-    logins.introduce(attempt.member, ours)
+    hidden = attempt.secrets if is_without_secrets else {}
+    return {key: value for key, value in ours.items() if key not in hidden}
 
 
 def run_command(attempt: Attempt) -> Ending | None:
@@ -489,10 +496,28 @@ def conclude(attempt: Attempt, ending: Ending, uploads: Uploads) -> State:
         elsewhere = attempt.mirrors.results.elsewhere(alone=knows_all)
         uploads = replace(uploads, elsewhere=elsewhere)
     announce_end(attempt, ending, uploads, restart)
+    kept_until = announce_keeping(attempt, after_uploads(ending, uploads), restart)
     uploads = replace(uploads, log_is_whole=saving.send_log(attempt))
     if attempt.leads and attempt.job.has_secret and not attempt.sweep and not restart:
         attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
-    return decide(attempt.state, ending, uploads, restart, job.now())
+    last = decide(attempt.state, ending, uploads, restart, job.now())
+    return replace(last, kept_until=kept_until)
+
+
+def announce_keeping(attempt: Attempt, ending: Ending, restart: Restart | None) -> str:
+    """Log and return until when the machines of a job that ended so are kept; "" if they are not.
+
+    Google deletes them at their time limit in any case.
+    """
+    seconds = attempt.job.spec.keep_failed
+    if ending.state != "FAILED" or restart or attempt.machine_goes or not seconds:
+        return ""
+    left = attempt.job.max_run_seconds - (time.monotonic() - attempt.states.began)
+    until = job.clock() + max(min(seconds, left), 0)
+    kept_until = job.timestamp(datetime.fromtimestamp(until, timezone.utc))
+    if attempt.leads:
+        attempt.say(f"Kept until {kept_until}:  berg ssh {attempt.name}")
+    return kept_until
 
 
 def wait_for_others(attempt: Attempt, ending: Ending, uploads: Uploads) -> tuple[Ending, Uploads]:
@@ -555,7 +580,17 @@ def release_machines(attempt: Attempt) -> None:
             delete_soon(machine)
         return
     if not this.spec.no_kill:
+        if attempt.state.kept_seconds:
+            given = variables_of_logins(attempt, not this.spec.secrets_too)
+            logins.equip_shells(given, repo_folder(this) / (this.spec.cwd or ""))
+        hold_failed(attempt)
         delete_machines(attempt)
+
+
+def hold_failed(attempt: Attempt) -> None:
+    """Keep this machine on while a job that failed is kept (--keep-failed)."""
+    if seconds := attempt.state.kept_seconds:
+        attempt.machine.hold(seconds)
 
 
 def delete_machines(attempt: Attempt) -> None:

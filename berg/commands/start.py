@@ -289,7 +289,7 @@ def check_for_sweep(spec: JobSpec) -> None:
             raise BergError(f"{option}: each job of a sweep runs on one machine")
     if spec.gpu_type == "cheapest" or "," in (spec.gpu_type or ""):
         raise BergError("-t takes one GPU type for a sweep. Compare them: berg prices")
-    for option in ("no_kill", "wait_for_capacity", "queue_timeout", "flex"):
+    for option in ("no_kill", "keep_failed", "wait_for_capacity", "queue_timeout", "flex"):
         if getattr(spec, option):
             raise BergError(
                 f"--{option.replace('_', '-')} is not for sweeps, whose machines run one job after "

@@ -191,6 +191,8 @@ def end_rows(plan: Plan) -> list[tuple[str, ...]]:
     if this.spec.idle_hours:
         ends = "stops and keeps its disk" if this.stops_when_idle else "deletes itself"
         rows.append(("Idle", f"{ends} after {span(this.spec.idle_hours * 3600)}"))
+    if this.spec.keep_failed:
+        rows.append(("Failed", f"kept for {span(this.spec.keep_failed)}, within the limit"))
     if this.box == "stay":
         about = this.place, this.num_machines, this.machine_type, plan.model
         why = power.why_never("devbox", *about)
@@ -624,6 +626,9 @@ def outcome(name: str, state: job.State) -> str:
         lines.append(also)
     if state.job.kept:
         lines.append(f"Its machine was kept (--no-kill). Delete it:  berg kill {name}")
+    if state.kept_seconds:
+        lines.append(f"{plural(state.job.machines, 'machine')} {job_list.kept(state)}")
+        lines.append(f"Look at it:  berg ssh {name}\nDelete it:   berg kill {name}")
     return "\n".join(lines)
 
 

@@ -481,7 +481,7 @@ def why_left(seen: Seen, entry: Entry) -> str:
         return why_off(seen, entry, entry.state)
     if not entry.state.final or entry.summary.kept:
         return ""
-    end = entry.state.finished_at
+    end = max(entry.state.finished_at, entry.state.kept_until)
     is_settled = not end or seen.age(end) > SETTLED
     return f"the job is {entry.state.state}" if is_settled else ""
 

@@ -136,21 +136,23 @@ class Entry:
 
     @property
     def left(self) -> str:
-        """A warning about machines that should have deleted themselves after the job."""
+        """What a list shows of machines that are there after the job: that they are kept, or a
+        warning that they should have deleted themselves.
+        """
         state = self.state
         if state is None or not state.final or state.job.kept or not self.machines:
             return ""
+        if state.kept_seconds:
+            return kept(state)
         if state.job.place == "gke" or self.sweep:
             return ""
-        is_old = spending.between(state.finished_at, job.now()) > LEFT_AFTER
+        ended = max(state.finished_at, state.kept_until)
+        is_old = spending.between(ended, job.now()) > LEFT_AFTER
         if not self.running:
             return "machine is off, its disk costs money: berg reap" if state.undeleted else ""
         if not (state.undeleted or is_old):
             return ""
-        hourly = spending.rate_of(state.job, state.zone)
-        costs = "at an unknown price"
-        if hourly is not None:
-            costs = f"{dollars(hourly * self.running)} an hour"
+        costs = by_the_hour(state, self.running)
         return f"{plural(self.running, 'machine')} still running: {costs}, berg reap"
 
     @property
@@ -749,6 +751,20 @@ def age(timestamp: str) -> str:
         return duration(max(0, job.age_seconds(timestamp)) if timestamp else 0)
     except (ValueError, TypeError):
         return "?"
+
+
+def by_the_hour(state: State, machines: int) -> str:
+    """Return what so many machines of a job cost, in words."""
+    hourly = spending.rate_of(state.job, state.zone)
+    return "at an unknown price" if hourly is None else f"{dollars(hourly * machines)} an hour"
+
+
+def kept(state: State) -> str:
+    """Return until when the machines of a failed job are kept, and what that costs in all."""
+    hourly = spending.rate_of(state.job, state.zone)
+    hours = spending.between(state.finished_at, state.kept_until) / 3600
+    usd = None if hourly is None else hourly * hours * state.job.machines
+    return f"kept until {state.kept_until[11:16]} UTC, {dollars(usd)}"
 
 
 def also(state: State) -> str:

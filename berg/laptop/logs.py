@@ -112,7 +112,7 @@ def is_at_its_end(found: jobs.Entry) -> bool:
         return found.machine is None
     if not found.state.final:
         return False
-    if found.summary.kept or found.state.state == "LOST":
+    if found.summary.kept or found.state.kept_seconds or found.state.state == "LOST":
         return True
     return all(machine.status in jobs.GOING for machine in found.machines)
 

@@ -296,8 +296,8 @@ def is_over(entry: Entry) -> bool:
 
 def is_about_to_go(entry: Entry) -> bool:
     """Return whether the machines of a job delete themselves: it ended, and they are not kept."""
-    stored = entry.stored
-    return stored is not None and stored.state.final and not stored.state.job.kept
+    state = entry.stored.state if entry.stored else None
+    return state is not None and state.final and not (state.job.kept or state.kept_seconds)
 
 
 def wait_for_machines(config: Config, removal: Removal, say: Callable[[str], None]) -> None:

@@ -164,6 +164,8 @@ def until_midnight(pairs: list[tuple[job.State, int]], now: datetime) -> float:
         if summary.max_run_seconds and not summary.sweep:
             ran = machine_hours(state, running) / max(summary.machines, 1)
             hours = min(hours, max(summary.max_run_seconds / 3600 - ran, 0))
+        if state.kept_seconds:
+            hours = min(hours, state.kept_seconds / 3600)
         hourly = rate_of(summary, state.zone) or 0.0
         found += hourly * summary.machines * hours
     return found

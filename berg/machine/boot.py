@@ -348,11 +348,14 @@ class Machine:
         self.say(f"{self.job} is not deleted; {self.way_in()}")
         self.hold()
 
-    def hold(self) -> None:
-        """Keep this machine on for logins until it is stopped, killed or out of time."""
+    def hold(self, seconds: float = float("inf")) -> None:
+        """Keep this machine on for logins until it is stopped, killed or out of time, and no longer
+        than `seconds`.
+        """
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-        stops = None
-        while not SIGTERM_TIMES:  # else it would delay a shutdown that has begun
+        stops, end = None, time.monotonic() + seconds
+        # after SIGTERM it would delay a shutdown that has begun
+        while not SIGTERM_TIMES and time.monotonic() < end:
             try:
                 attributes = self.instance()["attributes"]
                 install_keys(attributes.get("ssh-keys", ""))
@@ -367,7 +370,7 @@ class Machine:
                         return
             except Exception as error:
                 console(f"Trouble while this machine is kept on: {error}")
-            time.sleep(POLL)
+            time.sleep(min(POLL, max(end - time.monotonic(), 0)))
 
     def insist_on_deletion(
         self,

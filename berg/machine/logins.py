@@ -171,10 +171,14 @@ def let_ssh_know(nodes: list[Node]) -> None:
     boot.add_lines(SSH / "config", settings)
 
 
-def equip_shells(variables: dict[str, str]) -> None:
-    """Let logins and commands over ssh have variables in their environment."""
+def equip_shells(variables: dict[str, str], folder: Path | None = None) -> None:
+    """Let logins and commands over ssh have variables in their environment; with `folder`, a login
+    with a terminal begins there.
+    """
     lines = [f"export {key}={shlex.quote(value)}\n" for key, value in variables.items()]
     lines.append(RAISE_LIMITS)
+    if folder:
+        lines.append(f"case $- in *i*) cd {shlex.quote(str(folder))} ;; esac\n")
     computer.write(ENVIRONMENT, "".join(lines))  # which no other user may read, for --env
     read = f"[ ! -r {shlex.quote(str(ENVIRONMENT))} ] || . {shlex.quote(str(ENVIRONMENT))}"
     # A login reads the first file, or the second if the first cannot be written. A command over ssh
