@@ -136,7 +136,7 @@ $(VENV)/foreign/dstack: $(VENV)/foreign/gcsfs
 # What pip and uv need on the tests' machines, which have no network: to build a package, and to install what berg
 # needs; and uv itself.
 $(VENV)/wheelhouse: $(VENV)/demo Makefile
-	$(BIN)/pip download --quiet --dest $@ setuptools wheel pip mpi4py py-spy .
+	$(BIN)/pip download --quiet --dest $@ setuptools wheel pip mpi4py py-spy==0.4.3 .
 	$(BIN)/pip download --quiet --no-deps --only-binary :all: --python-version 3.12 --platform manylinux2014_x86_64 --dest $@ google-crc32c==1.9.0
 	$(BIN)/python -c 'from berg.code import dist; import pathlib; name, content = dist.fetch_uv(); pathlib.Path("$@", name).write_bytes(content)'
 	touch $@

@@ -157,6 +157,7 @@ class Job:
     docker: str = ""  # image of the container that its command runs in; "": without one
     run_on: str = "first"  # or each
     marked_seconds: int = 900  # of idle accelerators, after which lists mark a machine
+    hang_seconds: int = 1200  # without a step, after which a job seems to hang, at least
     silence_seconds: int = 180  # after which the other machines give a silent one up
     upload_timeout: int = 3600  # seconds without progress of the upload of the last results
     max_run_seconds: int = 0
@@ -368,6 +369,8 @@ class State:
     left_files: int = 0  # while UPLOADING: what is not in the bucket yet
     left_bytes: int = 0
     idle: dict[str, str] = field(default_factory=dict)  # machine with idle accelerators -> start
+    hang: str = ""  # why it seems to hang, and what its ranks do, in words
+    hang_at: str = ""  # since when that is known, which names the autopsy among its results
     # step at which it was compared with its sweep -> its value there; less is better
     rungs: dict[str, float] = field(default_factory=dict)
     # machine that could not delete itself -> time of its last report
@@ -426,7 +429,13 @@ class State:
             raise ValueError("its attempts are odd")
         for name in (self.machine, self.zone, *self.undeleted):
             validation.check_resource(name)
-        times = (self.started_at, self.finished_at, self.missing_since, self.kept_until)
+        times = (
+            self.started_at,
+            self.finished_at,
+            self.missing_since,
+            self.kept_until,
+            self.hang_at,
+        )
         for each in (*times, *self.undeleted.values()):
             validation.check_time(each)
 
@@ -440,7 +449,13 @@ class State:
         summary = replace(self.job, cmd=cut(self.job.cmd, room), params=params)
         newest = self.attempts[-max(room // 100, 1) :]
         attempts = [[cut(word, room) for word in each] for each in newest]
-        return replace(self, reason=cut(self.reason, room), attempts=attempts, job=summary)
+        return replace(
+            self,
+            reason=cut(self.reason, room),
+            hang=cut(self.hang, room),
+            attempts=attempts,
+            job=summary,
+        )
 
 
 def cut(text: str, room: int) -> str:
@@ -453,7 +468,7 @@ def state_from_json(data: str | bytes) -> State:
         state = validation.from_dict(State, validation.parse(data))
         if validation.is_plain(data):  # none of its texts steers a terminal
             return state
-        validation.check_plain(state, free=("reason", "elsewhere", "checkout", "lost"))
+        validation.check_plain(state, free=("reason", "hang", "elsewhere", "checkout", "lost"))
         validation.check_plain(state.job, free=("cmd",))
     except (ValueError, BergError) as error:
         raise ValueError(f"it describes no state of a job: {error}") from None

@@ -214,7 +214,7 @@ class JobSpec:
     )
     notify: str | None = option(
         "--notify URL",
-        "Webhook to call when the job ends, or NAME[=FILE] that holds its URL.",
+        "Webhook to call when the job ends or hangs, or NAME[=FILE] that holds its URL.",
         commands=JOB,
         repr=False,
         asked_again=True,
@@ -424,6 +424,23 @@ class JobSpec:
     for_minutes: float = option(
         "--for", "Time for --min-utilization.", 30, RUN, unit="m", needs="min_utilization"
     )
+    max_silence: float = option(
+        "--max-silence",
+        "Time without a step, after which a job seems to hang.  "
+        "[default: 20m, or 8 times the longest so far]",
+        0,
+        RUN,
+        unit="-",
+        bounds=(0, 7 * 24 * 3600, "give up to 7d, or 0 for the default"),
+    )
+    on_hang: str = option(
+        "--on-hang HOW",
+        "report, fail or restart: what to do after --max-silence, once the stacks are saved.",
+        "report",
+        RUN,
+        choices=("report", "fail", "restart"),
+        needs="max_silence",
+    )
     sample_seconds: float = option(
         "--sample-seconds",
         "How often to measure how busy the machines are; 0 for never.",
@@ -549,6 +566,10 @@ class JobSpec:
         self.check_keep()
         if len(self.note) > MAX_NOTE or not self.note.isprintable():
             raise BergError(f"--note is one line of {MAX_NOTE} printable characters at most")
+        if self.on_hang == "restart" and not self.restart_on_failure:
+            raise BergError(
+                "--on-hang restart needs --restart-on-failure N: it counts as a failure"
+            )
         two_samples = 2 * self.sample_seconds
         if self.min_utilization and not 0 < two_samples <= self.for_minutes * 60 < math.inf:
             raise BergError(

@@ -27,7 +27,7 @@ from berg import BergError, job, plain, states
 from berg.google import api, secret
 from berg.google.storage import Bucket
 from berg.job import STOPPED, State
-from berg.machine import boot, inputs, logins, peers, profile, saving, usage, watchdogs
+from berg.machine import boot, hangs, inputs, logins, peers, profile, saving, usage, watchdogs
 from berg.machine import environment as software
 from berg.machine.attempt import Attempt, Damaged, Ended, MachineLost, NoJob, settings_of
 from berg.machine.environment import environment, install_commands, repo_folder, with_report
@@ -229,6 +229,7 @@ def begin(attempt: Attempt) -> None:
     start_thread(watchdogs.limit_time, attempt)
     attempt.sampling = start_thread(watchdogs.watch_use, attempt)
     start_thread(watchdogs.watch_rungs, attempt)
+    start_thread(hangs.watch, attempt)
     profile.listen(attempt)
     attempt.reachable = start_thread(attempt.become_reachable)
 

@@ -228,7 +228,9 @@ class Berg:
             for key, value in os.environ.items()
             if not key.startswith(("BERG_", "GOOGLE_", "COLUMNS"))
         }
-        return {**clean, "BERG_HOME": str(self.home), "HOME": str(self.home), **more}
+        # of the laptop: it downloads py-spy for machines
+        pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(WHEELHOUSE)}
+        return {**clean, **pip, "BERG_HOME": str(self.home), "HOME": str(self.home), **more}
 
     def __call__(
         self, *arguments: str, cwd: Path | None = None, stdin: str | None = None, **env: str
@@ -425,10 +427,10 @@ def packages(tmp_path_factory) -> Path:
     with (home / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
         fcntl.flock(lock, fcntl.LOCK_EX)
         patch.setenv("BERG_HOME", str(home))
+        patch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
         dist.build_wheel()
         archive.build()
         with contextlib.suppress(BergError):
-            patch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
             dist.fetch_uv()
     return home
 

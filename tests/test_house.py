@@ -14,6 +14,7 @@ LOCALCLOUD = BERG.parent / "localcloud/src"
 ROOMS = {
     "berg": {"__init__", "plain"},
     "contract": {
+        "autopsy",
         "config",
         "job",
         "validation",

@@ -5,7 +5,8 @@ that has the laptop's python starts 0.15 s of CPU sooner. The archive holds the 
 laptop has installed, for python 3.10 or later, so that machines need no pip and no network but the
 bucket. google-crc32c is compiled, because in pure python a gigabyte takes an hour: its library for
 x86-64 Linux serves every python. Other processors, and installations that do not know their files,
-ask pip on the machine.
+ask pip on the machine. py-spy's wheel for x86-64 Linux is in the archive as it is; a machine
+unpacks it for its first profile, or for a job that hangs.
 
 Also uv, with which machines install: one version, known by the hash of its wheel. A laptop fetches
 the wheel from its package index and sends it to the bucket for a job that needs it. A machine
@@ -47,6 +48,8 @@ LEFT_OUT = (".pyc", ".pyi", ".c", ".h")
 # The wheel whose library machines have, and its hash.
 LIBRARY_OF = "google-crc32c==1.9.0"
 LIBRARY_SHA256 = "3abb18297d9ef0ab120531838be0e6d68c9fa876570e11c229c48f2edac23ce7"
+PY_SPY, PY_SPY_WHEEL = "py-spy==0.4.3", "py-spy.whl"
+PY_SPY_SHA256 = "8a4277225f470d394a85cca0cdd944bef87f0097b6f20150a6dd3ac2e92806b8"
 TIMEOUT = 120  # seconds for pip, which may have to wait for a slow network
 MODULES = (
     "import sys; sys.path += sys.argv[1:]; import berg.worker; "
@@ -226,6 +229,9 @@ def collect(wanted: list[Distribution]) -> dict[str, bytes]:
             return {}
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
             files |= {name: archive.read(name) for name in archive.namelist() if ".so" in name}
+    with contextlib.suppress(BergError):  # machines then ask their package index
+        platform = ["--platform", "manylinux2014_x86_64"]
+        files[PY_SPY_WHEEL] = download(PY_SPY, PY_SPY_SHA256, pip(), *platform)
     # A python imports what was compiled for it before a file of this name.
     return files | {"google_crc32c/_crc32c.py": ANY_PYTHON.encode()}
 

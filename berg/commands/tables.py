@@ -355,7 +355,8 @@ def notes_of(entry: "Entry") -> list[str]:
     if not state:
         return waits
     texts = [entry.summary.note, state.reason, job_list.attempt(state), entry.about, *waits]
-    return [text for text in (*texts, job_list.also(state), job_list.idle(state)) if text]
+    also = job_list.also(state), job_list.idle(state), job_list.hang(state)
+    return [text for text in (*texts, *also) if text]
 
 
 def waits_of(entry: "Entry") -> list[str]:
@@ -442,6 +443,7 @@ def record(found: "Record") -> str:
         ("Devbox" if state.job.kind == "devbox" else "Job", entry.name),
         ("State", click.style(status, fg=COLORS.get(state.state))),
         ("History", *(f"{begun}  {word}" for word, begun in state.history)),
+        ("Hang", *job_list.about_hang(state)),
         ("Attempts", *attempts),
         ("Times", ", ".join(f"{word} {when}" for word, when in times.items() if when)),
         ("Cost", f"{dollars(entry.usd)}, ran {span(state.ran_seconds)}"),

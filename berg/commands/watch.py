@@ -413,6 +413,7 @@ KINDS = {
     "jax": "the command's profiler server (JAX, torch_tpu)",
     "kineto": "PyTorch's profiler (Kineto)",
     "py-spy": "py-spy: Python from outside",
+    "stacks": "the stacks of its Python processes",
 }
 # Kind of a profile -> what opens it.
 OPENS = {
@@ -427,9 +428,10 @@ OPENS = {
 @click.option(
     "-s", "--seconds", type=Duration("s"), default=10, help="How long; 1s to 10m.  [default: 10s]"
 )
+@click.option("--stacks", is_flag=True, help="Show where it is instead: the stacks of all ranks.")
 @machine_option
 @json_option
-def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> None:
+def profile(name: str, seconds: float, stacks: bool, machine: str | None, as_json: bool) -> None:
     """Profile a running command.
 
     All its machines are profiled at the same time, and the command continues. JAX's profiler is
@@ -437,8 +439,12 @@ def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> No
     started with --profile; otherwise py-spy samples its Python processes from outside. Files are
     kept with the results, and downloaded to ~/berg_results.
 
+    --stacks answers where a job hangs: what each rank does now, and what NCCL and the GPUs report.
+    Jobs that seem to hang have it among their results already (see berg show).
+
     \b
     berg profile @
+    berg profile @ --stacks
     berg profile digits-1121-0930-x7k -s 30 --machine digits-1121-0930-x7k-1
     """
     if not 1 <= seconds <= 600:
@@ -447,14 +453,16 @@ def profile(name: str, seconds: float, machine: str | None, as_json: bool) -> No
     from berg.watch import profile as profiles
 
     found, machines = profiles.find(settings, name, machine)
-    say(f"Profiling {found.name} for {plain.span(seconds)}")
-    answers = profiles.take(settings, found, machines, seconds)
+    say(f"Profiling {found.name}{'' if stacks else f' for {plain.span(seconds)}'}")
+    answers = profiles.take(settings, found, machines, 0 if stacks else seconds)
     files = profiles.bring(settings, answers, Path.home() / "berg_results", say)
     for each, answer in sorted(answers.items()):
         error = answer.get("error") or "invalid answer"
         say(f"{each}: {KINDS.get(answer.get('kind', ''), error)}")
     paths = [str(file) for file in files]
     print_data({"machines": answers, "files": paths}, "\n".join(paths), as_json)
+    if stacks and (who := profiles.odd(files)):
+        say(who)
     for lines in filter(None, map(profiles.hottest, files)):
         say("Time spent by line, without the functions that it called:\n" + "\n".join(lines))
     for kind in OPENS.keys() & {answer.get("kind", "") for answer in answers.values()}:

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, computer, config, job, places, states
+from berg import BergError, autopsy, computer, config, job, places, states
 from berg.config import Config
 from berg.google import api, iam
 from berg.google.storage import Bucket
@@ -775,6 +775,19 @@ def also(state: State) -> str:
     if state.checkout:
         texts.append(f"It also wrote to the checkout: {state.checkout}")
     return "\n".join(texts)
+
+
+def hang(state: State) -> str:
+    """Return why a job seems to hang, or seemed to when it ended; "" if it moves."""
+    return f"seems to hang: {state.hang}" if state.hang and not state.final else ""
+
+
+def about_hang(state: State) -> list[str]:
+    """Return why a job seems to hang, or did when it ended, and where its stacks are."""
+    if not state.hang:
+        return []
+    folder = autopsy.folder(state.job.results_dir, state.hang_at)
+    return [state.hang, f"stacks and more: berg_results/{folder}"]
 
 
 def idle(state: State) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from berg import job
 from berg.machine import boot, peers, uv
 from berg.machine.attempt import Attempt
-from berg.machine.process import RESULTS
+from berg.machine.process import FLIGHT, RESULTS
 
 BIN = boot.BERG / "bin"
 PROGRAM = Path(__file__).parent / "program"  # on the path of the pythons of a command
@@ -25,6 +25,12 @@ INSTALLING = {
     "PIP_ROOT_USER_ACTION": "ignore",
     "UV_BREAK_SYSTEM_PACKAGES": "1",
 }
+# Say where PyTorch's flight recorder writes; the second is the first one's name before 2.9.
+RECORDER = (
+    "TORCH_FR_DUMP_TEMP_FILE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+)
 PYTHONS = (boot.ROOT / "anaconda3/bin", Path("/opt/conda/bin"))
 PANES = f"""#!/bin/sh
 # tmux with a shell, the log, and the monitors that this machine has.
@@ -134,6 +140,7 @@ def environment(attempt: Attempt, secrets: dict[str, str] | None = None) -> dict
         "BERG_NUM_GPUS": str(this.gpus_per_machine),
         "BERG_PROFILER_PORT": str(attempt.profiler_port),
         "BERG_ATTEMPT": str(attempt.member.attempt),
+        **(dict.fromkeys(RECORDER, FLIGHT) if this.gpus_per_machine else {}),
         **peers.environment(attempt.member),
         **{key: os.environ[key] for key in ("BERG_CACHE_URL",) if key in os.environ},  # of pods
         **this.env,

@@ -46,7 +46,7 @@ from berg.machine.environment import (
 )
 from berg.machine.logins import ENVIRONMENT
 from berg.machine.outcome import Stopped
-from berg.machine.process import MOST_FILES, RESULTS, written_to
+from berg.machine.process import CONTAINER, MOST_FILES, RESULTS, written_to
 
 ENVIRONMENTS = boot.ROOT / "berg_env"
 AGAIN = boot.BERG / "install-again"  # a script that installs a changed lock, for `berg sync`
@@ -346,7 +346,6 @@ def clean_image() -> None:
             boot.console(f"{path} stays in the image: {error}")
 
 
-CONTAINER = "berg-command"  # of the container
 # The machine's variables for its own programs, not for those of the image.
 OF_THE_MACHINE = {"HOME", "PATH", "UV_CACHE_DIR", *INSTALLING}
 # By program: what is wrong without it, and what to do then.

@@ -23,6 +23,10 @@ from berg.machine.outcome import Ending, Stopped, Stopping
 RESULTS = boot.ROOT / "berg_results"
 COMMAND_FILE = boot.BERG / "command"  # process group of the command, for a later worker
 LEFT_FILE = boot.BERG / "left"  # how many processes the command left
+CONTAINER = "berg-command"  # of a command with --docker
+# Where PyTorch's flight recorder of NCCL writes what it has, when "1" is written to the pipe of a
+# rank; in a container, below its own root.
+FLIGHT = "/tmp/berg_flight_"
 GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
 LOG_GRACE = 10  # seconds for the last output of a command to be in the log
 MOST_FILES = 1 << 20  # open in one process; the kernel allows no more

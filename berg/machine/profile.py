@@ -16,7 +16,6 @@ import shutil
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,11 +25,11 @@ from typing import Any
 
 from berg import BergError, computer, job
 from berg.google import api, events
-from berg.machine import boot, keeper, usage
+from berg.machine import autopsy, boot, keeper, pyspy, usage
 from berg.machine.process import RESULTS, start_thread
 
+STACKS = "stacks"  # in place of seconds: an autopsy, as of a job that hangs
 SLACK = 60  # seconds after those of the profile
-TOOLS = boot.BERG / "tools"
 PROCESSES = 8  # that py-spy profiles
 RATE = 100  # samples a second
 ENDED = "the command ended before its profile was taken"
@@ -64,11 +63,14 @@ def answer(attempt: Any, when: str, seconds: str) -> None:
         if not taking.acquire(blocking=False):
             raise BergError("another profile is being taken just now")
         try:
-            kind, files = take(attempt, when, float(seconds))
+            if seconds == STACKS:
+                kind, files = STACKS, [autopsy.take(attempt, when)]
+            else:
+                kind, files = take(attempt, when, float(seconds))
         finally:
             taking.release()
         found = {"kind": kind, "files": [str(file.relative_to(RESULTS)) for file in files]}
-        attempt.say(f"Took a profile of {seconds} s: {', '.join(found['files'])}")
+        attempt.say(f"Took a profile ({kind}): {', '.join(found['files'])}")
         attempt.mirrors.hurry.set()
     except Exception as error:  # it never disturbs the job
         found = {"error": getattr(error, "message", "") or f"{type(error).__name__}: {error}"}
@@ -87,7 +89,8 @@ def take(attempt: Any, when: str, seconds: float) -> tuple[str, list[Path]]:
     if clients(attempt.kineto):
         return "kineto", take_from_torch(attempt.kineto, seconds, folder / "profiles" / when, host)
     if pids := pythons(process.pid):
-        return "py-spy", watch_pythons(pids, seconds, folder / "profiles" / when, host)
+        program = pyspy.program(attempt.machine)
+        return "py-spy", watch_pythons(program, pids, seconds, folder / "profiles" / when, host)
     raise BergError(
         "there is nothing to profile: no python runs, and no program listens on BERG_PROFILER_PORT"
     )
@@ -136,9 +139,10 @@ def pythons(ancestor: int) -> list[int]:
     return [pid for _, pid in sorted(found, reverse=True)][:PROCESSES]
 
 
-def watch_pythons(pids: list[int], seconds: float, folder: Path, host: str) -> list[Path]:
+def watch_pythons(
+    program: str, pids: list[int], seconds: float, folder: Path, host: str
+) -> list[Path]:
     """Let py-spy profile processes at the same time; return a file for each that still ran."""
-    program = py_spy()
     folder.mkdir(parents=True, exist_ok=True)
     scratch = boot.BERG / "profiles"  # a file that is still being written is no result
     scratch.mkdir(exist_ok=True)
@@ -166,20 +170,6 @@ def watch_pythons(pids: list[int], seconds: float, folder: Path, host: str) -> l
     if not files:
         raise BergError(f"{ENDED}, or py-spy could not read it: {why}")
     return files
-
-
-def py_spy() -> str:
-    """Return the program, which is installed with the first profile."""
-    program = TOOLS / "bin/py-spy"
-    if not program.exists():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "py-spy"]
-        command += ["--target", str(TOOLS)]
-        clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        done = subprocess.run(command, capture_output=True, text=True, env=clean, timeout=300)
-        if done.returncode:
-            why = (done.stderr.strip().splitlines() or ["pip printed nothing"])[-1]
-            raise BergError(f"py-spy, which profiles python, could not be installed: {why}")
-    return str(program)
 
 
 # PyTorch's profiler (Kineto) in a job with --profile, without a line in its code. Each process that

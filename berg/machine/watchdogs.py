@@ -420,6 +420,13 @@ def of_job(attempt: Attempt, ending: Ending) -> None:
     notify(attempt.webhook, text, about, attempt.say, seconds)
 
 
+def of_hang(attempt: Attempt, text: str) -> None:
+    """Send a message that a job seems to hang."""
+    if attempt.webhook and not attempt.sweep:
+        about = {"job": attempt.name, "user": attempt.job.created_by}
+        notify(attempt.webhook, f"{attempt.name} seems to hang: {text}", about, attempt.say)
+
+
 def of_machine(attempt: Attempt, text: str) -> None:
     """Send a message that a machine of a finished job still exists."""
     if attempt.webhook and attempt.leads:

@@ -177,7 +177,7 @@ def job_row(frame: Frame, each: jobs.Entry, is_sweep: bool) -> Html:
         box = tag("input", **tick, aria_label=f"Compare {name}") if frame.live else None
     lines = [each.summary.note]
     if each.state:
-        lines += [each.state.reason, jobs.attempt(each.state), each.left]
+        lines += [each.state.reason, jobs.hang(each.state), jobs.attempt(each.state), each.left]
     reasons = [tag("small", line, class_="reason") for line in lines if line]
     return row(
         tag("td", box, link, class_="name"),
@@ -278,6 +278,7 @@ def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
         ("State", text(badge(entry.status), code)),
         ("Note", state.job.note),
         ("Reason", state.reason),
+        ("Hang", state.hang),
         ("Not saved", state.lost),
         ("Other folders", state.elsewhere),
         ("Checkout", state.checkout),

@@ -1,5 +1,6 @@
 """Profiles of a running command: requested on all its machines at once, and downloaded here."""
 
+import contextlib
 import json
 import secrets
 import time
@@ -10,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, job, validation
+from berg import BergError, autopsy, job, validation
 from berg.config import Config
 from berg.google import api
 from berg.google.fetch import fetch
@@ -66,7 +67,9 @@ def running(found: jobs.Entry) -> list[Machine]:
 
 
 def take(config: Config, found: jobs.Entry, machines: list[Machine], seconds: float) -> Answers:
-    """Profile what runs on machines of a job; a machine without a profile has the reason."""
+    """Profile what runs on machines of a job, for 0 seconds its stacks; a machine without a profile
+    has the reason.
+    """
     # two users may ask within the same second
     when = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     answers = ask(config, found, machines, when, seconds)
@@ -95,7 +98,8 @@ def ask(
     config: Config, found: jobs.Entry, machines: list[Machine], when: str, seconds: float
 ) -> Answers:
     """Request a profile from machines; return those where that failed, with the reason."""
-    key, value = f"berg-profile-{when}", f"{found.name} {seconds:g}"
+    key, length = f"berg-profile-{when}", f"{seconds:g}" if seconds else "stacks"
+    value = f"{found.name} {length}"
 
     def ask_one(machine: Machine) -> tuple[str, str]:
         try:
@@ -150,6 +154,15 @@ def hottest(file: Path, count: int = 10) -> list[str]:
         return lines
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return []  # it is not a profile of py-spy's
+
+
+def odd(files: list[Path]) -> str:
+    """Return what the ranks do of which these files have the stacks; "" for other files."""
+    found = []
+    for file in files:
+        with contextlib.suppress(ValueError, BergError, OSError):
+            found.append(autopsy.read(file.read_bytes()))
+    return autopsy.odd(found)
 
 
 def bring(config: Config, answers: Answers, folder: Path, say: Callable[[str], None]) -> list[Path]:

@@ -1,14 +1,20 @@
 """`berg profile`: real profiles of real programs, and a sentence for what cannot be profiled."""
 
 import gzip
+import hashlib
 import json
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import requests
 from conftest import commit, wait_for
 
+from berg import BergError
+from berg.code import dist
+from berg.machine import boot, pyspy
 from berg.watch import profile as profiles
 
 SPIN = """
@@ -326,3 +332,23 @@ def test_a_profile_that_is_none_has_no_hottest_lines(tmp_path, text):
     file = tmp_path / "a.speedscope.json"
     file.write_text(text)
     assert profiles.hottest(file) == []
+
+
+def test_py_spy_comes_with_bergs_packages(monkeypatch, tmp_path, packages):
+    """Also on a machine whose image has the packages already: it reads the archive, and no index."""
+    monkeypatch.setenv("BERG_HOME", str(packages))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    name, content = dist.build()
+    digest = hashlib.sha256(content).hexdigest()
+    machine = SimpleNamespace(packages=f".berg/dist/{name}", packages_sha256=digest, bucket="b")
+    machine.read = lambda name: (content, "1")
+    monkeypatch.setattr(boot, "BERG", tmp_path)
+    monkeypatch.setattr(pyspy, "TOOLS", tmp_path / "tools")
+    program = pyspy.program(machine)
+    shown = subprocess.run([program, "--version"], capture_output=True, text=True)
+    assert shown.stdout.strip() == dist.PY_SPY.replace("==", " ")
+    (tmp_path / "tools/bin/py-spy").unlink()
+    machine.packages_sha256 = "of another archive"
+    monkeypatch.setattr(pyspy.sys, "executable", "false")  # no pip
+    with pytest.raises(BergError, match="could not be installed"):
+        pyspy.program(machine)
