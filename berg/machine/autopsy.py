@@ -118,20 +118,29 @@ def errors_in(log: str) -> str:
 def ranks(root: int, node: int, in_container: bool) -> dict[int, str]:
     """Return the rank of each Python process of a job's command that has one of its own; without
     any, the machine's rank for all that no other Python started. Loader workers have the rank of
-    their parent.
+    their parent. On a machine without a command (root is 0), such as one on which mpirun starts
+    processes through ssh, all processes with a rank count.
     """
-    parents, below = dict(keeper.living()), keeper.below(root) if root else []
-    if in_container:  # whose processes are below docker's daemon
-        with contextlib.suppress(BergError, ValueError):
-            first = int(printed("docker", "inspect", "-f", "{{.State.Pid}}", CONTAINER))
-            below += [first, *keeper.below(first)]
-    named = {pid: rank_of(pid) for pid in below if is_python(pid)}
+    parents = dict(keeper.living())
+    below = keeper.below(root) if root else [*parents]
+    named = {
+        pid: rank_of(pid) for pid in [*below, *in_its_container(in_container)] if is_python(pid)
+    }
     found = {
         pid: rank for pid, rank in named.items() if rank and named.get(parents.get(pid, 0)) != rank
     }
-    if found:
+    if found or not root:
         return found
     return {pid: str(node) for pid in named if parents.get(pid) not in named}
+
+
+def in_its_container(has_one: bool) -> list[int]:
+    """Return the processes of the command's container, which are below docker's daemon."""
+    first = 0  # also what docker says of one that does not run
+    with contextlib.suppress(BergError, ValueError):
+        if has_one:
+            first = int(printed("docker", "inspect", "-f", "{{.State.Pid}}", CONTAINER))
+    return [first, *keeper.below(first)] if first else []
 
 
 def is_python(pid: int) -> bool:

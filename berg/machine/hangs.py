@@ -84,7 +84,11 @@ def look(attempt: Attempt, pulse: Pulse) -> None:
         if pulse.steps > steps:
             settle(attempt)
     elif silent > pulse.limit(attempt.job.hang_seconds, spec.max_silence):
-        report(attempt, pulse, silent)
+        text = explain(attempt, pulse, silent)
+        if attempt.mirrors.done.is_set() or mark_of(attempt) != pulse.mark:
+            settle(attempt)  # it moved meanwhile
+            return
+        tell(attempt, text)
         pulse.mark = mark_of(attempt)  # the log has our own line
         act(attempt)
 
@@ -108,23 +112,21 @@ def mark_of(attempt: Attempt) -> Mark:
     return "step", found[0] if found else file.stat().st_size
 
 
-def report(attempt: Attempt, pulse: Pulse, silent: float) -> None:
-    """Take the autopsy of all machines, and say in the log, the state and to the webhook what it
-    shows.
-    """
+def explain(attempt: Attempt, pulse: Pulse, silent: float) -> str:
+    """Take the autopsy of all machines; return why the job seems to hang, and what its ranks do."""
     what = pulse.mark[0] if pulse.mark else "step"
-    text = join(
-        f"no {what} for {span(60 * (silent // 60) or silent)}", gpus_in_words(attempt, silent)
-    )
+    pause = span(60 * (silent // 60) or silent)
+    text = join(f"no {what} for {pause}", gpus_in_words(attempt, silent))
     at = job.now()
     attempt.states.write_quietly(hang=text, hang_at=at)
     examine(attempt, at)
-    who = autopsy.odd(collect(attempt, at))
-    if attempt.mirrors.done.is_set():
-        return
-    text = join(text, who)
+    return join(text, autopsy.odd(collect(attempt, at)))
+
+
+def tell(attempt: Attempt, text: str) -> None:
+    """Write why the job seems to hang into its state and log, and tell the webhook."""
+    folder = autopsy.folder(attempt.job.results_dir, attempt.state.hang_at)
     attempt.states.write_quietly(hang=text)
-    folder = autopsy.folder(attempt.job.results_dir, at)
     attempt.say(f"It seems to hang: {text}. Stacks and more: berg_results/{folder}")
     watchdogs.of_hang(attempt, text)
 

@@ -70,7 +70,8 @@ def answer(attempt: Any, when: str, seconds: str) -> None:
         finally:
             taking.release()
         found = {"kind": kind, "files": [str(file.relative_to(RESULTS)) for file in files]}
-        attempt.say(f"Took a profile ({kind}): {', '.join(found['files'])}")
+        what = "the stacks" if seconds == STACKS else f"a profile of {seconds} s"
+        attempt.say(f"Took {what}: {', '.join(found['files'])}")
         attempt.mirrors.hurry.set()
     except Exception as error:  # it never disturbs the job
         found = {"error": getattr(error, "message", "") or f"{type(error).__name__}: {error}"}

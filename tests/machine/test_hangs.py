@@ -186,12 +186,35 @@ def test_ranks_are_the_processes_with_one_of_their_own():
     try:
         wait_for(lambda: len(evidence.keeper.below(shells[0].pid)) == 4)
         assert sorted(evidence.ranks(shells[0].pid, 5, False).values()) == ["12", "3"]
+        everywhere = evidence.ranks(0, 5, False)
+        below = [pid for pid in everywhere if pid in evidence.keeper.below(shells[0].pid)]
+        assert sorted(everywhere[pid] for pid in below) == ["12", "3"], "as of mpirun, through ssh"
         wait_for(lambda: len(evidence.keeper.below(shells[1].pid)) == 2)
         assert [*evidence.ranks(shells[1].pid, 5, False).values()] == ["5"]
     finally:
         for shell in shells:
             os.killpg(shell.pid, 9)
             shell.wait()
+
+
+def test_processes_of_a_container_are_found_from_outside(tmp_path, monkeypatch):
+    """They are below docker's daemon. One that has ended has the number 0, which is all."""
+    run = f"RANK=2 {sys.executable} -c 'import time; time.sleep(100)'; true"
+    shell = subprocess.Popen(["bash", "-c", run], start_new_session=True)
+    client = subprocess.Popen(["sleep", "100"])
+    docker = tmp_path / "docker"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    try:
+        wait_for(lambda: len(evidence.keeper.below(shell.pid)) == 1)
+        for pid, ranks in ((shell.pid, ["2"]), (0, [])):
+            docker.write_text(f'#!/bin/sh\n[ "$4" = berg-command ] && echo {pid}\n')
+            docker.chmod(0o755)
+            assert [*evidence.ranks(client.pid, 0, True).values()] == ranks
+    finally:
+        client.kill()
+        client.wait()
+        os.killpg(shell.pid, 9)
+        shell.wait()
 
 
 def test_nccls_ras_answers_over_plain_tcp(monkeypatch):
