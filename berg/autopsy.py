@@ -55,12 +55,13 @@ def odd(found: Iterable[Autopsy]) -> str:
     if len(ordered) < 2:
         lines = [in_words(place, members, "all") for place, members in ordered]
         return "; ".join([*lines, *behind(autopsies)])
-    named = [in_words(place, members, "") for place, members in ordered[: MOST - 1]]
-    rest = ordered[MOST - 1 :] or [ordered[-1]]
-    if rest == [ordered[-1]]:
-        place, members = rest[0]
-        return ", ".join([*named[: len(ordered) - 1], in_words(place, members, "the", " others")])
-    return ", ".join([*named, f"the others are in {len(rest)} other places"])
+    shown, rest = ordered[:-1], ordered[-1:]
+    if len(ordered) > MOST:
+        shown, rest = ordered[: MOST - 1], ordered[MOST - 1 :]
+    last = f"the others are in {len(rest)} other places"
+    if len(rest) == 1:
+        last = in_words(*rest[0], "the", " others")
+    return ", ".join([*(in_words(*group, "") for group in shown), last])
 
 
 def in_words(place: str, members: list[str], before: str, after: str = "") -> str:

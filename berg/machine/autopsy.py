@@ -220,7 +220,11 @@ def where(frame: dict[str, Any]) -> str:
 def ask_nccl() -> str:
     """Return what NCCL's RAS says of all ranks; any machine knows it."""
     end, answer = time.monotonic() + PART_SECONDS - 5, b""
-    with socket.create_connection(("127.0.0.1", RAS_PORT), 5) as connection:
+    try:
+        connection = socket.create_connection(("127.0.0.1", RAS_PORT), 5)
+    except ConnectionRefusedError:
+        raise BergError("no process has NCCL's RAS: it comes with NCCL 2.24") from None
+    with connection:
         connection.sendall(b"VERBOSE STATUS\n")
         while len(answer) < LARGEST:
             connection.settimeout(max(end - time.monotonic(), 0.1))
