@@ -32,6 +32,7 @@ SCRIPTS = [
     "tree",
     "sync_edit",
     "worker",
+    "warm",
     "install",
     "overhead",
     "operations",

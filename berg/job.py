@@ -376,7 +376,9 @@ class State:
     # machine that could not delete itself -> time of its last report
     undeleted: dict[str, str] = field(default_factory=dict)
     elsewhere: str = ""  # other folders under berg_results that it wrote to, in words
-    kept_until: str = ""  # of a failed job whose machines stay for a while (--keep-failed)
+    # whose machines stay for a while after its end, until then (--keep-failed, --keep-warm)
+    kept_until: str = ""
+    is_warm: bool = False  # they wait for another job
     checkout: str = ""  # what was saved of the new files in the checkout, in words
     lost: str = ""  # what an attempt could not upload, in words
     machine: str = ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from berg import BergError, config, validation
+from berg import BergError, config, validation, warm
 from berg.code.leaks import Leak
 from berg.code.snapshot import Snapshot
 from berg.config import Config
@@ -79,6 +79,16 @@ class Offer:
     accounts: tuple[str, ...] = ()  # that its machines act as; none: that of the settings
 
 
+@dataclass(frozen=True)
+class Warm:
+    """A machine that waits for a job, and Google's answers about it."""
+
+    offer: warm.Offer
+    generation: int  # of its object
+    instance: dict[str, Any]  # in the API's words
+    seconds: int  # that it has left
+
+
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -114,6 +124,8 @@ class Plan:
     hidden: str = ""  # path in the command that is a folder of the repo, and no results
     files: int = 0  # that are in the results folder now, up to a thousand
     limit: str = "--max-hours"  # what says when its machines end
+    waiting: list[Warm] = field(default_factory=list)  # machines, for any job of the user's
+    warm: Warm | None = None  # the one of them that the job takes
     rounds: int = 1  # jobs of a sweep that one machine may have to run, one after another
 
     @property
@@ -136,7 +148,8 @@ class Plan:
     @property
     def machine_seconds(self) -> int:
         """How long a machine may live."""
-        return min(self.job.max_run_seconds * self.rounds, LIMITS[1])
+        seconds = self.job.max_run_seconds * self.rounds + round(self.job.spec.keep_warm)
+        return min(seconds, LIMITS[1])
 
     @property
     def checksums(self) -> dict[str, str]:

@@ -462,6 +462,21 @@ class JobSpec:
         excludes="cluster no_kill",
         why="--keep-failed keeps machines of Compute Engine, and for a time",
     )
+    keep_warm: float = option(
+        "--keep-warm",
+        "Keep the machine for this time after the job: the next one that fits takes it.",
+        0,
+        RUN,
+        unit="-",
+        bounds=(0, 7 * 24 * 3600, "give up to 7d, or 0 for not at all"),
+        excludes="cluster tpu num_machines spot flex wait_for_capacity no_kill grid tasks samples",
+        why="--keep-warm keeps one machine that was created alone and on demand: groups make those "
+        "of other jobs, and clusters their pods",
+        key="keep-warm",
+    )
+    fresh_machine: bool = option(
+        "--fresh-machine", "Create a machine, also if one is kept warm.", False, RUN
+    )
     secrets_too: bool = option(
         "--secrets-too",
         "With --keep-failed, logins to a kept machine have CMD's secrets as well.",

@@ -1,10 +1,12 @@
-"""The state store: states and metadata of jobs, records of sweeps, owners of results folders.
+"""The state store: states and metadata of jobs, records of sweeps, owners of results folders, and
+offers of warm machines.
 
 Reads are validated (validation.py), and every write is at the generation that was read.
 A submit claims the job's name with a random token in its state, which distinguishes two submits of
 an equal job.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,9 +18,10 @@ from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any
 
-from berg import BergError, job, validation
-from berg.google.storage import Bucket, Changed, ahead
+from berg import BergError, job, validation, warm
+from berg.google.storage import Bucket, Changed, Listed, ahead
 from berg.job import Job, Owner, State
+from berg.warm import Offer
 
 PREFIX = ".berg/jobs/"
 OWNERS = ".berg/owners/"
@@ -257,3 +260,26 @@ def forget_owners(bucket: Bucket, folders: Iterable[str], names: set[str]) -> No
     found = owners(bucket, folders).values()
     gone = [each for each in found if each.name in names]
     bucket.delete_all_at((owner_path(each.folder), each.generation) for each in gone)
+
+
+# --- machines that wait for a job
+
+
+def write_offer(bucket: Bucket, offer: Offer, generation: int) -> int:
+    """Write an offer, return its generation; raise Changed unless it is at `generation`."""
+    return bucket.write(offer.path, "", generation, {"offer": json.dumps(asdict(offer))})
+
+
+def read_offer(there: Listed) -> Offer:
+    """Return the offer of an object; raise ValueError for what is none."""
+    found = warm.read(there.metadata.get("offer", ""))
+    if found.path != there.name:
+        raise ValueError(f"{there.name} is an offer of another machine")
+    return found
+
+
+def offers(bucket: Bucket) -> Iterator[tuple[Offer, int]]:
+    """Yield the offers of all machines with their generations; no damaged ones."""
+    for each in bucket.list(warm.PREFIX, "name,metadata,generation"):
+        with contextlib.suppress(ValueError, BergError):
+            yield read_offer(each), each.generation

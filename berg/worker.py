@@ -27,7 +27,7 @@ from berg import BergError, job, plain, states
 from berg.google import api, secret
 from berg.google.storage import Bucket
 from berg.job import STOPPED, State
-from berg.machine import boot, hangs, inputs, logins, peers, profile, saving, usage, watchdogs
+from berg.machine import boot, hangs, inputs, logins, peers, profile, saving, usage, warm, watchdogs
 from berg.machine import environment as software
 from berg.machine.attempt import Attempt, Damaged, Ended, MachineLost, NoJob, settings_of
 from berg.machine.environment import environment, install_commands, repo_folder, with_report
@@ -70,7 +70,8 @@ def run(attempt: Attempt) -> None:
     if attempt.state.final:
         attempt.say(f"Job {attempt.name} is {attempt.state.state} already; nothing to do")
         if not attempt.state.job.kept:
-            hold_failed(attempt)
+            if not attempt.state.is_warm:
+                attempt.machine.hold(attempt.state.kept_seconds)
             attempt.machine.insist_on_deletion(is_refused=bool(attempt.state.undeleted))
         return
 
@@ -205,9 +206,8 @@ def begin(attempt: Attempt) -> None:
     saving.read_job(attempt)
     this, member = attempt.job, attempt.member
     attempt.say(f"Results go to {this.gcs_results_dir}")
-    names = job.machine_names(attempt.name, this.num_machines)
-    if not (attempt.sweep or this.group or attempt.machine.name in names):
-        raise Ended(f"{attempt.machine.name} is none of the machines of job {attempt.name}")
+    check_machine(attempt)
+    warm.begin(attempt)
     attempt.check_region()
     if len(this.regions) > 1:
         start_thread(attempt.insist, lambda: member.host.delete_groups_elsewhere(this))
@@ -232,6 +232,14 @@ def begin(attempt: Attempt) -> None:
     start_thread(hangs.watch, attempt)
     profile.listen(attempt)
     attempt.reachable = start_thread(attempt.become_reachable)
+
+
+def check_machine(attempt: Attempt) -> None:
+    """Raise Ended unless this machine is the job's: by its name, its group, or as a warm one."""
+    this, machine = attempt.job, attempt.machine
+    is_named = machine.name in job.machine_names(attempt.name, this.num_machines)
+    if not (attempt.sweep or this.group or is_named or machine.warm == attempt.name):
+        raise Ended(f"{machine.name} is none of the machines of job {attempt.name}")
 
 
 def restore(attempt: Attempt) -> None:
@@ -497,28 +505,36 @@ def conclude(attempt: Attempt, ending: Ending, uploads: Uploads) -> State:
         elsewhere = attempt.mirrors.results.elsewhere(alone=knows_all)
         uploads = replace(uploads, elsewhere=elsewhere)
     announce_end(attempt, ending, uploads, restart)
-    kept_until = announce_keeping(attempt, after_uploads(ending, uploads), restart)
+    kept = announce_keeping(attempt, after_uploads(ending, uploads), restart)
     uploads = replace(uploads, log_is_whole=saving.send_log(attempt))
     if attempt.leads and attempt.job.has_secret and not attempt.sweep and not restart:
         attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
     last = decide(attempt.state, ending, uploads, restart, job.now())
-    return replace(last, kept_until=kept_until)
+    return replace(last, **kept)
 
 
-def announce_keeping(attempt: Attempt, ending: Ending, restart: Restart | None) -> str:
-    """Log and return until when the machines of a job that ended so are kept; "" if they are not.
+def announce_keeping(attempt: Attempt, ending: Ending, restart: Restart | None) -> dict[str, Any]:
+    """Log until when the machines of a job that ended so are kept, if they are; return the fields
+    of the state.
 
     Google deletes them at their time limit in any case.
     """
-    seconds = attempt.job.spec.keep_failed
-    if ending.state != "FAILED" or restart or attempt.machine_goes or not seconds:
-        return ""
-    left = attempt.job.max_run_seconds - (time.monotonic() - attempt.states.began)
-    until = job.clock() + max(min(seconds, left), 0)
-    kept_until = job.timestamp(datetime.fromtimestamp(until, timezone.utc))
+    spec, seconds, is_warm = attempt.job.spec, 0.0, False
+    if ending.state == "FAILED" and spec.keep_failed:
+        left = attempt.job.max_run_seconds - (time.monotonic() - attempt.states.began)
+        seconds = max(min(spec.keep_failed, left), 0)
+    elif ending.state in ("SUCCEEDED", "FAILED") and spec.keep_warm:
+        seconds, is_warm = warm.seconds_left(attempt), True
+    if restart or attempt.machine_goes or not seconds:
+        return {}
+    until = datetime.fromtimestamp(job.clock() + seconds, timezone.utc)
+    kept_until = job.timestamp(until)
     if attempt.leads:
-        attempt.say(f"Kept until {kept_until}:  berg ssh {attempt.name}")
-    return kept_until
+        what = "Warm for another job" if is_warm else "Kept"
+        attempt.say(
+            f"{what} until {kept_until}:  berg {'kill' if is_warm else 'ssh'} {attempt.name}"
+        )
+    return {"kept_until": kept_until, "is_warm": is_warm}
 
 
 def wait_for_others(attempt: Attempt, ending: Ending, uploads: Uploads) -> tuple[Ending, Uploads]:
@@ -582,16 +598,21 @@ def release_machines(attempt: Attempt) -> None:
         return
     if not this.spec.no_kill:
         if attempt.state.kept_seconds:
-            given = variables_of_logins(attempt, not this.spec.secrets_too)
-            logins.equip_shells(given, repo_folder(this) / (this.spec.cwd or ""))
-        hold_failed(attempt)
+            keep(attempt)
         delete_machines(attempt)
 
 
-def hold_failed(attempt: Attempt) -> None:
-    """Keep this machine on while a job that failed is kept (--keep-failed)."""
-    if seconds := attempt.state.kept_seconds:
-        attempt.machine.hold(seconds)
+def keep(attempt: Attempt) -> None:
+    """Keep this machine on for people (--keep-failed), or for another job, which then begins
+    (--keep-warm).
+    """
+    this, state = attempt.job, attempt.state
+    if state.is_warm and warm.has_next(attempt):
+        sys.exit(boot.ANOTHER_JOB)
+    if not state.is_warm:
+        given = variables_of_logins(attempt, not this.spec.secrets_too)
+        logins.equip_shells(given, repo_folder(this) / (this.spec.cwd or ""))
+        attempt.machine.hold(state.kept_seconds)
 
 
 def delete_machines(attempt: Attempt) -> None:

@@ -28,7 +28,7 @@ from click.testing import CliRunner
 from conftest import Berg, commit, library, wait_for
 from test_run import worker_of
 
-from berg import BergError, cli, config, gce, places
+from berg import BergError, cli, config, gce, places, states
 from berg.google import api, creation, groups, iam
 from berg.laptop import ending, jobs
 from localcloud import control
@@ -637,6 +637,44 @@ def test_laptop_killed(trial, step, monkeypatch):
 
 def faults(berg: Berg) -> list[dict]:
     return berg.cloud.call("GET", "/_berg/faults")["faults"]
+
+
+TAKING = {
+    "claim": {"method": "storage.objects.insert", "match": ".warm/"},
+    "labels": {"method": "compute.instances.setLabels"},
+    "metadata": {"method": "compute.instances.setMetadata"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", TAKING)
+@fault("laptop killed with -9 while its job takes a warm machine", "1 2 5")
+def test_laptop_killed_that_takes_a_warm_machine(trial, step, monkeypatch):
+    berg = trial.berg
+    berg("run", "-g", "0", "--keep-warm", "20s", "-n", "earlier", "--wait", "true")
+    wait_for(lambda: [*states.offers(berg.bucket)], what="the offer")
+    trial.fault(**TAKING[step], delay=1)
+    laptop = berg.start("run", "-g", "0", "-n", trial.name, trial.command(5))
+    wait_for(lambda: any(each["hits"] for each in faults(berg)), 60, "the fault")
+    time.sleep(trial.dice.uniform(0, 2))
+    laptop.kill()
+    laptop.communicate()
+    wait_for(lambda: not berg.machines(), 150, "the end of the machine")
+    if trial.berg.state(trial.name)["state"] == "SUCCEEDED":
+        trial.check("SUCCEEDED", 5)
+        return
+    trial.reap(monkeypatch)
+    trial.check_gone()
+
+
+@pytest.mark.slow
+@fault("a warm machine's time ends while a job takes it", "1 2 4 5", weight=3)
+def test_the_time_of_a_warm_machine_ends_as_a_job_takes_it(trial):
+    trial.berg("run", "-g", "0", "--keep-warm", "6s", "-n", "earlier", "--wait", "true")
+    time.sleep(trial.dice.uniform(1, 5))
+    trial.run(trial.command(5))
+    trial.check("SUCCEEDED", 5)
+    wait_for(lambda: not trial.berg.machines(), what="the end of both machines")
 
 
 @pytest.mark.slow

@@ -63,9 +63,15 @@ VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another pers
 # Secrets and odd files of a repo are in tests/commands/test_install_plan.py and
 # tests/code/test_installation.py.
 # The traps of a clone and of an archive are in tests/test_traps.py.
+# What a job leaves for the next one on a warm machine is in tests/test_warm.py.
 # A wheel of another hash is in tests/code/test_packages.py, images in tests/test_supply.py.
 # Tags that move and registries are in tests/machine/test_container.py and tests/google/test_registry.py.
 ELSEWHERE = [
+    (
+        "on a machine that is kept warm, to leave processes, files, shared memory, mounts and "
+        "variables for the next job of its user",
+        "the next job finds none of them; what root hides better is not covered",
+    ),
     (
         "a cloned repo with `berg/`, `git/`, `google/`, `tensorboard/` or `sitecustomize.py`, in "
         "which any command of Berg is started",

@@ -15,6 +15,7 @@ ROOMS = {
     "berg": {"__init__", "plain"},
     "contract": {
         "autopsy",
+        "warm",
         "config",
         "job",
         "validation",

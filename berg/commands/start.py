@@ -50,11 +50,11 @@ def take_run_options(options: dict[str, Any]) -> RunOptions:
 
 def split(options: dict[str, Any]) -> tuple[JobSpec, RunOptions]:
     """Return the job's options, with the repo's defaults, and the others."""
+    on_command_line = set(given(click.get_current_context(), options))
     asked = take_run_options(options)
     read_patch(options)
     options["env"] = variables(asked.env_file, options["env"])
-    on_command_line = given(click.get_current_context(), options)
-    return JobSpec(**defaults.fill(options, set(on_command_line), Path.cwd())), asked
+    return JobSpec(**defaults.fill(options, on_command_line, Path.cwd())), asked
 
 
 def read_patch(options: dict[str, Any]) -> None:
@@ -153,7 +153,8 @@ def start_job(
         zone = launch.submit(plan, say, tables.sending)
         if zone:
             names, seconds = ", ".join(plan.machines[:8]), time.monotonic() - began
-            say(f"Created {names} in {zone} after {seconds:.1f} s\n")
+            how = f"{plan.warm.offer.machine} took it" if plan.warm else f"Created {names}"
+            say(f"{how} in {zone} after {seconds:.1f} s\n")
         if not (asked.as_json or asked.tail):
             plain.echo(plan.job.job_name)
         return settings, plan.job, zone
@@ -289,7 +290,14 @@ def check_for_sweep(spec: JobSpec) -> None:
             raise BergError(f"{option}: each job of a sweep runs on one machine")
     if spec.gpu_type == "cheapest" or "," in (spec.gpu_type or ""):
         raise BergError("-t takes one GPU type for a sweep. Compare them: berg prices")
-    for option in ("no_kill", "keep_failed", "wait_for_capacity", "queue_timeout", "flex"):
+    for option in (
+        "no_kill",
+        "keep_failed",
+        "keep_warm",
+        "wait_for_capacity",
+        "queue_timeout",
+        "flex",
+    ):
         if getattr(spec, option):
             raise BergError(
                 f"--{option.replace('_', '-')} is not for sweeps, whose machines run one job after "

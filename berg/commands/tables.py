@@ -19,6 +19,7 @@ from berg.commands.terminal import labelled, table
 from berg.config import Config
 from berg.gke import container
 from berg.google import iam, offers, prices
+from berg.google.instances import WARM
 from berg.google.shapes import Shape, parse_tpu
 from berg.laptop import jobs as job_list
 from berg.laptop import limits, power, records, spending
@@ -191,8 +192,9 @@ def end_rows(plan: Plan) -> list[tuple[str, ...]]:
     if this.spec.idle_hours:
         ends = "stops and keeps its disk" if this.stops_when_idle else "deletes itself"
         rows.append(("Idle", f"{ends} after {span(this.spec.idle_hours * 3600)}"))
-    if this.spec.keep_failed:
-        rows.append(("Failed", f"kept for {span(this.spec.keep_failed)}, within the limit"))
+    failed, warm = this.spec.keep_failed, this.spec.keep_warm
+    rows.append(("Failed", f"kept for {span(failed)}, within the limit" if failed else ""))
+    rows.append(("Warm", f"for another job, {span(warm)} after this one" if warm else ""))
     if this.box == "stay":
         about = this.place, this.num_machines, this.machine_type, plan.model
         why = power.why_never("devbox", *about)
@@ -604,7 +606,8 @@ def progress(found: "Entry") -> str:
         where = f" on {state.machine} in {state.zone}" if state.machine else ""
         return f"{found.name} {state.state}{where}"
     if machine:
-        where = f" in {machine.zone}, which boots" if machine.status == "RUNNING" else ""
+        boots = machine.status == "RUNNING" and WARM not in machine.labels
+        where = f" in {machine.zone}, which boots" if boots else ""
         what = f"{machine.name}{where} ({machine.note or machine.status})"
     elif found.sweep:
         what = "a machine of its sweep"
@@ -630,7 +633,8 @@ def outcome(name: str, state: job.State) -> str:
         lines.append(f"Its machine was kept (--no-kill). Delete it:  berg kill {name}")
     if state.kept_seconds:
         lines.append(f"{plural(state.job.machines, 'machine')} {job_list.kept(state)}")
-        lines.append(f"Look at it:  berg ssh {name}\nDelete it:   berg kill {name}")
+        look = f"Look at it:  berg ssh {name}\n"
+        lines.append(f"{'' if state.is_warm else look}Delete it:   berg kill {name}")
     return "\n".join(lines)
 
 

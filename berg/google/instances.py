@@ -22,6 +22,7 @@ from berg.job import Login, Machine
 
 HOST_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
 CREATED_BY: dict[str, str] = {}  # instance id -> the group that created it, which never changes
+WARM = "berg-warm"  # label: the machine's name; metadata: the job that took it when it was warm
 RESERVED = "SPECIFIC_RESERVATION"  # what a machine consumes that names its reservation
 
 
@@ -66,7 +67,8 @@ def find(
 
 
 def named(machine: Machine) -> Machine:
-    """Return a machine without its job if its name is none that berg gives to that job's machines.
+    """Return a machine without its job if its name is none that berg gives to that job's machines,
+    and it was not a warm machine of that name.
 
     The user that creates a machine can give it any label.
     """
@@ -74,6 +76,7 @@ def named(machine: Machine) -> Machine:
     names = [rf"{re.escape(job)}(-\d+)?", rf"{re.escape(base_name(job))}-[a-z0-9]{{4}}"]
     if sweep:
         names = [rf"{re.escape(sweep)}-machine-\d+"]
+    names.append(re.escape(machine.labels.get(WARM, "")))
     is_its = not (job or sweep) or any(re.fullmatch(each, machine.name) for each in names)
     return machine if is_its else without_job(machine)
 
@@ -91,11 +94,14 @@ def base_name(job: str) -> str:
 
 def vouched(config: Config, machine: Machine) -> Machine:
     """Return a machine without its job if it has the name of a group's machine, and Compute Engine
-    does not say that the job's group created it.
+    does not say that the job's group created it, or that the job took it when it was warm.
     """
     job = machine.labels.get("berg-job", "")
     if machine.place == "gke" or not job or re.fullmatch(rf"{re.escape(job)}(-\d+)?", machine.name):
         return machine
+    if WARM in machine.labels:
+        is_its = (metadata(config, machine) or {}).get(WARM) == job
+        return machine if is_its else without_job(machine)
     if machine.id not in CREATED_BY:
         CREATED_BY[machine.id] = (metadata(config, machine) or {}).get("created-by", "")
     is_its = CREATED_BY[machine.id].endswith(f"/instanceGroupManagers/{job}")
@@ -207,16 +213,47 @@ def set_metadata(
     """Set one metadata value of a machine, which reads it at once if it runs; a function makes it
     from the old one.
     """
-    path = path_of(machine)
-    for attempt in range(5):
-        metadata = call(config, "GET", path, fields="metadata")["metadata"]
+
+    def change(values: dict[str, str]) -> dict[str, str]:
+        return {key: value if isinstance(value, str) else value(values.get(key, ""))}
+
+    change_metadata(config, machine, change)
+
+
+def change_metadata(
+    config: Config, machine: Machine, change: Callable[[dict[str, str]], dict[str, str]]
+) -> None:
+    """Set the metadata values of a machine that a function returns for the present ones."""
+
+    def body() -> tuple[str, dict[str, Any]]:
+        metadata = call(config, "GET", path_of(machine), fields="metadata")["metadata"]
         values = {item["key"]: item["value"] for item in metadata.get("items", [])}
-        values[key] = value if isinstance(value, str) else value(values.get(key, ""))
-        items = [{"key": each, "value": text} for each, text in values.items()]
-        body = {"fingerprint": metadata["fingerprint"], "items": items}
+        items = [{"key": key, "value": text} for key, text in (values | change(values)).items()]
+        return "setMetadata", {"fingerprint": metadata["fingerprint"], "items": items}
+
+    change_as_read(config, machine, body)
+
+
+def set_labels(config: Config, machine: Machine, labels: dict[str, str]) -> None:
+    """Set labels of a machine; others stay."""
+
+    def body() -> tuple[str, dict[str, Any]]:
+        there = call(config, "GET", path_of(machine), fields="labels,labelFingerprint")
+        both = there.get("labels", {}) | labels
+        return "setLabels", {"labelFingerprint": there["labelFingerprint"], "labels": both}
+
+    change_as_read(config, machine, body)
+
+
+def change_as_read(
+    config: Config, machine: Machine, body: Callable[[], tuple[str, dict[str, Any]]]
+) -> None:
+    """Send a change that holds only for what was read, again if another client was faster."""
+    for attempt in range(5):
+        action, content = body()
         try:
-            return act(config, path, "setMetadata", body)
-        except api.PreconditionFailed:  # another client changed them since they were read
+            return act(config, path_of(machine), action, content)
+        except api.PreconditionFailed:
             if attempt == 4:
                 raise
     return None

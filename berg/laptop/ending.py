@@ -271,6 +271,7 @@ def write_end(config: Config, found: Entry) -> str:
             found = find(config, found.name)
     if not found.state:
         return ""
+    end_keeping(bucket, found)
     # Why a lost job could not begin is known only as long as its Job in the cluster is there.
     notes = [
         machine.note for machine in found.machines if machine.is_crash_looping and machine.note
@@ -281,6 +282,13 @@ def write_end(config: Config, found: Entry) -> str:
         with contextlib.suppress(Changed):
             states.replaced(bucket, found.stored, ended)
     return found.state.state
+
+
+def end_keeping(bucket: Bucket, found: Entry) -> None:
+    """Write that the machines of a job are kept no more: until now they cost."""
+    if found.stored and found.state and found.state.kept_seconds:
+        with contextlib.suppress(Changed):
+            states.replaced(bucket, found.stored, replace(found.state, kept_until=job.now()))
 
 
 def killed(config: Config, found: Entry, state: job.State) -> job.State:

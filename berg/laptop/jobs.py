@@ -760,7 +760,11 @@ def by_the_hour(state: State, machines: int) -> str:
 
 
 def kept(state: State) -> str:
-    """Return until when the machines of a failed job are kept, and what that costs in all."""
+    """Return until when the machines of a job are kept, and what that costs: of a failed one in
+    all, of one that waits for another job an hour.
+    """
+    if state.is_warm:
+        return f"warm until {state.kept_until[11:16]} UTC ({by_the_hour(state, 1)})"
     hourly = spending.rate_of(state.job, state.zone)
     hours = spending.between(state.finished_at, state.kept_until) / 3600
     usd = None if hourly is None else hourly * hours * state.job.machines

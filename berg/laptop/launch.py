@@ -25,7 +25,7 @@ from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google import api, builds, data, iam, offers, prices, secret, shapes, storage
 from berg.google.storage import Bucket, Changed, Listed
-from berg.laptop import index, installing, jobs, limits, owners, power, spending, ssh
+from berg.laptop import index, installing, jobs, limits, owners, power, spending, ssh, warm
 from berg.laptop.jobs import Progress, Say
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec, check_variable
@@ -74,7 +74,8 @@ def prepare(
     plan.cluster_key = add_cluster_key(config, place_name, choice.hosts, secret_values)
     this.sealed = secret.CLUSTER_KEY in secret_values
     plan.job, plan.secrets = validation.check_size(this), secret_values
-    return plan if sweep else limits.limited(plan)  # a sweep's limit depends on its number of jobs
+    # A sweep's limit depends on its number of jobs.
+    return plan if sweep else warm.fitted(limits.limited(plan))
 
 
 def look_up(
@@ -102,6 +103,7 @@ def look_up(
         free = pool.submit(check_free, config, name, again)
         left = None if sweep or again else pool.submit(place.machines, config, [name])
         pinned = pool.submit(pin_image, config, spec, choice, place_name)
+        waiting = None if sweep or again else pool.submit(warm.find, config, spec)
         taken, installation = read_code()
         this = job_of(spec, config, name, taken)
         looked = pool.submit(look_in_folder, config, this, sweep)
@@ -118,6 +120,7 @@ def look_up(
     plan.code_bytes, plan.container, plan.there = code_bytes, container.lines, there
     plan.leaks = secret_files.result()
     plan.left, plan.hidden = left.result() if left else [], hidden_results(spec, taken)
+    plan.waiting = waiting.result() if waiting else []
     plan.owners, this.begins_with, plan.files = looked.result()
     return plan
 
@@ -600,7 +603,10 @@ def create(plan: Plan, claimed: states.Stored, say: Say) -> str:
     place = places.of(plan.job.place)
     heartbeat = Heartbeat(plan.config, plan.job, claimed)
     keep = bool(plan.job.group)
-    request = place.request(plan)
+    if plan.warm and (zone := warm.take(plan, say)):
+        return zone
+    plan.warm = None
+    request = warm.with_shape(plan, place.request(plan))
     zone = place.create(plan.config, request, plan.machines, keep, say, heartbeat.write)
     is_queued = plan.model == prices.FLEX and heartbeat.is_queued(zone)
     if plan.must_have_room and (is_queued or not zone):
@@ -692,7 +698,7 @@ def forget_machines(bucket: Bucket, this: job.Job) -> None:
 def preview(plan: Plan, names: list[str] | None = None) -> Any:
     """Return the request that would create the plan's machines, or those of these names."""
     place = places.of(plan.job.place)
-    request, keep = place.request(plan), bool(plan.job.group)
+    request, keep = warm.with_shape(plan, place.request(plan)), bool(plan.job.group)
     return without_script(place.preview(plan.config, request, names or plan.machines, keep))
 
 

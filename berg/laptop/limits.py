@@ -53,7 +53,7 @@ def limited(plan: Plan, num_jobs: int = 0) -> Plan:
             f"the price of an hour in {', '.join(plan.offer.zones)} is unknown, so the cost cannot "
             f"be kept below ${usd:,.2f}. See why: berg prices. Without a limit: --max-cost 0"
         )
-    seconds = int(3600 * usd / (hourly * plan.job.num_machines))
+    seconds = int(3600 * usd / (hourly * plan.job.num_machines) - plan.job.spec.keep_warm)
     if seconds < LEAST:
         raise BergError(
             f"${usd:g} for a job is spent after {seconds} seconds, at ${hourly:,.2f} an hour "
@@ -70,7 +70,7 @@ def worst(plan: Plan, num_jobs: int = 0) -> float | None:
     if hourly is None:
         return None
     machines = num_jobs or plan.job.num_machines
-    return hourly * machines * plan.job.max_run_seconds / 3600
+    return hourly * machines * (plan.job.max_run_seconds + plan.job.spec.keep_warm) / 3600
 
 
 def question(plan: Plan, num_jobs: int = 0) -> str:

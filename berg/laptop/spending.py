@@ -105,6 +105,8 @@ def machine_hours(state: job.State, running: int, begin: str = "") -> float:
         over = changes[-1][1]
         if running:
             seconds += between(over, job.now()) * running
+        elif state.kept_until:
+            seconds += between(over, min(state.kept_until, job.now())) * state.job.machines
         else:
             gone_at = [min(each, job.now()) for each in state.undeleted.values()]
             seconds += sum(between(over, each) for each in gone_at[: state.job.machines])

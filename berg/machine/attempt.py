@@ -115,6 +115,7 @@ class Attempt:
     def first_member(self) -> peers.Member:
         """Return this machine among those of the job, before the job has been read."""
         is_first = self.machine.name.removeprefix(self.name).strip("-0") == ""
+        is_first |= self.machine.warm == self.name
         unread = Job(self.name, "", "", "", "", "", "")
         if self.machine.box:
             unread = replace(unread, kind="devbox", keeps_disk=self.machine.box == boot.STOPS)

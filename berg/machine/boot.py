@@ -80,16 +80,13 @@ LARGEST = 1 << 30  # bytes of an answer that are read
 CRASHES = 3  # of its worker, that a machine of a sweep survives
 POD = os.environ.get("BERG_POD")  # the pod's uid, where this machine is one
 ANNOTATIONS = Path("/etc/berg/pod/annotations")  # a line KEY="VALUE" each
-# a node's drivers, in a pod
-NVIDIA = {
-    "PATH": "/usr/local/nvidia/bin",
-    "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
-}
+DRIVERS_IN_PODS = {"PATH": "/usr/local/nvidia/bin", "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}
 FOR_WORKER = ("NO_PROXY", "LD_LIBRARY_PATH")  # variables that this script sets, besides PATH
 OVER = 42  # exit code of a pod that must not be replaced: its job has ended without success
 RETRIED = (408, 429, 500, 502, 503, 504)  # statuses, as in berg/google/api.py
 LAST_WORDS = 500  # characters of what the worker printed before it died, for the job's reason
 DEPENDENCIES_MISSING = 64  # the worker's exit code when its python lacks a package
+ANOTHER_JOB = 65  # the same when the metadata name another job, for which this machine waited
 INSTALLS = ".installs"  # suffix of an object: this machine waits to install packages
 # The last line on the console of a machine that makes an image; berg/laptop/images.py reads it.
 IMAGE_READY, NO_IMAGE = "The disk is ready to be an image", "The disk is no image: "
@@ -100,7 +97,7 @@ HISTORY, ATTEMPTS, WHY = 30, 10, 150  # as in berg/job.py
 POLL = 2  # seconds between two reads of the metadata of a machine that is kept on
 # Attributes of an instance, and fields of Machine.
 ATTRIBUTES = ["packages", "endpoint", "dist_sha256", "packages_sha256", "job_sha256"]
-ATTRIBUTES += ["cluster_key", "box", "sweep"]
+ATTRIBUTES += ["cluster_key", "box", "sweep", "warm"]
 Headers = dict[str, str]
 
 
@@ -204,6 +201,7 @@ class Machine:
         self.packages_sha256 = facts["packages_sha256"]
         self.job_sha256 = facts["job_sha256"]  # of the job's metadata, or of its sweep's list
         self.cluster_key = facts["cluster_key"]  # signs messages between the machines of a job
+        self.warm = facts.get("warm", "")  # the job that took it when it was warm
         self.recipe = facts.get("recipe", "")  # of the image to make of this disk; "": none
         self.box = facts.get("box", "")  # of a devbox: STOPS or STAYS
         self.rescuer = facts.get("rescuer", "")  # user of berg start --rescue
@@ -611,6 +609,8 @@ def run_worker(python: str, *arguments: str) -> tuple[int, str]:
     signal.signal(signal.SIGTERM, stop)
     ended, printed = worker.wait(), errors.read_text(errors="replace").strip()
     console(printed)
+    if ended == ANOTHER_JOB:
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     return ended, printed.rpartition("\n")[2][:LAST_WORDS]
 
 
@@ -799,7 +799,7 @@ def prepare_pod() -> None:
     if python and sys.prefix != sys.base_prefix and sys.argv[1:] != ["work"]:
         os.execv(python, [python, __file__, "work"])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    for key, folder in NVIDIA.items():
+    for key, folder in DRIVERS_IN_PODS.items():
         os.environ[key] = ":".join(filter(None, [os.environ.get(key), folder]))
 
 

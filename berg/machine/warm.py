@@ -1,0 +1,266 @@
+"""A machine that waits for another job (--keep-warm), and what is removed before it does.
+
+What it installed stays, and so do the caches of uv, pip and of programs, data sets and container
+images. Everything else of the job before goes; where that fails, the machine ends. The job before
+was root here: this is no wall against its user, who alone may take the machine.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from berg import BergError, job, states, warm
+from berg.google.storage import Changed
+from berg.machine import autopsy, boot, keeper, logins, usage
+from berg.machine.attempt import Attempt
+from berg.machine.environment import repo_folder
+from berg.machine.peers import CLUSTER_FILE
+
+SINCE = boot.BERG / "warm-since"  # for the log of the next job
+# Without namespaces, as in some embedded clouds, processes and folders are also the host's.
+IS_SHARED = "BERG_ROOT" in os.environ
+BEFORE = (boot.BERG if IS_SHARED else Path("/run")) / "berg-before.json"  # gone after a reboot
+FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
+OF_SSH = ("authorized_keys", "known_hosts", "config")
+MOST_MB = 1000  # of a GPU's memory that its driver may use
+GPU_SECONDS = 20  # for killed processes to leave the GPUs
+LOOK = 0.1  # seconds between two looks at the metadata
+LOOK_AT_OFFER = 10  # the same at the bucket
+
+
+def seconds_left(attempt: Attempt) -> float:
+    """Return for how long this machine may wait for a job."""
+    ran = time.monotonic() - attempt.states.began
+    wanted: float = attempt.job.spec.keep_warm
+    left = attempt.job.max_run_seconds + wanted - ran - warm.FEW
+    return max(min(wanted, left), 0)
+
+
+def has_next(attempt: Attempt) -> bool:
+    """Wait for another job until the time in the state; return whether there is one.
+
+    The metadata say then what it is, and the worker that begins next reads them.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    machine = attempt.machine
+    try:
+        clear(attempt)
+        number = str(machine.instance()["id"])
+        here = machine.name, machine.zone, number, attempt.name
+        offer = warm.Offer(*here, job.now(), attempt.state.kept_until)
+        if not Waiting(attempt, offer).ends_with_job():
+            return False
+    except Exception as error:
+        boot.console(f"This machine takes no other job: {getattr(error, 'message', error)}")
+        return False
+    attempt.insist(lambda: attempt.states.write(kept_until=job.now()), 5)
+    SINCE.write_text(offer.since)
+    return True
+
+
+class Waiting:
+    """An offer in the bucket, until a job takes it or its time ends."""
+
+    def __init__(self, attempt: Attempt, offer: warm.Offer):
+        self.machine, self.bucket, self.offer = attempt.machine, attempt.bucket, offer
+        there = self.bucket.get(offer.path)
+        self.generation = states.write_offer(self.bucket, offer, there.generation if there else 0)
+        self.claimed_at = 0.0  # by time.monotonic()
+
+    def ends_with_job(self) -> bool:
+        """Wait; return whether a job took this machine, which has to end otherwise."""
+        looked_at = time.monotonic()
+        while True:
+            wanted, is_over = self.wanted(), job.age_seconds(self.offer.until) > 0
+            if wanted or is_over or time.monotonic() > looked_at + LOOK_AT_OFFER:
+                looked_at = time.monotonic()
+                self.look()
+                is_claimed, is_withdrawn = self.offer.claimed_by != "", self.offer.is_withdrawn
+                is_taken = is_claimed and wanted == self.offer.claimed_by and not is_withdrawn
+                if (is_taken or is_withdrawn or (is_over and not is_claimed)) and self.end():
+                    return is_taken
+            time.sleep(LOOK)
+
+    def wanted(self) -> str:
+        """Return the job that this machine's metadata name; "" for the one before."""
+        attributes = self.machine.instance()["attributes"]
+        if attributes.get("berg-kill-" + self.machine.job):
+            raise BergError("it was killed")
+        found = str(attributes.get("berg-job", ""))
+        return "" if found == self.machine.job else found
+
+    def look(self) -> None:
+        """Read the offer. One whose laptop claimed it and fell silent is made again."""
+        there = self.bucket.get(self.offer.path)
+        if there is None:
+            raise BergError("its offer was deleted")
+        if there.generation != self.generation:
+            self.generation, self.claimed_at = there.generation, time.monotonic()
+        found = states.read_offer(there)
+        self.offer = replace(
+            self.offer, claimed_by=found.claimed_by, is_withdrawn=found.is_withdrawn
+        )
+        if found.claimed_by and time.monotonic() > self.claimed_at + warm.UNANSWERED:
+            again = replace(self.offer, claimed_by="")
+            with contextlib.suppress(Changed):
+                self.generation = states.write_offer(self.bucket, again, self.generation)
+                self.offer = again
+
+    def end(self) -> bool:
+        """Delete the offer as it was seen; return whether no laptop changed it meanwhile."""
+        try:
+            self.bucket.delete_at(self.offer.path, self.generation)
+        except Changed:
+            return False
+        return True
+
+
+# --- what is removed
+
+
+def begin(attempt: Attempt) -> None:
+    """Say that a job is on a warm machine. Note what there is before the first job of one."""
+    if attempt.machine.warm == attempt.name and SINCE.exists():
+        attempt.say(f"This machine has been warm since {SINCE.read_text()}")
+    if attempt.job.spec.keep_warm and not BEFORE.exists():
+        processes = [process for process, _ in keeper.living()]
+        files = [str(each) for name in FOLDERS for each in Path(name).glob("*")]
+        found = {"mounts": mounts(), "processes": processes, "rules": rules(), "files": files}
+        BEFORE.write_text(json.dumps(found))
+
+
+def clear(attempt: Attempt) -> None:
+    """Remove what a job and people left on this machine; raise BergError if something stays."""
+    before: dict[str, Any] = json.loads(BEFORE.read_text())
+    if shutil.which("docker") and (there := printed("docker", "ps", "-aq").split()):
+        printed("docker", "rm", "-f", *there)
+    end_processes(before["processes"])
+    if attempt.job.gpus_per_machine:
+        check_gpus()
+    for point in reversed(mounts()):
+        if point not in before["mounts"]:
+            printed("umount", "-l", point)
+    if rules() != before["rules"]:
+        printed("iptables-restore", given=before["rules"])
+    folder = repo_folder(attempt.job)
+    shutil.rmtree(folder, ignore_errors=True)
+    attempt.clear()
+    of_ssh = [boot.SSH / name for name in OF_SSH]
+    for file in (logins.ENVIRONMENT, CLUSTER_FILE, logins.NODE_KEY, *of_ssh):
+        file.unlink(missing_ok=True)
+    if not IS_SHARED:
+        empty_folders(before["files"])
+        forget_plans()
+    if folder.exists():
+        raise BergError(f"{folder} could not be deleted")
+
+
+def printed(*words: str, given: str = "") -> str:
+    """Return what a program prints; raise BergError if it fails."""
+    pipe, seconds = subprocess.PIPE, 120
+    done = subprocess.run(
+        words, input=given, stdout=pipe, stderr=subprocess.STDOUT, text=True, timeout=seconds
+    )
+    if done.returncode:
+        raise BergError(f"{words[0]} failed: {done.stdout.strip()[:200]}")
+    return done.stdout
+
+
+def mounts() -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line.split()[4].replace("\\040", " ") for line in lines]
+
+
+def rules() -> str:
+    """Return this machine's firewall rules; "" without iptables, and where they are the host's."""
+    if not (boot.SYSTEMD.is_dir() and shutil.which("iptables-save")):
+        return ""
+    lines = printed("iptables-save").splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("#"))  # which have the time
+
+
+def empty_folders(before: list[str]) -> None:
+    """Empty the folders that all programs share, but for what there was before, and is of services
+    that have begun since.
+    """
+    for each in [path for name in FOLDERS for path in Path(name).glob("*")]:
+        if str(each) in before or each.name.startswith("systemd-private-"):
+            continue
+        if each.is_dir() and not (each.is_symlink() or each.is_mount()):
+            shutil.rmtree(each, ignore_errors=True)
+        elif not each.is_mount():
+            with contextlib.suppress(OSError):
+                each.unlink()
+
+
+def forget_plans() -> None:
+    """Remove what would run later, and shared memory without a file."""
+    if shutil.which("crontab"):
+        subprocess.run(["crontab", "-r"], capture_output=True)  # fails without one
+    if shutil.which("atq") and (lines := printed("atq").splitlines()):
+        printed("atrm", *(line.split()[0] for line in lines))
+    if shutil.which("ipcrm"):
+        printed("ipcrm", "--all")
+
+
+def end_processes(before: list[int]) -> None:
+    """Kill what jobs and people left; raise BergError if some of it stays."""
+    end = time.monotonic() + keeper.KILL_SECONDS
+    while there := strangers(before):
+        if time.monotonic() > end:
+            raise BergError(f"process {there[0]} does not end")
+        for process in there:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(keeper.POLL)
+
+
+def strangers(before: list[int]) -> list[int]:
+    """Return the processes of jobs and people: all but this worker, what it is below, what there
+    was `before`, the kernel's and the system's services.
+    """
+    parents = dict(keeper.living())
+    ours, process = {*before}, os.getpid()
+    while process:
+        ours.add(process)
+        process = parents.get(process, 0)
+    return [each for each in parents if each not in ours and is_strange(each)]
+
+
+def is_strange(process: int) -> bool:
+    folder = Path(f"/proc/{process}")
+    try:
+        (folder / "exe").readlink()  # the kernel's threads have none
+        if IS_SHARED:
+            mine = f"BERG_ROOT={boot.ROOT}".encode()
+            return mine in (folder / "environ").read_bytes().split(b"\0")
+        group = (folder / "cgroup").read_text().rpartition(":")[2].strip()
+    except OSError:
+        return False
+    is_service = group.startswith(("/system.slice/", "/init.scope"))
+    return "/berg.service" in group or not is_service
+
+
+def check_gpus() -> None:
+    """Wait until no GPU is used; raise BergError if one still is, failed, or does not answer."""
+    if shutil.which("dmesg") and (errors := autopsy.errors_in(printed("dmesg"))):
+        raise BergError(f"a GPU failed: {errors.splitlines()[-1]}")
+    end = time.monotonic() + GPU_SECONDS
+    while True:
+        found = {each["index"]: each["memory_mb"] or 0 for each in usage.gpus()}
+        used = [f"{found[each]} MB of GPU {each} are" for each in found if found[each] > MOST_MB]
+        if usage.stuck:
+            used = ["nvidia-smi hangs, and the GPUs may be"]
+        if not used:
+            return
+        if time.monotonic() > end:
+            raise BergError(f"{used[0]} still in use")
+        time.sleep(1)

@@ -1,0 +1,269 @@
+"""`--keep-warm`: a machine waits for the next job, which takes it."""
+
+import os
+import subprocess
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from conftest import commit, wait_for
+
+from berg import job, states, warm
+from berg.google.storage import Changed
+from berg.laptop import jobs, spending
+from berg.machine import keeper
+from berg.machine import warm as on_machine
+
+WARM = ["-g", "0", "--keep-warm", "1h"]
+LEAVE = """
+import os, subprocess
+subprocess.Popen(["setsid", "sleep", "7777"])
+for path in ("/tmp/left", "/dev/shm/left", "left"):
+    open(path, "w").write("x")
+os.makedirs("/tmp/mounted")
+subprocess.run(["mount", "-t", "tmpfs", "none", "/tmp/mounted"], check=True)
+"""
+LOOK = """
+import os, pathlib
+there = [path for path in ("/tmp/left", "/dev/shm/left", "left") if os.path.exists(path)]
+there += ["mount"] * ("/tmp/mounted" in open("/proc/self/mounts").read())
+for each in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    try:
+        there += ["process"] * (b"7777" in each.read_bytes())
+    except OSError:
+        pass
+print("there:", there, "secret:", os.environ.get("TOKEN"))
+print("in shells:", "s3cret" in open("/root/berg/environment.sh").read())
+"""
+
+
+def test_three_jobs_in_a_row(berg, tmp_path):
+    (tmp_path / "token").write_text("s3cret")
+    (berg.repo / "leave.py").write_text(LEAVE)
+    (berg.repo / "look.py").write_text(LOOK)
+    commit(berg.repo, "first")
+    secret = ["--secret", f"TOKEN={tmp_path}/token"]
+    ran = berg("run", *WARM, *secret, "-n", "first", "--wait", "python3 leave.py")
+    assert ran.returncode == 0, ran.stderr
+    assert "1 machine warm until" in ran.stderr
+    assert "warm until" in berg("list").stdout
+    wait_for(lambda: [*states.offers(berg.bucket)], what="the offer")
+
+    (berg.repo / "look.py").write_text(LOOK + "\n")
+    commit(berg.repo, "second")
+    ran = berg("run", *WARM, "-n", "second", "--wait", "python3 look.py")
+    assert ran.returncode == 0, ran.stderr
+    assert "warm: first, since" in ran.stderr and "first took it" in ran.stderr
+    log = berg.log("second")
+    assert "there: [] secret: None" in log and "in shells: False" in log, log
+    assert "This machine has been warm since" in log
+    assert berg.state("second")["machine"] == "first"
+    before = berg.state("first")
+    assert before["kept_until"] <= job.now(), "it is paid for by the second now"
+
+    ran = berg("run", "-g", "0", "-n", "third", "--wait", "git log --format=%s; exit 3")
+    assert ran.returncode == 3 and "warm: first" in ran.stderr, ran.stderr
+    assert "second" in berg.log("third")
+    wait_for(lambda: not berg.machines(), what="the end of the last, which was not kept")
+    assert [*states.offers(berg.bucket)] == []
+
+
+def test_what_does_not_fit(berg):
+    assert berg("run", *WARM, "-n", "first", "--wait", "true").returncode == 0
+    wait_for(lambda: [*states.offers(berg.bucket)], what="the offer")
+
+    def plan(*options: str, **env: str) -> str:
+        return berg("run", "--dry-run", *options, "true", **env).stdout
+
+    assert "warm: first" in plan("-g", "0")
+    for options in (
+        ["-g", "0", "-c", "4"],
+        ["-g", "0", "--disk-gb", "100"],
+        ["-g", "0", "--spot"],
+        ["-g", "0", "-m", "2"],
+        ["-g", "0", "--fresh-machine"],
+        ["-g", "0", "--zones", "us-central1-f"],
+    ):
+        assert "warm" not in plan(*options), options
+    assert "warm" not in plan("-g", "0", BERG_USER="another")
+    assert "warm" not in plan("-g", "0", BERG_SSH_USER="ubuntu")
+    assert "a new one: first is warm, and has" in plan("-g", "0", "--max-hours", "200h")
+    (berg.repo / "requirements.txt").write_text("plugin\n")
+    assert "warm" not in plan("-g", "0"), "pip would install into the python of later jobs"
+    assert berg("kill", "first").returncode == 0
+    assert "warm" not in plan("-g", "0")
+    assert [*states.offers(berg.bucket)] == [], "whoever finds no machine forgets its offer"
+
+
+def test_a_failed_one_is_kept_instead_and_a_killed_one_is_not_kept(berg):
+    ran = berg("run", *WARM, "--keep-failed", "30m", "-n", "failed", "--wait", "exit 1")
+    assert "kept until" in ran.stderr and "warm until" not in ran.stderr
+    assert not berg.state("failed")["is_warm"] and not [*states.offers(berg.bucket)]
+    berg("run", *WARM, "-n", "killed", "sleep 1000")
+    wait_for(lambda: berg.state("killed")["state"] == "RUNNING")
+    berg("kill", "killed", "failed")
+    assert berg.machines() == {} and not berg.state("killed")["kept_until"]
+    assert job.state_from_json(berg.bucket.read(job.state_path("failed"))).kept_seconds == 0
+
+
+def test_where_it_is_refused(berg):
+    for more in (["--cluster", "pods"], ["-m", "2"], ["--spot"], ["--no-kill"]):
+        done = berg("run", *WARM, *more, "true")
+        assert done.returncode == 1 and "--keep-warm keeps one machine" in done.stderr, done.stderr
+    done = berg("run", *WARM, "--grid", "x=1,2", "echo {x}")
+    assert "--keep-warm is not for sweeps" in done.stderr
+    (berg.repo / "berg.toml").write_text('keep-warm = "15m"\n')
+    assert "15m after this one" in berg("run", "-g", "0", "--dry-run", "true").stdout
+    assert "Warm" not in berg("run", "-g", "0", "-m", "2", "--dry-run", "true").stdout
+    assert berg("run", "-g", "0", "--dry-run", "--grid", "x=1,2", "echo {x}").returncode == 0
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_of_two_laptops_one_has_the_machine(berg, number):
+    assert berg("run", *WARM, "-n", "first", "--wait", "true").returncode == 0
+    wait_for(lambda: [*states.offers(berg.bucket)], what="the offer")
+    both = [berg.start("run", "-g", "0", "-n", name, "--wait", "true") for name in ("one", "two")]
+    texts = [each.communicate()[1] for each in both]
+    assert [each.returncode for each in both] == [0, 0], texts
+    machines = {berg.state(name)["machine"] for name in ("one", "two")}
+    assert "first" in machines and len(machines) == 2, texts
+    wait_for(lambda: not berg.machines(), what="the end of both")
+
+
+def test_it_ends_at_its_time(berg):
+    ran = berg("run", "-g", "0", "--keep-warm", "4s", "-n", "first", "--wait", "true")
+    assert "warm until" in ran.stderr and [*berg.machines()] == ["first"]
+    wait_for(lambda: not berg.machines(), what="the end of its time")
+    assert [*states.offers(berg.bucket)] == []
+
+
+def test_what_it_costs():
+    begun, ended, until = (f"2026-01-31T0{hour}:00:00Z" for hour in (1, 2, 4))
+    history = [["STARTING", begun], ["RUNNING", begun], ["SUCCEEDED", ended]]
+    summary = job.Summary(rates={"us-central1": 2.0})
+    state = job.State("SUCCEEDED", job=summary, zone="us-central1-a", history=history)
+    assert spending.machine_hours(state, 0) == 1
+    state = replace(state, kept_until=until, is_warm=True)
+    assert spending.machine_hours(state, 0) == 3, "its machine waited for two hours"
+    assert jobs.kept(state) == "warm until 04:00 UTC ($2.00 an hour)"
+
+
+def test_processes_that_are_left(monkeypatch):
+    before = [process for process, _ in keeper.living()]
+    left = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    monkeypatch.setattr(on_machine, "IS_SHARED", False)
+    assert left.pid in on_machine.strangers(before)
+    assert not {os.getpid(), os.getppid(), *before} & {*on_machine.strangers(before)}
+    monkeypatch.setattr(on_machine, "strangers", lambda before: [left.pid] * (left.poll() is None))
+    on_machine.end_processes(before)
+    assert left.wait() == -9
+
+
+# --- who decides
+
+
+class Machine:
+    """This machine, as far as an offer needs it."""
+
+    name, zone, job = "first", "us-central1-a", "first"
+
+    def __init__(self):
+        self.attributes = {"berg-job": "first"}
+
+    def instance(self) -> dict:
+        return {"id": "1", "attributes": self.attributes}
+
+
+class Laptop:
+    """A machine that waits, in a thread, and what laptops do to its offer."""
+
+    def __init__(self, bucket, seconds: float):
+        self.bucket, self.machine = bucket, Machine()
+        until = job.timestamp(job.datetime.fromtimestamp(job.clock() + seconds, job.timezone.utc))
+        self.offer = warm.Offer("first", "us-central1-a", "1", "first", job.now(), until)
+        attempt = SimpleNamespace(machine=self.machine, bucket=bucket)
+        self.waiting = on_machine.Waiting(attempt, self.offer)
+        self.ended: list[bool] = []
+        self.thread = threading.Thread(target=self.wait)
+        self.thread.start()
+
+    def wait(self) -> None:
+        self.ended.append(self.waiting.ends_with_job())
+
+    def claim(self, name: str) -> int:
+        ((_, generation),) = states.offers(self.bucket)
+        return states.write_offer(self.bucket, replace(self.offer, claimed_by=name), generation)
+
+    def outcome(self) -> bool:
+        self.thread.join(20)
+        return self.ended[0]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(on_machine, "LOOK", 0.02)
+    monkeypatch.setattr(on_machine, "LOOK_AT_OFFER", 0.05)
+
+
+def test_a_claim_holds_once_the_metadata_say_so(bucket, quick):
+    laptop = Laptop(bucket, 600)
+    laptop.claim("second")
+    time.sleep(0.3)
+    assert laptop.ended == [], "only the metadata vouch for a job"
+    laptop.machine.attributes["berg-job"] = "third"
+    time.sleep(0.3)
+    assert laptop.ended == [], "it is another one's"
+    laptop.machine.attributes["berg-job"] = "second"
+    assert laptop.outcome() is True and [*states.offers(bucket)] == []
+
+
+def test_at_its_end_either_it_ends_or_it_has_a_job(bucket, quick):
+    laptop = Laptop(bucket, -1)
+    assert laptop.outcome() is False
+    with pytest.raises(ValueError, match="not enough values"):
+        laptop.claim("second")
+    with pytest.raises(Changed):
+        states.write_offer(bucket, laptop.offer, laptop.waiting.generation)
+
+
+def test_one_that_is_claimed_at_its_end_waits_for_the_job(bucket, quick, monkeypatch):
+    laptop = Laptop(bucket, 600)
+    laptop.claim("second")
+    wait_for(lambda: laptop.waiting.offer.claimed_by == "second")
+    monkeypatch.setattr(job, "age_seconds", lambda text: 1.0)  # its time is over
+    time.sleep(0.3)
+    assert laptop.ended == []
+    laptop.machine.attributes["berg-job"] = "second"
+    assert laptop.outcome() is True
+
+
+def test_a_laptop_that_dies_after_its_claim_is_not_waited_for(bucket, quick, monkeypatch):
+    laptop = Laptop(bucket, 600)
+    laptop.claim("second")
+    wait_for(lambda: laptop.waiting.offer.claimed_by == "second")
+    monkeypatch.setattr(warm, "UNANSWERED", 0)
+    wait_for(lambda: next(states.offers(bucket))[0].claimed_by == "")
+    monkeypatch.setattr(warm, "UNANSWERED", 60)
+    laptop.claim("third")
+    laptop.machine.attributes["berg-job"] = "third"
+    assert laptop.outcome() is True
+
+
+def test_a_withdrawn_claim_ends_it(bucket, quick):
+    laptop = Laptop(bucket, 600)
+    generation = laptop.claim("second")
+    claimed = replace(laptop.offer, claimed_by="second", is_withdrawn=True)
+    states.write_offer(bucket, claimed, generation)
+    laptop.machine.attributes["berg-job"] = "second"
+    assert laptop.outcome() is False and [*states.offers(bucket)] == []
+
+
+def test_damaged_offers_are_passed_over(bucket):
+    offer = warm.Offer("first", "us-central1-a", "1", "first", job.now(), job.now())
+    states.write_offer(bucket, offer, 0)
+    bucket.write(f"{warm.PREFIX}us-central1-a/second", "", 0, {"offer": "no JSON"})
+    text = {"offer": '{"machine": "first", "zone": "us-central1-a"}'}
+    bucket.write(f"{warm.PREFIX}us-central1-a/third", "", 0, text)
+    assert [each.machine for each, _ in states.offers(bucket)] == ["first"]
