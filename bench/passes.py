@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 
 import common
 from common import SCRATCH, Cloud, Cost, Result, Target, rounds, table
@@ -17,6 +18,7 @@ def mirror_again(files: int, repeats: int) -> list[Cost]:
 
         def add() -> None:
             (folder / f"new{next(numbers)}").write_bytes(os.urandom(100))
+            time.sleep(0.1)  # a pass lets a file grow 50 ms old first; most are older
 
         add()
         mirror.sync()  # looks at everything, and opens a connection
