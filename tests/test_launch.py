@@ -481,6 +481,7 @@ def test_who_must_have_room_does_not_wait_in_a_queue(
     monkeypatch.setattr(launch.places, "of", lambda name: place)
     offer = SimpleNamespace(shape="a shape", zones=["z", "y"])
     asked = SimpleNamespace(
+        warm=None,
         **{"config": memory.config, "job": alive.this, "offer": offer, "machines": ["one"]},
         **{"model": model, "must_have_room": True},
     )

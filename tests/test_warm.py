@@ -205,6 +205,7 @@ class Laptop:
 def quick(monkeypatch):
     monkeypatch.setattr(on_machine, "LOOK", 0.02)
     monkeypatch.setattr(on_machine, "LOOK_AT_OFFER", 0.05)
+    monkeypatch.setattr(on_machine, "LOOK_AGAIN", 0.05)
 
 
 def test_a_claim_holds_once_the_metadata_say_so(bucket, quick):
@@ -267,3 +268,28 @@ def test_damaged_offers_are_passed_over(bucket):
     text = {"offer": '{"machine": "first", "zone": "us-central1-a"}'}
     bucket.write(f"{warm.PREFIX}us-central1-a/third", "", 0, text)
     assert [each.machine for each, _ in states.offers(bucket)] == ["first"]
+
+
+def test_offers_that_lead_nowhere_stop_no_job(berg):
+    berg.allowed.append(400)
+    for zone in ("us-central1-a", "moon-1"):
+        offer = warm.Offer("nowhere", zone, "1", "first", job.now(), job.now())
+        states.write_offer(berg.bucket, offer, 0)
+    ran = berg("run", "-g", "0", "-n", "job", "--wait", "true")
+    assert ran.returncode == 0, ran.stderr
+    assert [each.zone for each, _ in states.offers(berg.bucket)] in ([], ["moon-1"])
+
+
+@pytest.mark.parametrize("method", ["setLabels", "setMetadata"])
+def test_one_that_may_not_be_changed_is_replaced(berg, cloud, method):
+    assert berg("run", *WARM, "-n", "first", "--wait", "true").returncode == 0
+    wait_for(lambda: [*states.offers(berg.bucket)], what="the offer")
+    fault = {"method": f"compute.instances.{method}", "status": 403, "times": None}
+    cloud.call("POST", "/_berg/faults", fault)
+    berg.allowed.append(403)
+    ran = berg("run", "-g", "0", "-n", "second", "--wait", "true")
+    cloud.call("DELETE", "/_berg/faults")
+    assert ran.returncode == 0 and "first cannot take it" in ran.stderr, ran.stderr
+    assert berg.state("second")["machine"] == "second"
+    wait_for(lambda: not berg.machines(), what="the end of both machines")
+    assert [*states.offers(berg.bucket)] == []

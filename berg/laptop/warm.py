@@ -6,11 +6,13 @@ a hash. Offers in the bucket are hints. What pip installed into the image's pyth
 that such jobs must install the same; uv's environments are made exact for each job.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from berg import gce, job, plain, states, warm
@@ -21,10 +23,12 @@ from berg.google import api, instances
 from berg.google.storage import Bucket, Changed
 from berg.plan import Plan, Warm
 from berg.spec import JobSpec
+from berg.warm import Offer
 
 OF_A_JOB = ["berg-job", "berg-job-sha256", "berg-dist", "berg-dist-sha256"]  # metadata
 OF_A_JOB += ["berg-packages", "berg-packages-sha256", "ssh-keys"]
 SHAPE = "berg-shape"  # metadata: the hash
+MOST = 20  # machines that are looked at
 ANSWER = 40  # seconds in which a machine takes a job that claimed it
 BEGINS = 3  # seconds from then to its command, without its installation
 USUAL = round(JobSpec().max_hours * 3600)
@@ -35,17 +39,25 @@ def find(config: Config, spec: JobSpec) -> list[Warm]:
     is_single = spec.cmd is not None and spec.num_machines == 1 and not (spec.cluster or spec.tpu)
     if spec.fresh_machine or spec.elsewhere or not is_single:
         return []
-    bucket, found = Bucket(config), []
-    for offer, generation in states.offers(bucket):
-        path = f"/zones/{offer.zone}/instances/{offer.machine}"
-        instance = api.find(config, path)
+    bucket = Bucket(config)
+
+    def look(offered: tuple[Offer, int]) -> Warm | None:
+        offer, generation = offered
+        try:
+            instance = api.find(config, f"/zones/{offer.zone}/instances/{offer.machine}")
+        except api.GoogleError:  # of a zone that there is not: any job may write that
+            return None
         if instance.get("id") != offer.id:
-            bucket.delete(offer.path)
-            continue
-        of_user = instance.get("labels", {}).get("berg-user") == config.user
-        if of_user and instance["status"] == "RUNNING" and not offer.claimed_by:
-            found.append(Warm(offer, generation, instance, seconds_left(instance)))
-    return found
+            with contextlib.suppress(Changed):
+                bucket.delete_at(offer.path, generation)
+            return None
+        is_mine = instance.get("labels", {}).get("berg-user") == config.user
+        if not is_mine or instance["status"] != "RUNNING" or offer.claimed_by:
+            return None
+        return Warm(offer, generation, instance, seconds_left(instance))
+
+    with ThreadPoolExecutor(MOST) as pool:
+        return [each for each in pool.map(look, islice(states.offers(bucket), MOST)) if each]
 
 
 def seconds_left(instance: dict[str, Any]) -> int:
@@ -112,6 +124,8 @@ def recipe(plan: Plan) -> list[Any]:
     what, script = plan.job.installation, plan.job.spec.install_script
     if not script and all(step[:2] == ["uv", "sync"] for step in what.steps):
         return []
+    if plan.snapshot.ran:  # its files may be in the bucket alone
+        return [plan.job.repo_name, plan.job.git_snapshot]
     files = commits.of_snapshot(plan.snapshot)
     names = [(folder, name) for folder in {what.folder, ""} for name in (*DECLARING, PROJECT)]
     texts = [files.text(*each) for each in sorted(names)]
@@ -139,22 +153,20 @@ def take(plan: Plan, say: Callable[[str], None]) -> str:
         return ""
     items = gce.metadata(plan) | {instances.WARM: name}
     given = {key: items.get(key, "") for key in (*OF_A_JOB, instances.WARM)}
-    labels = {**plan.labels, instances.WARM: machine.name}
+    why = "it does not answer"
     try:
-        with ThreadPoolExecutor(1) as pool:
-            labelled = pool.submit(instances.set_labels, plan.config, machine, labels)
-            instances.change_metadata(plan.config, machine, lambda _: given)
-            labelled.result()
-    except api.NotFound:
-        say(f"{machine.name} has ended: creating a machine")
-        return ""
-    if api.wait_for(lambda: bucket.get(offer.path) is None, 0.1, ANSWER):
-        return offer.zone
+        # The metadata last: with them the machine begins.
+        instances.set_labels(plan.config, machine, {**plan.labels, instances.WARM: machine.name})
+        instances.change_metadata(plan.config, machine, lambda _: given)
+        if api.wait_for(lambda: bucket.get(offer.path) is None, 0.1, ANSWER):
+            return offer.zone
+    except (api.GoogleError, api.OperationFailed) as error:
+        why = api.words(error)
     try:
         states.write_offer(bucket, replace(claimed, is_withdrawn=True), generation)
     except Changed:  # it took the job just now
         return offer.zone
-    say(f"{machine.name} does not answer: deleting it, and creating a machine")
+    say(f"{machine.name} cannot take it: {why}. Deleting it, and creating a machine")
     gce.delete(plan.config, name, [machine])
     bucket.delete(offer.path)
     return ""

@@ -32,8 +32,9 @@ FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 OF_SSH = ("authorized_keys", "known_hosts", "config")
 MOST_MB = 1000  # of a GPU's memory that its driver may use
 GPU_SECONDS = 20  # for killed processes to leave the GPUs
-LOOK = 0.1  # seconds between two looks at the metadata
-LOOK_AT_OFFER = 10  # the same at the bucket
+LOOK = 0.2  # seconds between two looks at the metadata
+# The same at the bucket, usually, and while a laptop takes this machine or its time ends.
+LOOK_AT_OFFER, LOOK_AGAIN = 10, 1
 
 
 def seconds_left(attempt: Attempt) -> float:
@@ -77,11 +78,12 @@ class Waiting:
 
     def ends_with_job(self) -> bool:
         """Wait; return whether a job took this machine, which has to end otherwise."""
-        looked_at = time.monotonic()
+        known, looked_at = "", time.monotonic()
         while True:
             wanted, is_over = self.wanted(), job.age_seconds(self.offer.until) > 0
-            if wanted or is_over or time.monotonic() > looked_at + LOOK_AT_OFFER:
-                looked_at = time.monotonic()
+            pause = LOOK_AGAIN if wanted or is_over else LOOK_AT_OFFER
+            if wanted != known or time.monotonic() > looked_at + pause:
+                known, looked_at = wanted, time.monotonic()
                 self.look()
                 is_claimed, is_withdrawn = self.offer.claimed_by != "", self.offer.is_withdrawn
                 is_taken = is_claimed and wanted == self.offer.claimed_by and not is_withdrawn
