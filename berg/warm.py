@@ -37,6 +37,10 @@ class Offer:
         for time in (self.since, self.until):
             validation.check_time(time)
 
+    def is_for(self, job: str) -> bool:
+        """Return whether a job's claim holds."""
+        return job != "" and self.claimed_by == job and not self.is_withdrawn
+
     @property
     def path(self) -> str:
         """The name of its object, which has it as custom metadata: one list shows all offers."""

@@ -85,9 +85,9 @@ class Waiting:
             if wanted != known or time.monotonic() > looked_at + pause:
                 known, looked_at = wanted, time.monotonic()
                 self.look()
-                is_claimed, is_withdrawn = self.offer.claimed_by != "", self.offer.is_withdrawn
-                is_taken = is_claimed and wanted == self.offer.claimed_by and not is_withdrawn
-                if (is_taken or is_withdrawn or (is_over and not is_claimed)) and self.end():
+                ends = self.offer.is_withdrawn or (is_over and not self.offer.claimed_by)
+                is_taken = self.offer.is_for(wanted)
+                if (is_taken or ends) and self.end():
                     return is_taken
             time.sleep(LOOK)
 
