@@ -44,6 +44,7 @@ HELP = {
     "monitoring": "1: machines report usage to Cloud Monitoring (berg init --monitoring)",
     "max_cost": "dollars that a job may cost at most (0: no limit; berg run --max-cost)",
     "budget": "dollars that your jobs may cost in a day before the next one is refused (0: any)",
+    "purse": "purse that jobs draw on (berg run --purse; see berg purse)",
     "ask_above": "dollars that a plan may cost at most before berg asks (0: never)",
     "max_stopped_days": "days after which berg reap offers to delete a stopped devbox (0: never)",
     "network": "VPC network; another project's by its path (projects/HOST/global/networks/NAME)",
@@ -107,6 +108,7 @@ class Config:
     monitoring: int = 0
     max_cost: int = 0
     budget: int = 0
+    purse: str = ""
     ask_above: int = 1000
     max_stopped_days: int = 14
     network: str = "default"
@@ -141,6 +143,14 @@ class Config:
         if key == "default_image" and "/" not in value:
             value = f"{self.image[1]}/{value}"
         setattr(self, key, value)
+
+    def refuse_in_purse(self, what: str) -> None:
+        """Raise BergError for what no command does that draws on a purse."""
+        if self.purse:
+            raise BergError(
+                f"what draws on a purse ({self.purse}: BERG_PURSE, or the setting purse) cannot "
+                f"{what}: do that without it"
+            )
 
     @property
     def tunnel_options(self) -> list[str]:

@@ -357,6 +357,11 @@ class JobSpec:
         bounds=(0, 1e7, DOLLARS),
         replaces="lower_cost",
     )
+    purse: str | None = option(
+        "--purse NAME",
+        "Draw on this purse: the job is refused, or ends sooner, if it has too little left.",
+        asked_again=True,
+    )
     # USD in all that a repo or the record of an earlier run says; it only lowers the config's
     lower_cost: float = option("", "", 0, (), bounds=(0, 1e7, DOLLARS), key="max-cost")
     idle_hours: float = option(
@@ -553,6 +558,7 @@ class JobSpec:
             "default_image": self.image,
             "default_docker_image": self.docker,
             "no_external_ip": self.no_external_ip or None,
+            "purse": self.purse,
         }
 
     def __post_init__(self) -> None:

@@ -138,9 +138,16 @@ def readers_of(kind: Any) -> dict[str, Callable[[Any], Any]]:
     for name, each in types_of(kind).items():
         if isinstance(each, type) and is_dataclass(each):
             found[name] = getattr(each, "parse", functools.partial(from_dict, each))
+        elif get_origin(each) is list and is_dataclass(get_args(each)[0]):
+            found[name] = functools.partial(several, get_args(each)[0])
         elif get_origin(each) is tuple:
             found[name] = lambda value: tuple(value) if isinstance(value, list) else value
     return found
+
+
+def several(kind: type[Made], found: Any) -> Any:
+    """Return dataclasses for the JSON objects of a list; anything else as it is."""
+    return [from_dict(kind, each) for each in found] if isinstance(found, list) else found
 
 
 @functools.cache

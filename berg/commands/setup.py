@@ -1,5 +1,5 @@
 """The commands that set berg up, clean up, create images and show prices: init, doctor, config,
-local, reap, image, gpus, prices, costs.
+local, reap, image, gpus, prices, costs, purse.
 """
 
 import json
@@ -7,14 +7,17 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import BergError, config, plain
+from berg import BergError, config, job, plain
 from berg.commands.terminal import (
+    AnyFunction,
+    Duration,
     agree_to_send,
     all_option,
     complete_types,
@@ -30,6 +33,9 @@ from berg.commands.terminal import (
     table,
     yes_option,
 )
+
+if TYPE_CHECKING:
+    from berg.laptop.purse import Purse
 
 
 def sentence(key: str) -> str:
@@ -698,4 +704,122 @@ def costs_(everyone: bool, spend_cap: int | None, as_json: bool) -> None:
     print_data(data, text, as_json)
 
 
-COMMANDS = (init, doctor, gpus, config_group, local, reap, image, prices_, costs_)
+@click.group(name="purse", invoke_without_command=True)
+@json_option
+@click.pass_context
+def purse_group(ctx: click.Context, as_json: bool) -> None:
+    """Show purses: what jobs may cost together, and what is left.
+
+    Jobs draw on a purse with --purse NAME, or BERG_PURSE=NAME for all commands of an agent or a
+    script. Before a machine is created, the purse reserves what it costs at most until Google ends
+    it; if less is left, the job ends sooner or is refused, whatever -y says. When a job has ended,
+    it has cost what it cost. This is a guard for whoever uses Berg, and no wall: who may create
+    machines can do so without it.
+
+    \b
+    berg purse create agent1 --usd 40 --types l4,a100 --hours 8h
+    BERG_PURSE=agent1 berg run "python train.py"
+    berg purse
+    """
+    if ctx.invoked_subcommand:
+        return
+    settings = config.load_ready()
+    from berg.laptop import purse
+
+    print_purses(purse.all_of(settings), as_json)
+
+
+def print_purses(found: "list[Purse]", as_json: bool) -> None:
+    rows = [["PURSE", "LEFT", "SPENT", "RESERVED", "OF", "OWNER", "FOR"]]
+    for each in found:
+        amounts = map(plain.dollars, (each.left, each.spent, each.reserved, each.usd))
+        rows.append([each.name, *amounts, each.owner, each.in_words()])
+    text = (
+        table(rows) if found else "There is no purse. Create one: berg purse create NAME --usd 40"
+    )
+    print_data([each.to_dict() for each in found], text, as_json)
+
+
+def usd_option(text: str) -> Callable[[AnyFunction], AnyFunction]:
+    return click.option(
+        "--usd",
+        type=click.FloatRange(0, 1e7, min_open=True),
+        required=True,
+        metavar="DOLLARS",
+        help=text,
+    )
+
+
+@purse_group.command(name="create")
+@click.argument("name")
+@usd_option("What its jobs may cost together.")
+@click.option("--types", default="", metavar="TYPE,…", help="GPU types that it pays for.")
+@click.option("--hours", type=Duration("h"), default=0, help="How long each job may run.")
+@click.option("--machines", type=click.IntRange(1), help="How many there may be at one time.")
+@click.option("--until", type=Duration("-"), default=0, help="For how long it pays, such as 2d.")
+@json_option
+def create_purse(
+    name: str,
+    usd: float,
+    types: str,
+    hours: float,
+    machines: int | None,
+    until: float,
+    as_json: bool,
+) -> None:
+    """Create a purse.
+
+    \b
+    berg purse create agent1 --usd 40
+    berg purse create agent1 --usd 40 --types l4,a100 --hours 8h --machines 4 --until 2d
+    """
+    settings = config.load_ready()
+    from berg.google import shapes
+    from berg.laptop import purse
+
+    made = purse.Purse(
+        name=name,
+        usd=usd,
+        owner=settings.user,
+        created_at=job.now(),
+        types=[shapes.name_of(each, None) for each in filter(None, types.split(","))],
+        hours=hours,
+        machines=machines or 0,
+        until=purse.after(until) if until else "",
+    )
+    purse.create(settings, made)
+    print_purses([made], as_json)
+
+
+@purse_group.command(name="top-up")
+@click.argument("name")
+@usd_option("What to add.")
+@json_option
+def top_up(name: str, usd: float, as_json: bool) -> None:
+    """Add to a purse; one that was closed pays again.
+
+    \b
+    berg purse top-up agent1 --usd 20
+    """
+    settings = config.load_ready()
+    from berg.laptop import purse
+
+    print_purses([purse.top_up(settings, name, usd)], as_json)
+
+
+@purse_group.command(name="close")
+@click.argument("name")
+@json_option
+def close(name: str, as_json: bool) -> None:
+    """Let a purse pay for no further job. Those that run go on.
+
+    \b
+    berg purse close agent1
+    """
+    settings = config.load_ready()
+    from berg.laptop import purse
+
+    print_purses([purse.close(settings, name)], as_json)
+
+
+COMMANDS = (init, doctor, gpus, config_group, local, reap, image, prices_, costs_, purse_group)

@@ -31,7 +31,7 @@ from berg.gke import pods
 from berg.google.api import wait_for
 from berg.google.storage import Bucket
 from berg.job import Job
-from berg.laptop import jobs, launch, limits, lookup, sweep
+from berg.laptop import jobs, launch, limits, lookup, purse, sweep
 from berg.laptop import resume as resuming
 from berg.plain import plural
 from berg.plan import Plan
@@ -314,7 +314,7 @@ def start_sweep(spec: JobSpec, asked: RunOptions) -> int:
     at_once = min(asked.parallel or len(values), len(values))
     plan = launch.prepare(settings, replace(spec, results_dir=None), Path.cwd(), sweep=at_once)
     plan = replace(plan, rounds=-(-len(values) // at_once), drawn=drawn)
-    plan = limits.limited(plan, len(values))
+    plan = purse.limited(limits.limited(plan, len(values)), at_once)
     members = sweep.with_earlier(plan, sweep.expand(plan, values, spec.results_dir))
     count = plural(len(members), "job")
     show = printer(asked)

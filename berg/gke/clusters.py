@@ -112,6 +112,7 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
             f"{name!r} cannot be the name of a cluster: give up to 40 lower-case letters, digits "
             "and dashes that begin with a letter, as in: berg cluster create train"
         )
+    config.refuse_in_purse("create a cluster")
     wanted.check()
     shape = wanted.shape
     there = next((each for each in container.clusters(config) if each["name"] == name), None)

@@ -527,6 +527,7 @@ def preview(plan: Plan, wanted: MachineImage) -> Any:
 def create(plan: Plan, wanted: MachineImage, say: Say, on_progress: Progress) -> dict[str, Any]:
     """Create the image and return its body; nothing else is left, whatever happens."""
     config, this = plan.config, plan.job
+    config.refuse_in_purse("make an image")
     name = this.job_name
     launch.send_code(plan, Bucket(config), say, on_progress)
     extras = f", with {', '.join(wanted.additions)}" if wanted.additions else ""

@@ -25,7 +25,18 @@ from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google import api, builds, data, iam, offers, prices, secret, shapes, storage
 from berg.google.storage import Bucket, Changed, Listed
-from berg.laptop import index, installing, jobs, limits, owners, power, spending, ssh, warm
+from berg.laptop import (
+    index,
+    installing,
+    jobs,
+    limits,
+    owners,
+    power,
+    purse,
+    spending,
+    ssh,
+    warm,
+)
 from berg.laptop.jobs import Progress, Say
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec, check_variable
@@ -75,7 +86,7 @@ def prepare(
     this.sealed = secret.CLUSTER_KEY in secret_values
     plan.job, plan.secrets = validation.check_size(this), secret_values
     # A sweep's limit depends on its number of jobs.
-    return plan if sweep else warm.fitted(limits.limited(plan))
+    return plan if sweep else warm.fitted(purse.limited(limits.limited(plan)))
 
 
 def look_up(
@@ -603,12 +614,14 @@ def create(plan: Plan, claimed: states.Stored, say: Say) -> str:
     place = places.of(plan.job.place)
     heartbeat = Heartbeat(plan.config, plan.job, claimed)
     keep = bool(plan.job.group)
+    purse.reserve(plan)
     if plan.warm and (zone := warm.take(plan, say)):
         return zone
     plan.warm = None
     request = warm.with_shape(plan, place.request(plan))
     zone = place.create(plan.config, request, plan.machines, keep, say, heartbeat.write)
     is_queued = plan.model == prices.FLEX and heartbeat.is_queued(zone)
+    purse.note_begun(plan)
     if plan.must_have_room and (is_queued or not zone):
         raise api.NoRoom(f"there is no room for {plan.offer.shape} now, except in a queue")
     if is_queued:
@@ -748,6 +761,7 @@ def take_back(
     place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]))
     if this.has_secret:
         secret.delete(config, this.job_name)
+    purse.release(config, this.job_name)
     if before is None:
         states.withdraw(bucket, claimed)
     elif there := states.read(bucket, this.job_name):

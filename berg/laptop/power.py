@@ -162,6 +162,7 @@ def start(config: Config, name: str, move: bool, rescue: bool, say: Say) -> str:
     `rescue` it boots without installation and worker. Raises BergError if there is no room, in
     Google's words, and if it does not answer: it keeps its disk then.
     """
+    config.refuse_in_purse("start a devbox again")
     with claimed(config, name, "moved" if move else "started", say) as claim:
         found = wait_while_stopping(config, find(config, name), say)
         state, machine = found.state, found.machine

@@ -19,7 +19,7 @@ from berg.config import Config
 from berg.google import events, mirror, secret, views
 from berg.google.fetch import side_by_side
 from berg.google.storage import Bucket, Changed, Listed
-from berg.laptop import index, installing, jobs, lookup
+from berg.laptop import index, installing, jobs, lookup, purse
 from berg.laptop.jobs import Entry
 from berg.states import Stored
 
@@ -377,6 +377,7 @@ def remove(config: Config, removal: Removal, on_progress: Callable[[int], None])
     before. `on_progress` gets the number of deleted objects.
     """
     bucket = Bucket(config)
+    purse.all_of(config)  # they enter what these jobs have cost as long as that is known
     entered = index.listed_jobs(bucket, [(each.name, each.summary) for each in removal.entries])
     marked = mark(bucket, removal, config.user)
     if any(each.summary.secrets for each in removal.entries):

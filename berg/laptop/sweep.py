@@ -24,7 +24,7 @@ from berg.config import Config
 from berg.google import events, secret
 from berg.google.storage import Bucket, Changed
 from berg.job import Machine
-from berg.laptop import jobs, launch, limits, owners, records
+from berg.laptop import jobs, launch, limits, owners, purse, records
 from berg.laptop.jobs import Progress, Say
 from berg.laptop.resume import ASKED_AGAIN, spec_again, submitted_again, with_patch
 from berg.plan import Plan, sha256
@@ -258,6 +258,7 @@ def take_back(plan: Plan, claimed: states.Sweep) -> None:
         if plan.secrets:
             secret.delete(config, name)
         states.withdraw_sweep(bucket, name, claimed)
+    purse.release(config, name)
     ours = [states.Stored(each, job.State(claim=claimed.claim), 0) for each in claimed.jobs]
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda each: states.withdraw(bucket, each), ours))
@@ -267,9 +268,11 @@ def create(plan: Plan, names: list[str], say: Say) -> None:
     """Create machines of a sweep, many in one request."""
     place = places.of(plan.job.place)
     request = place.request(plan)
+    purse.reserve(plan, len(names))
     for start in range(0, len(names), BULK):
         some = names[start : start + BULK]
         place.create(plan.config, request, some, False, say, still_trying=lambda: None)
+    purse.note_begun(plan)
 
 
 def entries(config: Config, name: str) -> list[jobs.Entry]:
@@ -392,14 +395,15 @@ def plan_again(config: Config, found: Again, spec: JobSpec, machines: int) -> Pl
     code = found.code or records.code_of(config, found.first)
     plan = launch.prepare(config, named, Path.cwd(), sweep=machines or 1, code=code, again=True)
     plan = limits.limited(plan, len(found.record.jobs))
+    plan.rounds = -(-len(found.jobs) // (machines or 1))
+    plan = purse.limited(plan, machines or 1)
     # by what their states say of their results dirs
     before = [
         replace(found.first, job_name=each.name, results_dir=each.summary.results_dir)
         for each in found.jobs
     ]
     plan.owners, _ = owners.look(config, before)
-    rounds = -(-len(found.jobs) // (machines or 1))
-    return replace(plan, rounds=rounds, sweep_sha256=found.record.fingerprint())
+    return replace(plan, sweep_sha256=found.record.fingerprint())
 
 
 def resume(

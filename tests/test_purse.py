@@ -1,0 +1,170 @@
+"""Purses: what several jobs may cost together, whoever submits them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from conftest import wait_for
+
+from berg import BergError, job, states
+from berg.laptop import purse
+
+CPU = ["-g", "0", "--max-hours", "1h"]  # $0.41 an hour
+
+
+def left(berg, name: str = "agent") -> dict:
+    found = {each["name"]: each for each in json.loads(berg("purse", "--json").stdout)}
+    return found[name]
+
+
+def test_a_job_reserves_its_worst_case_and_is_settled_by_what_it_cost(berg):
+    made = berg("purse", "create", "agent", "--usd", "40")
+    assert made.returncode == 0 and "$40.00" in made.stdout, made.stderr
+    ran = berg("run", *CPU, "-n", "job", "sleep 1000", BERG_PURSE="agent")
+    assert ran.returncode == 0, ran.stderr
+    found = left(berg)
+    assert 0.4 < found["reserved"] < 0.42 and found["spent"] == 0
+    (held,) = found["held"]
+    assert (held["name"], held["machines"], held["has_begun"]) == ("job", 1, True)
+    wait_for(lambda: berg.state("job")["state"] == "RUNNING")
+    assert berg("kill", "job").returncode == 0
+    found = left(berg)
+    assert found["held"] == [] and 0 < found["spent"] < 0.05
+    assert found["left"] == pytest.approx(40 - found["spent"])
+
+
+def test_what_is_left_limits_the_next_job_and_y_does_not_lift_it(berg):
+    berg("purse", "create", "agent", "--usd", "0.62")
+    first = berg("run", *CPU, "-n", "first", "--purse", "agent", "sleep 1000")
+    assert first.returncode == 0, first.stderr
+    second = berg("run", *CPU, "-n", "second", "--purse", "agent", "-y", "sleep 1000")
+    assert second.returncode == 0 and "what the purse agent has left" in second.stderr
+    assert 25 * 60 < berg.state("second")["job"]["max_run_seconds"] < 35 * 60
+    third = berg("run", *CPU, "--purse", "agent", "-y", "true")
+    assert third.returncode == 1 and "is too little for a job" in third.stderr, third.stderr
+    assert "berg purse top-up" in third.stderr
+    assert berg("purse", "top-up", "agent", "--usd", "1").returncode == 0
+    assert berg("run", *CPU, "--purse", "agent", "-n", "fourth", "true").returncode == 0
+    assert left(berg)["left"] >= 0
+
+
+def test_what_it_pays_for(berg):
+    limits = ["--types", "l4,a100", "--hours", "2h", "--machines", "2", "--until", "2d"]
+    berg("purse", "create", "agent", "--usd", "1000", *limits)
+    assert "l4, a100; 2h a job; 2 machines; until" in berg("purse").stdout
+
+    def plan(*options: str):
+        return berg("run", "--dry-run", "--purse", "agent", *options, "true")
+
+    assert "Limit     2h" in plan("-t", "l4").stdout
+    assert "not for t4" in plan("-t", "t4").stderr
+    assert "pays for 2 machines at one time, and 0 are" in plan("-t", "l4", "-m", "3").stderr
+    assert plan("-g", "0").returncode == 0
+    assert berg("purse", "close", "agent").returncode == 0
+    assert "is closed" in plan("-g", "0").stderr
+    assert "no purse 'other'" in berg("run", "--dry-run", "--purse", "other", "true").stderr
+    again = berg("purse", "create", "agent", "--usd", "3")
+    assert again.returncode == 1 and "top-up agent --usd 3" in again.stderr
+
+
+def test_a_purse_that_ends_soon(berg):
+    berg("purse", "create", "agent", "--usd", "1000", "--until", "30m")
+    soon = berg("run", "--dry-run", "--purse", "agent", "-g", "0", "true").stdout
+    assert "29m" in soon and "the purse agent, until" in soon, soon
+    berg("purse", "create", "late", "--usd", "1000", "--until", "100s")
+    assert berg("run", "--dry-run", "--purse", "late", "-g", "0", "true").returncode == 1
+
+
+def test_what_draws_on_a_purse_cannot_change_one_or_spend_beside_it(berg):
+    berg("purse", "create", "agent", "--usd", "1")
+    for command in (
+        ["purse", "create", "more", "--usd", "1000"],
+        ["purse", "top-up", "agent", "--usd", "1000"],
+        ["purse", "close", "agent"],
+        ["image", "create"],
+        ["cluster", "create", "pods"],
+        ["start", "box"],
+    ):
+        refused = berg(*command, BERG_PURSE="agent")
+        assert refused.returncode == 1 and "draws on a purse" in refused.stderr, command
+    assert left(berg)["usd"] == 1
+
+
+def test_sweeps_devboxes_and_resumed_jobs_draw_on_it(berg):
+    berg("purse", "create", "agent", "--usd", "40")
+    sweep = ["run", *CPU, "--purse", "agent", "-n", "many", "--parallel", "2"]
+    assert berg(*sweep, "--grid", "x=1,2,3,4", "--wait", "echo {x}").returncode == 0
+    assert left(berg)["held"] == []
+    spent = left(berg)["spent"]
+    assert spent > 0
+    box = berg("devbox", *CPU, "--purse", "agent", "-n", "box")
+    assert box.returncode == 0, box.stderr
+    assert [each["name"] for each in left(berg)["held"]] == ["box"]
+    assert berg("kill", "-y", "box").returncode == 0
+    failed = berg("run", *CPU, "--purse", "agent", "-n", "job", "--wait", "exit 1")
+    assert failed.returncode == 1
+    wait_for(lambda: left(berg)["held"] == [])
+    before = left(berg)["spent"]
+    assert berg("run", "--resume", "job", "--purse", "agent", "--wait").returncode == 1
+    wait_for(lambda: left(berg)["held"] == [] and left(berg)["spent"] > before)
+
+
+def test_twenty_submits_race_for_the_last_dollar(berg):
+    berg("purse", "create", "agent", "--usd", "2")
+    names = [f"job{number}" for number in range(20)]
+    started = [
+        berg.start("run", *CPU, "-n", name, "--purse", "agent", "sleep 1000") for name in names
+    ]
+    texts = [each.communicate()[1] for each in started]
+    assert {each.returncode for each in started} == {0, 1}, texts
+    found = left(berg)
+    assert found["spent"] + found["reserved"] <= 2.001
+    held = {each["name"] for each in found["held"]}
+    assert held == {*berg.machines()} and 4 <= len(held) < 20
+    refused = [text for each, text in zip(started, texts, strict=True) if each.returncode]
+    assert all("purse agent" in text for text in refused), refused
+
+
+def test_a_submit_that_died_gives_back_what_it_took(berg, monkeypatch):
+    berg("purse", "create", "agent", "--usd", "2")
+    settings = berg.bucket.config
+    dead = purse.Reservation("dead", 1.5, job.now(), 1)
+    purse.change(settings, "agent", lambda found: replace(found, held=[dead]))
+    assert purse.settle(settings, "agent").left == 0.5, "it may still be creating its machine"
+    monkeypatch.setattr(purse, "SETTLED", -1)
+    assert purse.settle(settings, "agent").left == 2
+    removed = replace(dead, has_begun=True)
+    purse.change(settings, "agent", lambda found: replace(found, held=[removed]))
+    found = purse.settle(settings, "agent")
+    assert (found.spent, found.held) == (1.5, []), "its record was removed"
+
+
+def test_a_submit_that_fails_gives_it_back_at_once(berg, cloud):
+    berg("purse", "create", "agent", "--usd", "2")
+    cloud.call("POST", "/_berg/stockout", {"zones": ["us-central1-*"], "machine_types": ["*"]})
+    try:
+        failed = berg("run", *CPU, "--purse", "agent", "-n", "job", "true")
+    finally:
+        cloud.call("POST", "/_berg/stockout", {"zones": [], "machine_types": []})
+    assert failed.returncode == 1, failed.stderr
+    assert left(berg)["held"] == []
+
+
+def test_what_is_removed_has_cost_what_it_cost(berg):
+    berg("purse", "create", "agent", "--usd", "2")
+    assert berg("run", *CPU, "--purse", "agent", "-n", "job", "--wait", "true").returncode == 0
+    wait_for(lambda: not berg.machines())
+    assert berg("rm", "-y", "job").returncode == 0
+    found = left(berg)
+    assert found["held"] == [] and 0 <= found["spent"] < 0.05
+
+
+def test_damaged_purses_pay_for_nothing(berg):
+    berg("purse", "create", "agent", "--usd", "2")
+    for text in (b"{]", b'{"name": "agent", "usd": -1, "owner": "x", "created_at": ""}'):
+        berg.bucket.write(purse.path("agent"), text)
+        refused = berg("run", *CPU, "--purse", "agent", "true")
+        assert refused.returncode == 1 and "is damaged" in refused.stderr
+    with pytest.raises(BergError):
+        purse.read(berg.bucket, "../jobs/x")
+    assert states.read(berg.bucket, "agent") is None
