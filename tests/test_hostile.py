@@ -64,9 +64,19 @@ VICTIM = "berg-worker-victim@berg-local.iam.gserviceaccount.com"  # another pers
 # tests/code/test_installation.py.
 # The traps of a clone and of an archive are in tests/test_traps.py.
 # What a job leaves for the next one on a warm machine is in tests/test_warm.py.
+# What tries to spend more than its purse has is in tests/test_purse.py.
 # A wheel of another hash is in tests/code/test_packages.py, images in tests/test_supply.py.
 # Tags that move and registries are in tests/machine/test_container.py and tests/google/test_registry.py.
 ELSEWHERE = [
+    (
+        "a program that draws on a purse, to create, top up or close one, or to spend by images, "
+        "clusters or stopped devboxes",
+        "refused; without the variable, and with its owner's credentials, nothing refuses it",
+    ),
+    (
+        "a job, to cost its purse less by prices or machines in its state",
+        "the sums come from the jobs' metadata",
+    ),
     (
         "on a machine that is kept warm, to leave processes, files, shared memory, mounts and "
         "variables for the next job of its user",

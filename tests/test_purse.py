@@ -1,4 +1,4 @@
-"""Purses: what several jobs may cost together, whoever submits them."""
+"""Purses: what several jobs may cost together."""
 
 import json
 from dataclasses import replace
@@ -157,6 +157,16 @@ def test_what_is_removed_has_cost_what_it_cost(berg):
     assert berg("rm", "-y", "job").returncode == 0
     found = left(berg)
     assert found["held"] == [] and 0 <= found["spent"] < 0.05
+
+
+def test_a_jobs_state_cannot_make_it_cheaper(berg):
+    berg("purse", "create", "agent", "--usd", "2")
+    assert berg("run", *CPU, "--purse", "agent", "-n", "job", "--wait", "sleep 2").returncode == 0
+    state = berg.state("job")
+    state["job"] |= {"rates": {}, "machines": 0}
+    berg.bucket.write(job.state_path("job"), text := json.dumps(state), metadata={"state": text})
+    wait_for(lambda: left(berg)["held"] == [])
+    assert left(berg)["spent"] > 0
 
 
 def test_damaged_purses_pay_for_nothing(berg):

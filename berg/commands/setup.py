@@ -713,8 +713,8 @@ def purse_group(ctx: click.Context, as_json: bool) -> None:
     Jobs draw on a purse with --purse NAME, or BERG_PURSE=NAME for all commands of an agent or a
     script. Before a machine is created, the purse reserves what it costs at most until Google ends
     it; if less is left, the job ends sooner or is refused, whatever -y says. When a job has ended,
-    it has cost what it cost. This is a guard for whoever uses Berg, and no wall: who may create
-    machines can do so without it.
+    it has cost what it cost. This is a guard, not a wall: a program that may
+    create machines can do so without Berg.
 
     \b
     berg purse create agent1 --usd 40 --types l4,a100 --hours 8h
@@ -811,7 +811,7 @@ def top_up(name: str, usd: float, as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def close(name: str, as_json: bool) -> None:
-    """Let a purse pay for no further job. Those that run go on.
+    """Let a purse pay for no further job. Those that run continue.
 
     \b
     berg purse close agent1

@@ -1,12 +1,12 @@
-"""Purses: what several jobs may cost together, whoever submits them (--purse, BERG_PURSE).
+"""Purses: what several jobs may cost together (--purse, BERG_PURSE).
 
 A purse is one object in the bucket. Before a machine is created, its submit enters there what it
 costs at most until Google ends it (maxRunDuration), at the generation that was read: two submits
 cannot both take the last dollar. Later submits enter what ended jobs have really cost. A submit
 that died before it had a machine gives its money back after a while.
 
-With the credentials of the purse's owner it is a guard, not a wall: who may create machines can do
-so without Berg.
+With the credentials of the purse's owner it is a guard, not a wall: a program that may create
+machines can do so without Berg.
 """
 
 import json
@@ -239,7 +239,7 @@ def reserve(plan: Plan, machines: int = 0) -> None:
     def take(purse: Purse) -> Purse:
         rest = purse.without(wanted.name)
         check(rest, plan, count)
-        earlier = purse.reserved - rest.reserved  # of an attempt before, which may go on
+        earlier = purse.reserved - rest.reserved  # of an attempt before, which may continue
         if usd > rest.left + 2 * SMALLEST:
             raise BergError(
                 f"the purse {purse.name} has {dollars(rest.left)} left, and this may cost "
