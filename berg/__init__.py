@@ -1,6 +1,5 @@
 """Run machine-learning experiments on Google Cloud accelerators, results kept in a bucket."""
 
-import os
 import re
 import sys
 import warnings
@@ -8,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from berg import plain
+from berg import output, plain
 
 __all__ = ["BergError", "Job", "report", "run"]
 __version__ = "0.1.0"
@@ -25,17 +24,9 @@ class BergError(click.ClickException):
     """An error of the user's: a message that names the thing and the next step."""
 
     def show(self, file: IO[Any] | None = None) -> None:
-        # click reads it only while a command runs
-        color = False if os.environ.get("NO_COLOR") else None
-        click.secho(wrapped(f"berg: {self.message}", sys.stderr), fg="red", err=True, color=color)
-
-
-def columns(stream: IO[str]) -> int:
-    """Return the width of a stream's terminal, or COLUMNS; 0 for a pipe, which has no limit."""
-    try:
-        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):
-        return 0
+        text = wrapped(f"berg: {self.message}", sys.stderr)
+        # click reads ctx.color only while a command runs
+        click.secho(text, fg="red", err=True, color=output.color())
 
 
 def wrapped(text: str, stream: IO[str], indent: int = 0) -> str:
@@ -46,7 +37,7 @@ def wrapped(text: str, stream: IO[str], indent: int = 0) -> str:
     """
     import textwrap  # few commands need it
 
-    room, lines = columns(stream), []
+    room, lines = output.columns(stream), []
     for line in plain.printable(text).split("\n"):
         start = " " * max(indent, len(line) - len(line.lstrip()))
         if not room or len(click.unstyle(line)) <= room or line.lstrip().startswith(COMMANDS):

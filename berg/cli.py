@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, __version__
+from berg import BergError, __version__, output
 
 
 def main() -> None:
@@ -20,9 +20,8 @@ def main() -> None:
     sys.setswitchinterval(0.001)  # an answer that arrives should not wait long for an import
     sys.unraisablehook = interrupt_again
     open_streams()
-    color = False if os.environ.get("NO_COLOR") else None
     try:
-        sys.exit(cli.main(standalone_mode=False, color=color))
+        sys.exit(cli.main(standalone_mode=False))
     except (Exception, KeyboardInterrupt) as error:
         from berg.commands.terminal import show_error
 
@@ -151,7 +150,15 @@ class Sections(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="berg")
-def cli() -> None:
+@click.option(
+    "--format",
+    "wanted",
+    type=click.Choice([output.HUMAN, output.AGENT]),
+    envvar="BERG_FORMAT",
+    help="How to print; agent is for programs.  [default: agent when a coding agent runs berg]",
+)
+@click.pass_context
+def cli(ctx: click.Context, wanted: str | None) -> None:
     """Run machine-learning experiments on Google Cloud accelerators; keep the results in a bucket.
 
     \b
@@ -161,6 +168,8 @@ def cli() -> None:
 
     For completion in the shell: eval "$(_BERG_COMPLETE=bash_source berg)"
     """
+    output.choose(wanted)
+    ctx.color = output.color()
 
 
 def is_unread() -> bool:

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import BergError, config, plain
+from berg import BergError, config, output, plain
 from berg.commands.terminal import (
     Grouped,
     Quoted,
     all_option,
+    answer_option,
     complete_names,
     confirm,
     describe,
+    done,
+    failed,
     given,
     json_option,
     name_argument,
@@ -27,7 +30,6 @@ from berg.commands.terminal import (
     print_json,
     ready,
     say,
-    show_error,
     start_options,
     yes_option,
 )
@@ -88,10 +90,10 @@ def devbox(**options: Any) -> None:
     launched = start.start_job(spec, asked)
     if launched is None:
         return
-    _, this, zone = launched
-    say(tables.devbox_commands(this, spec.model))
+    plan, zone = launched
+    say(tables.devbox_commands(plan.job, spec.model))
     if asked.as_json:
-        print_json({**start.about_job(this), "zone": zone})
+        print_json({**start.about_job(plan), "zone": zone})
 
 
 @click.command(name="list")
@@ -180,7 +182,7 @@ def watch_list(look: "Callable[[], Looked]", text: "Callable[[list[Entry]], str]
             tidy()
             shown = text(entries) if entries else "Nothing yet"
             states = [(each.name, each.status) for each in entries]
-            if sys.stdout.isatty():
+            if output.is_terminal(sys.stdout):
                 click.clear()
                 plain.echo(f"{shown}\n\n{datetime.now():%H:%M:%S}, every {REDRAW} s until Ctrl-C")
             elif states != before:
@@ -313,6 +315,7 @@ def diff(first: str, second: str, stat: bool, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="All your jobs and machines.")
 @click.option("--now", is_flag=True, help="Delete at once, without waiting for the last results.")
 @yes_option
+@answer_option
 def kill(names: tuple[str, ...], everything: bool, now: bool, yes: bool) -> None:
     """End jobs and delete their machines.
 
@@ -359,9 +362,10 @@ def kill_all(settings: config.Config, found: "dict[str, Entry | None]", now: boo
     try:
         for name, future in endings.items():
             try:
-                say(f"{name}: {future.result() or 'machine deleted'}")
+                became = future.result() or "machine deleted"
+                done(f"{name}: {became}", name=name, done="ended", became=became)
             except Exception as error:
-                code = show_error(error)
+                code = failed(name, error)
     except KeyboardInterrupt:
         pool.shutdown(wait=False, cancel_futures=True)
         say_left(settings, [name for name, future in endings.items() if not future.done()])
@@ -388,6 +392,7 @@ def say_left(settings: config.Config, names: list[str]) -> None:
 @click.command()
 @names_argument
 @yes_option
+@answer_option
 def rm(names: tuple[str, ...], yes: bool) -> None:
     """Delete finished jobs: results, logs and states.
 
@@ -411,7 +416,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
         count = len(each.results) + len(each.others)
         records.remove(settings, each, tables.count_up("Deleting", count))
         jobs.forget([each.name])
-        say(f"Deleted {each.name}")
+        done(f"Deleted {each.name}", name=each.name, done="deleted", objects=count)
 
 
 COMMANDS = (run, devbox, list_, show, rerun, diff, kill, rm)

@@ -13,9 +13,12 @@ from typing import Any
 
 import click
 
-from berg import BergError, computer, config, plain
+from berg import BergError, computer, config, output, plain
 from berg.commands.terminal import (
+    answer_option,
     confirm,
+    done,
+    failed,
     given,
     json_option,
     name_argument,
@@ -25,7 +28,6 @@ from berg.commands.terminal import (
     ready,
     say,
     secrets_option,
-    show_error,
     table,
     yes_option,
 )
@@ -134,6 +136,7 @@ def ssh_flags(switches: dict[str, bool], forwards: tuple[str, ...]) -> list[str]
 @name_argument()
 @click.option("--once", is_flag=True, help="Push once, and stop.")
 @secrets_option
+@answer_option
 def sync(name: str, once: bool, send_secrets: bool) -> None:
     """Push the working tree to machines, again on every change.
 
@@ -153,6 +156,7 @@ def sync(name: str, once: bool, send_secrets: bool) -> None:
 
     try:
         pushing.sync(settings, name, Path.cwd(), say, once, send_secrets)
+        done(f"Pushed to {name}", name=name, done="pushed")
     except KeyboardInterrupt:
         if once:
             raise
@@ -162,6 +166,7 @@ def sync(name: str, once: bool, send_secrets: bool) -> None:
 @click.command()
 @names_argument
 @click.option("--now", is_flag=True, help="Stop at once, without waiting for the last results.")
+@answer_option
 def stop(names: tuple[str, ...], now: bool) -> None:
     """Turn devboxes off, and keep their disks.
 
@@ -176,13 +181,16 @@ def stop(names: tuple[str, ...], now: bool) -> None:
     settings = config.load_ready()
     from berg.laptop import power
 
-    sys.exit(for_each(settings, names, lambda name: power.stop(settings, name, now, say)))
+    sys.exit(
+        for_each(settings, names, "stopped", lambda name: power.stop(settings, name, now, say))
+    )
 
 
 @click.command()
 @names_argument
 @click.option("--move", is_flag=True, help="If the zone has no capacity, move to another zone.")
 @click.option("--rescue", is_flag=True, help="Only for login: no installation, worker or checks.")
+@answer_option
 def start(names: tuple[str, ...], move: bool, rescue: bool) -> None:
     """Turn stopped devboxes on again.
 
@@ -200,11 +208,19 @@ def start(names: tuple[str, ...], move: bool, rescue: bool) -> None:
     settings = config.load_ready()
     from berg.laptop import power
 
-    sys.exit(for_each(settings, names, lambda name: power.start(settings, name, move, rescue, say)))
+    def turn_on(name: str) -> str:
+        return power.start(settings, name, move, rescue, say)
+
+    sys.exit(for_each(settings, names, "started", turn_on))
 
 
-def for_each(settings: config.Config, names: tuple[str, ...], step: Callable[[str], str]) -> int:
-    """Do something with devboxes in parallel, and say what each became; return the exit code."""
+def for_each(
+    settings: config.Config, names: tuple[str, ...], verb: str, step: Callable[[str], str]
+) -> int:
+    """Do something with devboxes in parallel, and print what each became; return the exit code.
+
+    `verb`: what was done to them, in one word.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     from berg.laptop import lookup
@@ -214,17 +230,18 @@ def for_each(settings: config.Config, names: tuple[str, ...], step: Callable[[st
     pool, code = ThreadPoolExecutor(8), 0
     left = set(full)
     # In this thread Ctrl-C ends what runs, which cleans up.
-    done = {name: pool.submit(step, name) for name in full} if len(full) > 1 else {}
+    running = {name: pool.submit(step, name) for name in full} if len(full) > 1 else {}
     try:
         for name in full:
             try:
-                say(f"{name} {done[name].result() if done else step(name)}")
+                became = running[name].result() if running else step(name)
+                done(f"{name} {became}", name=name, done=verb, became=became)
             except Exception as error:
-                code = show_error(error)
+                code = failed(name, error)
             left.remove(name)
     except KeyboardInterrupt:
         say(f"Not waited for: {', '.join(sorted(left))}. See what becomes of it: berg list")
-        if not done:
+        if not running:
             raise
         sys.stderr.flush()
         os._exit(130)  # sys.exit would wait for the threads
@@ -280,7 +297,7 @@ def open_editor(settings: config.Config, name: str) -> None:
     if not login.is_included():
         line, file = login.include_line(), login.user_config()
         question = f"Add `{line}` to {file}, so that ssh knows machines by name?"
-        if sys.stdin.isatty() and click.confirm(question, default=True, err=True):
+        if output.is_terminal(sys.stdin) and click.confirm(question, default=True, err=True):
             login.include()
         else:
             say(f"To let ssh know machines by name, put at the beginning of {file}:  {line}")
@@ -310,7 +327,8 @@ def cluster() -> None:
 )
 @pool_options
 @yes_option
-def create(name: str | None, file: str | None, yes: bool, **options: Any) -> None:
+@json_option
+def create(name: str | None, file: str | None, yes: bool, as_json: bool, **options: Any) -> None:
     """Create the cluster NAME, or add a pool of other nodes to it.
 
     It has one small node for itself, and nodes for jobs only while jobs need them. Google installs
@@ -346,7 +364,7 @@ def create(name: str | None, file: str | None, yes: bool, **options: Any) -> Non
             say(f"kubectl's context is now {clusters.credentials(settings, name or '')}")
         except BergError as error:
             say(error.message)
-    plain.echo(place)
+    print_data({"name": name, "place": place}, place, as_json)
 
 
 @cluster.command(name="list")
@@ -417,6 +435,7 @@ def status(name: str, toml: bool, kubectl: bool, as_json: bool) -> None:
 @click.option("--min-nodes", type=int, help="Nodes at least.")
 @click.option("--max-nodes", type=int, help="Nodes at most.")
 @click.option("--num-nodes", type=int, help="Nodes right now.")
+@answer_option
 def resize(
     name: str, pool: str | None, min_nodes: int | None, max_nodes: int | None, num_nodes: int | None
 ) -> None:
@@ -432,12 +451,14 @@ def resize(
     from berg.gke import clusters
 
     chosen = clusters.resize(settings, name, pool, min_nodes, max_nodes, num_nodes, say)
-    say(f"Changed the pool {chosen} of {name}. See: berg cluster status {name}")
+    text = f"Changed the pool {chosen} of {name}. See: berg cluster status {name}"
+    done(text, name=name, done="resized", pool=chosen)
 
 
 @cluster.command()
 @click.argument("name")
 @click.argument("user")
+@answer_option
 def admit(name: str, user: str) -> None:
     """Give the pods of USER a namespace of their own in the cluster NAME.
 
@@ -450,12 +471,14 @@ def admit(name: str, user: str) -> None:
     from berg.gke import clusters
 
     namespace = clusters.admit(settings, name, config.label(user))
-    say(f"The jobs of {user} run in the namespace {namespace} of {name}")
+    text = f"The jobs of {user} run in the namespace {namespace} of {name}"
+    done(text, name=name, done="admitted", user=user, namespace=namespace)
 
 
 @cluster.command()
 @click.argument("name")
 @yes_option
+@answer_option
 def delete(name: str, yes: bool) -> None:
     """Delete the cluster NAME with its nodes and everything that runs there.
 
@@ -471,7 +494,7 @@ def delete(name: str, yes: bool) -> None:
     say(f"{found.name} in {found.location}: {len(found.nodes)} nodes, {running}")
     confirm("Delete it permanently?", yes)
     clusters.delete(settings, name, say)
-    say(f"Deleted the cluster {name}")
+    done(f"Deleted the cluster {name}", name=name, done="deleted")
 
 
 @cluster.command()

@@ -14,7 +14,9 @@ import click
 
 from berg import BergError, config, plain
 from berg.commands.terminal import (
+    answer_option,
     confirm,
+    done,
     json_option,
     machine_option,
     name_argument,
@@ -57,7 +59,7 @@ def watch(
     from berg.commands import tables
     from berg.laptop import logs
 
-    output = tables.Interleaved(sys.stdout.buffer, color)
+    shown_log = tables.Interleaved(sys.stdout.buffer, color)
     shown = ""
 
     def show_progress(found: "Entry") -> None:
@@ -69,12 +71,12 @@ def watch(
         shown = line
 
     try:
-        write = None if quiet else output.write
+        write = None if quiet else shown_log.write
         state = logs.follow(settings, name, write, machine, on_change=show_progress)
     except KeyboardInterrupt:
         say(tables.still_running(name, f"berg tail {name}"))
         raise
-    output.end()
+    shown_log.end()
     if state is None:
         return None
     if quiet and state.state != "SUCCEEDED":
@@ -140,12 +142,12 @@ def log(name: str, follow: bool, machine: str | None, color: bool) -> None:
 
     if follow:
         sys.exit(exit_code(watch(settings, name, machine=machine, color=color)))
-    output = tables.Interleaved(sys.stdout.buffer, color)
+    shown_log = tables.Interleaved(sys.stdout.buffer, color)
     is_empty = True
     for source, chunk in logs.chunks(settings, name, machine):
-        output.write(source, chunk)
+        shown_log.write(source, chunk)
         is_empty = is_empty and not chunk
-    output.end()
+    shown_log.end()
     if is_empty:
         say(tables.progress(jobs.find(settings, name)))
 
@@ -674,6 +676,7 @@ def ls(where: str | None, as_json: bool) -> None:
 @data.command()
 @click.argument("where", metavar="DATA")
 @yes_option
+@answer_option
 def rm(where: str, yes: bool) -> None:
     """Delete a data set, after showing its size.
 
@@ -693,7 +696,7 @@ def rm(where: str, yes: bool) -> None:
     confirm("Delete it permanently?", yes)
     show = tables.count_up("Deleting", len(blobs))
     data.delete(bucket, [blob.name for blob in blobs], show)
-    say("Deleted.")
+    done("Deleted.", name=where, done="deleted", objects=len(blobs))
 
 
 def existing(bucket: "Bucket", prefix: str) -> "list[Listed]":

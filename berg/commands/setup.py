@@ -20,8 +20,10 @@ from berg.commands.terminal import (
     Duration,
     agree_to_send,
     all_option,
+    answer_option,
     complete_types,
     confirm,
+    done,
     install_options,
     json_option,
     labelled,
@@ -57,6 +59,7 @@ def sentence(key: str) -> str:
 )
 @click.option("--create-bucket", is_flag=True, help="Create the bucket without asking.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask: use earlier answers and defaults.")
+@answer_option
 def init(
     local: bool, create_bucket: bool, yes: bool, monitoring: bool | None, **given: str | None
 ) -> None:
@@ -87,7 +90,8 @@ def init(
         answers = set_up_google(settings, given, yes, create_bucket)
     config.save(answers)
     storage.remember(answers["bucket"], "")  # the next command looks up its owner
-    say(f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"')
+    text = f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"'
+    done(text, name=str(config.path()), done="saved", settings=answers)
 
 
 def set_up_local(settings: config.Config, yes: bool) -> dict[str, Any]:
@@ -224,13 +228,14 @@ def config_group() -> None:
 
 
 @config_group.command()
-def path() -> None:
+@json_option
+def path(as_json: bool) -> None:
     """Print the path of the file with the settings.
 
     \b
     $EDITOR $(berg config path)
     """
-    plain.echo(config.path())
+    print_data({"name": str(config.path())}, config.path(), as_json)
 
 
 @config_group.command()
@@ -254,21 +259,22 @@ key_argument = click.argument("key", metavar="KEY", type=click.Choice([*config.H
 
 @config_group.command()
 @key_argument
-def get(key: str) -> None:
+@json_option
+def get(key: str, as_json: bool) -> None:
     """Print one effective setting; lists are separated by commas.
 
     \b
     gcloud storage ls gs://$(berg config get bucket)
     """
     value = getattr(config.load(), key)
-    if isinstance(value, list):
-        value = ",".join(value)
-    plain.echo(value)
+    text = ",".join(value) if isinstance(value, list) else value
+    print_data({"name": key, "value": value}, text, as_json)
 
 
 @config_group.command(name="set")
 @key_argument
 @click.argument("value")
+@answer_option
 def set_(key: str, value: str) -> None:
     """Change a setting in the file.
 
@@ -277,13 +283,16 @@ def set_(key: str, value: str) -> None:
     berg config set zones us-central1-a,us-central1-b
     """
     config.save({key: parse(key, value.strip())})
-    say(f"{key} is {json.dumps(config.read_file()[key])} in {config.path()}")
+    now = config.read_file()[key]
+    text = f"{key} is {json.dumps(now)} in {config.path()}"
+    done(text, name=key, done="set", value=now)
     if os.environ.get(f"BERG_{key.upper()}"):
         say(f"The variable BERG_{key.upper()} is set, and takes precedence")
 
 
 @config_group.command()
 @key_argument
+@answer_option
 def unset(key: str) -> None:
     """Remove a setting from the file; its default applies again.
 
@@ -291,7 +300,8 @@ def unset(key: str) -> None:
     berg config unset zones
     """
     config.save({key: None})
-    say(f"{key} is {json.dumps(getattr(config.Config(), key))}, the default")
+    now = getattr(config.Config(), key)
+    done(f"{key} is {json.dumps(now)}, the default", name=key, done="unset", value=now)
 
 
 def parse(key: str, text: str) -> Any:
@@ -333,6 +343,7 @@ def local() -> None:
 
 
 @local.command()
+@answer_option
 def start() -> None:
     """Start the embedded cloud; berg also starts it when needed.
 
@@ -341,11 +352,13 @@ def start() -> None:
     """
     port = config.read_file().get("endpoint", "").rpartition(":")[2]
     port = config.embedded_cloud().start(config.local_folder(), int(port or 0))
-    say(f"Running at http://127.0.0.1:{port}")
+    address = f"http://127.0.0.1:{port}"
+    done(f"Running at {address}", name=address, done="started")
 
 
 @local.command()
 @yes_option
+@answer_option
 def stop(yes: bool) -> None:
     """Stop the embedded cloud and its machines; keep the buckets.
 
@@ -358,7 +371,7 @@ def stop(yes: bool) -> None:
         say(f"{count} would be stopped, too. See: berg list -a")
         confirm("Stop the embedded cloud?", yes)
     config.embedded_cloud().stop(config.local_folder())
-    say("Stopped.")
+    done("Stopped.", name=str(config.local_folder()), done="stopped")
 
 
 @local.command()
@@ -377,6 +390,7 @@ def status(as_json: bool) -> None:
 
 @local.command()
 @yes_option
+@answer_option
 def reset(yes: bool) -> None:
     """Stop the embedded cloud, and delete everything in it.
 
@@ -385,7 +399,7 @@ def reset(yes: bool) -> None:
     """
     confirm(f"Delete everything in {config.local_folder()}?", yes)
     config.embedded_cloud().reset(config.local_folder())
-    say("Deleted.")
+    done("Deleted.", name=str(config.local_folder()), done="deleted")
 
 
 @click.command()
@@ -415,9 +429,9 @@ def reap(everyone: bool, yes: bool, as_json: bool) -> None:
         say(text)
 
     leftovers = ending.leftovers(settings, None if everyone else settings.user, note)
-    rows = [["KIND", "NAME", "WHERE", "AGE", "WHY"]]
+    rows = [["KIND", "NAME", "WHERE", jobs.age_heading(), "WHY"]]
     for each in leftovers:
-        age = jobs.age(each.what.created_at)
+        age = jobs.shown_age(each.what.created_at)
         rows.append([each.kind, each.name, each.where or "global", age, each.why])
     if leftovers or as_json:
         print_data([each.to_dict() for each in leftovers], table(rows), as_json)
@@ -533,6 +547,7 @@ def list_(as_json: bool) -> None:
 @image.command()
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
 @yes_option
+@answer_option
 def delete(names: tuple[str, ...], yes: bool) -> None:
     """Delete machine images that berg created.
 
@@ -550,7 +565,7 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
     for name in names:
         with api.waiting(f"Waiting until Google has deleted {name}"):
             instances.delete_image(settings, name)
-    say(f"Deleted {', '.join(names)}")
+        done(f"Deleted {name}", name=name, done="deleted")
     if images.lacks_default(settings):
         say(
             f"Jobs boot {settings.default_image} by default, which does not exist any more.\n"
@@ -584,7 +599,8 @@ def delete(names: tuple[str, ...], yes: bool) -> None:
 @script_option
 @install_options
 @secrets_option
-def build(send_secrets: bool, **options: Any) -> None:
+@json_option
+def build(send_secrets: bool, as_json: bool, **options: Any) -> None:
     """Build a container image of the repo, and print its name for --docker.
 
     It contains the working tree, uncommitted changes included, without ignored files and what
@@ -614,7 +630,7 @@ def build(send_secrets: bool, **options: Any) -> None:
         words += ["--install", options["install"]] if options["install"] else []
         chosen = shlex.join(["--docker", name, *words])
         say(f'\nRun with it:  berg run --cluster NAME {chosen} "python train.py"\n')
-    plain.echo(name)
+    print_data({"name": name, "pushed": options["push"]}, name, as_json)
 
 
 @click.command(name="prices")

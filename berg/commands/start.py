@@ -31,14 +31,14 @@ from berg.gke import pods
 from berg.google.api import wait_for
 from berg.google.storage import Bucket
 from berg.job import Job
-from berg.laptop import jobs, launch, limits, lookup, purse, sweep
+from berg.laptop import jobs, launch, limits, lookup, purse, spending, sweep
 from berg.laptop import resume as resuming
 from berg.plain import plural
 from berg.plan import Plan
 from berg.spec import JobSpec, RunOptions, check_rows, rows
 
-# Settings, the job, and the zone of its machines.
-Launched = tuple[config.Config, Job, str]
+# The plan that was carried out, and the zone of its machines.
+Launched = tuple[Plan, str]
 SWEEPS = "--grid, --tasks or --samples"
 
 
@@ -157,7 +157,7 @@ def start_job(
             say(f"{how} in {zone} after {seconds:.1f} s\n")
         if not (asked.as_json or asked.tail):
             plain.echo(plan.job.job_name)
-        return settings, plan.job, zone
+        return plan, zone
 
     if not asked.dry_run:
         launch.import_ahead(places.of(places.name_for(spec)))
@@ -170,10 +170,10 @@ def printer(asked: RunOptions) -> Callable[[str], None]:
     return plain.echo if asked.dry_run and not asked.as_json else say
 
 
-def print_request(plan: Plan, request: Any, asked: RunOptions) -> None:
+def print_request(plan: Plan, request: Any, asked: RunOptions, num_jobs: int = 0) -> None:
     """With --json, print the request of a dry run, and the job."""
     if asked.as_json:
-        print_json({**about_job(plan.job), "request": request})
+        print_json({**about_job(plan, num_jobs), "request": request})
 
 
 def ask(plan: Plan, asked: RunOptions, num_jobs: int = 0) -> None:
@@ -186,23 +186,42 @@ def ask(plan: Plan, asked: RunOptions, num_jobs: int = 0) -> None:
         confirm(question, yes=not question)
 
 
-def about_job(this: Job) -> dict[str, Any]:
-    """Return what --json prints of a new job."""
-    about = {"name": this.job_name, "results": this.gcs_results_dir}
-    return {**about, "begins_with": this.begins_with, "install": this.installation.summary()}
+def about_job(plan: Plan, num_jobs: int = 0) -> dict[str, Any]:
+    """Return what --json prints of a new job, or of the first one of a sweep."""
+    this = plan.job
+    return {
+        "name": this.job_name,
+        "results": this.gcs_results_dir,
+        "begins_with": this.begins_with,
+        "install": this.installation.summary(),
+        **price(plan, num_jobs),
+    }
+
+
+def price(plan: Plan, num_jobs: int = 0) -> dict[str, Any]:
+    """Return what --json prints of a plan's cost; None for what is unknown.
+
+    usd_per_hour is that of all machines of a job, or of one of a sweep's.
+    """
+    hourly = spending.dearest(plan.job.rates, plan.offer.zones)
+    return {
+        "usd_per_hour": None if hourly is None else hourly * plan.job.num_machines,
+        "usd_at_most": limits.worst(plan, num_jobs),
+        "max_run_seconds": plan.job.max_run_seconds,
+    }
 
 
 def follow(launched: Launched, asked: RunOptions) -> int:
     """Print the next commands for a job, or follow it to its end; return the exit code."""
-    settings, this, zone = launched
-    name, about = this.job_name, {**about_job(this), "zone": zone}
+    plan, zone = launched
+    name, about = plan.job.job_name, {**about_job(plan), "zone": zone}
     if not (asked.tail or asked.wait):
         say(f"Follow it:  berg tail {name}\nEnd it:     berg kill {name}")
         say(f"Results:    berg fetch {name}\n")
         if asked.as_json:
             print_json(about)
         return 0
-    state = watch(settings, name, quiet=not asked.tail)
+    state = watch(plan.config, name, quiet=not asked.tail)
     if asked.as_json and state:
         ended = jobs.Entry(name, state, []).to_dict()
         print_json({**ended, **about, "zone": state.zone or zone})
@@ -235,7 +254,7 @@ def resume(spec: JobSpec, asked: RunOptions) -> int:
         return 0
     ask(plan, asked)
     zone = resuming.submit(found, plan, say)
-    return follow((plan.config, plan.job, zone), asked)
+    return follow((plan, zone), asked)
 
 
 def say_differences(before: Job, plan: Plan) -> None:
@@ -262,13 +281,13 @@ def resume_sweep(settings: config.Config, name: str, spec: JobSpec, asked: RunOp
         say_differences(found.first, plan)
     if asked.dry_run:
         if machines:
-            print_request(plan, launch.preview(plan, machines), asked)
+            print_request(plan, launch.preview(plan, machines), asked, len(found.jobs))
         return 0
     agree_to_send(plan.snapshot, settings.bucket, plan.leaks, asked.send_secrets)
     sweep.resume(found, plan, machines, say, tables.sending)
     count = len(found.jobs)
     say(f"{plural(count, 'job')} of {found.sweep} {'runs' if count == 1 else 'run'} again")
-    return follow_sweep(settings, found.sweep, count, asked)
+    return follow_sweep(settings, found.sweep, count, asked, plan)
 
 
 def values_of(asked: RunOptions) -> tuple[list[dict[str, str]], str]:
@@ -325,7 +344,7 @@ def start_sweep(spec: JobSpec, asked: RunOptions) -> int:
     hours = len(members) * plan.job.max_run_seconds / 3600
     show(f"{count} on {plural(at_once, 'machine')}, at most {hours:,.0f} machine-hours\n")
     if asked.dry_run:
-        print_request(plan, launch.preview(plan), asked)
+        print_request(plan, launch.preview(plan), asked, len(members))
         return 0
     ask(plan, asked, len(members))
     began = time.monotonic()
@@ -336,12 +355,23 @@ def start_sweep(spec: JobSpec, asked: RunOptions) -> int:
         plain.echo(name)
         say(f"See them:  berg list -v\nLog:       berg log {name}/0")
         say(f"End them:  berg kill {name}\nResults:   berg fetch {name}\n")
-    return follow_sweep(settings, name, len(members), asked)
+    return follow_sweep(settings, name, len(members), asked, plan)
 
 
-def follow_sweep(settings: config.Config, name: str, num_jobs: int, asked: RunOptions) -> int:
-    """Wait for the end of a sweep if --wait was given; return the exit code."""
+def follow_sweep(
+    settings: config.Config,
+    name: str,
+    num_jobs: int,
+    asked: RunOptions,
+    plan: Plan | None = None,
+) -> int:
+    """Wait for the end of a sweep if --wait was given; return the exit code.
+
+    `plan` is that of the jobs that were started, None if none was.
+    """
     about: dict[str, Any] = {"name": name, "num_jobs": num_jobs}
+    if plan:
+        about |= price(plan, num_jobs)
     code = 0
     if asked.wait:
         try:

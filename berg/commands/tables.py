@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import shlex
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from berg import columns, job, plain
+from berg import job, output, plain
 from berg.code.snapshot import IGNORE_FILE
 from berg.commands.terminal import labelled, table
 from berg.config import Config
@@ -329,7 +328,7 @@ def shorten(names: list[str]) -> list[str]:
 def entries(entries: "list[Entry]", command: bool, everyone: bool, verbose: bool) -> str:
     """Return jobs and machines as a table; unless it is verbose, a sweep is one row."""
     entries = entries if verbose else job_list.folded(entries)
-    rows = [["NAME", "STATE", "AGE", "COST", "ZONE", "GPUS", "EXIT", "RESULTS"]]
+    rows = [["NAME", "STATE", job_list.age_heading(), "COST", "ZONE", "GPUS", "EXIT", "RESULTS"]]
     colors, notes = [], []
     for each in entries:
         *row, results, code = job_list.cells(each)
@@ -373,7 +372,7 @@ def waits_of(entry: "Entry") -> list[str]:
 def ends_of(rows: list[list[str]]) -> list[list[str]]:
     """Return the first and the last rows below their header, and the number of the others."""
     left = len(rows) - 1 - 2 * SHOWN
-    if left <= 0:
+    if left <= 0 or output.for_program():
         return rows
     between = [f"… {left} more …"] + [""] * (len(rows[0]) - 1)
     return [*rows[: SHOWN + 1], between, *rows[-SHOWN:]]
@@ -649,7 +648,7 @@ def why(state: job.State) -> str:
 def count_up(what: str, total: int, in_bytes: bool = False) -> Callable[[int], None]:
     """Return a function that shows on a terminal how many of many are done."""
     began, shown = time.monotonic(), [0.0]
-    is_worth_it = total > (4 << 20 if in_bytes else 100) and sys.stderr.isatty()
+    is_worth_it = total > (4 << 20 if in_bytes else 100) and output.is_terminal(sys.stderr)
 
     def show(done: int) -> None:
         now = time.monotonic()
@@ -667,7 +666,7 @@ def count_up(what: str, total: int, in_bytes: bool = False) -> Callable[[int], N
 
 def sending(done: int, total: int) -> None:
     """Show on a terminal how much of the code was sent, unless it is little."""
-    if total > 4 << 20 and sys.stderr.isatty():
+    if total > 4 << 20 and output.is_terminal(sys.stderr):
         plain.redraw(f"Sending the code: {size(done)} of {size(total)} ", done == total)
 
 
@@ -675,8 +674,8 @@ class Interleaved:
     """Writes logs to a stream; of several machines whole lines, each after its machine's name."""
 
     def __init__(self, stream: IO[bytes], color: bool = False) -> None:
-        self.stream, self.redraws = stream, stream.isatty()
-        self.colors = color or (stream.isatty() and not os.environ.get("NO_COLOR"))
+        self.stream, self.redraws = stream, output.is_terminal(stream)
+        self.colors = color or (self.redraws and output.color() is None)
         self.logs: dict[str, plain.Log] = {}
         self.rest: dict[str, str] = {}
 
@@ -834,7 +833,7 @@ def tpu_table(found: list[Any]) -> str:
     rows, before = [["TPU", "HOSTS", "CHIPS", "MACHINE TYPE", "ZONES"]], None
     for each in found:
         zones = ", ".join(each["zones"]) or "none"
-        if columns(sys.stdout) and each["zones"] == before:
+        if output.columns(sys.stdout) and each["zones"] == before:
             zones = "as above"
         row = [each["tpu"], str(each["hosts"]), str(each["chips"]), each["machine_type"], zones]
         rows.append(row)
@@ -864,9 +863,9 @@ def sums(weeks: "list[Sum]") -> str:
 
 def billable_table(there: "list[Billable]") -> str:
     """Return what costs money now, and the sum of it."""
-    rows = [["NOW", "NAME", "WHERE", "AGE", "$/H", "WHAT"]]
+    rows = [["NOW", "NAME", "WHERE", job_list.age_heading(), "$/H", "WHAT"]]
     for each in there:
-        age, cost = job_list.age(each.created_at), dollars(each.usd_per_hour)
+        age, cost = job_list.shown_age(each.created_at), dollars(each.usd_per_hour)
         rows.append([each.kind, each.name, each.where, age, cost, each.about])
     known = sum(each.usd_per_hour or 0 for each in there)
     unknown = sum(each.usd_per_hour is None for each in there)

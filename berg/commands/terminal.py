@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import click
 
-from berg import BergError, columns, config, plain, spec, validation, wrapped
+from berg import BergError, config, output, plain, spec, validation, wrapped
 
 if TYPE_CHECKING:
     from berg.code.leaks import Leak
@@ -49,7 +49,7 @@ def print_data(data: Any, text: object, as_json: bool) -> None:
 def confirm(question: str, yes: bool) -> None:
     """Ask a question unless -y was given; raise Abort if the answer is no."""
     if not yes:
-        click.confirm(question, abort=True, err=True)
+        output.confirm(question, abort=True)
 
 
 def agree_to_send(
@@ -62,7 +62,7 @@ def agree_to_send(
 
     if found and not send_secrets:
         refusal = leaks.refusal(found)
-        if click.get_current_context().meta.get(AGREED) or not sys.stdin.isatty():
+        if click.get_current_context().meta.get(AGREED) or not output.is_terminal(sys.stdin):
             raise refusal
         say(refusal.message)
         confirm(f"Send {plain.plural(len(found), 'file')} that may be secret?", yes=False)
@@ -94,11 +94,13 @@ def table(
 
     The last column wraps. If it has too little room, the first column, which is never cut, gets
     lines of its own. `colors` and `notes` (lines below a row) are those of the rows after the
-    header.
+    header. For a program the cells are separated by tabs, and notes are the last one.
     """
     stream = stream or sys.stdout
-    width = columns(stream) or 10_000
     rows = [list(map(one_line, row)) for row in rows]
+    if output.for_program():
+        return separated(rows, notes)
+    width = output.columns(stream) or 10_000
     widths, is_apart = layout_of(rows, width)
     header, *others = (row_lines(row, widths, width, is_apart) for row in rows)
     lines = [click.style(each, bold=True) for each in header]
@@ -106,6 +108,14 @@ def table(
         lines += [click.style(each, fg=color) for each in row] if color else row
         lines += [wrapped(f"    {one_line(each)}", stream) for each in below or ()]
     return "\n".join(lines)
+
+
+def separated(rows: list[list[str]], notes: Sequence[list[str]]) -> str:
+    """Return a table for a program: a line for each row, with tabs, and nothing cut."""
+    if any(notes):
+        last = ["NOTES", *("; ".join(map(one_line, each)) for each in notes)]
+        rows = [[*row, note] for row, note in zip(rows, last, strict=True)]
+    return "\n".join(map("\t".join, rows))
 
 
 def one_line(text: str) -> str:
@@ -214,6 +224,41 @@ port_option = click.option(
     help="Port on this computer.  [default: a free one]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+ANSWER = "berg.answer"  # rows that --json prints of what a command changed
+
+
+def answer(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    """Print what the command changed as JSON when it ends, also if it fails halfway."""
+    if value:
+        rows = ctx.meta[ANSWER] = []
+        ctx.call_on_close(lambda: print_json(rows))
+
+
+# The same option for commands that change something: see `done`.
+answer_option = click.option(
+    "--json", is_flag=True, expose_value=False, callback=answer, help="Print JSON."
+)
+
+
+def done(text: str, **about: Any) -> None:
+    """Print that something was changed: with --json as a row of data, else as a message."""
+    rows = click.get_current_context().meta.get(ANSWER)
+    if rows is None:
+        say(text)
+    else:
+        rows.append(about)
+
+
+def failed(name: str, error: Exception) -> int:
+    """Print why one of several things was not changed, with --json also as a row; return the
+    status.
+    """
+    rows = click.get_current_context().meta.get(ANSWER)
+    if rows is not None:
+        rows.append({"name": name, "error": describe(error)})
+    return show_error(error)
+
+
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
@@ -391,6 +436,8 @@ def follows_a_word(option: str, args: list[str]) -> bool:
 def show_error(error: BaseException) -> int:
     """Print an error in a sentence, with BERG_DEBUG=1 its traceback, too; return the status."""
     if isinstance(error, click.UsageError):
+        if output.is_json():
+            return print_error(error.format_message(), 2)
         error.show(shown := io.StringIO())
         say(shown.getvalue().rstrip())
         return 2
@@ -400,8 +447,16 @@ def show_error(error: BaseException) -> int:
         import traceback
 
         traceback.print_exc()
-    BergError(describe(error)).show()
-    return 1
+    return print_error(describe(error), 1)
+
+
+def print_error(message: str, status: int) -> int:
+    """Print an error, with --json as an object on a line of standard error; return the status."""
+    if output.is_json():
+        plain.echo(json.dumps({"error": message, "exit_code": status}), err=True)
+    else:
+        BergError(message).show()
+    return status
 
 
 def show_interrupt(error: BaseException) -> int:

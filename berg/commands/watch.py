@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import BergError, columns, config, job, plain
+from berg import BergError, config, job, output, plain
 from berg.commands.terminal import (
     Duration,
     all_option,
@@ -69,6 +69,7 @@ def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
     found = [jobs.find(settings, name) for name in parts_of(settings, names)]
     waiting = [entry.name for entry in found]
     over: dict[str, State] = {}
+    shown: dict[str, str] = {}
     while True:
         for entry in found:
             if entry.state is None:
@@ -80,6 +81,9 @@ def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
                 over[entry.name] = entry.state
                 waiting.remove(entry.name)
                 say(tables.outcome(entry.name, entry.state))
+            elif (line := tables.progress(entry)) != shown.get(entry.name):
+                say(line)
+                shown[entry.name] = line
         if not waiting or (first and over):
             break
         time.sleep(POLL)
@@ -138,7 +142,7 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
         shown = "No machine of yours runs. See: berg list"
         if rows:
             shown = machine_table(rows, bool(name), job.clock())
-        if once or not sys.stdout.isatty():
+        if once or not output.is_terminal(sys.stdout):
             plain.echo(shown, err=not rows)
             return
         try:
@@ -207,7 +211,7 @@ def machine_table(rows: list[Row], in_detail: bool, now: float) -> str:
     from berg.watch import usage
 
     cells = [["MACHINE", "GPU", "GPU MEM", "CPU", "MEMORY", "NET/s", "LAST HALF HOUR"]]
-    room = (columns(sys.stdout) or 100) - max(len(row.name) for row in rows) - 57
+    room = (output.columns(sys.stdout) or 100) - max(len(row.name) for row in rows) - 57
     for row in rows:
         last, network = row.last_sample(now), "-"
         if last:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, config, plain, wrapped
+from berg import BergError, config, output, plain, wrapped
 from berg.config import Config
 from berg.gke import account, container
 from berg.google import api, builds, iam, offers
@@ -31,10 +31,6 @@ def say(text: str) -> None:
     plain.echo(wrapped(text, sys.stderr), err=True)
 
 
-def confirm(question: str, default: bool = True) -> bool:
-    return click.confirm(question, default=default, err=True)
-
-
 @dataclass
 class Walk:
     """The settings so far, and how to ask for more."""
@@ -50,6 +46,8 @@ class Walk:
             answer = default
             if not self.yes:
                 text = key.replace("_", " ")
+                flag = f"--{key.removeprefix('default_').replace('_', '-')}"
+                output.refuse_to_ask(f"{text}?", f"{flag}, or -y for {default or 'no value'}")
                 answer = click.prompt(text, default=default or None, err=True)
         self.settings.put(key, answer)
         return str(answer)
@@ -125,7 +123,9 @@ def ask_bucket(walk: Walk, create: bool) -> None:
             Bucket(settings).ask("GET", fields="name")
             return
     if name not in buckets:
-        if not create and not confirm(f"Create bucket {name} in {settings.region}?"):
+        if not create and not output.confirm(
+            f"Create bucket {name} in {settings.region}?", "--create-bucket", default=True
+        ):
             raise BergError(
                 f"there is no bucket {name!r} in the project. Run berg init again with another one"
             )
@@ -226,7 +226,7 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
         return own
     if not refusal:
         say("\n".join(grant.text for grant in lacking))
-        if yes or confirm("Do this?"):
+        if yes or output.confirm("Do this?", default=True):
             refusal = iam.make_all(lacking)
             if not refusal:
                 say("Done. It may take Google some minutes to apply this everywhere")
@@ -273,7 +273,8 @@ def default_account(default: str, yes: bool) -> str:
     if default:
         say(f"Careful: {iam.DEFAULT_IS_WIDE}")
     question = f"Use the project's default account {default} for now?"
-    if not default or not confirm(question, default=False):
+    option = f"--service-account {default}"
+    if not default or not output.confirm(question, option):
         raise BergError(
             "the machines have no account to act as. Name one: berg init --service-account ACCOUNT"
         )

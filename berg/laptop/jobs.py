@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, autopsy, computer, config, job, places, states
+from berg import BergError, autopsy, computer, config, job, output, places, states
 from berg.config import Config
 from berg.google import api, iam
 from berg.google.storage import Bucket
@@ -695,7 +695,7 @@ def cells(entry: Entry) -> list[str]:
     if summary.machines > 1:
         gpus = f"{summary.machines} machines" + (f" of {gpus}" if gpus else "")
     code = "" if state is None or state.exit_code is None else str(state.exit_code)
-    created, cost = age(entry.created_at), dollars(entry.usd)
+    created, cost = shown_age(entry.created_at), dollars(entry.usd)
     return [entry.name, entry.status, created, cost, entry.zone, gpus, summary.results_dir, code]
 
 
@@ -751,6 +751,16 @@ def age(timestamp: str) -> str:
         return duration(max(0, job.age_seconds(timestamp)) if timestamp else 0)
     except (ValueError, TypeError):
         return "?"
+
+
+def age_heading() -> str:
+    """Return the heading of a table's column with `shown_age`."""
+    return "CREATED" if output.for_program() else "AGE"
+
+
+def shown_age(timestamp: str) -> str:
+    """Return how long ago a moment was, for a table; a program gets the moment."""
+    return timestamp if output.for_program() else age(timestamp)
 
 
 def by_the_hour(state: State, machines: int) -> str:

@@ -32,7 +32,7 @@ def with_json(group: click.Group, path: str) -> Iterator[str]:
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from with_json(command, f"{path} {name}")
-        elif "as_json" in [each.name for each in command.params]:
+        elif any("--json" in each.opts for each in command.params):
             yield f"{path} {name}"
 
 
@@ -112,7 +112,11 @@ def test_what_commands_print_is_as_the_page_says(berg, tmp_path):
 @pytest.mark.slow
 def test_a_sweep_that_is_waited_for_ends_with_its_states(berg):
     started = berg("run", "-g", "0", "-n", "two", "--grid", "state=0,4", "--json", "exit {state}")
-    assert json.loads(started.stdout) == {"name": "two", "num_jobs": 2}, started.stderr
+    about = json.loads(started.stdout)
+    assert (about["name"], about["num_jobs"]) == ("two", 2), started.stderr
+    assert about["usd_at_most"] == pytest.approx(
+        2 * about["usd_per_hour"] * about["max_run_seconds"] / 3600
+    )
     assert berg("wait", "two").returncode == 4
     again = berg("run", "--resume", "two", "--wait", "--json")
     ended = json.loads(again.stdout)
