@@ -78,9 +78,10 @@ lint: $(VENV)/lint
 	$(BIN)/python tools/ease.py
 	$(BIN)/python tools/words.py
 
-# Write docs/commands.md anew, from what the commands say of themselves, and the pictures of the page, where Chromium is.
+# Write docs/commands.md anew, from what the commands say of themselves, docs/llms.txt, and the pictures of the page, where Chromium is.
 docs: $(VENV)/demo
 	$(BIN)/python tools/commands.py docs/commands.md
+	$(BIN)/python tools/llms.py docs/llms.txt
 	$(BIN)/python tools/screenshot.py docs
 
 clean:

@@ -22,6 +22,7 @@ setup(
     package_dir={"": "."},
     packages=find_packages(include=["berg", "berg.*"]),
     package_data={
+        "berg.commands": ["skill.md"],
         "berg.gke": ["nginx.conf"],
         "berg.machine": ["guard/sitecustomize.py", "horovod.sh"],
         "berg.watch": ["figures.js", "page.css", "page.js"],

@@ -98,6 +98,7 @@ SECTIONS = {
         "doctor": ("setup", "Check everything that berg needs, and show how to fix it."),
         "config": ("setup", "Show and change the settings."),
         "local": ("setup", "Manage the embedded cloud on this computer."),
+        "skill": ("skill", "Print or install the page that teaches coding agents berg."),
     },
 }
 
@@ -123,6 +124,8 @@ class Commands(Mapping[str, click.Command]):
 class Sections(click.Group):
     """A group whose help shows its commands in sections, with the first sentence of each."""
 
+    sections = SECTIONS
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. Exit quietly when stdout is closed, for example by `head`."""
         try:
@@ -137,7 +140,7 @@ class Sections(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self.commands))  # so that the sections line up
-        for heading, commands in SECTIONS.items():
+        for heading, commands in self.sections.items():
             with formatter.section(heading):
                 formatter.write_dl(
                     [(name.ljust(width), sentence) for name, (_, sentence) in commands.items()]
