@@ -21,7 +21,7 @@ from berg.google.api import explain
 from berg.google.fetch import LeftOut, fetch
 from berg.google.storage import Bucket
 from berg.job import State
-from berg.laptop import ending, jobs, launch, logs, lookup
+from berg.laptop import ending, jobs, launch, logs, lookup, records
 from berg.plan import Plan
 from berg.spec import SWEEP, JobSpec, rows
 
@@ -94,6 +94,11 @@ class Job:
                 raise TimeoutError(f"{self.name} is {state.state} after {seconds:g} s")
             time.sleep(2)
         return state
+
+    def data(self, lines: int = 10) -> dict[str, Any]:
+        """All about it, as `berg show --json` prints it: state, usd, metrics, results, log, …"""
+        with explained(self.config):
+            return records.data(self.config, records.read(self.config, self.name, lines))
 
     def logs(self) -> str:
         """The output so far; of several machines one after another."""

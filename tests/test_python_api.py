@@ -1,6 +1,7 @@
 """berg.run and berg.Job in a Python program of their own, against the embedded cloud."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,27 @@ def test_berg_is_found_next_to_a_clone_of_its_repo(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.stdout == "['BergError', 'Job', 'report', 'run']\n", done.stderr
+
+
+def test_the_loop_of_the_page_keeps_the_best_run_and_stops_at_its_limit(berg):
+    """Two runs of the ten; then with a limit that leaves no room for a second one."""
+    page = (ROOT / "docs/python.md").read_text().partition("## A loop with a limit")[2]
+    (loop,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    assert len(loop.splitlines()) < 25
+    lines = "import berg, sys\nrate = float(sys.argv[1].partition('=')[2])\n"
+    (berg.repo / "train.py").write_text(f"{lines}berg.report(1, loss=rate)\n")
+    two = python(berg, loop.replace("range(10)", "range(2)"))
+    assert two.returncode == 0, two.stderr
+    *runs, last = two.stdout.splitlines()
+    losses = {run.split()[0]: float(re.search(r"'loss': ([\d.]+)", run)[1]) for run in runs}
+    assert len(losses) == 2 and all(" SUCCEEDED " in run for run in runs)
+    assert last.startswith(f"best: {min(losses, key=losses.__getitem__)} ")
+    (row,) = (berg.repo / "best/metrics.jsonl").read_text().splitlines()
+    assert json.loads(row)["loss"] == min(losses.values())
+    seconds = [json.loads(berg.bucket.read(f".berg/jobs/{each}_metadata.json")) for each in losses]
+    assert all(0 < each["max_run_seconds"] < 3600 for each in seconds), "a dollar is not an hour"
+    one = python(berg, loop.replace("LIMIT, MOST = 5.00", "LIMIT, MOST = 1.00"))
+    assert [line.split()[0] for line in one.stdout.splitlines()][1:] == ["the", "best:"], one.stderr
 
 
 def test_the_page_names_every_option():

@@ -243,7 +243,10 @@ def show(name: str, lines: int, address: bool, in_time: bool, as_json: bool) -> 
         jobs_of = collect.sweep_rows(settings, Bucket(settings), name)
         print_data([row.to_dict() for row in jobs_of], tables.sweep_record(name, jobs_of), as_json)
         return
-    print_data(record.to_dict(), tables.record(record), as_json)
+    if as_json:
+        print_json(records.data(settings, record))
+    else:
+        plain.echo(tables.record(record))
 
 
 @click.command(cls=Grouped)

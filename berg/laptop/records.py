@@ -78,6 +78,11 @@ def read(config: Config, name: str, lines: int) -> Record:
         return Record(entry, described.result(), left.files, left.deleted, log.result())
 
 
+def data(config: Config, record: Record) -> dict[str, Any]:
+    """Return all about a job for --json, with the last values of its metrics."""
+    return {**record.to_dict(), "metrics": last_metrics(Bucket(config), record)}
+
+
 @dataclass
 class Moment:
     """A view of a job's results."""
@@ -509,15 +514,15 @@ def facts_of(bucket: Bucket, record: Record) -> dict[str, str]:
     return {key: str(value) for key, value in facts.items() if value not in (None, "", 0, [], {})}
 
 
-def last_metrics(bucket: Bucket, record: Record) -> dict[str, str]:
+def last_metrics(bucket: Bucket, record: Record) -> dict[str, Any]:
     """Return the last value of each metric in a job's metrics.jsonl; {} without one."""
     name = f"berg_results/{record.entry.summary.results_dir}/metrics.jsonl"
     size = next((each.size for each in record.results if each.name == name), 0)
     text = bucket.last_lines(name, size, METRICS).decode(errors="replace") if size else ""
-    return {key: str(value) for key, value in events.last_values(text).items()}
+    return events.last_values(text)
 
 
-def differing(first: dict[str, str], second: dict[str, str]) -> list[Difference]:
+def differing(first: dict[str, Any], second: dict[str, Any]) -> list[Difference]:
     """Return a row for each name of two tables, in their order."""
     names = dict.fromkeys([*first, *second])
-    return [Difference(name, first.get(name, ""), second.get(name, "")) for name in names]
+    return [Difference(name, str(first.get(name, "")), str(second.get(name, ""))) for name in names]
