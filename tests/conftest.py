@@ -429,6 +429,7 @@ def packages(tmp_path_factory) -> Path:
     with (home / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
         fcntl.flock(lock, fcntl.LOCK_EX)
         patch.setenv("BERG_HOME", str(home))
+        patch.setenv("PIP_NO_INDEX", "1")
         patch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
         dist.build_wheel()
         archive.build()

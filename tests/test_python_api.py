@@ -111,7 +111,7 @@ def test_the_loop_of_the_page_keeps_the_best_run_and_stops_at_its_limit(berg):
     losses = {run.split()[0]: float(re.search(r"'loss': ([\d.]+)", run)[1]) for run in runs}
     assert len(losses) == 2 and all(" SUCCEEDED " in run for run in runs)
     assert last.startswith(f"best: {min(losses, key=losses.__getitem__)} ")
-    (row,) = (berg.repo / "best/metrics.jsonl").read_text().splitlines()
+    (row,) = Path(last.split()[-1], "metrics.jsonl").read_text().splitlines()
     assert json.loads(row)["loss"] == min(losses.values())
     seconds = [json.loads(berg.bucket.read(f".berg/jobs/{each}_metadata.json")) for each in losses]
     assert all(0 < each["max_run_seconds"] < 3600 for each in seconds), "a dollar is not an hour"

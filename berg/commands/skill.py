@@ -58,7 +58,8 @@ def skill(install: bool, user: bool, yes: bool, as_json: bool) -> None:
         if as_json:
             print_json(rows)
         return
-    print_data({"name": "berg", "version": __version__, "text": text}, text, as_json)
+    about = {"name": "berg", "version": __version__, "text": text}
+    print_data(about, text.removesuffix("\n"), as_json)
     say_outdated(text)
 
 

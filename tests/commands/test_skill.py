@@ -55,7 +55,7 @@ def test_it_is_installed_for_all_agents_and_again_without_harm(berg: Berg):
         return done.returncode, [row["done"] for row in rows], done.stderr
 
     files = [berg.repo / each for each in skill.FILES]
-    assert berg("skill").stdout.rstrip() == TEXT.rstrip()
+    assert berg("skill").stdout == TEXT
     assert install()[:2] == (0, ["written", "written"])
     assert [file.read_text() for file in files] == [TEXT, TEXT]
     assert install()[:2] == (0, ["unchanged", "unchanged"])
