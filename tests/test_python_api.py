@@ -98,8 +98,9 @@ def test_berg_is_found_next_to_a_clone_of_its_repo(tmp_path):
     assert done.stdout == "['BergError', 'Job', 'report', 'run']\n", done.stderr
 
 
-def test_the_loop_of_the_page_keeps_the_best_run_and_stops_at_its_limit(berg):
-    """Two runs of the ten; then with a limit that leaves no room for a second one."""
+def test_the_loop_of_the_page_keeps_the_best_run_and_stops_at_its_purse(berg):
+    """Two runs of the ten; then with a purse that pays for none."""
+    berg("purse", "create", "agent1", "--usd", "5")
     page = (ROOT / "docs/python.md").read_text().partition("## A loop with a limit")[2]
     (loop,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
     assert len(loop.splitlines()) < 25
@@ -115,8 +116,12 @@ def test_the_loop_of_the_page_keeps_the_best_run_and_stops_at_its_limit(berg):
     assert json.loads(row)["loss"] == min(losses.values())
     seconds = [json.loads(berg.bucket.read(f".berg/jobs/{each}_metadata.json")) for each in losses]
     assert all(0 < each["max_run_seconds"] < 3600 for each in seconds), "a dollar is not an hour"
-    one = python(berg, loop.replace("LIMIT, MOST = 5.00", "LIMIT, MOST = 1.00"))
-    assert [line.split()[0] for line in one.stdout.splitlines()][1:] == ["the", "best:"], one.stderr
+    (purse,) = json.loads(berg("purse", "--json").stdout)
+    assert 0 < purse["spent"] + purse["reserved"] <= 5
+    berg("purse", "create", "agent2", "--usd", "0.05")
+    none = python(berg, loop.replace("agent1", "agent2"))
+    assert none.stdout.startswith("what the purse agent2 has left is too little"), none.stderr
+    assert none.returncode == 0 and "best" not in none.stdout
 
 
 def test_the_page_names_every_option():

@@ -82,6 +82,7 @@ ARGUMENTS = {
     "local status": [],
     "local stop": [],
     "local reset": ["-y"],
+    "skill": ["--install", "-y"],
 }
 SERVES = ("page", "tensorboard")  # until they are interrupted
 

@@ -44,6 +44,18 @@ class Agent:
         if line.startswith("export "):
             self.exports += f"{line}\n"
             return ""
+        done = self.done(line)
+        assert done.returncode == 0, (line, done.stderr)
+        return done.stdout
+
+    def fails(self, line: str) -> str:
+        """Return what a command prints on standard error that fails."""
+        done = self.done(line)
+        assert done.returncode == 1, (line, done.stderr)
+        return done.stderr
+
+    def done(self, line: str) -> subprocess.CompletedProcess:
+        """Return how a command ended, which prints no traceback and no colors."""
         done = subprocess.run(
             ["bash", "-c", self.exports + line],
             cwd=self.folder,
@@ -53,9 +65,9 @@ class Agent:
             text=True,
             timeout=300,
         )
-        assert done.returncode == 0 and "Traceback" not in done.stderr, (line, done.stderr)
+        assert "Traceback" not in done.stderr, (line, done.stderr)
         assert "\x1b" not in done.stdout + done.stderr, "a program gets no colors"
-        return done.stdout
+        return done
 
     def follow(self, heading: str, **names: str) -> dict[str, str]:
         """Run the commands below a heading of the page, and return what each printed."""
@@ -93,11 +105,19 @@ def test_an_agent_that_follows_the_page_gets_its_results_and_leaves_nothing(agen
     agent.run("berg skill --install")
     assert (agent.folder / SKILL).read_text() == agent.run("berg skill")
     agent.follow("Set up")
+    agent.run("berg purse create agent1 --usd 6")  # a person, who then starts the agent
+    agent.run("export BERG_PURSE=agent1")
     agent.follow("One job")
     done = agent.follow("Several runs")
 
     plan, started = (json.loads(text) for line, text in done.items() if line.startswith("berg run"))
     assert 0 < plan["usd_at_most"] <= 5 and started["num_jobs"] == 2
+    # All that is left is reserved by one job, and the next is refused, whatever it says.
+    agent.run('berg run --json -n rest "sleep 1000"')
+    why = agent.fails('berg run --json -n more -y "true"')
+    assert "the purse agent1 has left is too little" in json.loads(why.splitlines()[-1])["error"]
+    assert "draws on a purse" in agent.fails("berg purse top-up agent1 --usd 100")
+    agent.run("berg kill rest")
     rows = json.loads(done["berg show grid1 --json"])
     best = min(rows, key=lambda row: row["metrics"]["loss"])
     assert {row["state"] for row in rows} == {"SUCCEEDED"} and best["params"] == {"lr": "0.01"}
@@ -117,6 +137,8 @@ def test_an_agent_that_follows_the_page_gets_its_results_and_leaves_nothing(agen
         assert not [scope for scope in scopes.get("items", {}).values() if kind in scope], kind
     assert json.loads(ended["berg costs --json"])["now"] == []
     assert json.loads(ended["berg reap --json"]) == []
-    assert {row["name"] for row in json.loads(agent.run("berg list --json"))} == {"try1"}
+    assert {row["name"] for row in json.loads(agent.run("berg list --json"))} == {"try1", "rest"}
+    (purse,) = json.loads(agent.run("berg purse --json"))
+    assert purse["held"] == [] and 0 < purse["spent"] < 1
     agent.run("berg local stop -y")
     assert not control.is_running(folder)
