@@ -1,9 +1,10 @@
 """A machine that waits for another job of its user (--keep-warm).
 
-It offers itself in an object of the bucket. A laptop claims it by replacing the offer; the machine
-takes the claim, or ends, by deleting the object, each at the generation that it last saw: so one
-laptop has the machine, or it ends, and never both. Other jobs may write the object, too. What the
-machine is, and what it runs, its instance says (laptop/warm.py, machine/warm.py).
+It offers itself in an object of the bucket. A laptop claims it by replacing the offer. The machine
+takes the claim by replacing it again, or deletes the object and ends, each at the generation that
+was last seen: so one laptop has the machine, or it ends, and never both. Other jobs may write the
+object, too. What the machine is, and what it runs, its instance says (laptop/warm.py,
+machine/warm.py).
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ class Offer:
     since: str
     until: str  # when the machine ends
     claimed_by: str = ""  # the next job
+    is_taken: bool = False  # the machine begins that job
     is_withdrawn: bool = False  # its laptop gave it up: it is to end
 
     def validate(self) -> None:

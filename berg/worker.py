@@ -523,7 +523,7 @@ def announce_keeping(attempt: Attempt, ending: Ending, restart: Restart | None) 
     if ending.state == "FAILED" and spec.keep_failed:
         left = attempt.job.max_run_seconds - (time.monotonic() - attempt.states.began)
         seconds = max(min(spec.keep_failed, left), 0)
-    elif ending.state in ("SUCCEEDED", "FAILED") and spec.keep_warm:
+    elif ending.state in ("SUCCEEDED", "FAILED") and spec.keep_warm and attempt.is_saved:
         seconds, is_warm = warm.seconds_left(attempt), True
     if restart or attempt.machine_goes or not seconds:
         return {}

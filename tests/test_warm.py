@@ -10,11 +10,14 @@ from types import SimpleNamespace
 import pytest
 from conftest import commit, wait_for
 
-from berg import job, states, warm
+from berg import BergError, job, states, warm
+from berg.config import Config
 from berg.google.storage import Changed
 from berg.laptop import jobs, spending
+from berg.laptop import warm as on_laptop
 from berg.machine import keeper
 from berg.machine import warm as on_machine
+from berg.spec import JobSpec
 
 WARM = ["-g", "0", "--keep-warm", "1h"]
 LEAVE = """
@@ -22,12 +25,16 @@ import os, subprocess
 subprocess.Popen(["setsid", "sleep", "7777"])
 for path in ("/tmp/left", "/dev/shm/left", "left"):
     open(path, "w").write("x")
+other = os.path.join(os.environ["BERG_RESULTS_DIR"], "../other")
+os.makedirs(other)
+open(f"{other}/left", "w").write("x")
 os.makedirs("/tmp/mounted")
 subprocess.run(["mount", "-t", "tmpfs", "none", "/tmp/mounted"], check=True)
 """
 LOOK = """
 import os, pathlib
 there = [path for path in ("/tmp/left", "/dev/shm/left", "left") if os.path.exists(path)]
+there += ["results"] * os.path.exists(os.environ["BERG_RESULTS_DIR"] + "/../other/left")
 there += ["mount"] * ("/tmp/mounted" in open("/proc/self/mounts").read())
 for each in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
     try:
@@ -217,7 +224,9 @@ def test_a_claim_holds_once_the_metadata_say_so(bucket, quick):
     time.sleep(0.3)
     assert laptop.ended == [], "it is another one's"
     laptop.machine.attributes["berg-job"] = "second"
-    assert laptop.outcome() is True and [*states.offers(bucket)] == []
+    assert laptop.outcome() is True
+    ((offer, _),) = states.offers(bucket)
+    assert offer.is_taken and offer.claimed_by == "second", "which tells the laptop"
 
 
 def test_at_its_end_either_it_ends_or_it_has_a_job(bucket, quick):
@@ -268,6 +277,110 @@ def test_damaged_offers_are_passed_over(bucket):
     text = {"offer": '{"machine": "first", "zone": "us-central1-a"}'}
     bucket.write(f"{warm.PREFIX}us-central1-a/third", "", 0, text)
     assert [each.machine for each, _ in states.offers(bucket)] == ["first"]
+
+
+# --- a laptop that sleeps
+
+
+@pytest.fixture
+def claimed(berg, monkeypatch):
+    """A job's claim of a warm machine: its plan, how it is made, and what is said."""
+    assert berg("run", *WARM, "-n", "first", "--wait", "true").returncode == 0
+    wait_for(lambda: [*states.offers(berg.bucket)], what="the offer")
+    config, spec = berg.cloud.settings(berg.bucket_name), JobSpec(cmd="true", num_gpus=0)
+    (found,) = on_laptop.find(config, spec)
+    this = job.Job("second", "", "", "", "", "", "")
+    plan = SimpleNamespace(config=config, job=this, warm=found, labels={"berg-job": "second"})
+    monkeypatch.setattr(on_laptop.gce, "metadata", lambda plan: {"berg-job": "second"})
+    monkeypatch.setattr(on_laptop, "ANSWER", 1)
+    said: list[str] = []
+    return SimpleNamespace(plan=plan, take=lambda: on_laptop.take(plan, said.append), said=said)
+
+
+def test_it_wakes_when_another_has_the_machine(berg, claimed, monkeypatch):
+    give = on_laptop.give
+
+    def sleep_first(*about) -> None:
+        ((offer, generation),) = states.offers(berg.bucket)
+        states.write_offer(berg.bucket, replace(offer, claimed_by=""), generation)
+        assert berg("run", "-g", "0", "-n", "third", "sleep 300").returncode == 0
+        wait_for(lambda: berg.state("third")["state"] == "RUNNING")
+        give(*about)
+
+    monkeypatch.setattr(on_laptop, "give", sleep_first)
+    assert claimed.take() == "" and "has another job" in claimed.said[0]
+    assert berg.state("third")["machine"] == "first" and "first" in berg.machines()
+    assert "third RUNNING" in " ".join(berg("list").stdout.split()), "it still says whose it is"
+
+
+def test_its_machine_has_ended_meanwhile(berg, claimed, monkeypatch):
+    def sleep(*about) -> None:
+        ((offer, generation),) = states.offers(berg.bucket)
+        berg.bucket.delete_at(offer.path, generation)  # as the machine does that ends
+
+    monkeypatch.setattr(on_laptop, "give", sleep)
+    assert claimed.take() == "", "no offer is no sign that a machine took the job"
+
+
+def test_it_is_slow_and_its_claim_was_forgotten(berg, claimed, monkeypatch):
+    give = on_laptop.give
+
+    def sleep_after(*about) -> None:
+        ((offer, generation),) = states.offers(berg.bucket)
+        states.write_offer(berg.bucket, replace(offer, claimed_by=""), generation)
+        give(*about)
+
+    monkeypatch.setattr(on_laptop, "give", sleep_after)
+    assert claimed.take() == ""
+    wait_for(lambda: not berg.machines(), what="the end of a machine that says it is another job's")
+
+
+def test_a_machine_of_another_account_is_not_mine():
+    """Anyone who may create machines can label one and copy the hash of its request."""
+    own = "berg-worker-me@project.iam.gserviceaccount.com"
+    config = Config(user="me", project="project", service_account=own)
+    labels = {"berg": "1", "berg-user": "me"}
+    about = {"name": "first", "id": "1", "zone": "a", "status": "RUNNING", "machineType": "n1"}
+    instance = {**about, "creationTimestamp": job.now(), "labels": labels}
+    assert on_laptop.is_mine(config, {**instance, "serviceAccounts": [{"email": own}]})
+    assert not on_laptop.is_mine(config, {**instance, "serviceAccounts": [{"email": "x@y"}]})
+    assert not on_laptop.is_mine(config, instance)
+
+
+# --- what is left
+
+
+def test_services_that_are_left(tmp_path, monkeypatch):
+    """Their processes are below /system.slice, as those of the system are."""
+    names = ["berg.service", "run-r1.service", "run-r1.timer", "session-3.scope"]
+    for name in names:
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(on_machine, "UNITS", [str(tmp_path)])
+    left = on_machine.new_units([str(tmp_path / "berg.service")])
+    assert sorted(left) == ["run-r1.service", "run-r1.timer", "session-3.scope"]
+
+
+def test_folders_of_all_programs(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    for name in ("before", ".hidden", "folder/file", "systemd-private-1"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "link").symlink_to("/")
+    monkeypatch.setattr(on_machine, "FOLDERS", [str(tmp_path)])
+    on_machine.empty_folders([str(tmp_path / "before")])
+    assert {each.name for each in tmp_path.iterdir()} == {"before", "systemd-private-1"}
+
+
+def test_gpus_that_cannot_be_seen(monkeypatch):
+    monkeypatch.setattr(on_machine, "GPU_SECONDS", -1)
+    monkeypatch.setattr(on_machine.shutil, "which", lambda name: None)
+    monkeypatch.setattr(on_machine, "IS_SHARED", True)
+    on_machine.check_gpus()  # an embedded cloud has none
+    monkeypatch.setattr(on_machine, "IS_SHARED", False)
+    with pytest.raises(BergError, match="nvidia-smi does not answer"):
+        on_machine.check_gpus()
+    monkeypatch.setattr(on_machine.usage, "gpus", lambda: [{"index": 0.0, "memory_mb": 5000.0}])
+    with pytest.raises(BergError, match="5000.0 MB of GPU 0.0 are still in use"):
+        on_machine.check_gpus()
 
 
 def test_offers_that_lead_nowhere_stop_no_job(berg):

@@ -15,12 +15,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from berg import gce, job, plain, states, warm
+from berg import BergError, gce, job, plain, states, warm
 from berg.code import commits
 from berg.code.installation import DECLARING, PROJECT
 from berg.config import Config
-from berg.google import api, instances
+from berg.google import api, iam, instances
 from berg.google.storage import Bucket, Changed
+from berg.laptop import jobs
 from berg.plan import Plan, Warm
 from berg.spec import JobSpec
 from berg.warm import Offer
@@ -48,16 +49,26 @@ def find(config: Config, spec: JobSpec) -> list[Warm]:
         except api.GoogleError:  # of a zone that there is not: any job may write that
             return None
         if instance.get("id") != offer.id:
-            with contextlib.suppress(Changed):
+            with contextlib.suppress(Changed):  # a new machine of that name offers itself
                 bucket.delete_at(offer.path, generation)
             return None
-        is_mine = instance.get("labels", {}).get("berg-user") == config.user
-        if not is_mine or instance["status"] != "RUNNING" or offer.claimed_by:
+        if offer.claimed_by or not is_mine(config, instance):
             return None
         return Warm(offer, generation, instance, seconds_left(instance))
 
     with ThreadPoolExecutor(MOST) as pool:
         return [each for each in pool.map(look, islice(states.offers(bucket), MOST)) if each]
+
+
+def is_mine(config: Config, instance: dict[str, Any]) -> bool:
+    """Return whether a machine that runs is the user's.
+
+    Anyone who may create machines can label them, but not give them the account of another user.
+    """
+    machine = instances.machine_of(instance)
+    is_users = machine.labels.get("berg-user") == config.user
+    has_account = jobs.is_mine(config, machine) or not iam.is_own(config)
+    return machine.status == "RUNNING" and is_users and has_account
 
 
 def seconds_left(instance: dict[str, Any]) -> int:
@@ -95,9 +106,12 @@ def fitted(plan: Plan) -> Plan:
 
 
 def is_same(plan: Plan, found: Warm) -> bool:
+    return metadata_of(found).get(SHAPE) == shape(plan, found.offer.zone)
+
+
+def metadata_of(found: Warm) -> dict[str, str]:
     items = found.instance.get("metadata", {}).get("items", [])
-    there = {each["key"]: each["value"] for each in items}
-    return bool(there.get(SHAPE) == shape(plan, found.offer.zone))
+    return {each["key"]: each["value"] for each in items}
 
 
 def shape(plan: Plan, zone: str) -> str:
@@ -145,28 +159,74 @@ def take(plan: Plan, say: Callable[[str], None]) -> str:
     assert plan.warm
     bucket, offer = Bucket(plan.config), plan.warm.offer
     name, machine = plan.job.job_name, instances.machine_of(plan.warm.instance)
-    claimed = replace(offer, claimed_by=name)
+
+    def is_answered() -> bool:
+        there, _ = latest(bucket, offer)
+        return there.is_taken or there.claimed_by != name
+
     try:
-        generation = states.write_offer(bucket, claimed, plan.warm.generation)
+        states.write_offer(bucket, replace(offer, claimed_by=name), plan.warm.generation)
+        give(plan, plan.warm, machine)
+        api.wait_for(is_answered, 0.1, ANSWER)
     except Changed:
         say(f"{machine.name} has another job, or has ended: creating a machine")
         return ""
+    except (api.GoogleError, api.OperationFailed) as error:
+        say(f"{machine.name} cannot take it: {api.words(error)}. Creating a machine instead of it")
+        gce.delete(plan.config, name, [machine])
+        bucket.delete(offer.path)
+        return ""
+    if conclude(plan, machine):
+        return offer.zone
+    say(f"{machine.name} does not take the job: creating a machine")
+    return ""
+
+
+def give(plan: Plan, found: Warm, machine: job.Machine) -> None:
+    """Name the job in a machine's metadata and labels; raise Changed if another laptop did so since
+    it was found: this one slept, and its claim was forgotten.
+    """
+    before, name = metadata_of(found).get("berg-job"), plan.job.job_name
     items = gce.metadata(plan) | {instances.WARM: name}
     given = {key: items.get(key, "") for key in (*OF_A_JOB, instances.WARM)}
-    why = "it does not answer"
-    try:
-        # The metadata last: with them the machine begins.
-        instances.set_labels(plan.config, machine, {**plan.labels, instances.WARM: machine.name})
-        instances.change_metadata(plan.config, machine, lambda _: given)
-        if api.wait_for(lambda: bucket.get(offer.path) is None, 0.1, ANSWER):
-            return offer.zone
-    except (api.GoogleError, api.OperationFailed) as error:
-        why = api.words(error)
-    try:
-        states.write_offer(bucket, replace(claimed, is_withdrawn=True), generation)
-    except Changed:  # it took the job just now
-        return offer.zone
-    say(f"{machine.name} cannot take it: {why}. Deleting it, and creating a machine")
-    gce.delete(plan.config, name, [machine])
-    bucket.delete(offer.path)
-    return ""
+
+    def change(there: dict[str, str]) -> dict[str, str]:
+        if there.get("berg-job") != before:
+            raise Changed(f"{machine.name} has another job")
+        return given
+
+    instances.change_metadata(plan.config, machine, change)
+    # After the metadata, which say who has it.
+    labels = {**plan.labels, instances.WARM: machine.name}
+    instances.set_labels(plan.config, machine, labels)
+
+
+def latest(bucket: Bucket, offer: Offer) -> tuple[Offer, int]:
+    """Return the offer as it is now and its generation; without the object unclaimed, at 0."""
+    there = bucket.get(offer.path)
+    if there is None:
+        return replace(offer, claimed_by=""), 0
+    with contextlib.suppress(ValueError, BergError):
+        return states.read_offer(there), there.generation
+    return replace(offer, claimed_by=""), there.generation
+
+
+def conclude(plan: Plan, machine: job.Machine) -> bool:
+    """Return whether a machine took the plan's job; end it if it did not, unless it has another."""
+    assert plan.warm
+    bucket, name = Bucket(plan.config), plan.job.job_name
+    while True:
+        there, generation = latest(bucket, plan.warm.offer)
+        is_taken = there.is_taken and there.claimed_by == name
+        if not (is_taken or generation) or there.claimed_by not in ("", name):
+            return False
+        try:
+            if is_taken:
+                bucket.delete_at(there.path, generation)
+                return True
+            states.write_offer(bucket, replace(there, is_withdrawn=True), generation)
+        except Changed:  # by the machine or another laptop, just now
+            continue
+        gce.delete(plan.config, name, [machine])
+        bucket.delete(there.path)
+        return False

@@ -20,15 +20,18 @@ from typing import Any
 from berg import BergError, job, states, warm
 from berg.google.storage import Changed
 from berg.machine import autopsy, boot, keeper, logins, usage
-from berg.machine.attempt import Attempt
+from berg.machine.attempt import Attempt, Ended
 from berg.machine.environment import repo_folder
 from berg.machine.peers import CLUSTER_FILE
+from berg.machine.process import RESULTS
 
 SINCE = boot.BERG / "warm-since"  # for the log of the next job
 # Without namespaces, as in some embedded clouds, processes and folders are also the host's.
 IS_SHARED = "BERG_ROOT" in os.environ
 BEFORE = (boot.BERG if IS_SHARED else Path("/run")) / "berg-before.json"  # gone after a reboot
-FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
+UNITS = ("/run/systemd/transient", "/etc/systemd/system")  # systemd-run makes the former
+FOLDERS = ["/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/etc/profile.d", "/etc/cron.d"]
+FOLDERS += ["/var/spool/cron/crontabs", *UNITS]
 OF_SSH = ("authorized_keys", "known_hosts", "config")
 MOST_MB = 1000  # of a GPU's memory that its driver may use
 GPU_SECONDS = 20  # for killed processes to leave the GPUs
@@ -51,20 +54,21 @@ def has_next(attempt: Attempt) -> bool:
     The metadata say then what it is, and the worker that begins next reads them.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    machine = attempt.machine
+    machine, began = attempt.machine, time.monotonic()
     try:
         clear(attempt)
         number = str(machine.instance()["id"])
         here = machine.name, machine.zone, number, attempt.name
         offer = warm.Offer(*here, job.now(), attempt.state.kept_until)
-        if not Waiting(attempt, offer).ends_with_job():
-            return False
+        SINCE.write_text(offer.since)
+        is_taken = Waiting(attempt, offer).ends_with_job()
     except Exception as error:
         boot.console(f"This machine takes no other job: {getattr(error, 'message', error)}")
-        return False
-    attempt.insist(lambda: attempt.states.write(kept_until=job.now()), 5)
-    SINCE.write_text(offer.since)
-    return True
+        is_taken = False
+    attempt.states.began += time.monotonic() - began  # the job did not run meanwhile
+    with contextlib.suppress(Ended):  # a laptop that ended the waiting wrote the same
+        attempt.insist(lambda: attempt.states.write(kept_until=job.now()), 5)
+    return is_taken
 
 
 class Waiting:
@@ -85,11 +89,13 @@ class Waiting:
             if wanted != known or time.monotonic() > looked_at + pause:
                 known, looked_at = wanted, time.monotonic()
                 self.look()
-                ends = self.offer.is_withdrawn or (is_over and not self.offer.claimed_by)
-                is_taken = self.offer.is_for(wanted)
-                if (is_taken or ends) and self.end():
-                    return is_taken
+                is_for_it = self.offer.is_for(wanted)
+                if self.begins() if is_for_it else (self.may_end(is_over) and self.end()):
+                    return is_for_it
             time.sleep(LOOK)
+
+    def may_end(self, is_over: bool) -> bool:
+        return self.offer.is_withdrawn or (is_over and not self.offer.claimed_by)
 
     def wanted(self) -> str:
         """Return the job that this machine's metadata name; "" for the one before."""
@@ -108,13 +114,25 @@ class Waiting:
             self.generation, self.claimed_at = there.generation, time.monotonic()
         found = states.read_offer(there)
         self.offer = replace(
-            self.offer, claimed_by=found.claimed_by, is_withdrawn=found.is_withdrawn
+            self.offer,
+            claimed_by=found.claimed_by,
+            is_taken=found.is_taken,
+            is_withdrawn=found.is_withdrawn,
         )
         if found.claimed_by and time.monotonic() > self.claimed_at + warm.UNANSWERED:
             again = replace(self.offer, claimed_by="")
             with contextlib.suppress(Changed):
                 self.generation = states.write_offer(self.bucket, again, self.generation)
                 self.offer = again
+
+    def begins(self) -> bool:
+        """Tell the laptop that its job begins; return False if it changed the claim meanwhile."""
+        taken = replace(self.offer, is_taken=True)
+        try:
+            states.write_offer(self.bucket, taken, self.generation)
+        except Changed:
+            return False
+        return True
 
     def end(self) -> bool:
         """Delete the offer as it was seen; return whether no laptop changed it meanwhile."""
@@ -144,6 +162,8 @@ def clear(attempt: Attempt) -> None:
     before: dict[str, Any] = json.loads(BEFORE.read_text())
     if shutil.which("docker") and (there := printed("docker", "ps", "-aq").split()):
         printed("docker", "rm", "-f", *there)
+    if boot.SYSTEMD.is_dir() and (units := new_units(before["files"])):
+        printed("systemctl", "stop", *units)  # else their processes count as the system's
     end_processes(before["processes"])
     if attempt.job.gpus_per_machine:
         check_gpus()
@@ -152,17 +172,26 @@ def clear(attempt: Attempt) -> None:
             printed("umount", "-l", point)
     if rules() != before["rules"]:
         printed("iptables-restore", given=before["rules"])
-    folder = repo_folder(attempt.job)
-    shutil.rmtree(folder, ignore_errors=True)
-    attempt.clear()
-    of_ssh = [boot.SSH / name for name in OF_SSH]
-    for file in (logins.ENVIRONMENT, CLUSTER_FILE, logins.NODE_KEY, *of_ssh):
-        file.unlink(missing_ok=True)
+    delete_files(attempt, before["files"])
     if not IS_SHARED:
-        empty_folders(before["files"])
         forget_plans()
-    if folder.exists():
-        raise BergError(f"{folder} could not be deleted")
+
+
+def delete_files(attempt: Attempt, before: list[str]) -> None:
+    """Delete the checkout, all results, secrets, keys and what is in the folders of all programs;
+    raise BergError if a job's files stay.
+    """
+    results = RESULTS.glob("*")  # also those that it wrote elsewhere
+    of_job = [repo_folder(attempt.job), *results, logins.ENVIRONMENT, CLUSTER_FILE, logins.NODE_KEY]
+    for each in of_job:
+        delete(each)
+    for name in OF_SSH:
+        (boot.SSH / name).unlink(missing_ok=True)
+    attempt.clear()
+    if not IS_SHARED:
+        empty_folders(before)
+    for each in filter(Path.exists, of_job):
+        raise BergError(f"{each} could not be deleted")
 
 
 def printed(*words: str, given: str = "") -> str:
@@ -194,13 +223,25 @@ def empty_folders(before: list[str]) -> None:
     that have begun since.
     """
     for each in [path for name in FOLDERS for path in Path(name).glob("*")]:
-        if str(each) in before or each.name.startswith("systemd-private-"):
-            continue
-        if each.is_dir() and not (each.is_symlink() or each.is_mount()):
-            shutil.rmtree(each, ignore_errors=True)
-        elif not each.is_mount():
-            with contextlib.suppress(OSError):
-                each.unlink()
+        if str(each) not in before and not each.name.startswith("systemd-private-"):
+            delete(each)
+
+
+def delete(path: Path) -> None:
+    """Delete a file, link or folder if that is possible; leave what is mounted."""
+    if path.is_dir() and not (path.is_symlink() or path.is_mount()):
+        shutil.rmtree(path, ignore_errors=True)
+    elif not path.is_mount():
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def new_units(before: list[str]) -> list[str]:
+    """Return the services, timers and logins that began since. No name is spared: a job chooses
+    those of its own.
+    """
+    found = [each for folder in UNITS for each in Path(folder).glob("*.*") if each.is_file()]
+    return [each.name for each in found if str(each) not in before]
 
 
 def forget_plans() -> None:
@@ -256,13 +297,15 @@ def check_gpus() -> None:
     if shutil.which("dmesg") and (errors := autopsy.errors_in(printed("dmesg"))):
         raise BergError(f"a GPU failed: {errors.splitlines()[-1]}")
     end = time.monotonic() + GPU_SECONDS
-    while True:
-        found = {each["index"]: each["memory_mb"] or 0 for each in usage.gpus()}
-        used = [f"{found[each]} MB of GPU {each} are" for each in found if found[each] > MOST_MB]
-        if usage.stuck:
-            used = ["nvidia-smi hangs, and the GPUs may be"]
-        if not used:
-            return
+    while used := gpus_in_use():
         if time.monotonic() > end:
             raise BergError(f"{used[0]} still in use")
         time.sleep(1)
+
+
+def gpus_in_use() -> list[str]:
+    """Return what is in use of which GPU, in words that lack the end of their sentence."""
+    found = {each["index"]: each["memory_mb"] or 0 for each in usage.gpus()}
+    if usage.stuck or not (found or IS_SHARED):
+        return ["nvidia-smi does not answer, and the GPUs may be"]
+    return [f"{found[each]} MB of GPU {each} are" for each in found if found[each] > MOST_MB]
