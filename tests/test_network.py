@@ -143,7 +143,7 @@ def test_the_repo_may_say_it_and_no_address_counts_against_a_quota(berg, cloud, 
     assert " of 0 in use; this needs 1" in with_address.stderr  # other tests' nodes may hold some
     assert (
         wrong.returncode == 1
-        and "berg: no_external_ip must be true or false, not 'maybe'" in wrong.stderr
+        and "no_external_ip must be true or false, not 'maybe'" in wrong.stderr
     )
 
 
@@ -347,7 +347,7 @@ def test_ways_out_of_a_shared_network_are_its_host_project_s(berg, cloud, host, 
     assert done.returncode == 1, "the own project's subnetwork says nothing about the host's"
     assert (
         f"gcloud compute networks subnets update default --region us-central1 --project {HOST} "
-        "--enable-private-ip-google-access\n"
+        "--enable-private-ip-google-access"
     ) in done.stderr
     at = f"{host}/regions/us-central1/subnetworks/default/setPrivateIpGoogleAccess"
     cloud.call("POST", at, {"privateIpGoogleAccess": True})
