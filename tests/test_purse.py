@@ -94,9 +94,8 @@ def test_sweeps_devboxes_and_resumed_jobs_draw_on_it(berg):
     berg("purse", "create", "agent", "--usd", "40")
     sweep = ["run", *CPU, "--purse", "agent", "-n", "many", "--parallel", "2"]
     assert berg(*sweep, "--grid", "x=1,2,3,4", "--wait", "echo {x}").returncode == 0
-    assert left(berg)["held"] == []
-    spent = left(berg)["spent"]
-    assert spent > 0
+    wait_for(lambda: left(berg)["held"] == [], what="the end of its machines")
+    assert left(berg)["spent"] > 0
     box = berg("devbox", *CPU, "--purse", "agent", "-n", "box")
     assert box.returncode == 0, box.stderr
     assert [each["name"] for each in left(berg)["held"]] == ["box"]
