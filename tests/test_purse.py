@@ -94,7 +94,7 @@ def test_sweeps_devboxes_and_resumed_jobs_draw_on_it(berg):
     berg("purse", "create", "agent", "--usd", "40")
     sweep = ["run", *CPU, "--purse", "agent", "-n", "many", "--parallel", "2"]
     assert berg(*sweep, "--grid", "x=1,2,3,4", "--wait", "echo {x}").returncode == 0
-    wait_for(lambda: left(berg)["held"] == [], what="the end of its machines")
+    wait_for(lambda: left(berg)["held"] == [], 90, "the end of its machines")
     assert left(berg)["spent"] > 0
     box = berg("devbox", *CPU, "--purse", "agent", "-n", "box")
     assert box.returncode == 0, box.stderr
@@ -102,10 +102,10 @@ def test_sweeps_devboxes_and_resumed_jobs_draw_on_it(berg):
     assert berg("kill", "-y", "box").returncode == 0
     failed = berg("run", *CPU, "--purse", "agent", "-n", "job", "--wait", "exit 1")
     assert failed.returncode == 1
-    wait_for(lambda: left(berg)["held"] == [])
+    wait_for(lambda: left(berg)["held"] == [], 90, "the end of its machine")
     before = left(berg)["spent"]
     assert berg("run", "--resume", "job", "--purse", "agent", "--wait").returncode == 1
-    wait_for(lambda: left(berg)["held"] == [] and left(berg)["spent"] > before)
+    wait_for(lambda: left(berg)["held"] == [] and left(berg)["spent"] > before, 90, "its end")
 
 
 def test_twenty_submits_race_for_the_last_dollar(berg):
@@ -164,7 +164,7 @@ def test_a_jobs_state_cannot_make_it_cheaper(berg):
     state = berg.state("job")
     state["job"] |= {"rates": {}, "machines": 0}
     berg.bucket.write(job.state_path("job"), text := json.dumps(state), metadata={"state": text})
-    wait_for(lambda: left(berg)["held"] == [])
+    wait_for(lambda: left(berg)["held"] == [], 90, "the end of its machine")
     assert left(berg)["spent"] > 0
 
 
