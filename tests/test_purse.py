@@ -93,14 +93,14 @@ def test_what_draws_on_a_purse_cannot_change_one_or_spend_beside_it(berg):
 def test_sweeps_devboxes_and_resumed_jobs_draw_on_it(berg):
     berg("purse", "create", "agent", "--usd", "40")
     sweep = ["run", *CPU, "--purse", "agent", "-n", "many", "--parallel", "2"]
-    assert berg(*sweep, "--grid", "x=1,2,3,4", "--wait", "echo {x}").returncode == 0
+    assert berg(*sweep, "--grid", "x=1,2,3,4", "--wait", "sleep 2; echo {x}").returncode == 0
     wait_for(lambda: left(berg)["held"] == [], 90, "the end of its machines")
     assert left(berg)["spent"] > 0
     box = berg("devbox", *CPU, "--purse", "agent", "-n", "box")
     assert box.returncode == 0, box.stderr
     assert [each["name"] for each in left(berg)["held"]] == ["box"]
     assert berg("kill", "-y", "box").returncode == 0
-    failed = berg("run", *CPU, "--purse", "agent", "-n", "job", "--wait", "exit 1")
+    failed = berg("run", *CPU, "--purse", "agent", "-n", "job", "--wait", "sleep 2; exit 1")
     assert failed.returncode == 1
     wait_for(lambda: left(berg)["held"] == [], 90, "the end of its machine")
     before = left(berg)["spent"]
