@@ -18,7 +18,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import SCOPES, Config
-from berg.google import api, creation, groups, iam, instances, offers, prices, shapes
+from berg.google import api, creation, fabric, groups, iam, instances, offers, prices, shapes
 from berg.job import NO_GROUP, Group, Machine, Resource
 from berg.plain import plural
 from berg.plan import Choice, Offer, Plan
@@ -109,6 +109,7 @@ def offer(config: Config, spec: JobSpec, choice: Choice, sweep: int) -> Offer:
             priced=None if reserved else choice.shape,
             reservation=reserved,
             odds=list(map(str, odds)),
+            is_fast=is_fast(spec, choice),
         )
     if choice.is_slice:
         found.heals = SLICE_HEALS.get(spec.model, "")
@@ -133,6 +134,8 @@ def let_wait(found: Offer, spec: JobSpec, hosts: int, regions: list[str]) -> Non
     found.regions, found.left_out = regions[:most], regions[most:]
     found.group = Group(region=regions[0])
     found.zones = [zone for zone in found.zones if prices.region_of(zone) in found.regions]
+    if found.is_fast:
+        found.zones = fabric.zone_of_each(found.zones)
     if not spec.flex:
         alone, several = "wherever there is room", "each made again in their zone"
         found.heals = f"lost machines, {alone if hosts == 1 else several}"
@@ -158,17 +161,29 @@ def most_regions(spec: JobSpec, hosts: int) -> int:
     return MOST_REGIONS if hosts == 1 or spec.flex else 1
 
 
+def is_fast(spec: JobSpec, choice: Choice) -> bool:
+    return fabric.is_fast(choice.shape.machine_type, choice.hosts, spec.network)
+
+
 def zones_to_try(
     config: Config, spec: JobSpec, choice: Choice, reserved: offers.Reservation | None
 ) -> list[str]:
     """Return the zones for a spec's machines: the reservation's, those named, or all of the region.
 
-    Of regions that are named the cheapest one's come first, after the zones named.
+    Of regions that are named the cheapest one's come first, after the zones named. Machines that
+    are to talk over RoCE leave out the zones that lack it.
     """
     if reserved:
-        return offers.zones_with(config, choice.shape, [reserved.zone])
-    if not spec.regions:
-        return offers.zones_with(config, choice.shape, config.zones)
+        found = offers.zones_with(config, choice.shape, [reserved.zone])
+    elif spec.regions:
+        found = zones_of_regions(config, spec, choice)
+    else:
+        found = offers.zones_with(config, choice.shape, config.zones)
+    return fabric.zones_with(config, found) if is_fast(spec, choice) else found
+
+
+def zones_of_regions(config: Config, spec: JobSpec, choice: Choice) -> list[str]:
+    """Return the zones of the regions that a spec names, the cheapest first, after those named."""
     first = offers.zones_with(config, choice.shape, [*spec.zones]) if spec.zones else []
     zones = offers.zones_with(config, choice.shape, regions=spec.regions)
     listed = prices.latest(config, map(prices.region_of, zones))
@@ -219,6 +234,7 @@ def rows(spec: JobSpec, offer: Offer) -> list[tuple[str, str]]:
     model = {prices.SPOT: ", spot", prices.FLEX: ", flex-start"}.get(spec.model, "")
     found = [
         ("Machine", f"{several}{offer.shape}{model}, {spec.disk_gb} GB disk"),
+        *fabric.row(offer.shape, offer.hosts, spec.network),
         ("Image", api.last_part(offer.image)),
         ("Zones", ", ".join(offer.zones)),
     ]
@@ -276,6 +292,12 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         **shapes.TPU_EXTRAS.get(shape.machine_type, {}),
         **shape.guests(f"zones/{zone}"),
     }
+    if plan.offer.is_fast:
+        made["networkInterfaces"] += fabric.interfaces(config, zone)
+        # Google puts the machines of a reservation, and those it queues, close to each other itself
+        if plan.model != prices.FLEX and not plan.offer.reservation:
+            path = fabric.policy_of(zone, plan.job.job_name, config.project)
+            made["resourcePolicies"] = [path]
     if plan.model == prices.FLEX:
         made |= creation.queued(FLEX_SECONDS)
     if plan.offer.reservation:
@@ -376,6 +398,7 @@ def create(
     hint = "Try other zones (--zone), other or fewer GPUs (-t, -g) or TPUs (--tpu), or --spot"
 
     def make_machines(zone: str) -> None:
+        make_ready(config, zone, request[zone], say)
         say(f"Creating {what} in {zone}")
         tries = itertools.count()
 
@@ -389,9 +412,31 @@ def create(
                 is_tpu = api.last_part(request[zone]["machineType"]) in shapes.TPU_TYPES
                 raise (groups.tpu_error(error) if is_tpu else error) from None
 
-        iam.once_known(config, insert)
+        try:
+            iam.once_known(config, insert)
+        except BergError:
+            leave_none(config, request[zone])
+            raise
 
     return in_turn(list(request), make_machines, hint, say, still_trying)
+
+
+def make_ready(config: Config, zone: str, body: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Make the networks and the placement policy that machines name, if they name any."""
+    if len(body["networkInterfaces"]) > 1:
+        with contextlib.suppress(api.GoogleError, BergError):  # those of others cost nothing
+            fabric.delete_policies(config, groups.description(config))
+        say(f"Looking after the networks for RoCE in {zone}")
+        fabric.make_ready(config, zone, body, groups.description(config))
+
+
+def leave_none(config: Config, body: dict[str, Any]) -> None:
+    """Delete the placement policy of machines that could not be created; reap names one that
+    stays.
+    """
+    for path in body.get("resourcePolicies", []):
+        with contextlib.suppress(api.GoogleError, BergError):
+            fabric.delete_policies(config, groups.description(config), api.last_part(path))
 
 
 def by_region(zones: Iterable[str]) -> list[list[str]]:
@@ -413,8 +458,10 @@ def create_groups(
     refused, is_waiting = BergError(""), False
     for zones in by_region(request):
         try:
+            make_ready(config, zones[0], request[zones[0]], say)
             zone = groups.create(config, zones, request[zones[0]], names, say)
         except BergError as error:
+            leave_none(config, request[zones[0]])
             refused = error
             say(error.message)
             continue
@@ -592,9 +639,11 @@ def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_
         paths = [group_path(each["zone"], job) for each in slices] or paths
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda path: api.delete(config, path, wait_for_it=True), paths))
-    if group:
-        with contextlib.suppress(api.GoogleError, BergError):  # it costs nothing, and reap names it
+    if group or len(machines) > 1:
+        # what they were made from; it costs nothing, and reap names it
+        with contextlib.suppress(api.GoogleError, BergError):
             groups.delete_old_templates(config, job)
+            fabric.delete_policies(config, groups.description(config), job)
 
 
 def resources(config: Config) -> list[Resource]:
@@ -618,18 +667,17 @@ def resources(config: Config) -> list[Resource]:
     why = "no group is made from it"
     for each in groups.unused_templates(config, there):
         found.append(Resource("template", each["name"], "", each["creationTimestamp"], why))
-    mine = f'description="{groups.description(config)}"'
-    for page in api.pages(config, "/aggregated/resourcePolicies", filter=mine):
-        for scope in page.get("items", {}).values():
-            for each in scope.get("resourcePolicies", []):
-                if each["selfLink"] not in used:
-                    found.append(unused_policy(each))
+    for each in fabric.policies(config, groups.description(config)):
+        if "groupPlacementPolicy" in each:
+            found.append(policy_resource(each, "", "gce"))
+        elif each["selfLink"] not in used:
+            found.append(policy_resource(each, "no group has it", "tpu"))
     return found
 
 
-def unused_policy(policy: dict[str, Any]) -> Resource:
+def policy_resource(policy: dict[str, Any], why: str, place: str) -> Resource:
     region, created_at = api.last_part(policy["region"]), policy["creationTimestamp"]
-    return Resource("policy", policy["name"], region, created_at, "no group has it", place="tpu")
+    return Resource("policy", policy["name"], region, created_at, why, place=place)
 
 
 def unused_disk(disk: dict[str, Any]) -> Resource:

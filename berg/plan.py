@@ -75,6 +75,7 @@ class Offer:
     reservation: Reservation | None = None  # whose room the machines use
     # what Google says of its room for Spot machines, a line a zone
     odds: list[str] = field(default_factory=list)
+    is_fast: bool = False  # whether the machines talk over RoCE
     is_shared: bool = False  # whether that is a node, which several pods may share
     accounts: tuple[str, ...] = ()  # that its machines act as; none: that of the settings
 

@@ -26,6 +26,7 @@ GROUPS = (RUNS, WHERE, LIMIT, DATA, SWEEP, OTHER)
 ALL, JOB, RUN, DEVBOX = ("run", "devbox", "rerun"), ("run", "rerun"), ("run",), ("devbox",)
 TIMES = "give 0 or more times"
 NONE = "none"  # as --keep
+TCP = "tcp"  # as --network
 DOLLARS = "give dollars, or 0 for no limit"
 
 
@@ -316,6 +317,15 @@ class JobSpec:
         excludes="spot flex wait_for_capacity",
         why="--reservation takes what is there, at its own price",
         key="reservation",
+    )
+    network: str = option(
+        "--network HOW",
+        "fast, or tcp: what several machines with GPUs talk over.  [default: fast, where there is "
+        "RoCE]",
+        "fast",
+        choices=("fast", TCP),
+        excludes="cluster tpu",
+        why="--network is for machines of Compute Engine with GPUs",
     )
     no_external_ip: bool = option(
         "--no-external-ip",

@@ -27,7 +27,19 @@ from berg import BergError, job, plain, states
 from berg.google import api, secret
 from berg.google.storage import Bucket
 from berg.job import STOPPED, State
-from berg.machine import boot, hangs, inputs, logins, peers, profile, saving, usage, warm, watchdogs
+from berg.machine import (
+    boot,
+    fabric,
+    hangs,
+    inputs,
+    logins,
+    peers,
+    profile,
+    saving,
+    usage,
+    warm,
+    watchdogs,
+)
 from berg.machine import environment as software
 from berg.machine.attempt import Attempt, Damaged, Ended, MachineLost, NoJob, settings_of
 from berg.machine.environment import environment, install_commands, repo_folder, with_report
@@ -178,6 +190,7 @@ def prepare(attempt: Attempt) -> None:
         if attempt.job.kind == "devbox" and attempt.secrets:
             introduce(attempt)
     inputs.mount(attempt)
+    fabric.install(attempt)
     if attempt.job.docker:
         installation.pull_image(attempt)
     saving.mirror_results(attempt)

@@ -58,10 +58,27 @@ def sentence(key: str) -> str:
     help="Let machines write to Cloud Monitoring how busy they are.",
 )
 @click.option("--create-bucket", is_flag=True, help="Create the bucket without asking.")
+@click.option(
+    "--fast-network",
+    "fast_zones",
+    metavar="ZONE",
+    multiple=True,
+    shell_complete=complete_zones,
+    help="Make the networks for RoCE in this zone, and ask nothing; repeatable.",
+)
+@click.option(
+    "--remove-fast-network", is_flag=True, help="Delete these networks in all zones; ask nothing."
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask: use earlier answers and defaults.")
 @answer_option
 def init(
-    local: bool, create_bucket: bool, yes: bool, monitoring: bool | None, **given: str | None
+    local: bool,
+    create_bucket: bool,
+    yes: bool,
+    monitoring: bool | None,
+    fast_zones: tuple[str, ...],
+    remove_fast_network: bool,
+    **given: str | None,
 ) -> None:
     """Set berg up: find what it needs, and save the answers.
 
@@ -73,7 +90,11 @@ def init(
     berg init
     berg init --project my-project --region us-central1 --bucket my-bucket -y
     berg init --local                        # no Google account needed
+    berg init --fast-network us-central1-b   # for those who may not make networks
     """
+    if fast_zones or remove_fast_network:
+        change_fast_network(fast_zones, remove_fast_network)
+        return
     names = [key.removeprefix("default_").replace("_", "-") for key in given if given[key]]
     if local and names:
         raise click.UsageError(
@@ -92,6 +113,25 @@ def init(
     storage.remember(answers["bucket"], "")  # the next command looks up its owner
     text = f'Saved {config.path()}. Now, in a git repo:  berg run "python train.py"'
     done(text, name=str(config.path()), done="saved", settings=answers)
+
+
+def change_fast_network(zones: tuple[str, ...], is_removed: bool) -> None:
+    """Make the networks for RoCE in some zones, or delete those of all."""
+    from berg.google import fabric
+
+    settings = config.load()
+    if zones and is_removed:
+        raise click.UsageError("leave out --fast-network or --remove-fast-network")
+    for zone in fabric.zones_with(settings, zones) if zones else []:
+        fabric.make(settings, zone)
+        done(
+            f"The networks for RoCE in {zone} are there", name=fabric.network_of(zone), done="made"
+        )
+    if not is_removed:
+        return
+    for name in fabric.networks(settings):
+        fabric.remove(settings, name)
+        done(f"Deleted the network {name}", name=name, done="deleted")
 
 
 def set_up_local(settings: config.Config, yes: bool) -> dict[str, Any]:

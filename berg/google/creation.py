@@ -91,12 +91,16 @@ def request_body(body: dict[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def without_zones(value: Any) -> Any:
-    """Return a request's body with bare names of types, as bulk inserts and templates want them."""
+    """Return a request's body with bare names of types and of policies, as bulk inserts and
+    templates want them.
+    """
     if isinstance(value, dict):
         return {key: without_zones(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [without_zones(inner) for inner in value]
-    is_path = isinstance(value, str) and value.startswith("zones/")
+    is_path = isinstance(value, str) and (
+        value.startswith("zones/") or "/resourcePolicies/" in value
+    )
     return api.last_part(value) if is_path else value
 
 

@@ -12,7 +12,8 @@ requests for all shapes of groups:
 
 Jobs of the same kind share an instance template, which is named after its content; the group sets
 what differs. Google does not apply that to the machines of a resize request, so that their job has
-a template of its own. The job's worker deletes the group at the end.
+a template of its own, as has one with a placement policy. The job's worker deletes the group at the
+end.
 """
 
 import contextlib
@@ -61,7 +62,8 @@ def requests(
     """Return the bodies of the requests that make a group, in their order, from the body of an
     insert. A slice has a topology.
     """
-    made_from = named_template(config, body if shape == QUEUED else shared(body))
+    is_own = shape == QUEUED or "resourcePolicies" in body
+    made_from = named_template(config, body if is_own else shared(body))
     group = group_body(config, shape, zones, body, names)
     group["instanceTemplate"] = (
         f"projects/{config.project}/global/instanceTemplates/{made_from['name']}"
@@ -163,7 +165,7 @@ def create(
     """
     region, job, shape = zones[0].rpartition("-")[0], job_of(names), shape_of(body)
     say(f"Asking Google for {plural(len(names), 'machine')} in {region} ({', '.join(zones)})")
-    if shape == QUEUED:
+    if shape == QUEUED or "resourcePolicies" in body:
         with contextlib.suppress(api.GoogleError, BergError):
             delete_old_templates(config)
     try:

@@ -5,8 +5,7 @@ Sources (2026-11): https://cloud.google.com/compute/docs/gpus,
 https://docs.cloud.google.com/tpu/docs,
 https://docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
 
-Not covered: several network interfaces, by which GPUs of several machines can communicate without
-the CPUs; TPUs v2 and v3; several slices for one job.
+Not covered: TPUs v2 and v3; several slices for one job.
 """
 
 import re

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from berg import job
-from berg.machine import boot, peers, uv
+from berg.machine import boot, fabric, peers, uv
 from berg.machine.attempt import Attempt
 from berg.machine.process import FLIGHT, RESULTS
 
@@ -142,6 +142,7 @@ def environment(attempt: Attempt, secrets: dict[str, str] | None = None) -> dict
         "BERG_ATTEMPT": str(attempt.member.attempt),
         **(dict.fromkeys(RECORDER, FLIGHT) if this.gpus_per_machine else {}),
         **peers.environment(attempt.member),
+        **fabric.variables(this),
         **{key: os.environ[key] for key in ("BERG_CACHE_URL",) if key in os.environ},  # of pods
         **this.env,
         **(attempt.secrets if secrets is None else secrets),

@@ -33,7 +33,7 @@ from berg.code.uvlock import packages_of
 from berg.google import api, builds
 from berg.google.storage import Bucket
 from berg.job import Installation, Job
-from berg.machine import boot, inputs, uv
+from berg.machine import boot, fabric, inputs, uv
 from berg.machine.attempt import Attempt, settings_of
 from berg.machine.environment import (
     INSTALLING,
@@ -435,6 +435,8 @@ def container_command(this: Job, folder: Path, names: list[str]) -> list[str]:
     words.append(f"--ulimit=nofile={MOST_FILES}")
     if this.gpus_per_machine:
         words.append("--gpus=all")
+    if "NCCL_NET" in names:
+        words += fabric.container_options()
     if this.tpu:
         words.append("--privileged")  # its devices
     places = [str(place(each["path"])) for each in (*this.data, *this.mounts)]

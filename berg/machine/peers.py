@@ -25,6 +25,7 @@ seconds after which a silent one is given up.
 # machine that saw a newer one ignores it. It may be deleted: that ends a job, but lets no one in.
 
 import contextlib
+import fcntl
 import hashlib
 import hmac
 import ipaddress
@@ -32,6 +33,8 @@ import json
 import math
 import os
 import re
+import socket
+import struct
 import threading
 import time
 import zlib
@@ -70,6 +73,7 @@ NODES_COMING = 1800  # the same for pods, whose nodes may be created one after a
 NUMBERED = 300  # seconds for the metadata to say which worker of a slice a machine is
 METADATA_QUERY = "instance/?recursive=true&wait_for_change=true&timeout_sec=50&last_etag="
 POLL = 1  # seconds between two looks at what sends no notification
+SIOCGIFADDR = 0x8915  # what asks Linux for the address of an interface
 ALIVE = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
 SIGNATURE = "signature"
 
@@ -601,10 +605,12 @@ def interface(address: str) -> str:
     """Return the name of the network interface with an address."""
     if address.startswith("127."):
         return "lo"
-    for line in Path("/proc/net/route").read_text().splitlines()[1:]:
-        name, destination = line.split()[:2]
-        if destination == "00000000":
-            return name
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has no address
+                answer = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
     return "eth0"
 
 

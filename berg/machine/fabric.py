@@ -1,0 +1,84 @@
+"""RoCE on a machine: NCCL's plugin gIB, which Google offers as a package, and its variables.
+
+A machine without it, or without the devices, says so and talks over TCP: NCCL does by itself.
+Source: https://docs.cloud.google.com/ai-hypercomputer/docs/nccl/test-vms
+"""
+
+import subprocess
+from pathlib import Path
+
+from berg.google import fabric
+from berg.job import Job
+from berg.machine import boot
+from berg.machine.attempt import Attempt
+
+GIB = Path("/usr/local/gib")
+DEVICES = Path("/sys/class/infiniband")
+APT = Path("/etc/apt")
+GOOGLE = "https://packages.cloud.google.com/apt"
+SUITE = "gpudirect-gib-apt"
+# gIB loads the last two when it is opened; without them each rank fails with "internal error".
+PACKAGES = ("nccl-gib", "libibverbs1", "ibverbs-providers")
+TIMEOUT = 30  # seconds for the script with the variables
+
+
+def is_wanted(this: Job) -> bool:
+    """Return whether a job's machines are made to talk over RoCE."""
+    return fabric.is_fast(this.machine_type, this.num_machines, this.spec.network)
+
+
+def active() -> int:
+    """Return how many of this machine's interfaces for RoCE are up."""
+    ports = DEVICES.glob("*/ports/*/state")
+    return sum("ACTIVE" in port.read_text() for port in ports)
+
+
+def install(attempt: Attempt) -> None:
+    """Install gIB where it is wanted and missing, and say what the machine talks over."""
+    if not is_wanted(attempt.job):
+        return
+    if (up := active()) < fabric.RAILS:
+        attempt.say(
+            f"{up} of {fabric.RAILS} interfaces for RoCE are up here: machines talk over TCP"
+        )
+        return
+    if not is_installed():
+        try:
+            add_source()
+            boot.apt_install(attempt.machine, *PACKAGES)
+        except OSError as error:
+            attempt.say(f"gIB cannot be installed, machines talk over TCP: {error}")
+            return
+    attempt.say(f"{up} interfaces for RoCE are up, and NCCL uses them by gIB")
+
+
+def is_installed() -> bool:
+    return (GIB / "lib64").is_dir()
+
+
+def add_source() -> None:
+    """Let apt-get see Google's packages for RoCE; raises OSError."""
+    key = boot.request(f"{GOOGLE}/doc/apt-key.gpg")[0]
+    is_text = key.startswith(b"-----BEGIN")
+    file = APT / "keyrings" / f"berg-google.{'asc' if is_text else 'gpg'}"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(key)
+    line = f"deb [signed-by={file}] {GOOGLE} {SUITE} main\n"
+    (APT / "sources.list.d/berg-gib.list").write_text(line)
+
+
+def variables(this: Job) -> dict[str, str]:
+    """Return the variables with which NCCL uses gIB; none where it is not."""
+    if not (is_wanted(this) and is_installed() and active() == fabric.RAILS):
+        return {}
+    script = GIB / "scripts/set_nccl_env.sh"
+    words = ["env", "-i", "bash", "-c", f"source {script} >/dev/null && env -0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT)
+    set_there = dict(each.partition("=")[::2] for each in done.stdout.split("\0") if each)
+    found = {key: value for key, value in set_there.items() if key.startswith("NCCL_")}
+    return {"NCCL_NET": "gIB", **found, "LD_LIBRARY_PATH": f"{GIB / 'lib64'}"}
+
+
+def container_options() -> list[str]:
+    """Return what docker's command line needs for RoCE."""
+    return [f"--volume={GIB}:{GIB}:ro", "--device=/dev/infiniband"]
