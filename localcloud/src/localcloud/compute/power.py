@@ -19,7 +19,7 @@ import logging
 import signal
 from datetime import datetime, timezone
 
-from localcloud.compute import blocks, contents, flex, quotas, reservations, tpus
+from localcloud.compute import blocks, contents, flex, networks, quotas, reservations, tpus
 from localcloud.compute.checks import last
 from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
@@ -35,6 +35,7 @@ def insert(compute: Compute, instance: Instance, disks: list[dict], operation: d
     """Make an instance; how it goes is the operation's to tell."""
     error = compute.faults.take_operation_error("compute.instances.insert", instance.zone)
     failed = error if error and not error.get("instance_lives") else None
+    failed = failed or networks.give_addresses(compute, instance)
     failed = failed or quotas.shortage(compute, instance)
     failed = failed or reservations.shortage(compute, instance)
     if failed and instance.valid_seconds and failed["code"] in flex.ROOM:  # it waits
