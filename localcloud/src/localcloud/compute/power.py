@@ -23,7 +23,7 @@ from localcloud.compute import blocks, contents, flex, networks, quotas, reserva
 from localcloud.compute.checks import last
 from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
-from localcloud.machines import processes, sandbox
+from localcloud.machines import links, processes, sandbox
 
 log = logging.getLogger("localcloud")
 
@@ -161,6 +161,7 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     chips = chips_on(instance, compute.sandbox)
     await contents.lay_out(compute, instance)
     blocks.plug(compute, instance)
+    await asyncio.to_thread(links.up, compute, instance)
     machine = sandbox.Machine(folder, *about, *chips, instance.peers, learns, busy)
     process = await asyncio.to_thread(sandbox.boot, machine, compute.sandbox)
     compute.booted[instance.id] = process
@@ -251,6 +252,7 @@ async def take_down(compute: Compute, instance: Instance, grace: float | None) -
     if process is not None:
         await asyncio.to_thread(process.wait)
     await compute.close_address(instance.address)
+    await asyncio.to_thread(links.down, instance)
     instance.ends_at = None
 
 
