@@ -170,6 +170,41 @@ TOUR = [
     (f"compute instance-templates delete {WORKER} --region=us-central1 --quiet", ""),
     (f"compute instances delete {WORKER} {ZONE}", ""),
     (f"compute instances describe {WORKER} {ZONE}", "!not found"),
+    # Networks for RDMA, and a machine with ten interfaces
+    (f"compute networks create {WORKER}-f --subnet-mode=custom --mtu=8896", WORKER),
+    (
+        f"compute networks create {WORKER}-r --subnet-mode=custom --mtu=8896 "
+        f"--network-profile={ZONE[7:]}-vpc-roce",
+        WORKER,
+    ),
+    (
+        f"compute networks subnets create {WORKER}-f --network={WORKER}-f --region=us-central1 "
+        "--range=192.168.64.0/22",
+        WORKER,
+    ),
+    *[
+        (
+            f"compute networks subnets create {WORKER}-r{each} --network={WORKER}-r "
+            f"--region=us-central1 --range=192.168.{128 + 8 * each}.0/21",
+            WORKER,
+        )
+        for each in range(8)
+    ],
+    (
+        f"compute instances create {WORKER}-g {ZONE} {DEBIAN} --machine-type=a3-ultragpu-8g "
+        "--boot-disk-type=hyperdisk-balanced --provisioning-model=SPOT --no-restart-on-failure "
+        "--maintenance-policy=TERMINATE --network-interface=nic-type=GVNIC,network=default "
+        f"--network-interface=nic-type=GVNIC,network={WORKER}-f,subnet={WORKER}-f,no-address "
+        + " ".join(
+            f"--network-interface=nic-type=MRDMA,network={WORKER}-r,subnet={WORKER}-r{each},no-address"
+            for each in range(8)
+        ),
+        r"192\.168\.184\.2",
+    ),
+    (f"compute networks delete {WORKER}-f --quiet", "!already being used by"),
+    (f"compute instances delete {WORKER}-g {ZONE} --quiet", ""),
+    (f"compute networks subnets delete {WORKER}-f --region=us-central1 --quiet", ""),
+    (f"compute networks delete {WORKER}-f --quiet", ""),
     # And all of it goes again
     (f"iam service-accounts delete {EMAIL}", ""),
     (f"storage rm --recursive {GS}", ""),

@@ -338,7 +338,7 @@ REFUSED = {
     "two on one network": (
         {"networkInterfaces": [{}, {}]},
         400,
-        "Networks must be distinct for NICs attached to a VM.",
+        "Subnetworks must be distinct for NICs attached to a VM.",
     ),
     "bare network": ({"networkInterfaces": [{"network": "default"}]}, 400, "The URL is malformed."),
     "subnetwork elsewhere": (

@@ -11,7 +11,7 @@ from __future__ import annotations
 from localcloud.call import Call
 from localcloud.compute import catalog, constraints, quotas
 from localcloud.compute.checks import fingerprint, invalid
-from localcloud.compute.fields import access_config, check_access, external_address
+from localcloud.compute.interfaces import access_config, check_access, external_address
 from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
 

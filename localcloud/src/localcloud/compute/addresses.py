@@ -27,7 +27,8 @@ from localcloud.compute.checks import (
     missing,
     not_found,
 )
-from localcloud.compute.fields import check_address, honoured
+from localcloud.compute.fields import honoured
+from localcloud.compute.interfaces import check_address
 from localcloud.compute.listing import listed
 from localcloud.compute.state import Compute
 from localcloud.errors import ApiError

@@ -110,7 +110,7 @@ def check_description(body: dict) -> None:
 
 
 def types_in(properties: dict) -> list[tuple[str, str]]:
-    """The fields of a machine's properties that name types, and what they say."""
+    """The fields of a machine's properties that name types or policies, and what they say."""
     found = [("machineType", properties.get("machineType", ""))]
     for index, disk in enumerate(properties.get("disks") or []):
         params = disk.get("initializeParams", {})
@@ -118,21 +118,23 @@ def types_in(properties: dict) -> list[tuple[str, str]]:
     for index, row in enumerate(properties.get("guestAccelerators") or []):
         field = f"guestAccelerators[{index}].acceleratorType"
         found.append((field, row.get("acceleratorType", "")))
+    for index, policy in enumerate(properties.get("resourcePolicies") or []):
+        found.append((f"resourcePolicies[{index}]", policy))
     return [(field, value) for field, value in found if value]
 
 
 def check_types_are_links(body: dict) -> None:
-    """Raise the refusal of bare names of types, which the insert of an instance does not take."""
+    """Raise the refusal of bare names of types and policies, which the insert of an instance does not take."""
     for field, value in types_in(body):
         if "/" not in value:
             raise invalid(f"resource.{field}", value, "The URL is malformed.")
 
 
 def check_types_are_names(where: str, properties: dict) -> None:
-    """Raise the refusal of links to types, which no template and no bulk insert takes."""
+    """Raise the refusal of links to types and policies, which no template and no bulk insert takes."""
     for field, value in types_in(properties):
         if "/" in value:
-            raise invalid(f"{where}.{field}", value, "Must be the name of a type, not its URL.")
+            raise invalid(f"{where}.{field}", value, "Must be a name, not a URL.")
 
 
 def check_labels(labels: dict[str, str]) -> dict[str, str]:

@@ -1,22 +1,19 @@
-"""The parts of an insert's body, each checked, and as Google writes it back: network interfaces,
-scheduling, accounts.
+"""The parts of an insert's body, each checked, and as Google writes it back: scheduling, accounts,
+policies. Network interfaces are in interfaces.py.
 
 A field that is not kept and shown again is refused with 501, not dropped. Wording of errors that
 Google does not document is as remembered from practice.
 
-Not covered: resource policies (there are none for instances), IPv6, alias ranges,
-host names of one's own.
+Not covered: host names of one's own.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from typing import Any
 
 from localcloud import schema
-from localcloud.compute import catalog, networks, tpus
-from localcloud.compute.checks import LINK, NAME, fingerprint, invalid, last, missing, not_found
+from localcloud.compute import catalog, tpus
+from localcloud.compute.checks import LINK, NAME, invalid, last, missing, not_found
 from localcloud.compute.state import Compute
 from localcloud.errors import ApiError
 
@@ -47,17 +44,6 @@ INSTANCE = (
     "params",
 )
 NEVER_CLOSE = ("e2", "n1", "f1", "g1", "t2d")  # families of machine types
-INTERFACE = (
-    "kind",
-    "name",
-    "network",
-    "subnetwork",
-    "networkIP",
-    "accessConfigs",
-    "nicType",
-    "stackType",
-)
-ACCESS = ("kind", "type", "name", "natIP", "networkTier")
 SCHEDULING = (
     "automaticRestart",
     "onHostMaintenance",
@@ -75,136 +61,6 @@ def honoured(where: str, given: dict, names: tuple[str, ...]) -> None:
     for key, value in given.items():
         if key not in names and value not in (None, "", [], {}, False):
             raise missing(f"{where}.{key}")
-
-
-# --- networks
-
-
-def network_interfaces(
-    compute: Compute, project: str, region: str, kind: catalog.MachineType, body: dict
-) -> list[dict]:
-    """One interface; its internal and external addresses are the machine's loopback address."""
-    given, field = body.get("networkInterfaces") or [], "resource.networkInterfaces"
-    if not given:
-        raise invalid(field, "", "At least one network interface is required.")
-    found = []
-    for index, each in enumerate(given):
-        check_interface(f"{field}[{index}]", kind, each)
-        found.append(networks.find(compute, project, region, each, f"{field}[{index}]"))
-    if len(found) > 1:
-        if len(set(found)) < len(found):
-            why = "Networks must be distinct for NICs attached to a VM."
-            raise invalid(f"{field}[1].network", found[1].network_link, why)
-        raise missing(f"{field}[1]")
-    address = reserved(compute, project, region, given[0], f"{field}[0]")
-    interface: dict[str, Any] = {
-        "kind": "compute#networkInterface",
-        "name": "nic0",
-        "network": found[0].network_link,
-        "subnetwork": found[0].link,
-        "networkIP": address,
-        "stackType": "IPV4_ONLY",
-        "fingerprint": fingerprint(address),
-    }
-    nic_type = given[0].get("nicType") or (
-        "GVNIC" if kind.name.startswith(catalog.GVNIC_ONLY) else ""
-    )
-    if nic_type:
-        interface["nicType"] = nic_type
-    for access in given[0].get("accessConfigs") or []:
-        interface["accessConfigs"] = [access_config(access, address)]
-    return [interface]
-
-
-def access_config(given: dict, address: str) -> dict[str, Any]:
-    """An access config as Google writes it, with the external address that it gives."""
-    return {
-        "kind": "compute#accessConfig",
-        "type": "ONE_TO_ONE_NAT",
-        "name": given.get("name", "external-nat"),
-        "natIP": address,
-        "networkTier": given.get("networkTier", "PREMIUM"),
-    }
-
-
-def check_interface(field: str, kind: catalog.MachineType, given: dict) -> None:
-    honoured(field, given, INTERFACE)
-    if given.get("stackType") not in (None, "IPV4_ONLY"):
-        raise missing(f"{field}.stackType")
-    if given.get("nicType") == "VIRTIO_NET" and kind.name.startswith(catalog.GVNIC_ONLY):
-        raise invalid(f"{field}.nicType", "VIRTIO_NET", f"{kind.name} supports gVNIC only.")
-    if given.get("nicType") in ("IDPF", "MRDMA", "IRDMA"):  # of machines that are not sold here
-        why = f"{kind.name} supports GVNIC and VIRTIO_NET."
-        raise invalid(f"{field}.nicType", given["nicType"], why)
-    configs = given.get("accessConfigs") or []
-    if len(configs) > 1:
-        raise invalid(
-            f"{field}.accessConfigs", "", "At most one access config currently supported."
-        )
-    for config in configs:
-        check_access(f"{field}.accessConfigs[0]", config)
-
-
-def check_access(field: str, config: dict) -> None:
-    honoured(field, config, ACCESS)
-    if config.get("type", "ONE_TO_ONE_NAT") != "ONE_TO_ONE_NAT":
-        why = "The default and only option is ONE_TO_ONE_NAT."
-        raise invalid(f"{field}.type", config["type"], why)
-
-
-def reserved(compute: Compute, project: str, region: str, given: dict, field: str) -> str:
-    """The address that a machine gets: the external one that it asks for, the internal one, or a
-    new one.
-    """
-    rows = {
-        row["address"]: row
-        for row in compute.addresses(project)
-        if last(row.get("region", "")) == region
-    }
-    for config in given.get("accessConfigs") or []:
-        wanted = config.get("natIP")
-        if not wanted:
-            continue
-        if given.get("networkIP"):
-            raise missing(f"{field}.networkIP with a reserved external address")
-        where = f"{field}.accessConfigs[0].natIP"
-        return external_address(compute, project, region, wanted, where)
-    wanted = given.get("networkIP") or ""
-    if "/" in wanted:  # the link of a reserved one
-        found = [
-            row
-            for row in rows.values()
-            if row["selfLink"].endswith(wanted.partition("projects/")[2])
-        ]
-        if not found:
-            raise not_found(wanted.partition("compute/v1/")[2] or wanted)
-        wanted = found[0]["address"]
-    return check_address(compute, f"{field}.networkIP", wanted or None)
-
-
-def external_address(compute: Compute, project: str, region: str, wanted: str, field: str) -> str:
-    """An external address that a project reserved in a region and that no machine has."""
-    for row in compute.addresses(project):
-        is_here = last(row.get("region", "")) == region
-        if is_here and row["address"] == wanted and row["addressType"] == "EXTERNAL":
-            return check_address(compute, field, wanted)
-    why = f"The specified external IP address '{wanted}' was not found in region '{region}'."
-    raise invalid(field, wanted, why)
-
-
-def check_address(compute: Compute, field: str, wanted: str | None) -> str:
-    if not wanted:
-        return compute.new_address()
-    try:
-        inside = ipaddress.ip_address(wanted) in ipaddress.ip_network("127.64.0.0/10")
-    except ValueError:
-        raise invalid(field, wanted, "Must be a valid IPv4 address.") from None
-    if not inside:
-        raise invalid(field, wanted, "Requested IP address is out of range of the subnetwork.")
-    if user := compute.user_of(wanted):
-        message = f"IP '{wanted}' is already being used by another resource: {user.path}."
-        raise ApiError(400, "invalidResourceUsage", message)
-    return wanted
 
 
 # --- scheduling
@@ -328,12 +184,14 @@ def check_model(body: dict, kind: catalog.MachineType, model: str, given: dict) 
 def check_policies(
     compute: Compute, project: str, region: str, kind: catalog.MachineType, links: list[str]
 ) -> list[str]:
-    """The placement policy of an instance; those for workloads are for groups."""
+    """The placement policy of an instance, by its URL or, from a template, by its name; those for
+    workloads are for groups.
+    """
     if len(links) > 1:
         raise invalid("resource.resourcePolicies", "", "At most one placement policy is supported.")
     for link in links:
         name = last(link)
-        if "/" not in link or f"regions/{region}/resourcePolicies/" not in link:
+        if "/" in link and f"regions/{region}/resourcePolicies/" not in link:
             why = f"It must be the URL of a policy in the region of the instance, {region}."
             raise invalid("resource.resourcePolicies[0]", link, why)
         if (project, region, name) not in compute.policies:

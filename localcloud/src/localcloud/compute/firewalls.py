@@ -1,8 +1,7 @@
-"""Firewall rules of the network `default`: the four that Google makes with it, and those that are
-added.
+"""Firewall rules: the four that Google makes with the network `default`, and those that are added.
 
 Machines here share the host's network, so rules count for what comes through Identity-Aware Proxy
-alone. Not covered: other networks, firewall policies; machines have no IPv6 addresses that rules for
+alone. Not covered: firewall policies; machines have no IPv6 addresses that rules for
 them could be about.
 """
 
@@ -13,6 +12,7 @@ import re
 from typing import Any
 
 from localcloud.call import Call
+from localcloud.compute import networks
 from localcloud.compute.checks import (
     LINK,
     already_exists,
@@ -83,14 +83,26 @@ def rules(compute: Compute, project: str) -> list[dict]:
             ]
             body = {"name": name, "description": description, "priority": 65534, "allowed": allowed}
             created = {"creationTimestamp": "2026-01-05T01:02:03.000-08:00"}
-            row["firewalls"].append({**rule(project, {**body, "sourceRanges": ranges}), **created})
+            row["firewalls"].append(
+                {**rule(compute, project, {**body, "sourceRanges": ranges}), **created}
+            )
     return row["firewalls"]
 
 
-def admits(compute: Compute, project: str, tags: list[str], source: str, port: int) -> bool:
-    """Whether the rules let a range of addresses in to a port of a machine with these tags."""
+def of_network(compute: Compute, link: str) -> list[dict]:
+    """The rules of a network."""
+    project = link.removeprefix(LINK).split("/")[1]
+    return [row for row in rules(compute, project) if row["network"] == link]
+
+
+def admits(compute: Compute, network: str, tags: list[str], source: str, port: int) -> bool:
+    """Whether the rules of a network let a range of addresses in to a port of a machine with these
+    tags.
+    """
     inside = ipaddress.IPv4Network(source)
-    for row in sorted(rules(compute, project), key=lambda row: (row["priority"], "allowed" in row)):
+    for row in sorted(
+        of_network(compute, network), key=lambda row: (row["priority"], "allowed" in row)
+    ):
         ranges = [
             ipaddress.IPv4Network(each) for each in row.get("sourceRanges", []) if ":" not in each
         ]
@@ -113,12 +125,17 @@ def covers(item: dict, port: int) -> bool:
     return item["IPProtocol"].lower() in ("tcp", "6", "all") and inside
 
 
-def rule(project: str, body: dict) -> dict:
+def rule(compute: Compute, project: str, body: dict) -> dict:
     """A Firewall with what Google fills in; raise its refusal of a wrong one."""
     path = f"projects/{project}/global/firewalls/{body['name']}"
-    network = body.get("network") or "global/networks/default"
-    if last(network) != "default":
-        raise not_found(f"projects/{project}/global/networks/{last(network)}")
+    network = f"projects/{project}/global/networks/{last(body.get('network') or 'default')}"
+    found = networks.network_at(compute, LINK + network)
+    if found is None:
+        raise not_found(network)
+    if networks.zone_of(found):
+        why = "The network profile does not allow VPC firewall rules."
+        raise invalid("resource.network", LINK + network, why)
+    networks.check_ready(compute, LINK + network)
     if bool(body.get("allowed")) == bool(body.get("denied")):
         why = "Exactly one of the fields must be specified: allowed, denied."
         raise ApiError(400, "invalid", f"Invalid value for field 'resource': ''. {why}")
@@ -147,7 +164,7 @@ def rule(project: str, body: dict) -> dict:
         kept.setdefault("destinationRanges", EVERYWHERE)
     kept = {"priority": priority, "disabled": False, "logConfig": {"enable": False}, **kept}
     same = {"kind": "compute#firewall", "id": number_of(path), "selfLink": LINK + path}
-    return {**same, "network": f"{LINK}projects/{project}/global/networks/default", **kept}
+    return {**same, "network": LINK + network, **kept}
 
 
 def check_protocol(field: str, item: dict) -> None:
@@ -219,7 +236,7 @@ def firewalls(compute: Compute, project: str) -> list[tuple[str, dict]]:
 
 async def insert_firewall(compute: Compute, call: Call) -> dict:
     project, body = call.params["project"], call.body or {}
-    row, known = rule(project, body), rules(compute, project)
+    row, known = rule(compute, project, body), rules(compute, project)
     if any(each["name"] == row["name"] for each in known):
         raise already_exists(f"projects/{project}/global/firewalls/{row['name']}")
     known.append({**row, "creationTimestamp": compute.timestamp()})
@@ -241,20 +258,24 @@ async def change_firewall(compute: Compute, call: Call) -> dict:
         for one, other in (("allowed", "denied"), ("denied", "allowed")):
             if body.get(one):
                 kept.pop(other, None)
-    row = rule(project, merged(kept, {**body, "name": name}))
+    row = rule(compute, project, merged(kept, {"network": old["network"], **body, "name": name}))
     if row["direction"] != old["direction"]:
         why = "The direction of a rule cannot be changed."
         raise invalid("resource.direction", row["direction"], why)
+    if row["network"] != old["network"]:
+        raise invalid(
+            "resource.network", row["network"], "The network of a rule cannot be changed."
+        )
     known[known.index(old)] = {**row, "creationTimestamp": old["creationTimestamp"]}
     return changed(compute, call, call.method.rpartition(".")[2], name)
 
 
 async def effective_firewalls(compute: Compute, call: Call) -> dict:
     """The rules of a network; there are no policies."""
-    project, network = call.params["project"], call.params["network"]
-    if network != "default":
-        raise not_found(f"projects/{project}/global/networks/{network}")
-    return {"firewalls": rules(compute, project)}
+    path = f"projects/{call.params['project']}/global/networks/{call.params['network']}"
+    if networks.network_at(compute, LINK + path) is None:
+        raise not_found(path)
+    return {"firewalls": of_network(compute, LINK + path)}
 
 
 async def delete_firewall(compute: Compute, call: Call) -> dict:

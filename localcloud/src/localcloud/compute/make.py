@@ -1,7 +1,8 @@
 """From the body of an insert to an instance: everything checked, everything filled in that Google
 fills in.
 
-The checks of single fields are in fields.py, those of disks in images.py.
+The checks of single fields are in fields.py, those of disks in images.py, those of interfaces in
+interfaces.py.
 
 Not covered: sole tenancy, confidential machines. Local SSDs are only
 shown in the resource.
@@ -30,9 +31,9 @@ from localcloud.compute.fields import (
     check_scheduling,
     check_service_accounts,
     check_threads,
-    network_interfaces,
 )
 from localcloud.compute.images import boot_disk, check_disks, find_disk, local_ssds
+from localcloud.compute.interfaces import network_interfaces
 from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
 
@@ -58,7 +59,7 @@ def make_instance(
     labels = check_labels(body.get("labels", {}))
     metadata = check_metadata(body.get("metadata", {}))
     accounts = check_service_accounts(compute, project, body)
-    interfaces = network_interfaces(compute, project, region, kind, body)
+    interfaces = network_interfaces(compute, project, zone, kind, body)
     if (project, zone, name) in compute.instances:
         raise already_exists(f"projects/{project}/zones/{zone}/instances/{name}")
     given = check_disks(kind, body)

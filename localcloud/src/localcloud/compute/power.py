@@ -19,11 +19,11 @@ import logging
 import signal
 from datetime import datetime, timezone
 
-from localcloud.compute import blocks, contents, flex, quotas, reservations, tpus
+from localcloud.compute import blocks, contents, flex, networks, quotas, reservations, tpus
 from localcloud.compute.checks import last
 from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
-from localcloud.machines import processes, sandbox
+from localcloud.machines import links, processes, sandbox
 
 log = logging.getLogger("localcloud")
 
@@ -35,6 +35,7 @@ def insert(compute: Compute, instance: Instance, disks: list[dict], operation: d
     """Make an instance; how it goes is the operation's to tell."""
     error = compute.faults.take_operation_error("compute.instances.insert", instance.zone)
     failed = error if error and not error.get("instance_lives") else None
+    failed = failed or networks.give_addresses(compute, instance)
     failed = failed or quotas.shortage(compute, instance)
     failed = failed or reservations.shortage(compute, instance)
     if failed and instance.valid_seconds and failed["code"] in flex.ROOM:  # it waits
@@ -160,6 +161,7 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     chips = chips_on(instance, compute.sandbox)
     await contents.lay_out(compute, instance)
     blocks.plug(compute, instance)
+    await asyncio.to_thread(links.up, compute, instance)
     machine = sandbox.Machine(folder, *about, *chips, instance.peers, learns, busy)
     process = await asyncio.to_thread(sandbox.boot, machine, compute.sandbox)
     compute.booted[instance.id] = process
@@ -250,6 +252,7 @@ async def take_down(compute: Compute, instance: Instance, grace: float | None) -
     if process is not None:
         await asyncio.to_thread(process.wait)
     await compute.close_address(instance.address)
+    await asyncio.to_thread(links.down, instance)
     instance.ends_at = None
 
 

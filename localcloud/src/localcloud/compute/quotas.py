@@ -6,7 +6,7 @@ Not covered: stock that runs out by itself. A stockout is what /_berg/stockout s
 
 from collections.abc import Iterable
 
-from localcloud.compute import catalog, tpus
+from localcloud.compute import catalog, networks, tpus
 from localcloud.compute.checks import last
 from localcloud.compute.state import Compute, Instance
 
@@ -45,6 +45,8 @@ def usage_of(compute: Compute, project: str, region: str | None, metric: str) ->
     if metric == "STATIC_ADDRESSES":
         rows = (row for row in compute.addresses(project) if row["addressType"] == "EXTERNAL")
         return sum((region or "") == last(row.get("region", "")) for row in rows)
+    if metric == "NETWORKS":
+        return len(networks.networks(compute, project))
     total = 0
     for instance in compute.instances.values():
         here = instance.project == project and region in (None, catalog.ZONES[instance.zone])

@@ -145,6 +145,11 @@ async def attempt(compute: Compute, group: Group, row: dict) -> dict | None:
     """Make all machines of a request in the first zone that has room for them; return what it
     waits for where none has.
     """
+    properties = compute.templates[template_key(group.resource["instanceTemplate"])]["properties"]
+    if properties.get("resourcePolicies"):
+        message = "Creating queued resource with resource policies is not supported."
+        fail(compute, group, row, {"code": "UNSUPPORTED_OPERATION", "message": message})
+        return None
     shortage = None
     for zone in group.zones:
         bodies = [body_of(compute, group, name, row) for name in members(group, row)]

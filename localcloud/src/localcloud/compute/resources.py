@@ -1,7 +1,7 @@
-"""Read-only resources made from the catalog: zones, regions, machine and accelerator types,
+"""What is only read, most of it made from the catalog: zones, regions, machine and accelerator types,
 networks.
 
-Not covered: routes, networks other than `default`, disk types other than a handful.
+Not covered: routes, disk types other than a handful.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any
 
 from localcloud import schema
 from localcloud.call import Call
-from localcloud.compute import catalog, quotas, routers
+from localcloud.compute import catalog, networks, quotas, routers
 from localcloud.compute.checks import LINK, last, not_found, number_of
 from localcloud.compute.firewalls import firewalls
 from localcloud.compute.listing import listed, page
 from localcloud.compute.state import Compute
 
 Rows = list[tuple[str, dict]]  # (zone, region or "global", resource)
-SINCE = "1969-12-31T16:00:00.000-08:00"  # what Google writes for things that always were
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def resource(kind: str, path: str, **fields: Any) -> dict:
         "kind": f"compute#{kind}",
         "id": number_of(path),
         "name": last(path),
-        "creationTimestamp": SINCE,
+        "creationTimestamp": networks.SINCE,
     }
     return {**same, "selfLink": LINK + path, **fields}
 
@@ -132,47 +131,16 @@ def disk_types(compute: Compute, project: str) -> Rows:
     return rows
 
 
-def networks(compute: Compute, project: str) -> Rows:
-    row = resource(
-        "network",
-        f"projects/{project}/global/networks/default",
-        description="Default network for the project",
-        autoCreateSubnetworks=True,
-        subnetworks=[row["selfLink"] for _, row in subnetworks(compute, project)],
-        routingConfig={"routingMode": "REGIONAL"},
-    )
-    return [("global", row)]
-
-
-def subnetworks(compute: Compute, project: str) -> Rows:
-    base = f"projects/{project}"
-    rows = []
-    for region in catalog.REGIONS:
-        row = resource(
-            "subnetwork",
-            f"{base}/regions/{region}/subnetworks/default",
-            network=f"{LINK}{base}/global/networks/default",
-            # Machines have loopback addresses: this is the range they are drawn from.
-            ipCidrRange="127.64.0.0/10",
-            gatewayAddress="127.64.0.1",
-            region=f"{LINK}{base}/regions/{region}",
-            stackType="IPV4_ONLY",
-            purpose="PRIVATE",
-            privateIpGoogleAccess=region in routers.private_access(compute, project),
-        )
-        rows.append((region, row))
-    return rows
-
-
 RESOURCES = {
     "zones": Resource("zone", "zones", zones),
     "regions": Resource("region", "regions", regions),
     "machineTypes": Resource("machineType", "zones", machine_types),
     "acceleratorTypes": Resource("acceleratorType", "zones", accelerator_types),
     "diskTypes": Resource("diskType", "zones", disk_types),
-    "networks": Resource("network", "globals", networks),
+    "networks": Resource("network", "globals", networks.networks),
+    "networkProfiles": Resource("networkProfile", "globals", networks.profiles),
     "firewalls": Resource("firewall", "globals", firewalls),
-    "subnetworks": Resource("subnetwork", "regions", subnetworks),
+    "subnetworks": Resource("subnetwork", "regions", networks.subnetworks),
     "routers": Resource("router", "regions", routers.rows),
 }
 
@@ -183,7 +151,7 @@ async def list_usable(compute: Compute, call: Call) -> dict:
     project = call.params["project"]
     rows = [
         {"name": row["selfLink"], "subnetwork": row["selfLink"], **{key: row[key] for key in kept}}
-        for _, row in subnetworks(compute, project)
+        for _, row in networks.subnetworks(compute, project)
     ]
     shown, token = page(rows, call.params)
     path = f"projects/{project}/aggregated/subnetworks/listUsable"

@@ -46,19 +46,14 @@ def kept(compute: Compute, project: str) -> dict[str, dict]:
     return compute.project_row(project).setdefault("routers", {})
 
 
-def private_access(compute: Compute, project: str) -> list[str]:
-    """Regions whose subnetwork lets machines without an external address reach Google's APIs."""
-    return compute.project_row(project).setdefault("private_google_access", [])
-
-
 def reaches_google(compute: Compute, instance: Instance) -> bool:
     """Whether a machine's requests to Google's APIs arrive: by its address, Private Google Access
     or Cloud NAT.
     """
     region, project = catalog.ZONES[instance.zone], networks.owner_of(instance)
-    if instance.resource["networkInterfaces"][0].get("accessConfigs") or region in private_access(
-        compute, project
-    ):
+    first = instance.resource["networkInterfaces"][0]
+    subnetwork = networks.subnetwork_at(compute, first["subnetwork"]) or {}
+    if first.get("accessConfigs") or subnetwork.get("privateIpGoogleAccess"):
         return True
     return any(
         at.startswith(f"{region}/") and row.get("nats")
@@ -146,16 +141,18 @@ def keep(compute: Compute, call: Call, kind: str, row: dict) -> dict:
 async def set_private_access(compute: Compute, call: Call) -> dict:
     project, region, name = (call.params[key] for key in ("project", "region", "subnetwork"))
     path = f"projects/{project}/regions/{region}/subnetworks/{name}"
-    if name != "default":
+    row, there = (
+        networks.subnetwork_at(compute, LINK + path),
+        networks.private_access(compute, project),
+    )
+    if row is None:
         raise not_found(path)
+    wanted = bool((call.body or {}).get("privateIpGoogleAccess"))
 
     def work() -> None:
-        there = private_access(compute, project)
-        there[:] = sorted(
-            {*there, region}
-            if (call.body or {}).get("privateIpGoogleAccess")
-            else {*there} - {region}
-        )
+        if name == "default":
+            there[:] = sorted({*there, region} if wanted else {*there} - {region})
+        row["privateIpGoogleAccess"] = wanted
         compute.save_project(project)
 
     return change(compute, call, "setPrivateIpGoogleAccess", path, "0", work)

@@ -163,6 +163,7 @@ class Settings:
     heavy_reads: float = 750  # a minute, for a project and for each of its regions: see rates.py
     minute: float = 60.0  # seconds
     image_delay: float = 0.0  # seconds for which an image or a snapshot is not ready
+    network_delay: float = 0.2  # seconds until a new network or subnetwork is ready
     hurry: float = 1.0  # times as fast as on Google do waits for room run out
 
 
@@ -205,6 +206,7 @@ class Compute:
         self.settled: dict[str, dict] = {}  # project -> common metadata, own images, quotas
         self.stockouts: dict[str, int] = {}  # zone -> how many instances it still takes
         self.changed = asyncio.Event()  # replaced whenever anything changes
+        self.unready: set[str] = set()  # links of networks and subnetworks that are being made
         # what answers at an address in place of a machine's metadata server: pods' own
         self.own_servers: dict[str, Callable[[Any, str], Any]] = {}
         self.guarded: set[str] = set()  # addresses of nodes whose token no pod is to get

@@ -98,7 +98,10 @@ def check_properties(compute: Compute, project: str, properties: dict, region: s
         raise invalid("resource.properties.machineType", kind, "Machine type must be specified.")
     check_types_are_names("resource.properties", properties)
     refusals = []
-    for zone in (each for each in catalog.ZONES if region in ("", catalog.ZONES[each])):
+    links = [row.get("subnetwork") or "" for row in properties.get("networkInterfaces") or []]
+    named = {link.partition("regions/")[2].partition("/")[0] for link in links} - {""}
+    regions = {region} if region else named & set(catalog.REGIONS) or set(catalog.REGIONS)
+    for zone in (each for each in catalog.ZONES if catalog.ZONES[each] in regions):
         try:
             # Under a name that no machine has.
             make_instance(
@@ -108,7 +111,9 @@ def check_properties(compute: Compute, project: str, properties: dict, region: s
         except ApiError as error:
             refusals.append(error)
     else:
-        first = refusals[0]
+        about_others = [each for each in refusals if "machineType" not in each.message]
+        first = (about_others or refusals)[0]
+        first.message = first.message.replace("attached to a VM", "in the same instance")
         first.message = first.message.replace("field 'resource.", "field 'resource.properties.")
         raise first
 

@@ -53,6 +53,7 @@ COMPUTE_COLLECTIONS = {
     "regionInstanceTemplates": "instanceTemplates",
     "imageFamilyViews": "images",
 }
+CHANGES = ("create", "delete")  # verbs of subnetworks that change the network
 # Verbs of groups' managers that have a permission of their own; all others change the group.
 MANAGERS = {"create", "delete", "get", "list", "update", "use"}
 
@@ -318,7 +319,8 @@ def compute_needs(cloud: Cloud, call: Call) -> Needs:
         one = f"{project}/zones/{call.params['zone']}/instances/{call.params['instance']}"
         result = [(f"compute.{collection}.{verb}", one)]
     body = call.body or {}
-    if collection == "firewalls" and verb not in ("get", "list"):
+    changes = verb not in ("get", "list") if collection == "firewalls" else verb in CHANGES
+    if collection in ("firewalls", "subnetworks") and changes:
         result.append(("compute.networks.updatePolicy", project))
     if call.method.endswith("nstanceGroupManagers.delete"):
         # The group of instances that belongs to the manager is checked separately.

@@ -24,8 +24,8 @@ from typing import Any
 
 from aiohttp import web
 
-from localcloud.compute import power
-from localcloud.compute.checks import LINK
+from localcloud.compute import networks, power
+from localcloud.compute.checks import LINK, last
 from localcloud.compute.state import Compute, Instance
 from localcloud.identity.tokens import Tokens
 from localcloud.machines import agent, guest_attributes, peers
@@ -178,17 +178,6 @@ class MetadataServer:
             accounts[row["email"]] = entry
             accounts.setdefault("default", entry)
         scheduling = resource["scheduling"]
-        network = resource["networkInterfaces"][0]
-        interface = {
-            "access-configs": [
-                {"external-ip": config.get("natIP", ""), "type": config["type"]}
-                for config in network.get("accessConfigs", [])
-            ],
-            "dns-servers": ["169.254.169.254"],
-            "gateway": "127.64.0.1",
-            "ip": network["networkIP"],
-            "network": f"projects/{number}/networks/default",
-        }
         kind = resource["machineType"].rpartition("/")[2]
         disk = compute.disks.get(
             (instance.project, instance.zone, resource["disks"][0]["source"].rpartition("/")[2])
@@ -208,7 +197,9 @@ class MetadataServer:
                 "machine-type": f"projects/{number}/machineTypes/{kind}",
                 "maintenance-event": instance.maintenance,
                 "name": instance.name,
-                "network-interfaces": [interface],
+                "network-interfaces": [
+                    interface(compute, row) for row in resource["networkInterfaces"]
+                ],
                 "preempted": "TRUE" if instance.preempted else "FALSE",
                 "scheduling": {
                     "automatic-restart": str(scheduling["automaticRestart"]).upper(),
@@ -226,6 +217,25 @@ class MetadataServer:
             },
             "universe": {"universe-domain": "googleapis.com"},
         }
+
+
+def interface(compute: Compute, row: dict) -> dict:
+    """A network interface of the tree."""
+    network = networks.network_at(compute, row["network"]) or {}
+    subnetwork = networks.subnetwork_at(compute, row["subnetwork"]) or {}
+    owner = row["network"].removeprefix(LINK).split("/")[1]
+    return {
+        "access-configs": [
+            {"external-ip": config.get("natIP", ""), "type": config["type"]}
+            for config in row.get("accessConfigs", [])
+        ],
+        "dns-servers": ["169.254.169.254"],
+        "gateway": subnetwork.get("gatewayAddress", ""),
+        "ip": row["networkIP"],
+        "mac": networks.mac_of(row["networkIP"]),
+        "mtu": network.get("mtu", networks.MTU),
+        "network": f"projects/{compute.projects[owner]['number']}/networks/{last(row['network'])}",
+    }
 
 
 def ill_asked(request: web.Request) -> web.Response | None:

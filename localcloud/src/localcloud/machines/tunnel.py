@@ -25,7 +25,6 @@ from aiohttp import WSMsgType, web
 
 from localcloud.call import CLOUD, Cloud
 from localcloud.compute.firewalls import admits
-from localcloud.compute.networks import owner_of
 from localcloud.compute.state import Instance
 from localcloud.identity.permissions import allowed
 
@@ -126,10 +125,11 @@ async def reach(
     if found is None or found.resource["status"] != "RUNNING":
         raise Refused(NOT_FOUND, "Failed to lookup instance")
     tags = found.resource["tags"].get("items", [])
+    network = found.resource["networkInterfaces"][0]["network"]
     if (
         found.cut
         or found.network_down
-        or not admits(cloud.compute, owner_of(found), tags, SOURCE, int(port))
+        or not admits(cloud.compute, network, tags, SOURCE, int(port))
     ):
         raise Refused(NOT_REACHED, "failed to connect to backend")
     try:

@@ -1,0 +1,200 @@
+"""The network interfaces of an instance, checked, and as Google writes them back.
+
+The first one's address, internal and external, is the machine's loopback address, whatever its
+subnetwork's range. The others have addresses of their subnetworks' ranges, and no external ones.
+
+Not covered: IPv6, alias ranges, chosen and external addresses of interfaces after the first, how
+many interfaces a machine type of few vCPUs takes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+from typing import Any
+
+from localcloud.compute import catalog, networks
+from localcloud.compute.checks import fingerprint, invalid, last, missing, not_found
+from localcloud.compute.fields import honoured
+from localcloud.compute.networks import Place
+from localcloud.compute.state import Compute
+from localcloud.errors import ApiError
+
+INTERFACE = (
+    "kind",
+    "name",
+    "network",
+    "subnetwork",
+    "networkIP",
+    "accessConfigs",
+    "nicType",
+    "stackType",
+)
+ACCESS = ("kind", "type", "name", "natIP", "networkTier")
+MOST = 10
+
+
+def network_interfaces(
+    compute: Compute, project: str, zone: str, kind: catalog.MachineType, body: dict
+) -> list[dict]:
+    """The interfaces of an instance. Those after the first get their addresses when it is made."""
+    given, field = body.get("networkInterfaces") or [], "resource.networkInterfaces"
+    region = catalog.ZONES[zone]
+    if not given:
+        raise invalid(field, "", "At least one network interface is required.")
+    if len(given) > MOST:
+        raise invalid(field, "", f"At most {MOST} network interfaces are allowed.")
+    places = []
+    for index, each in enumerate(given):
+        check_interface(f"{field}[{index}]", kind, each)
+        places.append(networks.find(compute, project, region, each, f"{field}[{index}]"))
+    check_distinct(field, places)
+    for index, (each, place) in enumerate(zip(given, places, strict=True)):
+        check_profile(f"{field}[{index}]", zone, kind, each, place)
+        if index and (each.get("networkIP") or each.get("accessConfigs")):
+            raise missing(f"{field}[{index}] with addresses of its choice or external ones")
+    if places[0].zone:
+        why = "The first interface cannot be in a network with an RDMA network profile."
+        raise invalid(f"{field}[0].network", places[0].network["selfLink"], why)
+    if sum(bool(place.zone) for place in places) > networks.RDMA.get(kind.name, 0):
+        most = networks.RDMA[kind.name]
+        raise invalid(field, "", f"{kind.name} supports at most {most} interfaces of type MRDMA.")
+    address = reserved(compute, project, region, given[0], f"{field}[0]")
+    made = []
+    for index, (each, place) in enumerate(zip(given, places, strict=True)):
+        interface: dict[str, Any] = {
+            "kind": "compute#networkInterface",
+            "name": f"nic{index}",
+            "network": place.network["selfLink"],
+            "subnetwork": place.subnetwork["selfLink"],
+            "stackType": "IPV4_ONLY",
+        }
+        usual = "GVNIC" if kind.name.startswith(catalog.GVNIC_ONLY) else ""
+        if nic_type := each.get("nicType") or usual:
+            interface["nicType"] = nic_type
+        made.append(interface)
+    made[0].update(networkIP=address, fingerprint=fingerprint(address))
+    for access in given[0].get("accessConfigs") or []:
+        made[0]["accessConfigs"] = [access_config(access, address)]
+    return made
+
+
+def check_distinct(field: str, places: list[Place]) -> None:
+    links = [place.subnetwork["selfLink"] for place in places]
+    for index, link in enumerate(links):
+        if link in links[:index]:
+            why = "Subnetworks must be distinct for NICs attached to a VM."
+            raise invalid(f"{field}[{index}].subnetwork", link, why)
+    for one, other in itertools.combinations(places, 2):
+        if one.range.overlaps(other.range):
+            why = f"Its range overlaps with that of '{one.subnetwork['selfLink']}'."
+            raise invalid(f"{field}.subnetwork", other.subnetwork["selfLink"], why)
+
+
+def check_profile(
+    field: str, zone: str, kind: catalog.MachineType, given: dict, place: Place
+) -> None:
+    """Refuse what a network with an RDMA profile does not take, and RDMA elsewhere."""
+    nic_type, is_rdma = given.get("nicType", ""), given.get("nicType") == "MRDMA"
+    if place.zone and place.zone != zone:
+        message = f"Network profile only allows resource creation in location {place.zone}."
+        raise ApiError(400, "invalid", message)
+    if is_rdma != bool(place.zone):
+        why = f"The network '{place.network['name']}' takes {'MRDMA only' if place.zone else 'no MRDMA'}."
+        raise invalid(f"{field}.nicType", nic_type, why)
+    if is_rdma and kind.name not in networks.RDMA:
+        raise invalid(f"{field}.nicType", nic_type, f"{kind.name} does not support MRDMA.")
+    if place.zone and given.get("accessConfigs"):
+        why = "The network profile does not allow external IP addresses."
+        raise invalid(f"{field}.accessConfigs", "", why)
+
+
+def access_config(given: dict, address: str) -> dict[str, Any]:
+    """An access config as Google writes it, with the external address that it gives."""
+    return {
+        "kind": "compute#accessConfig",
+        "type": "ONE_TO_ONE_NAT",
+        "name": given.get("name", "external-nat"),
+        "natIP": address,
+        "networkTier": given.get("networkTier", "PREMIUM"),
+    }
+
+
+def check_interface(field: str, kind: catalog.MachineType, given: dict) -> None:
+    honoured(field, given, INTERFACE)
+    if given.get("stackType") not in (None, "IPV4_ONLY"):
+        raise missing(f"{field}.stackType")
+    if given.get("nicType") == "VIRTIO_NET" and kind.name.startswith(catalog.GVNIC_ONLY):
+        raise invalid(f"{field}.nicType", "VIRTIO_NET", f"{kind.name} supports gVNIC only.")
+    if given.get("nicType") in ("IDPF", "IRDMA"):  # of machines that are not sold here
+        why = f"{kind.name} supports GVNIC and VIRTIO_NET."
+        raise invalid(f"{field}.nicType", given["nicType"], why)
+    configs = given.get("accessConfigs") or []
+    if len(configs) > 1:
+        raise invalid(
+            f"{field}.accessConfigs", "", "At most one access config currently supported."
+        )
+    for config in configs:
+        check_access(f"{field}.accessConfigs[0]", config)
+
+
+def check_access(field: str, config: dict) -> None:
+    honoured(field, config, ACCESS)
+    if config.get("type", "ONE_TO_ONE_NAT") != "ONE_TO_ONE_NAT":
+        why = "The default and only option is ONE_TO_ONE_NAT."
+        raise invalid(f"{field}.type", config["type"], why)
+
+
+def reserved(compute: Compute, project: str, region: str, given: dict, field: str) -> str:
+    """The address that a machine gets: the external one that it asks for, the internal one, or a
+    new one.
+    """
+    rows = {
+        row["address"]: row
+        for row in compute.addresses(project)
+        if last(row.get("region", "")) == region
+    }
+    for config in given.get("accessConfigs") or []:
+        wanted = config.get("natIP")
+        if not wanted:
+            continue
+        if given.get("networkIP"):
+            raise missing(f"{field}.networkIP with a reserved external address")
+        where = f"{field}.accessConfigs[0].natIP"
+        return external_address(compute, project, region, wanted, where)
+    wanted = given.get("networkIP") or ""
+    if "/" in wanted:  # the link of a reserved one
+        found = [
+            row
+            for row in rows.values()
+            if row["selfLink"].endswith(wanted.partition("projects/")[2])
+        ]
+        if not found:
+            raise not_found(wanted.partition("compute/v1/")[2] or wanted)
+        wanted = found[0]["address"]
+    return check_address(compute, f"{field}.networkIP", wanted or None)
+
+
+def external_address(compute: Compute, project: str, region: str, wanted: str, field: str) -> str:
+    """An external address that a project reserved in a region and that no machine has."""
+    for row in compute.addresses(project):
+        is_here = last(row.get("region", "")) == region
+        if is_here and row["address"] == wanted and row["addressType"] == "EXTERNAL":
+            return check_address(compute, field, wanted)
+    why = f"The specified external IP address '{wanted}' was not found in region '{region}'."
+    raise invalid(field, wanted, why)
+
+
+def check_address(compute: Compute, field: str, wanted: str | None) -> str:
+    if not wanted:
+        return compute.new_address()
+    try:
+        inside = ipaddress.ip_address(wanted) in ipaddress.ip_network("127.64.0.0/10")
+    except ValueError:
+        raise invalid(field, wanted, "Must be a valid IPv4 address.") from None
+    if not inside:
+        raise invalid(field, wanted, "Requested IP address is out of range of the subnetwork.")
+    if user := compute.user_of(wanted):
+        message = f"IP '{wanted}' is already being used by another resource: {user.path}."
+        raise ApiError(400, "invalidResourceUsage", message)
+    return wanted

@@ -1,0 +1,242 @@
+"""networks.insert and delete, subnetworks.insert and delete.
+
+What is being made is there, and not ready: until its operation is done it can be in no use. Not
+covered: networks in auto mode other than `default`, which cannot be deleted; changes, IPv6,
+secondary ranges, peerings, routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+
+from localcloud.call import Call
+from localcloud.compute import catalog, firewalls, networks, quotas
+from localcloud.compute.checks import (
+    LINK,
+    already_exists,
+    check_description,
+    check_name,
+    fingerprint,
+    invalid,
+    last,
+    missing,
+    not_found,
+    written,
+)
+from localcloud.compute.fields import honoured
+from localcloud.compute.state import Compute
+from localcloud.compute.templates import change
+from localcloud.errors import ApiError
+
+LEAST_MTU, MOST_MTU = 1300, 8896
+LONGEST_PREFIX = 29
+NETWORK = (
+    "name",
+    "description",
+    "autoCreateSubnetworks",
+    "mtu",
+    "networkProfile",
+    "routingConfig",
+    "networkFirewallPolicyEnforcementOrder",
+    "kind",
+)
+SUBNETWORK = (
+    "name",
+    "description",
+    "network",
+    "region",
+    "ipCidrRange",
+    "privateIpGoogleAccess",
+    "stackType",
+    "purpose",
+    "kind",
+)
+
+
+async def insert_network(compute: Compute, call: Call) -> dict:
+    project, body = call.params["project"], written({"$ref": "Network"}, call.body)
+    check_name("resource.name", body.get("name", ""))
+    check_description(body)
+    honoured("resource", body, NETWORK)
+    path = f"projects/{project}/global/networks/{body['name']}"
+    if networks.network_at(compute, LINK + path):
+        raise already_exists(path)
+    profile = check_profile(compute, project, body)
+    mtu = body.get("mtu") or (networks.RDMA_MTU if profile else networks.MTU)
+    if not LEAST_MTU <= mtu <= MOST_MTU:
+        raise invalid("resource.mtu", mtu, f"Must be between {LEAST_MTU} and {MOST_MTU}.")
+    row = {
+        "kind": "compute#network",
+        "id": compute.new_id(),
+        "creationTimestamp": compute.timestamp(),
+        "name": body["name"],
+        "description": body.get("description", ""),
+        "selfLink": LINK + path,
+        "autoCreateSubnetworks": False,
+        "mtu": mtu,
+        "routingConfig": {"routingMode": "REGIONAL", **(body.get("routingConfig") or {})},
+        "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
+        **({"networkProfile": profile} if profile else {}),
+    }
+    error = quotas.quota_error(compute, project, "", {"NETWORKS": 1})
+    return make(compute, call, row, networks.made_networks(compute, project), error)
+
+
+def check_profile(compute: Compute, project: str, body: dict) -> str:
+    """The link of the profile of a new network; "" for an ordinary one."""
+    automatic, wanted = body.get("autoCreateSubnetworks"), body.get("networkProfile") or ""
+    if automatic is None:
+        why = "Legacy networks are no longer supported."
+        raise invalid("resource.autoCreateSubnetworks", "", why)
+    if not wanted:
+        if automatic:
+            raise missing("resource.autoCreateSubnetworks")
+        return ""
+    if "/networkProfiles/" not in wanted:
+        raise invalid("resource.networkProfile", wanted, "The URL is malformed.")
+    path = f"projects/{project}/global/networkProfiles/{last(wanted)}"
+    if LINK + path not in [row["selfLink"] for _, row in networks.profiles(compute, project)]:
+        raise not_found(path)
+    if automatic:
+        why = "The network profile does not allow auto mode."
+        raise invalid("resource.autoCreateSubnetworks", "true", why)
+    return LINK + path
+
+
+async def insert_subnetwork(compute: Compute, call: Call) -> dict:
+    project, region = call.params["project"], call.params["region"]
+    body = written({"$ref": "Subnetwork"}, call.body)
+    check_name("resource.name", body.get("name", ""))
+    check_description(body)
+    honoured("resource", body, SUBNETWORK)
+    path = f"projects/{project}/regions/{region}/subnetworks/{body['name']}"
+    above = f"projects/{project}/global/networks/{last(body.get('network') or '')}"
+    network = networks.network_at(compute, LINK + above)
+    if network is None:
+        raise not_found(above)
+    networks.check_ready(compute, LINK + above)
+    if networks.subnetwork_at(compute, LINK + path):
+        raise already_exists(path)
+    if (zone := networks.zone_of(network)) and catalog.ZONES[zone] != region:
+        place = catalog.ZONES[zone]
+        message = f"Network profile only allows resource creation in location {place}."
+        raise ApiError(400, "invalid", message)
+    if body.get("stackType", "IPV4_ONLY") != "IPV4_ONLY":
+        raise missing("resource.stackType")
+    addresses = check_range(compute, project, LINK + above, body.get("ipCidrRange", ""))
+    row = {
+        "kind": "compute#subnetwork",
+        "id": compute.new_id(),
+        "creationTimestamp": compute.timestamp(),
+        "name": body["name"],
+        "description": body.get("description", ""),
+        "selfLink": LINK + path,
+        "network": LINK + above,
+        "ipCidrRange": str(addresses),
+        "gatewayAddress": str(addresses[1]),
+        "region": f"{LINK}projects/{project}/regions/{region}",
+        "stackType": "IPV4_ONLY",
+        "purpose": "PRIVATE",
+        "privateIpGoogleAccess": body.get("privateIpGoogleAccess", False),
+        "fingerprint": fingerprint(path),
+    }
+    return make(compute, call, row, networks.made_subnetworks(compute, project))
+
+
+def check_range(compute: Compute, project: str, network: str, text: str) -> ipaddress.IPv4Network:
+    field = "resource.ipCidrRange"
+    try:
+        addresses = ipaddress.IPv4Network(text)
+    except ValueError:
+        raise invalid(field, text, "Must be a CIDR address range.") from None
+    if not addresses.is_private or "/" not in text or addresses.prefixlen > LONGEST_PREFIX:
+        raise invalid(field, text, f"Must be a private range of /{LONGEST_PREFIX} or larger.")
+    for region, row in networks.subnetworks(compute, project):
+        there = ipaddress.IPv4Network(row["ipCidrRange"])
+        if row["network"] == network and there.overlaps(addresses):
+            other = f"existing subnetwork '{row['name']}' in region '{region}'"
+            raise invalid(field, text, f"Invalid IPCidrRange: {text} conflicts with {other}.")
+    return addresses
+
+
+def make(
+    compute: Compute, call: Call, row: dict, rows: list[dict], error: dict | None = None
+) -> dict:
+    """Begin to make something; its operation is done once it is ready."""
+    project, region = call.params["project"], call.params.get("region")
+    ids = {"targetId": row["id"], "clientOperationId": call.params.get("requestId")}
+    scope, path = f"regions/{region}" if region else "global", row["selfLink"].removeprefix(LINK)
+    operation = compute.operation(project, "insert", path, scope, call.principal, **ids)
+    error = compute.faults.take_operation_error(call.method) or error
+    if error:
+        return compute.finish(operation, error)
+    rows.append(row)
+    compute.unready.add(row["selfLink"])
+    compute.save_project(project)
+
+    async def finish() -> None:
+        await asyncio.sleep(compute.settings.network_delay)
+        compute.unready.discard(row["selfLink"])
+        compute.finish(operation)
+
+    compute.in_background(finish())
+    return operation
+
+
+async def delete_network(compute: Compute, call: Call) -> dict:
+    project, name = call.params["project"], call.params["network"]
+    path = f"projects/{project}/global/networks/{name}"
+    row = networks.network_at(compute, LINK + path)
+    if row is None:
+        raise not_found(path)
+    if name == "default":
+        raise missing("The deletion of the network default")
+    networks.check_ready(compute, LINK + path)
+    users = [*row.get("subnetworks", [])]
+    users += [each["selfLink"] for each in firewalls.of_network(compute, LINK + path)]
+    rows = networks.made_networks(compute, project)
+    return drop(compute, call, row, users, rows, "network")
+
+
+async def delete_subnetwork(compute: Compute, call: Call) -> dict:
+    project, region, name = (call.params[key] for key in ("project", "region", "subnetwork"))
+    path = f"projects/{project}/regions/{region}/subnetworks/{name}"
+    row = networks.subnetwork_at(compute, LINK + path)
+    if row is None:
+        raise not_found(path)
+    if name == "default":
+        raise missing("The deletion of a subnetwork default")
+    networks.check_ready(compute, LINK + path)
+    users = [
+        instance.resource["selfLink"]
+        for instance in compute.instances.values()
+        for each in instance.resource["networkInterfaces"]
+        if each["subnetwork"] == LINK + path
+    ]
+    rows = networks.made_subnetworks(compute, project)
+    return drop(compute, call, row, users, rows, "subnetwork")
+
+
+def drop(
+    compute: Compute, call: Call, row: dict, users: list[str], rows: list[dict], kind: str
+) -> dict:
+    path = row["selfLink"].removeprefix(LINK)
+    if users:
+        user = users[0].removeprefix(LINK)
+        message = f"The {kind} resource '{path}' is already being used by '{user}'"
+        raise ApiError(400, "resourceInUseByAnotherResource", message)
+
+    def forget() -> None:
+        rows[:] = [each for each in rows if each["selfLink"] != row["selfLink"]]
+        compute.save_project(call.params["project"])
+
+    return change(compute, call, "delete", path, row["id"], forget)
+
+
+HANDLERS = {
+    "networks.insert": insert_network,
+    "networks.delete": delete_network,
+    "subnetworks.insert": insert_subnetwork,
+    "subnetworks.delete": delete_subnetwork,
+}
