@@ -105,6 +105,20 @@ def test_with_room_all_machines_come_under_their_names(client):
     assert client.call("GET", REQUESTS).json()["items"] == [asked(client)]
 
 
+def test_a_template_with_a_placement_policy_fails(client):
+    near = {"name": "near", "groupPlacementPolicy": {"collocation": "COLLOCATED"}}
+    client.wait(client.call("POST", "/regions/us-central1/resourcePolicies", near))
+    template(client, resourcePolicies=["near"])
+    group(client)
+    client.wait(ask(client))
+    (failed,) = state(client, "FAILED")["status"]["error"]["errors"]
+    assert failed == {
+        "code": "UNSUPPORTED_OPERATION",
+        "message": "Creating queued resource with resource policies is not supported.",
+    }
+    client.wait(client.call("DELETE", "/regions/us-central1/resourcePolicies/near"))
+
+
 def test_what_a_group_sets_for_all_is_not_applied_to_the_machines_of_a_request(client):
     template(client, labels={"a": "template"})
     group(client, allInstancesConfig={"properties": {"labels": {"a": "group", "b": "group"}}})
