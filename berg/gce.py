@@ -431,12 +431,9 @@ def make_ready(config: Config, zone: str, body: dict[str, Any], say: Callable[[s
 
 
 def leave_none(config: Config, body: dict[str, Any]) -> None:
-    """Delete the placement policy of machines that could not be created; reap names one that
-    stays.
-    """
+    """Delete the placement policy of machines that could not be created."""
     for path in body.get("resourcePolicies", []):
-        with contextlib.suppress(api.GoogleError, BergError):
-            fabric.delete_policies(config, groups.description(config), api.last_part(path))
+        forget(config, api.last_part(path))
 
 
 def by_region(zones: Iterable[str]) -> list[list[str]]:
@@ -630,20 +627,30 @@ def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_
     """
     for machine in machines:
         instances.let_disk_go(config, machine)
-    paths = [instances.path_of(machine) for machine in machines]
-    if group:
-        regions = {group.region, *groups.regions(config, job)}
-        paths = [groups.path_of(region, job) for region in regions]
-    elif not machines or machines[0].place == "tpu":
-        slices = [each for each in groups.find(config, job) if "zone" in each]
-        paths = [group_path(each["zone"], job) for each in slices] or paths
     with ThreadPoolExecutor(16) as pool:
+        paths = what_to_delete(config, job, machines, group)
         list(pool.map(lambda path: api.delete(config, path, wait_for_it=True), paths))
-    if group or len(machines) > 1:
-        # what they were made from; it costs nothing, and reap names it
-        with contextlib.suppress(api.GoogleError, BergError):
-            groups.delete_old_templates(config, job)
-            fabric.delete_policies(config, groups.description(config), job)
+    if group or machines[1:]:
+        forget(config, job)
+
+
+def what_to_delete(
+    config: Config, job: str, machines: list[Machine], group: Group
+) -> Iterable[str]:
+    """Return the paths of machines, or of the groups or the slice that would re-create them."""
+    if group:
+        return [groups.path_of(each, job) for each in {group.region, *groups.regions(config, job)}]
+    slices = []
+    if not machines or machines[0].place == "tpu":
+        slices = [each["zone"] for each in groups.find(config, job) if "zone" in each]
+    return [group_path(zone, job) for zone in slices] or map(instances.path_of, machines)
+
+
+def forget(config: Config, job: str) -> None:
+    """Delete what a job's machines were made from; it costs nothing, and reap names what stays."""
+    with contextlib.suppress(api.GoogleError, BergError):
+        groups.delete_old_templates(config, job)
+        fabric.delete_policies(config, groups.description(config), job)
 
 
 def resources(config: Config) -> list[Resource]:

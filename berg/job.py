@@ -375,6 +375,7 @@ class State:
     rungs: dict[str, float] = field(default_factory=dict)
     # machine that could not delete itself -> time of its last report
     undeleted: dict[str, str] = field(default_factory=dict)
+    network: str = ""  # what was measured between its machines, in words
     elsewhere: str = ""  # other folders under berg_results that it wrote to, in words
     # whose machines stay for a while after its end, until then (--keep-failed, --keep-warm)
     kept_until: str = ""
@@ -470,7 +471,9 @@ def state_from_json(data: str | bytes) -> State:
         state = validation.from_dict(State, validation.parse(data))
         if validation.is_plain(data):  # none of its texts steers a terminal
             return state
-        validation.check_plain(state, free=("reason", "hang", "elsewhere", "checkout", "lost"))
+        validation.check_plain(
+            state, free=("reason", "hang", "network", "elsewhere", "checkout", "lost")
+        )
         validation.check_plain(state.job, free=("cmd",))
     except (ValueError, BergError) as error:
         raise ValueError(f"it describes no state of a job: {error}") from None

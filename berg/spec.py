@@ -320,12 +320,21 @@ class JobSpec:
     )
     network: str = option(
         "--network HOW",
-        "fast, or tcp: what several machines with GPUs talk over.  [default: fast, where there is "
-        "RoCE]",
+        "What several machines with GPUs talk over: fast is RoCE where Berg sets it up, tcp one "
+        "interface.",
         "fast",
         choices=("fast", TCP),
         excludes="cluster tpu",
         why="--network is for machines of Compute Engine with GPUs",
+    )
+    preflight: str = option(
+        "--preflight HOW",
+        "warn, fail or off: what to do if the network between machines with GPUs is slow.",
+        "warn",
+        RUN,
+        choices=("warn", "fail", "off"),
+        excludes="cluster tpu",
+        why="--preflight is for machines of Compute Engine with GPUs",
     )
     no_external_ip: bool = option(
         "--no-external-ip",

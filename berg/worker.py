@@ -34,6 +34,7 @@ from berg.machine import (
     inputs,
     logins,
     peers,
+    preflight,
     profile,
     saving,
     usage,
@@ -171,7 +172,8 @@ def try_once(attempt: Attempt, meet_others: Callable[[Attempt], None]) -> Ending
         if not attempt.is_prepared:
             prepare(attempt)
         if not attempt.member.is_alone:
-            peers.get_ready(attempt.member)
+            peers.get_ready(attempt.member, preflight.is_wanted(attempt.job))
+            preflight.check(attempt)
         return run_command(attempt)
     except MachineLost:
         return None

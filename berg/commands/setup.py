@@ -16,6 +16,7 @@ import click
 
 from berg import BergError, config, job, plain
 from berg.commands.terminal import (
+    COMPLETE,
     AnyFunction,
     Duration,
     agree_to_send,
@@ -63,7 +64,7 @@ def sentence(key: str) -> str:
     "fast_zones",
     metavar="ZONE",
     multiple=True,
-    shell_complete=complete_zones,
+    shell_complete=COMPLETE["zones"],
     help="Make the networks for RoCE in this zone, and ask nothing; repeatable.",
 )
 @click.option(

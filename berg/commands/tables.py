@@ -445,6 +445,7 @@ def record(found: "Record") -> str:
         ("State", click.style(status, fg=COLORS.get(state.state))),
         ("History", *(f"{begun}  {word}" for word, begun in state.history)),
         ("Hang", *job_list.about_hang(state)),
+        ("Network", state.network),
         ("Attempts", *attempts),
         ("Times", ", ".join(f"{word} {when}" for word, when in times.items() if when)),
         ("Cost", f"{dollars(entry.usd)}, ran {span(state.ran_seconds)}"),

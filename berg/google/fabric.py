@@ -14,7 +14,6 @@ fabrics of a3-highgpu-8g (TCPX) and a3-megagpu-8g (TCPXO), a4x, and networks of 
 """
 
 import contextlib
-import functools
 import ipaddress
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +49,7 @@ GBPS = {
     "rtx-pro-6000": {1: 50, 2: 100, 4: 200, 8: 400},
 }
 UNUSED = {"a3-highgpu-8g": "TCPX", "a3-megagpu-8g": "TCPXO"}  # fabrics that Berg does not set up
+TIMEOUT = 120  # seconds for networks that another computer makes
 YOUNG = 3600  # seconds for which a policy without machines is kept: they may be coming
 
 
@@ -73,8 +73,8 @@ def row(shape: Shape, hosts: int, network: str) -> list[tuple[str, str]]:
     if is_fast(shape.machine_type, hosts, network):
         return [("Network", f"{RAILS} x RoCE, 3,200 Gbps between machines")]
     if shape.machine_type in UNUSED:
-        text = "TCP over one interface, about 1/10 of what this type can: h200 and b200 have it"
-        return [("Network", text)]
+        most = "about 1/10 of what these machines can: Berg sets up RoCE, of h200 and b200"
+        return [("Network", f"TCP over one interface, {most}")]
     gbps = GBPS.get(shape.gpu_type, {}).get(shape.num_gpus)
     known = f", {gbps} Gbps between machines" if gbps else ""
     return [("Network", f"one interface{known}")]
@@ -155,8 +155,8 @@ def make(config: Config, zone: str) -> None:
         if all(pool.map(lambda path: api.find(config, path, fields="name"), wanted)):
             return
     try:
-        for each in missing(config, zone):
-            api.wait_for(functools.partial(is_made, config, each), 1)
+        if not api.wait_for(lambda: all_made(config, zone), 1, TIMEOUT):
+            raise BergError(f"the networks for RoCE in {zone} are not ready yet. Try again later")
     except api.Forbidden as error:
         commands = "\n  ".join(each.gcloud for each in missing(config, zone))
         raise BergError(
@@ -166,16 +166,19 @@ def make(config: Config, zone: str) -> None:
         ) from None
 
 
-def is_made(config: Config, each: Made) -> bool:
-    """Make one thing, unless it is there; return False while what it is a part of is not ready."""
-    try:
-        api.write(config, each.path, each.body)
-    except api.Conflict:
-        pass
-    except api.BadRequest as error:
-        if error.reason != "resourceNotReady":
+def all_made(config: Config, zone: str) -> bool:
+    """Make what is missing for a zone; return False if another computer was quicker with a part of
+    it, which is not ready, or has the range of addresses.
+    """
+    for each in missing(config, zone):
+        try:
+            api.write(config, each.path, each.body)
+        except api.Conflict:
+            continue
+        except api.BadRequest as error:
+            if error.reason == "resourceNotReady" or "conflicts with existing" in error.message:
+                return False
             raise BergError(f"{each.body['name']} cannot be made: {api.words(error)}") from None
-        return False
     return True
 
 

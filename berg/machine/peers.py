@@ -558,14 +558,16 @@ def serial_of(blob: Any) -> int:
     return int(blob.metadata.get("serial", 0))
 
 
-def get_ready(member: Member) -> None:
-    """Announce that all is installed here; the machine that leads waits until it is everywhere."""
+def get_ready(member: Member, is_together: bool) -> None:
+    """Announce that all is installed here; the machine that leads waits until it is everywhere,
+    and with `is_together` the others do too.
+    """
     announce(member, phase="READY")
-    waiting = member.leads
+    waiting = member.leads or is_together
     while waiting:
         found = {name: blob.metadata for name, blob in phases(member).items()}
         for name, about in found.items():
-            if about["phase"] == "FAILED":
+            if about["phase"] == "FAILED" and member.leads:
                 raise BergError(f"{name}: {about['reason']}")
         waiting = any(about["phase"] == "UP" for about in found.values())
         member.pause(0.3 if waiting else 0)

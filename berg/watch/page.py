@@ -279,6 +279,7 @@ def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
         ("Note", state.job.note),
         ("Reason", state.reason),
         ("Hang", state.hang),
+        ("Network", state.network),
         ("Not saved", state.lost),
         ("Other folders", state.elsewhere),
         ("Checkout", state.checkout),
