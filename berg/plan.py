@@ -50,6 +50,7 @@ class Choice:
     cluster: str = ""  # LOCATION/NAME, whose pods the machines are
     is_slice: bool = False  # machines that run a command together, or not at all
     accounts: tuple[str, ...] = ()  # as in `Offer`
+    offer: "Offer | None" = None  # of a machine that there is: nothing is looked up
 
 
 @dataclass
@@ -77,6 +78,8 @@ class Offer:
     odds: list[str] = field(default_factory=list)
     is_shared: bool = False  # whether that is a node, which several pods may share
     accounts: tuple[str, ...] = ()  # that its machines act as; none: that of the settings
+    box: Machine | None = None  # devbox that runs the job
+    seconds: int = 0  # that the devbox has left
 
 
 @dataclass(frozen=True)

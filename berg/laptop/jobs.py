@@ -298,6 +298,9 @@ def without_worker(state: State, machine: Machine, last_words: Callable[[Machine
 
 def without_machine(state: State) -> State:
     """Return the state of a job that has no machine: LOST."""
+    if state.job.on:
+        reason = f"its devbox {state.job.on} is gone or off; it was {state.state} there"
+        return replace(state, state="LOST", reason=reason)
     reason = (
         "its machine is gone without a final state; "
         f"it was {state.state} on {state.machine or 'no machine'}"
@@ -391,7 +394,7 @@ def machines_of(entries: list[Entry]) -> list[tuple[Machine, Entry]]:
     found: dict[str, tuple[Machine, Entry]] = {}
     sweeps: set[str] = set()
     for each in entries:
-        if not each.sweep:
+        if not (each.sweep or each.summary.on):
             found |= {machine.name: (machine, each) for machine in each.machines}
         elif each.sweep not in sweeps:
             sweeps.add(each.sweep)
@@ -443,7 +446,8 @@ def entry(
     of a machine.
     """
     state, summary = stored.state, stored.state.job
-    machines, workers = of_own_account(config, summary, owned.get(stored.name, [])), []
+    name = summary.on or stored.name
+    machines, workers = of_own_account(config, summary, owned.get(name, [])), []
     needed = machines
     if summary.sweep and not machines:  # the machines are the sweep's
         needed = workers = owned.get(f"{summary.sweep}/", [])
@@ -459,7 +463,10 @@ def entry(
     )
     if seen.state == "LOST" and not state.final:
         seen = explained(config, stored, seen)
-    return Entry(stored.name, seen, machines, stored, workers)
+    if summary.on and seen.final:
+        machines = []  # those of its devbox are not its own
+    about = f"on {summary.on}" if summary.on else ""
+    return Entry(stored.name, seen, machines, stored, workers, about=about)
 
 
 def of_own_account(config: Config, summary: job.Summary, machines: list[Machine]) -> list[Machine]:
@@ -530,7 +537,7 @@ def listed_again(config: Config, found: Entry, zone: str) -> list[Machine]:
     Threads that wait for other jobs of the same sweep share a list that is half a second old.
     """
     if not found.sweep:
-        return found.place.machines(config, [found.name], zone=zone)
+        return found.place.machines(config, [found.summary.on or found.name], zone=zone)
     key = (found.sweep, zone)
     with LISTING:
         listed_at, machines = config.listed_lately.get(key, (-math.inf, []))
@@ -573,6 +580,8 @@ def find(config: Config, name: str) -> Entry:
         found = pool.submit(places.machines, config, [full_name], sweeps)
         stored = states.read(bucket, full_name)
         machines = found.result()
+        if stored and stored.state.job.on:
+            machines = places.machines(config, [stored.state.job.on])
     if stored:
         return entry(config, stored, by_owner(machines))
     if states.sweep_exists(bucket, full_name):

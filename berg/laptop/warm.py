@@ -38,7 +38,7 @@ USUAL = round(JobSpec().max_hours * 3600)
 def find(config: Config, spec: JobSpec) -> list[Warm]:
     """Return the user's machines that wait for a job, and forget those that are gone."""
     is_single = spec.cmd is not None and spec.num_machines == 1 and not (spec.cluster or spec.tpu)
-    if spec.fresh_machine or spec.elsewhere or not is_single:
+    if spec.on or spec.fresh_machine or spec.elsewhere or not is_single:
         return []
     bucket = Bucket(config)
 
