@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from conftest import commit, wait_for
@@ -16,7 +18,7 @@ pwd; echo "$HOME $BERG_JOB"; ls /root/berg_results; cat /root/code/proj/note
 echo 1 >berg_results/$BERG_JOB/relative
 echo 2 >/root/berg_results/$BERG_JOB/absolute
 """
-WAIT = "touch /tmp/began-$BERG_JOB; sleep 1000 & wait"
+WAIT = "echo began; echo 1 >berg_results/$BERG_JOB/file; sleep 1000"
 
 
 @pytest.fixture
@@ -35,9 +37,13 @@ def on_box(berg, name: str, command: str, *more: str) -> subprocess.CompletedPro
     return berg("run", "--on", "box", "-n", name, *more, command)
 
 
-def root_of(berg) -> str:
-    """The folder that is /root on the devbox, by its worker."""
-    return f"/proc/{worker_of('box')}/root/root"
+@pytest.fixture
+def person(box) -> Iterator[subprocess.Popen]:
+    """A process of a person on the devbox."""
+    inside = ["nsenter", "-t", str(wait_for(lambda: worker_of("box"))), "-a"]
+    with subprocess.Popen([*inside, "sleep", "7777"]) as process:
+        yield process
+        process.kill()
 
 
 def ended(berg, name: str) -> dict:
@@ -45,14 +51,13 @@ def ended(berg, name: str) -> dict:
     return berg.state(name)
 
 
-def test_next_to_a_person(box):
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's machines have a /root of their own")
+def test_next_to_a_person(box, person):
     """Who is logged in keeps a process and files, also in the checkout and the results."""
-    wait_for(lambda: worker_of("box"))
-    root = root_of(box)
-    os.makedirs(f"{root}/berg_results/own", exist_ok=True)
-    with open(f"{root}/code/proj/note", "w") as file:
-        file.write("of the person")
-    before = worker_of("box")
+    worker = worker_of("box")
+    root = Path(f"/proc/{worker}/root/root")
+    (root / "berg_results/own").mkdir(parents=True)
+    (root / "code/proj/note").write_text("of the person")
     (box.repo / "note").write_text("of the commit")
     commit(box.repo)
 
@@ -70,16 +75,18 @@ def test_next_to_a_person(box):
     assert box.state("second")["reason"] == "the command failed with exit code 7"
     listed = box("list").stdout
     assert "on box" in listed and "$0.00" in listed
-
-    assert worker_of("box") == before and box.state("box")["state"] == "RUNNING"
-    with open(f"{root}/code/proj/note") as file:
-        assert file.read() == "of the person"
-    assert os.listdir(f"{root}/berg_results") == ["own"]
-    wait_for(lambda: os.listdir(f"{root}/berg/jobs") == [], what="its folder is removed")
     again = box("rerun", "first", "-n", "third", "--wait")
     assert again.returncode == 0 and "devbox box" in again.stderr, again.stderr
     resumed = box("run", "--resume", "second")
     assert resumed.returncode == 1 and "berg rerun second" in resumed.stderr
+
+    wait_for(lambda: not [*(root / "berg/jobs").iterdir()], what="the folders are removed")
+    assert person.poll() is None
+    assert worker_of("box") == worker and box.state("box")["state"] == "RUNNING"
+    assert (root / "code/proj/note").read_text() == "of the person"
+    assert {each.name for each in (root / "berg_results").iterdir()} == {"own", "box"}
+    shells = (root / ".bashrc").read_text() + (root / "berg/environment.sh").read_text()
+    assert "first" not in shells and "BERG_JOB=box" in shells, "logins are to the devbox"
     assert [*box.machines()] == ["box"]
 
 
@@ -91,10 +98,9 @@ def test_two_at_once_and_kill(box):
     assert "--share" in refused.stderr and "second" not in box("list", "-a").stdout
     shared = on_box(box, "second", "true", "--share", "--wait")
     assert shared.returncode == 0, shared.stderr
-    for which in ("list", "tail"):
-        done = box(which) if which == "list" else box("log", "first")
-        assert done.returncode == 0, done.stderr
-
+    assert "began" in box("log", "first").stdout
+    shown = box("show", "first")
+    assert shown.returncode == 0 and "RUNNING" in shown.stdout, shown.stderr
     killed = box("kill", "first")
     assert killed.returncode == 0 and "first: KILLED" in killed.stdout + killed.stderr
     assert box.state("first")["reason"].startswith("killed by ")
@@ -115,7 +121,7 @@ def test_two_laptops_at_once(box):
 
 
 def test_its_devbox_is_killed(box):
-    assert on_box(box, "first", "echo 1 >berg_results/$BERG_JOB/file; " + WAIT).returncode == 0
+    assert on_box(box, "first", WAIT).returncode == 0
     runs(box, "first")
     killed = box("kill", "box")
     assert killed.returncode == 0 and "first runs on box, and ends with it" in killed.stderr
@@ -173,7 +179,7 @@ def test_what_takes_no_job(box):
     (box.repo / "berg.toml").write_text('gpu-type = "a100"\nkeep-warm = "15m"\n')
     assert box("run", "--on", "box", "--dry-run", "true").returncode == 0
     done = box("run", "--on", "box", "true", BERG_USER="another")
-    assert "not of yours" in done.stderr, done.stderr
+    assert "it is tester's devbox" in done.stderr, done.stderr
     done = box("run", "--on", "box", "--grid", "x=1,2", "echo {x}")
     assert "--on is not for sweeps" in done.stderr
     assert box("kill", "box", "other").returncode == 0

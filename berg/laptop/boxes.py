@@ -11,10 +11,10 @@ from datetime import timedelta
 
 from berg import BergError, job, states
 from berg.config import Config
-from berg.google import api, iam, instances
+from berg.google import api, instances
 from berg.google.shapes import Shape
 from berg.google.storage import Bucket
-from berg.job import STOPPED, Machine
+from berg.job import Machine
 from berg.laptop import jobs, warm
 from berg.laptop.limits import LEAST
 from berg.plan import Choice, Offer, Plan
@@ -61,24 +61,18 @@ def checked(config: Config, found: jobs.Entry) -> Machine:
     none, or not now.
     """
     name, state, machine, summary = found.name, found.state, found.machine, found.summary
-    if state is None or summary.kind != "devbox":
-        raise BergError(f"--on {name}: it is no devbox. {START}")
-    if summary.place == "gke":
-        raise BergError(f"--on {name}: it is a pod, which runs nothing else. {START}")
-    if summary.machines > 1:
-        raise BergError(f"--on {name}: it has {summary.machines} machines, not one. {START}")
-    if state.state == STOPPED or (machine and machine.status in jobs.OFF):
-        raise BergError(f"--on {name}: it is stopped. Start it: berg start {name}")
-    if state.final or machine is None:
-        raise BergError(f"--on {name}: it is {found.status}. {START}")
-    is_users = machine.labels.get("berg-user") == config.user
-    if not is_users or not (jobs.is_mine(config, machine) or not iam.is_own(config)):
-        raise BergError(f"--on {name}: it is a devbox of {summary.user}, not of yours. {START}")
-    if state.state != "RUNNING":
-        raise BergError(
-            f"--on {name}: it is {found.status}, and has not begun. See when it has: berg tail "
-            f"{name}"
-        )
+    whys: list[tuple[object, str]] = [
+        (state is None or summary.kind != "devbox", f"it is no devbox. {START}"),
+        (summary.place == "gke", f"it is a pod, which runs nothing else. {START}"),
+        (summary.machines > 1, f"it has {summary.machines} machines, not one. {START}"),
+        (found.is_stopped, f"it is stopped. Start it: berg start {name}"),
+        (machine is None or (state and state.final), f"it is {found.status}. {START}"),
+        (machine and not jobs.is_users(config, machine), f"it is {summary.user}'s devbox. {START}"),
+        (found.status != "RUNNING", f"it is {found.status}. Wait for it: berg tail {name}"),
+    ]
+    if why := next((text for is_so, text in whys if is_so), ""):
+        raise BergError(f"--on {name}: {why}")
+    assert machine
     return machine
 
 
@@ -109,7 +103,7 @@ def running(config: Config, values: dict[str, str]) -> dict[str, dict[str, str]]
 
 
 def limited(plan: Plan) -> Plan:
-    """Return a plan whose job ends before its devbox; raise BergError if hardly any time is left."""
+    """Return a plan whose job ends before its devbox; raise BergError if that is too soon."""
     box, left = plan.job.on, plan.offer.seconds
     if left < LEAST:
         raise BergError(

@@ -66,6 +66,12 @@ class Entry:
     parts: list["Entry"] = field(default_factory=list)  # of a whole sweep: its jobs
     about: str = ""  # a remark for people
 
+    def __post_init__(self) -> None:
+        """Name the devbox of a job on one; its machine is not the job's once that has ended."""
+        if self.state and self.summary.on:
+            self.about = f"on {self.summary.on}"
+            self.machines = [] if self.state.final else self.machines
+
     @property
     def machine(self) -> Machine | None:
         return self.machines[0] if self.machines else None
@@ -446,8 +452,7 @@ def entry(
     of a machine.
     """
     state, summary = stored.state, stored.state.job
-    name = summary.on or stored.name
-    machines, workers = of_own_account(config, summary, owned.get(name, [])), []
+    machines, workers = of_own_account(config, stored, owned), []
     needed = machines
     if summary.sweep and not machines:  # the machines are the sweep's
         needed = workers = owned.get(f"{summary.sweep}/", [])
@@ -463,17 +468,18 @@ def entry(
     )
     if seen.state == "LOST" and not state.final:
         seen = explained(config, stored, seen)
-    if summary.on and seen.final:
-        machines = []  # those of its devbox are not its own
-    about = f"on {summary.on}" if summary.on else ""
-    return Entry(stored.name, seen, machines, stored, workers, about=about)
+    return Entry(stored.name, seen, machines, stored, workers)
 
 
-def of_own_account(config: Config, summary: job.Summary, machines: list[Machine]) -> list[Machine]:
-    """Return a job's machines. If it is the user's and the user has an account for machines, only
+def of_own_account(
+    config: Config, stored: Stored, owned: dict[str, list[Machine]]
+) -> list[Machine]:
+    """Return a job's machines, or its devbox's. If it is the user's and the user has an account for machines, only
     those with this account: another user may have created the others. They count if there is no
     other, and ssh.py refuses to log in to them.
     """
+    summary = stored.state.job
+    machines = owned.get(summary.on or stored.name, [])
     if summary.user != config.user or not iam.is_own(config):
         return machines
     own = [each for each in machines if each.place == "gke" or is_mine(config, each)]
@@ -483,6 +489,15 @@ def of_own_account(config: Config, summary: job.Summary, machines: list[Machine]
 def is_mine(config: Config, machine: Machine) -> bool:
     """Return whether a machine acts as the account of the settings."""
     return machine.account == config.service_account
+
+
+def is_users(config: Config, machine: Machine) -> bool:
+    """Return whether a machine is the user's.
+
+    Anyone who may create machines can label them, but not give them the account of another user.
+    """
+    has_account = is_mine(config, machine) or not iam.is_own(config)
+    return machine.labels.get("berg-user") == config.user and has_account
 
 
 def explained(config: Config, stored: Stored, seen: State) -> State:

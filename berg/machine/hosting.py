@@ -121,7 +121,17 @@ def begin(name: str) -> "subprocess.Popen[bytes]":
         variables["BERG_ROOT"] = str(own)
     else:
         variables["BERG_FOLDER"] = str(own / "berg")
-        command = ["unshare", "--mount", "sh", "-ec", BIND, "sh", str(own), str(boot.ROOT), *command]
+        command = [
+            "unshare",
+            "--mount",
+            "sh",
+            "-ec",
+            BIND,
+            "sh",
+            str(own),
+            str(boot.ROOT),
+            *command,
+        ]
     return subprocess.Popen(
         command, env=variables, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/"
     )
