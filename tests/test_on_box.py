@@ -73,6 +73,8 @@ def test_next_to_a_person(box, person):
     failing = on_box(box, "second", "exit 7", "--wait")
     assert failing.returncode == 7, failing.stderr
     assert box.state("second")["reason"] == "the command failed with exit code 7"
+    shown = box("show", "second").stdout
+    assert "box in us-central1-a" in shown and "gone" not in shown, shown
     listed = box("list").stdout
     assert "on box" in listed and "$0.00" in listed
     again = box("rerun", "first", "-n", "third", "--wait")

@@ -94,6 +94,13 @@ class Entry:
         return f"{self.state.state}, machine {machine}" if is_odd else self.state.state
 
     @property
+    def fate(self) -> str:
+        """What to say of the machine that its state names: that it is gone, unless it is there, or
+        a devbox.
+        """
+        return "" if self.machines or self.summary.on else ", gone"
+
+    @property
     def is_stopped(self) -> bool:
         """Whether it is a stopped devbox."""
         return self.state is not None and self.state.state == job.STOPPED
@@ -474,9 +481,9 @@ def entry(
 def of_own_account(
     config: Config, stored: Stored, owned: dict[str, list[Machine]]
 ) -> list[Machine]:
-    """Return a job's machines, or its devbox's. If it is the user's and the user has an account for machines, only
-    those with this account: another user may have created the others. They count if there is no
-    other, and ssh.py refuses to log in to them.
+    """Return a job's machines, or its devbox's. If it is the user's and the user has an account for
+    machines, only those with this account: another user may have created the others. They count if
+    there is no other, and ssh.py refuses to log in to them.
     """
     summary = stored.state.job
     machines = owned.get(summary.on or stored.name, [])
