@@ -77,8 +77,9 @@ def test_next_to_a_person(box, person):
     assert "box in us-central1-a" in shown and "gone" not in shown, shown
     listed = box("list").stdout
     assert "on box" in listed and "$0.00" in listed
-    again = box("rerun", "first", "-n", "third", "--wait")
+    again = box("rerun", "first", "-n", "third", "--tail")
     assert again.returncode == 0 and "devbox box" in again.stderr, again.stderr
+    assert "Job third SUCCEEDED" in again.stdout and "Ready" not in again.stdout, again.stdout
     resumed = box("run", "--resume", "second")
     assert resumed.returncode == 1 and "berg rerun second" in resumed.stderr
 
