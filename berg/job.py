@@ -37,6 +37,7 @@ MOST_RATE, MOST_MACHINES = 10_000, 100_000
 # its attempts and the characters of why each began, and its changes.
 MAX_STATE, ATTEMPTS, WHY, HISTORY = 8000, 10, 150, 30
 SHELL = ["bash", "-o", "pipefail", "-c"]
+HOSTED = "berg-hosted"  # metadata of a devbox: a JSON object, see `hosted`
 USAGE = ".usage.jsonl"  # suffix of the file next to the log with samples of the machine
 SOFTWARE = ".software.json"  # suffix of the file next to the log with the software of an attempt
 # A job's name is its machine's name, so that Compute Engine must accept it.
@@ -163,6 +164,7 @@ class Job:
     max_run_seconds: int = 0
     # region -> USD for an hour of one of its machines, by the price list at the submit
     rates: dict[str, float] = field(default_factory=dict)
+    on: str = ""  # devbox that it runs on, next to people; "": machines of its own
     sweep: str = ""  # that it is a job of; "": none
     params: dict[str, str] = field(default_factory=dict)  # of a sweep's job: placeholder -> value
     group: Group = NO_GROUP
@@ -183,8 +185,8 @@ class Job:
     def validate(self) -> None:
         """Raise ValueError or BergError for what no machine can run."""
         validation.check_bounds(self)
-        if self.begins_with:
-            check_name(self.begins_with)
+        for name in filter(None, (self.begins_with, self.on)):
+            check_name(name)
         check_snapshot(self.snapshot)
         self.to_json().encode()  # JSON has halves of letters, which UTF-8 has not
 
@@ -222,7 +224,7 @@ class Job:
         single machine, or all machines of an on-demand TPU slice together.
         """
         is_slice = self.place == "tpu" and not (self.spec.spot or self.spec.flex)
-        return (self.num_machines == 1 or is_slice) and not self.sweep and not self.group
+        return (self.num_machines == 1 or is_slice) and not (self.sweep or self.group or self.on)
 
     @property
     def longest_silence(self) -> int:
@@ -264,6 +266,7 @@ class Job:
             machines=self.num_machines,
             note=self.spec.note,
             kept=self.spec.no_kill,
+            on=self.on,
             group=self.group,
             sweep=self.sweep,
             params=self.params if self.sweep else {},
@@ -291,6 +294,7 @@ class Summary:
     machines: int = 1
     kept: bool = False  # --no-kill
     group: Group = NO_GROUP
+    on: str = ""  # as Job.on
     sweep: str = ""
     params: dict[str, str] = field(default_factory=dict)
     secrets: int = 0  # their number
@@ -304,14 +308,16 @@ class Summary:
         values = {**asdict(self), "group": str(self.group)}
         if not self.sweep:
             del values["sweep"], values["params"]
+        if not self.on:
+            del values["on"]
         return values
 
     def validate(self) -> None:
         """Raise ValueError or BergError for what no job has."""
         if self.results_dir:
             validation.check_results_dir(self.results_dir)
-        if self.sweep:
-            check_name(self.sweep)
+        for name in filter(None, (self.sweep, self.on)):
+            check_name(name)
         numbers = (self.machines, self.secrets, self.max_run_seconds)
         if min(*numbers, *self.rates.values()) < 0:
             raise ValueError("a number is below zero")
@@ -546,6 +552,17 @@ def timestamp(moment: datetime) -> str:
 def age_seconds(timestamp: str) -> float:
     then = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
     return clock() - then.timestamp()
+
+
+def hosted(attributes: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Return the jobs that a devbox was given, with what its metadata would say of machines of
+    their own.
+    """
+    try:
+        found = json.loads(attributes.get(HOSTED) or "{}")
+        return {str(name): {**facts} for name, facts in found.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def new_name(repo_name: str) -> str:

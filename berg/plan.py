@@ -50,6 +50,7 @@ class Choice:
     cluster: str = ""  # LOCATION/NAME, whose pods the machines are
     is_slice: bool = False  # machines that run a command together, or not at all
     accounts: tuple[str, ...] = ()  # as in `Offer`
+    offer: "Offer | None" = None  # of a machine that there is: nothing is looked up
 
 
 @dataclass
@@ -78,6 +79,8 @@ class Offer:
     is_fast: bool = False  # whether the machines talk over RoCE
     is_shared: bool = False  # whether that is a node, which several pods may share
     accounts: tuple[str, ...] = ()  # that its machines act as; none: that of the settings
+    box: Machine | None = None  # devbox that runs the job
+    seconds: int = 0  # that the devbox has left
 
 
 @dataclass(frozen=True)

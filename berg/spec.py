@@ -498,6 +498,20 @@ class JobSpec:
         "of other jobs, and clusters their pods",
         key="keep-warm",
     )
+    on: str | None = option(
+        "--on BOX",
+        "Run on this devbox of yours, next to who is logged in; nothing new is created.",
+        commands=RUN,
+        complete="names",
+        excludes="docker each num_gpus gpu_type gpu_memory num_cpus num_machines machine_type tpu "
+        "cluster image disk_gb zones regions reservation no_external_ip spot flex max_cost "
+        "lower_cost purse wait_for_capacity no_kill keep_failed keep_warm fresh_machine mount "
+        "stop_worst",
+        why="--on runs on a machine that is there, as it is, and leaves it as it is",
+    )
+    share: bool = option(
+        "--share", "With --on, also if another job runs there.", False, RUN, needs="on"
+    )
     fresh_machine: bool = option(
         "--fresh-machine", "Create a machine, also if one is kept warm.", False, RUN
     )

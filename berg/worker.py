@@ -46,6 +46,7 @@ from berg.machine.attempt import Attempt, Damaged, Ended, MachineLost, NoJob, se
 from berg.machine.environment import environment, install_commands, repo_folder, with_report
 from berg.machine.installation import InstallationFailed, install
 from berg.machine.outcome import (
+    BOX_ENDS,
     POD_TAKEN_AWAY,
     PREEMPTED,
     SHUT_DOWN,
@@ -110,7 +111,7 @@ def learn_why_it_shuts_down(attempt: Attempt) -> None:
     """Replace the ending of a machine that shuts down by the reason, if its metadata say it."""
     if attempt.stopping.ending != SHUT_DOWN:
         return
-    ending = POD_TAKEN_AWAY if boot.POD else SHUT_DOWN
+    ending = POD_TAKEN_AWAY if boot.POD else BOX_ENDS if attempt.job.on else SHUT_DOWN
     with contextlib.suppress(OSError, ValueError):
         ending = watchdogs.ending_in(attempt, attempt.machine.instance_now()) or ending
     attempt.stopping.ending = ending
@@ -246,7 +247,8 @@ def begin(attempt: Attempt) -> None:
     start_thread(watchdogs.watch_rungs, attempt)
     start_thread(hangs.watch, attempt)
     profile.listen(attempt)
-    attempt.reachable = start_thread(attempt.become_reachable)
+    if not this.on:
+        attempt.reachable = start_thread(attempt.become_reachable)
 
 
 def check_machine(attempt: Attempt) -> None:
@@ -433,7 +435,10 @@ def end_when_idle(attempt: Attempt) -> None:
     if this.stops_when_idle:
         ending = replace(ending, state=STOPPED, is_chosen=False)
         ends, kept = "stops", "Its disk is kept"
-    is_used_elsewhere = functools.partial(peers.others_are_used, attempt.member)
+
+    def is_used_elsewhere() -> bool:
+        return attempt.hosting.is_busy() or peers.others_are_used(attempt.member)
+
     stopped = attempt.stopping.event.wait
     if usage.wait_until_idle(this.idle_seconds, stopped, warn, is_used_elsewhere, bool(this.tpu)):
         attempt.stop(ending)
@@ -449,6 +454,7 @@ def finish(attempt: Attempt, ending: Ending) -> None:
         ending = replace(ending, reason=reason)
     if attempt.machine.box:
         ending = end_of_box(attempt, ending)
+        attempt.hosting.stop()
     saving.stop_mirrors(attempt)
     try:
         begin_upload(attempt, ending)
@@ -457,6 +463,7 @@ def finish(attempt: Attempt, ending: Ending) -> None:
         else:
             uploads = saving.save(attempt, ending.reason)
         attempt.is_saved = uploads.is_whole
+        attempt.hosting.wait()
         # Once the other machines have uploaded their results.
         seconds = saving.seconds_for_last_words(attempt)
         last = attempt.insist(lambda: conclude(attempt, ending, uploads), seconds)
@@ -602,6 +609,7 @@ def release_machines(attempt: Attempt) -> None:
     this, machine = attempt.job, attempt.machine
     if attempt.sweep:
         attempt.clear()
+    if attempt.sweep or this.on:
         return
     if attempt.state.state == STOPPED:
         machine.turn_off()

@@ -153,7 +153,8 @@ def start_job(
         zone = launch.submit(plan, say, tables.sending)
         if zone:
             names, seconds = ", ".join(plan.machines[:8]), time.monotonic() - began
-            how = f"{plan.warm.offer.machine} took it" if plan.warm else f"Created {names}"
+            taker = plan.warm.offer.machine if plan.warm else plan.job.on
+            how = f"{taker} took it" if taker else f"Created {names}"
             say(f"{how} in {zone} after {seconds:.1f} s\n")
         if not (asked.as_json or asked.tail):
             plain.echo(plan.job.job_name)
@@ -310,6 +311,7 @@ def check_for_sweep(spec: JobSpec) -> None:
     if spec.gpu_type == "cheapest" or "," in (spec.gpu_type or ""):
         raise BergError("-t takes one GPU type for a sweep. Compare them: berg prices")
     for option in (
+        "on",
         "no_kill",
         "keep_failed",
         "keep_warm",

@@ -485,7 +485,7 @@ def machines_of(entry: "Entry", this: job.Job | None) -> list[str]:
     for each in entry.machines:
         lines.append(f"{each.name} {each.status} in {each.zone} {each.external_ip}".rstrip())
     if not entry.machines and entry.state and entry.state.machine:
-        lines.append(f"{entry.state.machine} in {entry.state.zone}, gone")
+        lines.append(f"{entry.state.machine} in {entry.state.zone}{entry.fate}")
     return [*lines, *waits_of(entry)]
 
 

@@ -22,7 +22,7 @@ from berg.gke import clusters
 from berg.google import api, instances, secret
 from berg.google.storage import Bucket, Changed
 from berg.job import Machine, Resource, State
-from berg.laptop import index, jobs, power, records, ssh
+from berg.laptop import boxes, index, jobs, power, records, ssh
 from berg.laptop.jobs import OFF, Entry, Say, find, is_glob, logs_of, look_again, overview
 from berg.laptop.power import claimed
 
@@ -82,6 +82,8 @@ def kill(config: Config, name: str, now: bool, say: Say, seen: Entry | None = No
     if found.summary.kind == "devbox":
         with claimed(config, found.name, "killed", say, is_forced=True):
             found = end_devbox(config, found, now, say)
+    elif found.summary.on:
+        found = end_worker(config, found, now, say)
     else:
         found = end_machines(config, found, now, say)
     forget_secrets(config, found)
@@ -121,12 +123,18 @@ def end_machines(config: Config, found: Entry, now: bool, say: Say) -> Entry:
     """End the worker of a job unless `now`, and delete its machines; return the job as it was."""
     for machine in found.machines:
         instances.let_disk_go(config, machine)  # even if this computer goes off meanwhile
+    found = end_worker(config, found, now, say)
+    with api.waiting(f"{found.name}: waiting until Google has deleted its machines", say):
+        delete_machines(config, found, now)
+    return found
+
+
+def end_worker(config: Config, found: Entry, now: bool, say: Say) -> Entry:
+    """End the worker of a job, and unless `now` wait until it has; return the job as it was."""
     if has_worker(found):
         request_end(config, found, now)
         if not now:
-            found = wait_for_end(config, found, say)
-    with api.waiting(f"{found.name}: waiting until Google has deleted its machines", say):
-        delete_machines(config, found, now)
+            return wait_for_end(config, found, say)
     return found
 
 
@@ -134,6 +142,9 @@ def end_devbox(config: Config, found: Entry, now: bool, say: Say) -> Entry:
     """End a devbox and delete its disks, and what its moves left; return it as it was."""
     if found.place is not places.of("gce"):
         return end_machines(config, found, now, say)
+    for machine in found.machines:
+        for name in boxes.running(config, instances.metadata(config, machine) or {}):
+            say(f"{name} runs on {found.name}, and ends with it")
     power.wait_for_copies(config, found.name, say)
     found = end_machines(config, found, now, say)
     delete_disks(config, found.name)

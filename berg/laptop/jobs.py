@@ -66,6 +66,12 @@ class Entry:
     parts: list["Entry"] = field(default_factory=list)  # of a whole sweep: its jobs
     about: str = ""  # a remark for people
 
+    def __post_init__(self) -> None:
+        """Name the devbox of a job on one; its machine is not the job's once that has ended."""
+        if self.state and self.summary.on:
+            self.about = f"on {self.summary.on}"
+            self.machines = [] if self.state.final else self.machines
+
     @property
     def machine(self) -> Machine | None:
         return self.machines[0] if self.machines else None
@@ -86,6 +92,13 @@ class Entry:
             usual |= {*OFF}
         is_odd = (self.state.final or self.is_stopped) and machine not in usual
         return f"{self.state.state}, machine {machine}" if is_odd else self.state.state
+
+    @property
+    def fate(self) -> str:
+        """What to say of the machine that its state names: that it is gone, unless it is there, or
+        a devbox.
+        """
+        return "" if self.machines or self.summary.on else ", gone"
 
     @property
     def is_stopped(self) -> bool:
@@ -298,6 +311,9 @@ def without_worker(state: State, machine: Machine, last_words: Callable[[Machine
 
 def without_machine(state: State) -> State:
     """Return the state of a job that has no machine: LOST."""
+    if state.job.on:
+        reason = f"its devbox {state.job.on} is gone or off; it was {state.state} there"
+        return replace(state, state="LOST", reason=reason)
     reason = (
         "its machine is gone without a final state; "
         f"it was {state.state} on {state.machine or 'no machine'}"
@@ -391,7 +407,7 @@ def machines_of(entries: list[Entry]) -> list[tuple[Machine, Entry]]:
     found: dict[str, tuple[Machine, Entry]] = {}
     sweeps: set[str] = set()
     for each in entries:
-        if not each.sweep:
+        if not (each.sweep or each.summary.on):
             found |= {machine.name: (machine, each) for machine in each.machines}
         elif each.sweep not in sweeps:
             sweeps.add(each.sweep)
@@ -443,7 +459,7 @@ def entry(
     of a machine.
     """
     state, summary = stored.state, stored.state.job
-    machines, workers = of_own_account(config, summary, owned.get(stored.name, [])), []
+    machines, workers = of_own_account(config, stored, owned), []
     needed = machines
     if summary.sweep and not machines:  # the machines are the sweep's
         needed = workers = owned.get(f"{summary.sweep}/", [])
@@ -462,11 +478,15 @@ def entry(
     return Entry(stored.name, seen, machines, stored, workers)
 
 
-def of_own_account(config: Config, summary: job.Summary, machines: list[Machine]) -> list[Machine]:
-    """Return a job's machines. If it is the user's and the user has an account for machines, only
-    those with this account: another user may have created the others. They count if there is no
-    other, and ssh.py refuses to log in to them.
+def of_own_account(
+    config: Config, stored: Stored, owned: dict[str, list[Machine]]
+) -> list[Machine]:
+    """Return a job's machines, or its devbox's. If it is the user's and the user has an account for
+    machines, only those with this account: another user may have created the others. They count if
+    there is no other, and ssh.py refuses to log in to them.
     """
+    summary = stored.state.job
+    machines = owned.get(summary.on or stored.name, [])
     if summary.user != config.user or not iam.is_own(config):
         return machines
     own = [each for each in machines if each.place == "gke" or is_mine(config, each)]
@@ -476,6 +496,15 @@ def of_own_account(config: Config, summary: job.Summary, machines: list[Machine]
 def is_mine(config: Config, machine: Machine) -> bool:
     """Return whether a machine acts as the account of the settings."""
     return machine.account == config.service_account
+
+
+def is_users(config: Config, machine: Machine) -> bool:
+    """Return whether a machine is the user's.
+
+    Anyone who may create machines can label them, but not give them the account of another user.
+    """
+    has_account = is_mine(config, machine) or not iam.is_own(config)
+    return machine.labels.get("berg-user") == config.user and has_account
 
 
 def explained(config: Config, stored: Stored, seen: State) -> State:
@@ -530,7 +559,7 @@ def listed_again(config: Config, found: Entry, zone: str) -> list[Machine]:
     Threads that wait for other jobs of the same sweep share a list that is half a second old.
     """
     if not found.sweep:
-        return found.place.machines(config, [found.name], zone=zone)
+        return found.place.machines(config, [found.summary.on or found.name], zone=zone)
     key = (found.sweep, zone)
     with LISTING:
         listed_at, machines = config.listed_lately.get(key, (-math.inf, []))
@@ -573,6 +602,8 @@ def find(config: Config, name: str) -> Entry:
         found = pool.submit(places.machines, config, [full_name], sweeps)
         stored = states.read(bucket, full_name)
         machines = found.result()
+        if stored and stored.state.job.on:
+            machines = places.machines(config, [stored.state.job.on])
     if stored:
         return entry(config, stored, by_owner(machines))
     if states.sweep_exists(bucket, full_name):

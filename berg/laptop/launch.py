@@ -26,6 +26,7 @@ from berg.config import Config
 from berg.google import api, builds, data, iam, offers, prices, secret, shapes, storage
 from berg.google.storage import Bucket, Changed, Listed
 from berg.laptop import (
+    boxes,
     index,
     installing,
     jobs,
@@ -64,7 +65,10 @@ def prepare(
     """
     spec.check()
     place_name = places.name_for(spec)
-    choice = places.of(place_name).choose(config, spec, bool(sweep))
+    if spec.on:
+        choice = boxes.choose(config, spec)
+    else:
+        choice = places.of(place_name).choose(config, spec, bool(sweep))
     check_accelerators(spec, choice)
     secret_values = read_secrets(spec)
     root = code.root if code else snapshot.find_root(folder)
@@ -86,6 +90,8 @@ def prepare(
     this.sealed = secret.CLUSTER_KEY in secret_values
     plan.job, plan.secrets = validation.check_size(this), secret_values
     # A sweep's limit depends on its number of jobs.
+    if choice.offer:
+        return boxes.limited(plan)
     return plan if sweep else warm.fitted(purse.limited(limits.limited(plan)))
 
 
@@ -109,7 +115,7 @@ def look_up(
         archives = pool.submit(look_ahead, config, repo)
         offered = pool.submit(priced_offer, config, spec, choice, sweep)
         measured = pool.submit(sources, config, spec, place_name)
-        within = pool.submit(limits.check_budget, config)
+        within = None if choice.offer else pool.submit(limits.check_budget, config)
         region = pool.submit(check_bucket, config)
         free = pool.submit(check_free, config, name, again)
         left = None if sweep or again else pool.submit(place.machines, config, [name])
@@ -120,7 +126,7 @@ def look_up(
         looked = pool.submit(look_in_folder, config, this, sweep)
         secret_files = pool.submit(leaks.find, taken, config.bucket)
         code_bytes = snapshot.bytes_to_send(taken, config.bucket)
-        bucket_region, _, _ = region.result(), free.result(), within.result()
+        bucket_region, _, _ = region.result(), free.result(), within and within.result()
         (offer, rates), (fields, gcsfuse) = offered.result(), measured.result()
         (wheel, packages, there), container = archives.result(), pinned.result()
     if place_name == "gke":
@@ -165,6 +171,7 @@ def with_machines(plan: Plan, spec: JobSpec, choice: Choice, sweep: str) -> job.
         stops_when_idle=stops_when_idle(spec, place_name, choice),
         keeps_disk=kept,
         image=plan.offer.image,
+        on=spec.on or "",
         sweep=sweep,
         group=plan.offer.group,
         regions=plan.offer.regions,
@@ -248,6 +255,8 @@ def priced_offer(
     config: Config, spec: JobSpec, choice: Choice, sweep: int
 ) -> tuple[Offer, dict[str, float]]:
     """Return what the place has for a spec, and USD for an hour of it by region."""
+    if choice.offer:
+        return choice.offer, {prices.region_of(choice.offer.zones[0]): 0.0}
     offer = places.of(places.name_for(spec)).offer(config, spec, choice, sweep)
     return offer, spending.rates(config, offer, spec.model)
 
@@ -611,6 +620,8 @@ def write_and_create(plan: Plan, claimed: states.Stored, say: Say) -> str:
 
 def create(plan: Plan, claimed: states.Stored, say: Say) -> str:
     """Create the machines of a job whose name is claimed; return their zone."""
+    if plan.offer.box:
+        return boxes.give(plan)
     place = places.of(plan.job.place)
     heartbeat = Heartbeat(plan.config, plan.job, claimed)
     keep = bool(plan.job.group)

@@ -37,7 +37,7 @@ def chunks(config: Config, name: str, machine: str | None = None) -> Iterator[tu
 
 def console_of(config: Config, found: jobs.Entry, name: str | None) -> bytes:
     """Return the serial console of a job's first machine, or of the one named."""
-    for machine in found.machines:
+    for machine in [] if found.summary.on else found.machines:
         if not machine.is_crash_looping and name in (None, machine.name):
             return found.place.console(config, machine).encode()
     reason = found.state.reason if found.state else ""
@@ -140,7 +140,7 @@ class Following:
         self.list_logs(found)
         for log in self.logs:
             self.read_log(log, several)
-        if not self.offsets and found.machine and not several:
+        if not self.offsets and found.machine and not (several or found.summary.on):
             output = found.place.console(config, found.machine)
             self.read_console(output, has_job=found.state is not None)
 

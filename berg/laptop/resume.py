@@ -45,6 +45,8 @@ def find(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
         raise BergError(
             f"{name} is a job of the sweep {this.sweep}: berg run --resume {this.sweep}"
         )
+    if this.on:
+        raise BergError(f"{name} ran on the devbox {this.on}. To run it again: berg rerun {name}")
     if this.kind != "job":
         raise BergError(f"{name} is a devbox")
     if not (records.is_over(found) or records.is_about_to_go(found)):

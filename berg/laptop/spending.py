@@ -136,7 +136,8 @@ class Sum:
         """Count one more job, since a moment."""
         cost = so_far(state, running, begin)
         self.jobs += 1
-        self.hours += machine_hours(state, running, begin)
+        if not state.job.on:  # else they are those of a devbox, too
+            self.hours += machine_hours(state, running, begin)
         self.usd += cost or 0.0
         self.unknown += cost is None
 

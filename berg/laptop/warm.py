@@ -19,7 +19,7 @@ from berg import BergError, gce, job, plain, states, warm
 from berg.code import commits
 from berg.code.installation import DECLARING, PROJECT
 from berg.config import Config
-from berg.google import api, iam, instances
+from berg.google import api, instances
 from berg.google.storage import Bucket, Changed
 from berg.laptop import jobs
 from berg.plan import Plan, Warm
@@ -38,7 +38,7 @@ USUAL = round(JobSpec().max_hours * 3600)
 def find(config: Config, spec: JobSpec) -> list[Warm]:
     """Return the user's machines that wait for a job, and forget those that are gone."""
     is_single = spec.cmd is not None and spec.num_machines == 1 and not (spec.cluster or spec.tpu)
-    if spec.fresh_machine or spec.elsewhere or not is_single:
+    if spec.on or spec.fresh_machine or spec.elsewhere or not is_single:
         return []
     bucket = Bucket(config)
 
@@ -61,14 +61,9 @@ def find(config: Config, spec: JobSpec) -> list[Warm]:
 
 
 def is_mine(config: Config, instance: dict[str, Any]) -> bool:
-    """Return whether a machine that runs is the user's.
-
-    Anyone who may create machines can label them, but not give them the account of another user.
-    """
+    """Return whether a machine runs, and is the user's."""
     machine = instances.machine_of(instance)
-    is_users = machine.labels.get("berg-user") == config.user
-    has_account = jobs.is_mine(config, machine) or not iam.is_own(config)
-    return machine.status == "RUNNING" and is_users and has_account
+    return machine.status == "RUNNING" and jobs.is_users(config, machine)
 
 
 def seconds_left(instance: dict[str, Any]) -> int:

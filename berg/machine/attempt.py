@@ -16,7 +16,8 @@ from berg.google import api
 from berg.google.mirror import Mirror
 from berg.google.storage import Bucket, Changed
 from berg.job import Job, State
-from berg.machine import boot, logins, peers, profile
+from berg.machine import boot, hosted, logins, peers, profile
+from berg.machine.hosting import Hosting
 from berg.machine.outcome import MAINTAINED, TO_FINISH, Ending, Restart, Stopping, restart_after
 from berg.machine.peers import COMING, host_of
 from berg.machine.process import (
@@ -75,7 +76,7 @@ class Attempt:
     def __init__(self, name: str, sweep: str = ""):
         self.name = name
         self.sweep = sweep  # of the job, if the machine runs other jobs after it
-        self.machine = boot.this_machine()
+        self.machine = hosted.this_machine()
         if sweep:
             self.machine.log_for(name)
         # Files next to the log are mirrored with it.
@@ -93,6 +94,7 @@ class Attempt:
         )
         self.mirrors = mirrors_of(name, self.machine, self.bucket)
         self.runner = Runner(self.machine, self.stopping)
+        self.hosting = Hosting(self.bucket, name)  # of other jobs, on a devbox
         self.secrets: dict[str, str] = {}  # for the command
         self.install_secrets: dict[str, str] = {}  # for the installation
         self.webhook = ""  # URL to notify of the job's end

@@ -36,7 +36,7 @@ from typing import Any
 from urllib.parse import quote
 
 ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
-BERG = ROOT / "berg"
+BERG = Path(os.environ.get("BERG_FOLDER", ROOT / "berg"))
 SSH = ROOT / ".ssh"
 METADATA_HOST = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
 METADATA = f"http://{METADATA_HOST}/computeMetadata/v1/"

@@ -128,7 +128,8 @@ def introduce(member: Member, variables: dict[str, str]) -> None:
     `variables`, those of a command of the job.
     """
     write_cluster_files(member, variables)
-    equip_shells(variables)
+    if not member.job.on:  # logins are to the devbox
+        equip_shells(variables)
     member.node.introduced = True
     if len(member.nodes) > 1:
         let_ssh_know(member.nodes)

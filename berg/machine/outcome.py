@@ -35,8 +35,9 @@ POD_TAKEN_AWAY = Ending(
     "Kubernetes ended the pod: its node was removed, a user deleted it, or another pod of the job "
     "was lost",
 )
+BOX_ENDS = Ending("FAILED", "its devbox was stopped or killed")
 # After these the machine is gone within seconds.
-TAKEN_AWAY = (PREEMPTED, SHUT_DOWN, MAINTAINED, POD_TAKEN_AWAY)
+TAKEN_AWAY = (PREEMPTED, SHUT_DOWN, MAINTAINED, POD_TAKEN_AWAY, BOX_ENDS)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ def watch(attempt: Attempt) -> None:
         if ending := ending_in(attempt, values):
             attempt.stop(ending)
         attributes = values.get("attributes", {})
+        if attempt.job.kind == "devbox":
+            attempt.hosting.look(attributes)
         requested = profile.asked(attempt.name, attributes)
         if profiles is not None:  # those of the first look were requested of an earlier attempt
             for when in requested.keys() - profiles.keys():

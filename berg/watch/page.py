@@ -273,7 +273,7 @@ def facts(frame: Frame, about: collect.About) -> list[tuple[str, object]]:
     if state.attempt > 1:
         tries = f"{state.attempt}, {state.restarts} of them after the loss of a machine"
     if state.machine:
-        machine = f"{state.machine} in {state.zone}{'' if entry.machines else ', gone'}"
+        machine = f"{state.machine} in {state.zone}{entry.fate}"
     return [
         ("State", text(badge(entry.status), code)),
         ("Note", state.job.note),
