@@ -74,6 +74,7 @@ def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     shapes.check(shape, image, from_elsewhere)
     if spec.flex:
         shapes.check_flex(shape)
+    shape = shapes.with_ssds(shape, spec.local_ssd)
     return Choice(shape, spec.num_machines, image, project)
 
 
@@ -217,8 +218,10 @@ def rows(spec: JobSpec, offer: Offer) -> list[tuple[str, str]]:
     """Return the rows of a plan about the machines."""
     several = f"{offer.hosts} machines, each " if offer.hosts > 1 else ""
     model = {prices.SPOT: ", spot", prices.FLEX: ", flex-start"}.get(spec.model, "")
+    has_scratch = bool(offer.shape.scratch)
     found = [
         ("Machine", f"{several}{offer.shape}{model}, {spec.disk_gb} GB disk"),
+        *([("Scratch", f"{offer.shape.scratch} of local SSD at /mnt/scratch")] * has_scratch),
         ("Image", api.last_part(offer.image)),
         ("Zones", ", ".join(offer.zones)),
     ]
@@ -272,7 +275,10 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         "networkInterfaces": [interface(config, shape, zone)],
         "serviceAccounts": [{"email": config.service_account or "default", "scopes": SCOPES}],
         "metadata": {"items": [{"key": k, "value": v} for k, v in metadata(plan).items()]},
-        "disks": [{"boot": True, "autoDelete": is_deleted, "initializeParams": disk}],
+        "disks": [
+            {"boot": True, "autoDelete": is_deleted, "initializeParams": disk},
+            *shape.ssd_disks(f"zones/{zone}"),
+        ],
         **shapes.TPU_EXTRAS.get(shape.machine_type, {}),
         **shape.guests(f"zones/{zone}"),
     }
@@ -290,6 +296,9 @@ def scheduling(plan: Plan) -> dict[str, Any]:
         "instanceTerminationAction": "STOP" if plan.job.keeps_disk else "DELETE",
         "automaticRestart": plan.job.is_restarted and plan.model == prices.STANDARD,
     }
+    shape = plan.offer.shape
+    if plan.job.keeps_disk and (shape.local_ssds or shapes.has_local_disks(shape.machine_type)):
+        found["onInstanceStopAction"] = {"discardLocalSsd": True}
     if plan.spot:
         found["provisioningModel"] = "SPOT"
         # else the machine hears of it with the power-off
@@ -321,6 +330,7 @@ def metadata(plan: Plan) -> dict[str, str]:
         **facts,
         "startup-script": STARTUP_SCRIPT.read_text(),
         **shapes.driver_metadata(plan.offer.shape.gpu_type),
+        **({"berg-local-ssds": str(number)} if (number := plan.offer.shape.local_ssds) else {}),
         "enable-guest-attributes": "TRUE",  # where the machine writes its host keys
     }
     # OS Login refuses the metadata's keys. Root's are installed by the worker, whatever the

@@ -27,7 +27,19 @@ from berg import BergError, job, plain, states
 from berg.google import api, secret
 from berg.google.storage import Bucket
 from berg.job import STOPPED, State
-from berg.machine import boot, hangs, inputs, logins, peers, profile, saving, usage, warm, watchdogs
+from berg.machine import (
+    boot,
+    hangs,
+    inputs,
+    logins,
+    peers,
+    profile,
+    saving,
+    scratch,
+    usage,
+    warm,
+    watchdogs,
+)
 from berg.machine import environment as software
 from berg.machine.attempt import Attempt, Damaged, Ended, MachineLost, NoJob, settings_of
 from berg.machine.environment import environment, install_commands, repo_folder, with_report
@@ -125,6 +137,8 @@ def go_through_phases(attempt: Attempt) -> Ending:
     begin(attempt)
     if attempt.earlier:
         return resume_end(attempt, attempt.earlier)
+    if scratch.prepare(attempt.machine) and attempt.member.is_alone:
+        introduce(attempt)  # again, with its variable
     restore(attempt)
     meet_first = meet
     while True:
