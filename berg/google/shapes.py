@@ -155,9 +155,9 @@ class Shape:
     num_gpus: int
     gpu_type: str
     accelerator: str = ""
-    asked_ssds: int = 0  # local SSDs that do not come with the machine type
     node_gpus: int = 0  # of the node of a cluster that a pod shares
     node_disk: tuple[str, int] = ("", 0)  # its disk's type and GB
+    asked_ssds: int = 0  # local SSDs that do not come with the machine type
 
     @property
     def disk_type(self) -> str:
