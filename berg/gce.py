@@ -296,9 +296,8 @@ def scheduling(plan: Plan) -> dict[str, Any]:
         "instanceTerminationAction": "STOP" if plan.job.keeps_disk else "DELETE",
         "automaticRestart": plan.job.is_restarted and plan.model == prices.STANDARD,
     }
-    shape = plan.offer.shape
-    if plan.job.keeps_disk and (shape.local_ssds or shapes.has_local_disks(shape.machine_type)):
-        found["onInstanceStopAction"] = {"discardLocalSsd": True}
+    if plan.job.keeps_disk:
+        found |= plan.offer.shape.stop_action
     if plan.spot:
         found["provisioningModel"] = "SPOT"
         # else the machine hears of it with the power-off

@@ -123,9 +123,7 @@ class Prices:
             found.append((self.attached(GPUS.get(shape.gpu_type, ()), model), shape.num_gpus))
         if shape.gpu_type != "b200":
             found += self.of_cpus(shape, series, model)
-        if (
-            shape.local_ssds and shape.gpu_type != "b200"
-        ):  # those that come with it are paid for, too
+        if shape.local_ssds and shape.gpu_type != "b200":  # which has its share
             price = self.own("SSD backed Local Storage", model)
             found.append((price, SSD_GB * shape.local_ssds))
         return found

@@ -121,6 +121,7 @@ TAKE_SSDS: dict[str, tuple[int, ...]] = {
     "n1-": (*range(1, 9), 16, 24),
     "custom-": (*range(1, 9), 16, 24),
 }
+SSD_QUOTAS = {False: "LOCAL_SSD_TOTAL_GB", True: "PREEMPTIBLE_LOCAL_SSD_GB"}  # by Spot
 # How machines are offered. https://cloud.google.com/compute/docs/instances/about-flex-start-vms
 NOT_RESERVED = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")
 NOT_ON_DEMAND = (*NOT_RESERVED, "a3-ultragpu", "a4-")
@@ -167,6 +168,13 @@ class Shape:
     @property
     def local_ssds(self) -> int:
         return self.asked_ssds or of_family(WITH_SSDS, self.machine_type, 0)
+
+    @property
+    def stop_action(self) -> dict[str, Any]:
+        """The key of a machine's scheduling that lets its time limit stop it: local disks are lost."""
+        if not (self.local_ssds or has_local_disks(self.machine_type)):
+            return {}
+        return {"onInstanceStopAction": {"discardLocalSsd": True}}
 
     @property
     def scratch(self) -> str:
@@ -469,12 +477,10 @@ def quota_needs(
         elif not brief:
             metrics = metrics[:1]
         needs.append((gpus, metrics))
-    if shape.asked_ssds:
-        metric = "PREEMPTIBLE_LOCAL_SSD_GB" if spot else "LOCAL_SSD_TOTAL_GB"
-        needs.append((machines * shape.asked_ssds * SSD_GB, [metric]))
     disk = "HDB_TOTAL_GB" if shape.disk_type.startswith("hyperdisk") else "SSD_TOTAL_GB"
     needs += [
         (machines * disk_gb, [disk]),
+        (machines * shape.asked_ssds * SSD_GB, [SSD_QUOTAS[spot]]),
         (machines * addresses, ["IN_USE_ADDRESSES"]),
         (machines, ["INSTANCES"]),
         (cpus, ["CPUS_ALL_REGIONS"]),

@@ -1,5 +1,4 @@
-"""A machine's local SSDs as one folder, /mnt/scratch: a RAID 0 of all of them, or the only one, with
-ext4.
+"""A machine's local SSDs as one folder, /mnt/scratch: ext4 on a RAID 0 of all, or on the only one.
 
 It is prepared at each boot. After a stop the disks are empty, and it is made again; after a reboot
 what is there is mounted. A disk that holds anything is never formatted. No fault ends the job: it
@@ -45,7 +44,7 @@ def prepare(machine: boot.Machine) -> bool:
     except (OSError, subprocess.SubprocessError) as error:
         machine.say(f"{FOLDER} cannot be prepared, and the job continues without it: {error}")
         return False
-    size = shutil.disk_usage(FOLDER).total / 1e9
+    size = shutil.disk_usage(FOLDER).total / 2**30
     machine.say(f"{FOLDER} has {size:,.0f} GB of local SSD")
     return True
 
@@ -69,11 +68,10 @@ def device_of(machine: boot.Machine, disks: list[Path]) -> Path:
     contents = [content(each) for each in disks]
     if contents[0] == EXT4 or len(disks) == 1:
         return disks[0]
-    if ARRAY.exists():
-        return ARRAY
     names = [str(each) for each in disks]
     if RAID in contents:
-        boot.execute("mdadm", "--assemble", str(ARRAY), *names)
+        if subprocess.run(["mdadm", "--detail", str(ARRAY)], capture_output=True).returncode:
+            boot.execute("mdadm", "--assemble", str(ARRAY), *names)
         return ARRAY
     if any(contents):
         raise OSError(f"a local SSD holds {max(contents)} already, which is left as it is")
