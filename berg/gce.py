@@ -291,13 +291,14 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
 
 def scheduling(plan: Plan) -> dict[str, Any]:
     """Return when Google may stop a machine, and what happens to it then."""
+    end: dict[str, Any] = {"instanceTerminationAction": "DELETE"}
+    if plan.job.keeps_disk:
+        end = {"instanceTerminationAction": "STOP", **plan.offer.shape.stop_action}
     found: dict[str, Any] = {
         "maxRunDuration": {"seconds": str(plan.machine_seconds)},
-        "instanceTerminationAction": "STOP" if plan.job.keeps_disk else "DELETE",
+        **end,
         "automaticRestart": plan.job.is_restarted and plan.model == prices.STANDARD,
     }
-    if plan.job.keeps_disk:
-        found |= plan.offer.shape.stop_action
     if plan.spot:
         found["provisioningModel"] = "SPOT"
         # else the machine hears of it with the power-off

@@ -171,7 +171,7 @@ class Shape:
 
     @property
     def stop_action(self) -> dict[str, Any]:
-        """The key of a machine's scheduling that lets its time limit stop it: local disks are lost."""
+        """What the scheduling of a machine needs if its time limit stops it, for local disks."""
         if not (self.local_ssds or has_local_disks(self.machine_type)):
             return {}
         return {"onInstanceStopAction": {"discardLocalSsd": True}}

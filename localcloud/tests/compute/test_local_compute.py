@@ -399,11 +399,6 @@ REFUSED = {
         400,
         "onInstanceStopAction.discardLocalSsd",
     ),
-    "three local ssds on g4": (
-        of_type("g4-standard-48", disks=[BOOT, *[LOCAL_SSD] * 3]),
-        400,
-        "it may have 0, 4",
-    ),
     "local ssd on e2": (
         of_type("e2-standard-4", disks=[BOOT, LOCAL_SSD]),
         400,
