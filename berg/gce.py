@@ -74,6 +74,7 @@ def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     shapes.check(shape, image, from_elsewhere)
     if spec.flex:
         shapes.check_flex(shape)
+    shape = shapes.with_ssds(shape, spec.local_ssd)
     return Choice(shape, spec.num_machines, image, project)
 
 
@@ -232,9 +233,11 @@ def rows(spec: JobSpec, offer: Offer) -> list[tuple[str, str]]:
     """Return the rows of a plan about the machines."""
     several = f"{offer.hosts} machines, each " if offer.hosts > 1 else ""
     model = {prices.SPOT: ", spot", prices.FLEX: ", flex-start"}.get(spec.model, "")
+    has_scratch = bool(offer.shape.scratch)
     found = [
         ("Machine", f"{several}{offer.shape}{model}, {spec.disk_gb} GB disk"),
         *fabric.row(offer.shape, offer.hosts, spec.network),
+        *([("Scratch", f"{offer.shape.scratch} of local SSD at /mnt/scratch")] * has_scratch),
         ("Image", api.last_part(offer.image)),
         ("Zones", ", ".join(offer.zones)),
     ]
@@ -288,7 +291,10 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         "networkInterfaces": [interface(config, shape, zone)],
         "serviceAccounts": [{"email": config.service_account or "default", "scopes": SCOPES}],
         "metadata": {"items": [{"key": k, "value": v} for k, v in metadata(plan).items()]},
-        "disks": [{"boot": True, "autoDelete": is_deleted, "initializeParams": disk}],
+        "disks": [
+            {"boot": True, "autoDelete": is_deleted, "initializeParams": disk},
+            *shape.ssd_disks(f"zones/{zone}"),
+        ],
         **shapes.TPU_EXTRAS.get(shape.machine_type, {}),
         **shape.guests(f"zones/{zone}"),
     }
@@ -307,9 +313,12 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
 
 def scheduling(plan: Plan) -> dict[str, Any]:
     """Return when Google may stop a machine, and what happens to it then."""
+    end: dict[str, Any] = {"instanceTerminationAction": "DELETE"}
+    if plan.job.keeps_disk:
+        end = {"instanceTerminationAction": "STOP", **plan.offer.shape.stop_action}
     found: dict[str, Any] = {
         "maxRunDuration": {"seconds": str(plan.machine_seconds)},
-        "instanceTerminationAction": "STOP" if plan.job.keeps_disk else "DELETE",
+        **end,
         "automaticRestart": plan.job.is_restarted and plan.model == prices.STANDARD,
     }
     if plan.spot:
@@ -343,6 +352,7 @@ def metadata(plan: Plan) -> dict[str, str]:
         **facts,
         "startup-script": STARTUP_SCRIPT.read_text(),
         **shapes.driver_metadata(plan.offer.shape.gpu_type),
+        **({"berg-local-ssds": str(number)} if (number := plan.offer.shape.local_ssds) else {}),
         "enable-guest-attributes": "TRUE",  # where the machine writes its host keys
     }
     # OS Login refuses the metadata's keys. Root's are installed by the worker, whatever the

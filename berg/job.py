@@ -599,7 +599,8 @@ class Machine:
     gpus: str = ""  # such as 4 x p100
     machine_type: str = ""
     model: str = "STANDARD"  # how it is paid for, in the API's words
-    disk_gb: int = 0  # of all of its disks
+    disk_gb: int = 0  # of all of its disks but local SSDs
+    local_ssds: int = 0
     account: str = ""  # that it acts as
     place: str = "gce"
     pod: str = ""  # its name in Kubernetes, if it is a pod

@@ -291,6 +291,15 @@ class JobSpec:
         bounds=(10, 65536, "a boot disk has 10 to 65536 GB"),
         key="disk-gb",
     )
+    local_ssd: int = option(
+        "--local-ssd N",
+        "Local SSDs of 375 GB to add, together at /mnt/scratch.",
+        0,
+        bounds=(0, 32, "machine types take 1 to 32, or 0 for none"),
+        excludes="cluster tpu",
+        why="--local-ssd is for machines of Compute Engine without TPUs",
+        key="local-ssd",
+    )
     zones: tuple[str, ...] = option(
         "--zone ZONE",
         "Zone to try; repeatable. With --region, the other zones of that region come after it.",

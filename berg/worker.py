@@ -37,6 +37,7 @@ from berg.machine import (
     preflight,
     profile,
     saving,
+    scratch,
     usage,
     warm,
     watchdogs,
@@ -139,6 +140,8 @@ def go_through_phases(attempt: Attempt) -> Ending:
     begin(attempt)
     if attempt.earlier:
         return resume_end(attempt, attempt.earlier)
+    if scratch.prepare(attempt.machine) and attempt.member.is_alone:
+        introduce(attempt)  # again, with its variable
     restore(attempt)
     meet_first = meet
     while True:

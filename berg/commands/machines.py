@@ -166,13 +166,15 @@ def sync(name: str, once: bool, send_secrets: bool) -> None:
 @click.command()
 @names_argument
 @click.option("--now", is_flag=True, help="Stop at once, without waiting for the last results.")
+@yes_option
 @answer_option
-def stop(names: tuple[str, ...], now: bool) -> None:
+def stop(names: tuple[str, ...], now: bool, yes: bool) -> None:
     """Turn devboxes off, and keep their disks.
 
     What runs on a devbox ends, its last results are uploaded, then its machine is off and costs
     only its disk. Files, installed packages, name and ssh host key stay. A stopped devbox is never
-    deleted automatically: berg reap offers it after 14 days (the setting max_stopped_days).
+    deleted automatically: berg reap offers it after 14 days (the setting max_stopped_days). What is
+    on local SSDs (/mnt/scratch) is lost: berg asks before it stops such a devbox.
 
     \b
     berg stop box
@@ -181,9 +183,12 @@ def stop(names: tuple[str, ...], now: bool) -> None:
     settings = config.load_ready()
     from berg.laptop import power
 
-    sys.exit(
-        for_each(settings, names, "stopped", lambda name: power.stop(settings, name, now, say))
-    )
+    def stop_one(name: str) -> str:
+        question = "" if yes else power.question(settings, name)
+        confirm(question, yes=not question)
+        return power.stop(settings, name, now, say)
+
+    sys.exit(for_each(settings, names, "stopped", stop_one))
 
 
 @click.command()

@@ -29,6 +29,7 @@ from berg.commands.terminal import (
 )
 from berg.gke import pods
 from berg.google.api import wait_for
+from berg.google.shapes import SSD_GB
 from berg.google.storage import Bucket
 from berg.job import Job
 from berg.laptop import jobs, launch, limits, lookup, purse, spending, sweep
@@ -209,6 +210,7 @@ def price(plan: Plan, num_jobs: int = 0) -> dict[str, Any]:
         "usd_per_hour": None if hourly is None else hourly * plan.job.num_machines,
         "usd_at_most": limits.worst(plan, num_jobs),
         "max_run_seconds": plan.job.max_run_seconds,
+        "scratch_gb": plan.offer.shape.local_ssds * SSD_GB,
     }
 
 

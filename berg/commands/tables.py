@@ -184,12 +184,12 @@ def end_rows(plan: Plan) -> list[tuple[str, ...]]:
         rows += [("Results", results, hidden, beginning(plan))]
     if this.spec.kept:
         rows.append(("Keeps", f"{', '.join(this.spec.kept)} of the repository, also in a restart"))
-    ender = plan.offer.ender
+    ender, lossy = plan.offer.ender, ", but not /mnt/scratch" * bool(plan.offer.shape.local_ssds)
     if this.keeps_disk:
-        ender = "Google stops the machine, and its disk stays"
+        ender = f"Google stops the machine, and its disk stays{lossy}"
     rows.append(("Limit", f"{span(this.max_run_seconds)}, then {ender} ({plan.limit})"))
     if this.spec.idle_hours:
-        ends = "stops and keeps its disk" if this.stops_when_idle else "deletes itself"
+        ends = f"stops and keeps its disk{lossy}" if this.stops_when_idle else "deletes itself"
         rows.append(("Idle", f"{ends} after {span(this.spec.idle_hours * 3600)}"))
     failed, warm = this.spec.keep_failed, this.spec.keep_warm
     rows.append(("Failed", f"kept for {span(failed)}, within the limit" if failed else ""))

@@ -51,7 +51,7 @@ def find(
     wanted += [f'(labels.berg-sweep="{name}")' for name in sweeps]
     wanted += [f'(name="{name}")' for name in names]
     fields = "name,id,zone,status,labels,creationTimestamp,guestAccelerators,networkInterfaces"
-    fields += ",machineType,scheduling/provisioningModel,disks/diskSizeGb"
+    fields += ",machineType,scheduling/provisioningModel,disks(diskSizeGb,type)"
     fields += ",reservationAffinity/consumeReservationType,serviceAccounts/email"
     listed = api.items(
         config,
@@ -112,7 +112,7 @@ def machine_of(instance: dict[str, Any]) -> Machine:
     """Return a machine from an instance in the API's words."""
     interface = (instance.get("networkInterfaces") or [{}])[0]
     access = interface.get("accessConfigs") or [{}]
-    gpus = instance.get("guestAccelerators") or []
+    gpus, disks = instance.get("guestAccelerators") or [], instance.get("disks", [])
     model: str = instance.get("scheduling", {}).get("provisioningModel", "STANDARD")
     if instance.get("reservationAffinity", {}).get("consumeReservationType") == RESERVED:
         model = RESERVED
@@ -129,12 +129,17 @@ def machine_of(instance: dict[str, Any]) -> Machine:
         machine_type=last_part(instance["machineType"]),
         model=model,
         account=(instance.get("serviceAccounts") or [{}])[0].get("email", ""),
-        disk_gb=sum(int(disk.get("diskSizeGb", 0)) for disk in instance.get("disks", [])),
+        disk_gb=sum(int(disk.get("diskSizeGb", 0)) for disk in disks if not is_ssd(disk)),
+        local_ssds=sum(map(is_ssd, disks)),
         gpus=", ".join(
             f"{gpu['acceleratorCount']} x {gpu['acceleratorType'].rpartition('-')[2]}"
             for gpu in gpus
         ),
     )
+
+
+def is_ssd(disk: dict[str, Any]) -> bool:
+    return disk.get("type") == "SCRATCH"
 
 
 def path_of(machine: Machine) -> str:
@@ -260,8 +265,16 @@ def change_as_read(
 
 
 def stop(config: Config, machine: Machine) -> None:
-    """Turn a machine off: its programs get a signal, and have seconds. Its disk is kept."""
-    act(config, path_of(machine), "stop")
+    """Turn a machine off: its programs get a signal, and have seconds. Its disk is kept, and what
+    is on local SSDs is lost.
+    """
+    discard = {"discardLocalSsd": "true"} if loses_scratch(machine) else {}
+    act(config, path_of(machine), "stop", **discard)
+
+
+def loses_scratch(machine: Machine) -> bool:
+    """Return whether a machine has local disks, whose content is lost when it stops."""
+    return bool(machine.local_ssds) or shapes.has_local_disks(machine.machine_type)
 
 
 def start(config: Config, machine: Machine) -> None:
@@ -347,10 +360,13 @@ def shape_of(instance: dict[str, Any]) -> Shape:
     """Return what kind of machine an instance is, with the GPUs that are attached to it."""
     kind = last_part(instance["machineType"])
     gpus = instance.get("guestAccelerators", [])
+    ssds = sum(map(is_ssd, instance["disks"]))
+    if shapes.has_local_disks(kind):
+        ssds = 0
     if not gpus or kind in shapes.BY_TYPE:
-        return Shape(kind, 0, "")
+        return Shape(kind, 0, "", asked_ssds=ssds)
     attached = last_part(gpus[0]["acceleratorType"])
-    return Shape(kind, gpus[0]["acceleratorCount"], "", accelerator=attached)
+    return Shape(kind, gpus[0]["acceleratorCount"], "", accelerator=attached, asked_ssds=ssds)
 
 
 def other_zones(config: Config, instance: dict[str, Any]) -> list[str]:
@@ -444,6 +460,9 @@ def moved(instance: dict[str, Any], zone: str, snapshot: str, copied: str = "") 
         "tags": {"items": instance.get("tags", {}).get("items", [])},
         "metadata": {"items": items},
         "networkInterfaces": interfaces,
-        "disks": [{"boot": True, "autoDelete": is_deleted, "initializeParams": disk}],
+        "disks": [
+            {"boot": True, "autoDelete": is_deleted, "initializeParams": disk},
+            *shape.ssd_disks(f"zones/{zone}"),
+        ],
         **shape.guests(f"zones/{zone}"),
     }

@@ -20,7 +20,7 @@ from berg import computer
 from berg import config as settings
 from berg.config import Config
 from berg.google import api
-from berg.google.shapes import FRACTIONS, Shape
+from berg.google.shapes import FRACTIONS, SSD_GB, Shape
 
 SERVICE = "services/6F81-5844-456A"  # Compute Engine
 GLOBAL = "global"  # in place of a region: the fees for clusters are the same in all
@@ -52,8 +52,6 @@ MEMORY |= {"a2-highgpu": 85 / 12, "a2-megagpu": 1360 / 96, "a2-ultragpu": 170 / 
 MEMORY |= {"a3-highgpu": 9, "a3-megagpu": 9, "a3-ultragpu": 2952 / 224}
 # Machines that share a core: vCPUs that are paid for, and GiB.
 SHARED_CORE = {"e2-micro": (0.25, 1), "e2-small": (0.5, 2), "e2-medium": (1, 4)}
-# GiB of local SSD that come with each GPU, and are paid for like any other. Same source.
-LOCAL_SSD = {"a2-ultragpu": 375, "a3-highgpu": 750, "a3-megagpu": 750, "a3-ultragpu": 1500}
 # Several names if regions differ.
 GPUS = {
     "p4": ("Nvidia Tesla P4 GPU",),
@@ -125,9 +123,9 @@ class Prices:
             found.append((self.attached(GPUS.get(shape.gpu_type, ()), model), shape.num_gpus))
         if shape.gpu_type != "b200":
             found += self.of_cpus(shape, series, model)
-        if series in LOCAL_SSD:
+        if shape.local_ssds and shape.gpu_type != "b200":  # which has its share
             price = self.own("SSD backed Local Storage", model)
-            found.append((price, LOCAL_SSD[series] * shape.num_gpus))
+            found.append((price, SSD_GB * shape.local_ssds))
         return found
 
     def of_cpus(self, shape: Shape, series: str, model: str) -> Parts:

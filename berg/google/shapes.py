@@ -9,7 +9,7 @@ Not covered: TPUs v2 and v3; several slices for one job.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -95,6 +95,32 @@ FRACTIONS = {"g4-standard-6": "1/8", "g4-standard-12": "1/4", "g4-standard-24": 
 HYPERDISK_FAMILIES = ("a3-ultragpu", "a4", "g4", "ct6e", "tpu7x", "c4", "n4", "h4d", "m4", "x4")
 GVNIC_FAMILIES = ("a3", "a4", "g4", "ct5p", "ct6e", "tpu7x")
 TPU_FAMILIES = ("ct5p", "ct6e", "tpu7x")
+SSD_GB = 375  # GiB of a local SSD
+# Local SSDs by how machine types begin: how many come with the machine, and how many others take.
+# https://cloud.google.com/compute/docs/disks/local-ssd
+WITH_SSDS = {"a2-ultragpu-1g": 1, "a2-ultragpu-2g": 2, "a2-ultragpu-4g": 4, "a2-ultragpu-8g": 8}
+WITH_SSDS |= {"a3-highgpu-1g": 2, "a3-highgpu-2g": 4, "a3-highgpu-4g": 8, "a3-highgpu-8g": 16}
+WITH_SSDS |= {"a3-megagpu": 16, "a3-ultragpu": 32, "a4-": 32}
+TAKE_SSDS: dict[str, tuple[int, ...]] = {
+    "a2-highgpu-1g": (1, 2, 4, 8),
+    "a2-highgpu-2g": (2, 4, 8),
+    "a2-highgpu-4g": (4, 8),
+    "a2-highgpu-8g": (8,),
+    "a2-megagpu": (8,),
+    "g2-standard-24": (2,),
+    "g2-standard-48": (4,),
+    "g2-standard-96": (8,),
+    "g2-": (1,),
+    "g4-standard-12": (1,),
+    "g4-standard-24": (2,),
+    "g4-standard-48": (4,),
+    "g4-standard-96": (8,),
+    "g4-standard-192": (16,),
+    "g4-standard-384": (32,),
+    "n1-": (*range(1, 9), 16, 24),
+    "custom-": (*range(1, 9), 16, 24),
+}
+SSD_QUOTAS = {False: "LOCAL_SSD_TOTAL_GB", True: "PREEMPTIBLE_LOCAL_SSD_GB"}  # by Spot
 # How machines are offered. https://cloud.google.com/compute/docs/instances/about-flex-start-vms
 NOT_RESERVED = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")
 NOT_ON_DEMAND = (*NOT_RESERVED, "a3-ultragpu", "a4-")
@@ -131,11 +157,30 @@ class Shape:
     accelerator: str = ""
     node_gpus: int = 0  # of the node of a cluster that a pod shares
     node_disk: tuple[str, int] = ("", 0)  # its disk's type and GB
+    asked_ssds: int = 0  # local SSDs that do not come with the machine type
 
     @property
     def disk_type(self) -> str:
         is_new = self.machine_type.startswith(HYPERDISK_FAMILIES)
         return "hyperdisk-balanced" if is_new else "pd-balanced"
+
+    @property
+    def local_ssds(self) -> int:
+        return self.asked_ssds or of_family(WITH_SSDS, self.machine_type, 0)
+
+    @property
+    def stop_action(self) -> dict[str, Any]:
+        """What the scheduling of a machine needs if its time limit stops it, for local disks."""
+        if not (self.local_ssds or has_local_disks(self.machine_type)):
+            return {}
+        return {"onInstanceStopAction": {"discardLocalSsd": True}}
+
+    @property
+    def scratch(self) -> str:
+        """The size of its local SSDs, as in 12 TB; "" without any."""
+        gigabytes = self.local_ssds * SSD_GB
+        size = f"{gigabytes / 1000:g} TB" if gigabytes >= 1000 else f"{gigabytes} GB"
+        return size if gigabytes else ""
 
     @property
     def nic_type(self) -> str:
@@ -157,6 +202,18 @@ class Shape:
         kind = f"{zone}/acceleratorTypes/{self.accelerator}"
         attached = {"acceleratorType": kind, "acceleratorCount": self.num_gpus}
         return {"guestAccelerators": [attached]}
+
+    def ssd_disks(self, zone: str) -> list[dict[str, Any]]:
+        """Return the disks of a request for local SSDs that must be asked for; `zone` is
+        zones/NAME.
+        """
+        disk = {
+            "type": "SCRATCH",
+            "autoDelete": True,
+            "interface": "NVME",
+            "initializeParams": {"diskType": f"{zone}/diskTypes/local-ssd"},
+        }
+        return [disk] * self.asked_ssds
 
     def __str__(self) -> str:
         if not self.num_gpus:
@@ -282,6 +339,38 @@ def n1_type(
     return machine_type or usual_type
 
 
+def of_family(table: dict[str, Any], machine_type: str, default: Any) -> Any:
+    """Return what a table says of a machine type, by how its name begins."""
+    found = (value for begin, value in table.items() if machine_type.startswith(begin))
+    return next(found, default)
+
+
+def with_ssds(shape: Shape, number: int) -> Shape:
+    """Return a machine with so many local SSDs, 0 for those that come with it; raise BergError if
+    it does not take them.
+    """
+    if number in (0, of_family(WITH_SSDS, shape.machine_type, 0)):
+        return shape
+    if comes := of_family(WITH_SSDS, shape.machine_type, 0):
+        raise BergError(
+            f"--local-ssd {number}: {shape.machine_type} comes with {comes} local SSDs, and takes "
+            "no others: leave out --local-ssd"
+        )
+    takes = of_family(TAKE_SSDS, shape.machine_type, ())
+    takes = [each for each in takes if shape.gpu_type != "t4" or each < 24]
+    if not takes:
+        raise BergError(
+            f"--local-ssd {number}: {shape.machine_type} takes no local SSDs. Those that do are "
+            "g2, g4, n1 and a2-highgpu"
+        )
+    if number not in takes:
+        raise BergError(
+            f"--local-ssd {number}: {shape.machine_type} takes {', '.join(map(str, takes))} local "
+            f"SSDs of {SSD_GB} GB: give one of these numbers"
+        )
+    return replace(shape, asked_ssds=number)
+
+
 def has_local_disks(machine_type: str) -> bool:
     """Return whether a machine comes with local disks, whose content is lost when it stops."""
     families = ("a2-ultragpu", "a3-", "a4-", "a4x-", "z3-")
@@ -390,6 +479,7 @@ def quota_needs(
     disk = "HDB_TOTAL_GB" if shape.disk_type.startswith("hyperdisk") else "SSD_TOTAL_GB"
     needs += [
         (machines * disk_gb, [disk]),
+        (machines * shape.asked_ssds * SSD_GB, [SSD_QUOTAS[spot]]),
         (machines * addresses, ["IN_USE_ADDRESSES"]),
         (machines, ["INSTANCES"]),
         (cpus, ["CPUS_ALL_REGIONS"]),

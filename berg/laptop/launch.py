@@ -855,6 +855,7 @@ def rate_of(config: Config, listed: prices.Prices, spec: JobSpec, name: str) -> 
         shapes.check(shape, config.image[0], spec.spot or spec.flex)
         if spec.flex:
             shapes.check_flex(shape)
+        shape = shapes.with_ssds(shape, spec.local_ssd)
     except BergError:
         return None
     return listed.per_hour(shape, spec.model, spec.disk_gb)

@@ -54,12 +54,18 @@ def why_never(kind: str, place: str, num_machines: int, machine_type: str, model
         return "Google does not stop machines of flex-start"
     if machine_type in shapes.TPU_TYPES:
         return "Google does not document that machines with TPUs can be stopped"
-    if shapes.has_local_disks(machine_type):
-        return f"{machine_type} has local disks, which would be lost"
     return ""
 
 
 # --- stop
+
+
+def question(config: Config, name: str) -> str:
+    """Return what to ask before a devbox is stopped; "" if nothing is lost."""
+    machine = find(config, name).machine
+    if machine is None or machine.status in OFF or not instances.loses_scratch(machine):
+        return ""
+    return f"Stop {name}? What is on its local SSDs (/mnt/scratch) is lost; its disk is kept"
 
 
 def stop(config: Config, name: str, now: bool, say: Say) -> str:

@@ -16,7 +16,7 @@ from berg.config import Config
 from berg.gke import container
 from berg.google import api, instances, prices
 from berg.google.prices import region_of
-from berg.google.shapes import BY_TYPE, Shape
+from berg.google.shapes import BY_TYPE, Shape, has_local_disks
 from berg.job import Machine, Resource
 from berg.plan import Offer
 
@@ -240,7 +240,8 @@ def machine_rate(config: Config, machine: Machine) -> float | None:
     count, _, kind = machine.gpus.partition(" x ")
     attached = (kind, int(count) if count.isdigit() else 0)
     kind, number, *_ = BY_TYPE.get(machine.machine_type, attached)
-    shape = Shape(machine.machine_type, number, kind)
+    ssds = 0 if has_local_disks(machine.machine_type) else machine.local_ssds
+    shape = Shape(machine.machine_type, number, kind, asked_ssds=ssds)
     if machine.status in STOPPED:
         return listed.disk_per_hour(shape.disk_type, machine.disk_gb)
     if machine.model not in prices.MODELS:  # a reservation is paid for even if it is not used

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from berg import job
-from berg.machine import boot, fabric, peers, uv
+from berg.machine import boot, fabric, peers, scratch, uv
 from berg.machine.attempt import Attempt
 from berg.machine.process import FLIGHT, RESULTS
 
@@ -137,6 +137,7 @@ def environment(attempt: Attempt, secrets: dict[str, str] | None = None) -> dict
         "BERG_BUCKET": machine.bucket,
         "BERG_REPO_DIR": str(repo_folder(this)),
         "BERG_DATA_DIR": str(boot.ROOT / "data"),
+        **({"BERG_SCRATCH_DIR": str(found)} if (found := scratch.folder()) else {}),
         "BERG_NUM_GPUS": str(this.gpus_per_machine),
         "BERG_PROFILER_PORT": str(attempt.profiler_port),
         "BERG_ATTEMPT": str(attempt.member.attempt),

@@ -17,12 +17,11 @@ from berg.config import Config
 from berg.google import api, data
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket
-from berg.machine import boot
+from berg.machine import boot, scratch
 from berg.machine.attempt import Attempt
 from berg.machine.environment import BIN, place, python_path
 from berg.plain import plural
 
-CACHE = boot.BERG / "mounts"  # what was read, on the machine's disk
 SECONDS = 120  # for gcsfuse to mount; it answers once it has seen the bucket
 # For training; as metadata never expire, later files of the same name are not seen.
 PROFILE = "aiml-training"
@@ -94,11 +93,17 @@ def mount(attempt: Attempt) -> None:
     if boot.POD:
         raise BergError(f"the pod has no volume at {missing[0]['path']}, which was asked for")
     program = find_program(attempt)
-    CACHE.mkdir(parents=True, exist_ok=True)
+    cache().mkdir(parents=True, exist_ok=True)
     # each mount may keep its share of half of the free disk
-    cache_mb = max(shutil.disk_usage(CACHE).free // 2**21 // len(wanted), 1)
+    cache_mb = max(shutil.disk_usage(cache()).free // 2**21 // len(wanted), 1)
     for each in missing:
         mount_one(attempt, program, each, cache_mb)
+
+
+def cache() -> Path:
+    """Return the folder for what mounts have read: on local SSDs, or on the machine's disk."""
+    fast = scratch.folder()
+    return fast / "berg-mounts" if fast else boot.BERG / "mounts"
 
 
 def is_mounted(folder: Path) -> bool:
@@ -132,19 +137,19 @@ def command(
     config: Config, program: str, wanted: dict[str, Any], folder: Path, cache_mb: int
 ) -> list[str]:
     """Return the command that mounts a folder of a bucket."""
-    cache = CACHE / folder.relative_to(folder.anchor)  # one for each: folders may have one name
-    cache.parent.mkdir(parents=True, exist_ok=True)
+    own = cache() / folder.relative_to(folder.anchor)  # one for each: folders may have one name
+    own.parent.mkdir(parents=True, exist_ok=True)
     options = [
         f"--profile={PROFILE}",
         "--o=ro",
         f"--only-dir={wanted['prefix']}",
         "--file-mode=444",
         "--dir-mode=555",
-        f"--cache-dir={cache}",
+        f"--cache-dir={own}",
         f"--file-cache-max-size-mb={cache_mb}",
         "--file-cache-enable-parallel-downloads",
         "--app-name=berg",
-        f"--log-file={cache}.log",
+        f"--log-file={own}.log",
         "--log-format=text",
     ]
     if config.endpoint:

@@ -33,7 +33,7 @@ from berg.code.uvlock import packages_of
 from berg.google import api, builds
 from berg.google.storage import Bucket
 from berg.job import Installation, Job
-from berg.machine import boot, fabric, inputs, uv
+from berg.machine import boot, fabric, inputs, scratch, uv
 from berg.machine.attempt import Attempt, settings_of
 from berg.machine.environment import (
     INSTALLING,
@@ -441,6 +441,7 @@ def container_command(this: Job, folder: Path, names: list[str]) -> list[str]:
         words.append("--privileged")  # its devices
     places = [str(place(each["path"])) for each in (*this.data, *this.mounts)]
     ours = [str(boot.ROOT / "code"), str(RESULTS), str(PROGRAM)]
+    ours += [str(each) for each in [scratch.folder()] if each]
     words += [f"--volume={each}:{each}" for each in dict.fromkeys([*ours, *places])]
     words += [f"--env={name}" for name in names]
     # SIGTERM goes to all processes in the container, as it does on the machine.

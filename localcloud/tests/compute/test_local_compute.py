@@ -390,6 +390,15 @@ REFUSED = {
         400,
         "Invalid number of local SSDs 7",
     ),
+    "a time limit that loses local ssds": (
+        of_type(
+            "n1-standard-4",
+            disks=[BOOT, LOCAL_SSD],
+            **scheduled(maxRunDuration=DAY, instanceTerminationAction="STOP"),
+        ),
+        400,
+        "onInstanceStopAction.discardLocalSsd",
+    ),
     "local ssd on e2": (
         of_type("e2-standard-4", disks=[BOOT, LOCAL_SSD]),
         400,

@@ -213,6 +213,8 @@ LOCAL_SSDS: dict[str, tuple[int, ...]] = {
     **{"a2-highgpu-1g": (0, 1, 2, 4, 8), "a2-highgpu-2g": (0, 2, 4, 8), "a2-highgpu-4g": (0, 4, 8)},
     **{"a2-highgpu-8g": (0, 8), "a2-megagpu": (0, 8)},
     **{"g2-standard-24": (0, 2), "g2-standard-48": (0, 4), "g2-standard-96": (0, 8), "g2": (0, 1)},
+    **{"g4-standard-12": (0, 1), "g4-standard-24": (0, 2), "g4-standard-48": (0, 4)},
+    **{"g4-standard-96": (0, 8), "g4-standard-192": (0, 16), "g4-standard-384": (0, 32)},
 }
 LOCAL_SSDS_INCLUDED = {
     **{"a2-ultragpu-1g": 1, "a2-ultragpu-2g": 2, "a2-ultragpu-4g": 4, "a2-ultragpu-8g": 8},

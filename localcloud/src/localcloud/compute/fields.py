@@ -53,6 +53,7 @@ SCHEDULING = (
     "maxRunDuration",
     "terminationTime",
     "preemptionNoticeDuration",
+    "onInstanceStopAction",
 )
 
 
@@ -110,6 +111,8 @@ def check_scheduling(body: dict, kind: catalog.MachineType, has_gpu: bool) -> di
             why = "Must be 0 or 120 seconds, and of a Spot instance."
             raise invalid("resource.scheduling.preemptionNoticeDuration", seconds, why)
         scheduling["preemptionNoticeDuration"] = {"seconds": str(seconds)}
+    if given.get("onInstanceStopAction"):
+        scheduling["onInstanceStopAction"] = given["onInstanceStopAction"]
     return scheduling
 
 

@@ -200,6 +200,9 @@ def local_ssds(kind: catalog.MachineType, body: dict) -> list[dict]:
     wanted = [body["disks"][at] for at in places]
     included = catalog.of_family(catalog.LOCAL_SSDS_INCLUDED, kind.name, 0)
     allowed = (0, included) if included else catalog.of_family(catalog.LOCAL_SSDS, kind.name, (0,))
+    guests = body.get("guestAccelerators") or []
+    if any(last(each.get("acceleratorType", "")) == "nvidia-tesla-t4" for each in guests):
+        allowed = tuple(number for number in allowed if number < 24)
     if len(wanted) not in allowed:
         offered = ", ".join(map(str, allowed))
         message = f"Invalid number of local SSDs {len(wanted)} for machine type {kind.name}: it may have {offered}."
@@ -239,6 +242,20 @@ def local_ssds(kind: catalog.MachineType, body: dict) -> list[dict]:
             places or range(len(body["disks"]), len(body["disks"]) + included)
         )
     ]
+
+
+def check_stop_action(scheduling: dict, has_ssds: bool) -> None:
+    """Raise ApiError unless an insert says that Local SSDs are lost if the time limit stops the
+    machine.
+    """
+    field = "resource.scheduling.onInstanceStopAction"
+    discards = scheduling.get("onInstanceStopAction", {}).get("discardLocalSsd")
+    if discards is False:
+        raise invalid(f"{field}.discardLocalSsd", "false", "Only true is supported.")
+    stops = "maxRunDuration" in scheduling and scheduling["instanceTerminationAction"] == "STOP"
+    if has_ssds and stops and not discards:
+        why = "It must be true for a VM with local SSDs that its maximum run duration stops."
+        raise invalid(f"{field}.discardLocalSsd", "", why)
 
 
 def boot_disk(

@@ -4,8 +4,7 @@ fills in.
 The checks of single fields are in fields.py, those of disks in images.py, those of interfaces in
 interfaces.py.
 
-Not covered: sole tenancy, confidential machines. Local SSDs are only
-shown in the resource.
+Not covered: sole tenancy, confidential machines, Local SSDs that are kept when a machine stops.
 """
 
 from __future__ import annotations
@@ -32,7 +31,13 @@ from localcloud.compute.fields import (
     check_service_accounts,
     check_threads,
 )
-from localcloud.compute.images import boot_disk, check_disks, find_disk, local_ssds
+from localcloud.compute.images import (
+    boot_disk,
+    check_disks,
+    check_stop_action,
+    find_disk,
+    local_ssds,
+)
 from localcloud.compute.interfaces import network_interfaces
 from localcloud.compute.state import Compute, Instance
 from localcloud.errors import ApiError
@@ -64,6 +69,7 @@ def make_instance(
         raise already_exists(f"projects/{project}/zones/{zone}/instances/{name}")
     given = check_disks(kind, body)
     scratch = local_ssds(kind, body)
+    check_stop_action(scheduling, bool(scratch))
     disk, plain, source = boot_disk(compute, project, zone, kind, name, given)
     more, made = disks.others(compute, project, zone, kind, name, body)
     boot = disk or find_disk(compute, project, zone, last(source))

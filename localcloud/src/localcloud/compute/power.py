@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from datetime import datetime, timezone
 
@@ -162,8 +163,15 @@ async def power_on(compute: Compute, instance: Instance) -> bool:
     await contents.lay_out(compute, instance)
     blocks.plug(compute, instance)
     await asyncio.to_thread(links.up, compute, instance)
-    machine = sandbox.Machine(folder, *about, *chips, instance.peers, learns, busy)
-    process = await asyncio.to_thread(sandbox.boot, machine, compute.sandbox)
+    ssds = blocks.plug_ssds(compute, instance)
+    machine = sandbox.Machine(
+        folder, *about, *chips, instance.peers, learns, busy, devices_open=ssds
+    )
+    try:
+        process = await asyncio.to_thread(sandbox.boot, machine, compute.sandbox)
+    finally:
+        for each in ssds:
+            os.close(each)
     compute.booted[instance.id] = process
     while not processes.is_up(folder):
         if process.poll() is not None and not processes.is_up(folder):
@@ -259,6 +267,7 @@ async def take_down(compute: Compute, instance: Instance, grace: float | None) -
 async def power_off(compute: Compute, instance: Instance, grace: float | None) -> None:
     """Take a machine down, to TERMINATED. Its disk stays."""
     await take_down(compute, instance, grace)
+    blocks.discard_ssds(compute, instance)
     release_external(compute, instance)
     # Google restarts the time limit with the next start.
     instance.resource.pop("resourceStatus", None)

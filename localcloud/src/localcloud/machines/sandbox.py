@@ -131,6 +131,7 @@ class Machine:
     peers: dict[str, str] = field(default_factory=dict)
     learns: bool = False  # whether it is of a deep-learning image: with torch, without python3-venv
     busy: float = 0  # seconds for which its first boot installs packages
+    devices_open: list[int] = field(default_factory=list)  # its Local SSDs, see compute/blocks.py
     metadata_address: str = (
         ""  # where its metadata server is, if not at its own address: a pod's is its node's
     )
@@ -170,6 +171,7 @@ def boot(machine: Machine, sandbox: Sandbox) -> subprocess.Popen[bytes]:
             cwd="/",
             umask=0o022,  # the server's own is for private files
             start_new_session=True,
+            pass_fds=machine.devices_open,
         )
 
 
