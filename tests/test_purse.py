@@ -7,7 +7,8 @@ import pytest
 from conftest import wait_for
 
 from berg import BergError, job, states
-from berg.laptop import purse
+from berg.google import iam
+from berg.laptop import jobs, ledger, purse
 
 CPU = ["-g", "0", "--max-hours", "1h"]  # $0.41 an hour
 
@@ -126,16 +127,103 @@ def test_twenty_submits_race_for_the_last_dollar(berg):
 
 def test_a_submit_that_died_gives_back_what_it_took(berg, monkeypatch):
     berg("purse", "create", "agent", "--usd", "2")
-    settings = berg.bucket.config
-    dead = purse.Reservation("dead", 1.5, job.now(), 1)
-    purse.change(settings, "agent", lambda found: replace(found, held=[dead]))
-    assert purse.settle(settings, "agent").left == 0.5, "it may still be creating its machine"
-    monkeypatch.setattr(purse, "SETTLED", -1)
-    assert purse.settle(settings, "agent").left == 2
+    settings, path = berg.bucket.config, iam.ledger_of("agent")
+    dead = ledger.Reservation("dead", 1.5, job.now(), 1)
+    ledger.change(settings, path, "", lambda found: replace(found, held=[dead]))
+    assert ledger.settle(settings, path, "").reserved == 1.5, "its machine may be being created"
+    monkeypatch.setattr(ledger, "SETTLED", -1)
+    assert ledger.settle(settings, path, "").reserved == 0
     removed = replace(dead, has_begun=True)
-    purse.change(settings, "agent", lambda found: replace(found, held=[removed]))
-    found = purse.settle(settings, "agent")
+    ledger.change(settings, path, "", lambda found: replace(found, held=[removed]))
+    found = ledger.settle(settings, path, "")
     assert (found.spent, found.held) == (1.5, []), "its record was removed"
+
+
+def ran(*history: list[str]) -> job.State:
+    """Return the state of a machine of $4 an hour."""
+    about = job.Summary("tester", "2026-11-18T00:00:00Z", rates={"us-central1": 4.0}, machines=1)
+    moments = [[name, f"2026-11-18T{clock}:00Z"] for name, clock in history]
+    return job.State(moments[-1][0], zone="us-central1-a", history=moments, job=about)
+
+
+def test_a_resumed_job_costs_each_of_its_attempts_once(berg):
+    settings, path = berg.bucket.config, ".berg/purses/x/ledger.json"
+    first = ran(["RUNNING", "10:00"], ["FAILED", "11:00"])
+    claimed = states.claim(berg.bucket, "job", first)
+
+    def held(name: str) -> ledger.Reservation:
+        since = ledger.ends(settings, name)
+        return ledger.Reservation(name, 40, job.now(), 1, 4, True, since)
+
+    def hold(found: ledger.Ledger) -> ledger.Ledger:
+        return replace(found, held=[*found.held, held("job")])
+
+    one = ledger.Reservation("job", 40, job.now(), 1, 4, True)
+    ledger.change(settings, path, "", lambda found: replace(found, held=[one]))
+    assert ledger.settle(settings, path, "").spent == 4
+    ledger.change(settings, path, "", hold)
+    again = ran(
+        ["RUNNING", "10:00"],
+        ["FAILED", "11:00"],
+        ["SUBMITTED", "12:30"],  # by a laptop whose clock is ahead
+        ["STARTING", "12:00"],
+        ["SUCCEEDED", "13:30"],
+    )
+    states.replaced(berg.bucket, claimed, again)
+    found = ledger.settle(settings, path, "")
+    assert (found.spent, found.held) == (4 + 6, []), "neither twice nor too little"
+    # with the first attempt not settled yet both are counted when the second has ended
+    both = [one, held("job")]
+    ledger.change(settings, path, "", lambda found: replace(found, spent=0, held=both))
+    assert ledger.settle(settings, path, "").spent == 10
+
+
+def test_what_could_not_be_resumed_has_cost_its_first_attempt(berg):
+    """The reservation of an attempt is given back, not that of the one before."""
+    first = ledger.Reservation("job", 3, job.now(), 1, 3, True)
+    second = replace(first, usd=5, has_begun=False)
+    both = ledger.Ledger(held=[first, second])
+    assert both.without("job").held == [first]
+
+
+def test_a_lost_job_counts_until_it_is_noticed(berg, monkeypatch):
+    """When its machine went is not known."""
+    settings, path = berg.bucket.config, ".berg/purses/x/ledger.json"
+    held = ledger.Reservation("job", 40, "2026-11-18T10:00:00Z", 1, 4, True)
+    ledger.change(settings, path, "", lambda found: replace(found, held=[held]))
+    states.claim(berg.bucket, "job", ran(["RUNNING", "10:00"]))
+    assert ledger.settle(settings, path, "").held, "its machine may be on its way"
+    monkeypatch.setattr(jobs, "LOST_AFTER", -1)
+    assert ledger.settle(settings, path, "") == ledger.Ledger(spent=40)
+
+
+def test_the_days_budget_is_a_ledger_that_begins_again_at_midnight():
+    lives = ledger.Reservation("job", 100, "2026-11-18T18:00:00Z", 1, 4, True)
+    day = ledger.Ledger(spent=7, held=[lives], day="2026-11-18")
+    assert (day.spent, day.reserved) == (7, 6 * 4)
+    following = day.on("2026-11-19")
+    assert (following.spent, following.reserved) == (0, 24 * 4)
+    short = replace(lives, usd=5)
+    assert replace(day, held=[short]).reserved == 5
+    assert replace(day, day="").reserved == 100
+
+
+def set_budget(berg, usd: float) -> None:
+    berg.write_config(**{**json.loads((berg.home / "berg.json").read_text()), "budget": usd})
+
+
+@pytest.mark.skipif(job.now()[11:] > "22:30", reason="little can be spent before midnight")
+def test_submits_race_for_the_last_dollar_of_the_day(berg):
+    set_budget(berg, 2)
+    names = [f"job{number}" for number in range(10)]
+    started = [berg.start("run", *CPU, "-n", name, "sleep 1000") for name in names]
+    texts = [each.communicate()[1] for each in started]
+    assert {each.returncode for each in started} == {0, 1}, texts
+    found, _ = ledger.read(berg.bucket, ".berg/days/tester.json", purse.today())
+    assert found.spent + found.reserved <= 2.001
+    assert {each.name for each in found.held} == {*berg.machines()} and 4 <= len(found.held) < 10
+    refused = [text for each, text in zip(started, texts, strict=True) if each.returncode]
+    assert all("your budget for a day" in text for text in refused), refused
 
 
 def test_a_submit_that_fails_gives_it_back_at_once(berg, cloud):
@@ -170,10 +258,19 @@ def test_a_jobs_state_cannot_make_it_cheaper(berg):
 
 def test_damaged_purses_pay_for_nothing(berg):
     berg("purse", "create", "agent", "--usd", "2")
-    for text in (b"{]", b'{"name": "agent", "usd": -1, "owner": "x", "created_at": ""}'):
-        berg.bucket.write(purse.path("agent"), text)
+    odd = b'{"name": "agent", "usd": -1, "owner": "x", "created_at": ""}'
+    for path, text in (
+        (iam.ledger_of("agent"), b'{"spent": -1}'),
+        (iam.ledger_of("agent"), b"{]"),
+        (purse.path("agent"), odd),
+        (purse.path("agent"), b"{]"),
+    ):
+        berg.bucket.write(path, text)
         refused = berg("run", *CPU, "--purse", "agent", "true")
         assert refused.returncode == 1 and "is damaged" in refused.stderr
+    berg.bucket.delete(iam.ledger_of("agent"))
+    refused = berg("run", *CPU, "--purse", "agent", "true")
+    assert refused.returncode == 1 and "what the purse agent has spent is unknown" in refused.stderr
     with pytest.raises(BergError):
         purse.read(berg.bucket, "../jobs/x")
     assert states.read(berg.bucket, "agent") is None

@@ -37,7 +37,7 @@ from berg.commands.terminal import (
 )
 
 if TYPE_CHECKING:
-    from berg.laptop.purse import Purse
+    from berg.laptop.purse import Filled
 
 
 def sentence(key: str) -> str:
@@ -745,11 +745,12 @@ def purse_group(ctx: click.Context, as_json: bool) -> None:
     print_purses(purse.all_of(settings), as_json)
 
 
-def print_purses(found: "list[Purse]", as_json: bool) -> None:
+def print_purses(found: "list[Filled]", as_json: bool) -> None:
     rows = [["PURSE", "LEFT", "SPENT", "RESERVED", "OF", "OWNER", "FOR"]]
     for each in found:
-        amounts = map(plain.dollars, (each.left, each.spent, each.reserved, each.usd))
-        rows.append([each.name, *amounts, each.owner, each.in_words()])
+        this, has = each.purse, each.ledger
+        amounts = map(plain.dollars, (each.left, has.spent, has.reserved, this.usd))
+        rows.append([this.name, *amounts, this.owner, this.in_words()])
     text = (
         table(rows) if found else "There is no purse. Create one: berg purse create NAME --usd 40"
     )
@@ -804,7 +805,7 @@ def create_purse(
         until=purse.after(until) if until else "",
     )
     purse.create(settings, made)
-    print_purses([made], as_json)
+    print_purses([purse.filled(settings, made)], as_json)
 
 
 @purse_group.command(name="top-up")

@@ -95,6 +95,7 @@ BUCKET_ROLE = "roles/storage.objectUser"  # enough on the bucket, for accounts o
 APIS = ("iam", "cloudresourcemanager", "serviceusage")
 YOUR_ADDRESS = "user:YOUR_ADDRESS"  # the user replaces it
 ACT_AS = "iam.serviceAccounts.actAs"
+PURSES = ".berg/purses/"  # written by owners of purses
 NEEDS = f"{BUCKET_ROLE} on the bucket, and in the project {', '.join(MACHINE.permissions)}"
 UNLIMITED = (
     "Compute Engine cannot limit deletion to berg's own machines without resource tags or "
@@ -130,6 +131,11 @@ class Grant:
 def is_below(bucket: str, prefix: str) -> str:
     """Return the condition that an object's name begins with a prefix, as IAM writes it."""
     return f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")'
+
+
+def ledger_of(purse: str) -> str:
+    """Return the object of a purse that what draws on it writes."""
+    return f"{PURSES}{purse}/ledger.json"
 
 
 def role_name(project: str, right: Right) -> str:
