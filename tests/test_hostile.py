@@ -74,6 +74,11 @@ ELSEWHERE = [
         "refused; without the variable, and with its owner's credentials, nothing refuses it",
     ),
     (
+        "an agent with an account of its own (`berg purse create --for`), to write, delete or "
+        "rewrite the terms of its purse, another purse's ledger, or the bucket's policy",
+        "403; it may rewrite its own ledger, and create machines without Berg",
+    ),
+    (
         "a job, to cost its purse less by prices or machines in its state",
         "the sums come from the jobs' metadata",
     ),

@@ -1,14 +1,18 @@
 """Purses: what several jobs may cost together."""
 
 import json
+import uuid
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from conftest import wait_for
+import requests
+from conftest import settle, wait_for
 
 from berg import BergError, job, states
 from berg.google import iam
 from berg.laptop import jobs, ledger, purse
+from localcloud.identity.tokens import Tokens
 
 CPU = ["-g", "0", "--max-hours", "1h"]  # $0.41 an hour
 
@@ -274,3 +278,81 @@ def test_damaged_purses_pay_for_nothing(berg):
     with pytest.raises(BergError):
         purse.read(berg.bucket, "../jobs/x")
     assert states.read(berg.bucket, "agent") is None
+
+
+@pytest.fixture
+def agent(berg, cloud):
+    """A service account without rights, its credentials, and its requests."""
+    name = f"agent-{uuid.uuid4().hex[:8]}"
+    email = f"{name}@berg-local.iam.gserviceaccount.com"
+    cloud.call("POST", "/iam/v1/projects/berg-local/serviceAccounts", {"accountId": name})
+    tokens = Tokens(cloud.folder, lambda: cloud.url)
+    file = berg.home / "agent.json"
+    tokens.write_credentials(file, email)
+    session = requests.Session()
+    session.headers["Authorization"] = f"Bearer {tokens.mint(email)}"
+    settings = json.loads((berg.home / "berg.json").read_text())
+    return SimpleNamespace(email=email, file=file, session=session, settings=settings)
+
+
+def test_an_account_draws_on_its_purse_and_cannot_widen_it(berg, cloud, agent):
+    for name in ("agent", "other"):
+        more = ["--for", agent.email] if name == "agent" else []
+        made = berg("purse", "create", name, "--usd", "1", *more)
+        assert made.returncode == 0, made.stderr
+    settle(cloud)
+    objects = f"{cloud.url}/storage/v1/b/{berg.bucket_name}/o/"
+    upload = f"{cloud.url}/upload/storage/v1/b/{berg.bucket_name}/o?uploadType=media&name="
+    terms, ledgers = purse.path("agent"), [iam.ledger_of(each) for each in ("agent", "other")]
+
+    def status(verb: str, url: str, **what: object) -> int:
+        return agent.session.request(verb, url, **what).status_code
+
+    for name in (terms, purse.path("new"), iam.ledger_of("new"), ledgers[1]):
+        quoted = name.replace("/", "%2F")
+        assert status("POST", upload + name, data=b"{}") == 403, name
+        assert status("DELETE", objects + quoted) == 403, name
+        assert status("PATCH", objects + quoted, json={"metadata": {"a": "b"}}) == 403, name
+        moved = f"{objects}{ledgers[0].replace('/', '%2F')}/rewriteTo/b/{berg.bucket_name}/o/"
+        assert status("POST", moved + quoted) == 403, name
+    policy = f"{cloud.url}/storage/v1/b/{berg.bucket_name}/iam"
+    assert status("GET", policy) == status("PUT", policy, json={"bindings": []}) == 403
+    assert status("GET", objects + terms.replace("/", "%2F")) == 200
+
+    mine = {**agent.settings, "credentials_file": str(agent.file)}
+    berg.write_config(**mine)
+    submitted = berg("run", *CPU, "-n", "job", "--purse", "agent", "sleep 1000")
+    assert submitted.returncode == 0, submitted.stderr
+    assert [each["name"] for each in left(berg)["held"]] == ["job"]
+    for command in (["create", "more", "--usd", "9"], ["top-up", "agent", "--usd", "9"]):
+        refused = berg("purse", *command)
+        assert refused.returncode == 1 and "forbidden" in refused.stderr, refused.stderr
+    assert berg("run", *CPU, "--purse", "other", "true").returncode == 1
+    assert berg("kill", "job").returncode == 0
+
+    berg.write_config(**agent.settings)
+    closed = berg("purse", "close", "agent")
+    assert closed.returncode == 0 and "remove-iam-policy-binding" in closed.stderr, closed.stderr
+    settle(cloud)
+    assert status("POST", upload + ledgers[0], data=b"{}") == 403
+    assert status("POST", upload + ".berg/repos/x", data=b"{}") == 403
+
+
+def test_an_account_that_could_change_its_purse_gets_none(berg, agent):
+    settings = berg.bucket.config
+    iam.bind(
+        settings, iam.bucket_policy, "roles/storage.objectAdmin", f"serviceAccount:{agent.email}"
+    )
+    refused = berg("purse", "create", "agent", "--usd", "1", "--for", agent.email)
+    assert refused.returncode == 1 and "has roles/storage.objectAdmin" in refused.stderr
+    assert json.loads(berg("purse", "--json").stdout) == []
+
+
+def test_without_the_right_the_grants_are_commands(berg, cloud, agent):
+    cloud.fault("storage.buckets.setIamPolicy", status=403, times=99)
+    made = berg("purse", "create", "agent", "--usd", "1", "--for", agent.email)
+    assert made.returncode == 1 and "you lack the right to do this" in made.stderr, made.stderr
+    commands = [line.split()[0] for line in made.stderr.splitlines() if "gcloud" in line]
+    assert commands == ["gcloud"] * 5, made.stderr
+    assert "!resource.name.startsWith" in made.stderr
+    assert left(berg)["account"] == agent.email

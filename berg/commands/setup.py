@@ -37,6 +37,7 @@ from berg.commands.terminal import (
 )
 
 if TYPE_CHECKING:
+    from berg.google.iam import Grant
     from berg.laptop.purse import Filled
 
 
@@ -774,6 +775,13 @@ def usd_option(text: str) -> Callable[[AnyFunction], AnyFunction]:
 @click.option("--hours", type=Duration("h"), default=0, help="How long each job may run.")
 @click.option("--machines", type=click.IntRange(1), help="How many there may be at one time.")
 @click.option("--until", type=Duration("-"), default=0, help="For how long it pays, such as 2d.")
+@click.option(
+    "--for",
+    "account",
+    default="",
+    metavar="SERVICE_ACCOUNT",
+    help="Let this account draw on it and on no other one, without the right to change it.",
+)
 @json_option
 def create_purse(
     name: str,
@@ -782,16 +790,21 @@ def create_purse(
     hours: float,
     machines: int | None,
     until: float,
+    account: str,
     as_json: bool,
 ) -> None:
     """Create a purse.
 
+    With --for, an agent that has credentials of its own may submit jobs, but IAM keeps it from
+    creating, changing or closing a purse. Berg makes the grants, or prints them.
+
     \b
     berg purse create agent1 --usd 40
     berg purse create agent1 --usd 40 --types l4,a100 --hours 8h --machines 4 --until 2d
+    berg purse create agent1 --usd 40 --for agent@PROJECT.iam.gserviceaccount.com
     """
     settings = config.load_ready()
-    from berg.google import shapes
+    from berg.google import iam, shapes
     from berg.laptop import purse
 
     made = purse.Purse(
@@ -803,9 +816,25 @@ def create_purse(
         hours=hours,
         machines=machines or 0,
         until=purse.after(until) if until else "",
+        account=account,
     )
+    grants = iam.purse_grants(settings, name, account) if account else []
     purse.create(settings, made)
     print_purses([purse.filled(settings, made)], as_json)
+    make_grants(grants)
+
+
+def make_grants(grants: "list[Grant]") -> None:
+    """Print grants and make them; raise BergError with the commands for those that are refused."""
+    from berg.google import iam
+
+    for each in grants:
+        say(each.text)
+    if refusal := iam.make_all(grants):
+        commands = "\n  ".join(each.gcloud for each in grants)
+        raise BergError(
+            f"you lack the right to do this: {refusal}\nAn administrator can, with:\n  {commands}"
+        )
 
 
 @purse_group.command(name="top-up")
@@ -819,9 +848,13 @@ def top_up(name: str, usd: float, as_json: bool) -> None:
     berg purse top-up agent1 --usd 20
     """
     settings = config.load_ready()
+    from berg.google import iam
     from berg.laptop import purse
 
-    print_purses([purse.top_up(settings, name, usd)], as_json)
+    found = purse.top_up(settings, name, usd)
+    print_purses([found], as_json)
+    if account := found.purse.account:
+        make_grants(iam.purse_grants(settings, name, account))
 
 
 @purse_group.command(name="close")
@@ -834,9 +867,15 @@ def close(name: str, as_json: bool) -> None:
     berg purse close agent1
     """
     settings = config.load_ready()
+    from berg.google import iam
     from berg.laptop import purse
 
-    print_purses([purse.close(settings, name)], as_json)
+    found = purse.close(settings, name)
+    print_purses([found], as_json)
+    if account := found.purse.account:
+        make_grants([iam.purse_removal(settings, name, account)])
+        say("It can still create machines without berg. If it has no other purse, take that away:")
+        say("\n".join(iam.binding_commands(settings, "remove", account)))
 
 
 COMMANDS = (init, doctor, gpus, config_group, local, reap, image, prices_, costs_, purse_group)
