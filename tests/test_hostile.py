@@ -46,7 +46,7 @@ ACTORS = {
     "a record with ": "a record, for `berg rerun` and `--resume`, with",
     "a view with ": "a view of a job's results, for `berg fetch`, with",
     "a job, ": "a job's results, metrics and log try",
-    "an agent, ": "an agent with an account of its own (`berg purse create --for`) tries",
+    "an agent, ": "an agent with an account of its own (of a purse with `--for`) tries",
 }
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 EVIL = "ssh-ed25519 AAAAEVIL evil"
