@@ -43,7 +43,7 @@ HELP = {
     "default_docker_image": "container image of jobs in a cluster (berg run --cluster)",
     "monitoring": "1: machines report usage to Cloud Monitoring (berg init --monitoring)",
     "max_cost": "dollars that a job may cost at most (0: no limit; berg run --max-cost)",
-    "budget": "dollars that your jobs may cost in a day before the next one is refused (0: any)",
+    "budget": "dollars that your jobs may cost in a day, in UTC (0: any)",
     "purse": "purse that jobs draw on (berg run --purse; see berg purse)",
     "ask_above": "dollars that a plan may cost at most before berg asks (0: never)",
     "max_stopped_days": "days after which berg reap offers to delete a stopped devbox (0: never)",

@@ -46,6 +46,7 @@ ACTORS = {
     "a record with ": "a record, for `berg rerun` and `--resume`, with",
     "a view with ": "a view of a job's results, for `berg fetch`, with",
     "a job, ": "a job's results, metrics and log try",
+    "an agent, ": "an agent with an account of its own (of a purse with `--for`) tries",
 }
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 EVIL = "ssh-ed25519 AAAAEVIL evil"
@@ -72,6 +73,11 @@ ELSEWHERE = [
         "a program that draws on a purse, to create, top up or close one, or to spend by images, "
         "clusters or stopped devboxes",
         "refused; without the variable, and with its owner's credentials, nothing refuses it",
+    ),
+    (
+        "an agent, to write, delete or rewrite the terms of its purse, another purse's ledger, or "
+        "the bucket's policy",
+        "403; it may rewrite its own ledger, and create machines without Berg",
     ),
     (
         "a job, to cost its purse less by prices or machines in its state",
@@ -322,6 +328,8 @@ def attacks(bucket: str, wheel: str, pack: str) -> dict[str, tuple[str, str, str
         "to enter a job into the index of jobs": put(".berg/index/living/lie"),
         "to delete an entry of it": ("DELETE", there(".berg/index/living/.complete"), None),
         "to write a data set": put("data/mnist/train.bin"),
+        "to widen a purse": put(".berg/purses/agent/purse.json"),
+        "to write into a purse's ledger": put(".berg/purses/agent/ledger.json"),
         "to write outside Berg's prefixes": put("berg_resultsx/a"),
         "to change the bucket": ("PATCH", f"/storage/v1/b/{bucket}", '{"labels": {"a": "b"}}'),
         "to read who may use the bucket": ("GET", f"/storage/v1/b/{bucket}/iam", None),

@@ -3,14 +3,13 @@
 import json
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import googleapiclient
 import pytest
 
-from berg import job, states
+from berg import job
 from berg.google import prices
 from berg.laptop import limits
 
@@ -137,50 +136,19 @@ def test_google_ends_a_job_at_the_minute_in_which_its_money_is_spent(berg):
     assert job["max_run_seconds"] == int(3600 * 0.07 / HOURLY) == 332
 
 
-@pytest.mark.slow
-def test_a_budget_refuses_the_next_job_with_the_sum(berg):
-    (berg.home / "berg.json").write_text(
-        json.dumps({**json.loads((berg.home / "berg.json").read_text()), "budget": 1})
-    )
-    assert berg(*T4, "true").returncode == 0
-    name = "dear"
-    lasting = "sleep 1.1"  # times are whole seconds: what begins and ends in one costs nothing
-    assert berg("run", "-g", "0", "-n", name, "--wait", lasting).returncode == 0
-    dear = replace(states.read_job(berg.bucket, name), rates={"us-central1": 1e4})
-    states.write_job(berg.bucket, dear)
-    refused = berg(*T4, "true")
-    assert refused.returncode == 1
-    assert re.search(r"your jobs have cost \$[\d,.]+ today .*; your budget for a", refused.stderr)
-
-
-def test_a_budget_counts_what_runs_until_midnight(berg):
-    berg.write_config(**{**json.loads((berg.home / "berg.json").read_text()), "budget": 1})
-    this = job.Job("queued", "true", "queued", "gs://b/queued", "proj", "c0ffee", "c0ffee")
-    this.snapshot, this.rates = {"commit": "c0ffee"}, {"us-central1": 1e4}
-    this.created_by, this.created_at, this.max_run_seconds = "tester", job.now(), 7200
-    states.write_job(berg.bucket, this)
-    states.claim(berg.bucket, "queued", job.State(zone="us-central1-a", job=this.summary()))
-    refused = berg(*T4, "true")
-    assert refused.returncode == 1
-    assert "today" in refused.stderr and " more by midnight; your budget" in refused.stderr
-
-
-@pytest.mark.parametrize("has_metadata", [False, True])
-def test_a_state_that_another_job_wrote_stops_no_budget(berg, has_metadata):
-    """Machines may write any state, and no metadata."""
-    berg.write_config(**{**json.loads((berg.home / "berg.json").read_text()), "budget": 100})
-    this = job.Job("cheap", "true", "cheap", "gs://b/cheap", "proj", "c0ffee", "c0ffee")
-    this.snapshot, this.rates = {"commit": "c0ffee"}, {"us-central1": 0.5}
-    this.created_by, this.created_at, this.max_run_seconds = "tester", job.now(), 7200
-    if has_metadata:
-        states.write_job(berg.bucket, this)
-    dear = replace(this.summary(), rates={"us-central1": 9999.0}, machines=50_000)
-    lie = job.State("RUNNING", zone="us-central1-a", job=dear)
-    lie.history = [["RUNNING", "2000-01-01T00:00:00Z"]]
-    lie.synced_until = "9999-01-01T00:00:00Z"
-    states.claim(berg.bucket, "cheap", lie)
-    allowed = berg(*T4, "true")
-    assert allowed.returncode == 0, allowed.stderr
+def test_a_budget_limits_and_refuses_the_next_job(berg):
+    cpu = ["run", "-g", "0", "--max-hours", "100h"]  # $0.41 an hour
+    budget = {"BERG_BUDGET": "1"}
+    first = berg(*cpu, "--max-cost", "0.6", "-n", "first", "sleep 1000", **budget)
+    assert first.returncode == 0, first.stderr
+    second = berg(*cpu, "-n", "second", "sleep 1000", **budget)
+    assert second.returncode == 0, second.stderr
+    refused = berg(*cpu, "-y", "true", **budget)
+    is_late = not refused.returncode  # little can be spent in the last hours before midnight
+    words = r"your jobs have cost \$[\d,.]+ today .*; your budget for a day is \$1"
+    assert is_late or re.search(words, refused.stderr), refused.stderr
+    assert is_late or "(the day's budget)" in second.stderr
+    assert berg(*T4, "--max-cost", "1", "true", BERG_BUDGET="100").returncode == 0
 
 
 @pytest.mark.parametrize("rate", [1e6, 1e308])

@@ -1,13 +1,18 @@
 """Purses: what several jobs may cost together."""
 
 import json
+import uuid
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from conftest import wait_for
+import requests
+from conftest import settle, wait_for
 
 from berg import BergError, job, states
-from berg.laptop import purse
+from berg.google import iam
+from berg.laptop import jobs, ledger, purse
+from localcloud.identity.tokens import Tokens
 
 CPU = ["-g", "0", "--max-hours", "1h"]  # $0.41 an hour
 
@@ -126,16 +131,103 @@ def test_twenty_submits_race_for_the_last_dollar(berg):
 
 def test_a_submit_that_died_gives_back_what_it_took(berg, monkeypatch):
     berg("purse", "create", "agent", "--usd", "2")
-    settings = berg.bucket.config
-    dead = purse.Reservation("dead", 1.5, job.now(), 1)
-    purse.change(settings, "agent", lambda found: replace(found, held=[dead]))
-    assert purse.settle(settings, "agent").left == 0.5, "it may still be creating its machine"
-    monkeypatch.setattr(purse, "SETTLED", -1)
-    assert purse.settle(settings, "agent").left == 2
+    settings, path = berg.bucket.config, iam.ledger_of("agent")
+    dead = ledger.Reservation("dead", 1.5, job.now(), 1)
+    ledger.change(settings, path, "", lambda found: replace(found, held=[dead]))
+    assert ledger.settle(settings, path, "").reserved == 1.5, "its machine may be being created"
+    monkeypatch.setattr(ledger, "SETTLED", -1)
+    assert ledger.settle(settings, path, "").reserved == 0
     removed = replace(dead, has_begun=True)
-    purse.change(settings, "agent", lambda found: replace(found, held=[removed]))
-    found = purse.settle(settings, "agent")
+    ledger.change(settings, path, "", lambda found: replace(found, held=[removed]))
+    found = ledger.settle(settings, path, "")
     assert (found.spent, found.held) == (1.5, []), "its record was removed"
+
+
+def ran(*history: list[str]) -> job.State:
+    """Return the state of a machine of $4 an hour."""
+    about = job.Summary("tester", "2026-11-18T00:00:00Z", rates={"us-central1": 4.0}, machines=1)
+    moments = [[name, f"2026-11-18T{clock}:00Z"] for name, clock in history]
+    return job.State(moments[-1][0], zone="us-central1-a", history=moments, job=about)
+
+
+def test_a_resumed_job_costs_each_of_its_attempts_once(berg):
+    settings, path = berg.bucket.config, ".berg/purses/x/ledger.json"
+    first = ran(["RUNNING", "10:00"], ["FAILED", "11:00"])
+    claimed = states.claim(berg.bucket, "job", first)
+
+    def held(name: str) -> ledger.Reservation:
+        since = ledger.ends(settings, name)
+        return ledger.Reservation(name, 40, job.now(), 1, 4, True, since)
+
+    def hold(found: ledger.Ledger) -> ledger.Ledger:
+        return replace(found, held=[*found.held, held("job")])
+
+    one = ledger.Reservation("job", 40, job.now(), 1, 4, True)
+    ledger.change(settings, path, "", lambda found: replace(found, held=[one]))
+    assert ledger.settle(settings, path, "").spent == 4
+    ledger.change(settings, path, "", hold)
+    again = ran(
+        ["RUNNING", "10:00"],
+        ["FAILED", "11:00"],
+        ["SUBMITTED", "12:30"],  # by a laptop whose clock is ahead
+        ["STARTING", "12:00"],
+        ["SUCCEEDED", "13:30"],
+    )
+    states.replaced(berg.bucket, claimed, again)
+    found = ledger.settle(settings, path, "")
+    assert (found.spent, found.held) == (4 + 6, []), "neither twice nor too little"
+    # with the first attempt not settled yet both are counted when the second has ended
+    both = [one, held("job")]
+    ledger.change(settings, path, "", lambda found: replace(found, spent=0, held=both))
+    assert ledger.settle(settings, path, "").spent == 10
+
+
+def test_what_could_not_be_resumed_has_cost_its_first_attempt(berg):
+    """The reservation of an attempt is given back, not that of the one before."""
+    first = ledger.Reservation("job", 3, job.now(), 1, 3, True)
+    second = replace(first, usd=5, has_begun=False)
+    both = ledger.Ledger(held=[first, second])
+    assert both.without("job").held == [first]
+
+
+def test_a_lost_job_counts_until_it_is_noticed(berg, monkeypatch):
+    """When its machine went is not known."""
+    settings, path = berg.bucket.config, ".berg/purses/x/ledger.json"
+    held = ledger.Reservation("job", 40, "2026-11-18T10:00:00Z", 1, 4, True)
+    ledger.change(settings, path, "", lambda found: replace(found, held=[held]))
+    states.claim(berg.bucket, "job", ran(["RUNNING", "10:00"]))
+    assert ledger.settle(settings, path, "").held, "its machine may be on its way"
+    monkeypatch.setattr(jobs, "LOST_AFTER", -1)
+    assert ledger.settle(settings, path, "") == ledger.Ledger(spent=40)
+
+
+def test_the_days_budget_is_a_ledger_that_begins_again_at_midnight():
+    lives = ledger.Reservation("job", 100, "2026-11-18T18:00:00Z", 1, 4, True)
+    day = ledger.Ledger(spent=7, held=[lives], day="2026-11-18")
+    assert (day.spent, day.reserved) == (7, 6 * 4)
+    following = day.on("2026-11-19")
+    assert (following.spent, following.reserved) == (0, 24 * 4)
+    short = replace(lives, usd=5)
+    assert replace(day, held=[short]).reserved == 5
+    assert replace(day, day="").reserved == 100
+
+
+def set_budget(berg, usd: float) -> None:
+    berg.write_config(**{**json.loads((berg.home / "berg.json").read_text()), "budget": usd})
+
+
+@pytest.mark.skipif(job.now()[11:] > "22:30", reason="little can be spent before midnight")
+def test_submits_race_for_the_last_dollar_of_the_day(berg):
+    set_budget(berg, 2)
+    names = [f"job{number}" for number in range(10)]
+    started = [berg.start("run", *CPU, "-n", name, "sleep 1000") for name in names]
+    texts = [each.communicate()[1] for each in started]
+    assert {each.returncode for each in started} == {0, 1}, texts
+    found, _ = ledger.read(berg.bucket, ".berg/days/tester.json", purse.today())
+    assert found.spent + found.reserved <= 2.001
+    assert {each.name for each in found.held} == {*berg.machines()} and 4 <= len(found.held) < 10
+    refused = [text for each, text in zip(started, texts, strict=True) if each.returncode]
+    assert all("your budget for a day" in text for text in refused), refused
 
 
 def test_a_submit_that_fails_gives_it_back_at_once(berg, cloud):
@@ -170,10 +262,97 @@ def test_a_jobs_state_cannot_make_it_cheaper(berg):
 
 def test_damaged_purses_pay_for_nothing(berg):
     berg("purse", "create", "agent", "--usd", "2")
-    for text in (b"{]", b'{"name": "agent", "usd": -1, "owner": "x", "created_at": ""}'):
-        berg.bucket.write(purse.path("agent"), text)
+    odd = b'{"name": "agent", "usd": -1, "owner": "x", "created_at": ""}'
+    for path, text in (
+        (iam.ledger_of("agent"), b'{"spent": -1}'),
+        (iam.ledger_of("agent"), b"{]"),
+        (purse.path("agent"), odd),
+        (purse.path("agent"), b"{]"),
+    ):
+        berg.bucket.write(path, text)
         refused = berg("run", *CPU, "--purse", "agent", "true")
         assert refused.returncode == 1 and "is damaged" in refused.stderr
+    berg.bucket.delete(iam.ledger_of("agent"))
+    refused = berg("run", *CPU, "--purse", "agent", "true")
+    assert refused.returncode == 1 and "what the purse agent has spent is unknown" in refused.stderr
     with pytest.raises(BergError):
         purse.read(berg.bucket, "../jobs/x")
     assert states.read(berg.bucket, "agent") is None
+
+
+@pytest.fixture
+def agent(berg, cloud):
+    """A service account without rights, its credentials, and its requests."""
+    name = f"agent-{uuid.uuid4().hex[:8]}"
+    email = f"{name}@berg-local.iam.gserviceaccount.com"
+    cloud.call("POST", "/iam/v1/projects/berg-local/serviceAccounts", {"accountId": name})
+    tokens = Tokens(cloud.folder, lambda: cloud.url)
+    file = berg.home / "agent.json"
+    tokens.write_credentials(file, email)
+    session = requests.Session()
+    session.headers["Authorization"] = f"Bearer {tokens.mint(email)}"
+    settings = json.loads((berg.home / "berg.json").read_text())
+    return SimpleNamespace(email=email, file=file, session=session, settings=settings)
+
+
+def test_an_account_draws_on_its_purse_and_cannot_widen_it(berg, cloud, agent):
+    for name in ("agent", "other"):
+        more = ["--for", agent.email] if name == "agent" else []
+        made = berg("purse", "create", name, "--usd", "1", *more)
+        assert made.returncode == 0, made.stderr
+    settle(cloud)
+    objects = f"{cloud.url}/storage/v1/b/{berg.bucket_name}/o/"
+    upload = f"{cloud.url}/upload/storage/v1/b/{berg.bucket_name}/o?uploadType=media&name="
+    terms, ledgers = purse.path("agent"), [iam.ledger_of(each) for each in ("agent", "other")]
+
+    def status(verb: str, url: str, **what: object) -> int:
+        return agent.session.request(verb, url, **what).status_code
+
+    for name in (terms, purse.path("new"), iam.ledger_of("new"), ledgers[1]):
+        quoted = name.replace("/", "%2F")
+        assert status("POST", upload + name, data=b"{}") == 403, name
+        assert status("DELETE", objects + quoted) == 403, name
+        assert status("PATCH", objects + quoted, json={"metadata": {"a": "b"}}) == 403, name
+        moved = f"{objects}{ledgers[0].replace('/', '%2F')}/rewriteTo/b/{berg.bucket_name}/o/"
+        assert status("POST", moved + quoted) == 403, name
+    policy = f"{cloud.url}/storage/v1/b/{berg.bucket_name}/iam"
+    assert status("GET", policy) == status("PUT", policy, json={"bindings": []}) == 403
+    assert status("GET", objects + terms.replace("/", "%2F")) == 200
+
+    mine = {**agent.settings, "credentials_file": str(agent.file)}
+    berg.write_config(**mine)
+    submitted = berg("run", *CPU, "-n", "job", "--purse", "agent", "sleep 1000")
+    assert submitted.returncode == 0, submitted.stderr
+    assert [each["name"] for each in left(berg)["held"]] == ["job"]
+    for command in (["create", "more", "--usd", "9"], ["top-up", "agent", "--usd", "9"]):
+        refused = berg("purse", *command)
+        assert refused.returncode == 1 and "forbidden" in refused.stderr, refused.stderr
+    assert berg("run", *CPU, "--purse", "other", "true").returncode == 1
+    assert berg("kill", "job").returncode == 0
+
+    berg.write_config(**agent.settings)
+    closed = berg("purse", "close", "agent")
+    assert closed.returncode == 0 and "remove-iam-policy-binding" in closed.stderr, closed.stderr
+    settle(cloud)
+    assert status("POST", upload + ledgers[0], data=b"{}") == 403
+    assert status("POST", upload + ".berg/repos/x", data=b"{}") == 403
+
+
+def test_an_account_that_could_change_its_purse_gets_none(berg, agent):
+    settings = berg.bucket.config
+    iam.bind(
+        settings, iam.bucket_policy, "roles/storage.objectAdmin", f"serviceAccount:{agent.email}"
+    )
+    refused = berg("purse", "create", "agent", "--usd", "1", "--for", agent.email)
+    assert refused.returncode == 1 and "has roles/storage.objectAdmin" in refused.stderr
+    assert json.loads(berg("purse", "--json").stdout) == []
+
+
+def test_without_the_right_the_grants_are_commands(berg, cloud, agent):
+    cloud.fault("storage.buckets.setIamPolicy", status=403, times=99)
+    made = berg("purse", "create", "agent", "--usd", "1", "--for", agent.email)
+    assert made.returncode == 1 and "you lack the right to do this" in made.stderr, made.stderr
+    commands = [line.split()[0] for line in made.stderr.splitlines() if "gcloud" in line]
+    assert commands == ["gcloud"] * 5, made.stderr
+    assert "!resource.name.startsWith" in made.stderr
+    assert left(berg)["account"] == agent.email

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from datetime import datetime, timezone
 
 import pytest
 from conftest import wait_for
@@ -66,35 +65,6 @@ def test_machines_that_could_not_delete_themselves_cost_until_they_are_gone(monk
     assert spending.machine_hours(forged, running=0) == 2 + 4, "no longer than until now"
     lost = replace(state(["RUNNING", at("10:00")]), state="LOST")
     assert spending.machine_hours(lost, running=1) == 2 * 5, "counted once"
-
-
-@pytest.mark.parametrize(
-    ("limit", "hour", "usd"),
-    [
-        (0, 20, 4 * 2 * 4.0),  # to the end of the day
-        (3 * 3600, 12, 1 * 2 * 4.0),  # what is left of its time: two hours of three are over
-        (7200, 12, 0.0),
-    ],
-)
-def test_what_runs_may_cost_until_the_day_or_its_time_is_over(monkeypatch, limit, hour, usd):
-    now = datetime(2026, 11, 18, hour, tzinfo=timezone.utc)
-    monkeypatch.setattr(job, "now", lambda: now.strftime("%Y-%m-%dT%H:%M:%SZ"))
-    runs = state(["RUNNING", at("10:00")])
-    runs = replace(runs, job=replace(SUMMARY, max_run_seconds=limit))
-    assert spending.until_midnight([(runs, True)], now) == pytest.approx(usd)
-    over = replace(runs, state="SUCCEEDED")
-    assert spending.until_midnight([(over, False)], now) == 0
-    dear = replace(runs, job=replace(runs.job, rates={}))
-    assert spending.until_midnight([(dear, True)], now) == 0
-
-
-def test_jobs_of_a_sweep_that_wait_for_a_machine_cost_nothing_beside_those_that_have_one():
-    now = datetime(2026, 11, 18, 23, tzinfo=timezone.utc)
-    sweep = replace(SUMMARY, sweep="s", machines=1, max_run_seconds=60)
-    runs = replace(state(["RUNNING", at("10:00")]), job=sweep)
-    waits = replace(runs, state="SUBMITTED", history=[])
-    told = [(runs, True), *[(waits, False)] * 99]
-    assert spending.until_midnight(told, now) == pytest.approx(4.0)
 
 
 def test_unknown_is_unknown_and_never_zero():

@@ -38,7 +38,8 @@ from berg.commands.terminal import (
 )
 
 if TYPE_CHECKING:
-    from berg.laptop.purse import Purse
+    from berg.google.iam import Grant
+    from berg.laptop.purse import Filled
 
 
 def sentence(key: str) -> str:
@@ -786,11 +787,12 @@ def purse_group(ctx: click.Context, as_json: bool) -> None:
     print_purses(purse.all_of(settings), as_json)
 
 
-def print_purses(found: "list[Purse]", as_json: bool) -> None:
+def print_purses(found: "list[Filled]", as_json: bool) -> None:
     rows = [["PURSE", "LEFT", "SPENT", "RESERVED", "OF", "OWNER", "FOR"]]
     for each in found:
-        amounts = map(plain.dollars, (each.left, each.spent, each.reserved, each.usd))
-        rows.append([each.name, *amounts, each.owner, each.in_words()])
+        this, has = each.purse, each.ledger
+        amounts = map(plain.dollars, (each.left, has.spent, has.reserved, this.usd))
+        rows.append([this.name, *amounts, this.owner, this.in_words()])
     text = (
         table(rows) if found else "There is no purse. Create one: berg purse create NAME --usd 40"
     )
@@ -814,6 +816,13 @@ def usd_option(text: str) -> Callable[[AnyFunction], AnyFunction]:
 @click.option("--hours", type=Duration("h"), default=0, help="How long each job may run.")
 @click.option("--machines", type=click.IntRange(1), help="How many there may be at one time.")
 @click.option("--until", type=Duration("-"), default=0, help="For how long it pays, such as 2d.")
+@click.option(
+    "--for",
+    "account",
+    default="",
+    metavar="SERVICE_ACCOUNT",
+    help="Let this account draw on it and on no other one, without the right to change it.",
+)
 @json_option
 def create_purse(
     name: str,
@@ -822,16 +831,21 @@ def create_purse(
     hours: float,
     machines: int | None,
     until: float,
+    account: str,
     as_json: bool,
 ) -> None:
     """Create a purse.
 
+    With --for, an agent that has credentials of its own may submit jobs, but IAM keeps it from
+    creating, changing or closing a purse. Berg makes the grants, or prints them.
+
     \b
     berg purse create agent1 --usd 40
     berg purse create agent1 --usd 40 --types l4,a100 --hours 8h --machines 4 --until 2d
+    berg purse create agent1 --usd 40 --for agent@PROJECT.iam.gserviceaccount.com
     """
     settings = config.load_ready()
-    from berg.google import shapes
+    from berg.google import iam, shapes
     from berg.laptop import purse
 
     made = purse.Purse(
@@ -843,9 +857,25 @@ def create_purse(
         hours=hours,
         machines=machines or 0,
         until=purse.after(until) if until else "",
+        account=account,
     )
+    grants = iam.purse_grants(settings, name, account) if account else []
     purse.create(settings, made)
-    print_purses([made], as_json)
+    print_purses([purse.filled(settings, made)], as_json)
+    make_grants(grants)
+
+
+def make_grants(grants: "list[Grant]") -> None:
+    """Print grants and make them; raise BergError with the commands for those that are refused."""
+    from berg.google import iam
+
+    for each in grants:
+        say(each.text)
+    if refusal := iam.make_all(grants):
+        commands = "\n  ".join(each.gcloud for each in grants)
+        raise BergError(
+            f"you lack the right to do this: {refusal}\nAn administrator can, with:\n  {commands}"
+        )
 
 
 @purse_group.command(name="top-up")
@@ -859,9 +889,13 @@ def top_up(name: str, usd: float, as_json: bool) -> None:
     berg purse top-up agent1 --usd 20
     """
     settings = config.load_ready()
+    from berg.google import iam
     from berg.laptop import purse
 
-    print_purses([purse.top_up(settings, name, usd)], as_json)
+    found = purse.top_up(settings, name, usd)
+    print_purses([found], as_json)
+    if account := found.purse.account:
+        make_grants(iam.purse_grants(settings, name, account))
 
 
 @purse_group.command(name="close")
@@ -874,9 +908,15 @@ def close(name: str, as_json: bool) -> None:
     berg purse close agent1
     """
     settings = config.load_ready()
+    from berg.google import iam
     from berg.laptop import purse
 
-    print_purses([purse.close(settings, name)], as_json)
+    found = purse.close(settings, name)
+    print_purses([found], as_json)
+    if account := found.purse.account:
+        make_grants([iam.purse_removal(settings, name, account)])
+        say("It can still create machines without berg. If it has no other purse, take that away:")
+        say("\n".join(iam.binding_commands(settings, "remove", account)))
 
 
 COMMANDS = (init, doctor, gpus, config_group, local, reap, image, prices_, costs_, purse_group)

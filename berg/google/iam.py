@@ -92,9 +92,22 @@ ROLES = (*RIGHTS, SECRET)
 NAME, TITLE, ROLE = "berg-worker", "Berg's machines", MACHINE.role
 LONGEST_NAME = 30  # characters of an account's name
 BUCKET_ROLE = "roles/storage.objectUser"  # enough on the bucket, for accounts of the user's making
+# What an account that draws on a purse has on the bucket, in the project, and on the machines' one.
+SEES = ("roles/storage.legacyBucketReader", "roles/storage.objectViewer")
+CREATES, USES = "roles/compute.instanceAdmin.v1", "roles/iam.serviceAccountUser"
+WIDE = {  # roles with which it could change a purse
+    "roles/owner",
+    "roles/editor",
+    "roles/storage.admin",
+    "roles/storage.objectAdmin",
+    "roles/storage.legacyBucketOwner",
+    "roles/storage.legacyBucketWriter",
+    BUCKET_ROLE,
+}
 APIS = ("iam", "cloudresourcemanager", "serviceusage")
 YOUR_ADDRESS = "user:YOUR_ADDRESS"  # the user replaces it
 ACT_AS = "iam.serviceAccounts.actAs"
+PURSES = ".berg/purses/"  # written by owners of purses
 NEEDS = f"{BUCKET_ROLE} on the bucket, and in the project {', '.join(MACHINE.permissions)}"
 UNLIMITED = (
     "Compute Engine cannot limit deletion to berg's own machines without resource tags or "
@@ -130,6 +143,11 @@ class Grant:
 def is_below(bucket: str, prefix: str) -> str:
     """Return the condition that an object's name begins with a prefix, as IAM writes it."""
     return f'resource.name.startsWith("projects/_/buckets/{bucket}/objects/{prefix}")'
+
+
+def ledger_of(purse: str) -> str:
+    """Return the object of a purse that what draws on it writes."""
+    return f"{PURSES}{purse}/ledger.json"
 
 
 def role_name(project: str, right: Right) -> str:
@@ -335,6 +353,72 @@ def bucket_grant(
     return Grant(text, command, make)
 
 
+# --- accounts that draw on a purse
+
+
+def of_purse(config: Config, purse: str) -> dict[str, str]:
+    """Return the condition under which an account draws on a purse: it writes none of the objects
+    of purses but the ledger of this one.
+    """
+    others, own = is_below(config.bucket, PURSES), is_below(config.bucket, ledger_of(purse))
+    return {"title": f"berg purse {purse}", "expression": f"!{others} || {own}"}
+
+
+def purse_grants(config: Config, purse: str, email: str) -> list[Grant]:
+    """Return what an account lacks to submit jobs that draw on a purse; raise BergError if it, or
+    the machines' account that it may use, could change the purse.
+    """
+    member = f"serviceAccount:{email}"
+    in_project, on_bucket = project_policy(config), bucket_policy(config)
+    if is_default(config.service_account):
+        raise BergError(f"{email} could change the purse through its machines: {DEFAULT_IS_WIDE}")
+    wide = sorted(WIDE & (roles(in_project, [member]) | roles(on_bucket, [member])))
+    if wide:
+        raise BergError(
+            f"{email} has {', '.join(wide)}, with which it could change the purse. Take it away: "
+            f"gcloud projects remove-iam-policy-binding {config.project} --member {member} --role "
+            f"{wide[0]}, or gcloud storage buckets remove-iam-policy-binding gs://{config.bucket}"
+        )
+    found = []
+    for role in SEES:
+        if not is_bound(on_bucket, role, member):
+            text = f"Let {email} read gs://{config.bucket}: {role}"
+            found.append(bucket_grant(config, text, role, member, None))
+    condition = of_purse(config, purse)
+    if not is_bound(on_bucket, BUCKET_ROLE, member, condition):
+        text = f"Let {email} write gs://{config.bucket}, but of purses only {ledger_of(purse)}"
+        found.append(bucket_grant(config, text, BUCKET_ROLE, member, condition))
+    if CREATES not in roles(in_project, [member]):
+        text = f"Let {email} create machines in the project {config.project}: {CREATES}"
+        make = functools.partial(bind, config, project_policy, CREATES, member)
+        found.append(Grant(text, binding_commands(config, "add", email)[0], make))
+    if not is_bound(account_policy(config), USES, member):
+        text = f"Let {email} start machines that act as {config.service_account}"
+        make = functools.partial(bind, config, account_policy, USES, member)
+        found.append(Grant(text, binding_commands(config, "add", email)[1], make))
+    return found
+
+
+def binding_commands(config: Config, verb: str, email: str) -> list[str]:
+    """Return the commands that add or remove what an account may do outside of the bucket."""
+    member = f"--member serviceAccount:{email}"
+    return [
+        f"gcloud projects {verb}-iam-policy-binding {config.project} {member} --role {CREATES} "
+        "--condition None",
+        f"gcloud iam service-accounts {verb}-iam-policy-binding {config.service_account} "
+        f"--project {config.project} {member} --role {USES}",
+    ]
+
+
+def purse_removal(config: Config, purse: str, email: str) -> Grant:
+    """Return what takes a purse from an account: it can write nothing more in the bucket."""
+    member, condition = f"serviceAccount:{email}", of_purse(config, purse)
+    granted = bucket_grant(config, "", BUCKET_ROLE, member, condition)
+    command = granted.gcloud.replace("add-iam", "remove-iam")
+    make = functools.partial(unbind, config, bucket_policy, BUCKET_ROLE, member, condition)
+    return Grant(f"Take from {email} what it may write for the purse {purse}", command, make)
+
+
 # --- requests
 
 
@@ -485,15 +569,22 @@ def bind(
     return has_changed
 
 
-def unbind(config: Config, policy: Callable[..., dict[str, Any]], role: str, member: str) -> None:
-    """Take a role without a condition from a member."""
+def unbind(
+    config: Config,
+    policy: Callable[..., dict[str, Any]],
+    role: str,
+    member: str,
+    condition: dict[str, str] | None = None,
+) -> None:
+    """Take a role, under a condition, from a member."""
 
     def once() -> None:
         current = policy(config)
-        for each in current["bindings"]:
-            if is_like(each, role, None) and member in each["members"]:
+        for each in current.get("bindings", []):
+            if is_like(each, role, condition) and member in each["members"]:
                 each["members"].remove(member)
-        current["bindings"] = [each for each in current["bindings"] if each["members"]]
+        bindings = current.get("bindings", [])
+        current["bindings"] = [each for each in bindings if each["members"]]
         write_policy(config, policy, current)
 
     until_settled(once)

@@ -115,7 +115,6 @@ def look_up(
         archives = pool.submit(look_ahead, config, repo)
         offered = pool.submit(priced_offer, config, spec, choice, sweep)
         measured = pool.submit(sources, config, spec, place_name)
-        within = None if choice.offer else pool.submit(limits.check_budget, config)
         region = pool.submit(check_bucket, config)
         free = pool.submit(check_free, config, name, again)
         left = None if sweep or again else pool.submit(place.machines, config, [name])
@@ -126,7 +125,7 @@ def look_up(
         looked = pool.submit(look_in_folder, config, this, sweep)
         secret_files = pool.submit(leaks.find, taken, config.bucket)
         code_bytes = snapshot.bytes_to_send(taken, config.bucket)
-        bucket_region, _, _ = region.result(), free.result(), within and within.result()
+        bucket_region, _ = region.result(), free.result()
         (offer, rates), (fields, gcsfuse) = offered.result(), measured.result()
         (wheel, packages, there), container = archives.result(), pinned.result()
     if place_name == "gke":
@@ -627,14 +626,15 @@ def create(plan: Plan, claimed: states.Stored, say: Say) -> str:
     keep = bool(plan.job.group)
     purse.reserve(plan)
     if plan.warm and (zone := warm.take(plan, say)):
+        purse.note_begun(plan)
         return zone
     plan.warm = None
     request = warm.with_shape(plan, place.request(plan))
     zone = place.create(plan.config, request, plan.machines, keep, say, heartbeat.write)
     is_queued = plan.model == prices.FLEX and heartbeat.is_queued(zone)
-    purse.note_begun(plan)
     if plan.must_have_room and (is_queued or not zone):
         raise api.NoRoom(f"there is no room for {plan.offer.shape} now, except in a queue")
+    purse.note_begun(plan)
     if is_queued:
         heartbeat.note_queue(zone, zone or ", ".join(plan.offer.zones), say)
     return zone

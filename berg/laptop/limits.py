@@ -1,19 +1,14 @@
-"""What jobs may cost: a limit for each, a budget for a day, and what a plan costs at most.
+"""What a job may cost: a limit, and what a plan costs at most.
 
-A limit becomes the time that a job's machines may live in all attempts, which Google enforces. The
-budget is checked when a job is submitted, and stops nothing that runs. Traffic, the bucket and
-other users are not covered; Google's own cap is for them (`berg costs --spend-cap`).
+A limit becomes the time that a job's machines may live in all attempts, which Google enforces.
+Purses and the budget for a day are in purse.py. Traffic, the bucket and other users are not
+covered; Google's own cap is for them (`berg costs --spend-cap`).
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime, timezone
 
-from berg import BergError, job, states
-from berg.config import Config
-from berg.google.storage import Bucket
-from berg.laptop import jobs, spending
-from berg.laptop.jobs import Entry
+from berg import BergError
+from berg.laptop import spending
 from berg.plan import Plan
 
 LEAST = 300  # seconds; a machine with less would hardly boot
@@ -85,53 +80,3 @@ def question(plan: Plan, num_jobs: int = 0) -> str:
     if usd <= bound:
         return ""
     return f"This may cost ${usd:,.0f}. Start it?"
-
-
-def checked_states(config: Config, entries: list[Entry], today: str) -> list[tuple[job.State, int]]:
-    """Return the states of the user's jobs that cost something on a day or may yet, and how many of
-    their machines run.
-
-    Any job may write another one's state, but not its metadata. So price, number of machines and
-    user come from the metadata, and times are cut to the job's lifetime.
-    """
-    midnight, now, bucket = f"{today}T00:00:00Z", job.now(), Bucket(config)
-
-    def check(each: Entry) -> tuple[job.State, int] | None:
-        if each.state is None or (
-            each.state.final
-            and not each.machines
-            and not spending.machine_hours(each.state, 0, midnight)
-        ):
-            return None
-        try:
-            this = states.read_job(bucket, each.name)
-        except BergError:  # damaged, and no machine runs it
-            return None
-        if this is None or this.created_by != config.user:
-            return None
-        history = [[name, min(max(at, this.created_at), now)] for name, at in each.state.history]
-        synced = min(each.state.synced_until, now)
-        state = replace(each.state, job=this.summary(), history=history, synced_until=synced)
-        return state, each.running
-
-    with ThreadPoolExecutor(16) as pool:
-        return [pair for pair in pool.map(check, entries) if pair]
-
-
-def check_budget(config: Config) -> None:
-    """Raise BergError if the user's jobs have reached the day's budget, or may by midnight."""
-    if not config.budget:
-        return
-    today = job.now()[:10]
-    pairs = checked_states(config, jobs.overview(config, config.user), today)
-    found = spending.on_day(pairs, today)
-    coming = spending.until_midnight(pairs, datetime.now(timezone.utc))
-    if found.usd + coming < config.budget:
-        return
-    unknown = f", in addition to {found.unknown} of unknown price" if found.unknown else ""
-    more = f", and active ones may cost ${coming:,.2f} more by midnight" if coming > 0 else ""
-    raise BergError(
-        f"your jobs have cost ${found.usd:,.2f} today ({today}, UTC){unknown}{more}; your budget "
-        f"for a day is ${config.budget:,}. Wait for tomorrow, limit jobs (--max-hours), or: berg "
-        "config set budget DOLLARS"
-    )

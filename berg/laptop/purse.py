@@ -1,48 +1,36 @@
-"""Purses: what several jobs may cost together (--purse, BERG_PURSE).
+"""Purses: what several jobs may cost together (--purse, BERG_PURSE), and the budget for a day.
 
-A purse is one object in the bucket. Before a machine is created, its submit enters there what it
-costs at most until Google ends it (maxRunDuration), at the generation that was read: two submits
-cannot both take the last dollar. Later submits enter what ended jobs have really cost. A submit
-that died before it had a machine gives its money back after a while.
+A purse is two objects in the bucket: its terms, which only its owner changes, and its ledger, in
+which submits reserve what they may cost (ledger.py). A user's budget for a day is a ledger whose
+terms are in the settings. Jobs of unknown price are not in it.
 
 With the credentials of the purse's owner it is a guard, not a wall: a program that may create
-machines can do so without Berg.
+machines can do so without Berg. For a service account, IAM keeps the terms (`berg purse create
+--for`).
 """
 
 import json
-import random
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 
-from berg import BergError, job, places, states, validation
+from berg import BergError, job, validation
 from berg.config import Config
+from berg.google import iam
 from berg.google.storage import Bucket, Changed
-from berg.laptop import limits, spending
+from berg.laptop import ledger, limits, spending
+from berg.laptop.ledger import Ledger, Reservation
 from berg.plain import dollars, span
 from berg.plan import Plan
 
-PREFIX = ".berg/purses/"
-SETTLED = 300  # seconds after which a submit without a machine and a job has died
-TRIES, PAUSE = 40, 0.5  # of a change; seconds between two at first: an object takes one a second
+DAYS = ".berg/days/"
+TERMS = "/purse.json"
 SMALLEST = 0.005  # USD
 
 
 @dataclass
-class Reservation:
-    """What a job or sweep may cost until its machines end."""
-
-    name: str
-    usd: float
-    at: str  # when it was made
-    machines: int
-    has_begun: bool = False  # its machines were created
-
-
-@dataclass
 class Purse:
-    """A purse's limits and what it holds. Amounts are USD."""
+    """A purse's terms. Amounts are USD."""
 
     name: str
     usd: float
@@ -53,29 +41,15 @@ class Purse:
     machines: int = 0  # at one time; 0: any
     until: str = ""  # time at which all its machines have ended
     is_closed: bool = False
-    spent: float = 0  # by jobs that have ended
-    held: list[Reservation] = field(default_factory=list)
+    account: str = ""  # service account that draws on it and cannot change these terms
 
     def validate(self) -> None:
         """Raise ValueError for what Berg does not write."""
         job.check_name(self.name)
-        amounts = [self.usd, self.spent, self.hours, *(each.usd for each in self.held)]
-        if min(amounts) < 0 or len({each.name for each in self.held}) < len(self.held):
+        if min(self.usd, self.hours) < 0:
             raise ValueError("its amounts are odd")
-        for text in (self.created_at, self.until, *(each.at for each in self.held)):
+        for text in (self.created_at, self.until):
             validation.check_time(text)
-
-    @property
-    def reserved(self) -> float:
-        return sum(each.usd for each in self.held)
-
-    @property
-    def left(self) -> float:
-        return self.usd - self.spent - self.reserved
-
-    def without(self, name: str) -> "Purse":
-        """Return the purse as if a job had no reservation."""
-        return replace(self, held=[each for each in self.held if each.name != name])
 
     def in_words(self) -> str:
         """Return what it pays for."""
@@ -83,15 +57,31 @@ class Purse:
         machines = f"{self.machines} machines" if self.machines else ""
         end = f"until {self.until}" if self.until else ""
         closed = "closed" if self.is_closed else ""
-        return "; ".join(filter(None, [closed, ", ".join(self.types), hours, machines, end]))
+        parts = [closed, ", ".join(self.types), hours, machines, end, self.account]
+        return "; ".join(filter(None, parts))
+
+
+@dataclass
+class Filled:
+    """A purse and what it has."""
+
+    purse: Purse
+    ledger: Ledger
+
+    @property
+    def left(self) -> float:
+        return self.purse.usd - self.ledger.spent - self.ledger.reserved
 
     def to_dict(self) -> dict[str, object]:
         """Return the purse for --json."""
-        return {**asdict(self), "reserved": self.reserved, "left": self.left}
+        about = {**asdict(self.purse), **asdict(self.ledger)}
+        del about["day"]
+        return {**about, "reserved": self.ledger.reserved, "left": self.left}
 
 
 def path(name: str) -> str:
-    return f"{PREFIX}{name}"
+    """Return the object of a purse's terms."""
+    return f"{iam.PURSES}{name}{TERMS}"
 
 
 def read(bucket: Bucket, name: str) -> tuple[Purse, int]:
@@ -105,28 +95,15 @@ def read(bucket: Bucket, name: str) -> tuple[Purse, int]:
             f"there is no purse {name!r}. See them: berg purse. To create it: berg purse create "
             f"{name} --usd 40"
         )
+    if not bucket.exists(iam.ledger_of(name)):
+        raise BergError(
+            f"gs://{bucket.name}/{iam.ledger_of(name)} was deleted, so what the purse {name} has "
+            "spent is unknown. Use another one: berg purse create"
+        )
     try:
         return validation.from_dict(Purse, validation.parse(data)), there.generation
     except (ValueError, BergError) as error:
         raise BergError(f"gs://{bucket.name}/{path(name)} is damaged: {error}") from None
-
-
-def change(config: Config, name: str, how: Callable[[Purse], Purse]) -> Purse:
-    """Replace a purse by what a function makes of it, again if another one changes it; the function
-    raises BergError for what the purse does not allow.
-    """
-    bucket = Bucket(config)
-    for number in range(TRIES):
-        before, generation = read(bucket, name)
-        after = how(before)
-        if after == before:
-            return after
-        try:
-            bucket.write(path(name), json.dumps(asdict(after)), generation)
-            return after
-        except Changed:
-            time.sleep(random.uniform(0, PAUSE * min(1 + number / 4, 8)))
-    raise BergError(f"the purse {name} changes all the time. Try again")
 
 
 def create(config: Config, purse: Purse) -> None:
@@ -136,8 +113,10 @@ def create(config: Config, purse: Purse) -> None:
         purse.validate()
     except ValueError as error:
         raise BergError(f"a purse cannot be like that: {error}") from None
+    bucket = Bucket(config)
     try:
-        Bucket(config).write(path(purse.name), json.dumps(asdict(purse)), 0)
+        bucket.write(iam.ledger_of(purse.name), json.dumps(asdict(Ledger())), 0)
+        bucket.write(path(purse.name), json.dumps(asdict(purse)), 0)
     except Changed:
         raise BergError(
             f"there is a purse {purse.name!r}. Add to it: berg purse top-up {purse.name} --usd "
@@ -145,39 +124,66 @@ def create(config: Config, purse: Purse) -> None:
         ) from None
 
 
-def top_up(config: Config, name: str, usd: float) -> Purse:
+def change(config: Config, name: str, how: Callable[[Purse], Purse]) -> Filled:
+    """Replace a purse's terms by what a function makes of them."""
+    bucket = Bucket(config)
+    found, generation = read(bucket, name)
+    changed = how(found)
+    try:
+        bucket.write(path(name), json.dumps(asdict(changed)), generation)
+    except Changed:
+        raise BergError(f"the purse {name} changed meanwhile. Try again") from None
+    return filled(config, changed)
+
+
+def top_up(config: Config, name: str, usd: float) -> Filled:
     """Add to a purse, and open one that was closed."""
     config.refuse_in_purse("top up a purse")
     return change(config, name, lambda found: replace(found, usd=found.usd + usd, is_closed=False))
 
 
-def close(config: Config, name: str) -> Purse:
+def close(config: Config, name: str) -> Filled:
     """Let a purse pay for no other job; those that run continue."""
     config.refuse_in_purse("close a purse")
     return change(config, name, lambda found: replace(found, is_closed=True))
 
 
-def all_of(config: Config) -> list[Purse]:
+def filled(config: Config, purse: Purse) -> Filled:
+    """Return a purse with its ledger after what has ended."""
+    return Filled(purse, ledger.settle(config, iam.ledger_of(purse.name), ""))
+
+
+def all_of(config: Config) -> list[Filled]:
     """Return the purses of the bucket as they are after what has ended."""
     bucket = Bucket(config)
-    names = [each.name.removeprefix(PREFIX) for each in bucket.list(PREFIX, "name")]
-    return [settle(config, name) for name in sorted(names)]
+    listed = [each.name for each in bucket.list(iam.PURSES, "name") if each.name.endswith(TERMS)]
+    names = [each.removeprefix(iam.PURSES).removesuffix(TERMS) for each in listed]
+    return [filled(config, read(bucket, name)[0]) for name in sorted(names)]
 
 
 # --- what a job takes
 
 
 def limited(plan: Plan, machines: int = 0) -> Plan:
-    """Return a plan whose job ends before its purse is empty; raise BergError if that has too
-    little, or does not pay for such a job. `machines` is the number of a sweep's.
+    """Return a plan whose job ends before its purse and the day's budget are empty; raise BergError
+    if they have too little, or do not pay for such a job. `machines` is the number of a sweep's.
     """
-    if not plan.config.purse:
+    count = machines or plan.job.num_machines
+    for bounded in (within_purse, within_budget):
+        plan = bounded(plan, count)
+    return plan
+
+
+def within_purse(plan: Plan, machines: int) -> Plan:
+    """Return a plan whose job ends before its purse is empty."""
+    if not (name := plan.config.purse):
         return plan
-    name, count = plan.config.purse, machines or plan.job.num_machines
-    purse = settle(plan.config, name).without(plan.job.job_name)
-    check(purse, plan, count)
+    purse, _ = read(Bucket(plan.config), name)
+    there = filled(plan.config, purse)
+    there.ledger = there.ledger.without(plan.job.job_name)
+    check(there, plan, machines)
     bounds = [(plan.job.max_run_seconds, plan.limit)]
-    bounds.append((affordable(purse, plan, count), f"what the purse {name} has left"))
+    bounds.append((affordable(there.left, plan, machines), f"what the purse {name} has left"))
     if purse.hours:
         bounds.append((round(purse.hours * 3600), f"the purse {name}, for a job"))
     if purse.until:
@@ -187,17 +193,36 @@ def limited(plan: Plan, machines: int = 0) -> Plan:
     if seconds < limits.LEAST:
         raise BergError(
             f"{limit} is too little for a job: of {dollars(purse.usd)} it has "
-            f"{dollars(purse.left)} left; {dollars(purse.spent)} are spent, and "
-            f"{dollars(purse.reserved)} may be spent by what runs. End some of that (berg kill), "
-            "or ask its owner for more: berg purse top-up"
+            f"{dollars(there.left)} left; {dollars(there.ledger.spent)} are spent, and "
+            f"{dollars(there.ledger.reserved)} may be spent by what runs. End some of that (berg "
+            "kill), or ask its owner for more: berg purse top-up"
         )
     return replace(plan, job=replace(plan.job, max_run_seconds=seconds), limit=limit)
 
 
-def check(purse: Purse, plan: Plan, machines: int) -> None:
+def within_budget(plan: Plan, machines: int) -> Plan:
+    """Return a plan whose job ends, or reaches midnight, before the day's budget is spent."""
+    if not (budget := plan.config.budget):
+        return plan
+    found = ledger.settle(plan.config, day_path(plan.config), today()).without(plan.job.job_name)
+    left = budget - found.spent - found.reserved
+    seconds, wanted = affordable(left, plan, machines), reservation(plan, machines)
+    if left > 0 and found.amount(wanted) <= left + SMALLEST:
+        return plan
+    if seconds < limits.LEAST:
+        raise BergError(
+            f"your jobs have cost ${found.spent:,.2f} today ({found.day}, UTC), and those that run "
+            f"may cost ${found.reserved:,.2f} more by midnight; your budget for a day is "
+            f"${budget:,}. Wait for tomorrow, end some of them (berg kill), or: berg config set "
+            "budget DOLLARS"
+        )
+    return replace(plan, job=replace(plan.job, max_run_seconds=seconds), limit="the day's budget")
+
+
+def check(there: Filled, plan: Plan, machines: int) -> None:
     """Raise BergError if a purse does not pay for such a job at all."""
+    purse, busy = there.purse, there.ledger.machines
     kind = plan.job.gpu_type or plan.job.tpu.partition("-")[0]
-    busy = sum(each.machines for each in purse.held)
     why = ""
     if purse.is_closed:
         why = "is closed. Its owner opens it: berg purse top-up"
@@ -221,104 +246,86 @@ def hourly(plan: Plan) -> float | None:
     return spending.dearest(plan.job.rates, plan.offer.zones)
 
 
-def affordable(purse: Purse, plan: Plan, machines: int) -> int:
-    """Return for how many seconds a purse pays for each job of a plan."""
+def affordable(usd: float, plan: Plan, machines: int) -> int:
+    """Return for how many seconds an amount pays for each job of a plan."""
     rate = (hourly(plan) or 0) * machines
-    seconds = 3600 * (purse.left + SMALLEST) / rate if rate else float(plan.job.max_run_seconds)
-    return int((seconds - plan.job.spec.keep_warm) / plan.rounds)
+    if not rate:
+        return plan.job.max_run_seconds if usd > 0 else 0
+    return int((3600 * (usd + SMALLEST) / rate - plan.job.spec.keep_warm) / plan.rounds)
+
+
+def reservation(plan: Plan, machines: int) -> Reservation:
+    """Return what the machines of a plan may cost from now on."""
+    rate, name = (hourly(plan) or 0) * machines, plan.job.job_name
+    return Reservation(name, rate * plan.machine_seconds / 3600, job.now(), machines, rate)
 
 
 def reserve(plan: Plan, machines: int = 0) -> None:
-    """Enter what a plan may cost into its purse; raise BergError if it has less left by now."""
-    if not plan.config.purse:
+    """Enter what a plan may cost into its ledgers; raise BergError if less is left by now."""
+    config, count = plan.config, machines or plan.job.num_machines
+    if not config.purse and not config.budget:
         return
-    count, rate = machines or plan.job.num_machines, hourly(plan) or 0
-    usd = rate * count * plan.machine_seconds / 3600
-    wanted = Reservation(plan.job.job_name, usd, job.now(), count)
+    wanted = reservation(plan, count)
+    wanted.since = ledger.ends(config, wanted.name)
 
-    def take(purse: Purse) -> Purse:
-        rest = purse.without(wanted.name)
-        check(rest, plan, count)
-        earlier = purse.reserved - rest.reserved  # of an attempt before, which may continue
-        if usd > rest.left + 2 * SMALLEST:
+    def take(found: Ledger) -> Ledger:
+        rest, usd, what = found.without(wanted.name), float(config.budget), "your budget for a day"
+        if not found.day:
+            purse, _ = read(Bucket(config), config.purse)
+            usd, what = purse.usd, f"the purse {purse.name}"
+            check(Filled(purse, rest), plan, count)
+        left = usd - rest.spent - rest.reserved
+        if rest.amount(wanted) > left + 2 * SMALLEST:
             raise BergError(
-                f"the purse {purse.name} has {dollars(rest.left)} left, and this may cost "
-                f"{dollars(usd)}: another job took the money meanwhile. Try again"
+                f"{what} has {dollars(left)} left, and this may cost "
+                f"{dollars(rest.amount(wanted))}: another job took the money meanwhile. Try again"
             )
-        kept = replace(wanted, usd=max(usd, earlier))
-        return replace(rest, held=[*rest.held, kept])
+        return replace(rest, held=[*rest.held, wanted])
 
-    change(plan.config, plan.config.purse, take)
+    for where in ledgers(config):
+        ledger.change(config, *where, take)
 
 
 def note_begun(plan: Plan) -> None:
     """Enter that a plan's machines were created: from now on they are paid for, whatever the
     bucket says of the job.
     """
-    if not plan.config.purse:
-        return
     name = plan.job.job_name
 
-    def note(purse: Purse) -> Purse:
-        held = [replace(each, has_begun=each.has_begun or each.name == name) for each in purse.held]
-        return replace(purse, held=held)
+    def note(found: Ledger) -> Ledger:
+        held = [replace(each, has_begun=each.has_begun or each.name == name) for each in found.held]
+        return replace(found, held=held)
 
-    change(plan.config, plan.config.purse, note)
+    for where in ledgers(plan.config):
+        ledger.change(plan.config, *where, note)
 
 
 def release(config: Config, name: str) -> None:
-    """Give back what a job reserved of which nothing was created, or all was deleted again."""
-    if config.purse:
-        change(config, config.purse, lambda purse: purse.without(name))
+    """Give back what a job reserved of which nothing was created."""
+    for where in ledgers(config):
+        ledger.change(config, *where, lambda found: found.without(name))
 
 
-def settle(config: Config, name: str) -> Purse:
-    """Return a purse after entering what ended jobs have cost."""
-    purse, _ = read(Bucket(config), name)
-    ended = {each.name: found for each in purse.held if (found := cost(config, each)) is not None}
-    if not ended:
-        return purse
-
-    def enter(now: Purse) -> Purse:
-        gone = [each for each in now.held if each in purse.held and each.name in ended]
-        spent = sum(ended[each.name] for each in gone)
-        held = [each for each in now.held if each not in gone]
-        return replace(now, spent=round(now.spent + spent, 6), held=held)
-
-    return change(config, name, enter)
+def settle_all(config: Config) -> None:
+    """Enter in all ledgers what ended jobs have cost, before their records are removed."""
+    all_of(config)
+    for each in Bucket(config).list(DAYS, "name"):
+        ledger.settle(config, each.name, today())
 
 
-def cost(config: Config, held: Reservation) -> float | None:
-    """Return what a job or sweep has cost; None while it may cost more. What was removed costs what
-    was reserved, if its machines were created.
-    """
-    bucket = Bucket(config)
-    found = [each for each in states.of_sweep(bucket, held.name) if not each.is_damaged]
-    if not found and (single := states.read(bucket, held.name)):
-        found = [single]
-    if may_cost_more(config, held, found):
-        return None
-    if not found:
-        return held.usd if held.has_begun else 0.0
-    return min(sum(cost_of(bucket, each) for each in found), held.usd)
+def ledgers(config: Config) -> list[tuple[str, str]]:
+    """Return the objects and the days of the ledgers that jobs draw on."""
+    found = [(iam.ledger_of(config.purse), "")] if config.purse else []
+    return [*found, (day_path(config), today())] if config.budget else found
 
 
-def may_cost_more(config: Config, held: Reservation, found: list[states.Stored]) -> bool:
-    """Return whether a job or sweep has not ended, has machines, or has no state yet."""
-    if any(not each.state.final or each.state.kept_seconds for each in found):
-        return True
-    if not found and job.age_seconds(held.at) < SETTLED:
-        return True
-    return bool(places.machines(config, jobs=[held.name], sweeps=[held.name]))
+def day_path(config: Config) -> str:
+    """Return the ledger of the user's budget for a day."""
+    return f"{DAYS}{config.user}.json"
 
 
-def cost_of(bucket: Bucket, ended: states.Stored) -> float:
-    """Return what a job has cost. Its price and its number of machines are those of its metadata,
-    which no other job can change unnoticed.
-    """
-    this = states.read_job(bucket, ended.name)
-    state = replace(ended.state, job=this.summary()) if this else ended.state
-    return spending.so_far(state, 0) or 0.0
+def today() -> str:
+    return job.now()[:10]
 
 
 def after(seconds: float) -> str:

@@ -382,7 +382,7 @@ def remove(config: Config, removal: Removal, on_progress: Callable[[int], None])
     before. `on_progress` gets the number of deleted objects.
     """
     bucket = Bucket(config)
-    purse.all_of(config)  # they enter what these jobs have cost as long as that is known
+    purse.settle_all(config)  # they enter what these jobs have cost as long as that is known
     entered = index.listed_jobs(bucket, [(each.name, each.summary) for each in removal.entries])
     marked = mark(bucket, removal, config.user)
     if any(each.summary.secrets for each in removal.entries):

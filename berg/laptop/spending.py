@@ -7,7 +7,7 @@ included: the minute of a boot, traffic, addresses, buckets, images and discount
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta, timezone
 from itertools import pairwise
 from typing import Any
 
@@ -123,55 +123,23 @@ def between(since: str, later: str) -> float:
 
 @dataclass
 class Sum:
-    """The cost of a user's jobs that were submitted in a week or ran on a day."""
+    """The cost of a user's jobs that were submitted in a week."""
 
-    begins: str  # the week's Monday, or the day
+    begins: str  # the week's Monday
     user: str
     jobs: int = 0
     hours: float = 0.0  # of machines
     usd: float = 0.0  # of jobs whose price is known
     unknown: int = 0  # jobs whose price is unknown
 
-    def add(self, state: job.State, running: int, begin: str = "") -> None:
-        """Count one more job, since a moment."""
-        cost = so_far(state, running, begin)
+    def add(self, state: job.State, running: int) -> None:
+        """Count one more job."""
+        cost = so_far(state, running)
         self.jobs += 1
         if not state.job.on:  # else they are those of a devbox, too
-            self.hours += machine_hours(state, running, begin)
+            self.hours += machine_hours(state, running)
         self.usd += cost or 0.0
         self.unknown += cost is None
-
-
-def on_day(pairs: list[tuple[job.State, int]], day: str) -> Sum:
-    """Return the cost of jobs on a day, the current one in UTC."""
-    found, begin = Sum(day, ""), f"{day}T00:00:00Z"
-    for state, running in pairs:
-        if machine_hours(state, running, begin) > 0:
-            found.add(state, running, begin)
-    return found
-
-
-def until_midnight(pairs: list[tuple[job.State, int]], now: datetime) -> float:
-    """Return USD that active jobs may still cost by midnight in UTC, without unknown prices.
-
-    A job without machines counts as if it got them now, except in a sweep, whose machines run other
-    jobs first.
-    """
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-    left_today = (midnight - now).total_seconds() / 3600
-    found = 0.0
-    for state, running in pairs:
-        hours, summary = left_today, state.job
-        if state.state == job.STOPPED or (not running and (state.final or summary.sweep)):
-            continue
-        if summary.max_run_seconds and not summary.sweep:
-            ran = machine_hours(state, running) / max(summary.machines, 1)
-            hours = min(hours, max(summary.max_run_seconds / 3600 - ran, 0))
-        if state.kept_seconds:
-            hours = min(hours, state.kept_seconds / 3600)
-        hourly = rate_of(summary, state.zone) or 0.0
-        found += hourly * summary.machines * hours
-    return found
 
 
 def week_of(created_at: str) -> str:
