@@ -54,7 +54,7 @@ def test_a_command_reads_a_data_set_from_the_bucket(pushed, repo):
 
 
 def test_two_folders_of_one_name_have_caches_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(on_machine, "CACHE", tmp_path)
+    monkeypatch.setattr(on_machine, "cache", lambda: tmp_path)
     wish = {"bucket": "b", "prefix": "data/p"}
     first, second = (
         on_machine.command(config.Config(), "gcsfuse", wish, Path(folder), 5)
