@@ -280,7 +280,8 @@ def restore(attempt: Attempt) -> None:
     inputs.bring(attempt)
     if attempt.leads:
         saving.write_record(attempt)
-    attempt.marker.touch()
+    if attempt.begins_here:
+        attempt.marker.touch()
 
 
 def meet(attempt: Attempt) -> None:

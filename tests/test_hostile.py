@@ -84,7 +84,8 @@ ELSEWHERE = [
         "the sums come from the jobs' metadata",
     ),
     (
-        "on a machine that is kept warm, to leave processes, files, shared memory, mounts and "
+        "on a machine that is kept warm, to leave processes, files, shared memory, mounts, "
+        "passwords in its home, shell files, scheduled commands, firewall rules, kernel settings and "
         "variables for the next job of its user",
         "the next job finds none of them; what root hides better is not covered",
     ),

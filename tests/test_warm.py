@@ -1,7 +1,9 @@
 """`--keep-warm`: a machine waits for the next job, which takes it."""
 
 import os
+import shutil
 import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -15,12 +17,23 @@ from berg.config import Config
 from berg.google.storage import Changed
 from berg.laptop import jobs, spending
 from berg.laptop import warm as on_laptop
-from berg.machine import keeper
+from berg.machine import boot, keeper, original
 from berg.machine import warm as on_machine
 from berg.spec import JobSpec
 
+OF_HOME = """
+.netrc .config/gh/hosts.yml .ssh/id_ed25519 .ssh/authorized_keys .aws/credentials
+.docker/config.json .git-credentials .cache/huggingface/token .cache/huggingface/stored_tokens
+.cache/wandb/x .bash_history .python_history .bashrc .profile .config/systemd/user/x.service
+data/set/added berg/left elsewhere/left
+"""
+HIDDEN = [f"/root/{name}" for name in OF_HOME.split()]
+HIDDEN += ["/var/spool/cron/crontabs/root", "/var/spool/cron/atjobs/a1", "/etc/cron.d/left"]
+HIDDEN += ["/etc/cron.daily/left", "/etc/environment", "/home/left/.bashrc", "/left/x", "/mnt/left"]
 WARM = ["-g", "0", "--keep-warm", "1h"]
-LEAVE = """
+LEAVE = (
+    f"HIDDEN = {HIDDEN}"
+    + """
 import os, subprocess
 subprocess.Popen(["setsid", "sleep", "7777"])
 for path in ("/tmp/left", "/dev/shm/left", "left"):
@@ -28,14 +41,25 @@ for path in ("/tmp/left", "/dev/shm/left", "left"):
 other = os.path.join(os.environ["BERG_RESULTS_DIR"], "../other")
 os.makedirs(other)
 open(f"{other}/left", "w").write("x")
+for path in HIDDEN:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    open(path, "a").write("left")
+os.makedirs("/root/.cache/pip", exist_ok=True)
+open("/root/.cache/pip/wheel", "w").write("quick")
 os.makedirs("/tmp/mounted")
 subprocess.run(["mount", "-t", "tmpfs", "none", "/tmp/mounted"], check=True)
 """
-LOOK = """
+)
+LOOK = (
+    f"HIDDEN = {HIDDEN}"
+    + """
 import os, pathlib
 there = [path for path in ("/tmp/left", "/dev/shm/left", "left") if os.path.exists(path)]
 there += ["results"] * os.path.exists(os.environ["BERG_RESULTS_DIR"] + "/../other/left")
 there += ["mount"] * ("/tmp/mounted" in open("/proc/self/mounts").read())
+for path in HIDDEN:
+    there += [path] * (os.path.exists(path) and "left" in open(path).read())
+print("cache:", open("/root/.cache/pip/wheel").read())
 for each in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
     try:
         there += ["process"] * (b"7777" in each.read_bytes())
@@ -44,6 +68,7 @@ for each in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
 print("there:", there, "secret:", os.environ.get("TOKEN"))
 print("in shells:", "s3cret" in open("/root/berg/environment.sh").read())
 """
+)
 
 
 def test_three_jobs_in_a_row(berg, tmp_path):
@@ -64,6 +89,7 @@ def test_three_jobs_in_a_row(berg, tmp_path):
     assert ran.returncode == 0, ran.stderr
     assert "warm: first, since" in ran.stderr and "first took it" in ran.stderr
     log = berg.log("second")
+    assert "cache: quick" in log
     assert "there: [] secret: None" in log and "in shells: False" in log, log
     assert "This machine has been warm since" in log
     assert berg.state("second")["machine"] == "first"
@@ -368,6 +394,134 @@ def test_folders_of_all_programs(tmp_path, monkeypatch):
     monkeypatch.setattr(on_machine, "FOLDERS", [str(tmp_path)])
     on_machine.empty_folders([str(tmp_path / "before")])
     assert {each.name for each in tmp_path.iterdir()} == {"before", "systemd-private-1"}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A folder in place of all that are restored, and Berg's own elsewhere."""
+    folder, own = tmp_path / "home", tmp_path / "berg"
+    (folder / "data").mkdir(parents=True)
+    own.mkdir()
+    monkeypatch.setattr(original, "TREES", [folder])
+    monkeypatch.setattr(original, "KEPT", {folder / "data", folder / "cache"})
+    monkeypatch.setattr(original, "DATA", folder / "data")
+    for name in ("FOLDER", "COPIES", "KNOWN"):
+        path = getattr(original, name).relative_to(boot.BERG)
+        monkeypatch.setattr(original, name, own / path)
+    monkeypatch.setattr(boot, "BERG", own)
+    return folder
+
+
+def test_a_home_is_as_it_was(home):
+    for name in ("kept", "changed", "deleted", "becomes-link", "folder/file"):
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).write_text(name)
+    (home / "link").symlink_to("kept")
+    (home / "changed").chmod(0o600)
+    original.note([])
+    before = (home / "kept").stat().st_ctime_ns
+    for _ in range(2):
+        (home / "changed").write_text("CHANGED")
+        (home / "changed").chmod(0o644)
+        (home / "deleted").unlink()
+        (home / "becomes-link").unlink()
+        (home / "becomes-link").symlink_to("/etc/passwd")
+        (home / "link").unlink()
+        shutil.rmtree(home / "folder")
+        (home / "folder").symlink_to("/etc")
+        (home / "new/folder").mkdir(parents=True)
+        (home / "new/folder/.token").write_text("left")
+        (home / "cache").mkdir(exist_ok=True)
+        (home / "cache/wheel").write_text("quick")
+        home.chmod(0o777)
+        original.restore([])
+        for name in ("kept", "changed", "deleted", "becomes-link", "folder/file"):
+            assert (home / name).read_text() == name
+        assert (home / "changed").stat().st_mode & 0o777 == 0o600
+        assert (home / "link").readlink().name == "kept" and not (home / "new").exists()
+        assert (home / "cache/wheel").read_text() == "quick"
+        assert home.stat().st_mode & 0o777 == 0o755
+    assert (home / "kept").stat().st_ctime_ns == before, "what is unchanged is left alone"
+
+
+def test_a_changed_file_without_a_copy_ends_the_machine(home, monkeypatch):
+    monkeypatch.setattr(original, "LARGE", 3)
+    (home / "large").write_text("0123456789")
+    original.note([])
+    original.restore([])
+    about = (home / "large").stat()
+    (home / "large").write_text("9876543210")
+    os.utime(home / "large", ns=(about.st_atime_ns, about.st_mtime_ns))
+    with pytest.raises(BergError, match="large was changed or deleted, and there is no copy"):
+        original.restore([])
+
+
+def test_data_sets_keep_what_was_only_read(home):
+    for name in ("read", "changed"):
+        (home / "data/set").mkdir(exist_ok=True)
+        (home / "data/set" / name).write_text(name)
+    time.sleep(0.05)  # the clock of files is coarse
+    (home / "began").touch()
+    time.sleep(0.05)
+    (home / "data/set/changed").write_text("another")
+    (home / "data/set/new").write_text("left")
+    (home / "data/other").mkdir()
+    original.forget_changed_data((home / "began").stat().st_mtime_ns)
+    left = [str(each.relative_to(home / "data")) for each in (home / "data").rglob("*")]
+    assert sorted(left) == ["set", "set/read"]
+
+
+def test_settings_of_the_kernel(tmp_path, monkeypatch):
+    monkeypatch.setattr(on_machine.boot, "SYSTEMD", tmp_path)
+    monkeypatch.setattr(on_machine, "SYSCTL", tmp_path)
+    (tmp_path / "core_pattern").write_text("core\n")
+    (tmp_path / "other").write_text("1\n")
+    before = on_machine.settings()
+    (tmp_path / "core_pattern").write_text("|/root/steal\n")
+    on_machine.restore_settings(before)
+    assert on_machine.settings() == before and (tmp_path / "core_pattern").read_text() == "core\n"
+
+
+RULES = """
+import pathlib, subprocess, sys
+from berg.machine import boot, warm
+boot.SYSTEMD = pathlib.Path("/")
+for words in sys.argv[1:]:
+    subprocess.run(words.split(), check=True)
+before, ruleset = warm.rules(), warm.nft()
+subprocess.run("iptables -t nat -A OUTPUT -p tcp -j REDIRECT".split(), check=True)
+subprocess.run("ip6tables -N evil".split(), check=True)
+subprocess.run("iptables -F INPUT".split(), check=True)
+subprocess.run("iptables -P FORWARD DROP".split(), check=True)
+assert warm.rules() != before
+warm.restore_rules(before, ruleset)
+print(warm.rules() == before, [*before])
+"""
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "-n", "iptables-save"], capture_output=True).returncode != 0
+    if shutil.which("unshare") and shutil.which("iptables-save")
+    else True,
+    reason="needs root and iptables",
+)
+@pytest.mark.parametrize("there", [[], ["iptables -A INPUT -s 10.1.2.3 -j DROP"]])
+def test_firewall_rules(there):
+    words = ["unshare", "-n", sys.executable, "-c", RULES, *there]
+    ran = subprocess.run(words, capture_output=True, text=True)
+    assert ran.stdout == f"True {['iptables'] * len(there)}\n", ran.stderr
+
+
+def test_tables_of_nftables():
+    own = "table inet mine {\n\tchain x {\n\t}\n}\n"
+    both = "table ip nat {\n\tchain OUTPUT {\n\t}\n}\n" + own
+    assert on_machine.nft_tables(both) == [own] and on_machine.nft_tables("") == []
+
+
+def test_a_machine_that_was_restarted_takes_no_other_job(tmp_path, monkeypatch):
+    monkeypatch.setattr(on_machine, "BEFORE", tmp_path / "gone")
+    with pytest.raises(BergError, match="it was restarted"):
+        on_machine.clear(SimpleNamespace())
 
 
 def test_gpus_that_cannot_be_seen(monkeypatch):

@@ -1,13 +1,14 @@
 """A machine that waits for another job (--keep-warm), and what is removed before it does.
 
-What it installed stays, and so do the caches of uv, pip and of programs, data sets and container
-images. Everything else of the job before goes; where that fails, the machine ends. The job before
-was root here: this is no wall against its user, who alone may take the machine.
+What it installed in the system stays, and so do named caches, data sets and container images.
+Everything else of the job before goes, and homes are as they were; where that fails, the machine
+ends. The job before was root here: this is no wall against its user, who alone may take it.
 """
 
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,20 +20,18 @@ from typing import Any
 
 from berg import BergError, job, states, warm
 from berg.google.storage import Changed
-from berg.machine import autopsy, boot, keeper, logins, usage
+from berg.machine import autopsy, boot, keeper, original, usage
 from berg.machine.attempt import Attempt, Ended
-from berg.machine.environment import repo_folder
-from berg.machine.peers import CLUSTER_FILE
-from berg.machine.process import RESULTS
+from berg.machine.original import IS_SHARED
 
 SINCE = boot.BERG / "warm-since"  # for the log of the next job
-# Without namespaces, as in some embedded clouds, processes and folders are also the host's.
-IS_SHARED = "BERG_ROOT" in os.environ
 BEFORE = (boot.BERG if IS_SHARED else Path("/run")) / "berg-before.json"  # gone after a reboot
-UNITS = ("/run/systemd/transient", "/etc/systemd/system")  # systemd-run makes the former
-FOLDERS = ["/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/etc/profile.d", "/etc/cron.d"]
-FOLDERS += ["/var/spool/cron/crontabs", *UNITS]
-OF_SSH = ("authorized_keys", "known_hosts", "config")
+# systemd-run makes the first
+UNITS = ["/run/systemd/transient", "/run/systemd/system", "/etc/systemd/system"]
+FOLDERS = ["/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/", "/mnt", "/media", "/srv", *UNITS]
+SYSCTL = Path("/proc/sys")
+FIREWALLS = ("iptables", "ip6tables")
+OF_IPTABLES = ("filter", "nat", "mangle", "raw", "security")
 MOST_MB = 1000  # of a GPU's memory that its driver may use
 GPU_SECONDS = 20  # for killed processes to leave the GPUs
 LOOK = 0.2  # seconds between two looks at the metadata
@@ -147,21 +146,27 @@ class Waiting:
 
 
 def begin(attempt: Attempt) -> None:
-    """Say that a job is on a warm machine. Note what there is before the first job of one."""
+    """Say that a job is on a warm machine. Note what there is before the first job of one, but not
+    after a reboot, when its files are there.
+    """
     if attempt.machine.warm == attempt.name and SINCE.exists():
         attempt.say(f"This machine has been warm since {SINCE.read_text()}")
-    if attempt.job.spec.keep_warm and not BEFORE.exists():
+    if attempt.job.spec.keep_warm and not original.FOLDER.exists():
         processes = [process for process, _ in keeper.living()]
         files = [str(each) for name in FOLDERS for each in Path(name).glob("*")]
-        found = {"mounts": mounts(), "processes": processes, "rules": rules(), "files": files}
+        found = {"mounts": mounts(), "processes": processes, "files": files}
+        found |= {"rules": rules(), "nft": nft(), "settings": settings()}
         BEFORE.write_text(json.dumps(found))
+        original.note(mounts())
 
 
 def clear(attempt: Attempt) -> None:
-    """Remove what a job and people left on this machine; raise BergError if something stays."""
+    """Remove what a job and people left on this machine; raise an error if something stays."""
+    if not BEFORE.exists():
+        raise BergError("it was restarted, so that what the job left is not known")
     before: dict[str, Any] = json.loads(BEFORE.read_text())
-    if shutil.which("docker") and (there := printed("docker", "ps", "-aq").split()):
-        printed("docker", "rm", "-f", *there)
+    if shutil.which("docker"):
+        clear_docker()
     if boot.SYSTEMD.is_dir() and (units := new_units(before["files"])):
         printed("systemctl", "stop", *units)  # else their processes count as the system's
     end_processes(before["processes"])
@@ -170,28 +175,30 @@ def clear(attempt: Attempt) -> None:
     for point in reversed(mounts()):
         if point not in before["mounts"]:
             printed("umount", "-l", point)
-    if rules() != before["rules"]:
-        printed("iptables-restore", given=before["rules"])
-    delete_files(attempt, before["files"])
-    if not IS_SHARED:
-        forget_plans()
+    restore_rules(before["rules"], before["nft"])
+    restore_settings(before["settings"])
+    delete_files(attempt, before)
 
 
-def delete_files(attempt: Attempt, before: list[str]) -> None:
-    """Delete the checkout, all results, secrets, keys and what is in the folders of all programs;
-    raise BergError if a job's files stay.
+def clear_docker() -> None:
+    """Remove containers and volumes; images stay."""
+    for what, kind in ((["ps", "-aq"], []), (["volume", "ls", "-q"], ["volume"])):
+        if there := printed("docker", *what).split():
+            printed("docker", *kind, "rm", "-f", *there)
+
+
+def delete_files(attempt: Attempt, before: dict[str, Any]) -> None:
+    """Delete the checkout, results, secrets, keys and all else that is not to stay; raise an error
+    if it stays.
     """
-    results = RESULTS.glob("*")  # also those that it wrote elsewhere
-    of_job = [repo_folder(attempt.job), *results, logins.ENVIRONMENT, CLUSTER_FILE, logins.NODE_KEY]
-    for each in of_job:
-        delete(each)
-    for name in OF_SSH:
-        (boot.SSH / name).unlink(missing_ok=True)
+    marker = attempt.marker  # made before anything of the job ran
+    original.forget_changed_data(marker.stat().st_mtime_ns if marker.exists() else 0)
     attempt.clear()
+    original.restore(before["mounts"])
     if not IS_SHARED:
-        empty_folders(before)
-    for each in filter(Path.exists, of_job):
-        raise BergError(f"{each} could not be deleted")
+        empty_folders(before["files"])
+        if shutil.which("ipcrm"):
+            printed("ipcrm", "--all")  # shared memory without a file
 
 
 def printed(*words: str, given: str = "") -> str:
@@ -210,12 +217,75 @@ def mounts() -> list[str]:
     return [line.split()[4].replace("\\040", " ") for line in lines]
 
 
-def rules() -> str:
-    """Return this machine's firewall rules; "" without iptables, and where they are the host's."""
-    if not (boot.SYSTEMD.is_dir() and shutil.which("iptables-save")):
-        return ""
-    lines = printed("iptables-save").splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("#"))  # which have the time
+def rules() -> dict[str, dict[str, str]]:
+    """Return the firewall rules by program and table, without empty tables; none without systemd,
+    where they are the host's.
+    """
+    there = [each for each in FIREWALLS if shutil.which(f"{each}-save")]
+    found = {each: tables(printed(f"{each}-save")) for each in there if boot.SYSTEMD.is_dir()}
+    return {each: found[each] for each in found if found[each]}
+
+
+def tables(text: str) -> dict[str, str]:
+    """Return the tables of `iptables-save` as `iptables-restore` takes them, without counts."""
+    found = {}
+    for part in re.findall(r"^\*.*?^COMMIT\n", text, re.M | re.S):
+        lines = re.sub(r" \[\d+:\d+\]$", "", part, flags=re.M)
+        if part != emptied(part) or re.search("^:.* DROP", lines, re.M):
+            found[lines.partition("\n")[0]] = lines
+    return found
+
+
+def emptied(table: str) -> str:
+    """Return a table without rules, and without chains of its own, which have no policy."""
+    lines = [each for each in table.splitlines() if each[0] in "*:C" and " - " not in f"{each} "]
+    return "\n".join(lines) + "\n"
+
+
+def nft() -> str:
+    """Return the rules of nftables, which iptables does not show all; "" without its program."""
+    is_there = boot.SYSTEMD.is_dir() and shutil.which("nft")
+    return printed("nft", "--stateless", "list", "ruleset") if is_there else ""
+
+
+def restore_rules(before: dict[str, dict[str, str]], ruleset: str) -> None:
+    """Restore the firewall's rules; raise BergError if others stay, as those of nftables do."""
+    for program, now in rules().items():
+        gone = {each: emptied(now[each]).replace(" DROP", " ACCEPT") for each in now}
+        printed(f"{program}-restore", given="".join((gone | before.get(program, {})).values()))
+    for program in {*before} - {*rules()}:
+        printed(f"{program}-restore", given="".join(before[program].values()))
+    if rules() != before or nft_tables(nft()) != nft_tables(ruleset):
+        raise BergError("firewall rules stay that the job made")
+
+
+def nft_tables(ruleset: str) -> list[str]:
+    """Return the tables that have rules of their own: iptables' are compared by its programs."""
+    found = re.split(r"^(?=table )", ruleset, flags=re.M)
+    named = [(each, each.split(maxsplit=4)) for each in found if each.startswith("table ")]
+    return [
+        text
+        for text, words in named
+        if words[1] not in ("ip", "ip6") or words[2] not in OF_IPTABLES
+    ]
+
+
+def settings() -> dict[str, str]:
+    """Return the kernel's settings that can be written; none without systemd, as above."""
+    found = {}
+    for each in SYSCTL.rglob("*") if boot.SYSTEMD.is_dir() else ():
+        with contextlib.suppress(OSError, ValueError):
+            mode = each.stat().st_mode
+            if each.is_file() and mode & 0o600 == 0o600 and "binfmt_misc" not in each.parts:
+                found[str(each)] = each.read_text()
+    return found
+
+
+def restore_settings(before: dict[str, str]) -> None:
+    now = settings()
+    for name in now:
+        if name in before and now[name] != before[name]:
+            Path(name).write_text(before[name])
 
 
 def empty_folders(before: list[str]) -> None:
@@ -242,16 +312,6 @@ def new_units(before: list[str]) -> list[str]:
     """
     found = [each for folder in UNITS for each in Path(folder).glob("*.*") if each.is_file()]
     return [each.name for each in found if str(each) not in before]
-
-
-def forget_plans() -> None:
-    """Remove what would run later, and shared memory without a file."""
-    if shutil.which("crontab"):
-        subprocess.run(["crontab", "-r"], capture_output=True)  # fails without one
-    if shutil.which("atq") and (lines := printed("atq").splitlines()):
-        printed("atrm", *(line.split()[0] for line in lines))
-    if shutil.which("ipcrm"):
-        printed("ipcrm", "--all")
 
 
 def end_processes(before: list[int]) -> None:
