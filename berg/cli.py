@@ -89,9 +89,9 @@ SECTIONS = {
     },
     "Money": {
         "gpus": ("setup", "Show GPU types or TPUs: their zones, quota left, prices."),
-        "prices": ("setup", "Compare the hourly prices of GPUs, on demand and otherwise."),
-        "costs": ("setup", "Show what jobs cost by week and user, and what costs money now."),
-        "purse": ("setup", "Show purses: what jobs may cost together, and what is left."),
+        "prices": ("money", "Compare the hourly prices of GPUs, on demand and otherwise."),
+        "costs": ("money", "Show what jobs cost by week and user, and what costs money now."),
+        "purse": ("money", "Show purses: what jobs may cost together, and what is left."),
     },
     "Setup": {
         "init": ("setup", "Set berg up: find what it needs, and save the answers."),

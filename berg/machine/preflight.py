@@ -54,9 +54,8 @@ def check(attempt: Attempt) -> None:
 def run(attempt: Attempt) -> str:
     """Return what this machine's part of the all_gather printed, also if it failed."""
     this, variables = attempt.job, environment(attempt)
-    port = int(variables["MASTER_PORT"]) + PORTS
-    words = ["python", "-m", "torch.distributed.run", f"--master-port={port}", str(SCRIPT)]
-    variables |= {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
+    words = ["python", str(SCRIPT)]
+    variables |= {"MASTER_PORT": str(int(variables["MASTER_PORT"]) + PORTS), "NCCL_DEBUG": "INFO"}
     if this.docker:
         names = installation.names_in_container(variables, {*this.env, "NCCL_DEBUG"})
         one = replace(this, cmd=" ".join(words))

@@ -1,18 +1,18 @@
 """The all_gather between machines with GPUs, before their command runs."""
 
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import commit
+from test_cluster import BORROW_TORCH
 
 from berg.machine import preflight
 from berg.spec import JobSpec
 
 L4 = ("-m", "2", "-t", "l4", "--each", "--max-hours", "1")
-# the tests' own python, which has PyTorch: the embedded machines' has a stub of it
-TORCH = ("--env", f"PATH={Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin")
+TORCH = ("--install-script", "setup.sh")
 
 
 def the_job(machine_type: str = "a3-ultragpu-8g", **more) -> SimpleNamespace:
@@ -53,6 +53,16 @@ def test_other_jobs_measure_nothing(more):
     assert not preflight.is_wanted(this)
 
 
+@pytest.fixture
+def pytorch(berg):
+    """The tests' own PyTorch, for machines: theirs is a stub of it."""
+    torch = pytest.importorskip("torch")
+    script = BORROW_TORCH.format(borrowed=Path(torch.__file__).parent.parent)
+    (berg.repo / "setup.sh").write_text(script)
+    commit(berg.repo)
+
+
+@pytest.mark.usefixtures("pytorch")
 def test_two_machines_measure_their_network_by_the_job_s_pytorch(berg):
     ran = berg("run", *L4, *TORCH, "-n", "pair", "--wait", "true")
     assert ran.returncode == 0, ran.stderr
@@ -61,6 +71,7 @@ def test_two_machines_measure_their_network_by_the_job_s_pytorch(berg):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pytorch")
 def test_an_all_gather_that_fails_ends_the_job_if_it_is_to(berg):
     broken = ("--env", "TORCH_DISTRIBUTED_DEBUG=WRONG")
     ran = berg("run", *L4, *TORCH, *broken, "--preflight", "fail", "-n", "bad", "--wait", "true")
