@@ -267,4 +267,4 @@ def close(name: str, as_json: bool) -> None:
         say("\n".join(iam.binding_commands(settings, "remove", account)))
 
 
-COMMANDS = (init, doctor, gpus, config_group, local, reap, image, prices_, costs_, purse_group)
+COMMANDS = (prices_, costs_, purse_group)

@@ -1,5 +1,5 @@
-"""The commands that set berg up, clean up, create images and show prices: init, doctor, config,
-local, reap, image, gpus, prices, costs, purse.
+"""The commands that set berg up, clean up and create images: init, doctor, config, local, reap, image,
+gpus.
 """
 
 import json
@@ -668,3 +668,6 @@ def build(send_secrets: bool, as_json: bool, **options: Any) -> None:
         chosen = shlex.join(["--docker", name, *words])
         say(f'\nRun with it:  berg run --cluster NAME {chosen} "python train.py"\n')
     print_data({"name": name, "pushed": options["push"]}, name, as_json)
+
+
+COMMANDS = (init, doctor, gpus, config_group, local, reap, image)
