@@ -1,5 +1,5 @@
-"""The commands that set berg up, clean up and create images: init, doctor, config, local, reap, image,
-gpus.
+"""The commands that set berg up, clean up and create images: init, doctor, config, local, reap,
+image, gpus.
 """
 
 import json
