@@ -1123,7 +1123,7 @@ def test_what_machines_said_before_their_account_was_known_is_forgotten(monkeypa
 
     monkeypatch.setattr(creation, "insert", insert)
     monkeypatch.setattr(iam, "is_settling", lambda settings, error: len(calls) == 1)
-    zones, names = {"us-central1-a": {}}, ["a-0", "a-1"]
+    zones, names = {"us-central1-a": {"networkInterfaces": [{}]}}, ["a-0", "a-1"]
     gce.create(
         config.Config(), zones, names, False, lambda text: None, lambda: calls.append("forget")
     )

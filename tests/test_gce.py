@@ -14,7 +14,7 @@ from berg.google import instances
 def test_google_restarts_no_spot_machine(is_restarted, spot):
     """Google refuses a request that asks for both, such as that of `berg devbox --spot`."""
     job = SimpleNamespace(is_restarted=is_restarted, tpu="", keeps_disk=spot)
-    offer = SimpleNamespace(shape=SimpleNamespace(num_gpus=0), reservation=None)
+    offer = SimpleNamespace(shape=SimpleNamespace(num_gpus=0, stop_action={}), reservation=None)
     model = "SPOT" if spot else "STANDARD"
     plan = SimpleNamespace(machine_seconds=60, job=job, spot=spot, model=model, offer=offer)
     asked = gce.scheduling(plan)

@@ -479,7 +479,7 @@ def test_who_must_have_room_does_not_wait_in_a_queue(
         machines=lambda config, jobs, zone="": [Machine("one", zone, status)],
     )
     monkeypatch.setattr(launch.places, "of", lambda name: place)
-    offer = SimpleNamespace(shape="a shape", zones=["z", "y"])
+    offer = SimpleNamespace(shape="a shape", zones=["z", "y"], box="")
     asked = SimpleNamespace(
         warm=None,
         **{"config": memory.config, "job": alive.this, "offer": offer, "machines": ["one"]},

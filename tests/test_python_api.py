@@ -117,7 +117,9 @@ def test_the_loop_of_the_page_keeps_the_best_run_and_stops_at_its_purse(berg):
     seconds = [json.loads(berg.bucket.read(f".berg/jobs/{each}_metadata.json")) for each in losses]
     assert all(0 < each["max_run_seconds"] < 3600 for each in seconds), "a dollar is not an hour"
     (purse,) = json.loads(berg("purse", "--json").stdout)
-    assert 0 < purse["spent"] + purse["reserved"] <= 5
+    ledger = json.loads(berg.bucket.read(".berg/purses/agent1/ledger.json"))  # in less than cents
+    assert 0 < ledger["spent"] + sum(each["usd"] for each in ledger["held"]) <= 5
+    assert purse["spent"] + purse["reserved"] <= 5
     berg("purse", "create", "agent2", "--usd", "0.05")
     none = python(berg, loop.replace("agent1", "agent2"))
     assert none.stdout.startswith("what the purse agent2 has left is too little"), none.stderr
