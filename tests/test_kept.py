@@ -8,7 +8,7 @@ from test_ssh import needs_sshd
 
 from berg import job
 from berg.job import State, Summary
-from berg.laptop import ending, jobs, records, spending
+from berg.laptop import ending, jobs, records
 
 HOUR = ["-g", "0", "--keep-failed", "1h"]
 
@@ -29,7 +29,6 @@ def test_lists_say_until_when_and_what_it_costs(monkeypatch):
     machine = job.Machine("kept", "us-central1-a", "RUNNING")
     entry = jobs.Entry("kept", state, [machine])
     assert entry.left == f"kept until {state.kept_until[11:16]} UTC, $2.00"
-    now = job.datetime.now(job.timezone.utc)
     seen = ending.Seen([entry], [], job.age_seconds)
     monkeypatch.setattr(job, "clock", lambda: begun + 29 * 60)
     assert ending.why_left(seen, entry) == "" and not records.is_over(entry)
