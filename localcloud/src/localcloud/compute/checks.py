@@ -134,7 +134,7 @@ def check_types_are_names(where: str, properties: dict) -> None:
     """Raise the refusal of links to types and policies, which no template and no bulk insert takes."""
     for field, value in types_in(properties):
         if "/" in value:
-            raise invalid(f"{where}.{field}", value, "Must be a name, not a URL.")
+            raise invalid(f"{where}.{field}", value, "Must be the name of a type, not its URL.")
 
 
 def check_labels(labels: dict[str, str]) -> dict[str, str]:
