@@ -23,9 +23,9 @@ WAIT = "echo began; echo 1 >berg_results/$BERG_JOB/file; sleep 1000"
 
 @pytest.fixture
 def box(berg):
-    made = berg("devbox", "-g", "0", "-n", "box")
+    made = berg("devbox", "-g", "0", "-n", "desk")
     assert made.returncode == 0, made.stderr
-    runs(berg, "box")
+    runs(berg, "desk")
     return berg
 
 
@@ -34,13 +34,13 @@ def runs(berg, name: str) -> None:
 
 
 def on_box(berg, name: str, command: str, *more: str) -> subprocess.CompletedProcess:
-    return berg("run", "--on", "box", "-n", name, *more, command)
+    return berg("run", "--on", "desk", "-n", name, *more, command)
 
 
 @pytest.fixture
 def person(box) -> Iterator[subprocess.Popen]:
     """A process of a person on the devbox."""
-    inside = ["nsenter", "-t", str(wait_for(lambda: worker_of("box"))), "-a"]
+    inside = ["nsenter", "-t", str(wait_for(lambda: worker_of("desk"))), "-a"]
     with subprocess.Popen([*inside, "sleep", "7777"]) as process:
         yield process
         process.kill()
@@ -54,7 +54,7 @@ def ended(berg, name: str) -> dict:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's machines have a /root of their own")
 def test_next_to_a_person(box, person):
     """Who is logged in keeps a process and files, also in the checkout and the results."""
-    worker = worker_of("box")
+    worker = worker_of("desk")
     root = Path(f"/proc/{worker}/root/root")
     (root / "berg_results/own").mkdir(parents=True)
     (root / "code/proj/note").write_text("of the person")
@@ -63,7 +63,7 @@ def test_next_to_a_person(box, person):
 
     done = on_box(box, "first", LOOK, "--wait")
     assert done.returncode == 0, done.stderr + box.log("first")
-    assert "devbox box (n1-standard-8), until" in done.stderr
+    assert "devbox desk (n1-standard-8), until" in done.stderr
     assert "nothing new is created" in done.stderr and "none of its own" in done.stderr
     log = box.log("first")
     assert "/root/code/proj\n/root first\nfirst\nof the commit" in log, log
@@ -74,30 +74,30 @@ def test_next_to_a_person(box, person):
     assert failing.returncode == 7, failing.stderr
     assert box.state("second")["reason"] == "the command failed with exit code 7"
     shown = box("show", "second").stdout
-    assert "box in us-central1-a" in shown and "gone" not in shown, shown
+    assert "desk in us-central1-a" in shown and "gone" not in shown, shown
     listed = box("list").stdout
-    assert "on box" in listed and "$0.00" in listed
+    assert "on desk" in listed and "$0.00" in listed
     again = box("rerun", "first", "-n", "third", "--tail")
-    assert again.returncode == 0 and "devbox box" in again.stderr, again.stderr
+    assert again.returncode == 0 and "devbox desk" in again.stderr, again.stderr
     assert "Job third SUCCEEDED" in again.stdout and "Ready" not in again.stdout, again.stdout
     resumed = box("run", "--resume", "second")
     assert resumed.returncode == 1 and "berg rerun second" in resumed.stderr
 
     wait_for(lambda: not [*(root / "berg/jobs").iterdir()], what="the folders are removed")
     assert person.poll() is None
-    assert worker_of("box") == worker and box.state("box")["state"] == "RUNNING"
+    assert worker_of("desk") == worker and box.state("desk")["state"] == "RUNNING"
     assert (root / "code/proj/note").read_text() == "of the person"
-    assert {each.name for each in (root / "berg_results").iterdir()} == {"own", "box"}
+    assert {each.name for each in (root / "berg_results").iterdir()} == {"own", "desk"}
     shells = (root / ".bashrc").read_text() + (root / "berg/environment.sh").read_text()
-    assert "first" not in shells and "BERG_JOB=box" in shells, "logins are to the devbox"
-    assert [*box.machines()] == ["box"]
+    assert "first" not in shells and "BERG_JOB=desk" in shells, "logins are to the devbox"
+    assert [*box.machines()] == ["desk"]
 
 
 def test_two_at_once_and_kill(box):
     assert on_box(box, "first", WAIT).returncode == 0
     runs(box, "first")
     refused = on_box(box, "second", "true")
-    assert refused.returncode == 1 and "box runs first already" in refused.stderr, refused.stderr
+    assert refused.returncode == 1 and "desk runs first already" in refused.stderr, refused.stderr
     assert "--share" in refused.stderr and "second" not in box("list", "-a").stdout
     shared = on_box(box, "second", "true", "--share", "--wait")
     assert shared.returncode == 0, shared.stderr
@@ -107,8 +107,8 @@ def test_two_at_once_and_kill(box):
     killed = box("kill", "first")
     assert killed.returncode == 0 and "first: KILLED" in killed.stdout + killed.stderr
     assert box.state("first")["reason"].startswith("killed by ")
-    assert box.state("box")["state"] == "RUNNING" and [*box.machines()] == ["box"]
-    assert box.machines()["box"]["disks"][0]["autoDelete"] is False
+    assert box.state("desk")["state"] == "RUNNING" and [*box.machines()] == ["desk"]
+    assert box.machines()["desk"]["disks"][0]["autoDelete"] is False
     at_once = on_box(box, "third", WAIT)
     assert at_once.returncode == 0, at_once.stderr
     runs(box, "third")
@@ -117,7 +117,7 @@ def test_two_at_once_and_kill(box):
 
 
 def test_two_laptops_at_once(box):
-    both = [box.start("run", "--on", "box", "-n", each, WAIT) for each in ("one", "two")]
+    both = [box.start("run", "--on", "desk", "-n", each, WAIT) for each in ("one", "two")]
     texts = [each.communicate()[1] for each in both]
     assert sorted(each.returncode for each in both) == [0, 1], texts
     assert any("already" in text for text in texts), texts
@@ -126,8 +126,8 @@ def test_two_laptops_at_once(box):
 def test_its_devbox_is_killed(box):
     assert on_box(box, "first", WAIT).returncode == 0
     runs(box, "first")
-    killed = box("kill", "box")
-    assert killed.returncode == 0 and "first runs on box, and ends with it" in killed.stderr
+    killed = box("kill", "desk")
+    assert killed.returncode == 0 and "first runs on desk, and ends with it" in killed.stderr
     state = box.state("first")
     assert (state["state"], state["reason"]) == ("FAILED", "its devbox was stopped or killed")
     assert any(each.endswith("/file") for each in box.objects("berg_results/first/"))
@@ -136,35 +136,35 @@ def test_its_devbox_is_killed(box):
 def test_its_devbox_is_stopped(box):
     assert on_box(box, "first", WAIT).returncode == 0
     runs(box, "first")
-    assert box("stop", "box").returncode == 0
+    assert box("stop", "desk").returncode == 0
     assert box.state("first")["reason"] == "its devbox was stopped or killed"
     refused = on_box(box, "second", "true")
-    assert refused.returncode == 1 and "Start it: berg start box" in refused.stderr, refused.stderr
-    assert box("start", "box").returncode == 0
+    assert refused.returncode == 1 and "Start it: berg start desk" in refused.stderr, refused.stderr
+    assert box("start", "desk").returncode == 0
     assert on_box(box, "second", "true", "--wait").returncode == 0
 
 
 def test_its_devbox_loses_its_power(box):
     assert on_box(box, "first", WAIT).returncode == 0
     runs(box, "first")
-    box.cloud.session.post(f"{box.cloud.url}/_berg/instances/box/crash", json={})
+    box.cloud.session.post(f"{box.cloud.url}/_berg/instances/desk/crash", json={})
     stored = box.bucket.get(job.state_path("first"))
     box.bucket.write(stored.name, box.bucket.read(stored.name), stored.generation, stored.metadata)
     wait = box("wait", "first")
     assert wait.returncode != 0
-    assert "its devbox box is gone or off" in wait.stderr, wait.stderr
+    assert "its devbox desk is gone or off" in wait.stderr, wait.stderr
     reaped = box("reap", "-y")
-    assert "box" in box.machines(), reaped.stderr
-    assert box("start", "box").returncode == 0
-    assert "its devbox box went off" in ended(box, "first")["reason"]
+    assert "desk" in box.machines(), reaped.stderr
+    assert box("start", "desk").returncode == 0
+    assert "its devbox desk went off" in ended(box, "first")["reason"]
 
 
 def test_a_worker_that_dies(box):
-    assert on_box(box, "first", WAIT).returncode == 0
-    runs(box, "first")
-    os.kill(wait_for(lambda: worker_of("first")), signal.SIGKILL)
-    assert "worker was killed by signal 9" in ended(box, "first")["reason"]
-    assert box.state("box")["state"] == "RUNNING"
+    assert on_box(box, "mortal", WAIT).returncode == 0
+    runs(box, "mortal")
+    os.kill(wait_for(lambda: worker_of("mortal")), signal.SIGKILL)
+    assert "worker was killed by signal 9" in ended(box, "mortal")["reason"]
+    assert box.state("desk")["state"] == "RUNNING"
 
 
 def test_what_takes_no_job(box):
@@ -177,16 +177,16 @@ def test_what_takes_no_job(box):
     assert "no devbox" in why("--on", "other")
     assert "there is no job or machine 'nobox'" in why("--on", "nobox")
     for more in (["-g", "0"], ["-m", "2"], ["--spot"], ["--keep-warm", "1h"], ["--docker", "a"]):
-        assert "--on runs on a machine that is there" in why("--on", "box", *more), more
+        assert "--on runs on a machine that is there" in why("--on", "desk", *more), more
     assert "--share needs --on" in why("--share")
     (box.repo / "berg.toml").write_text('gpu-type = "a100"\nkeep-warm = "15m"\n')
-    assert box("run", "--on", "box", "--dry-run", "true").returncode == 0
-    done = box("run", "--on", "box", "true", BERG_USER="another")
+    assert box("run", "--on", "desk", "--dry-run", "true").returncode == 0
+    done = box("run", "--on", "desk", "true", BERG_USER="another")
     assert "it is tester's devbox" in done.stderr, done.stderr
-    done = box("run", "--on", "box", "--grid", "x=1,2", "echo {x}")
+    done = box("run", "--on", "desk", "--grid", "x=1,2", "echo {x}")
     assert "--on is not for sweeps" in done.stderr
-    assert box("kill", "box", "other").returncode == 0
-    assert "it is KILLED" in why("--on", "box")
+    assert box("kill", "desk", "other").returncode == 0
+    assert "it is KILLED" in why("--on", "desk")
 
 
 def test_metadata_that_no_laptop_wrote():
