@@ -29,6 +29,12 @@ def box(berg):
     return berg
 
 
+def worker(berg, name: str) -> int | None:
+    """Process id of the worker of a job on the devbox, or of the devbox."""
+    interface = berg.machines()["desk"]["networkInterfaces"][0]
+    return worker_of(name, interface["networkIP"])
+
+
 def runs(berg, name: str) -> None:
     wait_for(lambda: berg.state(name)["state"] == "RUNNING", 60, f"{name} runs")
 
@@ -40,7 +46,7 @@ def on_box(berg, name: str, command: str, *more: str) -> subprocess.CompletedPro
 @pytest.fixture
 def person(box) -> Iterator[subprocess.Popen]:
     """A process of a person on the devbox."""
-    inside = ["nsenter", "-t", str(wait_for(lambda: worker_of("desk"))), "-a"]
+    inside = ["nsenter", "-t", str(wait_for(lambda: worker(box, "desk"))), "-a"]
     with subprocess.Popen([*inside, "sleep", "7777"]) as process:
         yield process
         process.kill()
@@ -54,8 +60,8 @@ def ended(berg, name: str) -> dict:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's machines have a /root of their own")
 def test_next_to_a_person(box, person):
     """Who is logged in keeps a process and files, also in the checkout and the results."""
-    worker = worker_of("desk")
-    root = Path(f"/proc/{worker}/root/root")
+    process = worker(box, "desk")
+    root = Path(f"/proc/{process}/root/root")
     (root / "berg_results/own").mkdir(parents=True)
     (root / "code/proj/note").write_text("of the person")
     (box.repo / "note").write_text("of the commit")
@@ -85,7 +91,7 @@ def test_next_to_a_person(box, person):
 
     wait_for(lambda: not [*(root / "berg/jobs").iterdir()], what="the folders are removed")
     assert person.poll() is None
-    assert worker_of("desk") == worker and box.state("desk")["state"] == "RUNNING"
+    assert worker(box, "desk") == process and box.state("desk")["state"] == "RUNNING"
     assert (root / "code/proj/note").read_text() == "of the person"
     assert {each.name for each in (root / "berg_results").iterdir()} == {"own", "desk"}
     shells = (root / ".bashrc").read_text() + (root / "berg/environment.sh").read_text()
@@ -160,10 +166,10 @@ def test_its_devbox_loses_its_power(box):
 
 
 def test_a_worker_that_dies(box):
-    assert on_box(box, "mortal", WAIT).returncode == 0
-    runs(box, "mortal")
-    os.kill(wait_for(lambda: worker_of("mortal")), signal.SIGKILL)
-    assert "worker was killed by signal 9" in ended(box, "mortal")["reason"]
+    assert on_box(box, "first", WAIT).returncode == 0
+    runs(box, "first")
+    os.kill(wait_for(lambda: worker(box, "first")), signal.SIGKILL)
+    assert "worker was killed by signal 9" in ended(box, "first")["reason"]
     assert box.state("desk")["state"] == "RUNNING"
 
 

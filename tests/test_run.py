@@ -773,14 +773,19 @@ def test_damage_in_the_bucket_is_named(berg, cloud):
     assert berg.log("damaged").endswith(f"FAILED: {damaged['reason']}\n")
 
 
-def worker_of(name: str) -> int | None:
-    """Process id, as this computer counts, of the worker that runs a job."""
+def worker_of(name: str, address: str = "") -> int | None:
+    """Process id, as this computer counts, of the worker that runs a job, on the machine with this
+    internal address if other tests' jobs may have the same name.
+    """
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
+            variables = path.with_name("environ").read_bytes()
         except OSError:
             continue
-        if b"berg.worker" in b" ".join(words) and words[-3:] == [b"run", name.encode(), b""]:
+        is_there = f"GCE_METADATA_HOST={address}".encode() in variables
+        is_worker = b"berg.worker" in b" ".join(words)
+        if is_there and is_worker and words[-3:] == [b"run", name.encode(), b""]:
             return int(path.parent.name)
     return None
 
