@@ -116,7 +116,7 @@ def change_fast_network(zones: tuple[str, ...], is_removed: bool) -> None:
     """Make the networks for RoCE in some zones, or delete those of all."""
     from berg.google import fabric
 
-    settings = config.load()
+    settings = config.load_ready()
     if zones and is_removed:
         raise click.UsageError("leave out --fast-network or --remove-fast-network")
     for zone in fabric.zones_with(settings, zones) if zones else []:

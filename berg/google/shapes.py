@@ -365,8 +365,8 @@ def with_ssds(shape: Shape, number: int) -> Shape:
         )
     if number not in takes:
         raise BergError(
-            f"--local-ssd {number}: {shape.machine_type} takes {', '.join(map(str, takes))} local "
-            f"SSDs of {SSD_GB} GB: give one of these numbers"
+            f"--local-ssd {number} is not possible: {shape.machine_type} takes "
+            f"{' or '.join(map(str, takes))} of {SSD_GB} GB"
         )
     return replace(shape, asked_ssds=number)
 
