@@ -81,7 +81,7 @@ def test_requests_have_them(berg):
     several = berg("run", "-m", "2", *options, "true").stdout
     assert several.count('"diskType": "local-ssd"') == 2
     refused = berg("run", *options[:2], "--local-ssd", "3", "--dry-run", "true")
-    assert refused.returncode == 1 and "takes 2 local SSDs of 375 GB" in refused.stderr
+    assert refused.returncode == 1 and "takes 2 of 375 GB" in refused.stderr
     box = json.loads(berg("devbox", *options).stdout)["request"]
     assert box["scheduling"]["onInstanceStopAction"] == {"discardLocalSsd": True}
 
@@ -90,8 +90,8 @@ def test_requests_have_them(berg):
     ("kind", "number", "words"),
     [
         ("a3-megagpu-8g", 4, "comes with 16 local SSDs"),
-        ("g4-standard-48", 2, "takes 4 local SSDs"),
-        ("a2-highgpu-2g", 1, "takes 2, 4, 8 local SSDs"),
+        ("g4-standard-48", 2, "takes 4 of 375 GB"),
+        ("a2-highgpu-2g", 1, "takes 2 or 4 or 8 of 375 GB"),
         ("e2-standard-4", 1, "takes no local SSDs"),
     ],
 )

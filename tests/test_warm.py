@@ -96,6 +96,10 @@ def test_three_jobs_in_a_row(berg, tmp_path):
     before = berg.state("first")
     assert before["kept_until"] <= job.now(), "it is paid for by the second now"
 
+    wait_for(
+        lambda: [offer.job for offer, _ in states.offers(berg.bucket)] == ["second"],
+        what="the next offer",
+    )
     ran = berg("run", "-g", "0", "-n", "third", "--wait", "git log --format=%s; exit 3")
     assert ran.returncode == 3 and "warm: first" in ran.stderr, ran.stderr
     assert "second" in berg.log("third")
