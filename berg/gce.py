@@ -434,8 +434,7 @@ def create(
 def make_ready(config: Config, zone: str, body: dict[str, Any], say: Callable[[str], None]) -> None:
     """Make the networks and the placement policy that machines name, if they name any."""
     if len(body["networkInterfaces"]) > 1:
-        with contextlib.suppress(api.GoogleError, BergError):  # those of others cost nothing
-            fabric.delete_policies(config, groups.description(config))
+        forget(config)
         say(f"Looking after the networks for RoCE in {zone}")
         fabric.make_ready(config, zone, body, groups.description(config))
 
@@ -656,11 +655,14 @@ def what_to_delete(
     return [group_path(zone, job) for zone in slices] or map(instances.path_of, machines)
 
 
-def forget(config: Config, job: str) -> None:
-    """Delete what a job's machines were made from; it costs nothing, and reap names what stays."""
+def forget(config: Config, job: str = "") -> None:
+    """Delete what a job's machines, or those of old jobs, were made from. It costs nothing, and
+    reap names what stays.
+    """
     with contextlib.suppress(api.GoogleError, BergError):
         groups.delete_old_templates(config, job)
-        fabric.delete_policies(config, groups.description(config), job)
+        living = {group["name"] for group in groups.find(config)}
+        fabric.delete_policies(config, groups.description(config), job, living)
 
 
 def resources(config: Config) -> list[Resource]:

@@ -223,6 +223,22 @@ def test_reap_leaves_the_networks(berg, settings):
     assert sorted(fabric.networks(settings)) == NETWORKS
 
 
+def test_the_policy_of_a_group_that_waits_for_room_stays(settings, monkeypatch):
+    """No machine has it yet, however old it is."""
+    body = {
+        "networkInterfaces": [],
+        "resourcePolicies": [fabric.policy_of(ZONE, "waits", "berg-local")],
+    }
+    fabric.make_ready(settings, ZONE, body, "of these tests")
+    fabric.delete_policies(settings, "of these tests")
+    assert policies(settings) == ["waits"], "it is young"
+    monkeypatch.setattr(fabric, "YOUNG", -1)
+    fabric.delete_policies(settings, "of these tests", groups=["waits"])
+    assert policies(settings) == ["waits"]
+    fabric.delete_policies(settings, "of these tests")
+    assert policies(settings) == []
+
+
 # --- on a machine
 
 

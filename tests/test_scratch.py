@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -159,3 +160,16 @@ def test_blkid_says_what_a_disk_holds(tmp_path):
     assert scratch.content(disk) == ""
     subprocess.run(["mkfs.ext4", "-q", str(disk)], check=True)
     assert scratch.content(disk) == "ext4"
+
+
+def test_a_warm_machine_empties_it(tmp_path, monkeypatch):
+    """The next job mounts the same disks."""
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "shards/deep").mkdir(parents=True)
+    (tmp_path / "shards/deep/0").write_text("of the job before")
+    (tmp_path / "link").symlink_to("/etc")
+    monkeypatch.setattr(scratch, "folder", lambda: tmp_path)
+    scratch.empty()
+    assert [each.name for each in tmp_path.iterdir()] == ["lost+found"] and Path("/etc").is_dir()
+    monkeypatch.setattr(scratch, "folder", lambda: None)
+    scratch.empty()

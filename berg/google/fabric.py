@@ -338,12 +338,14 @@ def policies(config: Config, description: str) -> list[dict[str, Any]]:
     ]
 
 
-def delete_policies(config: Config, description: str, job: str = "") -> None:
-    """Delete the placement policies that no machine has: of `job`, and those that are old. Google
-    refuses to delete one that is in use.
+def delete_policies(
+    config: Config, description: str, job: str = "", groups: Collection[str] = ()
+) -> None:
+    """Delete the placement policies that no machine has: of `job`, and those that are old, but for
+    those of `groups`, whose machines may be coming. Google refuses to delete one that is in use.
     """
     for each in policies(config, description):
-        is_old = age_seconds(each["creationTimestamp"]) > YOUNG
+        is_old = age_seconds(each["creationTimestamp"]) > YOUNG and each["name"] not in groups
         if "groupPlacementPolicy" in each and (is_old or each["name"] == job):
             path = f"/regions/{api.last_part(each['region'])}/resourcePolicies/{each['name']}"
             with contextlib.suppress(api.BadRequest):

@@ -109,6 +109,17 @@ def why_no_raid(machine: boot.Machine) -> str:
     return ""
 
 
+def empty() -> None:
+    """Delete what is in the folder, before another job; raise OSError if something stays."""
+    for each in there.iterdir() if (there := folder()) else ():
+        if each.name == "lost+found":  # of the file system
+            continue
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        else:
+            each.unlink()
+
+
 def mount(device: Path) -> None:
     """Mount a device, with a new file system if it holds nothing; raise OSError if that fails."""
     there = content(device)

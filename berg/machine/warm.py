@@ -20,7 +20,7 @@ from typing import Any
 
 from berg import BergError, job, states, warm
 from berg.google.storage import Changed
-from berg.machine import autopsy, boot, keeper, original, usage
+from berg.machine import autopsy, boot, keeper, original, scratch, usage
 from berg.machine.attempt import Attempt, Ended
 from berg.machine.original import IS_SHARED
 
@@ -172,6 +172,7 @@ def clear(attempt: Attempt) -> None:
     end_processes(before["processes"])
     if attempt.job.gpus_per_machine:
         check_gpus()
+    scratch.empty()
     for point in reversed(mounts()):
         if point not in before["mounts"]:
             printed("umount", "-l", point)
