@@ -308,8 +308,6 @@ class Summary:
         values = {**asdict(self), "group": str(self.group)}
         if not self.sweep:
             del values["sweep"], values["params"]
-        if not self.on:
-            del values["on"]
         return values
 
     def validate(self) -> None:
