@@ -434,15 +434,17 @@ def create(
 def make_ready(config: Config, zone: str, body: dict[str, Any], say: Callable[[str], None]) -> None:
     """Make the networks and the placement policy that machines name, if they name any."""
     if len(body["networkInterfaces"]) > 1:
-        forget(config)
-        say(f"Looking after the networks for RoCE in {zone}")
-        fabric.make_ready(config, zone, body, groups.description(config))
+        say(f"Checking the networks for RoCE in {zone}")
+        fabric.make(config, zone)
+    for path in body.get("resourcePolicies", []):
+        forget_policies(config)
+        fabric.make_policy(config, path, groups.description(config))
 
 
 def leave_none(config: Config, body: dict[str, Any]) -> None:
     """Delete the placement policy of machines that could not be created."""
     for path in body.get("resourcePolicies", []):
-        forget(config, api.last_part(path))
+        forget_policies(config, api.last_part(path))
 
 
 def by_region(zones: Iterable[str]) -> list[list[str]]:
@@ -639,8 +641,11 @@ def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_
     with ThreadPoolExecutor(16) as pool:
         paths = what_to_delete(config, job, machines, group)
         list(pool.map(lambda path: api.delete(config, path, wait_for_it=True), paths))
-    if group or machines[1:]:
-        forget(config, job)
+    if group:
+        with contextlib.suppress(api.GoogleError, BergError):  # it costs nothing, and reap names it
+            groups.delete_old_templates(config, job)
+    if not machines or any(each.machine_type in fabric.ROCE for each in machines):
+        forget_policies(config, job)
 
 
 def what_to_delete(
@@ -655,12 +660,11 @@ def what_to_delete(
     return [group_path(zone, job) for zone in slices] or map(instances.path_of, machines)
 
 
-def forget(config: Config, job: str = "") -> None:
-    """Delete what a job's machines, or those of old jobs, were made from. It costs nothing, and
-    reap names what stays.
+def forget_policies(config: Config, job: str = "") -> None:
+    """Delete the placement policy of a job, and those of old ones. They cost nothing, and reap
+    names those that stay.
     """
     with contextlib.suppress(api.GoogleError, BergError):
-        groups.delete_old_templates(config, job)
         living = {group["name"] for group in groups.find(config)}
         fabric.delete_policies(config, groups.description(config), job, living)
 

@@ -3,6 +3,7 @@
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from berg import BergError, job
 from berg.google import api, fabric
 from berg.google.shapes import choose
 from berg.machine import fabric as on_machine
-from berg.machine import peers
+from berg.machine import installation, peers
 from berg.spec import JobSpec
 
 H200 = ("-m", "2", "-t", "h200", "-g", "8", "--max-hours", "1")
@@ -225,11 +226,8 @@ def test_reap_leaves_the_networks(berg, settings):
 
 def test_the_policy_of_a_group_that_waits_for_room_stays(settings, monkeypatch):
     """No machine has it yet, however old it is."""
-    body = {
-        "networkInterfaces": [],
-        "resourcePolicies": [fabric.policy_of(ZONE, "waits", "berg-local")],
-    }
-    fabric.make_ready(settings, ZONE, body, "of these tests")
+    path = fabric.policy_of(ZONE, "waits", "berg-local")
+    fabric.make_policy(settings, path, "of these tests")
     fabric.delete_policies(settings, "of these tests")
     assert policies(settings) == ["waits"], "it is young"
     monkeypatch.setattr(fabric, "YOUNG", -1)
@@ -295,3 +293,22 @@ def test_an_interface_is_found_by_its_address():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.77", 9))  # sends nothing
         assert peers.interface(probe.getsockname()[0]) in names
+
+
+def test_the_machine_s_own_library_path_stays(gib, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/usr/local/cuda/lib64")
+    found = on_machine.variables(the_job())["LD_LIBRARY_PATH"]
+    assert found == f"{gib / 'gib/lib64'}:/usr/local/cuda/lib64"
+    assert "LD_LIBRARY_PATH" not in installation.names_in_container(["LD_LIBRARY_PATH"], set())
+
+
+@pytest.mark.parametrize(("machine_type", "has_it"), [("a3-ultragpu-8g", True), ("g2-", False)])
+def test_a_container_gets_gib_where_it_is_used_whatever_the_user_s_variables(
+    gib, machine_type, has_it
+):
+    this = the_job(machine_type=machine_type, gpus_per_machine=8, tpu="", data=[], mounts=[])
+    this.docker, this.shell, this.cmd = "image", ["bash", "-c"], "true"
+    words = installation.container_command(this, Path("/"), ["NCCL_NET"])
+    assert ("--device=/dev/infiniband" in words) is has_it
+    line = f'export LD_LIBRARY_PATH="{gib / "gib/lib64"}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\n'
+    assert (line in words[-1]) is has_it

@@ -262,6 +262,7 @@ def test_a_jobs_state_cannot_make_it_cheaper(berg):
 
 def test_damaged_purses_pay_for_nothing(berg):
     berg("purse", "create", "agent", "--usd", "2")
+    terms = berg.bucket.read(purse.path("agent"))
     odd = b'{"name": "agent", "usd": -1, "owner": "x", "created_at": ""}'
     for path, text in (
         (iam.ledger_of("agent"), b'{"spent": -1}'),
@@ -272,6 +273,7 @@ def test_damaged_purses_pay_for_nothing(berg):
         berg.bucket.write(path, text)
         refused = berg("run", *CPU, "--purse", "agent", "true")
         assert refused.returncode == 1 and "is damaged" in refused.stderr
+    berg.bucket.write(purse.path("agent"), terms)
     berg.bucket.delete(iam.ledger_of("agent"))
     refused = berg("run", *CPU, "--purse", "agent", "true")
     assert refused.returncode == 1 and "what the purse agent has spent is unknown" in refused.stderr

@@ -87,7 +87,7 @@ def init(
     berg init
     berg init --project my-project --region us-central1 --bucket my-bucket -y
     berg init --local                        # no Google account needed
-    berg init --fast-network us-central1-b   # for those who may not make networks
+    berg init --fast-network us-central1-b   # for users without that right
     """
     if fast_zones or remove_fast_network:
         change_fast_network(fast_zones, remove_fast_network)

@@ -36,19 +36,18 @@ MTU = 8896  # bytes, the most
 RANGES = ("192.168.64.0/18", "192.168.128.0/18"), ("172.24.64.0/18", "172.24.128.0/18")
 PER_REGION = 22  # length of the prefix of a region's subnetwork of FAST
 PER_RAIL = 21
-# Gbps between two machines over one interface, by GPU type and number of GPUs, and the type's most
-# over its own fabric. https://docs.cloud.google.com/compute/docs/gpus/gpu-network-bandwidth
+# Gbps between two machines over one interface, by GPU type and number of GPUs.
+# https://docs.cloud.google.com/compute/docs/gpus/gpu-network-bandwidth
 GBPS = {
     "a100": {1: 24, 2: 32, 4: 50, 8: 100, 16: 100},
     "a100-80gb": {1: 24, 2: 32, 4: 50, 8: 100},
-    "h100": {1: 25, 2: 50, 4: 100, 8: 200},
-    "h100-mega": {8: 200},
+    "h100": {1: 25, 2: 50, 4: 100},
     "h200": {8: 200},
     "b200": {8: 200},
     "l4": {1: 16, 2: 32, 4: 50, 8: 100},
     "rtx-pro-6000": {1: 50, 2: 100, 4: 200, 8: 400},
 }
-UNUSED = {"a3-highgpu-8g": "TCPX", "a3-megagpu-8g": "TCPXO"}  # fabrics that Berg does not set up
+UNUSED = ("a3-highgpu-8g", "a3-megagpu-8g")  # have a fabric that Berg does not set up
 TIMEOUT = 120  # seconds for networks that another computer makes
 YOUNG = 3600  # seconds for which a policy without machines is kept: they may be coming
 
@@ -313,18 +312,13 @@ def policy_of(zone: str, job: str, project: str) -> str:
     return f"projects/{project}/regions/{region_of(zone)}/resourcePolicies/{job}"
 
 
-def make_ready(config: Config, zone: str, body: dict[str, Any], description: str) -> None:
-    """Make what machines with the body of an insert name and what is not there: the networks of a
-    zone, and the placement policy.
-    """
-    if any(each.get("nicType") == "MRDMA" for each in body["networkInterfaces"]):
-        make(config, zone)
-    for path in body.get("resourcePolicies", []):
-        close = {"collocation": "COLLOCATED"}
-        name = api.last_part(path)
-        policy = {"name": name, "description": description, "groupPlacementPolicy": close}
-        with contextlib.suppress(api.Conflict):
-            api.write(config, f"/regions/{region_of(zone)}/resourcePolicies", policy)
+def make_policy(config: Config, path: str, description: str) -> None:
+    """Make a placement policy, unless it is there: its machines are to be close to each other."""
+    _, _, _, region, where, name = path.split("/")
+    close = {"collocation": "COLLOCATED"}
+    policy = {"name": name, "description": description, "groupPlacementPolicy": close}
+    with contextlib.suppress(api.Conflict):
+        api.write(config, f"/regions/{region}/{where}", policy)
 
 
 def policies(config: Config, description: str) -> list[dict[str, Any]]:

@@ -501,7 +501,7 @@ def is_mine(config: Config, machine: Machine) -> bool:
 def is_users(config: Config, machine: Machine) -> bool:
     """Return whether a machine is the user's.
 
-    Anyone who may create machines can label them, but not give them the account of another user.
+    With the right to create machines one can label them, but not give them another user's account.
     """
     has_account = is_mine(config, machine) or not iam.is_own(config)
     return machine.labels.get("berg-user") == config.user and has_account

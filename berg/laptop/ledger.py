@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
+from typing import TypeVar
 
 from berg import BergError, job, places, states, validation
 from berg.config import Config
@@ -22,6 +23,7 @@ from berg.google.storage import Bucket, Changed
 from berg.laptop import jobs, spending
 
 SETTLED = 300  # seconds after which a submit without a machine and a job has died
+Kind = TypeVar("Kind")
 TRIES, PAUSE = 40, 0.5  # of a change; seconds between two at first: an object takes one a second
 
 
@@ -92,13 +94,21 @@ def read(bucket: Bucket, path: str, day: str) -> tuple[Ledger, int]:
     """Return a ledger on a day ("": of all days) and its generation, 0 if there is none; raise
     BergError if it is damaged.
     """
-    # in this order: a change between the two is noticed when the ledger is written
+    found, generation = read_as(Ledger, bucket, path)
+    return (found or Ledger()).on(day), generation
+
+
+def read_as(kind: type[Kind], bucket: Bucket, path: str) -> tuple[Kind | None, int]:
+    """Return what an object holds and its generation, (None, 0) if there is none; raise BergError
+    if it is damaged.
+    """
+    # in this order: a change between the two is noticed when the object is written
     there = bucket.get(path)
     data = bucket.read(path) if there else None
     if there is None or data is None:
-        return Ledger(day=day), 0
+        return None, 0
     try:
-        return validation.from_dict(Ledger, validation.parse(data)).on(day), there.generation
+        return validation.from_dict(kind, validation.parse(data)), there.generation
     except (ValueError, BergError) as error:
         raise BergError(f"gs://{bucket.name}/{path} is damaged: {error}") from None
 

@@ -87,10 +87,8 @@ def path(name: str) -> str:
 def read(bucket: Bucket, name: str) -> tuple[Purse, int]:
     """Return a purse and its generation; raise BergError if there is none, or it is damaged."""
     job.check_name(name)
-    # in this order: a change between the two is noticed when the purse is written
-    there = bucket.get(path(name))
-    data = bucket.read(path(name)) if there else None
-    if there is None or data is None:
+    found, generation = ledger.read_as(Purse, bucket, path(name))
+    if found is None:
         raise BergError(
             f"there is no purse {name!r}. See them: berg purse. To create it: berg purse create "
             f"{name} --usd 40"
@@ -100,10 +98,7 @@ def read(bucket: Bucket, name: str) -> tuple[Purse, int]:
             f"gs://{bucket.name}/{iam.ledger_of(name)} was deleted, so what the purse {name} has "
             "spent is unknown. Use another one: berg purse create"
         )
-    try:
-        return validation.from_dict(Purse, validation.parse(data)), there.generation
-    except (ValueError, BergError) as error:
-        raise BergError(f"gs://{bucket.name}/{path(name)} is damaged: {error}") from None
+    return found, generation
 
 
 def create(config: Config, purse: Purse) -> None:

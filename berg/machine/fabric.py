@@ -4,6 +4,7 @@ A machine without it, or without the devices, says so and talks over TCP: NCCL d
 Source: https://docs.cloud.google.com/ai-hypercomputer/docs/nccl/test-vms
 """
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -67,18 +68,29 @@ def add_source() -> None:
     (APT / "sources.list.d/berg-gib.list").write_text(line)
 
 
+def is_used(this: Job) -> bool:
+    """Return whether NCCL finds gIB and all of the devices here."""
+    return is_wanted(this) and is_installed() and active() == fabric.RAILS
+
+
 def variables(this: Job) -> dict[str, str]:
-    """Return the variables with which NCCL uses gIB; none where it is not."""
-    if not (is_wanted(this) and is_installed() and active() == fabric.RAILS):
+    """Return the variables with which NCCL uses gIB; none where it does not."""
+    if not is_used(this):
         return {}
     script = GIB / "scripts/set_nccl_env.sh"
     words = ["env", "-i", "bash", "-c", f"source {script} >/dev/null && env -0"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT)
     set_there = dict(each.partition("=")[::2] for each in done.stdout.split("\0") if each)
     found = {key: value for key, value in set_there.items() if key.startswith("NCCL_")}
-    return {"NCCL_NET": "gIB", **found, "LD_LIBRARY_PATH": f"{GIB / 'lib64'}"}
+    path = ":".join(filter(None, [str(GIB / "lib64"), os.environ.get("LD_LIBRARY_PATH")]))
+    return {"NCCL_NET": "gIB", **found, "LD_LIBRARY_PATH": path}
 
 
 def container_options() -> list[str]:
     """Return what docker's command line needs for RoCE."""
     return [f"--volume={GIB}:{GIB}:ro", "--device=/dev/infiniband"]
+
+
+def in_container() -> str:
+    """Return the line of a script that lets NCCL find gIB next to the image's own libraries."""
+    return f'export LD_LIBRARY_PATH="{GIB / "lib64"}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\n'

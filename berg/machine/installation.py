@@ -347,7 +347,7 @@ def clean_image() -> None:
 
 
 # The machine's variables for its own programs, not for those of the image.
-OF_THE_MACHINE = {"HOME", "PATH", "UV_CACHE_DIR", *INSTALLING}
+OF_THE_MACHINE = {"HOME", "LD_LIBRARY_PATH", "PATH", "UV_CACHE_DIR", *INSTALLING}
 # By program: what is wrong without it, and what to do then.
 LACKS = {
     "docker": "this machine has no docker, and apt-get could not install it",
@@ -435,8 +435,10 @@ def container_command(this: Job, folder: Path, names: list[str]) -> list[str]:
     words.append(f"--ulimit=nofile={MOST_FILES}")
     if this.gpus_per_machine:
         words.append("--gpus=all")
-    if "NCCL_NET" in names:
+    script = "trap 'exit 143' TERM\n"
+    if fabric.is_used(this):
         words += fabric.container_options()
+        script += fabric.in_container()
     if this.tpu:
         words.append("--privileged")  # its devices
     places = [str(place(each["path"])) for each in (*this.data, *this.mounts)]
@@ -447,7 +449,7 @@ def container_command(this: Job, folder: Path, names: list[str]) -> list[str]:
     # SIGTERM goes to all processes in the container, as it does on the machine.
     words += ["--env=TINI_KILL_PROCESS_GROUP=1", f"--workdir={folder}", "--entrypoint=bash"]
     # bash would end at SIGTERM before the program that it runs; so it waits for that, then ends.
-    return [*words, this.docker, *this.shell[1:], "trap 'exit 143' TERM\n" + REPORT + this.cmd]
+    return [*words, this.docker, *this.shell[1:], script + REPORT + this.cmd]
 
 
 def names_in_container(variables: Iterable[str], given: set[str]) -> list[str]:

@@ -187,12 +187,7 @@ def make(
 async def delete_network(compute: Compute, call: Call) -> dict:
     project, name = call.params["project"], call.params["network"]
     path = f"projects/{project}/global/networks/{name}"
-    row = networks.network_at(compute, LINK + path)
-    if row is None:
-        raise not_found(path)
-    if name == "default":
-        raise missing("The deletion of the network default")
-    networks.check_ready(compute, LINK + path)
+    row = to_delete(compute, path, networks.network_at(compute, LINK + path))
     users = [*row.get("subnetworks", [])]
     users += [each["selfLink"] for each in firewalls.of_network(compute, LINK + path)]
     rows = networks.made_networks(compute, project)
@@ -202,12 +197,7 @@ async def delete_network(compute: Compute, call: Call) -> dict:
 async def delete_subnetwork(compute: Compute, call: Call) -> dict:
     project, region, name = (call.params[key] for key in ("project", "region", "subnetwork"))
     path = f"projects/{project}/regions/{region}/subnetworks/{name}"
-    row = networks.subnetwork_at(compute, LINK + path)
-    if row is None:
-        raise not_found(path)
-    if name == "default":
-        raise missing("The deletion of a subnetwork default")
-    networks.check_ready(compute, LINK + path)
+    row = to_delete(compute, path, networks.subnetwork_at(compute, LINK + path))
     users = [
         instance.resource["selfLink"]
         for instance in compute.instances.values()
@@ -216,6 +206,16 @@ async def delete_subnetwork(compute: Compute, call: Call) -> dict:
     ]
     rows = networks.made_subnetworks(compute, project)
     return drop(compute, call, row, users, rows, "subnetwork")
+
+
+def to_delete(compute: Compute, path: str, row: dict | None) -> dict:
+    """Return a network or subnetwork that may be deleted if nothing uses it."""
+    if row is None:
+        raise not_found(path)
+    if row["name"] == "default":
+        raise missing(f"The deletion of {path}")
+    networks.check_ready(compute, LINK + path)
+    return row
 
 
 def drop(
