@@ -85,12 +85,12 @@ class Offer:
 
 @dataclass(frozen=True)
 class Warm:
-    """A machine that waits for a job, and Google's answers about it."""
+    """Machines that wait for a job, usually one, and Google's answers about them."""
 
     offer: warm.Offer
     generation: int  # of its object
-    instance: dict[str, Any]  # in the API's words
-    seconds: int  # that it has left
+    instances: list[dict[str, Any]]  # in the API's words, by rank
+    seconds: int  # that they have left
 
 
 def sha256(content: bytes) -> str:

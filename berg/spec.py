@@ -497,14 +497,14 @@ class JobSpec:
     )
     keep_warm: float = option(
         "--keep-warm",
-        "Keep the machine for this time after the job: the next one that fits takes it.",
+        "Keep the machines for this time after the job: the next one that fits takes them.",
         0,
         RUN,
         unit="-",
         bounds=(0, 7 * 24 * 3600, "give up to 7d, or 0 for not at all"),
-        excludes="cluster tpu num_machines spot flex wait_for_capacity no_kill grid tasks samples",
-        why="--keep-warm keeps one machine that was created alone and on demand: groups make those "
-        "of other jobs, and clusters their pods",
+        excludes="cluster tpu spot flex wait_for_capacity no_kill grid tasks samples",
+        why="--keep-warm keeps machines that were created on demand: groups make those of other "
+        "jobs and of slices, and clusters their pods",
         key="keep-warm",
     )
     on: str | None = option(

@@ -531,7 +531,7 @@ def conclude(attempt: Attempt, ending: Ending, uploads: Uploads) -> State:
         elsewhere = attempt.mirrors.results.elsewhere(alone=knows_all)
         uploads = replace(uploads, elsewhere=elsewhere)
     announce_end(attempt, ending, uploads, restart)
-    kept = announce_keeping(attempt, after_uploads(ending, uploads), restart)
+    kept = announce_keeping(attempt, ending, uploads, restart)
     uploads = replace(uploads, log_is_whole=saving.send_log(attempt))
     if attempt.leads and attempt.job.has_secret and not attempt.sweep and not restart:
         attempt.insist(lambda: secret.delete(attempt.bucket.config, attempt.name), 1)
@@ -539,17 +539,20 @@ def conclude(attempt: Attempt, ending: Ending, uploads: Uploads) -> State:
     return replace(last, **kept)
 
 
-def announce_keeping(attempt: Attempt, ending: Ending, restart: Restart | None) -> dict[str, Any]:
+def announce_keeping(
+    attempt: Attempt, ending: Ending, uploads: Uploads, restart: Restart | None
+) -> dict[str, Any]:
     """Log until when the machines of a job that ended so are kept, if they are; return the fields
     of the state.
 
     Google deletes them at their time limit in any case.
     """
     spec, seconds, is_warm = attempt.job.spec, 0.0, False
+    ending = after_uploads(ending, uploads)
     if ending.state == "FAILED" and spec.keep_failed:
         left = attempt.job.max_run_seconds - (time.monotonic() - attempt.states.began)
         seconds = max(min(spec.keep_failed, left), 0)
-    elif ending.state in ("SUCCEEDED", "FAILED") and spec.keep_warm and attempt.is_saved:
+    elif ending.state in ("SUCCEEDED", "FAILED") and spec.keep_warm and uploads.are_whole:
         seconds, is_warm = warm.seconds_left(attempt), True
     if restart or attempt.machine_goes or not seconds:
         return {}

@@ -107,6 +107,34 @@ def test_three_jobs_in_a_row(berg, tmp_path):
     assert [*states.offers(berg.bucket)] == []
 
 
+def test_jobs_on_several_machines(berg):
+    several = ["-g", "0", "-m", "2", "--each", "--wait"]
+    ran = berg("run", *several, "--keep-warm", "1h", "-n", "first", "touch left /tmp/left")
+    assert ran.returncode == 0, ran.stderr
+    wait_for(lambda: [*states.offers(berg.bucket)], what="the offer")
+    assert "warm: first-0 and 1 more" in berg("run", *several, "--dry-run", "true").stdout
+    for other in (["-m", "3"], ["-m", "1"]):
+        assert "warm" not in berg("run", "-g", "0", *other, "--dry-run", "true").stdout
+
+    command = "ls left /tmp/left; echo $BERG_NODE_RANK of $BERG_HOSTS at $MASTER_ADDR; exit 3"
+    ran = berg("run", *several, "--keep-warm", "1h", "-n", "second", command)
+    assert ran.returncode == 3 and "first-0 and 1 more took it" in ran.stderr, ran.stderr
+    log = berg.log("second")
+    for rank in (0, 1):
+        assert f"{rank} of first-0,first-1 at " in log, log
+    assert "\nleft" not in log and log.count("This machine has been warm since") == 2, log
+    assert {*berg.machines()} == {"first-0", "first-1"}
+    assert berg.state("second")["machine"] == "first-0"
+
+    wait_for(
+        lambda: [offer.job for offer, _ in states.offers(berg.bucket)] == ["second"],
+        what="the next offer",
+    )
+    assert berg("kill", "second").returncode == 0 and not berg.machines()
+    assert "warm" not in berg("run", *several, "--dry-run", "true").stdout
+    assert [*states.offers(berg.bucket)] == [], "whoever finds no machine forgets its offer"
+
+
 def test_what_does_not_fit(berg):
     assert berg("run", *WARM, "-n", "first", "--wait", "true").returncode == 0
     wait_for(lambda: [*states.offers(berg.bucket)], what="the offer")
@@ -120,6 +148,7 @@ def test_what_does_not_fit(berg):
         ["-g", "0", "--disk-gb", "100"],
         ["-g", "0", "--spot"],
         ["-g", "0", "-m", "2"],
+        ["-g", "0", "--wait-for-capacity"],
         ["-g", "0", "--fresh-machine"],
         ["-g", "0", "--zones", "us-central1-f"],
     ):
@@ -146,14 +175,14 @@ def test_a_failed_one_is_kept_instead_and_a_killed_one_is_not_kept(berg):
 
 
 def test_where_it_is_refused(berg):
-    for more in (["--cluster", "pods"], ["-m", "2"], ["--spot"], ["--no-kill"]):
+    for more in (["--cluster", "pods"], ["--spot"], ["--no-kill"]):
         done = berg("run", *WARM, *more, "true")
-        assert done.returncode == 1 and "--keep-warm keeps one machine" in done.stderr, done.stderr
+        assert done.returncode == 1 and "--keep-warm keeps machines" in done.stderr, done.stderr
     done = berg("run", *WARM, "--grid", "x=1,2", "echo {x}")
     assert "--keep-warm is not for sweeps" in done.stderr
     (berg.repo / "berg.toml").write_text('keep-warm = "15m"\n')
     assert "15m after this one" in berg("run", "-g", "0", "--dry-run", "true").stdout
-    assert "Warm" not in berg("run", "-g", "0", "-m", "2", "--dry-run", "true").stdout
+    assert "Warm" not in berg("run", "-g", "0", "--spot", "--dry-run", "true").stdout
     assert berg("run", "-g", "0", "--dry-run", "--grid", "x=1,2", "echo {x}").returncode == 0
 
 
@@ -219,9 +248,13 @@ class Laptop:
     def __init__(self, bucket, seconds: float):
         self.bucket, self.machine = bucket, Machine()
         until = job.timestamp(job.datetime.fromtimestamp(job.clock() + seconds, job.timezone.utc))
-        self.offer = warm.Offer("first", "us-central1-a", "1", "first", job.now(), until)
-        attempt = SimpleNamespace(machine=self.machine, bucket=bucket)
-        self.waiting = on_machine.Waiting(attempt, self.offer)
+        one = SimpleNamespace(is_alone=True, job=SimpleNamespace(num_machines=1))
+        state = SimpleNamespace(kept_until=until)
+        attempt = SimpleNamespace(
+            machine=self.machine, bucket=bucket, member=one, name="first", state=state
+        )
+        self.waiting = on_machine.Waiting(attempt)
+        self.offer = self.waiting.offer
         self.ended: list[bool] = []
         self.thread = threading.Thread(target=self.wait)
         self.thread.start()

@@ -154,7 +154,7 @@ def start_job(
         zone = launch.submit(plan, say, tables.sending)
         if zone:
             names, seconds = ", ".join(plan.machines[:8]), time.monotonic() - began
-            taker = plan.warm.offer.machine if plan.warm else plan.job.on
+            taker = plan.warm.offer.title if plan.warm else plan.job.on
             how = f"{taker} took it" if taker else f"Created {names}"
             say(f"{how} in {zone} after {seconds:.1f} s\n")
         if not (asked.as_json or asked.tail):

@@ -805,7 +805,8 @@ def kept(state: State) -> str:
     all, of one that waits for another job an hour.
     """
     if state.is_warm:
-        return f"warm until {state.kept_until[11:16]} UTC ({by_the_hour(state, 1)})"
+        costs = by_the_hour(state, state.job.machines)
+        return f"warm until {state.kept_until[11:16]} UTC ({costs})"
     hourly = spending.rate_of(state.job, state.zone)
     hours = spending.between(state.finished_at, state.kept_until) / 3600
     usd = None if hourly is None else hourly * hours * state.job.machines

@@ -35,10 +35,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeVar
 
-from berg import BergError, computer, gce, job, places, validation
+from berg import BergError, computer, gce, job, places, validation, warm
 from berg import config as settings
 from berg.config import Config
-from berg.google import api, iam, offers
+from berg.google import api, iam, instances, offers
 from berg.google.instances import HOST_KEY
 from berg.google.storage import Bucket
 from berg.job import Login, Machine
@@ -425,11 +425,13 @@ def worker(config: Config, name: str, rank: int, say: Say, timeout: float = TIME
             raise BergError(f"{found.name} has no machine with the number {rank}: 0 to {last}")
         if last == 0:
             return found.name, ""
-        wanted = job.machine_names(found.name, found.summary.machines)[rank]
+        names = job.machine_names(found.name, last + 1)
         for machine in found.machines:
+            if instances.WARM in machine.labels:
+                names = warm.names(machine.name, last + 1)
             if machine.place != "tpu":
-                if machine.name == wanted:
-                    return wanted, ""
+                if machine.name == names[rank]:
+                    return machine.name, ""
             # Google numbers the workers of slices, so their names do not have the rank.
             elif (login := gce.login(config, machine)) and login.rank == rank:
                 return machine.name, ""

@@ -7,6 +7,7 @@ that such jobs must install the same; uv's environments are made exact for each 
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from berg.spec import JobSpec
 from berg.warm import Offer
 
 OF_A_JOB = ["berg-job", "berg-job-sha256", "berg-dist", "berg-dist-sha256"]  # metadata
-OF_A_JOB += ["berg-packages", "berg-packages-sha256", "ssh-keys"]
+OF_A_JOB += ["berg-packages", "berg-packages-sha256", "ssh-keys", "berg-cluster-key"]
 SHAPE = "berg-shape"  # metadata: the hash
 MOST = 20  # machines that are looked at
 ANSWER = 40  # seconds in which a machine takes a job that claimed it
@@ -36,28 +37,32 @@ USUAL = round(JobSpec().max_hours * 3600)
 
 
 def find(config: Config, spec: JobSpec) -> list[Warm]:
-    """Return the user's machines that wait for a job, and forget those that are gone."""
-    is_single = spec.cmd is not None and spec.num_machines == 1 and not (spec.cluster or spec.tpu)
-    if spec.on or spec.fresh_machine or spec.elsewhere or not is_single:
+    """Return the user's machines that wait for such a job, and forget those that are gone."""
+    is_of_machines = spec.cmd is not None and not (spec.cluster or spec.tpu)
+    if spec.on or spec.fresh_machine or spec.elsewhere or not is_of_machines:
         return []
     bucket = Bucket(config)
 
     def look(offered: tuple[Offer, int]) -> Warm | None:
         offer, generation = offered
-        try:
-            instance = api.find(config, f"/zones/{offer.zone}/instances/{offer.machine}")
-        except api.GoogleError:  # of a zone that there is not: any job may write that
-            return None
-        if instance.get("id") != offer.id:
-            with contextlib.suppress(Changed):  # a new machine of that name offers itself
-                bucket.delete_at(offer.path, generation)
-            return None
-        if offer.claimed_by or not is_mine(config, instance):
-            return None
-        return Warm(offer, generation, instance, seconds_left(instance))
+        found: list[dict[str, Any]] = []
+        for name in offer.names:
+            try:
+                instance = api.find(config, f"/zones/{offer.zone}/instances/{name}")
+            except api.GoogleError:  # of a zone that there is not: any job may write that
+                return None
+            if not found and instance.get("id") != offer.id:
+                with contextlib.suppress(Changed):  # a new machine of that name offers itself
+                    bucket.delete_at(offer.path, generation)
+                return None
+            if offer.claimed_by or not (instance and is_mine(config, instance)):
+                return None
+            found.append(instance)
+        return Warm(offer, generation, found, min(map(seconds_left, found)))
 
+    fit = (each for each in states.offers(bucket) if each[0].num_machines == spec.num_machines)
     with ThreadPoolExecutor(MOST) as pool:
-        return [each for each in pool.map(look, islice(states.offers(bucket), MOST)) if each]
+        return [each for each in pool.map(look, islice(fit, MOST)) if each]
 
 
 def is_mine(config: Config, instance: dict[str, Any]) -> bool:
@@ -79,21 +84,23 @@ def fitted(plan: Plan) -> Plan:
 
     A job with the usual time limit ends with its machine, if that has half of the time left.
     """
-    fit = [each for each in plan.waiting if each.offer.zone in plan.offer.zones]
+    there = [] if plan.job.group else plan.waiting  # a group makes its machines itself
+    fit = [each for each in there if each.offer.zone in plan.offer.zones]
     fit = [each for each in fit if is_same(plan, each)]
     if not fit:
         return plan
     best, keeps = max(fit, key=lambda each: each.seconds), round(plan.job.spec.keep_warm)
     left, wanted = best.seconds - keeps, plan.job.max_run_seconds
     since = plain.span(job.age_seconds(best.offer.since))
-    line = f"warm: {best.offer.machine}, since {since}; begins after about {BEGINS} s"
+    machine = best.offer.title
+    line = f"warm: {machine}, since {since}; begins after about {BEGINS} s"
     changes: dict[str, Any] = {"warm": best}
     if left < wanted == USUAL and left > USUAL / 2:
         limited = replace(plan.job, max_run_seconds=left)
-        changes |= {"job": limited, "limit": f"what {best.offer.machine} has left"}
+        changes |= {"job": limited, "limit": f"what {machine} has left"}
     elif left < wanted:
         changes = {}
-        line = f"a new one: {best.offer.machine} is warm, and has {plain.span(max(left, 0))} left"
+        line = f"a new one: {machine} is warm, and has {plain.span(max(left, 0))} left"
     (what, text), *rows = plan.offer.rows
     return replace(
         plan, offer=replace(plan.offer, rows=[(what, text), ("", line), *rows]), **changes
@@ -101,11 +108,12 @@ def fitted(plan: Plan) -> Plan:
 
 
 def is_same(plan: Plan, found: Warm) -> bool:
-    return metadata_of(found).get(SHAPE) == shape(plan, found.offer.zone)
+    wanted = shape(plan, found.offer.zone)
+    return all(metadata_of(each).get(SHAPE) == wanted for each in found.instances)
 
 
-def metadata_of(found: Warm) -> dict[str, str]:
-    items = found.instance.get("metadata", {}).get("items", [])
+def metadata_of(instance: dict[str, Any]) -> dict[str, str]:
+    items = instance.get("metadata", {}).get("items", [])
     return {each["key"]: each["value"] for each in items}
 
 
@@ -115,6 +123,7 @@ def shape(plan: Plan, zone: str) -> str:
     items = {each["key"]: each["value"] for each in body.pop("metadata")["items"]}
     request = without_labels(body)
     request["scheduling"].pop("maxRunDuration")
+    request.pop("resourcePolicies", None)  # they put machines close together that are so already
     request["metadata"] = {key: items[key] for key in items if key not in OF_A_JOB}
     about = [plan.config.ssh_user, bool(plan.job.docker), recipe(plan)]
     return hashlib.sha256(json.dumps([request, about], sort_keys=True).encode()).hexdigest()
@@ -150,10 +159,14 @@ def with_shape(plan: Plan, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def take(plan: Plan, say: Callable[[str], None]) -> str:
-    """Let the plan's warm machine take the job; return its zone, "" if it takes none any more."""
+    """Let the plan's warm machine take the job; return its zone, "" if it takes none any more.
+
+    Of several the first is the last to be told: it takes the job for all.
+    """
     assert plan.warm
-    bucket, offer = Bucket(plan.config), plan.warm.offer
-    name, machine = plan.job.job_name, instances.machine_of(plan.warm.instance)
+    bucket, offer, name = Bucket(plan.config), plan.warm.offer, plan.job.job_name
+    first, *others = plan.warm.instances
+    machine, what = offer.title, "new machines" if others else "a machine"
 
     def is_answered() -> bool:
         there, _ = latest(bucket, offer)
@@ -161,27 +174,37 @@ def take(plan: Plan, say: Callable[[str], None]) -> str:
 
     try:
         states.write_offer(bucket, replace(offer, claimed_by=name), plan.warm.generation)
-        give(plan, plan.warm, machine)
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(functools.partial(give, plan), others))
+        give(plan, first)
         api.wait_for(is_answered, 0.1, ANSWER)
     except Changed:
-        say(f"{machine.name} has another job, or has ended: creating a machine")
+        say(f"{machine} has another job, or has ended: creating {what}")
         return ""
     except (api.GoogleError, api.OperationFailed) as error:
-        say(f"{machine.name} cannot take it: {api.words(error)}. Creating a machine instead of it")
-        gce.delete(plan.config, name, [machine])
-        bucket.delete(offer.path)
+        say(f"{machine} cannot take it: {api.words(error)}. Creating {what} instead")
+        end(plan)
         return ""
-    if conclude(plan, machine):
+    if conclude(plan):
         return offer.zone
-    say(f"{machine.name} does not take the job: creating a machine")
+    say(f"{machine} does not take the job: creating {what}")
     return ""
 
 
-def give(plan: Plan, found: Warm, machine: job.Machine) -> None:
+def end(plan: Plan) -> None:
+    """Delete the plan's warm machines, and their offer."""
+    assert plan.warm
+    machines = [instances.machine_of(each) for each in plan.warm.instances]
+    gce.delete(plan.config, plan.job.job_name, machines)
+    Bucket(plan.config).delete(plan.warm.offer.path)
+
+
+def give(plan: Plan, instance: dict[str, Any]) -> None:
     """Name the job in a machine's metadata and labels; raise Changed if another laptop did so since
     it was found: this one slept, and its claim was forgotten.
     """
-    before, name = metadata_of(found).get("berg-job"), plan.job.job_name
+    machine, name = instances.machine_of(instance), plan.job.job_name
+    before = metadata_of(instance).get("berg-job")
     items = gce.metadata(plan) | {instances.WARM: name}
     given = {key: items.get(key, "") for key in (*OF_A_JOB, instances.WARM)}
 
@@ -206,8 +229,10 @@ def latest(bucket: Bucket, offer: Offer) -> tuple[Offer, int]:
     return replace(offer, claimed_by=""), there.generation
 
 
-def conclude(plan: Plan, machine: job.Machine) -> bool:
-    """Return whether a machine took the plan's job; end it if it did not, unless it has another."""
+def conclude(plan: Plan) -> bool:
+    """Return whether the plan's warm machine took its job; end it if it did not, unless it has
+    another.
+    """
     assert plan.warm
     bucket, name = Bucket(plan.config), plan.job.job_name
     while True:
@@ -222,6 +247,5 @@ def conclude(plan: Plan, machine: job.Machine) -> bool:
             states.write_offer(bucket, replace(there, is_withdrawn=True), generation)
         except Changed:  # by the machine or another laptop, just now
             continue
-        gce.delete(plan.config, name, [machine])
-        bucket.delete(there.path)
+        end(plan)
         return False

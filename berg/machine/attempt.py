@@ -3,6 +3,7 @@ bucket, and the mirrors of its log and results.
 """
 
 import math
+import re
 import secrets
 import shutil
 import threading
@@ -117,7 +118,8 @@ class Attempt:
     def first_member(self) -> peers.Member:
         """Return this machine among those of the job, before the job has been read."""
         is_first = self.machine.name.removeprefix(self.name).strip("-0") == ""
-        is_first |= self.machine.warm == self.name
+        if self.machine.warm == self.name:
+            is_first = re.fullmatch(r".*-0+", self.machine.name) is not None
         unread = Job(self.name, "", "", "", "", "", "")
         if self.machine.box:
             unread = replace(unread, kind="devbox", keeps_disk=self.machine.box == boot.STOPS)
@@ -194,8 +196,9 @@ class Attempt:
             self.waited_last = job.clock() - self.states.stored.written_at
         if not state.started_at:
             self.member.waited = self.waited_last
-        # The machine of a group has any name.
-        is_lone_member = bool(state.job.group) and state.job.machines == 1
+        # The machine of a group has any name, and so has a warm one.
+        has_any_name = bool(state.job.group) or self.machine.warm == self.name
+        is_lone_member = has_any_name and state.job.machines == 1
         self.member.leads = self.leads or is_lone_member
         if state.job.kind == "job":
             self.earlier = self.earlier_ending()

@@ -69,6 +69,11 @@ class Uploads:
     synced_until: str = ""
     log_is_whole: bool = True
 
+    @property
+    def are_whole(self) -> bool:
+        """Whether that is so on all machines."""
+        return self.is_whole and self.others_are_whole
+
 
 def restart_after(cause: Ending | None, this: Job, sweep: str, restarts: int) -> Restart | None:
     """Return how the job restarts after `cause` stopped it; None if it does not.
@@ -105,8 +110,7 @@ def has_successor(this: Job, sweep: str) -> bool:
 
 def after_uploads(ending: Ending, uploads: Uploads) -> Ending:
     """Return the ending once the uploads are known: a job whose results are lost has failed."""
-    are_kept = uploads.is_whole and uploads.others_are_whole
-    if ending.state == "SUCCEEDED" and not are_kept:
+    if ending.state == "SUCCEEDED" and not uploads.are_whole:
         return replace(ending, state="FAILED")
     return ending
 

@@ -26,6 +26,7 @@ seconds after which a silent one is given up.
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import hmac
 import ipaddress
@@ -44,7 +45,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, job, plain, validation
+from berg import BergError, job, plain, validation, warm
 from berg.config import Config
 from berg.gke import client
 from berg.google import api, groups, instances
@@ -89,9 +90,15 @@ class Host:
 
     def identity(self, this: Job) -> tuple[dict[str, Any], int]:
         """Return what the metadata server knows of this machine, and its rank in the job."""
-        names = job.machine_names(this.job_name, this.num_machines)
+        names = self.names(this)
         rank = names.index(self.machine.name) if self.machine.name in names else 0
         return self.machine.instance(), rank
+
+    def names(self, this: Job) -> list[str]:
+        """Return the names of the job's machines by rank; warm ones keep those of their first."""
+        if self.machine.warm == this.job_name:
+            return warm.names(self.machine.name, this.num_machines)
+        return job.machine_names(this.job_name, this.num_machines)
 
     def new_metadata(self, over: threading.Event) -> dict[str, Any]:
         """Wait until this machine's metadata change, for a minute or until `over`; return them."""
@@ -109,8 +116,15 @@ class Host:
 
     def peers(self, this: Job) -> dict[str, bool]:
         """Return the job's machines that exist, and whether each is on."""
-        found = instances.find(self.config, jobs=[this.job_name], zone=self.machine.zone)
-        return {machine.name: machine.status in ALIVE for machine in found}
+        return {machine.name: machine.status in ALIVE for machine in self.machines(this)}
+
+    def machines(self, this: Job) -> list[job.Machine]:
+        """Return the job's machines that exist. A laptop changes the labels of warm ones, and not
+        at once.
+        """
+        if self.machine.warm == this.job_name or this.spec.keep_warm:
+            return instances.find(self.config, names=self.names(this), zone=self.machine.zone)
+        return instances.find(self.config, jobs=[this.job_name], zone=self.machine.zone)
 
     def is_on(self, this: Job, name: str, zone: str) -> bool:
         """Return whether another machine that had the job is on; `zone` is its own."""
@@ -134,10 +148,10 @@ class Host:
 
     def delete_peers(self, this: Job) -> None:
         """Delete the other machines of the job."""
-        found = instances.find(self.config, jobs=[this.job_name])
-        paths = [instances.path_of(each) for each in found if each.name != self.machine.name]
+        others = [each for each in self.machines(this) if each.name != self.machine.name]
+        paths = map(instances.path_of, others)
         with ThreadPoolExecutor(16) as pool:
-            list(pool.map(lambda path: api.delete(self.config, path), paths))
+            list(pool.map(functools.partial(api.delete, self.config), paths))
 
 
 class SliceWorker(Host):
@@ -396,7 +410,7 @@ def gather(member: Member, timeout: float, note: Callable[[int], None]) -> list[
     `note` is called now and then with how many are missing. Raise BergError with the names of those
     that did not come within `timeout` seconds, or are gone again.
     """
-    names = job.machine_names(member.job.job_name, member.job.num_machines)
+    names = member.host.names(member.job)
     began = time.monotonic()
     next_look = began + WATCH_INTERVAL
     nodes: dict[str, Node] = {}
@@ -727,7 +741,7 @@ def first_failure(member: Member, blobs: dict[str, Any]) -> tuple[int, str] | No
 
 
 def first_machine(member: Member) -> str:
-    return job.machine_names(member.job.job_name, member.job.num_machines)[0]
+    return member.host.names(member.job)[0]
 
 
 def comes_next(member: Member) -> bool:

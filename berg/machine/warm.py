@@ -1,5 +1,8 @@
 """A machine that waits for another job (--keep-warm), and what is removed before it does.
 
+Of several machines of one job the first offers all once each has removed what the job left, and
+tells them in its record (peers.py) which job they have next. They end when it ends.
+
 What it installed in the system stays, and so do named caches, data sets and container images.
 Everything else of the job before goes, and homes are as they were; where that fails, the machine
 ends. The job before was root here: this is no wall against its user, who alone may take it.
@@ -20,7 +23,7 @@ from typing import Any
 
 from berg import BergError, job, states, warm
 from berg.google.storage import Changed
-from berg.machine import autopsy, boot, keeper, original, scratch, usage
+from berg.machine import autopsy, boot, keeper, original, peers, scratch, usage
 from berg.machine.attempt import Attempt, Ended
 from berg.machine.original import IS_SHARED
 
@@ -37,6 +40,8 @@ GPU_SECONDS = 20  # for killed processes to leave the GPUs
 LOOK = 0.2  # seconds between two looks at the metadata
 # The same at the bucket, usually, and while a laptop takes this machine or its time ends.
 LOOK_AT_OFFER, LOOK_AGAIN = 10, 1
+CLEARED, NEXT = "cleared", "next"  # in a machine's record: it has done so; the job that begins
+CLEARING = 180  # seconds for the other machines to do so
 
 
 def seconds_left(attempt: Attempt) -> float:
@@ -53,17 +58,16 @@ def has_next(attempt: Attempt) -> bool:
     The metadata say then what it is, and the worker that begins next reads them.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    machine, began = attempt.machine, time.monotonic()
+    began = time.monotonic()
     try:
         clear(attempt)
-        number = str(machine.instance()["id"])
-        here = machine.name, machine.zone, number, attempt.name
-        offer = warm.Offer(*here, job.now(), attempt.state.kept_until)
-        SINCE.write_text(offer.since)
-        is_taken = Waiting(attempt, offer).ends_with_job()
+        SINCE.write_text(job.now())
+        is_taken = Waiting(attempt).ends_with_job() if attempt.leads else follow(attempt)
     except Exception as error:
         boot.console(f"This machine takes no other job: {getattr(error, 'message', error)}")
         is_taken = False
+    if not attempt.leads:
+        return is_taken
     attempt.states.began += time.monotonic() - began  # the job did not run meanwhile
     with contextlib.suppress(Ended):  # a laptop that ended the waiting wrote the same
         attempt.insist(lambda: attempt.states.write(kept_until=job.now()), 5)
@@ -73,17 +77,24 @@ def has_next(attempt: Attempt) -> bool:
 class Waiting:
     """An offer in the bucket, until a job takes it or its time ends."""
 
-    def __init__(self, attempt: Attempt, offer: warm.Offer):
-        self.machine, self.bucket, self.offer = attempt.machine, attempt.bucket, offer
-        there = self.bucket.get(offer.path)
-        self.generation = states.write_offer(self.bucket, offer, there.generation if there else 0)
+    def __init__(self, attempt: Attempt):
+        self.machine, self.bucket, self.member = attempt.machine, attempt.bucket, attempt.member
+        if not self.member.is_alone:
+            wait_for_others(self.member)
+        machine, number = self.machine, str(self.machine.instance()["id"])
+        about = machine.name, machine.zone, number, attempt.name
+        times = job.now(), attempt.state.kept_until
+        self.offer = warm.Offer(*about, *times, self.member.job.num_machines)
+        there = self.bucket.get(self.offer.path)
+        generation = there.generation if there else 0
+        self.generation = states.write_offer(self.bucket, self.offer, generation)
         self.claimed_at = 0.0  # by time.monotonic()
 
     def ends_with_job(self) -> bool:
         """Wait; return whether a job took this machine, which has to end otherwise."""
         known, looked_at = "", time.monotonic()
         while True:
-            wanted, is_over = self.wanted(), job.age_seconds(self.offer.until) > 0
+            wanted, is_over = wanted_by(self.machine), job.age_seconds(self.offer.until) > 0
             pause = LOOK_AGAIN if wanted or is_over else LOOK_AT_OFFER
             if wanted != known or time.monotonic() > looked_at + pause:
                 known, looked_at = wanted, time.monotonic()
@@ -96,16 +107,10 @@ class Waiting:
     def may_end(self, is_over: bool) -> bool:
         return self.offer.is_withdrawn or (is_over and not self.offer.claimed_by)
 
-    def wanted(self) -> str:
-        """Return the job that this machine's metadata name; "" for the one before."""
-        attributes = self.machine.instance()["attributes"]
-        if attributes.get("berg-kill-" + self.machine.job):
-            raise BergError("it was killed")
-        found = str(attributes.get("berg-job", ""))
-        return "" if found == self.machine.job else found
-
     def look(self) -> None:
         """Read the offer. One whose laptop claimed it and fell silent is made again."""
+        if not self.member.is_alone:
+            check_others(self.member, peers.phases(self.member))
         there = self.bucket.get(self.offer.path)
         if there is None:
             raise BergError("its offer was deleted")
@@ -131,6 +136,10 @@ class Waiting:
             states.write_offer(self.bucket, taken, self.generation)
         except Changed:
             return False
+        if not self.member.is_alone:
+            # Without it the job fails, which is begun now.
+            with contextlib.suppress(Exception):
+                peers.announce(self.member, **{NEXT: taken.claimed_by})
         return True
 
     def end(self) -> bool:
@@ -140,6 +149,59 @@ class Waiting:
         except Changed:
             return False
         return True
+
+
+def wanted_by(machine: boot.Machine) -> str:
+    """Return the job that a machine's metadata name; "" for the one before."""
+    attributes = machine.instance()["attributes"]
+    if attributes.get("berg-kill-" + machine.job):
+        raise BergError("it was killed")
+    found = str(attributes.get("berg-job", ""))
+    return "" if found == machine.job else found
+
+
+def follow(attempt: Attempt) -> bool:
+    """Wait on a machine that does not lead; return whether the first one took a job for all, False
+    once that is gone.
+    """
+    member = attempt.member
+    attempt.insist(lambda: peers.announce(member, **{CLEARED: "yes"}), CLEARING)
+    first, known, looked_at = peers.first_machine(member), "", time.monotonic()
+    while True:
+        wanted = wanted_by(attempt.machine)
+        pause = LOOK_AGAIN if wanted else LOOK_AT_OFFER
+        if wanted != known or time.monotonic() > looked_at + pause:
+            known, looked_at = wanted, time.monotonic()
+            blobs = peers.phases(member)
+            if wanted and first in blobs and blobs[first].metadata.get(NEXT) == wanted:
+                return True
+            if first in member.silent or first not in peers.living(member):
+                return False
+        time.sleep(LOOK)
+
+
+def wait_for_others(member: peers.Member) -> None:
+    """Wait until the other machines of the job are ready for another one; raise BergError if one is
+    gone, or takes too long.
+    """
+    end = time.monotonic() + CLEARING
+    while True:
+        blobs = peers.phases(member)
+        check_others(member, blobs)
+        others = [each for each in member.host.names(member.job) if each != member.machine.name]
+        if all(each in blobs and CLEARED in blobs[each].metadata for each in others):
+            return
+        if time.monotonic() > end:
+            raise BergError("another machine of its job did not get ready for one")
+        time.sleep(LOOK)
+
+
+def check_others(member: peers.Member, blobs: dict[str, Any]) -> None:
+    """Raise BergError if a machine of the job is gone."""
+    living = peers.living(member)
+    for name in member.host.names(member.job):
+        if name not in living or name not in blobs or name in member.silent:
+            raise BergError(peers.absence(member, name))
 
 
 # --- what is removed
