@@ -648,13 +648,14 @@ TAKING = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", TAKING)
-@fault("laptop killed with -9 while its job takes a warm machine", "1 2 5")
-def test_laptop_killed_that_takes_a_warm_machine(trial, step, monkeypatch):
-    berg = trial.berg
-    berg("run", "-g", "0", "--keep-warm", "20s", "-n", "earlier", "--wait", "true")
+@pytest.mark.parametrize("machines", ["1", "2"])
+@fault("laptop killed with -9 while its job takes one or two warm machines", "1 2 5")
+def test_laptop_killed_that_takes_a_warm_machine(trial, machines, step, monkeypatch):
+    berg, several = trial.berg, ["-g", "0", "-m", machines]
+    berg("run", *several, "--keep-warm", "20s", "-n", "earlier", "--wait", "true")
     wait_for(lambda: [*states.offers(berg.bucket)], what="the offer")
     trial.fault(**TAKING[step], delay=1)
-    laptop = berg.start("run", "-g", "0", "-n", trial.name, trial.command(5))
+    laptop = berg.start("run", *several, "-n", trial.name, trial.command(5))
     wait_for(lambda: any(each["hits"] for each in faults(berg)), 60, "the fault")
     time.sleep(trial.dice.uniform(0, 2))
     laptop.kill()
@@ -668,13 +669,29 @@ def test_laptop_killed_that_takes_a_warm_machine(trial, step, monkeypatch):
 
 
 @pytest.mark.slow
-@fault("a warm machine's time ends while a job takes it", "1 2 4 5", weight=3)
-def test_the_time_of_a_warm_machine_ends_as_a_job_takes_it(trial):
-    trial.berg("run", "-g", "0", "--keep-warm", "6s", "-n", "earlier", "--wait", "true")
+@pytest.mark.parametrize("machines", ["1", "2"])
+@fault("the time of one or two warm machines ends while a job takes them", "1 2 4 5", weight=3)
+def test_the_time_of_a_warm_machine_ends_as_a_job_takes_it(trial, machines):
+    several = ["-m", machines]
+    trial.berg("run", "-g", "0", *several, "--keep-warm", "6s", "-n", "earlier", "--wait", "true")
     time.sleep(trial.dice.uniform(1, 5))
-    trial.run(trial.command(5))
-    trial.check("SUCCEEDED", 5)
+    trial.run(None, *several)
+    trial.check("SUCCEEDED")
     wait_for(lambda: not trial.berg.machines(), what="the end of both machines")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@fault("one of two warm machines is lost while they wait for a job", "1 4 5", weight=2)
+def test_one_of_two_warm_machines_is_lost(trial, rank):
+    berg, several = trial.berg, ["-m", "2", "--keep-warm", "1h"]
+    berg("run", "-g", "0", *several, "-n", "earlier", "--wait", "true")
+    wait_for(lambda: [*states.offers(berg.bucket)], what="the offer")
+    berg.cloud.call("POST", f"/_berg/instances/earlier-{rank}/crash")
+    time.sleep(trial.dice.uniform(0, 12))
+    trial.run(None, "-m", "2")
+    trial.check("SUCCEEDED")
+    wait_for(lambda: not berg.machines(), 90, "the end of the other")
 
 
 @pytest.mark.slow

@@ -97,10 +97,10 @@ def fitted(plan: Plan) -> Plan:
     changes: dict[str, Any] = {"warm": best}
     if left < wanted == USUAL and left > USUAL / 2:
         limited = replace(plan.job, max_run_seconds=left)
-        changes |= {"job": limited, "limit": f"what {machine} has left"}
+        changes |= {"job": limited, "limit": f"the time left of {machine}"}
     elif left < wanted:
         changes = {}
-        line = f"a new one: {machine} is warm, and has {plain.span(max(left, 0))} left"
+        line = f"not {machine}, which is warm: {plain.span(max(left, 0))} are left of its time"
     (what, text), *rows = plan.offer.rows
     return replace(
         plan, offer=replace(plan.offer, rows=[(what, text), ("", line), *rows]), **changes
@@ -174,20 +174,20 @@ def take(plan: Plan, say: Callable[[str], None]) -> str:
 
     try:
         states.write_offer(bucket, replace(offer, claimed_by=name), plan.warm.generation)
-        with ThreadPoolExecutor(16) as pool:
+        with ThreadPoolExecutor(64) as pool:
             list(pool.map(functools.partial(give, plan), others))
         give(plan, first)
         api.wait_for(is_answered, 0.1, ANSWER)
     except Changed:
-        say(f"{machine} has another job, or has ended: creating {what}")
+        say(f"Another job took {machine}, or its time ended: creating {what}")
         return ""
     except (api.GoogleError, api.OperationFailed) as error:
-        say(f"{machine} cannot take it: {api.words(error)}. Creating {what} instead")
+        say(f"{machine} could not take it: {api.words(error)}. Creating {what} instead")
         end(plan)
         return ""
     if conclude(plan):
         return offer.zone
-    say(f"{machine} does not take the job: creating {what}")
+    say(f"{machine} did not take the job: creating {what}")
     return ""
 
 

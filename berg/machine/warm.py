@@ -175,7 +175,9 @@ def follow(attempt: Attempt) -> bool:
             blobs = peers.phases(member)
             if wanted and first in blobs and blobs[first].metadata.get(NEXT) == wanted:
                 return True
-            if first in member.silent or first not in peers.living(member):
+            living = [each for each in peers.living(member) if each not in member.silent]
+            if first not in living:
+                peers.lead_if_first(member, living)  # and delete the others
                 return False
         time.sleep(LOOK)
 
