@@ -41,6 +41,7 @@ SCRIPTS = [
     "cluster_start",
     "cache",
     "results",
+    "restore",
     "growing",
     "passes",
     "fetch",
