@@ -335,12 +335,12 @@ def fetch_left(
     on_file: Callable[[str, int], None] = lambda path, size: None,
 ) -> tuple[int, int, dict[str, Exception]]:
     """Fetch what a job left below a prefix, or what it deleted; return what fetch() returns."""
-    from berg.google import copies, mirror
-    from berg.google.fetch import LeftOut, fetch
+    from berg.google import mirror
+    from berg.google.fetch import LeftOut, fetch, move_deleted
 
     if not wanted.deleted and not wanted.moment:
         below = prefix.removeprefix("berg_results/")
-        moved = copies.move_deleted(target, (path.removeprefix(below) for path in left.gone))
+        moved = move_deleted(target, (path.removeprefix(below) for path in left.gone))
         if moved:
             say(f"Moved {plural(len(moved), 'file')} that the job deleted, such as {moved[0]}")
     files = left.deleted if wanted.deleted else left.files

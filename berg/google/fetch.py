@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 import uuid
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
@@ -32,7 +33,7 @@ from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 from berg import BergError, computer
-from berg.google import api, copies
+from berg.google import api
 from berg.google.sending import WRITER
 from berg.google.storage import blocks, check, crc32c_of
 from berg.google.views import Row, stays_inside
@@ -180,7 +181,7 @@ class Fetch:
             when = row.mtime_ns or row.changed_ns  # links of earlier views have none
         else:
             when = int(blob.updated.timestamp() * 1000) * 10**6
-        return when if self.on_machine else copies.stamp(when, blob.size, blob.crc32c)
+        return when if self.on_machine else stamp(when, blob.size, blob.crc32c)
 
     def mode_of(self, blob: Any, here: os.stat_result) -> int:
         """Return the mode that an object's file gets: all who may read it may execute it if its
@@ -273,8 +274,8 @@ class Fetch:
         else:
             with part.open("rb") as file:
                 self.set_marks(blob, file.fileno())
-        if not self.on_machine and os.path.lexists(path) and not copies.is_copy(path):
-            self.kept[path] = copies.keep(path)
+        if not self.on_machine and os.path.lexists(path) and not is_copy(path):
+            self.kept[path] = keep(path)
         part.replace(path)
 
     def set_marks(self, blob: Any, file: int) -> None:
@@ -347,10 +348,10 @@ class Fetch:
             is_in_the_way = os.path.lexists(each) and (each.is_symlink() or not each.is_dir())
             if not is_in_the_way or self.on_machine or each == self.folder:
                 continue
-            if copies.is_copy(each):
+            if is_copy(each):
                 each.unlink()
             elif not each.is_symlink():
-                self.kept[each] = copies.keep(each)
+                self.kept[each] = keep(each)
         is_inside = folder.resolve().is_relative_to(self.folder.resolve())
         if is_inside:
             folder.mkdir(parents=True, exist_ok=True)
@@ -613,3 +614,62 @@ class Helpers:
         with contextlib.suppress(OSError):
             for _ in range(min(PROCESSES, os.cpu_count() or 1)):
                 running.append(Helper(where))
+
+
+# --- what a fetch wrote here
+# A copy has the time of its file in the bucket, to the millisecond. The six digits after that are
+# made from it, the size and the crc32c. So a later fetch knows a file that did not change by its
+# stat alone, and, before it replaces one, by its content whether a user edited it.
+
+
+def stamp(time_ns: int, size: int, crc32c: str) -> int:
+    """Return the modification time of a copy, in nanoseconds."""
+    milliseconds = time_ns // 10**6
+    digits = zlib.crc32(f"{milliseconds} {size} {crc32c}".encode()) % 10**6
+    return milliseconds * 10**6 + digits
+
+
+def is_copy(path: Path) -> bool:
+    """Return whether a file or a link is as a fetch wrote it."""
+    with contextlib.suppress(OSError):
+        seen = path.lstat()
+        if stat.S_ISLNK(seen.st_mode):
+            crc32c = crc32c_of([os.fsencode(path.readlink())])
+        elif stat.S_ISREG(seen.st_mode):
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+                crc32c = crc32c_of(blocks(file))
+                seen = os.fstat(file.fileno())
+        else:
+            return False
+        return seen.st_mtime_ns == stamp(seen.st_mtime_ns, seen.st_size, crc32c)
+    return False
+
+
+def keep(path: Path) -> Path:
+    """Rename what is at a path to the first free one of PATH.~1~, PATH.~2~, …; return that."""
+    number = 1
+    while os.path.lexists(kept := path.with_name(f"{path.name}.~{number}~")):
+        number += 1
+    return path.rename(kept)
+
+
+def move_deleted(folder: Path, paths: Iterable[str]) -> list[Path]:
+    """Move copies of files that their job deleted from a folder to FOLDER.deleted; return where
+    they are now.
+
+    The job's disk and the bucket may have no other copy. Files that were edited here stay.
+    """
+    moved: list[Path] = []
+    target = folder.with_name(f"{folder.name}.deleted")
+    for path in sorted(paths):
+        here, there = folder / path, target / path
+        if not here.parent.resolve().is_relative_to(folder.resolve()) or not is_copy(here):
+            continue
+        there.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(there) and not is_copy(there):
+            keep(there)
+        moved.append(here.replace(there))
+        with contextlib.suppress(OSError):  # until a folder has something else
+            for above in here.relative_to(folder).parents:
+                (folder / above).rmdir()
+    return moved

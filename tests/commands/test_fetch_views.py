@@ -10,7 +10,7 @@ import pytest
 
 from berg import BergError, job
 from berg.commands import results
-from berg.google import copies, views
+from berg.google import fetch, views
 from berg.google.sending import RECORD, WRITER
 from berg.google.views import Head, Row
 from berg.laptop import lookup, records
@@ -136,7 +136,7 @@ def test_unchanged_files_are_not_read(machine, tmp_path, monkeypatch):
         raise AssertionError("a file was read")
 
     monkeypatch.setattr("berg.google.fetch.crc32c_of", refuse)
-    monkeypatch.setattr(copies, "is_copy", refuse)
+    monkeypatch.setattr(fetch, "is_copy", refuse)
     assert machine.fetch(tmp_path / "here").new == 0
 
 
