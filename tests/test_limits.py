@@ -11,7 +11,7 @@ import pytest
 
 from berg import job
 from berg.google import prices
-from berg.laptop import limits
+from berg.laptop import spending
 
 HOURLY = 0.35 + 8 * 0.031611 + 30 * 0.004237 + 200 * 0.1 / 730  # of one T4 with its disk
 T4 = ("run", "-t", "t4", "--dry-run", "--json")
@@ -193,10 +193,10 @@ def test_a_plan_of_unknown_price_asks_too(berg, cloud):
     ],
 )
 def test_when_a_plan_asks(monkeypatch, bound, priced, usd, says):
-    monkeypatch.setattr(limits, "worst", lambda *_: usd)
+    monkeypatch.setattr(spending, "worst", lambda *_: usd)
     settings = SimpleNamespace(ask_above=bound)
     plan = SimpleNamespace(config=settings, offer=SimpleNamespace(priced=priced or None))
-    assert limits.question(plan)[: len(says) or None] == says
+    assert spending.question(plan)[: len(says) or None] == says
 
 
 def test_who_agrees_before_is_not_asked(berg):

@@ -32,7 +32,7 @@ from berg.google.api import wait_for
 from berg.google.shapes import SSD_GB
 from berg.google.storage import Bucket
 from berg.job import Job
-from berg.laptop import jobs, launch, limits, lookup, purse, spending, sweep
+from berg.laptop import jobs, launch, lookup, purse, spending, sweep
 from berg.laptop import resume as resuming
 from berg.plain import plural
 from berg.plan import Plan
@@ -184,7 +184,7 @@ def ask(plan: Plan, asked: RunOptions, num_jobs: int = 0) -> None:
     """
     agree_to_send(plan.snapshot, plan.config.bucket, plan.leaks, asked.send_secrets)
     if not click.get_current_context().meta.get(AGREED):
-        question = limits.question(plan, num_jobs)
+        question = spending.question(plan, num_jobs)
         confirm(question, yes=not question)
 
 
@@ -208,7 +208,7 @@ def price(plan: Plan, num_jobs: int = 0) -> dict[str, Any]:
     hourly = spending.dearest(plan.job.rates, plan.offer.zones)
     return {
         "usd_per_hour": None if hourly is None else hourly * plan.job.num_machines,
-        "usd_at_most": limits.worst(plan, num_jobs),
+        "usd_at_most": spending.worst(plan, num_jobs),
         "max_run_seconds": plan.job.max_run_seconds,
         "scratch_gb": plan.offer.shape.local_ssds * SSD_GB,
     }
@@ -337,7 +337,7 @@ def start_sweep(spec: JobSpec, asked: RunOptions) -> int:
     at_once = min(asked.parallel or len(values), len(values))
     plan = launch.prepare(settings, replace(spec, results_dir=None), Path.cwd(), sweep=at_once)
     plan = replace(plan, rounds=-(-len(values) // at_once), drawn=drawn)
-    plan = purse.limited(limits.limited(plan, len(values)), at_once)
+    plan = purse.limited(spending.limited(plan, len(values)), at_once)
     members = sweep.with_earlier(plan, sweep.expand(plan, values, spec.results_dir))
     count = plural(len(members), "job")
     show = printer(asked)

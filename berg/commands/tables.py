@@ -21,7 +21,7 @@ from berg.google import iam, offers, prices
 from berg.google.instances import WARM
 from berg.google.shapes import Shape, parse_tpu
 from berg.laptop import jobs as job_list
-from berg.laptop import limits, power, records, spending
+from berg.laptop import power, records, spending
 from berg.plain import dollars, plural, size, span
 from berg.plan import Plan
 
@@ -793,7 +793,7 @@ def price(plan: Plan, num_jobs: int, at_once: int) -> str:
 
 def at_most(plan: Plan, num_jobs: int) -> str:
     """Return what a job or a sweep costs at most, in whichever zone it runs."""
-    usd = limits.worst(plan, num_jobs)
+    usd = spending.worst(plan, num_jobs)
     if usd is None:
         unpriced = set(map(prices.region_of, plan.offer.zones)) - plan.job.rates.keys()
         return f"at most unknown: no price in {', '.join(sorted(unpriced))}"

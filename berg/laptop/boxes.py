@@ -16,7 +16,7 @@ from berg.google.shapes import Shape
 from berg.google.storage import Bucket
 from berg.job import Machine
 from berg.laptop import jobs, warm
-from berg.laptop.limits import LEAST
+from berg.laptop.spending import LEAST
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec
 

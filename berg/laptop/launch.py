@@ -25,19 +25,7 @@ from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google import api, builds, data, iam, offers, prices, secret, shapes, storage
 from berg.google.storage import Bucket, Changed, Listed
-from berg.laptop import (
-    boxes,
-    index,
-    installing,
-    jobs,
-    limits,
-    owners,
-    power,
-    purse,
-    spending,
-    ssh,
-    warm,
-)
+from berg.laptop import boxes, index, installing, jobs, owners, power, purse, spending, ssh, warm
 from berg.laptop.jobs import Progress, Say
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec, check_variable
@@ -92,7 +80,7 @@ def prepare(
     # A sweep's limit depends on its number of jobs.
     if choice.offer:
         return boxes.limited(plan)
-    return plan if sweep else warm.fitted(purse.limited(limits.limited(plan)))
+    return plan if sweep else warm.fitted(purse.limited(spending.limited(plan)))
 
 
 def look_up(

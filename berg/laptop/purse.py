@@ -18,7 +18,7 @@ from berg import BergError, job, validation
 from berg.config import Config
 from berg.google import iam
 from berg.google.storage import Bucket, Changed
-from berg.laptop import ledger, limits, spending
+from berg.laptop import ledger, spending
 from berg.laptop.ledger import Ledger, Reservation
 from berg.plain import dollars, span
 from berg.plan import Plan
@@ -185,7 +185,7 @@ def within_purse(plan: Plan, machines: int) -> Plan:
         left = round(-job.age_seconds(purse.until) - plan.job.spec.keep_warm)
         bounds.append((left // plan.rounds, f"the purse {name}, until {purse.until}"))
     seconds, limit = min(bounds)
-    if seconds < limits.LEAST:
+    if seconds < spending.LEAST:
         raise BergError(
             f"{limit} is too little for a job: of {dollars(purse.usd)} it has "
             f"{dollars(there.left)} left; {dollars(there.ledger.spent)} are spent, and "
@@ -204,7 +204,7 @@ def within_budget(plan: Plan, machines: int) -> Plan:
     seconds, wanted = affordable(left, plan, machines), reservation(plan, machines)
     if left > 0 and found.amount(wanted) <= left + SMALLEST:
         return plan
-    if seconds < limits.LEAST:
+    if seconds < spending.LEAST:
         raise BergError(
             f"your jobs have cost ${found.spent:,.2f} today ({found.day}, UTC), and those that run "
             f"may cost ${found.reserved:,.2f} more by midnight; your budget for a day is "

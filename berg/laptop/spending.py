@@ -1,4 +1,4 @@
-"""What jobs cost, and machines, disks and clusters that exist, by Google's list prices.
+"""What jobs cost, or may cost, and machines, disks and clusters, by Google's list prices.
 
 A job's record has the price of an hour of its machine, as listed when it was submitted; a job is
 paid for from its worker's start to its end. Unknown prices are counted apart, never as 0. Not
@@ -6,19 +6,19 @@ included: the minute of a boot, traffic, addresses, buckets, images and discount
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta, timezone
 from itertools import pairwise
 from typing import Any
 
-from berg import gce, job, places
+from berg import BergError, gce, job, places
 from berg.config import Config
 from berg.gke import container
 from berg.google import api, instances, prices
 from berg.google.prices import region_of
 from berg.google.shapes import BY_TYPE, Shape, has_local_disks
 from berg.job import Machine, Resource
-from berg.plan import Offer
+from berg.plan import Offer, Plan
 
 PAID = ("STARTING", "INSTALLING", "RUNNING", "UPLOADING")
 STOPPED = ("STOPPED", "TERMINATED", "SUSPENDED")
@@ -245,3 +245,79 @@ def cluster_parts(
             hourly = prices.total([(machine, count), (storage, count)])
         about = f"{count} x {kind}"
         yield Billable("nodes", f"{name}/{pool['name']}", location, created_at, hourly, about)
+
+
+# --- what a job may cost
+# A limit becomes the time that a job's machines may live in all attempts, which Google enforces.
+# Purses and the budget for a day are in purse.py. Traffic, the bucket and other users are not
+# covered; Google's own cap is for them (`berg costs --spend-cap`).
+
+LEAST = 300  # seconds; a machine with less would hardly boot
+
+
+def ceiling(plan: Plan, num_jobs: int) -> tuple[float, str]:
+    """Return USD that each job may cost and the source of the limit; 0 for no limit.
+
+    Only --max-cost can raise the limit of the user's settings.
+    """
+    spec, of_all = plan.spec, max(num_jobs, 1)
+    if spec.max_cost is not None:
+        return spec.max_cost / of_all, "--max-cost"
+    own, lower = plan.config.max_cost, spec.lower_cost / of_all
+    if lower and not 0 < own <= lower:
+        whose = "the repo" if plan.job.spec.defaults else "its first run"
+        return lower, f"max-cost = {spec.lower_cost:g} of {whose}"
+    return own, f"max_cost = {own} of your settings"
+
+
+def limited(plan: Plan, num_jobs: int = 0) -> Plan:
+    """Return a plan whose job, or each of the sweep's jobs, ends before it costs too much.
+
+    Raise BergError if a price is unknown, or if hardly any time is left.
+    """
+    usd, source = ceiling(plan, num_jobs)
+    if not usd:
+        return plan
+    hourly = dearest(plan.job.rates, plan.offer.zones)
+    if plan.offer.reservation:
+        raise BergError(
+            "a reservation costs the same if it is not used, so its cost cannot be kept below "
+            f"${usd:,.2f}. Limit the time: --max-hours. Without a limit: --max-cost 0"
+        )
+    if hourly is None:
+        raise BergError(
+            f"the price of an hour in {', '.join(plan.offer.zones)} is unknown, so the cost cannot "
+            f"be kept below ${usd:,.2f}. See why: berg prices. Without a limit: --max-cost 0"
+        )
+    seconds = int(3600 * usd / (hourly * plan.job.num_machines) - plan.job.spec.keep_warm)
+    if seconds < LEAST:
+        raise BergError(
+            f"${usd:g} for a job is spent after {seconds} seconds, at ${hourly:,.2f} an hour "
+            "for each machine: give more (--max-cost), or cheaper machines (berg prices)"
+        )
+    if seconds >= plan.job.max_run_seconds:
+        return plan
+    return replace(plan, job=replace(plan.job, max_run_seconds=seconds), limit=source)
+
+
+def worst(plan: Plan, num_jobs: int = 0) -> float | None:
+    """Return USD that a job or the jobs of a sweep cost at most; None if that is unknown."""
+    hourly = dearest(plan.job.rates, plan.offer.zones)
+    if hourly is None:
+        return None
+    machines = num_jobs or plan.job.num_machines
+    return hourly * machines * (plan.job.max_run_seconds + plan.job.spec.keep_warm) / 3600
+
+
+def question(plan: Plan, num_jobs: int = 0) -> str:
+    """Return the question before an expensive plan; "" for others, and for reservations and pods
+    that have no price of their own.
+    """
+    usd, bound = worst(plan, num_jobs), plan.config.ask_above
+    if not bound or plan.offer.priced is None:
+        return ""
+    if usd is None:
+        return f"The cost of this is unknown; it may be over ${bound:,} (ask_above). Start it?"
+    if usd <= bound:
+        return ""
+    return f"This may cost ${usd:,.0f}. Start it?"

@@ -24,7 +24,7 @@ from berg.config import Config
 from berg.google import events, secret
 from berg.google.storage import Bucket, Changed
 from berg.job import Machine
-from berg.laptop import jobs, launch, limits, owners, purse, records
+from berg.laptop import jobs, launch, owners, purse, records, spending
 from berg.laptop.jobs import Progress, Say
 from berg.laptop.resume import ASKED_AGAIN, spec_again, submitted_again, with_patch
 from berg.plan import Plan, sha256
@@ -394,7 +394,7 @@ def plan_again(config: Config, found: Again, spec: JobSpec, machines: int) -> Pl
     named = replace(spec, name=found.sweep, results_dir=None)
     code = found.code or records.code_of(config, found.first)
     plan = launch.prepare(config, named, Path.cwd(), sweep=machines or 1, code=code, again=True)
-    plan = limits.limited(plan, len(found.record.jobs))
+    plan = spending.limited(plan, len(found.record.jobs))
     plan.rounds = -(-len(found.jobs) // (machines or 1))
     plan = purse.limited(plan, machines or 1)
     # by what their states say of their results dirs
