@@ -15,7 +15,6 @@ PATCHES: dict[str, Any] = {
     "berg.google.mirror.RESTORE_PAUSES": (0.1,) * 8,
     "berg.google.journal.IDLE": 0.3,
     "berg.google.journal.CLOCKS_NS": int(SLACK * 1e9),
-    "berg.google.restoring.CLOCKS_NS": int(SLACK * 1e9),
     "berg.google.views.CLOCKS_NS": int(SLACK * 1e9),
 }
 

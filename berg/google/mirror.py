@@ -28,8 +28,7 @@ from typing import Any
 
 from berg import BergError, job
 from berg.google import api, fetch, views
-from berg.google.journal import Journal
-from berg.google.restoring import Restore
+from berg.google.journal import Journal, Restore
 from berg.google.sending import (
     COPIED_FROM,
     MOVING_AFTER,

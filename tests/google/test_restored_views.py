@@ -111,7 +111,7 @@ def machines(disk):
 
 
 def set_clocks(monkeypatch, difference_ns: int) -> None:
-    for module in ("views", "journal", "restoring"):
+    for module in ("views", "journal"):
         monkeypatch.setattr(f"berg.google.{module}.CLOCKS_NS", difference_ns)
 
 
