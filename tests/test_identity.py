@@ -13,7 +13,7 @@ from pods import cluster
 from test_pods import RIGHTS, somebody
 
 from berg import BergError
-from berg.gke import account, client, clusters, container, pods
+from berg.gke import client, clusters, container, pods
 from berg.google import iam
 from berg.laptop import doctor
 from berg.spec import JobSpec
@@ -162,35 +162,35 @@ def test_who_may_give_no_rights_in_the_cluster_is_admitted_by_who_may(
     bob = replace(settings, user="bob", credentials_file=her["BERG_CREDENTIALS_FILE"])
     server = client.connect(bob, PLACE)
     with pytest.raises(BergError, match="berg cluster admit own bob"):
-        account.ensure(bob, server)
+        pods.ensure_account(bob, server)
     assert clusters.admit(settings, "own", "bob") == "berg-bob"
-    assert account.ensure(bob, server) == "berg-bob"
+    assert pods.ensure_account(bob, server) == "berg-bob"
     (notice,) = said
     assert "add-iam-policy-binding" in notice and "[berg-bob/berg-pod]" in notice
     assert account_in(kube, "berg-bob")["metadata"]["annotations"] == {
         iam.ANNOTATION: settings.service_account
     }
-    account.ensure(bob, server)
+    pods.ensure_account(bob, server)
     assert len(said) == 1, "what was said once is not said with each job"
 
 
 def test_the_binding_that_is_missing_is_named_and_made_by_init(cloud, kube, settings):
     carol = replace(settings, user="carol_x")
     look = lambda: container.clusters(carol)
-    (grant,) = account.missing(carol, look)
+    (grant,) = pods.missing_grants(carol, look)
     home = iam.namespace("carol_x")
     assert home.startswith("berg-carol-x-"), "there may be a user carol-x, too"
     assert f"'serviceAccount:berg-local.svc.id.goog[{home}/berg-pod]'" in grant.gcloud
     (found,) = doctor.check_identity(carol)
     assert (found.check, found.fix) == ("pods' account", grant.gcloud)
     grant.make()
-    assert not account.missing(carol, look) and not doctor.check_identity(carol)
+    assert not pods.missing_grants(carol, look) and not doctor.check_identity(carol)
     policy = iam.account_policy(carol)
     mine = [each for each in policy["bindings"] if each["role"] == iam.WORKLOAD_ROLE]
     assert iam.pods_member(carol) in mine[0]["members"]
-    assert not account.missing(replace(carol, service_account=""), look)
+    assert not pods.missing_grants(replace(carol, service_account=""), look)
     none = replace(carol, service_account="nobody@berg-local.iam.gserviceaccount.com")
-    assert len(account.missing(none, look)) == 1, "an account that is yet to be made"
+    assert len(pods.missing_grants(none, look)) == 1, "an account that is yet to be made"
 
 
 def test_secrets_are_for_the_account_that_pods_act_as(settings):
@@ -199,11 +199,11 @@ def test_secrets_are_for_the_account_that_pods_act_as(settings):
     pool = {"workloadIdentityConfig": {"workloadPool": "p.svc.id.goog"}, "name": "c"}
     mine = settings.service_account
     only = {**pool, "nodePools": [{**new, "name": "new"}]}
-    assert account.accounts(settings, only) == (mine,)
-    assert account.accounts(settings, {**pool, "nodePools": [old]}) == (mine, "nodes@x")
-    assert account.accounts(settings, {"nodePools": [old]}) == ("nodes@x",)
+    assert pods.accounts(settings, only) == (mine,)
+    assert pods.accounts(settings, {**pool, "nodePools": [old]}) == (mine, "nodes@x")
+    assert pods.accounts(settings, {"nodePools": [old]}) == ("nodes@x",)
     with pytest.raises(BergError, match="berg init"):
-        account.accounts(replace(settings, service_account=""), only)
+        pods.accounts(replace(settings, service_account=""), only)
 
 
 def test_doctor_says_how_older_clusters_and_pools_are_changed(settings):

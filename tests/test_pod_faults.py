@@ -21,7 +21,7 @@ from test_faults import Trial, fault, faults, stockout
 from test_run import worker_of
 
 from berg import BergError
-from berg.gke import account, client, clusters, place
+from berg.gke import client, clusters, place, pods
 from berg.google import iam
 from berg.laptop import ending, jobs
 from localcloud import control
@@ -503,7 +503,7 @@ def test_no_account_for_pods(trial, kube):
     said = lambda: " ".join(trial.berg("list").stdout.split())
     wait_for(lambda: f'serviceaccount "{iam.ACCOUNT}" not found' in said(), 15, "the reason")
     config = trial.berg.bucket.config
-    account.ensure(config, client.connect(config, "us-central1-a/faults"))
+    pods.ensure_account(config, client.connect(config, "us-central1-a/faults"))
     trial.check("SUCCEEDED", 8)
 
 

@@ -23,7 +23,8 @@ from pods import clean, cluster  # noqa: F401 (a fixture)
 from rendezvous import TRAINING, check_attempts
 from watch.test_profile import SPIN
 
-from berg.gke import account, client
+from berg.gke import client
+from berg.gke.pods import ensure_account
 from berg.google import iam
 from berg.laptop import jobs
 from localcloud.identity.tokens import Tokens
@@ -361,8 +362,8 @@ def test_pods_get_an_account_only_from_somebody_who_may_give_rights(berg, kube, 
     theirs = replace(settings, credentials_file=her["BERG_CREDENTIALS_FILE"])
     hers = client.connect(theirs, "us-central1-a/verbs")
     with pytest.raises(client.Refused, match="does not let you"):
-        account.ensure(theirs, hers)
-    assert account.ensure(settings, server) == account.ensure(theirs, hers) == "default"
+        ensure_account(theirs, hers)
+    assert ensure_account(settings, server) == ensure_account(theirs, hers) == "default"
 
 
 # --- what runs

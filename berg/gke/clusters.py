@@ -21,7 +21,7 @@ from typing import Any
 
 from berg import BergError, computer, validation
 from berg.config import Config
-from berg.gke import account, client, container
+from berg.gke import client, container, pods
 from berg.gke.place import machines_in
 from berg.gke.status import NO_POD, ending
 from berg.google import api, iam, offers, prices, shapes
@@ -128,7 +128,7 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
             make_cluster(config, name, location, say)
         container.settle(config, place, say)
         ensure_pool(as_nodes, place, wanted, say)
-        account.ensure(config, client.server_of(config, container.get(config, place)))
+        pods.ensure_account(config, client.server_of(config, container.get(config, place)))
     except BaseException as error:
         say(
             f"\nThe cluster {name} in {location} is not complete, "
@@ -346,8 +346,8 @@ def admit(config: Config, name: str, user: str) -> str:
             "no user needs a namespace"
         )
     server, namespace = client.server_of(config, cluster), iam.namespace(user)
-    account.make_namespace(server, namespace)
-    account.admit_pods(server, namespace)
+    pods.make_namespace(server, namespace)
+    pods.admit(server, namespace)
     return namespace
 
 
@@ -572,7 +572,7 @@ def credentials(config: Config, name: str) -> str:
     command = [f"--exec-command={program[0]}", f"--exec-api-version={EXEC_API}"]
     arguments = [f"--exec-arg={argument}" for argument in program[1:]]
     kubectl("set-credentials", there, *command, *arguments)
-    home = f"--namespace={account.namespace(config, server)}"
+    home = f"--namespace={pods.namespace(config, server)}"
     kubectl("set-context", there, f"--cluster={there}", f"--user={there}", home)
     kubectl("use-context", there)
     return there

@@ -15,7 +15,7 @@ from typing import Any
 
 from berg import BergError, computer
 from berg.config import Config
-from berg.gke import account, client, container, pods
+from berg.gke import client, container, pods
 from berg.gke.client import Server, called, connect, path_to
 from berg.gke.status import (
     Thing,
@@ -65,12 +65,12 @@ def warm_up() -> None:
 def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     """Return the pods that a spec means; raise BergError if the cluster cannot hold them."""
     cluster = container.find(config, spec.cluster or "")
-    where, accounts = container.where(cluster), account.accounts(config, cluster)
+    where, accounts = container.where(cluster), pods.accounts(config, cluster)
     pods.check_mounts(cluster, spec)
     pods.check_patch("of the job", spec.pod_patch or {})
     if spec.queue:
         server = connect(config, where)
-        check_queue(server, account.namespace(config, server), spec.queue)
+        check_queue(server, pods.namespace(config, server), spec.queue)
     wanted = parse_tpu(spec.tpu, in_cluster=True) if spec.tpu is not None else None
     hosts = wanted.hosts if wanted else spec.num_machines
     if wanted and hosts > 1 and is_sweep:
@@ -138,7 +138,7 @@ def preview(config: Config, request: Thing, names: list[str], keep: bool) -> Any
     except client.Refused as error:
         if error.code in (400, 422):  # the others are not about the Job
             raise
-    namespace = account.namespace(config, server)
+    namespace = pods.namespace(config, server)
     job = pods.in_namespace(made, namespace)
     if not service:
         return job
@@ -162,7 +162,7 @@ def create(
 ) -> str:
     """Create the Job; its pods come when the cluster has room."""
     server = connect(config, request["cluster"])
-    namespace = account.ensure(config, server)
+    namespace = pods.ensure_account(config, server)
     stamp = os.urandom(8).hex()
     service = f"berg-slice-{stamp}" if request.get("is_slice") else ""
     job = pods.body(request, names, namespace, has_cache(server), service)

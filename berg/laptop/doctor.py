@@ -20,7 +20,7 @@ import click
 
 from berg import BergError, computer, config, plain, states, wrapped
 from berg.config import Config
-from berg.gke import account, clusters, container
+from berg.gke import clusters, container, pods
 from berg.google import api, builds, iam, offers, shapes
 from berg.google.storage import Bucket
 from berg.laptop import index
@@ -637,7 +637,7 @@ def check_clusters(settings: Config) -> list[Finding]:
         return [Finding("clusters", OK, "none of berg's")]
     held = held_in_project(settings, IN_CLUSTERS)
     lacks = [each for each in IN_CLUSTERS if each not in held]
-    held += [each for each in lacks if all(account.may(settings, at, each) for at in ours)]
+    held += [each for each in lacks if all(pods.may(settings, at, each) for at in ours)]
     trouble = [(text, "berg cluster delete NAME") for text in clusters.idle(settings)]
     trouble += clusters.hindered(settings)
     findings = [Finding("clusters", WARNING, text, fix) for text, fix in trouble]
@@ -653,7 +653,7 @@ def check_identity(settings: Config) -> list[Finding]:
     token of their node.
     """
     ours = [each for each in container.clusters(settings) if container.is_ours(each)]
-    missing = account.missing(settings, lambda: ours)
+    missing = pods.missing_grants(settings, lambda: ours)
     trouble = [(grant.text, grant.gcloud) for grant in missing]
     trouble += [found for each in ours if (found := without_identity(settings, each))]
     return [Finding("pods' account", WARNING, text, fix) for text, fix in trouble]

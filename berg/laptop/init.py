@@ -9,7 +9,7 @@ import click
 
 from berg import BergError, config, output, plain, wrapped
 from berg.config import Config
-from berg.gke import account, container
+from berg.gke import container, pods
 from berg.google import api, builds, iam, offers
 from berg.google.storage import Bucket
 from berg.laptop import doctor
@@ -217,7 +217,7 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
     lacking, refusal = iam.missing(settings)
     acting = replace(settings, service_account=own)
     lacking += builds.too_wide(acting)
-    lacking += account.missing(acting, lambda: container.seen(acting))
+    lacking += pods.missing_grants(acting, lambda: container.seen(acting))
     if not lacking:
         say(f"{own} has what it needs; nothing was changed")
         return own
