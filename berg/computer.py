@@ -1,10 +1,15 @@
-"""The user's computer: what differs between Linux and macOS, files, ports and programs."""
+"""The user's computer: what differs between Linux and macOS, files, ports and programs.
+
+As a program, `python -I computer.py MODULE ARGUMENT…`, it runs a module of Berg's own python.
+"""
 
 import configparser
 import contextlib
 import errno
 import os
+import runpy
 import shutil
+import site
 import socket
 import sys
 import tempfile
@@ -58,9 +63,21 @@ def program(name: str) -> str:
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module; unlike `python -m`, not one of the current folder."""
-    launcher = Path(__file__).resolve().with_name("launcher.py")
-    return [sys.executable, "-I", str(launcher), module, *arguments]
+    """Return the command that runs a module of Berg's own python by its name.
+
+    `python -m MODULE` would look for it in the caller's folder first. With -I python knows neither
+    that folder nor the variables of the environment, and finds what is next to Berg all the same.
+    """
+    return [sys.executable, "-I", str(Path(__file__).resolve()), module, *arguments]
+
+
+def run_module() -> None:
+    """Run the module that the first argument names, with the other arguments."""
+    sys.path.append(str(Path(__file__).resolve().parent.parent))
+    if sys.prefix == sys.base_prefix:
+        site.addsitedir(site.getusersitepackages())
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -112,3 +129,7 @@ def folds_names(folder: Path) -> bool:
 def folded(name: str) -> str:
     """Return the same text for all names that such a folder treats as equal."""
     return unicodedata.normalize("NFC", name).casefold()
+
+
+if __name__ == "__main__":
+    run_module()

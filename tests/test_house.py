@@ -20,7 +20,6 @@ ROOMS = {
         "job",
         "validation",
         "computer",
-        "launcher",
         "spec",
     },
     "states": {"states"},
