@@ -509,6 +509,14 @@ def machine_names(name: str, num_machines: int) -> list[str]:
     return [f"{name}-{rank:0{width}}" for rank in range(num_machines)]
 
 
+def names_beside(machine: str, num_machines: int) -> list[str]:
+    """Return the names of so many machines, by rank, that were created together with this one.
+
+    They keep them when another job takes them (--keep-warm).
+    """
+    return machine_names(machine.rpartition("-")[0] if num_machines > 1 else machine, num_machines)
+
+
 def machines_prefix(name: str) -> str:
     """Return where the machines of a job write their records for each other and for laptops."""
     return f".berg/machines/{name}/"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from berg import BergError, config, validation, warm
+from berg import BergError, config, states, validation
 from berg.code.leaks import Leak
 from berg.code.snapshot import Snapshot
 from berg.config import Config
@@ -87,7 +87,7 @@ class Offer:
 class Warm:
     """Machines that wait for a job, usually one, and Google's answers about them."""
 
-    offer: warm.Offer
+    offer: states.Offer
     generation: int  # of its object
     instances: list[dict[str, Any]]  # in the API's words, by rank
     seconds: int  # that they have left

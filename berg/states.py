@@ -18,10 +18,9 @@ from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any
 
-from berg import BergError, job, validation, warm
+from berg import BergError, job, validation
 from berg.google.storage import Bucket, Changed, Listed, ahead
 from berg.job import Job, Owner, State
-from berg.warm import Offer
 
 PREFIX = ".berg/jobs/"
 OWNERS = ".berg/owners/"
@@ -263,6 +262,62 @@ def forget_owners(bucket: Bucket, folders: Iterable[str], names: set[str]) -> No
 
 
 # --- machines that wait for a job
+# A machine that waits for another job of its user (--keep-warm) offers itself in an object. A
+# laptop claims it by replacing the offer. The machine takes the claim by replacing it again, or
+# deletes the object and ends, each at the generation that was last seen: so one laptop has the
+# machine, or it ends, and never both. Of several machines the first one does that for all. Other
+# jobs may write the object, too. What the machine is, and what it runs, its instance says
+# (laptop/warm.py, machine/warm.py).
+
+OFFERS = ".berg/machines/.warm/"  # no job has such a name
+CLAIM_SECONDS = 60  # seconds after which a claim does not count: its laptop died
+LAST_SECONDS = 300  # seconds before Google's limit in which no machine waits, or begins another job
+
+
+@dataclass
+class Offer:
+    """What a machine offers, and who claims it. Times are timestamps."""
+
+    machine: str  # the first of several
+    zone: str
+    id: str  # of the instance
+    job: str  # the last one that ran there
+    since: str
+    until: str  # when the machine ends
+    num_machines: int = 1
+    claimed_by: str = ""  # the next job
+    is_taken: bool = False  # the machine begins that job
+    is_withdrawn: bool = False  # its laptop gave it up: it is to end
+
+    def validate(self) -> None:
+        """Raise ValueError for what no machine or laptop writes."""
+        validation.check_resource(self.machine)
+        validation.check_resource(self.zone)
+        for name in filter(None, (self.job, self.claimed_by)):
+            validation.check_resource(name)
+        for time in (self.since, self.until):
+            validation.check_time(time)
+        if self.num_machines not in range(1, 1001):
+            raise ValueError(f"{self.num_machines} machines")
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the machines by rank."""
+        return job.names_beside(self.machine, self.num_machines)
+
+    @property
+    def title(self) -> str:
+        more = self.num_machines - 1
+        return f"{self.machine} and {more} more" if more else self.machine
+
+    def is_for(self, job: str) -> bool:
+        """Return whether a job's claim holds."""
+        return job != "" and self.claimed_by == job and not self.is_withdrawn
+
+    @property
+    def path(self) -> str:
+        """The name of its object, which has it as custom metadata: one list shows all offers."""
+        return f"{OFFERS}{self.zone}/{self.machine}"
 
 
 def write_offer(bucket: Bucket, offer: Offer, generation: int) -> int:
@@ -272,7 +327,8 @@ def write_offer(bucket: Bucket, offer: Offer, generation: int) -> int:
 
 def read_offer(there: Listed) -> Offer:
     """Return the offer of an object; raise ValueError for what is none."""
-    found = warm.read(there.metadata.get("offer", ""))
+    offer = validation.parse(there.metadata.get("offer", ""))
+    found = validation.cleaned(validation.from_dict(Offer, offer))
     if found.path != there.name:
         raise ValueError(f"{there.name} is an offer of another machine")
     return found
@@ -280,6 +336,6 @@ def read_offer(there: Listed) -> Offer:
 
 def offers(bucket: Bucket) -> Iterator[tuple[Offer, int]]:
     """Yield the offers of all machines with their generations; no damaged ones."""
-    for each in bucket.list(warm.PREFIX, "name,metadata,generation"):
+    for each in bucket.list(OFFERS, "name,metadata,generation"):
         with contextlib.suppress(ValueError, BergError):
             yield read_offer(each), each.generation

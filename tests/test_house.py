@@ -15,7 +15,6 @@ ROOMS = {
     "berg": {"__init__", "output", "plain"},
     "contract": {
         "autopsy",
-        "warm",
         "config",
         "job",
         "validation",
@@ -36,7 +35,7 @@ BELOW = {
     "google": {"berg", "contract"},
     "states": {"berg", "contract", "google"},
     "code": {"berg", "contract"},
-    "plan": {"berg", "contract", "google", "code"},
+    "plan": {"berg", "contract", "google", "states", "code"},
     "gke": {"berg", "contract", "google", "plan"},
     "places": {"berg", "contract", "google", "code", "plan", "gke"},
     "laptop": {"berg", "contract", "google", "states", "code", "plan", "gke", "places"},

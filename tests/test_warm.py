@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import commit, wait_for
 
-from berg import BergError, job, states, warm
+from berg import BergError, job, states
 from berg.config import Config
 from berg.google.storage import Changed
 from berg.laptop import jobs, spending
@@ -316,9 +316,9 @@ def test_a_laptop_that_dies_after_its_claim_is_not_waited_for(bucket, quick, mon
     laptop = Laptop(bucket, 600)
     laptop.claim("second")
     wait_for(lambda: laptop.waiting.offer.claimed_by == "second")
-    monkeypatch.setattr(warm, "UNANSWERED", 0)
+    monkeypatch.setattr(states, "CLAIM_SECONDS", 0)
     wait_for(lambda: next(states.offers(bucket))[0].claimed_by == "")
-    monkeypatch.setattr(warm, "UNANSWERED", 60)
+    monkeypatch.setattr(states, "CLAIM_SECONDS", 60)
     laptop.claim("third")
     laptop.machine.attributes["berg-job"] = "third"
     assert laptop.outcome() is True
@@ -334,11 +334,11 @@ def test_a_withdrawn_claim_ends_it(bucket, quick):
 
 
 def test_damaged_offers_are_passed_over(bucket):
-    offer = warm.Offer("first", "us-central1-a", "1", "first", job.now(), job.now())
+    offer = states.Offer("first", "us-central1-a", "1", "first", job.now(), job.now())
     states.write_offer(bucket, offer, 0)
-    bucket.write(f"{warm.PREFIX}us-central1-a/second", "", 0, {"offer": "no JSON"})
+    bucket.write(f"{states.OFFERS}us-central1-a/second", "", 0, {"offer": "no JSON"})
     text = {"offer": '{"machine": "first", "zone": "us-central1-a"}'}
-    bucket.write(f"{warm.PREFIX}us-central1-a/third", "", 0, text)
+    bucket.write(f"{states.OFFERS}us-central1-a/third", "", 0, text)
     assert [each.machine for each, _ in states.offers(bucket)] == ["first"]
 
 
@@ -577,7 +577,7 @@ def test_gpus_that_cannot_be_seen(monkeypatch):
 def test_offers_that_lead_nowhere_stop_no_job(berg):
     berg.allowed.append(400)
     for zone in ("us-central1-a", "moon-1"):
-        offer = warm.Offer("nowhere", zone, "1", "first", job.now(), job.now())
+        offer = states.Offer("nowhere", zone, "1", "first", job.now(), job.now())
         states.write_offer(berg.bucket, offer, 0)
     ran = berg("run", "-g", "0", "-n", "job", "--wait", "true")
     assert ran.returncode == 0, ran.stderr

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeVar
 
-from berg import BergError, computer, gce, job, places, validation, warm
+from berg import BergError, computer, gce, job, places, validation
 from berg import config as settings
 from berg.config import Config
 from berg.google import api, iam, instances, offers
@@ -428,7 +428,7 @@ def worker(config: Config, name: str, rank: int, say: Say, timeout: float = TIME
         names = job.machine_names(found.name, last + 1)
         for machine in found.machines:
             if instances.WARM in machine.labels:
-                names = warm.names(machine.name, last + 1)
+                names = job.names_beside(machine.name, last + 1)
             if machine.place != "tpu":
                 if machine.name == names[rank]:
                     return machine.name, ""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from berg import BergError, gce, job, plain, states, warm
+from berg import BergError, gce, job, plain, states
 from berg.code import commits
 from berg.code.installation import DECLARING, PROJECT
 from berg.config import Config
@@ -25,7 +25,7 @@ from berg.google.storage import Bucket, Changed
 from berg.laptop import jobs
 from berg.plan import Plan, Warm
 from berg.spec import JobSpec
-from berg.warm import Offer
+from berg.states import Offer
 
 OF_A_JOB = ["berg-job", "berg-job-sha256", "berg-dist", "berg-dist-sha256"]  # metadata
 OF_A_JOB += ["berg-packages", "berg-packages-sha256", "ssh-keys", "berg-cluster-key"]
@@ -76,7 +76,7 @@ def seconds_left(instance: dict[str, Any]) -> int:
     ends = instance.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp", "")
     if not ends:
         return 0
-    return round((api.time_of(ends) - api.time_of(job.now())).total_seconds()) - warm.FEW
+    return round((api.time_of(ends) - api.time_of(job.now())).total_seconds()) - states.LAST_SECONDS
 
 
 def fitted(plan: Plan) -> Plan:

@@ -45,7 +45,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, job, plain, validation, warm
+from berg import BergError, job, plain, validation
 from berg.config import Config
 from berg.gke import client
 from berg.google import api, groups, instances
@@ -97,7 +97,7 @@ class Host:
     def names(self, this: Job) -> list[str]:
         """Return the names of the job's machines by rank; warm ones keep those of their first."""
         if self.machine.warm == this.job_name:
-            return warm.names(self.machine.name, this.num_machines)
+            return job.names_beside(self.machine.name, this.num_machines)
         return job.machine_names(this.job_name, this.num_machines)
 
     def new_metadata(self, over: threading.Event) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, job, states, warm
+from berg import BergError, job, states
 from berg.google.storage import Changed
 from berg.machine import autopsy, boot, keeper, original, peers, scratch, usage
 from berg.machine.attempt import Attempt, Ended
@@ -48,7 +48,7 @@ def seconds_left(attempt: Attempt) -> float:
     """Return for how long this machine may wait for a job."""
     ran = time.monotonic() - attempt.states.began
     wanted: float = attempt.job.spec.keep_warm
-    left = attempt.job.max_run_seconds + wanted - ran - warm.FEW
+    left = attempt.job.max_run_seconds + wanted - ran - states.LAST_SECONDS
     return max(min(wanted, left), 0)
 
 
@@ -84,7 +84,7 @@ class Waiting:
         machine, number = self.machine, str(self.machine.instance()["id"])
         about = machine.name, machine.zone, number, attempt.name
         times = job.now(), attempt.state.kept_until
-        self.offer = warm.Offer(*about, *times, self.member.job.num_machines)
+        self.offer = states.Offer(*about, *times, self.member.job.num_machines)
         there = self.bucket.get(self.offer.path)
         generation = there.generation if there else 0
         self.generation = states.write_offer(self.bucket, self.offer, generation)
@@ -123,7 +123,7 @@ class Waiting:
             is_taken=found.is_taken,
             is_withdrawn=found.is_withdrawn,
         )
-        if found.claimed_by and time.monotonic() > self.claimed_at + warm.UNANSWERED:
+        if found.claimed_by and time.monotonic() > self.claimed_at + states.CLAIM_SECONDS:
             again = replace(self.offer, claimed_by="")
             with contextlib.suppress(Changed):
                 self.generation = states.write_offer(self.bucket, again, self.generation)
