@@ -14,7 +14,6 @@ LOCALCLOUD = BERG.parent / "localcloud/src"
 ROOMS = {
     "berg": {"__init__", "output", "plain"},
     "contract": {
-        "autopsy",
         "config",
         "job",
         "validation",

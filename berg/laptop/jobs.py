@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, autopsy, computer, config, job, output, places, states
+from berg import BergError, computer, config, job, output, places, states
 from berg.config import Config
 from berg.google import api, iam
 from berg.google.storage import Bucket
@@ -832,7 +832,7 @@ def about_hang(state: State) -> list[str]:
     """Return why a job seems to hang, or did when it ended, and where its stacks are."""
     if not state.hang:
         return []
-    folder = autopsy.folder(state.job.results_dir, state.hang_at)
+    folder = states.autopsy_folder(state.job.results_dir, state.hang_at)
     return [state.hang, f"stacks and more: berg_results/{folder}"]
 
 

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, autopsy, job
+from berg import BergError, job, states
 from berg.machine import keeper, pyspy, usage
 from berg.machine.process import CONTAINER, FLIGHT, RESULTS, start_thread
 
@@ -34,8 +34,8 @@ Frames = list[dict[str, Any]]  # as py-spy prints them, the innermost first
 
 def take(attempt: Any, when: str) -> Path:
     """Record what this machine's part of a job does; return the file among its results."""
-    found = autopsy.Autopsy(attempt.machine.name, job.now())
-    folder: Path = RESULTS / attempt.job.results_dir / autopsy.FOLDER / when
+    found = states.Autopsy(attempt.machine.name, job.now())
+    folder: Path = RESULTS / attempt.job.results_dir / states.AUTOPSIES / when
     folder.mkdir(parents=True, exist_ok=True)
     root = attempt.runner.process.pid if attempt.runner.process else 0
     pids = ranks(root, attempt.member.node.rank, bool(attempt.job.docker))
@@ -58,7 +58,7 @@ def take(attempt: Any, when: str) -> Path:
     return file
 
 
-def record(found: autopsy.Autopsy, name: str, step: Callable[[], str]) -> None:
+def record(found: states.Autopsy, name: str, step: Callable[[], str]) -> None:
     """Record what a part returns, or why it failed, within its time."""
     done: list[str] = []
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, autopsy, job
-from berg.machine import autopsy as evidence
-from berg.machine import saving, watchdogs
+from berg import BergError, job, states
+from berg.machine import autopsy, saving, watchdogs
 from berg.machine.attempt import Attempt
 from berg.machine.outcome import Ending, join
 from berg.machine.process import GRACE, RESULTS, end_process, start_thread
@@ -120,12 +119,12 @@ def explain(attempt: Attempt, pulse: Pulse, silent: float) -> str:
     at = job.now()
     attempt.states.write_quietly(hang=text, hang_at=at)
     examine(attempt, at)
-    return join(text, autopsy.odd(collect(attempt, at)))
+    return join(text, states.odd_one_out(collect(attempt, at)))
 
 
 def tell(attempt: Attempt, text: str) -> None:
     """Write why the job seems to hang into its state and log, and tell the webhook."""
-    folder = autopsy.folder(attempt.job.results_dir, attempt.state.hang_at)
+    folder = states.autopsy_folder(attempt.job.results_dir, attempt.state.hang_at)
     attempt.states.write_quietly(hang=text)
     attempt.say(f"It seems to hang: {text}. Stacks and more: berg_results/{folder}")
     watchdogs.of_hang(attempt, text)
@@ -134,7 +133,7 @@ def tell(attempt: Attempt, text: str) -> None:
 def examine(attempt: Attempt, at: str) -> None:
     """Take this machine's autopsy, and send it to the bucket."""
     try:
-        file = evidence.take(attempt, Path(autopsy.folder(attempt.job.results_dir, at)).name)
+        file = autopsy.take(attempt, Path(states.autopsy_folder(attempt.job.results_dir, at)).name)
         end = time.monotonic() + UPLOAD_SECONDS
         name = f"berg_results/{file.relative_to(RESULTS)}"
         while not attempt.bucket.get(name) and time.monotonic() < end:
@@ -144,9 +143,9 @@ def examine(attempt: Attempt, at: str) -> None:
         attempt.say(f"No autopsy: {getattr(error, 'message', error)}")
 
 
-def collect(attempt: Attempt, at: str) -> Iterator[autopsy.Autopsy]:
+def collect(attempt: Attempt, at: str) -> Iterator[states.Autopsy]:
     """Yield the autopsies of all machines that come in time."""
-    folder = f"berg_results/{autopsy.folder(attempt.job.results_dir, at)}"
+    folder = f"berg_results/{states.autopsy_folder(attempt.job.results_dir, at)}"
     waiting = {f"{folder}/{each.name}.json" for each in attempt.member.nodes}
     end = time.monotonic() + OTHERS_SECONDS
     while waiting:
@@ -154,7 +153,7 @@ def collect(attempt: Attempt, at: str) -> Iterator[autopsy.Autopsy]:
             if data := attempt.bucket.read(name):
                 waiting.remove(name)
                 with contextlib.suppress(ValueError, BergError):
-                    yield autopsy.read(data)
+                    yield states.read_autopsy(data)
         if time.monotonic() > end or attempt.mirrors.done.wait(1 if waiting else 0):
             return
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, autopsy, job, validation
+from berg import BergError, job, states, validation
 from berg.config import Config
 from berg.google import api
 from berg.google.fetch import fetch
@@ -161,8 +161,8 @@ def odd(files: list[Path]) -> str:
     found = []
     for file in files:
         with contextlib.suppress(ValueError, BergError, OSError):
-            found.append(autopsy.read(file.read_bytes()))
-    return autopsy.odd(found)
+            found.append(states.read_autopsy(file.read_bytes()))
+    return states.odd_one_out(found)
 
 
 def bring(config: Config, answers: Answers, folder: Path, say: Callable[[str], None]) -> list[Path]:

@@ -17,11 +17,11 @@ from conftest import commit, wait_for
 from test_cluster import BORROW_TORCH
 from webhook import webhook  # noqa: F401 (a fixture)
 
-from berg import BergError, autopsy
-from berg.autopsy import Autopsy
+from berg import BergError, states
 from berg.machine import autopsy as evidence
 from berg.machine import hangs
 from berg.machine.hangs import Pulse
+from berg.states import Autopsy
 
 MINUTE = 60
 # Rank 1 sleeps in its evaluation, the others wait for it in a collective of gloo.
@@ -116,34 +116,36 @@ REDUCE, EVALUATE = "all_reduce (train.py:210)", "evaluate (train.py:214)"
 def test_the_smallest_group_is_named_first():
     many = [of(f"m-{n}", (2 * n, REDUCE), (2 * n + 1, REDUCE)) for n in range(3)]
     many[1].processes[1][2] = EVALUATE
-    assert autopsy.odd(many) == f"rank 3 (m-1) is in {EVALUATE}, the 5 others are in {REDUCE}"
+    assert (
+        states.odd_one_out(many) == f"rank 3 (m-1) is in {EVALUATE}, the 5 others are in {REDUCE}"
+    )
     many[2].processes[0][2] = EVALUATE
-    assert autopsy.odd(many) == f"2 ranks are in {EVALUATE}, the 4 others are in {REDUCE}"
+    assert states.odd_one_out(many) == f"2 ranks are in {EVALUATE}, the 4 others are in {REDUCE}"
     two = [of("m-0", (0, REDUCE)), of("m-1", (1, EVALUATE))]
-    assert autopsy.odd(two) == f"rank 0 (m-0) is in {REDUCE}, rank 1 (m-1) is in {EVALUATE}"
-    assert autopsy.odd([of("m", *((n, f"f (a.py:{n})") for n in range(9)))]).endswith(
+    assert states.odd_one_out(two) == f"rank 0 (m-0) is in {REDUCE}, rank 1 (m-1) is in {EVALUATE}"
+    assert states.odd_one_out([of("m", *((n, f"f (a.py:{n})") for n in range(9)))]).endswith(
         "the others are in 6 other places"
     )
-    assert autopsy.odd([]) == "" and autopsy.odd([of("m", (0, ""))]) == ""
+    assert states.odd_one_out([]) == "" and states.odd_one_out([of("m", (0, ""))]) == ""
 
 
 def test_where_stacks_agree_nccls_counts_are_named():
     same = [of(f"m-{n}", (n, REDUCE)) for n in range(2)]
-    assert autopsy.odd(same) == f"all 2 ranks are in {REDUCE}"
+    assert states.odd_one_out(same) == f"all 2 ranks are in {REDUCE}"
     same[0].texts["nccl"] = "7 ranks have launched up to operation 12\n"
-    assert autopsy.odd(same) == f"all 2 ranks are in {REDUCE}", "they agree"
+    assert states.odd_one_out(same) == f"all 2 ranks are in {REDUCE}", "they agree"
     same[1].texts["nccl"] = "1 ranks have launched up to operation 11\n"
-    assert autopsy.odd(same).endswith(
+    assert states.odd_one_out(same).endswith(
         "; NCCL: 7 ranks have launched up to operation 12, 1 ranks have launched up to operation 11"
     )
 
 
 def test_a_damaged_autopsy_is_refused():
     good = {"machine": "m", "time": "", "processes": [["0", "7", "f\x1b[2J (a.py:1)"]]}
-    assert "\x1b" not in autopsy.read(json.dumps(good).encode()).processes[0][2]
+    assert "\x1b" not in states.read_autopsy(json.dumps(good).encode()).processes[0][2]
     for bad in ([], {**good, "processes": [["0"]]}, {**good, "texts": {"a": 1}}, {"machine": "m"}):
         with pytest.raises(ValueError):
-            autopsy.read(json.dumps(bad).encode())
+            states.read_autopsy(json.dumps(bad).encode())
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,7 @@ def test_a_part_that_hangs_or_fails_is_recorded_as_failed(monkeypatch):
 
 def autopsies(berg, name: str) -> dict[str, Autopsy]:
     found = berg.objects(f"berg_results/{name}/autopsy/")
-    read = [autopsy.read(data) for path, data in found.items() if path.endswith(".json")]
+    read = [states.read_autopsy(data) for path, data in found.items() if path.endswith(".json")]
     return {each.machine: each for each in read}
 
 
