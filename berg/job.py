@@ -8,7 +8,7 @@ Objects in the bucket:
     .berg/folders/<job>/…               other results folders that it wrote to (google/mirror.py)
     .berg/views/<job>/<disk>/…          its results as they were at a moment (google/views.py)
     .berg/index/…                       jobs that may be alive, and the newest (laptop/index.py)
-    .berg/owners/<results_dir>/owner    the job that has this results dir (laptop/owners.py)
+    .berg/owners/<results_dir>/owner    the job that has this results dir (laptop/lookup.py)
     .berg/sweeps/<sweep>.json           a sweep's jobs and the hashes of their metadata (states.py)
     berg_results/<results_dir>/…        its results
 """

@@ -8,7 +8,7 @@ import pytest
 
 from berg import BergError, places, states
 from berg.job import Job, State
-from berg.laptop import owners
+from berg.laptop import lookup
 
 
 @pytest.fixture(autouse=True)
@@ -24,13 +24,13 @@ def make(name: str, folder: str, sweep: str = "") -> Job:
 
 def submit(bucket, *new: Job, taken=None) -> tuple[list[states.Stored], dict[str, str]]:
     """Do what a submit does: look, take the folders, write the states, and look again."""
-    wanted, begins_with = taken or owners.look(bucket.config, list(new))
+    wanted, begins_with = taken or lookup.owners_of(bucket.config, list(new))
     claim = states.new_claim()
-    owners.take(bucket, wanted, claim)
+    lookup.take_folders(bucket, wanted, claim)
     stored = [
         states.claim(bucket, this.job_name, State(job=this.summary()), token=claim) for this in new
     ]
-    owners.check(bucket.config, wanted, claim)
+    lookup.check_owners(bucket.config, wanted, claim)
     return stored, begins_with
 
 
@@ -46,10 +46,10 @@ def test_a_folder_of_a_live_job_is_refused(bucket, first, second):
     ((one,), _) = submit(bucket, make("one", first))
     says = f"berg_results/{first} is the results dir of one, which has not ended .SUBMITTED."
     with pytest.raises(BergError, match=f"{says}.*-r DIR.*berg kill one"):
-        owners.look(bucket.config, [make("two", second)])
+        lookup.owners_of(bucket.config, [make("two", second)])
     for other in ("ab", "a-b/c", "b/a"):
-        owners.look(bucket.config, [make("two", other)])
-    assert owners.look(bucket.config, [make("one", first)]), "its own"
+        lookup.owners_of(bucket.config, [make("two", other)])
+    assert lookup.owners_of(bucket.config, [make("one", first)]), "its own"
     end(bucket, one)
     submit(bucket, make("two", second))
 
@@ -57,7 +57,7 @@ def test_a_folder_of_a_live_job_is_refused(bucket, first, second):
 @pytest.mark.parametrize("folders", [("a", "a"), ("a", "a/b")])
 def test_two_submits_at_the_same_moment_do_not_share_a_folder(bucket, folders):
     new = [make(name, folder) for name, folder in zip(("one", "two"), folders, strict=True)]
-    looked = [owners.look(bucket.config, [each]) for each in new]
+    looked = [lookup.owners_of(bucket.config, [each]) for each in new]
 
     def attempt(number: int) -> bool:
         try:
@@ -73,15 +73,15 @@ def test_two_submits_at_the_same_moment_do_not_share_a_folder(bucket, folders):
 
 def test_a_submit_that_took_a_folder_from_one_without_a_state_yet_is_refused(bucket):
     first, second = make("one", "a"), make("two", "a")
-    wanted, _ = owners.look(bucket.config, [first])
-    owners.take(bucket, wanted, "first")
-    late, _ = owners.look(bucket.config, [second])  # the first one has no state yet
+    wanted, _ = lookup.owners_of(bucket.config, [first])
+    lookup.take_folders(bucket, wanted, "first")
+    late, _ = lookup.owners_of(bucket.config, [second])  # the first one has no state yet
     states.claim(bucket, "one", State(job=first.summary()), token="first")
-    owners.check(bucket.config, wanted, "first")
-    owners.take(bucket, late, "second")
+    lookup.check_owners(bucket.config, wanted, "first")
+    lookup.take_folders(bucket, late, "second")
     states.claim(bucket, "two", State(job=second.summary()), token="second")
     with pytest.raises(BergError, match="results dir of one, which has not ended"):
-        owners.check(bucket.config, late, "second")
+        lookup.check_owners(bucket.config, late, "second")
 
 
 def test_a_job_begins_with_the_last_one_that_began(bucket):
@@ -91,14 +91,14 @@ def test_a_job_begins_with_the_last_one_that_began(bucket):
     ((two,), begins) = submit(bucket, make("two", "a"))
     assert begins == {"a": "one"}
     end(bucket, two, started_at="")
-    _, begins = owners.look(bucket.config, [make("three", "a")])
+    _, begins = lookup.owners_of(bucket.config, [make("three", "a")])
     assert begins == {"a": "one"}, "two never began"
-    looked = owners.look(bucket.config, [make("three", "a")])
+    looked = lookup.owners_of(bucket.config, [make("three", "a")])
     ((three,), _) = submit(bucket, make("three", "a"), taken=looked)
     states.withdraw(bucket, three)
     states.claim(bucket, "three", State(job=make("three", "b").summary()))
-    assert owners.look(bucket.config, [make("four", "a")])[1] == {"a": "one"}
-    assert owners.look(bucket.config, [make("inner", "a/b")])[1] == {"a/b": ""}
+    assert lookup.owners_of(bucket.config, [make("four", "a")])[1] == {"a": "one"}
+    assert lookup.owners_of(bucket.config, [make("inner", "a/b")])[1] == {"a/b": ""}
 
 
 def test_jobs_of_a_sweep_share_an_owner_and_begin_each_with_its_own(bucket):
@@ -108,15 +108,15 @@ def test_jobs_of_a_sweep_share_an_owner_and_begin_each_with_its_own(bucket):
     end(bucket, stored[0])
     new = [make(f"new-{number}", f"a/{number}", "new") for number in range(2)]
     with pytest.raises(BergError, match="berg_results/a is the results dir of old, .* kill old"):
-        owners.look(bucket.config, new)
+        lookup.owners_of(bucket.config, new)
     for each in stored[1:]:
         end(bucket, each)
-    assert owners.look(bucket.config, new)[1] == {"a/0": "old-0", "a/1": "old-1"}
-    assert owners.look(bucket.config, [make("one", "a/2")])[1] == {"a/2": "old-2"}
+    assert lookup.owners_of(bucket.config, new)[1] == {"a/0": "old-0", "a/1": "old-1"}
+    assert lookup.owners_of(bucket.config, [make("one", "a/2")])[1] == {"a/2": "old-2"}
     named = [make(f"lr-{number}", f"lr_{number}", "lr") for number in (1, 2)]
     submit(bucket, *named)
     with pytest.raises(BergError, match="results dir of lr-2"):
-        owners.look(bucket.config, [make("two", "lr_2/deep")])
+        lookup.owners_of(bucket.config, [make("two", "lr_2/deep")])
     states.forget_owners(bucket, ["a/0", "lr_1"], {"old", "lr-1"})
     left = [blob.name for blob in bucket.list(".berg/owners/")]
     assert left == [".berg/owners/lr_2/owner"]

@@ -25,7 +25,7 @@ from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google import api, builds, data, iam, offers, prices, secret, shapes, storage
 from berg.google.storage import Bucket, Changed, Listed
-from berg.laptop import boxes, index, installing, jobs, owners, power, purse, spending, ssh, warm
+from berg.laptop import boxes, index, installing, jobs, lookup, power, purse, spending, ssh, warm
 from berg.laptop.jobs import Progress, Say
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec, check_variable
@@ -138,7 +138,7 @@ def look_in_folder(config: Config, this: job.Job, sweep: int) -> tuple[list[job.
     pages = Bucket(config).pages(f"berg_results/{this.results_dir}/", "name")
     with ThreadPoolExecutor(1) as pool:
         listed = pool.submit(next, pages)
-        found, begins_with = owners.look(config, [this])
+        found, begins_with = lookup.owners_of(config, [this])
         files = [each for each in listed.result() if not each.name.endswith(RECORD)]
     return found, begins_with[this.results_dir] if files and not this.fresh else "", len(files)
 
@@ -492,7 +492,7 @@ def check_free(config: Config, name: str, again: bool) -> None:
     paths = [] if again else [job.state_path(name), job.sweep_path(name)]
     with ThreadPoolExecutor() as pool:
         if any(pool.map(Bucket(config).exists, paths)):
-            raise owners.taken(name)
+            raise lookup.taken(name)
 
 
 def submit(plan: Plan, say: Say, on_progress: Progress) -> str:
@@ -512,7 +512,7 @@ def submit(plan: Plan, say: Say, on_progress: Progress) -> str:
     try:
         claimed = claim_and_send(plan, bucket, claim, say, on_progress)
         return write_and_create(plan, claimed, say)
-    except owners.Taken:
+    except lookup.Taken:
         raise
     except BaseException:
         with cleaning_up(this.job_name, say):
@@ -580,14 +580,14 @@ def claim_and_send(
     try:
         return claiming.result()
     except Changed:
-        raise owners.taken(claim.name) from None
+        raise lookup.taken(claim.name) from None
 
 
 def claim_folders(plan: Plan, bucket: Bucket, state: job.State) -> None:
     """Enter a job or a sweep in the index, and take its results folders; raise Taken."""
     with ThreadPoolExecutor(1) as pool:
         noted = pool.submit(index.note, bucket, plan.job.job_name, state.job)
-        owners.take(bucket, plan.owners, state.claim)
+        lookup.take_folders(bucket, plan.owners, state.claim)
         noted.result()
 
 
@@ -595,7 +595,7 @@ def write_and_create(plan: Plan, claimed: states.Stored, say: Say) -> str:
     """Write a claimed job and its secrets, create its machines and return their zone."""
     this, bucket = plan.job, Bucket(plan.config)
     with ThreadPoolExecutor(1) as pool:
-        checked = pool.submit(owners.check, plan.config, plan.owners, claimed.state.claim)
+        checked = pool.submit(lookup.check_owners, plan.config, plan.owners, claimed.state.claim)
         states.write_job(bucket, this)  # its machines run what has this hash
         if plan.secrets:
             seconds, accounts = this.max_run_seconds, plan.accounts

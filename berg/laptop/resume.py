@@ -9,7 +9,7 @@ from typing import Any
 from berg import BergError, job, places, states
 from berg.config import Config
 from berg.google.storage import Bucket, Changed
-from berg.laptop import jobs, launch, owners, records
+from berg.laptop import jobs, launch, lookup, records
 from berg.laptop.jobs import Say
 from berg.plan import Plan, spec_of
 from berg.spec import JobSpec, rows
@@ -156,7 +156,7 @@ def submit(found: jobs.Entry, plan: Plan, say: Say) -> str:
         launch.claim_folders(plan, bucket, state)
         generation = found.stored.generation
         claimed = states.claim(bucket, this.job_name, state, generation, token=state.claim)
-    except (Changed, owners.Taken):
+    except (Changed, lookup.Taken):
         raise BergError(
             f"{found.name} changed meanwhile. Try again: berg run --resume {found.name}"
         ) from None

@@ -24,7 +24,7 @@ from berg.config import Config
 from berg.google import events, secret
 from berg.google.storage import Bucket, Changed
 from berg.job import Machine
-from berg.laptop import jobs, launch, owners, purse, records, spending
+from berg.laptop import jobs, launch, lookup, purse, records, spending
 from berg.laptop.jobs import Progress, Say
 from berg.laptop.resume import ASKED_AGAIN, spec_again, submitted_again, with_patch
 from berg.plan import Plan, sha256
@@ -155,7 +155,7 @@ def with_earlier(plan: Plan, all_jobs: list[job.Job]) -> list[job.Job]:
     """Return the jobs of a sweep with the earlier jobs whose files they begin with; the plan gets
     the owners of their folders.
     """
-    plan.owners, begins_with = owners.look(plan.config, all_jobs)
+    plan.owners, begins_with = lookup.owners_of(plan.config, all_jobs)
     if plan.job.fresh:
         return all_jobs
     return [replace(each, begins_with=begins_with[each.results_dir]) for each in all_jobs]
@@ -202,7 +202,7 @@ def submit(
             secret.store(plan.config, name, plan.secrets, plan.machine_seconds, plan.accounts)
         place.warm_up()  # waits for `import_ahead`
         create(plan, on, say)
-    except owners.Taken:
+    except lookup.Taken:
         raise
     except BaseException:
         with launch.cleaning_up(name, say):
@@ -224,12 +224,12 @@ def write_jobs(plan: Plan, all_jobs: list[job.Job], record: states.Sweep, say: S
         pool.submit(write_job, bucket, first, record).result()
         try:
             list(pool.map(lambda this: write_job(bucket, this, record), others))
-            owners.check(plan.config, plan.owners, record.claim)
+            lookup.check_owners(plan.config, plan.owners, record.claim)
             pool.submit(states.write_sweep, bucket, name, record).result()
-        except owners.Taken as error:
+        except lookup.Taken as error:
             raise BergError(error.message) from None  # what is there already is deleted
         except Changed:
-            raise BergError(owners.taken(name, "sweep").message) from None
+            raise BergError(lookup.taken(name, "sweep").message) from None
 
 
 def hash_of(this: job.Job) -> str:
@@ -242,7 +242,7 @@ def write_job(bucket: Bucket, this: job.Job, sweep: states.Sweep) -> None:
         state = job.State(job=this.summary())
         states.claim(bucket, this.job_name, state, token=sweep.claim)
     except Changed:
-        raise owners.taken(this.job_name) from None
+        raise lookup.taken(this.job_name) from None
     states.write_job(bucket, this)
 
 
@@ -402,7 +402,7 @@ def plan_again(config: Config, found: Again, spec: JobSpec, machines: int) -> Pl
         replace(found.first, job_name=each.name, results_dir=each.summary.results_dir)
         for each in found.jobs
     ]
-    plan.owners, _ = owners.look(config, before)
+    plan.owners, _ = lookup.owners_of(config, before)
     return replace(plan, sweep_sha256=found.record.fingerprint())
 
 
@@ -434,11 +434,11 @@ def resume(
     claim = states.new_claim()
     try:
         launch.claim_folders(plan, bucket, job.State(job=found.jobs[0].summary, claim=claim))
-    except owners.Taken:
+    except lookup.Taken:
         raise changed_error(found.jobs[0]) from None
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda each: submit_again(bucket, each, changed), found.jobs))
-    owners.check(plan.config, plan.owners, claim)
+    lookup.check_owners(plan.config, plan.owners, claim)
     create(plan, names, say)
 
 
