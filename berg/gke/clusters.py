@@ -215,8 +215,14 @@ def ensure_pool(config: Config, place: str, wanted: Wanted, say: Say) -> None:
     cluster, pool = container.get(config, place), pool_body(config, wanted)
     name, there = pool["name"], container.pool_of(cluster, pool["name"])
     if there is None:
-        if wanted.slice:
-            ensure_policy(config, cluster["location"], wanted.slice)
+        if (tpu := wanted.slice) and tpu.policy:
+            # The workload policy that the pool names. It costs nothing, all pools of its topology
+            # in the region share it, and it stays.
+            about = "for pools of berg's clusters"
+            body = shapes.workload_policy(tpu.policy, tpu.topology, about)
+            region = prices.region_of(cluster["location"])
+            with contextlib.suppress(api.Conflict):
+                api.write(config, f"/regions/{region}/resourcePolicies", body)
         spot = ", spot" if wanted.spot else ""
         say(f"Making the pool {name}: 0 to {wanted.most} nodes, {wanted.tpu or wanted.shape}{spot}")
         path = f"{container.path_of(cluster)}/nodePools"
@@ -295,19 +301,6 @@ def pool_body(config: Config, wanted: Wanted) -> dict[str, Any]:
         taint = {"key": container.FOR_JOBS, "value": "true", "effect": "NO_SCHEDULE"}
         node["taints"] = [taint]
     return pool
-
-
-def ensure_policy(config: Config, location: str, wanted: shapes.Tpu) -> None:
-    """Create the workload policy that a pool of such a slice names, unless it exists.
-
-    It costs nothing, all pools of its topology in the region share it, and it stays.
-    """
-    if wanted.policy:
-        body = shapes.workload_policy(
-            wanted.policy, wanted.topology, "for pools of berg's clusters"
-        )
-        with contextlib.suppress(api.Conflict):
-            api.write(config, f"/regions/{prices.region_of(location)}/resourcePolicies", body)
 
 
 def nodes_of(pool: dict[str, Any]) -> str:

@@ -32,7 +32,6 @@ from berg.gke.status import (
     never_began,
     one_line,
     pods_of,
-    silence,
     to_come,
     why_suspended,
 )
@@ -308,7 +307,11 @@ def note_silent_nodes(server: Server, alive: list[Thing], found: dict[str, Machi
     unready = unready_nodes(server) if suspects else {}
     for pod in suspects:
         node = pod["spec"]["nodeName"]
-        found[pod["metadata"]["uid"]].silence = silence(node, unready.get(node, {}))
+        ready = unready.get(node, {})
+        if ready.get("status") == "Unknown":  # else it is only shutting down
+            since = ready.get("lastTransitionTime", "")
+            text = f"its node {node} does not answer since {since}"
+            found[pod["metadata"]["uid"]].silence = text
 
 
 def unready_nodes(server: Server) -> dict[str, Thing]:

@@ -97,13 +97,6 @@ def may_be_silent(pod: Thing) -> bool:
     return is_deleted or (is_running and ready.get("status") == "False")
 
 
-def silence(node: str, ready: Thing) -> str:
-    """Return that a node does not answer, in words; "" for one that is only shutting down."""
-    if ready.get("status") != "Unknown":
-        return ""
-    return f"its node {node} does not answer since {ready.get('lastTransitionTime', '')}"
-
-
 # --- why a pod waits
 
 

@@ -325,7 +325,14 @@ class Journal:
         self.drop_past(safe_ns)
         query = "SELECT text FROM rows WHERE waits AND changed_ns <= ?"
         rows = [row_of(text) for (text,) in self.query(query, safe_ns)]
-        due = [row for row in rows if everything or not self.was_written_lately(row)]
+        now = time.monotonic()
+        due = [
+            row
+            for row in rows
+            if everything
+            or not row.data
+            or now - self.wrote_plain.get(row.path, -math.inf) >= PLAIN  # else it waits
+        ]
         failed = {}
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for row, done in zip(due, pool.map(self.make_plain, due), strict=True):
@@ -345,10 +352,6 @@ class Journal:
         staged -= {row_of(text).object for (text,) in self.query(query, safe_ns)}
         self.bucket.delete(*filter(None, staged))
         self.query("DELETE FROM rows WHERE until_ns <= ?", safe_ns)
-
-    def was_written_lately(self, row: Row) -> bool:
-        wrote = self.wrote_plain.get(row.path, -math.inf)
-        return bool(row.data) and time.monotonic() - wrote < PLAIN
 
     def make_plain(self, row: Row) -> Any:
         """Write or move the bytes of a row to its plain object; return that, or why it failed."""

@@ -159,19 +159,15 @@ class Mirror:
             self.failed[self.own or "."] = f"{type(error).__name__}: {error}"
             self.watch.forget()
             if isinstance(error, sqlite3.Error):  # damaged; our objects still name their writer
-                self.begin_again()
+                self.take_over(Manifest(":memory:"))
+                with contextlib.suppress(Exception):
+                    self.learn()
         return sent
 
     def take_over(self, manifest: Manifest) -> None:
         """Continue with the manifest of another job's mirror on this disk."""
         self.manifest = manifest
         self.journal = replace(self.journal, manifest=manifest)
-
-    def begin_again(self) -> None:
-        """Begin with an empty manifest in memory, and learn what the bucket has."""
-        self.take_over(Manifest(":memory:"))
-        with contextlib.suppress(Exception):
-            self.learn()
 
     def send_queue(self, end: float, stop: Callable[[], bool]) -> int:
         """Send what is queued until `end`, time.monotonic(); return how many files were sent."""
@@ -209,7 +205,7 @@ class Mirror:
 
     def queue_changes(self, only_new: bool = False) -> None:
         """Fill the queue with files that are to be sent, or only to be compared again."""
-        self.manifest.clear_queue()
+        self.manifest.database.execute("DELETE FROM queue")
         before_ns, self.looked_ns = self.looked_ns, time.time_ns() - CLOCK_NS
         for path, seen in self.changed():
             if path in self.watch.closed:
@@ -694,7 +690,7 @@ class Mirror:
                 return left
             moving += not left
             if moving > MOVING_PASSES:
-                self.refuse_moving()
+                self.refused.update({path: MOVING for path, _ in self.left()})
                 return left
             if moving > CALM_PASSES:
                 time.sleep(MOVING_PAUSE)
@@ -703,10 +699,6 @@ class Mirror:
             if self.failed:
                 time.sleep(max(0, min(pause, end - time.monotonic())))
                 pause = min(pause * 2, 30)
-
-    def refuse_moving(self) -> None:
-        """Keep the objects of files that something still writes as they are."""
-        self.refused.update({path: MOVING for path, _ in self.left()})
 
     def conclude(self, left: dict[str, str]) -> dict[str, str]:
         """Publish the last view of a job that has ended, make the plain objects what it says, and
@@ -748,7 +740,7 @@ class Mirror:
                 with contextlib.suppress(Exception):
                     self.learn()
             self.moving.clear()
-            self.manifest.doubt_all()
+            self.manifest.passes += 1  # the bytes of every file are compared once more
         self.timeout = LAST_TIMEOUT if has_time else SHORT_TIMEOUT
 
         def is_stuck(sending: Sending) -> bool:

@@ -557,13 +557,6 @@ class Manifest:
         entry = self.get(row[0]) if row else None
         return (row[0], entry) if entry else None
 
-    def doubt_all(self) -> None:
-        """Let the bytes of every file be compared once more."""
-        self.passes += 1
-
-    def clear_queue(self) -> None:
-        self.database.execute("DELETE FROM queue")
-
     def enqueue(self, path: str, large: bool, again: bool, changed_ns: int) -> None:
         values = (path, large, again, changed_ns)
         self.database.execute("INSERT OR REPLACE INTO queue VALUES (?, ?, ?, ?)", values)

@@ -530,10 +530,6 @@ class Bucket:
         """
         return chain.from_iterable(self.pages(prefix, fields, glob, delimiter))
 
-    def begin_list(self, prefix: str, fields: str) -> Iterator[Listed]:
-        """Begin to list objects now; each page is requested while the one before is used."""
-        return chain.from_iterable(ahead(self.pages(prefix, fields)))
-
     def pages(
         self,
         prefix: str,

@@ -126,7 +126,8 @@ class Walk:
 
     def visit(self, entry: os.DirEntry[str] | Path, path: str) -> os.stat_result | None:
         seen = os.lstat(entry)
-        if stat.S_ISLNK(seen.st_mode) and self.is_followed(path):
+        is_followed = path in self.followed or f"{self.own}/".startswith(f"{path}/")
+        if stat.S_ISLNK(seen.st_mode) and is_followed:  # mirrored as the folder that it leads to
             seen = self.follow(entry, path) or seen
             if stat.S_ISLNK(seen.st_mode) and path in self.followed:
                 return None  # its folder is not there now
@@ -144,10 +145,6 @@ class Walk:
         if is_harmless(real, os.path.realpath(self.root)):
             self.inside[real] = path
         return Path(entry).stat() if real in self.inside else None
-
-    def is_followed(self, path: str) -> bool:
-        """Return whether a link is mirrored as the folder that it leads to."""
-        return path in self.followed or f"{self.own}/".startswith(f"{path}/")
 
     def target(self, path: str) -> str:
         """Return where a link leads from its own folder, "" for one that leads out of the root."""
@@ -327,17 +324,15 @@ def bad_name(name: str) -> str:
     return "its name has a line break" if "\n" in name or "\r" in name else ""
 
 
-def name_left(left: dict[str, str], yet: str = "", shown: int = 3) -> str:
+def name_left(left: dict[str, str], yet: str = "") -> str:
     """Return how many files are not in the bucket, and the first of them with why, short enough for
     a state.
     """
     if not left:
         return ""
     count = "1 file is" if len(left) == 1 else f"{len(left)} files are"
-    names = [
-        f"{shorten(path, 80)} ({shorten(why, 120)})" for path, why in list(left.items())[:shown]
-    ]
-    more = [f"{len(left) - shown} more"] if len(left) > shown else []
+    names = [f"{shorten(path, 80)} ({shorten(why, 120)})" for path, why in list(left.items())[:3]]
+    more = [f"{len(left) - 3} more"] if len(left) > 3 else []
     return f"{count} not in the bucket{yet}: " + ", ".join(names + more)
 
 

@@ -430,15 +430,11 @@ def left_machines(seen: Seen, user: str | None) -> list[Leftover]:
             found += [Leftover(machine, f"{entry.name} moved to another zone") for machine in moved]
     busy = busy_sweeps(seen)
     for sweep, machines in workers.items():
-        found += left_workers(machines, is_busy=sweep in busy)
+        why = "it is stopped; its sweep continues" if sweep in busy else "its sweep has ended"
+        for machine in machines:
+            if sweep not in busy or machine.status == "TERMINATED":
+                found.append(Leftover(machine, why))
     return found
-
-
-def left_workers(machines: list[Machine], is_busy: bool) -> list[Leftover]:
-    if not is_busy:
-        return [Leftover(machine, "its sweep has ended") for machine in machines]
-    off = [machine for machine in machines if machine.status == "TERMINATED"]
-    return [Leftover(machine, "it is stopped; its sweep continues") for machine in off]
 
 
 def left_resources(seen: Seen, user: str | None) -> list[Leftover]:

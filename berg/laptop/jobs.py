@@ -4,6 +4,7 @@ BERG_HOME/names has the names that a command saw, for the shell's completion, wh
 for the network; a line each: NAME [live] [sweep JOBS].
 """
 
+import contextlib
 import functools
 import math
 import os
@@ -245,8 +246,8 @@ def conclude(
         return state
     if why := given_up(state, seconds_since_written, group):
         return replace(state, state="LOST", reason=f"{why}; end it: berg kill")
-    if is_on_its_way(state, group):
-        return state
+    if "PENDING" in group.statuses if state.state == "SUBMITTED" else group.alive:
+        return state  # it has a machine, or is in Google's queue for one
     needed = group.alive if state.job.sweep else group.alive[:1]  # the first one of a cluster leads
     if needed:
         is_lost = all(map(last_words, needed))
@@ -275,13 +276,6 @@ def is_box_off(state: State, group: MachineGroup, is_fresh: bool) -> bool:
 def is_settled(state: State, machines: list[Machine]) -> bool:
     """Return whether a job has ended, or is off until its user starts it."""
     return state.final or (state.state == job.STOPPED and bool(machines))
-
-
-def is_on_its_way(state: State, group: MachineGroup) -> bool:
-    """Return whether a job has a machine, or is in Google's queue for one."""
-    if state.state == "SUBMITTED":
-        return "PENDING" in group.statuses
-    return bool(group.alive)
 
 
 def given_up(state: State, seconds_since_written: float, group: MachineGroup) -> str:
@@ -678,45 +672,36 @@ def remember(named: list[tuple[str, str]], live: set[str], is_all: bool = True) 
     """
     counts = Counter(sweep or name for name, sweep in named)
     sweeps = {sweep for _, sweep in named}
-    kept = {*islice(counts, MOST), *(live & counts.keys())}
-    lines = []
-    for name in kept:
-        if not job.NAME.fullmatch(name):  # it would be a line of this file, or another's words
-            continue
-        line = name
-        if name in live:
-            line += " live"
-        if name in sweeps:
-            line += f" sweep {counts[name]}"
-        lines.append(f"{line}\n")
+    found = {}
+    for name in [*islice(counts, MOST), *(live & counts.keys())]:
+        words = ["live"] if name in live else []
+        found[name] = [*words, "sweep", str(counts[name])] if name in sweeps else words
+    if not is_all:
+        for name, words in remembered().items():
+            if len(found) < MOST:
+                found.setdefault(name, [word for word in words if word != "live"])
+    write_names(found)
+
+
+def remembered() -> dict[str, list[str]]:
+    """Return the file's names, each with what it says of it."""
     try:
-        if not is_all:
-            lines += islice(others(kept), max(0, MOST - len(kept)))
-        computer.write(file(), "".join(sorted(lines)))
+        lines = [line.split() for line in file().read_text().splitlines()]
     except OSError:
-        pass  # completion is a comfort
+        return {}
+    return {words[0]: words[1:] for words in lines if words}
 
 
-def others(known: set[str]) -> list[str]:
-    """Return the file's lines of other names, as ended."""
-    if not file().exists():
-        return []
-    lines = [line.split() for line in file().read_text().splitlines()]
-    return [
-        f"{' '.join(word for word in words if word != 'live')}\n"
-        for words in lines
-        if words and words[0] not in known
-    ]
+def write_names(found: dict[str, list[str]]) -> None:
+    # Other names would be a line of this file, or another's words.
+    lines = [" ".join([name, *words]) for name, words in found.items() if job.NAME.fullmatch(name)]
+    with contextlib.suppress(OSError):  # completion is a comfort
+        computer.write(file(), "".join(f"{line}\n" for line in sorted(lines)))
 
 
 def forget(names: Iterable[str]) -> None:
     """Delete names from the file."""
-    try:
-        lines = file().read_text().splitlines()
-        left = [line for line in lines if line.split()[:1][0] not in names]
-        computer.write(file(), "".join(f"{line}\n" for line in left))
-    except (OSError, IndexError):
-        pass
+    write_names({name: words for name, words in remembered().items() if name not in names})
 
 
 def cells(entry: Entry) -> list[str]:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from itertools import chain
 
 from berg import BergError, job, states, validation
 from berg.config import Config
 from berg.google import mirror, views
 from berg.google.sending import RECORD
-from berg.google.storage import Bucket, Changed, Listed, crc32c_of
+from berg.google.storage import Bucket, Changed, Listed, ahead, crc32c_of
 from berg.google.views import Row, View
 from berg.job import Job, Owner
 from berg.states import Stored
@@ -63,7 +64,8 @@ def look_up(config: Config, name: str, is_once: bool) -> Found:
         guess, begun = "", None
         with contextlib.suppress(BergError):
             guess = prefix_of(config, name)
-            begun = bucket.begin_list(guess, mirror.LISTED) if is_once else None
+            if is_once:
+                begun = chain.from_iterable(ahead(bucket.pages(guess, mirror.LISTED)))
         if sweep.result():
             return Found(name, True)
         prefix, stored = found.result()

@@ -189,7 +189,8 @@ def find_target(config: Config, name: str, say: Say, timeout: float = TIMEOUT) -
         if target is None:
             return None, missing
         pin(target)
-        if answers(target):
+        # For tunnels it is expensive to ask.
+        if not target.address or computer.listens(target.address, target.port, 5):
             return target, ""
         missing = f"nothing answers at {target.host} port {target.port}"
         silent_since = min(silent_since, time.monotonic())
@@ -395,11 +396,6 @@ def pin(target: Target) -> None:
             output.write("".join(f"{target.alias} {key}\n" for key in target.host_keys))
 
 
-def answers(target: Target) -> bool:
-    """Return whether a server listens there; True for tunnels, where asking is expensive."""
-    return not target.address or computer.listens(target.address, target.port, 5)
-
-
 def wait_for_key(config: Config, target: Target, say: Say) -> None:
     """Wait until the machine knows our key; the login itself reports any other fault."""
     probe = [require("ssh"), *command(config, target, ["-o", "BatchMode=yes"], ["true"])[1:]]
@@ -412,7 +408,7 @@ def wait_for_key(config: Config, target: Target, say: Say) -> None:
     api.wait_for(is_known, INTERVAL, NO_ANSWER)
 
 
-def worker(config: Config, name: str, rank: int, say: Say, timeout: float = TIMEOUT) -> str:
+def worker(config: Config, name: str, rank: int, say: Say) -> str:
     """Wait until the machine of a rank in a cluster is known, and return its name.
 
     Raises BergError for a rank that the cluster does not have, and for a job that has ended.
@@ -442,7 +438,7 @@ def worker(config: Config, name: str, rank: int, say: Say, timeout: float = TIME
             missing += f", the job is {found.state.state}{reason_of_end(found.state)}"
         return None, missing
 
-    return wait_for(name, of_rank, say, timeout)
+    return wait_for(name, of_rank, say, TIMEOUT)
 
 
 def check_port(forward: str) -> None:
