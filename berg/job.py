@@ -380,6 +380,7 @@ class State:
     # machine that could not delete itself -> time of its last report
     undeleted: dict[str, str] = field(default_factory=dict)
     network: str = ""  # what was measured between its machines, in words
+    replaced: str = ""  # machine that was replaced because its network was slow; there is only one
     elsewhere: str = ""  # other folders under berg_results that it wrote to, in words
     # whose machines stay for a while after its end, until then (--keep-failed, --keep-warm)
     kept_until: str = ""

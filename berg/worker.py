@@ -51,6 +51,7 @@ from berg.machine.outcome import (
     POD_TAKEN_AWAY,
     PREEMPTED,
     SHUT_DOWN,
+    SLOW_NETWORK,
     TO_FINISH,
     Ending,
     Restart,
@@ -176,7 +177,7 @@ def try_once(attempt: Attempt, meet_others: Callable[[Attempt], None]) -> Ending
         if not attempt.is_prepared:
             prepare(attempt)
         if not attempt.member.is_alone:
-            peers.get_ready(attempt.member, preflight.is_wanted(attempt.job))
+            get_ready(attempt)
             preflight.check(attempt)
         return run_command(attempt)
     except MachineLost:
@@ -201,6 +202,20 @@ def prepare(attempt: Attempt) -> None:
         installation.pull_image(attempt)
     saving.mirror_results(attempt)
     attempt.is_prepared = True
+
+
+def get_ready(attempt: Attempt) -> None:
+    """Wait until all is installed on the other machines, too. Learn which of them cannot use RoCE:
+    then none does, as NCCL needs the same network on all.
+    """
+    has_roce = fabric.is_wanted(attempt.job)
+    is_together = has_roce or preflight.is_wanted(attempt.job)
+    about = {"fault": fabric.fault()} if has_roce else {}
+    found = peers.get_ready(attempt.member, is_together, attempt.pause_together, **about)
+    if has_roce:
+        faults = {name: their.get("fault", "") for name, their in found.items()}
+        attempt.roce_faults = {name: fault for name, fault in faults.items() if fault}
+        introduce(attempt)  # again, with NCCL's variables
 
 
 def note_next_attempt(attempt: Attempt, ending: Ending | None) -> None:
@@ -623,7 +638,7 @@ def release_machines(attempt: Attempt) -> None:
         return
     restarts = attempt.state.state == "SUBMITTED" or attempt.restart() is not None
     if restarts or (attempt.is_re_created and not attempt.state.final):
-        if attempt.stopping.ending == PREEMPTED:
+        if attempt.stopping.ending in (PREEMPTED, SLOW_NETWORK):
             delete_soon(machine)
         return
     if not this.spec.no_kill:

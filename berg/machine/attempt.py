@@ -107,6 +107,7 @@ class Attempt:
         self.profiler_port = computer.free_port(host="")  # of the server that the command may start
         self.kineto: profile.Desk | None = None
         self.loss = ""  # of a machine of the job, in words, which ends the attempt
+        self.roce_faults: dict[str, str] = {}  # machine -> what keeps it from RoCE
         self.is_installed = False
         self.is_prepared = False  # installed, mounted, and results are mirrored
         # The command ended for good before anything stopped it: it does not run again.
@@ -140,6 +141,14 @@ class Attempt:
         """Wait; raise Stopped when the job is to end, MachineLost when the attempt is."""
         self.stopping.pause(seconds)
         if self.loss:
+            raise MachineLost
+
+    def pause_together(self, seconds: float) -> None:
+        """Wait as `pause` does, in a step that all machines take together; raise MachineLost also
+        once the next attempt has begun on the machine that leads.
+        """
+        self.pause(seconds)
+        if self.is_behind:
             raise MachineLost
 
     @property

@@ -143,7 +143,7 @@ def environment(attempt: Attempt, secrets: dict[str, str] | None = None) -> dict
         "BERG_ATTEMPT": str(attempt.member.attempt),
         **(dict.fromkeys(RECORDER, FLIGHT) if this.gpus_per_machine else {}),
         **peers.environment(attempt.member),
-        **fabric.variables(this),
+        **fabric.variables(this, attempt.roce_faults),
         **{key: os.environ[key] for key in ("BERG_CACHE_URL",) if key in os.environ},  # of pods
         **this.env,
         **(attempt.secrets if secrets is None else secrets),

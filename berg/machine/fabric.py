@@ -1,11 +1,13 @@
 """RoCE on a machine: NCCL's plugin gIB, which Google offers as a package, and its variables.
 
-A machine without it, or without the devices, says so and talks over TCP: NCCL does by itself.
+NCCL needs the same network on all machines: if one lacks gIB or a device, all talk over TCP.
 Source: https://docs.cloud.google.com/ai-hypercomputer/docs/nccl/test-vms
 """
 
+import http.client
 import os
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 
 from berg.google import fabric
@@ -16,6 +18,7 @@ from berg.machine.attempt import Attempt
 GIB = Path("/usr/local/gib")
 DEVICES = Path("/sys/class/infiniband")
 APT = Path("/etc/apt")
+SOURCE = "sources.list.d/berg-gib.list"
 GOOGLE = "https://packages.cloud.google.com/apt"
 SUITE = "gpudirect-gib-apt"
 # gIB loads the last two when it is opened; without them each rank fails with "internal error".
@@ -47,7 +50,9 @@ def install(attempt: Attempt) -> None:
         try:
             add_source()
             boot.apt_install(attempt.machine, *PACKAGES)
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
+            # else each later apt-get update would fail
+            (APT / SOURCE).unlink(missing_ok=True)
             attempt.say(f"gIB cannot be installed, machines talk over TCP: {error}")
             return
     attempt.say(f"{up} interfaces for RoCE are up, and NCCL uses them by gIB")
@@ -55,6 +60,13 @@ def install(attempt: Attempt) -> None:
 
 def is_installed() -> bool:
     return (GIB / "lib64").is_dir()
+
+
+def fault() -> str:
+    """Return what keeps this machine from RoCE; "" if nothing does."""
+    if (up := active()) < fabric.RAILS:
+        return f"{up} of {fabric.RAILS} interfaces for RoCE are up"
+    return "" if is_installed() else "gIB is not installed"
 
 
 def add_source() -> None:
@@ -65,7 +77,7 @@ def add_source() -> None:
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(key)
     line = f"deb [signed-by={file}] {GOOGLE} {SUITE} main\n"
-    (APT / "sources.list.d/berg-gib.list").write_text(line)
+    (APT / SOURCE).write_text(line)
 
 
 def is_used(this: Job) -> bool:
@@ -73,8 +85,12 @@ def is_used(this: Job) -> bool:
     return is_wanted(this) and is_installed() and active() == fabric.RAILS
 
 
-def variables(this: Job) -> dict[str, str]:
-    """Return the variables with which NCCL uses gIB; none where it does not."""
+def variables(this: Job, faults: Collection[str] = ()) -> dict[str, str]:
+    """Return the variables with which NCCL uses gIB, or TCP if machines of the job have `faults`;
+    none for other jobs, and where it is not known yet.
+    """
+    if faults and is_wanted(this):
+        return {"NCCL_NET": "Socket"}
     if not is_used(this):
         return {}
     script = GIB / "scripts/set_nccl_env.sh"

@@ -36,8 +36,10 @@ POD_TAKEN_AWAY = Ending(
     "was lost",
 )
 BOX_ENDS = Ending("FAILED", "its devbox was stopped or killed")
+# It deletes itself, and its group makes another one.
+SLOW_NETWORK = Ending("FAILED", "its network is slower than that of the others, so it is replaced")
 # After these the machine is gone within seconds.
-TAKEN_AWAY = (PREEMPTED, SHUT_DOWN, MAINTAINED, POD_TAKEN_AWAY, BOX_ENDS)
+TAKEN_AWAY = (PREEMPTED, SHUT_DOWN, MAINTAINED, POD_TAKEN_AWAY, BOX_ENDS, SLOW_NETWORK)
 
 
 @dataclass(frozen=True)

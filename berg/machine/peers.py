@@ -11,7 +11,8 @@ seconds after which a silent one is given up.
 #                                           also the public key with which it logs in to the others
 #     its custom metadata                   attempt, serial, phase (UP, READY, ENDED, FAILED, GONE),
 #                                           reason, exit_code, ended_at, uploaded, lost (what it
-#                                           could not upload), used_at, warning
+#                                           could not upload), used_at, warning; fault (why it
+#                                           cannot use RoCE), verdict (preflight.py)
 #
 # A command that failed runs again on all machines together: each meets the others again once it has
 # stopped its own and uploaded its results. The attempt in its record says for which it did so.
@@ -572,19 +573,24 @@ def serial_of(blob: Any) -> int:
     return int(blob.metadata.get("serial", 0))
 
 
-def get_ready(member: Member, is_together: bool) -> None:
-    """Announce that all is installed here; the machine that leads waits until it is everywhere,
-    and with `is_together` the others do too.
+def get_ready(
+    member: Member, is_together: bool, pause: Callable[[float], None], **about: str
+) -> dict[str, dict[str, str]]:
+    """Announce that all is installed here, and more `about` this machine. The machine that leads
+    waits until all is installed everywhere, and with `is_together` the others do too; return what
+    each then announced.
     """
-    announce(member, phase="READY")
+    announce(member, phase="READY", **about)
+    found: dict[str, dict[str, str]] = {}
     waiting = member.leads or is_together
     while waiting:
         found = {name: blob.metadata for name, blob in phases(member).items()}
-        for name, about in found.items():
-            if about["phase"] == "FAILED" and member.leads:
-                raise BergError(f"{name}: {about['reason']}")
-        waiting = any(about["phase"] == "UP" for about in found.values())
-        member.pause(0.3 if waiting else 0)
+        for name, their in found.items():
+            if their["phase"] == "FAILED" and member.leads:
+                raise BergError(f"{name}: {their['reason']}")
+        waiting = any(their["phase"] == "UP" for their in found.values())
+        pause(0.3 if waiting else 0)
+    return found
 
 
 def environment(member: Member) -> dict[str, str]:

@@ -1,14 +1,20 @@
 """The all_gather between machines with GPUs, before their command runs."""
 
 import json
+import os
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import commit
+from conftest import commit, wait_for
 from test_cluster import BORROW_TORCH
 
+from berg import computer
 from berg.machine import preflight
+from berg.machine.program import allgather
 from berg.spec import JobSpec
 
 L4 = ("-m", "2", "-t", "l4", "--each", "--max-hours", "1")
@@ -17,7 +23,8 @@ TORCH = ("--install-script", "setup.sh")
 
 def the_job(machine_type: str = "a3-ultragpu-8g", **more) -> SimpleNamespace:
     about = {"num_machines": 2, "gpus_per_machine": 8, "gpu_type": "h200", "place": "gce"}
-    return SimpleNamespace(machine_type=machine_type, spec=JobSpec(), **{**about, **more})
+    about |= {"job_name": "near", "spec": JobSpec(), **more}
+    return SimpleNamespace(machine_type=machine_type, **about)
 
 
 def printed(speed: float, *lines: str) -> str:
@@ -38,8 +45,71 @@ def printed(speed: float, *lines: str) -> str:
     ],
 )  # fmt: skip
 def test_what_the_output_means(output, machine_type, says, is_bad):
-    text, bad = preflight.judge(the_job(machine_type), output)
-    assert says in text and bad is is_bad
+    found = preflight.judge(the_job(machine_type), output, {})
+    assert says in found.text and found.is_bad is is_bad
+    assert found.has_failed is ("failed" in says or "nothing" in says) and not found.odd
+
+
+@pytest.mark.parametrize("output", [printed(12.5), "ModuleNotFoundError: No module named 'torch'"])
+def test_a_machine_that_cannot_use_roce_is_the_odd_one(output):
+    why = "7 of 8 interfaces for RoCE are up"
+    found = preflight.judge(the_job(), output, {"near-1": why})
+    assert found.text.endswith(f", over TCP: near-1: {why}")
+    assert found.is_bad and found.odd == "near-1"
+    found = preflight.judge(the_job(), output, {"near-1": why, "near-0": "gIB is not installed"})
+    assert found.text.endswith(", over TCP: near-0: gIB is not installed (and 1 more)")
+    assert found.is_bad and found.odd == ""
+
+
+@pytest.mark.parametrize(
+    ("pairs", "odd"),
+    [
+        ([(0, 1, 90e9), (1, 2, 80e9), (2, 0, 340e9)], "near-1"),
+        ([(0, 1, 90e9), (2, 3, 340e9), (1, 2, 80e9), (3, 0, 340e9)], "near-1"),
+        ([(0, 1, 90e9), (2, 3, 90e9), (1, 2, 80e9), (3, 0, 340e9)], ""),  # 1 and 2
+        ([(0, 1, 340e9), (1, 2, 340e9), (2, 0, 340e9)], ""),  # only all together are slow
+        ([(0, 1, 90e9), (1, 2, 340e9), (2, 0, 340e9)], ""),  # one way between two is slow
+        (None, ""),
+    ],
+)
+def test_the_odd_machine_is_slow_with_each_other(pairs, odd):
+    lines = ["NCCL INFO Using network gIB"]
+    lines += [] if pairs is None else [f"berg-pairs {json.dumps(pairs)}"]
+    found = preflight.judge(the_job(num_machines=4), printed(100, *lines), {})
+    assert found.is_bad and found.odd == odd
+    assert found.text.endswith(f"; {odd} is the slow one" if odd else "of such machines")
+
+
+@pytest.mark.parametrize("nodes", range(3, 9))
+def test_each_machine_is_in_two_pairs_and_in_one_at_a_time(nodes):
+    rounds = allgather.rounds_of_pairs(nodes)
+    for pairs in rounds:
+        at_once = [node for pair in pairs for node in pair]
+        assert len(at_once) == len({*at_once})
+    counts = Counter(node for pairs in rounds for pair in pairs for node in pair)
+    assert counts == dict.fromkeys(range(nodes), 2)
+
+
+def test_pairs_are_measured_if_all_together_are_slow(tmp_path):
+    pytest.importorskip("torch")
+    common = {"BERG_NUM_NODES": "3", "PET_NPROC_PER_NODE": "1", "BERG_FLOOR": "1e15"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(computer.free_port())}
+    common |= {"GLOO_SOCKET_IFNAME": "lo"}
+    words = [sys.executable, str(preflight.SCRIPT)]
+    running = [
+        subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **common, "BERG_NODE_RANK": str(node)},
+        )
+        for node in range(3)
+    ]
+    output = [each.communicate(timeout=240)[0] for each in running][0]
+    assert preflight.RESULT.search(output), output
+    pairs = json.loads(preflight.PAIRS.search(output)[1])
+    assert [pair[:2] for pair in pairs] == [[0, 1], [1, 2], [2, 0]]
+    assert all(speed > 0 for _, _, speed in pairs)
 
 
 @pytest.mark.parametrize(
@@ -84,3 +154,77 @@ def test_without_pytorch_the_command_runs(berg):
     ran = berg("run", *L4, "--preflight", "fail", "-n", "bare", "--wait", "true")
     assert ran.returncode == 0, ran.stderr
     assert berg.state("bare")["network"] == "not measured, as there is no PyTorch here"
+
+
+# --- a machine that is the odd one, or lost
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+# Eight devices for RoCE and gIB. On the first machine of a rank one device is down.
+DEVICES = """
+down=
+[ "$BERG_NODE_RANK $BERG_ATTEMPT" != "{rank} 1" ] || down=3
+mount -t tmpfs none /sys/class
+for n in 0 1 2 3 4 5 6 7; do
+    mkdir -p /sys/class/infiniband/mlx5_$n/ports/1
+    [ "$n" = "$down" ] && state="1: DOWN" || state="4: ACTIVE"
+    echo "$state" >/sys/class/infiniband/mlx5_$n/ports/1/state
+done
+mkdir -p /usr/local/gib/lib64 /usr/local/gib/scripts
+echo export NCCL_NET=gIB >/usr/local/gib/scripts/set_nccl_env.sh
+"""
+SHOWN = 'echo "attempt $BERG_ATTEMPT of $BERG_NODE_RANK uses $NCCL_NET"'
+
+
+def use_script(berg, text: str) -> None:
+    (berg.repo / "setup.sh").write_text(text)
+    commit(berg.repo)
+
+
+@needs_root
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_spot_machine_that_is_the_odd_one_is_replaced(berg, rank):
+    use_script(berg, DEVICES.format(rank=rank))
+    options = ("-m", "2", "-t", "h200", "-g", "8", "--max-hours", "1", "--spot", "--each", *TORCH)
+    ran = berg("run", *options, "--preflight", "fail", "-n", "odd", "--wait", SHOWN)
+    assert ran.returncode == 0, ran.stderr + berg.log("odd")
+    state, log = berg.state("odd"), berg.log("odd")
+    assert (state["state"], state["attempt"], state["restarts"]) == ("SUCCEEDED", 2, 1), log
+    assert state["replaced"] == f"odd-{rank}" and "is slower than" in state["attempts"][0][2]
+    assert f"over TCP: odd-{rank}: 7 of 8 interfaces for RoCE are up" in log
+    assert "attempt 2 of 0 uses gIB" in log and "attempt 1 of" not in log
+    assert state["network"] == "not measured, as there is no PyTorch here"
+
+
+@needs_root
+def test_elsewhere_the_odd_one_is_named_and_no_machine_uses_roce(berg):
+    use_script(berg, DEVICES.format(rank=1))
+    options = ("-m", "2", "-t", "h200", "-g", "8", "--max-hours", "1", "--flex", "--each", *TORCH)
+    ran = berg("run", *options, "-n", "odd", "--wait", SHOWN)
+    log = berg.log("odd")
+    assert ran.returncode == 0, ran.stderr + log
+    assert "odd-1 is not replaced: only Spot machines and those of --wait-for-capacity are" in log
+    assert "attempt 1 of 0 uses Socket" in log
+    assert "over TCP: odd-1: 7 of 8" in berg.state("odd")["network"]
+
+
+# In the first attempt an all_gather that fails some seconds after a file appears.
+FAILS = """
+site=$(python -c 'import site; print(site.getsitepackages()[0])')
+rm -rf $site/torch
+echo 'import os, time
+if os.environ["BERG_ATTEMPT"] != "1": raise ImportError("no torch")
+open("/root/berg/measures", "w").close()
+print("measures", flush=True)
+while os.environ["BERG_NODE_RANK"] == "1" or not os.path.exists("/root/berg/lost"): time.sleep(0.1)
+raise RuntimeError("Connection closed by peer")' >$site/torch.py
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [1, 0])
+def test_a_machine_that_is_lost_meanwhile_ends_the_attempt_not_the_job(berg, cloud, victim):
+    use_script(berg, LOST)
+    options = ("-m", "3", "-t", "l4", "--spot", "--each", "--max-hours", "1", *TORCH)
+    made = berg("run", *options, "--preflight", "fail", "-n", "lost", "true")
+    assert made.returncode == 0, made.stderr
