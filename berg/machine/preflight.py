@@ -63,6 +63,7 @@ def check(attempt: Attempt) -> None:
     """
     if not is_wanted(attempt.job):
         return
+    attempt.say("Measuring the network between the machines")
     output = run(attempt)
     if attempt.leads:
         decide(attempt, judge(attempt.job, output, attempt.roce_faults))

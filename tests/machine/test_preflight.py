@@ -19,6 +19,7 @@ from berg.spec import JobSpec
 
 L4 = ("-m", "2", "-t", "l4", "--each", "--max-hours", "1")
 TORCH = ("--install-script", "setup.sh")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 
 
 def the_job(machine_type: str = "a3-ultragpu-8g", **more) -> SimpleNamespace:
@@ -90,12 +91,16 @@ def test_each_machine_is_in_two_pairs_and_in_one_at_a_time(nodes):
     assert counts == dict.fromkeys(range(nodes), 2)
 
 
+@needs_root
 def test_pairs_are_measured_if_all_together_are_slow(tmp_path):
     pytest.importorskip("torch")
     common = {"BERG_NUM_NODES": "3", "PET_NPROC_PER_NODE": "1", "BERG_FLOOR": "1e15"}
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(computer.free_port())}
     common |= {"GLOO_SOCKET_IFNAME": "lo"}
-    words = [sys.executable, str(preflight.SCRIPT)]
+    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.1\n")  # PyTorch asks for names
+    script = 'mount --bind "$1" /etc/resolv.conf; shift; exec "$@"'
+    words = ["unshare", "--mount", "sh", "-ec", script, "sh", str(tmp_path / "resolv.conf")]
+    words += [sys.executable, str(preflight.SCRIPT)]
     running = [
         subprocess.Popen(
             words,
@@ -105,7 +110,7 @@ def test_pairs_are_measured_if_all_together_are_slow(tmp_path):
         )
         for node in range(3)
     ]
-    output = [each.communicate(timeout=240)[0] for each in running][0]
+    output, *_ = [each.communicate(timeout=240)[0] for each in running]
     assert preflight.RESULT.search(output), output
     pairs = json.loads(preflight.PAIRS.search(output)[1])
     assert [pair[:2] for pair in pairs] == [[0, 1], [1, 2], [2, 0]]
@@ -158,7 +163,6 @@ def test_without_pytorch_the_command_runs(berg):
 
 # --- a machine that is the odd one, or lost
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 # Eight devices for RoCE and gIB. On the first machine of a rank one device is down.
 DEVICES = """
 down=
@@ -208,23 +212,59 @@ def test_elsewhere_the_odd_one_is_named_and_no_machine_uses_roce(berg):
     assert "over TCP: odd-1: 7 of 8" in berg.state("odd")["network"]
 
 
-# In the first attempt an all_gather that fails some seconds after a file appears.
-FAILS = """
+# An all_gather that fails once a machine is lost, in the first attempt.
+BROKEN = """
+import os, socket, time
+if os.environ["BERG_ATTEMPT"] != "1":
+    raise ImportError("no torch")
+where = os.environ["BERG_HOSTS"].split(",")[{victim}], int(os.environ["MASTER_PORT"]) + 1
+if os.environ["BERG_NODE_RANK"] == "{victim}":
+    server = socket.create_server(("", where[1]))
+    held = [server.accept() for _ in range(9)]
+for _ in range(100):
+    try:
+        socket.create_connection(where).recv(1)
+        break
+    except OSError:
+        time.sleep(0.1)
+raise RuntimeError("Connection closed by peer")
+"""
+PUT_BROKEN = """
 site=$(python -c 'import site; print(site.getsitepackages()[0])')
 rm -rf $site/torch
-echo 'import os, time
-if os.environ["BERG_ATTEMPT"] != "1": raise ImportError("no torch")
-open("/root/berg/measures", "w").close()
-print("measures", flush=True)
-while os.environ["BERG_NODE_RANK"] == "1" or not os.path.exists("/root/berg/lost"): time.sleep(0.1)
-raise RuntimeError("Connection closed by peer")' >$site/torch.py
+cp broken.py $site/torch.py
 """
+THREE = ("-m", "3", "-t", "l4", "--spot", "--each", "--max-hours", "1", "--preflight", "fail")
+
+
+def lose_and_wait(berg, cloud, victim: int, is_time) -> dict:
+    """Run a job on three Spot machines, of which one is taken at a time; return its last state."""
+    made = berg("run", *THREE, *TORCH, "-n", "lost", SHOWN)
+    assert made.returncode == 0, made.stderr
+    wait_for(is_time, 120, "the time to take a machine")
+    cloud.call("POST", f"/_berg/instances/lost-{victim}/preempt", {"grace": 20})
+    wait_for(lambda: berg.state("lost")["finished_at"], 150, "the end")
+    return berg.state("lost")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [1, 0])
 def test_a_machine_that_is_lost_meanwhile_ends_the_attempt_not_the_job(berg, cloud, victim):
-    use_script(berg, LOST)
-    options = ("-m", "3", "-t", "l4", "--spot", "--each", "--max-hours", "1", *TORCH)
-    made = berg("run", *options, "--preflight", "fail", "-n", "lost", "true")
-    assert made.returncode == 0, made.stderr
+    (berg.repo / "broken.py").write_text(BROKEN.format(victim=victim))
+    use_script(berg, PUT_BROKEN)
+    measures = "Measuring the network between the machines"
+    state = lose_and_wait(berg, cloud, victim, lambda: berg.log("lost").count(measures) == 3)
+    assert (state["state"], state["attempt"], state["restarts"]) == ("SUCCEEDED", 2, 1), state
+    assert "attempt 2 of 0" in berg.log("lost") and "attempt 1 of" not in berg.log("lost")
+    assert "preempted" in state["attempts"][0][2]
+
+
+@pytest.mark.slow
+def test_a_machine_that_waits_for_another_begins_the_next_attempt_when_it_is_lost(berg, cloud):
+    use_script(berg, '[ "$BERG_NODE_RANK $BERG_ATTEMPT" != "2 1" ] || sleep 600\necho is there\n')
+
+    def is_time() -> bool:
+        return berg.log("lost").count("\nis there\n") == 2
+
+    state = lose_and_wait(berg, cloud, 2, is_time)
+    assert (state["state"], state["attempt"], state["restarts"]) == ("SUCCEEDED", 2, 1), state
