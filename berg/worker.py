@@ -280,6 +280,7 @@ def check_machine(attempt: Attempt) -> None:
 def restore(attempt: Attempt) -> None:
     """Restore the results, check out the snapshot, and copy the job's record to its results."""
     this = attempt.job
+    inputs.use_scratch(attempt)
     saving.restore_results(attempt)
     if not (attempt.begins_here or this.cmd):
         attempt.say("Left the code as it was before the reboot: people change it here")

@@ -6,13 +6,16 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
+import docker_shim
 import pytest
+from machine.test_container import install_shim
 from test_ssh import needs_sshd
 
 from berg import BergError
 from berg.google import instances, shapes
 from berg.job import Machine
-from berg.machine import boot, scratch
+from berg.machine import boot, installation, scratch
+from berg.spec import JobSpec
 
 
 def why_no_loops() -> str:
@@ -69,6 +72,108 @@ def test_a_stop_loses_them_and_keeps_the_disk(berg, monkeypatch):
     assert "/opt/kept" in read.stdout
     assert berg("stop", "--now", "-y", "box").returncode == 0
     assert berg("kill", "-y", "box").returncode == 0
+
+
+@needs_loops
+def test_data_and_docker_s_images_of_a_job_are_there(berg):
+    install_shim(berg)
+    folder = berg.home / "digits"
+    folder.mkdir()
+    (folder / "one").write_text("1")
+    assert berg("data", "push", str(folder), "digits").returncode == 0
+    options = ["--machine-type", "g2-standard-24", "--local-ssd", "2", "--data", "digits"]
+    options += ["--docker", docker_shim.IMAGE, "--install-script", "install.sh"]
+    words = "findmnt -no SOURCE /root/data; ls /mnt/scratch/berg-data; cat /etc/docker/daemon.json"
+    made = berg("run", *options, "-n", "fast", "--wait", words)
+    log = berg.log("fast")
+    assert made.returncode == 0, made.stderr + log
+    assert "/root/data is on the local SSDs" in log and "[/berg-data]\ndigits\n" in log
+    assert '{\n    "data-root": "/mnt/scratch/berg-docker"\n}' in log
+
+
+def a_job(**more) -> SimpleNamespace:
+    spec = JobSpec(**more.pop("spec", {}))
+    return SimpleNamespace(**{"kind": "job", "on": "", "spec": spec, **more})
+
+
+@pytest.mark.parametrize(
+    "this",
+    [
+        a_job(kind="devbox"),
+        a_job(on="box"),
+        a_job(spec={"keep_warm": 600}),
+        a_job(spec={"disk_gb": 65536}),
+    ],
+)
+def test_what_must_stay_is_on_the_disk(tmp_path, monkeypatch, this):
+    monkeypatch.setattr(scratch, "folder", lambda: tmp_path)
+    usage = SimpleNamespace(total=375 * 2**30)
+    monkeypatch.setattr(scratch.shutil, "disk_usage", lambda _: usage)
+    assert scratch.room_for(a_job()) == tmp_path
+    assert scratch.room_for(this) is None
+
+
+def test_a_folder_that_holds_anything_is_not_hidden(tmp_path, monkeypatch):
+    commands: list[str] = []
+    monkeypatch.setattr(scratch, "room_for", lambda _: tmp_path)
+    monkeypatch.setattr(boot, "execute", lambda *words: commands.append(" ".join(words)))
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "of-the-image").touch()
+    assert not scratch.take(a_job(), own, "data") and not commands
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "elsewhere")
+    assert not scratch.take(a_job(), link, "data") and not commands
+    assert scratch.take(a_job(), tmp_path / "new", "data")
+    assert commands == [f"mount --bind {tmp_path}/data {tmp_path}/new"]
+
+
+@pytest.mark.parametrize(
+    ("has", "before", "after"),
+    [
+        ("", None, {"data-root": "ROOT"}),
+        ("", {"runtimes": {}}, {"runtimes": {}, "data-root": "ROOT"}),
+        ("images", {"runtimes": {}}, {"runtimes": {}}),
+        ("ps", {}, {}),
+        ("", {"data-root": "/mnt/mine"}, {"data-root": "/mnt/mine"}),
+        ("images", {"data-root": "ROOT"}, {"data-root": "ROOT"}),
+    ],
+)
+def test_docker_keeps_what_it_has(tmp_path, monkeypatch, has, before, after):
+    """It restarts if its folder is there, also after a reboot."""
+    root = str(tmp_path / "berg-docker")
+    settings = tmp_path / "docker/daemon.json"
+    if before is not None:
+        settings.parent.mkdir()
+        settings.write_text(json.dumps(before).replace("ROOT", root))
+    docker = tmp_path / "bin/docker"
+    docker.parent.mkdir()
+    docker.write_text(f'#!/bin/sh\n[ "$1" != "{has}" ] || echo 1234\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{docker.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(installation, "DAEMON", settings)
+    monkeypatch.setattr(scratch, "room_for", lambda _: tmp_path)
+    ran: list[str] = []
+    monkeypatch.setattr(boot, "execute", lambda *words: ran.append(" ".join(words)))
+    installation.use_scratch(SimpleNamespace(job=a_job(), say=print))
+    assert json.loads(settings.read_text().replace(root, "ROOT")) == after
+    assert ran == ["systemctl restart docker"] * (after.get("data-root") == "ROOT")
+
+
+def test_a_docker_that_does_not_start_with_it_gets_its_settings_back(tmp_path, monkeypatch):
+    settings = tmp_path / "daemon.json"
+    settings.write_text('{"runtimes": {}}')
+    monkeypatch.setattr(installation, "DAEMON", settings)
+    monkeypatch.setattr(scratch, "room_for", lambda _: tmp_path)
+    monkeypatch.setattr(installation, "docker_has", lambda *_: False)
+
+    def refuse(*words: str) -> None:
+        raise OSError("systemctl restart docker failed: flag and file both say data-root")
+
+    monkeypatch.setattr(boot, "execute", refuse)
+    said: list[str] = []
+    installation.use_scratch(SimpleNamespace(job=a_job(), say=said.append))
+    assert settings.read_text() == '{"runtimes": {}}' and "cannot be on the local SSDs" in said[0]
 
 
 def test_requests_have_them(berg):

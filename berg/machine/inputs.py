@@ -28,6 +28,16 @@ PROFILE = "aiml-training"
 ADVICE = "https://cloud.google.com/storage/docs/gcsfuse-install"
 
 
+def use_scratch(attempt: Attempt) -> None:
+    """Let the folder of a job's data sets be on its local SSDs; it stays where it is if not."""
+    own = place("/root/data")
+    try:
+        if scratch.take(attempt.job, own, "berg-data"):
+            attempt.say(f"{own} is on the local SSDs")
+    except OSError as error:
+        attempt.say(f"{own} cannot be on the local SSDs: {error}")
+
+
 def bring(attempt: Attempt) -> None:
     """Download what is missing of each data set; raises BergError, or Stopped if the job ends."""
     for wanted in attempt.job.data:

@@ -363,6 +363,7 @@ WITHOUT = {
         "repository: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/"
     ),
 }
+DAEMON = Path("/etc/docker/daemon.json")  # docker's settings
 # Behind the image's own.
 REPORT = f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}"{shlex.quote(str(PROGRAM))}\n'
 
@@ -375,6 +376,7 @@ def pull_image(attempt: Attempt) -> None:
     image = attempt.job.docker
     attempt.states.write(state="INSTALLING")
     provide_docker(attempt)
+    use_scratch(attempt)
     attempt.say(f"Pulling {image}")
     with tempfile.TemporaryDirectory(prefix="berg-docker-") as folder:
         log_in_docker(image, folder)
@@ -402,6 +404,41 @@ def provide_docker(attempt: Attempt) -> None:
     if lacking and attempt.job.gpus_per_machine:
         boot.execute("nvidia-ctk", "runtime", "configure", "--runtime=docker")
         boot.execute("systemctl", "restart", "docker")
+
+
+def use_scratch(attempt: Attempt) -> None:
+    """Let docker have its images and containers on the local SSDs of a job; nothing changes if it
+    has any, or has another folder for them.
+
+    A docker that has its folder there began before they were mounted, at a reboot: restart it.
+    """
+    fast = scratch.room_for(attempt.job)
+    if not fast:
+        return
+    before = DAEMON.read_text() if DAEMON.exists() else ""
+    try:
+        settings, ours = json.loads(before or "{}"), {"data-root": str(fast / "berg-docker")}
+        if settings.get("data-root", ours["data-root"]) != ours["data-root"]:
+            return
+        if not settings.keys() & ours.keys():
+            if docker_has("images") or docker_has("ps", "--all"):
+                return
+            DAEMON.parent.mkdir(exist_ok=True)
+            DAEMON.write_text(json.dumps(settings | ours, indent=4))
+        boot.execute("systemctl", "restart", "docker")
+    except (OSError, ValueError) as error:
+        attempt.say(f"docker's images cannot be on the local SSDs: {error}")
+        with contextlib.suppress(OSError):
+            DAEMON.write_text(before or "{}")
+            boot.execute("systemctl", "restart", "docker")
+
+
+def docker_has(*words: str) -> bool:
+    """Return whether docker lists any of what the words name; raise OSError if it fails."""
+    done = subprocess.run(["docker", *words, "--quiet"], capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(done.stderr.strip())
+    return bool(done.stdout.strip())
 
 
 def log_in_docker(image: str, folder: str) -> None:

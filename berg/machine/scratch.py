@@ -4,6 +4,9 @@ It is prepared at each boot. After a stop the disks are empty, and it is made ag
 what is there is mounted. A disk that holds anything is never formatted. No fault ends the job: it
 then has no such folder, or a smaller one, and its log says why.
 
+What a job can get again is on it, too, as it is gone when the machine stops: data sets, what mounts
+have read, and docker's images.
+
 Not covered: machine types whose number of local SSDs Berg does not know (z3, those with -lssd).
 """
 
@@ -14,6 +17,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from berg.job import Job
 from berg.machine import boot
 
 FOLDER = Path("/mnt/scratch")
@@ -29,6 +33,31 @@ def folder() -> Path | None:
     """Return the folder if it is there."""
     is_own = "BERG_ROOT" not in os.environ and not boot.POD  # else /mnt is the host's
     return FOLDER if is_own and FOLDER.is_mount() else None
+
+
+def room_for(this: Job) -> Path | None:
+    """Return the folder if what a job can get again may be there, in place of the machine's disk.
+
+    Not of a devbox, whose disk people keep when they stop it; not on a machine that waits for
+    another job, which may use the same again; and not if the disk is larger.
+    """
+    found = folder()
+    if not found or this.kind != "job" or this.on or this.spec.keep_warm:
+        return None
+    return found if shutil.disk_usage(found).total > this.spec.disk_gb * 10**9 else None
+
+
+def take(this: Job, own: Path, name: str) -> bool:
+    """Let a folder of a job be one on the local SSDs, unless it holds anything; return whether it
+    is one now. Raise OSError if that fails.
+    """
+    fast = room_for(this)
+    if not fast or own.is_mount() or own.is_symlink() or (own.is_dir() and any(own.iterdir())):
+        return False
+    own.mkdir(parents=True, exist_ok=True)
+    (fast / name).mkdir(exist_ok=True)
+    boot.execute("mount", "--bind", str(fast / name), str(own))
+    return True
 
 
 def prepare(machine: boot.Machine) -> bool:
