@@ -81,7 +81,7 @@ def test_data_and_docker_s_images_of_a_job_are_there(berg):
     folder.mkdir()
     (folder / "one").write_text("1")
     assert berg("data", "push", str(folder), "digits").returncode == 0
-    options = ["--machine-type", "g2-standard-24", "--local-ssd", "2", "--data", "digits"]
+    options = ["--machine-type", "n1-standard-4", "--local-ssd", "1", "--data", "digits"]
     options += ["--docker", docker_shim.IMAGE, "--install-script", "install.sh"]
     words = "findmnt -no SOURCE /root/data; ls /mnt/scratch/berg-data; cat /etc/docker/daemon.json"
     made = berg("run", *options, "-n", "fast", "--wait", words)

@@ -201,6 +201,7 @@ def test_a_spot_machine_that_is_the_odd_one_is_replaced(berg, rank):
 
 
 @needs_root
+@pytest.mark.slow
 def test_elsewhere_the_odd_one_is_named_and_no_machine_uses_roce(berg):
     use_script(berg, DEVICES.format(rank=1))
     options = ("-m", "2", "-t", "h200", "-g", "8", "--max-hours", "1", "--flex", "--each", *TORCH)
