@@ -201,6 +201,19 @@ def test_who_may_not_make_networks_reads_what_an_owner_can_do(settings, monkeypa
     assert f"berg init --fast-network {ZONE}" in said and said.count("gcloud compute") == 12
 
 
+def test_who_may_not_see_firewalls_uses_what_an_owner_made(settings, monkeypatch):
+    fabric.make(settings, ZONE)
+    find = api.find
+
+    def refuse(config, path, **more):
+        if "/firewalls/" in path:
+            raise api.Forbidden("Required 'compute.firewalls.get' permission")
+        return find(config, path, **more)
+
+    monkeypatch.setattr(fabric.api, "find", refuse)
+    fabric.make(settings, ZONE)
+
+
 def test_the_ranges_are_others_where_the_machines_own_overlap(settings, monkeypatch):
     monkeypatch.setattr(fabric.api, "find", lambda *_, **__: {"ipCidrRange": "192.168.0.0/16"})
     assert fabric.ranges(settings, "us-central1") == fabric.RANGES[1]
@@ -284,6 +297,36 @@ def test_a_machine_with_a_dead_interface_talks_over_tcp_and_says_so(gib):
     on_machine.install(SimpleNamespace(job=the_job(), say=said.append))
     assert said == ["7 of 8 interfaces for RoCE are up here: machines talk over TCP"]
     assert on_machine.variables(the_job()) == {}
+
+
+def test_nccl_talks_over_tcp_everywhere_if_one_machine_lacks_roce(gib):
+    """One that has it would not get through to one that has not."""
+    assert on_machine.fault() == ""
+    faults = {"near-1": "7 of 8 interfaces for RoCE are up"}
+    assert on_machine.variables(the_job(), faults) == {"NCCL_NET": "Socket"}
+    assert on_machine.variables(the_job(machine_type="g2-standard-4"), faults) == {}
+    (gib / "infiniband/mlx5_3/ports/1/state").write_text("1: DOWN\n")
+    assert on_machine.fault() == faults["near-1"]
+
+
+def test_a_source_that_cannot_be_used_does_not_stay(gib, monkeypatch):
+    """Each later apt-get update would fail."""
+    (gib / "gib/lib64").rmdir()
+    sources = gib / "apt/sources.list.d"
+    sources.mkdir(parents=True)
+    monkeypatch.setattr(on_machine, "APT", gib / "apt")
+    monkeypatch.setattr(on_machine.boot, "request", lambda _: (b"key", None))
+
+    def refuse(*_: object) -> None:
+        assert (sources / "berg-gib.list").exists()
+        raise OSError("E: The repository does not have a Release file.")
+
+    monkeypatch.setattr(on_machine.boot, "apt_install", refuse)
+    said = []
+    on_machine.install(SimpleNamespace(job=the_job(), machine=None, say=said.append))
+    assert "gIB cannot be installed, machines talk over TCP: E: The repo" in said[0]
+    assert not [*sources.iterdir()]
+    assert on_machine.fault() == "gIB is not installed"
 
 
 def test_an_interface_is_found_by_its_address():
