@@ -269,10 +269,10 @@ def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
     settings, old = ready(old)
     from berg.commands import start
     from berg.laptop import jobs, launch, records
-    from berg.laptop.sweep import metadata_of, spec_again
+    from berg.laptop.resume import read_job, spec_again
 
     asked = start.take_run_options(options)
-    before = metadata_of(settings, jobs.find(settings, old).name)
+    before = read_job(settings, jobs.find(settings, old).name)
     is_other_code = asked.new_code or options["branch"] or options["commit"]
     code_of = None if is_other_code else lambda settings: records.code_of(settings, before)
     start.read_patch(options)

@@ -33,6 +33,7 @@ from berg.google.shapes import SSD_GB
 from berg.google.storage import Bucket
 from berg.job import Job
 from berg.laptop import jobs, launch, lookup, purse, spending, sweep
+from berg.laptop import resume as resuming
 from berg.plain import plural
 from berg.plan import Plan
 from berg.spec import JobSpec, RunOptions, check_rows, rows
@@ -246,22 +247,22 @@ def resume(spec: JobSpec, asked: RunOptions) -> int:
         raise click.UsageError(
             f"--new-code with --resume is for sweeps; for a job: berg rerun --new-code {name}"
         )
-    found, this = sweep.find_ended(settings, lookup.resolve(settings, name))
-    again = sweep.spec_again(this, {key: getattr(spec, key) for key in sweep.ASKED_AGAIN})
-    plan = sweep.plan_job_again(config.load_ready(**again.settings), this, again)
+    found, this = resuming.find(settings, lookup.resolve(settings, name))
+    again = resuming.spec_again(this, {key: getattr(spec, key) for key in resuming.ASKED_AGAIN})
+    plan = resuming.plan(config.load_ready(**again.settings), this, again)
     printer(asked)(tables.plan(plan))
     say_differences(this, plan)
     if asked.dry_run:
         print_request(plan, launch.preview(plan), asked)
         return 0
     ask(plan, asked)
-    zone = sweep.submit_job_again(found, plan, say)
+    zone = resuming.submit(found, plan, say)
     return follow((plan, zone), asked)
 
 
 def say_differences(before: Job, plan: Plan) -> None:
     """Say what differs for a job or sweep since it was submitted."""
-    if found := sweep.differences(before, plan.job):
+    if found := resuming.differences(before, plan.job):
         say("Different from when it was submitted:\n  " + "\n  ".join(found) + "\n")
     if before.notify and not plan.job.notify:
         say("No webhook is called at its end: give --notify again\n")
