@@ -38,6 +38,7 @@ MOST_RATE, MOST_MACHINES = 10_000, 100_000
 MAX_STATE, ATTEMPTS, WHY, HISTORY = 8000, 10, 150, 30
 SHELL = ["bash", "-o", "pipefail", "-c"]
 HOSTED = "berg-hosted"  # metadata of a devbox: a JSON object, see `hosted`
+CLAIM = "berg-claim"  # in it: the claim of the job's state
 USAGE = ".usage.jsonl"  # suffix of the file next to the log with samples of the machine
 SOFTWARE = ".software.json"  # suffix of the file next to the log with the software of an attempt
 # A job's name is its machine's name, so that Compute Engine must accept it.

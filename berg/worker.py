@@ -483,7 +483,8 @@ def finish(attempt: Attempt, ending: Ending) -> None:
         else:
             uploads = saving.save(attempt, ending.reason)
         attempt.is_saved = uploads.is_whole
-        attempt.hosting.wait()
+        if not attempt.machine_goes:  # else its last state is written first
+            attempt.hosting.wait()
         # Once the other machines have uploaded their results.
         seconds = saving.seconds_for_last_words(attempt)
         last = attempt.insist(lambda: conclude(attempt, ending, uploads), seconds)
@@ -492,8 +493,10 @@ def finish(attempt: Attempt, ending: Ending) -> None:
         else:
             attempt.insist(attempt.states.flush, seconds)
     except Ended as error:
+        attempt.hosting.wait()
         leave(attempt, str(error))
         return
+    attempt.hosting.wait()
     release_machines(attempt)
 
 

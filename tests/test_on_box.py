@@ -5,13 +5,16 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import commit, wait_for
 from test_run import worker_of
 
-from berg import job
+from berg import job, states
+from berg.google import instances
+from berg.laptop import jobs, resume
 
 LOOK = """
 pwd; echo "$HOME $BERG_JOB"; ls /root/berg_results; cat /root/code/proj/note
@@ -86,8 +89,6 @@ def test_next_to_a_person(box, person):
     again = box("rerun", "first", "-n", "third", "--tail")
     assert again.returncode == 0 and "devbox desk" in again.stderr, again.stderr
     assert "Job third SUCCEEDED" in again.stdout and "Ready" not in again.stdout, again.stdout
-    resumed = box("run", "--resume", "second")
-    assert resumed.returncode == 1 and "berg rerun second" in resumed.stderr
 
     wait_for(lambda: not [*(root / "berg/jobs").iterdir()], what="the folders are removed")
     assert person.poll() is None
@@ -150,19 +151,141 @@ def test_its_devbox_is_stopped(box):
     assert on_box(box, "second", "true", "--wait").returncode == 0
 
 
+GROWS = """
+ls berg_results/$BERG_JOB; echo "attempt $BERG_ATTEMPT"
+echo $BERG_ATTEMPT >>berg_results/$BERG_JOB/late; echo written
+[ $BERG_ATTEMPT = 2 ] || sleep 1000
+"""
+
+
 def test_its_devbox_loses_its_power(box):
-    assert on_box(box, "first", WAIT).returncode == 0
-    runs(box, "first")
-    box.cloud.session.post(f"{box.cloud.url}/_berg/instances/desk/crash", json={})
-    stored = box.bucket.get(job.state_path("first"))
+    """The disk has what the bucket lacks: the next start saves it, and the job can resume."""
+    box.cloud.fault("storage.objects.insert", match="first/late", status=503, times=None)
+    assert on_box(box, "first", GROWS).returncode == 0
+    wait_for(lambda: "written" in box.log("first"), 60, "the file")
+    power(box, "crash")
+    wait_for(lambda: box.machines()["desk"]["status"] == "TERMINATED", 60, "the crash")
+    stored = box.bucket.get(job.state_path("first"))  # as if it was written just now
     box.bucket.write(stored.name, box.bucket.read(stored.name), stored.generation, stored.metadata)
+    reaped = box("reap", "-y")
+    assert "desk" in box.machines() and "nothing" in reaped.stderr.lower(), reaped.stderr
     wait = box("wait", "first")
     assert wait.returncode != 0
-    assert "its devbox desk is gone or off" in wait.stderr, wait.stderr
-    reaped = box("reap", "-y")
-    assert "desk" in box.machines(), reaped.stderr
+    assert "its devbox desk is gone, off or without a worker" in wait.stderr, wait.stderr
+    refused = box("run", "--resume", "first")
+    assert refused.returncode == 1 and "resumes on its devbox desk alone" in refused.stderr
+    assert "berg start desk" in refused.stderr, refused.stderr
+    box.cloud.call("DELETE", "/_berg/faults")
     assert box("start", "desk").returncode == 0
-    assert "its devbox desk went off" in ended(box, "first")["reason"]
+    assert ended(box, "first")["reason"] == "its devbox desk went off"
+    assert box.objects("berg_results/first/")["berg_results/first/late"] == b"1\n"
+    resumed = box("run", "--resume", "first", "--wait")
+    assert resumed.returncode == 0, resumed.stderr + box.log("first")
+    assert box.state("first")["attempt"] == 2
+    assert box.objects("berg_results/first/")["berg_results/first/late"] == b"1\n2\n"
+
+
+def power(berg, what: str, **options) -> None:
+    berg.cloud.call("POST", f"/_berg/instances/desk/{what}", options)
+
+
+def test_a_killed_job_resumes(box):
+    assert on_box(box, "first", GROWS).returncode == 0
+    wait_for(lambda: "written" in box.log("first"), 60, "the file")
+    assert box("kill", "first").returncode == 0
+    assert on_box(box, "second", WAIT).returncode == 0
+    refused = box("run", "--resume", "first")
+    assert refused.returncode == 1 and "desk runs second already" in refused.stderr, refused.stderr
+    assert box("kill", "--now", "second").returncode == 0
+    resumed = box("run", "--resume", "first", "--wait")
+    assert resumed.returncode == 0, resumed.stderr + box.log("first")
+    assert "devbox desk" in resumed.stderr, resumed.stderr
+    assert box.objects("berg_results/first/")["berg_results/first/late"] == b"1\n2\n"
+    asked = {each["key"] for each in box.machines()["desk"]["metadata"]["items"]}
+    assert not {"berg-kill-first", "berg-kill-second"} & asked, asked
+    assert box("kill", "desk").returncode == 0
+    gone = box("run", "--resume", "second")
+    assert gone.returncode == 1 and "second resumes on its devbox desk alone" in gone.stderr
+    assert "it is KILLED" in gone.stderr, gone.stderr
+
+
+def test_its_spot_devbox_is_preempted(berg):
+    made = berg("devbox", "-g", "0", "-n", "desk", "--spot")
+    assert made.returncode == 0, made.stderr
+    runs(berg, "desk")
+    assert on_box(berg, "first", f"trap '' TERM; {WAIT}").returncode == 0
+    runs(berg, "first")
+    power(berg, "preempt", grace=30)
+    assert "preempted" in ended(berg, "first")["reason"]
+    assert any(each.endswith("/file") for each in berg.objects("berg_results/first/"))
+    wait_for(lambda: berg.machines()["desk"]["status"] == "TERMINATED", 60, "the end of desk")
+    assert berg.state("desk")["state"] == "STOPPED"
+
+
+def test_its_boot_is_killed(box):
+    """Its worker and its command end with it, and what they wrote is saved."""
+    assert on_box(box, "first", WAIT).returncode == 0
+    runs(box, "first")
+    mine = wait_for(lambda: worker(box, "first"))
+    parent = int(Path(f"/proc/{mine}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(parent, signal.SIGKILL)
+    assert "ended with exit code -9" in ended(box, "first")["reason"]
+    assert not Path(f"/proc/{mine}").exists()
+    assert any(each.endswith("/file") for each in box.objects("berg_results/first/"))
+    assert on_box(box, "second", "! pgrep -f '[s]leep 1000'", "--wait").returncode == 0
+
+
+def test_a_killed_job_whose_worker_hangs(box):
+    assert on_box(box, "first", WAIT).returncode == 0
+    runs(box, "first")
+    mine = wait_for(lambda: worker(box, "first"))
+    os.kill(mine, signal.SIGSTOP)
+    stored = states.read(box.bucket, "first")
+    ended_at = "2026-01-01T00:00:00Z"
+    killed = replace(stored.state, state="KILLED", finished_at=ended_at)
+    states.replaced(box.bucket, stored, killed)
+    assert box("list").returncode == 0
+    config = box.bucket.config
+    machine = instances.machine_of(box.machines()["desk"])
+    instances.set_metadata(config, machine, "berg-kill-first", "tester")
+    wait_for(lambda: not Path(f"/proc/{mine}").exists(), 30, "the end of the worker")
+
+
+def test_a_laptop_that_gives_up(box):
+    """Ctrl-C while the devbox begins the job: it ends there, and the next one begins."""
+    box.cloud.fault("compute.zoneOperations.wait", delay=4)
+    laptop = box.start("run", "--on", "desk", "-n", "first", WAIT)
+    wait_for(lambda: worker(box, "first"), 60, "the worker")
+    laptop.send_signal(signal.SIGINT)
+    said = laptop.communicate()[1]
+    assert laptop.returncode and "Deleting what was created" in said, said
+    wait_for(lambda: not worker(box, "first"), 15, "the end of the worker")
+    assert "first" not in box("list", "-a").stdout
+    again = on_box(box, "first", "true", "--wait")
+    assert again.returncode == 0, again.stderr + box.log("first")
+
+
+def test_a_laptop_that_dies_before_the_devbox_knows(box, monkeypatch):
+    """The job is lost, and not begun later; it can resume."""
+    box.cloud.fault("compute.instances.setMetadata", delay=30)
+    laptop = box.start("run", "--on", "desk", "-n", "first", "true")
+    wait_for(lambda: box.bucket.exists(job.metadata_path("first")), 60, "the submit")
+    laptop.kill()
+    laptop.communicate()
+    config = box.bucket.config
+    assert jobs.find(config, "first").status == "SUBMITTED"
+    monkeypatch.setattr(jobs, "LOST_AFTER", 0)
+    found = jobs.find(config, "first")
+    assert found.status == "LOST" and "desk did not begin it" in found.state.reason
+    meant = {"berg-hosted": json.dumps({"first": {"berg-claim": found.stored.state.claim}})}
+    machine = instances.machine_of(box.machines()["desk"])
+    stored = replace(found.stored.state, claim="another")
+    states.replaced(box.bucket, found.stored, stored)
+    instances.change_metadata(config, machine, lambda _: meant)
+    this = states.read_job(box.bucket, "first")
+    plan = resume.plan(config, this, resume.spec_again(this, {}))
+    resume.submit(jobs.find(config, "first"), plan, print)
+    assert ended(box, "first")["state"] == "SUCCEEDED"
 
 
 def test_a_worker_that_dies(box):

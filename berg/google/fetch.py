@@ -458,17 +458,31 @@ def make_parts(folder: Path) -> tuple[Path, int]:
 
 
 def parts_near(folder: Path) -> Path:
-    """Make a folder for temporary files on the file system of `folder`; outside of `berg_results`
-    if possible.
+    """Make a folder for temporary files from which they can be renamed into `folder`; outside of
+    `berg_results` if possible.
 
     The mirror ignores it elsewhere, and where a machine died before it was removed.
     """
     mirrored = [above.parent for above in (folder, *folder.parents) if above.name == "berg_results"]
     for place in (*mirrored[-1:], folder.parent):
         with contextlib.suppress(OSError):
-            if place.stat().st_dev == folder.stat().st_dev:
+            if place.stat().st_dev == folder.stat().st_dev and is_one_mount(place, folder):
                 return Path(tempfile.mkdtemp(prefix=".berg-parts-", dir=place))
     return Path(tempfile.mkdtemp(prefix=".berg-parts-", dir=folder))
+
+
+def is_one_mount(place: Path, folder: Path) -> bool:
+    """Return whether files can be renamed from one folder into the other; not between two mounts,
+    though they may be of one file system.
+    """
+    with tempfile.TemporaryDirectory(prefix=".berg-parts-", dir=place) as made:
+        there = folder / Path(made).name
+        try:
+            os.rename(made, there)
+        except OSError:
+            return False
+        os.rename(there, made)
+    return True
 
 
 def is_parts(path: Path) -> bool:

@@ -228,12 +228,16 @@ def set_metadata(
 def change_metadata(
     config: Config, machine: Machine, change: Callable[[dict[str, str]], dict[str, str]]
 ) -> None:
-    """Set the metadata values of a machine that a function returns for the present ones."""
+    """Set the metadata values of a machine that a function returns for the present ones; those that
+    it returns as "" are deleted.
+    """
 
     def body() -> tuple[str, dict[str, Any]]:
         metadata = call(config, "GET", path_of(machine), fields="metadata")["metadata"]
-        values = {item["key"]: item["value"] for item in metadata.get("items", [])}
-        items = [{"key": key, "value": text} for key, text in (values | change(values)).items()]
+        there = {item["key"]: item["value"] for item in metadata.get("items", [])}
+        new = change(there)
+        kept = {key: text for key, text in there.items() if key not in new}
+        items = [{"key": key, "value": text} for key, text in (kept | new).items() if text]
         return "setMetadata", {"fingerprint": metadata["fingerprint"], "items": items}
 
     change_as_read(config, machine, body)

@@ -5,6 +5,7 @@ two laptops at once the second one sees the job of the first. The devbox's worke
 (machine/hosting.py).
 """
 
+import contextlib
 import json
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +14,7 @@ from berg import BergError, job, states
 from berg.config import Config
 from berg.google import api, instances
 from berg.google.shapes import Shape
-from berg.google.storage import Bucket
+from berg.google.storage import Bucket, Changed
 from berg.job import Machine
 from berg.laptop import jobs, warm
 from berg.laptop.spending import LEAST
@@ -31,7 +32,7 @@ def choose(config: Config, spec: JobSpec) -> Choice:
     assert found.state
     instance = api.find(config, instances.path_of(machine))
     values = {each["key"]: each["value"] for each in instance.get("metadata", {}).get("items", [])}
-    check_free(config, found.name, values, spec)
+    check_free(config, found.name, values, spec, spec.name or "")
     this = states.read_job(Bucket(config), found.name)
     if this is None:
         raise BergError(f"--on {found.name}: its record is missing. {START}")
@@ -97,7 +98,9 @@ def running(config: Config, values: dict[str, str]) -> dict[str, dict[str, str]]
     found = {}
     for name, facts in job.hosted(values).items():
         stored = states.read(Bucket(config), name)
-        if stored and not stored.is_damaged and not stored.state.final:
+        if stored is None or stored.is_damaged or stored.state.final:
+            continue
+        if facts.get(job.CLAIM) == stored.state.claim:  # else of an earlier submit
             found[name] = facts
     return found
 
@@ -115,17 +118,22 @@ def limited(plan: Plan) -> Plan:
     return replace(plan, job=replace(plan.job, max_run_seconds=left), limit=f"what {box} has left")
 
 
-def give(plan: Plan) -> str:
+def give(plan: Plan, claim: str) -> str:
     """Let a devbox run a job, wait until it has begun, and return its zone; raise BergError if it
-    has another job by now, or does not answer.
+    has another job by now, or does not answer. `claim` is that of the job's state.
     """
     config, this, box = plan.config, plan.job, plan.offer.box
     assert box
     facts = {f"berg-{key.replace('_', '-')}": value for key, value in plan.facts.items() if value}
+    facts[job.CLAIM] = claim
 
     def change(values: dict[str, str]) -> dict[str, str]:
         living = check_free(config, this.on, values, plan.job.spec, this.job_name)
-        return {job.HOSTED: json.dumps({**living, this.job_name: facts})}
+        living.pop(this.job_name, None)
+        return {
+            **dict.fromkeys(requests_to_end(values, {this.on, *living}), ""),
+            job.HOSTED: json.dumps({**living, this.job_name: facts}),
+        }
 
     def has_begun() -> bool:
         stored = states.read(Bucket(config), this.job_name)
@@ -138,3 +146,27 @@ def give(plan: Plan) -> str:
             "that an older berg started takes no jobs; start a new one"
         )
     return box.zone
+
+
+def requests_to_end(values: dict[str, str], others: set[str]) -> list[str]:
+    """Return the keys of a devbox's metadata that ended jobs, but not `others`."""
+    kept = {f"berg-kill-{name}" for name in others}
+    return [key for key in values if key.startswith("berg-kill-") and key not in kept]
+
+
+def end_with(config: Config, box: str, names: list[str]) -> None:
+    """Write that jobs have ended with a devbox that is deleted, unless their workers did."""
+    bucket = Bucket(config)
+    for stored in states.several(bucket, names):
+        if not (stored.is_damaged or stored.state.final):
+            reason = f"its devbox {box} was deleted"
+            ended = replace(stored.state, state="FAILED", reason=reason, finished_at=job.now())
+            with contextlib.suppress(Changed):
+                states.replaced(bucket, stored, ended)
+
+
+def take_back(config: Config, box: str, name: str) -> None:
+    """End a job that could not be submitted, if its devbox began it."""
+    with contextlib.suppress(BergError, api.GoogleError):  # the devbox is gone
+        if machine := jobs.find(config, box).machine:
+            instances.set_metadata(config, machine, f"berg-kill-{name}", f"{config.user} now")

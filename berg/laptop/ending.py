@@ -131,6 +131,8 @@ def end_machines(config: Config, found: Entry, now: bool, say: Say) -> Entry:
 
 def end_worker(config: Config, found: Entry, now: bool, say: Say) -> Entry:
     """End the worker of a job, and unless `now` wait until it has; return the job as it was."""
+    if found.summary.on and found.machine and not has_worker(found):
+        request_end(config, found, now)  # its devbox may be about to begin it
     if has_worker(found):
         request_end(config, found, now)
         if not now:
@@ -142,11 +144,13 @@ def end_devbox(config: Config, found: Entry, now: bool, say: Say) -> Entry:
     """End a devbox and delete its disks, and what its moves left; return it as it was."""
     if found.place is not places.of("gce"):
         return end_machines(config, found, now, say)
-    for machine in found.machines:
-        for name in boxes.running(config, instances.metadata(config, machine) or {}):
-            say(f"{name} runs on {found.name}, and ends with it")
+    values = [instances.metadata(config, machine) or {} for machine in found.machines]
+    on_it = [name for each in values for name in boxes.running(config, each)]
+    for name in on_it:
+        say(f"{name} runs on {found.name}, and ends with it")
     power.wait_for_copies(config, found.name, say)
     found = end_machines(config, found, now, say)
+    boxes.end_with(config, found.name, on_it)
     delete_disks(config, found.name)
     power.forget_snapshots(config, found.name, say)
     return found
@@ -180,6 +184,8 @@ def wait_for_end(config: Config, found: Entry, say: Say) -> Entry:
     Raises BergError if its upload stalls.
     """
     waiting = Waiting(found.name, time.monotonic())
+    if found.summary.on:
+        waiting.otherwise = "ending it on its devbox"
     while found.machine and found.state and not found.state.final:
         if message := waiting.look(found.state, time.monotonic()):
             say(message)
@@ -202,6 +208,7 @@ class Waiting:
     reported_at: float = -math.inf
     is_slow: bool = False  # the user knows that it takes time
     gave_up: bool = False  # its worker does not answer
+    otherwise: str = "deleting its machine"
 
     def look(self, state: job.State, now: float) -> str:
         """Return a message for the user, "" for none; raise BergError if the upload stalls."""
@@ -209,14 +216,14 @@ class Waiting:
             return self.look_at_upload(state, now)
         self.gave_up = now > self.began + KILL_TIMEOUT
         if self.gave_up:
-            return f"{self.name} did not answer; deleting its machine"
+            return f"{self.name} did not answer; {self.otherwise}"
         if self.is_slow or now < self.began + api.SOON:
             return ""
         self.is_slow = True
         return (
-            f"{self.name} is still {state.state}: its command has 30 s to end, and a machine that "
-            f"does not answer is deleted after {KILL_TIMEOUT} s. At once, without the last "
-            f"results: berg kill --now {self.name}"
+            f"{self.name} is still {state.state}: its command has 30 s to end. If it does not answer "
+            f"within {KILL_TIMEOUT} s: {self.otherwise}. At once, without the last results: "
+            f"berg kill --now {self.name}"
         )
 
     def look_at_upload(self, state: job.State, now: float) -> str:
@@ -487,7 +494,8 @@ def busy_sweeps(seen: Seen) -> set[str]:
 
 def why_left(seen: Seen, entry: Entry) -> str:
     """Return why the machines and the group of an entry are not needed; "" if they may be."""
-    statuses = {machine.status for machine in entry.machines}
+    machines = [] if entry.summary.on else entry.machines  # a devbox is not its jobs'
+    statuses = {machine.status for machine in machines}
     if entry.state is None and is_for_image(entry):
         return "" if entry.name in seen.imaging else "its berg image create broke off"
     if entry.state is None:

@@ -292,6 +292,8 @@ def given_up(state: State, seconds_since_written: float, group: MachineGroup) ->
 
 def without_worker(state: State, machine: Machine, last_words: Callable[[Machine], str]) -> State:
     """Return the state of a job whose machine has no worker: LOST."""
+    if state.job.on:
+        return without_machine(state)
     command = "berg reap" if state.job.sweep else f"berg kill {machine.name}"
     advice = f"delete the machine: {command}"
     if state.job.kind == "devbox":
@@ -305,8 +307,10 @@ def without_worker(state: State, machine: Machine, last_words: Callable[[Machine
 
 def without_machine(state: State) -> State:
     """Return the state of a job that has no machine: LOST."""
+    if state.job.on and state.state == "SUBMITTED":
+        return replace(state, state="LOST", reason=f"its devbox {state.job.on} did not begin it")
     if state.job.on:
-        reason = f"its devbox {state.job.on} is gone or off; it was {state.state} there"
+        reason = f"its devbox {state.job.on} is gone, off or without a worker; it was {state.state} there"
         return replace(state, state="LOST", reason=reason)
     reason = (
         "its machine is gone without a final state; "
@@ -460,6 +464,8 @@ def entry(
         if state.state != "SUBMITTED":
             is_on = "" if state.final else state.machine
             needed = machines = [machine for machine in workers if machine.name == is_on]
+    if summary.on and state.state == "SUBMITTED":  # the devbox would have begun it
+        needed = []
     seen = conclude(
         state,
         job.clock() - stored.written_at,

@@ -608,7 +608,7 @@ def write_and_create(plan: Plan, claimed: states.Stored, say: Say) -> str:
 def create(plan: Plan, claimed: states.Stored, say: Say) -> str:
     """Create the machines of a job whose name is claimed; return their zone."""
     if plan.offer.box:
-        return boxes.give(plan)
+        return boxes.give(plan, claimed.state.claim)
     place = places.of(plan.job.place)
     heartbeat = Heartbeat(plan.config, plan.job, claimed)
     keep = bool(plan.job.group)
@@ -758,6 +758,8 @@ def take_back(
     if this.group:
         place.delete(config, this.job_name, [], this.group)
     place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]))
+    if this.on:
+        boxes.take_back(config, this.on, this.job_name)
     if this.has_secret:
         secret.delete(config, this.job_name)
     purse.release(config, this.job_name)

@@ -9,7 +9,7 @@ from typing import Any
 from berg import BergError, job, places, states
 from berg.config import Config
 from berg.google.storage import Bucket, Changed
-from berg.laptop import jobs, launch, lookup, records
+from berg.laptop import boxes, jobs, launch, lookup, records
 from berg.laptop.jobs import Say
 from berg.plan import Plan, spec_of
 from berg.spec import JobSpec, rows
@@ -45,8 +45,6 @@ def find(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
         raise BergError(
             f"{name} is a job of the sweep {this.sweep}: berg run --resume {this.sweep}"
         )
-    if this.on:
-        raise BergError(f"{name} ran on the devbox {this.on}. To run it again: berg rerun {name}")
     if this.kind != "job":
         raise BergError(f"{name} is a devbox")
     if not (records.is_over(found) or records.is_about_to_go(found)):
@@ -59,7 +57,18 @@ def find(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
     if state.restarts >= this.spec.max_restarts:
         times = f"{state.restarts} times, as often as --max-restarts allows"
         raise BergError(f"{name} restarted {times}. To run it again: berg rerun {name}")
+    if this.on:
+        check_box(config, this)
     return found, this
+
+
+def check_box(config: Config, this: job.Job) -> None:
+    """Raise BergError if the devbox of a job is gone, or takes no jobs now."""
+    try:
+        boxes.checked(config, jobs.find(config, this.on))
+    except BergError as error:
+        name, box = this.job_name, this.on
+        raise BergError(f"{name} resumes on its devbox {box} alone. {error.message}") from None
 
 
 def read_job(config: Config, name: str) -> job.Job:
@@ -122,7 +131,7 @@ def plan(config: Config, this: job.Job, spec: JobSpec) -> Plan:
         created_at=this.created_at,
         created_by=this.created_by,
     )
-    return replace(made, job=now)
+    return replace(made, job=now, files=made.files if this.fresh else 0)  # else they are its own
 
 
 def differences(before: job.Job, now: job.Job) -> list[str]:

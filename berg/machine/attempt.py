@@ -27,6 +27,7 @@ from berg.machine.process import (
     RESULTS,
     Runner,
     Runs,
+    command_mark,
     end_process,
     start_thread,
 )
@@ -84,7 +85,7 @@ class Attempt:
         self.usage_file = self.machine.log.with_suffix(job.USAGE)
         self.software_file = self.machine.log.with_suffix(job.SOFTWARE)
         self.marker = boot.BERG / f"begun-{name}"  # the job began on this disk
-        self.command_mark = boot.BERG / f"command-{name}"  # made when its command first began here
+        self.command_mark = command_mark(name)
         # which record of the job was installed on this disk
         self.installed_mark = boot.BERG / f"installed-{name}"
         self.bucket = Bucket(settings_of(self.machine))

@@ -701,10 +701,9 @@ def mark_undeleted(machine: Machine) -> None:
         time.sleep(pause)
 
 
-def save(machine: Machine, python: str, died: str) -> bool:
+def save(machine: Machine, python: str, reason: str) -> bool:
     """Let a second worker save what the first one left; return whether that worked."""
     for pause in (1, 10, 60, 300, 0):
-        reason = "berg's worker " + died
         machine.say(f"{reason}; saving what is left")
         code, _ = run_worker(python, "salvage", machine.job, reason, machine.sweep)
         if not code:
@@ -870,7 +869,8 @@ def outlive_worker(machine: Machine, python: str, wheel: Path) -> None:
         if machine.sweep and (BERG / "job").exists():
             machine.job = (BERG / "job").read_text()
         # A machine of a sweep that has no job yet has nothing to save.
-        is_saved = machine.job == machine.sweep or save(machine, python, died)
+        is_saved = machine.job == machine.sweep
+        is_saved = is_saved or save(machine, python, "berg's worker " + died)
         if not machine.sweep and is_saved:
             return
         if not machine.sweep:

@@ -12,6 +12,7 @@ from berg import job
 from berg.machine import boot
 
 NAME = "BERG_HOSTED"  # variable: the job
+ENDED = "BERG_HOSTED_ENDED"  # variable: why a job ended whose results are to be saved, and no more
 # Metadata of the devbox that are not the job's.
 OF_BOX = ("berg-box", "berg-image", "berg-rescue", "berg-packages", "berg-packages-sha256")
 
@@ -52,11 +53,15 @@ def this_machine() -> boot.Machine:
 
 
 def main() -> None:
-    """Run the worker of the job, and record how that ended."""
+    """Run the worker of the job, or save what an earlier one left, and record how that ended."""
     boot.bypass_proxies()
     boot.BERG.mkdir(parents=True, exist_ok=True)
     machine = Hosted()
     try:
-        boot.outlive_worker(machine, *boot.install(machine))
+        python, wheel = boot.install(machine)
+        if ended := os.environ.get(ENDED):
+            boot.save(machine, python, ended)
+        else:
+            boot.outlive_worker(machine, python, wheel)
     except Exception as error:
         boot.give_up(machine, f"berg could not be started on {machine.name}: {error}")

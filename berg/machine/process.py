@@ -37,6 +37,11 @@ Runs = subprocess.Popen[bytes] | None  # the running process, if there is one
 held: list[TextIO] = []  # keeps the worker's lock until the process ends
 
 
+def command_mark(name: str) -> Path:
+    """Return the file that is made when the command of a job first begins on this disk."""
+    return boot.BERG / f"command-{name}"
+
+
 def is_alone() -> bool:
     """Return whether no other worker runs on this machine, and make this process the worker."""
     held.append((boot.BERG / "worker.lock").open("w"))

@@ -221,6 +221,8 @@ def save(attempt: Attempt, reason: str) -> Uploads:
         left = {path: why for path, _ in mirrors.results.left()}
     else:
         is_whole = left.keys() <= mirrors.results.refused.keys()
+    if is_whole and attempt.job.on:
+        attempt.command_mark.unlink(missing_ok=True)  # nothing is left here (hosting.py)
     for path, why in left.items():
         attempt.say(f"Not in the bucket: {shorten(path, 2 * MAX_NAME)}: {why}")
     return Uploads(is_whole=is_whole, lost=name_left(left))
