@@ -478,10 +478,10 @@ def is_one_mount(place: Path, folder: Path) -> bool:
     with tempfile.TemporaryDirectory(prefix=".berg-parts-", dir=place) as made:
         there = folder / Path(made).name
         try:
-            os.rename(made, there)
+            Path(made).rename(there)
         except OSError:
             return False
-        os.rename(there, made)
+        there.rename(made)
     return True
 
 

@@ -221,8 +221,8 @@ class Waiting:
             return ""
         self.is_slow = True
         return (
-            f"{self.name} is still {state.state}: its command has 30 s to end. If it does not answer "
-            f"within {KILL_TIMEOUT} s: {self.otherwise}. At once, without the last results: "
+            f"{self.name} is still {state.state}: its command has 30 s to end. If it does not "
+            f"answer within {KILL_TIMEOUT} s: {self.otherwise}. At once, without the last results: "
             f"berg kill --now {self.name}"
         )
 
@@ -494,8 +494,7 @@ def busy_sweeps(seen: Seen) -> set[str]:
 
 def why_left(seen: Seen, entry: Entry) -> str:
     """Return why the machines and the group of an entry are not needed; "" if they may be."""
-    machines = [] if entry.summary.on else entry.machines  # a devbox is not its jobs'
-    statuses = {machine.status for machine in machines}
+    statuses = {machine.status for machine in entry.machines}
     if entry.state is None and is_for_image(entry):
         return "" if entry.name in seen.imaging else "its berg image create broke off"
     if entry.state is None:
@@ -515,6 +514,8 @@ def is_for_image(entry: Entry) -> bool:
 
 def why_off(seen: Seen, entry: Entry, state: State) -> str:
     """Return why a machine that is off is not needed; "" for a devbox that may start again."""
+    if entry.summary.on:  # the machine is the devbox's
+        return ""
     is_over = state.state in ("KILLED", "SUCCEEDED")
     if not entry.is_stopped and (is_over or entry.summary.kind != "devbox"):
         return f"it is stopped; the job is {state.state}"

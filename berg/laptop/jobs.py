@@ -310,8 +310,8 @@ def without_machine(state: State) -> State:
     if state.job.on and state.state == "SUBMITTED":
         return replace(state, state="LOST", reason=f"its devbox {state.job.on} did not begin it")
     if state.job.on:
-        reason = f"its devbox {state.job.on} is gone, off or without a worker; it was {state.state} there"
-        return replace(state, state="LOST", reason=reason)
+        where = f"its devbox {state.job.on} is gone, off or without a worker"
+        return replace(state, state="LOST", reason=f"{where}; it was {state.state} there")
     reason = (
         "its machine is gone without a final state; "
         f"it was {state.state} on {state.machine or 'no machine'}"

@@ -17,7 +17,7 @@ import time
 from dataclasses import replace
 
 from berg import job, states
-from berg.google.storage import Bucket, Changed
+from berg.google.storage import Bucket
 from berg.machine import boot, hosted, keeper
 from berg.machine.outcome import NOTICE
 from berg.machine.process import COMMAND_FILE, command_mark, start_thread
