@@ -48,7 +48,7 @@ test-versions: $(VENV)/test
 
 # Every fault many times, with other seeds; writes the table in docs/reliability.md. Takes half an hour.
 chaos: $(VENV)/test $(VENV)/wheelhouse
-	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py tests/test_cluster_faults.py tests/test_pod_faults.py tests/test_claims.py tests/test_whole.py tests/test_power.py::test_a_move_that_is_killed_is_found_and_goes_on --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
+	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py tests/test_box_faults.py tests/test_cluster_faults.py tests/test_pod_faults.py tests/test_claims.py tests/test_whole.py tests/test_power.py::test_a_move_that_is_killed_is_found_and_goes_on --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
 
 # Real savers whose machine is cut: does a restore bring one moment?
 whole: $(VENV)/test
