@@ -1,32 +1,16 @@
-"""What a cluster admits: service accounts, resource quotas, PodSecurity; and what becomes of Jobs
-whose pods it does not.
+"""What a cluster admits: service accounts and resource quotas; and what becomes of Jobs whose pods it
+does not.
 """
 
 import pytest
 from local_kube import job
 from local_machines import until
 
-from localcloud.kubernetes import admission
-
-RESTRICTED = (
-    'violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false (container "main" '
-    "must set securityContext.allowPrivilegeEscalation=false), unrestricted capabilities (container "
-    '"main" must set securityContext.capabilities.drop=["ALL"]; container "main" must not include '
-    '"SYS_PTRACE" in securityContext.capabilities.add), runAsNonRoot != true (pod or container "main" '
-    "must set securityContext.runAsNonRoot=true), seccompProfile (pod or container "
-    '"main" must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost")'
-)
 TRACER = {
     "name": "main",
     "image": "debian:12",
     "command": ["true"],
     "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}},
-}
-GOOD = {
-    "runAsNonRoot": True,
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
 }
 
 
@@ -34,8 +18,7 @@ GOOD = {
 def space(kube, request):
     """A namespace of the test's own."""
     name = f"space-{request.node.name[:20].strip('_').replace('_', '-')}"
-    labels = getattr(request, "param", {})
-    kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+    kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     yield name
     kube.call("DELETE", f"/api/v1/namespaces/{name}")
     gone = lambda: kube.raw("GET", f"/api/v1/namespaces/{name}").status_code == 404
@@ -92,14 +75,6 @@ def test_a_quota_of_processors_wants_to_know_what_pods_take(kube, space):
     large = pod("large", resources={"requests": {"cpu": "1500m"}})
     words = "exceeded quota: cpus, requested: requests.cpu=1500m, used: requests.cpu=0, limited: requests.cpu=1"
     assert refused(kube, large, space).endswith(words)
-
-
-@pytest.mark.parametrize(
-    "space", [{f"{admission.LABEL}enforce": "restricted"}], indirect=True, ids=["restricted"]
-)
-def test_pod_security_refuses_pods_in_its_words_and_takes_good_ones(kube, space):
-    assert refused(kube, pod("tracer"), space) == f'pods "tracer" is forbidden: {RESTRICTED}'
-    kube.create(pod("good", securityContext=GOOD), space)
 
 
 def test_what_cannot_be_started_ends_with_a_start_error(kube):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from localcloud.kubernetes import containers, deletion, deployments, jobs
+from localcloud.kubernetes import containers, deployments, jobs
 from localcloud.kubernetes.defaults import INDEX
 
 # --- deployments
@@ -29,40 +29,6 @@ def test_the_sets_of_replicas_of_a_deployment(strategy, observed, create, sizes)
     assert deployments.decide(spec, observed) == deployments.Decision(create, sizes)
 
 
-# --- deletion
-
-
-def owned(name, blocks=True):
-    return (
-        "pods",
-        {"metadata": {"name": name, "ownerReferences": [{"blockOwnerDeletion": blocks}]}},
-    )
-
-
-@pytest.mark.parametrize(
-    ("plural", "finalizers", "children", "policy", "waits", "orphans", "deletes"),
-    [
-        ("jobs", [], [owned("a")], "Background", [], [], ["a"]),
-        ("jobs", [], [owned("a")], "Foreground", ["foregroundDeletion"], [], ["a"]),
-        ("jobs", [], [owned("a", blocks=False)], "Foreground", [], [], ["a"]),
-        ("jobs", [], [], "Foreground", [], [], []),
-        ("jobs", [], [owned("a")], "Orphan", [], ["a"], []),
-        ("jobs", ["mine", "orphan"], [owned("a")], "Background", ["mine"], [], ["a"]),
-        ("namespaces", [], [owned("a")], "Background", ["foregroundDeletion"], [], ["a"]),
-        ("namespaces", [], [], "Background", [], [], []),
-    ],
-)
-def test_what_a_deletion_waits_for_and_takes_along(
-    plural, finalizers, children, policy, waits, orphans, deletes
-):
-    thing = {"metadata": {"name": "it", "finalizers": finalizers}}
-    decided = deletion.decide(plural, thing, children, policy)
-    names = lambda rows: [each["metadata"]["name"] for _, each in rows]
-    assert decided.finalizers == waits
-    assert (names(decided.orphans), names(decided.deletes)) == (orphans, deletes)
-    assert decided.policy == ("Foreground" if policy == "Foreground" else "Background")
-
-
 # --- jobs
 
 
@@ -76,21 +42,15 @@ def job(completions=3, parallelism=2, mode="Indexed", status=None, **spec):
     return {"metadata": {"name": "j"}, "spec": {**base, **spec}, "status": status or {}}
 
 
-def backoff(failures=0, now=100.0, indexes=None):
-    memory = {"failures": failures, "at": 95.0, "indexes": indexes or {}}
-    return jobs.Backoff(10.0, memory, now)
-
-
-def indexes(job, live=(), wait=None):
-    rows = jobs.missing(job, [pod(each) for each in live], wait or backoff())
-    return [row.index for row in rows]
+def indexes(job, live=()):
+    return jobs.missing(job, [pod(each) for each in live])
 
 
 def test_the_pods_that_a_job_lacks():
     assert indexes(job()) == [0, 1]
     assert indexes(job(), live=[0]) == [1]
     assert indexes(job(status={"completedIndexes": "0"}), live=[1]) == [2]
-    assert indexes(job(status={"failedIndexes": "0-1"})) == [2]
+    assert indexes(job(status={"completedIndexes": "0-1"})) == [2]
     assert indexes(job(), live=[0, 1]) == []
     plain = {"mode": "NonIndexed"}
     assert indexes(job(**plain)) == [None, None]
@@ -100,22 +60,21 @@ def test_the_pods_that_a_job_lacks():
 
 
 def test_a_job_waits_after_pods_that_failed():
-    assert indexes(job(), wait=backoff(failures=1)) == []  # 5 of 10 seconds have passed
-    assert indexes(job(), wait=backoff(failures=1, now=105.0)) == [0, 1]
-    assert indexes(job(), wait=backoff(failures=2, now=105.0)) == []
-    assert indexes(job(), wait=backoff(failures=50, now=95.0 + jobs.LONGEST)) == [0, 1]
-    rows = {0: {"failures": 1, "at": 95.0, "counted": 1}}
-    assert indexes(job(backoffLimitPerIndex=2), wait=backoff(9, indexes=rows)) == [1, 2]
-    late = backoff(9, now=200.0, indexes=rows)
-    assert jobs.missing(job(backoffLimitPerIndex=2), [], late)[0] == jobs.Missing(0, 1)
+    waits = lambda failures, now: jobs.waits(10.0, {"failures": failures, "at": 95.0}, now)
+    assert not waits(0, 95.0)
+    assert waits(1, 100.0) and not waits(1, 105.0)
+    assert waits(2, 105.0) and not waits(2, 115.0)
+    assert waits(50, 94.0 + jobs.LONGEST) and not waits(50, 95.0 + jobs.LONGEST)
+    nothing = jobs.Observed([], [], 0, [])
+    assert jobs.decide(job(), nothing, None, True).missing == []
 
 
 def test_a_job_that_is_over_gets_no_pods():
     nothing = jobs.Observed([], [], 0, [])
     failed = ("Failed", "PodFailurePolicy", "why")
-    assert jobs.decide(job(), nothing, failed, backoff()) == jobs.Decision(over=failed)
+    assert jobs.decide(job(), nothing, failed, False) == jobs.Decision(over=failed)
     enough = job(completions=1, status={"succeeded": 1, "completedIndexes": "0"})
-    assert jobs.decide(enough, nothing, None, backoff()).over[:2] == (
+    assert jobs.decide(enough, nothing, None, False).over[:2] == (
         "Complete",
         "CompletionsReached",
     )
@@ -126,15 +85,15 @@ def test_a_job_that_is_over_gets_no_pods():
             ]
         }
     )
-    assert jobs.decide(begun, nothing, None, backoff()).over == ("Failed", "r", "m")
+    assert jobs.decide(begun, nothing, None, False).over == ("Failed", "r", "m")
     leaving = job()
     leaving["metadata"]["deletionTimestamp"] = "now"
-    assert jobs.decide(leaving, nothing, None, backoff()) == jobs.Decision()
+    assert jobs.decide(leaving, nothing, None, False) == jobs.Decision()
 
 
 def test_pods_beyond_the_parallelism_go():
     pods = [pod(each) for each in range(3)]
-    decided = jobs.decide(job(), jobs.Observed(pods, [], 0, pods), None, backoff())
+    decided = jobs.decide(job(), jobs.Observed(pods, [], 0, pods), None, False)
     assert (decided.surplus, decided.missing, decided.over) == (pods[2:], [], None)
 
 

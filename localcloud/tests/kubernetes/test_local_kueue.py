@@ -97,31 +97,6 @@ def test_what_can_never_be_admitted_is_told_why(kube, team):
     clean(kube, "large", "lost")
 
 
-@pytest.mark.parametrize(
-    ("where", "kind", "spec", "words"),
-    [
-        ("namespaces/default/localqueues", "LocalQueue", {"queue": "a"}, 'unknown field "spec.q'),
-        ("namespaces/default/localqueues", "LocalQueue", {"clusterQueue": 1}, "must be of type st"),
-        ("clusterqueues", "ClusterQueue", {"stopPolicy": "Off"}, 'Unsupported value: "Off"'),
-        ("clusterqueues", "ClusterQueue", {"cohort": "a"}, 'unknown field "spec.cohort"'),
-        (
-            "clusterqueues",
-            "ClusterQueue",
-            {
-                "resourceGroups": [
-                    {"coveredResources": ["cpu"], "flavors": [{"name": "a", "resources": []}]}
-                ]
-            },
-            "flavors must have the same number of resources as the coveredResources",
-        ),
-    ],
-)
-def test_queues_that_cannot_be_are_refused(kube, team, where, kind, spec, words):
-    body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": "bad"}}
-    answer = kube.raw("POST", f"{KUEUE}/{where}", {**body, "spec": spec}, fieldValidation="Strict")
-    assert answer.status_code in (400, 422) and words in answer.json()["message"], answer.text
-
-
 def test_the_queue_of_a_job_that_runs_stays(kube, team):
     kube.create(queued("stays", "sleep 1000"))
     kube.pod("stays")

@@ -130,10 +130,11 @@ def test_a_suspended_job_has_no_pods(kube):
     assert kube.ended("paused")["type"] == "Complete"
 
 
-def test_indexes_fail_by_themselves(kube):
-    script = "[ $JOB_COMPLETION_INDEX != 1 ]"
-    kube.create(job("each", script, count=3, backoffLimitPerIndex=1, backoffLimit=10))
-    ended = kube.ended("each")
-    assert (ended["type"], ended["reason"]) == ("Failed", "FailedIndexes")
-    found = status(kube, "each")
-    assert (found["completedIndexes"], found["failedIndexes"], found["failed"]) == ("0,2", "1", 2)
+def test_a_job_that_is_deleted_in_the_foreground_waits_for_its_pods(kube):
+    path = "/apis/batch/v1/namespaces/default/jobs/waits"
+    kube.create(job("waits", "exec sleep 600", pod={"terminationGracePeriodSeconds": 1}))
+    kube.pod("waits")
+    gone = kube.call("DELETE", path, {"propagationPolicy": "Foreground"})
+    assert gone["metadata"]["finalizers"] == ["foregroundDeletion"]
+    until(lambda: kube.raw("GET", path).status_code == 404, "it is gone")
+    assert not kube.pods("waits")

@@ -157,19 +157,6 @@ def test_selectors_of_labels(kube, selector):
     assert found.status_code == 400 and "unable to parse requirement" in found.text
 
 
-def test_labels_are_compared_as_numbers(kube):
-    for count in (2, 10):
-        about = {"name": f"count-{count}", "labels": {"count": str(count)}}
-        kube.create({**settings("x"), "metadata": about})
-    names = lambda selector: [
-        each["metadata"]["name"] for each in kube.call("GET", MAPS, labelSelector=selector)["items"]
-    ]
-    assert names("count>3") == ["count-10"] and names("count < 3,count") == ["count-2"]
-    assert names("count in (2,,10),!none") == ["count-10", "count-2"]
-    for count in (2, 10):
-        kube.call("DELETE", f"{MAPS}/count-{count}")
-
-
 @pytest.mark.parametrize(
     ("path", "query", "message"),
     [

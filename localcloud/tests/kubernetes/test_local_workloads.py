@@ -51,19 +51,12 @@ def change(body: dict, path: str, value) -> dict:
 PROBE = "spec.template.spec.containers.0.readinessProbe"
 REFUSED = {
     "selector": ("spec.selector", None, "spec.selector: Required value"),
-    "empty": ("spec.selector", {}, "empty selector is invalid for deployment"),
     "labels": (
         "spec.template.metadata.labels",
         {"app": "x"},
         "`selector` does not match template `labels`",
     ),
     "restarts": ("spec.template.spec.restartPolicy", "Never", 'supported values: "Always"'),
-    "strategy": (
-        "spec.strategy",
-        {"type": "Again"},
-        'supported values: "Recreate", "RollingUpdate"',
-    ),
-    "steps": ("spec.strategy.rollingUpdate", {"maxSurge": 1}, "when strategy `type` is 'Recreate'"),
     "probe": (PROBE, {"periodSeconds": 1}, "must specify a handler type"),
     "port": (
         f"{PROBE}.httpGet.port",

@@ -9,7 +9,6 @@ Not covered: answers in protobuf, impersonation, who manages which field.
 from __future__ import annotations
 
 import asyncio
-import copy
 import functools
 import json
 import logging
@@ -26,8 +25,6 @@ from localcloud.identity.tokens import Owner
 from localcloud.kubernetes import (
     bodies,
     certificates,
-    checks,
-    escalation,
     forward,
     metrics,
     patches,
@@ -83,7 +80,6 @@ METHODS: dict[str, tuple[str, ...]] = {"log": ("GET",), "eviction": ("POST",), "
 METHODS["status"] = ("GET", "PUT", "PATCH")
 METHODS |= dict.fromkeys(("exec", "portforward"), ("GET", "POST"))
 REVIEW = "SelfSubjectAccessReview"
-CALLER = "caller"  # of a request: the cloud, and whose token it has
 REASONS |= {401: "Unauthorized", 403: "Forbidden", 404: "NotFound"}
 
 
@@ -138,7 +134,6 @@ async def guarded(
         owner = None
         if "Authorization" in request.headers or request.path.strip("/") not in paths.OPEN:
             owner = rbac.authenticate(cloud, plane, request.headers.get("Authorization", ""))
-            request[CALLER] = cloud, owner
         fault = cloud.faults.take(method, request.path_qs)
         if fault and not fault.after_handler:
             await suffer(fault, request, injected)
@@ -210,7 +205,8 @@ async def measure(
 ) -> web.StreamResponse:
     match = request.match_info
     kind, namespace, name = KINDS[match["what"]], match.get("namespace", ""), match.get("of", "")
-    rbac.require(cloud, plane, owner, "get" if name else "list", kind, namespace, name, "")
+    verb = "get" if name else "list"
+    rbac.require(cloud, plane, owner, verb, kind.group, kind.plural, namespace, name)
     labels = request.query.get("labelSelector", "")
     return as_json(metrics.answer(plane, kind.plural, namespace, name, labels))
 
@@ -238,9 +234,7 @@ def kind_of(cloud: Cloud, plane: Plane, request: web.Request, owner: Owner) -> K
     ):
         about = [match.get(key, "") for key in ("namespace", "name", "sub")]
         group = match["group"].rpartition("/")[0]
-        rbac.require_of(
-            cloud, plane, owner, verb_of_resource(request), group, match["plural"], *about
-        )
+        rbac.require(cloud, plane, owner, verb_of_resource(request), group, match["plural"], *about)
         raise paths.nothing_at(plane, request.path.strip("/"))
     if request.method not in METHODS.get(sub or "", (request.method,)):
         raise no_method()
@@ -282,10 +276,6 @@ async def create(plane: Plane, request: web.Request, kind: Kind, namespace: str)
     body = await body_of(request, kind.name)
     if name := request.match_info.get("name"):
         check_names({"name": name, "namespace": namespace}, body.setdefault("metadata", {}))
-    if kind.group == escalation.GROUP:
-        checks.check_form(kind, copy.deepcopy(body), flags[0])
-        cloud, owner = request[CALLER]
-        escalation.check(cloud, plane, owner, kind, namespace, body)
     made = plane.create(kind.plural, namespace, body, *flags)
     return shown(request, plane, kind, made, 201)
 
@@ -300,7 +290,7 @@ async def collection(
         return await single(cloud, plane, request, owner)
     kind = kind_of(cloud, plane, request, owner)
     namespace, verb = request.match_info.get("namespace", ""), verb_of(request)
-    rbac.require(cloud, plane, owner, verb, kind, namespace, "", "")
+    rbac.require(cloud, plane, owner, verb, kind.group, kind.plural, namespace)
     if verb == "create":
         if kind.namespaced and not namespace:
             raise no_method()
@@ -394,7 +384,8 @@ async def single(
     kind, match = kind_of(cloud, plane, request, owner), request.match_info
     name, sub = match["name"], match.get("sub", "")
     namespace = match.get("namespace", "") if kind.namespaced else ""
-    rbac.require(cloud, plane, owner, verb_of_resource(request), kind, namespace, name, sub)
+    verb = verb_of_resource(request)
+    rbac.require(cloud, plane, owner, verb, kind.group, kind.plural, namespace, name, sub)
     if request.method == "PATCH":
         patches.check_type(request.content_type)
     thing, options = plane.store.get(kind.plural, namespace, name), {}
@@ -433,13 +424,8 @@ async def change(
     strict, dry = queries.flags(request)
     if request.method == "PUT":
         new = await body_of(request, kind.name)
-        checks.check_form(kind, copy.deepcopy(new), strict)
     else:
         new = await patch(plane, request, kind, thing, strict)
-    if kind.group == escalation.GROUP and escalation.stripped(thing) != escalation.stripped(new):
-        cloud, owner = request[CALLER]
-        namespace = thing["metadata"].get("namespace", "")
-        escalation.check(cloud, plane, owner, kind, namespace, new)
     made = replace(plane, kind, thing, new, sub, strict, dry)
     return shown(request, plane, kind, made)
 

@@ -4,7 +4,7 @@ not change.
 
 from typing import Any
 
-from localcloud.kubernetes import checks, defaults, job_checks, kueue_checks
+from localcloud.kubernetes import checks, defaults, job_checks
 from localcloud.kubernetes.kinds import Kind, Refusal, is_leaving
 from localcloud.kubernetes.plane import NAMESPACES, Plane
 from localcloud.kubernetes.words import invalid
@@ -51,7 +51,7 @@ def replace(
     defaults.complete(kind.plural, new)
     check_unchanged(kind, thing, new)
     if kind.plural == "jobs" and plane.has_kueue:
-        kueue_checks.check_job(new, thing)
+        job_checks.check_queue(new, thing)
     if kind.counted and new.get("spec") != thing.get("spec"):
         meta["generation"] = old.get("generation", 1) + 1
     if dry:

@@ -21,7 +21,6 @@ POD = {
 }
 CONTAINER = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
 PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
-ENDLESS = 2**31 - 1
 PACE = {"maxUnavailable": "25%", "maxSurge": "25%"}  # of deployments
 
 
@@ -63,10 +62,7 @@ def complete(plural: str, body: dict) -> None:
     elif plural == "services":
         spec = body.setdefault("spec", {})
         spec.setdefault("type", "ClusterIP")
-        if spec.setdefault("sessionAffinity", "None") == "ClientIP":
-            spec.setdefault("sessionAffinityConfig", {"clientIP": {"timeoutSeconds": 10800}})
-        if spec["type"] != "ExternalName":
-            spec.setdefault("internalTrafficPolicy", "Cluster")
+        spec.setdefault("sessionAffinity", "None")
         for port in spec.get("ports") or []:
             port.setdefault("protocol", "TCP")
             port.setdefault("targetPort", port.get("port"))
@@ -147,7 +143,7 @@ def fill_job(body: dict) -> None:
     if spec.get("completions") is None and spec.get("parallelism") is None:
         spec["completions"] = 1
     spec.setdefault("parallelism", 1)
-    spec.setdefault("backoffLimit", ENDLESS if spec.get("backoffLimitPerIndex") is not None else 6)
+    spec.setdefault("backoffLimit", 6)
     for key, value in {
         "completionMode": "NonIndexed",
         "suspend": False,

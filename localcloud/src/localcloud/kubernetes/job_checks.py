@@ -1,19 +1,34 @@
-"""What Kubernetes refuses of a job besides what its schema says, in its words."""
+"""What Kubernetes and Kueue's webhook refuse of a job besides what its schema says, in their words."""
 
 from __future__ import annotations
 
-import json
+from localcloud.kubernetes.kinds import Refusal
+from localcloud.kubernetes.words import (
+    LABEL,
+    SUBDOMAIN,
+    compact,
+    invalid,
+    not_negative,
+    one_of,
+    required,
+    supported,
+)
 
-from localcloud.kubernetes.words import LABEL, invalid, not_negative, one_of, required, supported
-
-ACTIONS = ("Count", "FailIndex", "FailJob", "Ignore")
-IMMUTABLE = ("selector", "template", "completionMode", "podFailurePolicy", "successPolicy")
+QUEUES = "kueue.x-k8s.io"
+QUEUE = f"{QUEUES}/queue-name"
+IMMUTABLE = (
+    "completions",
+    "selector",
+    "template",
+    "completionMode",
+    "podFailurePolicy",
+    "successPolicy",
+)
 COUNTS = (
     "parallelism",
     "completions",
     "activeDeadlineSeconds",
     "backoffLimit",
-    "backoffLimitPerIndex",
     "ttlSecondsAfterFinished",
 )
 
@@ -27,22 +42,11 @@ def job_errors(spec: dict, meta: dict) -> list[str]:
     one_of(mode, ("NonIndexed", "Indexed"), "spec.completionMode", bad)
     if mode == "Indexed" and spec.get("completions") is None:
         bad.append(required("spec.completions", "when completion mode is Indexed"))
-    if mode != "Indexed" and spec.get("backoffLimitPerIndex") is not None:
-        message = "requires indexed completion mode"
-        bad.append(invalid("spec.backoffLimitPerIndex", spec["backoffLimitPerIndex"], message))
     last = f"{name}-{(spec.get('completions') or 0) - 1}"
     if mode == "Indexed" and spec.get("completions") and not LABEL.fullmatch(last):
         message = f"will not able to create pod with invalid DNS label: {last}"
         bad.append(invalid("metadata.name", name, message))
-    allowed = ["Failed"]
-    if spec.get("podFailurePolicy") is None:
-        allowed.append("TerminatingOrFailed")
-    else:
-        failure_errors(spec, bad)
-    policy = spec.get("podReplacementPolicy")
-    one_of(policy, tuple(allowed), "spec.podReplacementPolicy", bad)
-    success_errors(spec, bad)
-    return bad + restart_errors(spec) + label_errors(spec, meta)
+    return bad + restart_errors(spec)
 
 
 def restart_errors(spec: dict) -> list[str]:
@@ -59,113 +63,35 @@ def restart_errors(spec: dict) -> list[str]:
     return []
 
 
-def label_errors(spec: dict, meta: dict) -> list[str]:
-    """Of a selector and of labels that are Kubernetes' own to write."""
-    name, uid = meta.get("name", ""), meta.get("uid", "")
-    labels = {
-        **{"controller-uid": uid, "job-name": name},
-        **{"batch.kubernetes.io/controller-uid": uid, "batch.kubernetes.io/job-name": name},
-    }
-    if spec.get("manualSelector"):
-        return []
-    chosen = (spec.get("selector") or {}).get("matchLabels") or {}
-    if not chosen.items() <= labels.items():
-        return [invalid("spec.selector", spec["selector"], "`selector` not auto-generated")]
-    given = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
-    shown = dict(sorted({**labels, **given}.items()))
-    return [
-        invalid(f"spec.template.metadata.labels[{key}]", shown, f"must be '{value}'")
-        for key, value in labels.items()
-        if given.get(key, value) != value
-    ]
-
-
-def failure_errors(spec: dict, bad: list[str]) -> None:
-    """Of the rules that say what becomes of a job when a pod fails."""
-    for number, rule in enumerate(spec["podFailurePolicy"].get("rules") or []):
-        path, action = f"spec.podFailurePolicy.rules[{number}]", rule.get("action")
-        codes, conditions = rule.get("onExitCodes"), rule.get("onPodConditions") or []
-        if not action:
-            valid = f"valid values: [{' '.join(map(json.dumps, ACTIONS))}]"
-            bad.append(required(f"{path}.action", valid))
-        elif action == "FailIndex" and spec.get("backoffLimitPerIndex") is None:
-            message = "requires the backoffLimitPerIndex to be set"
-            bad.append(invalid(f"{path}.action", action, message))
-        else:
-            one_of(action, ACTIONS, f"{path}.action", bad)
-        message = ""
-        if codes is not None and conditions:
-            message = "specifying both OnExitCodes and OnPodConditions is not supported"
-        if codes is None and not conditions:
-            message = "specifying one of OnExitCodes and OnPodConditions is required"
-        if message:
-            bad.append(f"{path}: Invalid value: {message}")
-
-
-def success_errors(spec: dict, bad: list[str]) -> None:
-    """Of the rules that say when an indexed job has succeeded."""
-    if spec.get("successPolicy") is None:
-        return
-    rules, path = spec["successPolicy"].get("rules") or [], "spec.successPolicy"
-    if spec.get("completionMode") != "Indexed":
-        bad.append(invalid(path, spec["successPolicy"], "requires indexed completion mode"))
-    if not rules:
-        message = "at least one rules must be specified when the successPolicy is specified"
-        bad.append(required(f"{path}.rules", message))
-    for number, rule in enumerate(rules):
-        at, indexes = f"{path}.rules[{number}]", rule.get("succeededIndexes")
-        if indexes is None and rule.get("succeededCount") is None:
-            message = "at least one of succeededCount or succeededIndexes must be specified"
-            bad.append(required(at, message))
-        if indexes is None:
-            continue
-        try:
-            indexes_in(indexes, spec.get("completions") or 0)
-        except ValueError as error:
-            message = f"error parsing succeededIndexes: {error}"
-            bad.append(invalid(f"{at}.succeededIndexes", indexes, message))
-
-
-def indexes_in(text: str, completions: int) -> set[int]:
-    """The numbers that `1,3-5` means; ValueError with Kubernetes' words for what is none."""
-    found: set[int] = set()
-    last = -1
-    for part in text.split(",") if text else []:
-        ends = part.split("-")
-        if len(ends) > 2:
-            message = "violates the requirement that an index interval can have at most two parts "
-            raise ValueError(f"the fragment \"{part}\" {message}separated by '-'")
-        for end in ends:
-            if not end.isdigit():
-                raise ValueError(f'cannot convert string to integer for index: "{end}"')
-            if int(end) >= completions:
-                raise ValueError(f'too large index: "{end}"')
-        first, until = int(ends[0]), int(ends[-1])
-        if last >= first or (len(ends) == 2 and first >= until):
-            before = last if last >= first else first
-            current = first if last >= first else until
-            raise ValueError(f"non-increasing order, previous: {before}, current: {current}")
-        found |= set(range(first, until + 1))
-        last = until
-    return found
-
-
 # --- changes
 
 
 def change_errors(old: dict, new: dict) -> list[str]:
     """Of a job that is to become another, field by field."""
-    before, after, bad = old.get("spec") or {}, new.get("spec") or {}, list[str]()
-    wanted = after.get("completions")
-    if before.get("completions") != wanted:
-        if after.get("completionMode") != "Indexed":
-            bad.append(immutable("completions", after))
-        elif wanted != after.get("parallelism"):
-            message = "can only be modified in tandem with spec.parallelism"
-            bad.append(invalid("spec.completions", wanted, message))
-    return bad + [immutable(key, after) for key in IMMUTABLE if before.get(key) != after.get(key)]
+    before, after = old.get("spec") or {}, new.get("spec") or {}
+    return [
+        f"spec.{key}: Invalid value: {compact(after.get(key))[:200]}: field is immutable"
+        for key in IMMUTABLE
+        if before.get(key) != after.get(key)
+    ]
 
 
-def immutable(key: str, after: dict) -> str:
-    shown = json.dumps(after.get(key), separators=(",", ":"))[:200]
-    return f"spec.{key}: Invalid value: {shown}: field is immutable"
+# --- Kueue's webhook
+
+
+def queue_of(job: dict) -> str:
+    """The name of the queue that a job is for; "" for none."""
+    return (job["metadata"].get("labels") or {}).get(QUEUE, "")
+
+
+def check_queue(job: dict, before: dict | None) -> None:
+    """Raise the webhook's refusal of a job, be it made or changed."""
+    name, why = queue_of(job), ""
+    if name and not SUBDOMAIN.fullmatch(name):
+        why = "a lowercase RFC 1123 subdomain"
+    elif before is not None and not job["spec"].get("suspend") and queue_of(before) != name:
+        why = "field is immutable"
+    if why:
+        field = f'metadata.labels[{QUEUE}]: Invalid value: "{name}": {why}'
+        message = f'admission webhook "vjob.kb.io" denied the request: {field}'
+        raise Refusal(403, "Forbidden", message)

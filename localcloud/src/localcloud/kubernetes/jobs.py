@@ -3,7 +3,7 @@ back-offs, deadlines.
 
 A pod is counted once, when it has ended; then it loses the finalizer that kept it until then.
 
-Not covered: elastic indexed jobs, schedules (cron jobs).
+Not covered: elastic indexed jobs, back-offs per index, schedules (cron jobs).
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from dataclasses import dataclass, field
 
 from localcloud.kubernetes import making
 from localcloud.kubernetes.defaults import INDEX, TRACKING
-from localcloud.kubernetes.job_checks import indexes_in
-from localcloud.kubernetes.kinds import condition, is_leaving, is_over, owned_by, stamp
+from localcloud.kubernetes.kinds import (
+    condition,
+    is_leaving,
+    is_over,
+    owned_by,
+    reference,
+    stamp,
+)
 from localcloud.kubernetes.plane import LETTERS, Plane
 
-CONTROLLER = "kubernetes.io/job-controller"
-FAILURES = "batch.kubernetes.io/job-index-failure-count"
 LONGEST = 600.0  # seconds between two pods of a job that fail
-NO_FAILURES: dict = {"failures": 0, "at": 0.0, "indexes": {}}
-NO_FAILURES_OF_INDEX = {"failures": 0, "at": 0.0, "counted": 0}
+NO_FAILURES = {"failures": 0, "at": 0.0}
 
 
 def memory_key(job: dict) -> str:
@@ -38,10 +41,10 @@ def since(text: str) -> float:
 
 def look(plane: Plane) -> None:
     for job in plane.store.all("jobs"):
-        if job["spec"].get("managedBy", CONTROLLER) != CONTROLLER:
-            continue  # another one looks after it
-        step = try_to_finish if is_finished(job) else sync
-        step(plane, job)
+        if is_finished(job):
+            try_to_finish(plane, job)
+        else:
+            sync(plane, job)
     living = {job["metadata"]["uid"] for job in plane.store.all("jobs")}
     for pod in plane.store.all("pods"):  # pods of deleted jobs are not counted any more
         owners = {row["uid"] for row in pod["metadata"].get("ownerReferences") or []}
@@ -96,8 +99,12 @@ def index_of(pod: dict) -> int:
 
 
 def numbers(text: str) -> set[int]:
-    """The indexes that a status names: "0,2-4"."""
-    return indexes_in(text, 1 << 31) if text else set()
+    """The indexes that a status or a policy names: "0,2-4"."""
+    found: set[int] = set()
+    for part in text.split(",") if text else []:
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
 
 
 def written(indexes: set[int]) -> str:
@@ -129,15 +136,8 @@ class Decision:
 
     over: tuple[str, str, str] | None = None  # the final condition, its reason, its message
     surplus: list[dict] = field(default_factory=list)  # pods to delete
-    missing: list[Missing] = field(default_factory=list)  # pods to make
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A pod to make."""
-
-    index: int | None  # None: its job has no indexes
-    failures: int  # of this index, so far
+    # indexes of pods to make; None: their job has no indexes
+    missing: list[int | None] = field(default_factory=list)
 
 
 def sync(plane: Plane, job: dict) -> None:
@@ -151,13 +151,13 @@ def sync(plane: Plane, job: dict) -> None:
     verdict = count(plane, job)
     seen = observe(plane, job)
     memory = plane.memory.get(memory_key(job), NO_FAILURES)
-    decision = decide(job, seen, verdict, Backoff(plane.settings.backoff, memory))
+    decision = decide(job, seen, verdict, waits(plane.settings.backoff, memory, time.monotonic()))
     if decision.over:
         finish(plane, job, decision.over, seen.active)
     for pod in decision.surplus:
         remove(plane, job, pod)
-    for each in decision.missing:
-        make_pod(plane, job, each.index, each.failures)
+    for index in decision.missing:
+        make_pod(plane, job, index)
     show(job, observe(plane, job))
     plane.store.put("jobs", job)
 
@@ -182,7 +182,7 @@ def observe(plane: Plane, job: dict) -> Observed:
 
 
 def decide(
-    job: dict, seen: Observed, verdict: tuple[str, str, str] | None, backoff: Backoff
+    job: dict, seen: Observed, verdict: tuple[str, str, str] | None, too_soon: bool
 ) -> Decision:
     """Return whether the job is finished, and if not, which pods to delete and which are missing."""
     over = early(job) or verdict or judged(job, seen.live)
@@ -191,7 +191,7 @@ def decide(
     if is_leaving(job):
         return Decision()
     surplus = seen.active[job["spec"]["parallelism"] :]
-    return Decision(surplus=surplus, missing=missing(job, seen.live, backoff))
+    return Decision(surplus=surplus, missing=[] if too_soon else missing(job, seen.live))
 
 
 def show(job: dict, seen: Observed) -> None:
@@ -244,36 +244,19 @@ def count(plane: Plane, job: dict) -> tuple[str, str, str] | None:
                 status.update(completedIndexes=written(done), succeeded=len(done))
             else:
                 status["succeeded"] = status.get("succeeded", 0) + 1
-            if spec.get("backoffLimitPerIndex") is None:  # a success ends the waiting
-                plane.memory.pop(memory_key(job), None)
+            plane.memory.pop(memory_key(job), None)  # a success ends the waiting
         elif is_finished(job):
             status["failed"] = status.get("failed", 0) + 1
         else:
             action, message = action_for(job, pod)
             if action == "FailJob":
                 verdict = ("Failed", "PodFailurePolicy", message)
-            remember(plane, job, pod, action)
+            if action != "Ignore":
+                status["failed"] = status.get("failed", 0) + 1
+            memory = plane.memory.setdefault(memory_key(job), dict(NO_FAILURES))
+            memory.update(failures=memory["failures"] + 1, at=time.monotonic())
         release(plane, pod)
     return verdict
-
-
-def remember(plane: Plane, job: dict, pod: dict, action: str) -> None:
-    """Count a failed pod as its action says; the next one waits in any case."""
-    status, spec = job["status"], job["spec"]
-    memory = plane.memory.setdefault(memory_key(job), copy.deepcopy(NO_FAILURES))
-    memory.update(failures=memory["failures"] + 1, at=time.monotonic())
-    if action != "Ignore":
-        status["failed"] = status.get("failed", 0) + 1
-    if spec.get("backoffLimitPerIndex") is not None:
-        index = index_of(pod)
-        row = memory["indexes"].setdefault(index, dict(NO_FAILURES_OF_INDEX))
-        row.update(
-            failures=row["failures"] + 1,
-            at=time.monotonic(),
-            counted=row["counted"] + (action != "Ignore"),
-        )
-        if action == "FailIndex" or row["counted"] > spec["backoffLimitPerIndex"]:
-            status["failedIndexes"] = written(numbers(status.get("failedIndexes", "")) | {index})
 
 
 def action_for(job: dict, pod: dict) -> tuple[str, str]:
@@ -317,19 +300,9 @@ def judged(job: dict, live: list[dict]) -> tuple[str, str, str] | None:
     """The final condition of a finished job, its reason and its message."""
     spec, status = job["spec"], job["status"]
     completions, succeeded = spec.get("completions"), status.get("succeeded", 0)
-    done, lost = (
-        numbers(status.get("completedIndexes", "")),
-        numbers(status.get("failedIndexes", "")),
-    )
+    done = numbers(status.get("completedIndexes", ""))
     for number, rule in enumerate((spec.get("successPolicy") or {}).get("rules") or []):
-        meant = (
-            numbers(rule["succeededIndexes"]) if rule.get("succeededIndexes") is not None else None
-        )
-        got = len(done if meant is None else done & meant)
-        enough = (
-            rule["succeededCount"] if rule.get("succeededCount") is not None else len(meant or ())
-        )
-        if got >= enough:
+        if numbers(rule["succeededIndexes"]) <= done:
             return "Complete", "SuccessPolicy", f"Matched rules at index {number}"
     if status.get("failed", 0) > spec["backoffLimit"]:
         return "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit"
@@ -338,15 +311,6 @@ def judged(job: dict, live: list[dict]) -> tuple[str, str, str] | None:
         and since(status["startTime"]) >= spec["activeDeadlineSeconds"]
     ):
         return "Failed", "DeadlineExceeded", "Job was active longer than specified deadline"
-    most = spec.get("maxFailedIndexes")
-    if most is not None and len(lost) > most:
-        return (
-            "Failed",
-            "MaxFailedIndexesExceeded",
-            "Job has exceeded the specified maximal number of failed indexes",
-        )
-    if lost and completions is not None and len(done | lost) >= completions:
-        return "Failed", "FailedIndexes", "Job has failed indexes"
     if (completions is not None and succeeded >= completions) or (
         completions is None and succeeded and not live
     ):
@@ -386,41 +350,24 @@ def finish(plane: Plane, job: dict, over: tuple[str, str, str], active: list[dic
     plane.memory.pop(memory_key(job), None)
 
 
-@dataclass(frozen=True)
-class Backoff:
-    """How long a job waits after pods that failed."""
-
-    seconds: float  # after the first; doubled with each further one
-    memory: dict  # the job's failures, and those of its indexes
-    now: float = field(default_factory=time.monotonic)
-
-    def waits(self, failed: dict) -> bool:
-        """Whether it is too soon for another pod after the failures that a row counts."""
-        if not failed["failures"]:
-            return False
-        doublings = min(failed["failures"] - 1, 20)
-        return self.now < failed["at"] + min(self.seconds * 2**doublings, LONGEST)
-
-    def index(self, index: int) -> dict:
-        return self.memory["indexes"].get(index, NO_FAILURES_OF_INDEX)
+def waits(seconds: float, memory: dict, now: float) -> bool:
+    """Whether it is too soon for another pod after the failures of a job: `seconds` after the
+    first, doubled with each further one.
+    """
+    doublings = min(memory["failures"] - 1, 20)
+    wait = min(seconds * 2**doublings, LONGEST)
+    return bool(memory["failures"]) and now < memory["at"] + wait
 
 
-def missing(job: dict, live: list[dict], backoff: Backoff) -> list[Missing]:
-    """Return the pods that a job lacks and that may be made now."""
+def missing(job: dict, live: list[dict]) -> list[int | None]:
+    """Return the indexes of the pods that a job lacks; None where it has no indexes."""
     spec, status = job["spec"], job["status"]
-    per_index = spec.get("backoffLimitPerIndex") is not None
     room = spec["parallelism"] - len(live)
-    if room <= 0 or (not per_index and backoff.waits(backoff.memory)):
-        return []
     if spec["completionMode"] != "Indexed":
-        wanted = min(room, pods_left(spec, status, len(live)))
-        return [Missing(None, 0)] * wanted
-    taken = {index_of(pod) for pod in live}
-    taken |= numbers(status.get("completedIndexes", "")) | numbers(status.get("failedIndexes", ""))
+        return [None] * min(room, pods_left(spec, status, len(live)))
+    taken = {index_of(pod) for pod in live} | numbers(status.get("completedIndexes", ""))
     free = [index for index in range(spec["completions"]) if index not in taken]
-    if per_index:
-        free = [index for index in free if not backoff.waits(backoff.index(index))]
-    return [Missing(index, backoff.index(index)["counted"]) for index in free[:room]]
+    return [*free[: max(0, room)]]
 
 
 def pods_left(spec: dict, status: dict, live: int) -> int:
@@ -433,21 +380,18 @@ def pods_left(spec: dict, status: dict, live: int) -> int:
     return spec["parallelism"]
 
 
-def make_pod(plane: Plane, job: dict, index: int | None, failures: int) -> None:
+def make_pod(plane: Plane, job: dict, index: int | None) -> None:
     meta, template = job["metadata"], copy.deepcopy(job["spec"]["template"])
     ends = "".join(secrets.choice(LETTERS) for _ in range(5))
     pod_meta, spec = template["metadata"], template["spec"]
     pod_meta["name"] = f"{meta['name'][:57]}-{ends}"
     pod_meta["finalizers"] = [TRACKING]
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"]}
-    pod_meta["ownerReferences"] = [{**owner, "controller": True, "blockOwnerDeletion": True}]
+    pod_meta["ownerReferences"] = reference(job)
     if index is not None:
         pod_meta["name"] = f"{meta['name']}-{index}-{ends}"
         spec["hostname"] = f"{meta['name']}-{index}"
         for kind in ("annotations", "labels"):
             pod_meta[kind] = {**(pod_meta.get(kind) or {}), INDEX: str(index)}
-        if job["spec"].get("backoffLimitPerIndex") is not None:
-            pod_meta["annotations"][FAILURES] = str(failures)
         source = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{INDEX}']"}}
         for container in [*spec["containers"], *(spec.get("initContainers") or [])]:
             names = {item["name"] for item in container.get("env") or []}

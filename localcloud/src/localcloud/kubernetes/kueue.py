@@ -1,6 +1,6 @@
 """Kueue in a cluster that has it: Jobs with a queue's name wait suspended until there is quota.
 
-What its controllers do with Workloads (its webhook: kueue_checks.py): there is one for each such
+What its controllers do with Workloads (its webhook: job_checks.py): there is one for each such
 Job, which reserves quota in the ClusterQueue behind the Job's LocalQueue, is admitted, and is
 evicted where a queue is stopped with HoldAndDrain or the Workload is set inactive.
 
@@ -15,6 +15,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator
 
+from localcloud.kubernetes.job_checks import QUEUES, queue_of
 from localcloud.kubernetes.jobs import is_finished, pods_of
 from localcloud.kubernetes.kinds import (
     condition,
@@ -25,7 +26,6 @@ from localcloud.kubernetes.kinds import (
     set_condition,
     stamp,
 )
-from localcloud.kubernetes.kueue_checks import GROUP, queue_of
 from localcloud.kubernetes.plane import Plane
 from localcloud.kubernetes.quantity import amount, canonical
 
@@ -84,7 +84,7 @@ def make_workload(plane: Plane, job: dict) -> None:
     about = {
         "name": name,
         "ownerReferences": reference(job),
-        "labels": {f"{GROUP}/job-uid": meta["uid"]},
+        "labels": {f"{QUEUES}/job-uid": meta["uid"]},
     }
     wanted = {"queueName": queue_of(job), "active": True, "priority": 0, "podSets": [pod_set]}
     plane.create("workloads", meta["namespace"], {"metadata": about, "spec": wanted})

@@ -1,5 +1,5 @@
 """Kubernetes' rules for metadata, for the data of config maps and secrets, and for what the controllers
-rely on in deployments and role bindings.
+rely on in deployments.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from dataclasses import dataclass
 
 from localcloud.kubernetes.selectors import selects
 from localcloud.kubernetes.words import (
@@ -17,7 +16,6 @@ from localcloud.kubernetes.words import (
     check_labels,
     check_segment,
     check_subdomain,
-    compact,
     invalid,
     not_negative,
     one_of,
@@ -26,7 +24,6 @@ from localcloud.kubernetes.words import (
 
 MOST_DATA = 1 << 20  # bytes of a config map or a secret
 MOST_ANNOTATIONS = 256 << 10
-RBAC = "rbac.authorization.k8s.io"
 
 
 def object_errors(plural: str, body: dict) -> list[str]:
@@ -34,10 +31,8 @@ def object_errors(plural: str, body: dict) -> list[str]:
     bad: list[str] = []
     if plural in ("configmaps", "secrets"):
         data_errors(plural, body, bad)
-    elif plural in ("rolebindings", "clusterrolebindings"):
-        binding_errors(body, plural == "rolebindings", bad)
     elif plural in ("deployments", "replicasets"):
-        replica_errors(plural, body.get("spec") or {}, bad)
+        replica_errors(body.get("spec") or {}, bad)
     return bad
 
 
@@ -66,61 +61,27 @@ def decoded(text: str) -> int:
         return len(text)
 
 
-@dataclass(frozen=True)
-class Illegal:
-    """Where a text is no base64."""
-
-    byte: int
-
-
-def not_in_base64(plural: str, body: dict) -> Illegal | None:
-    """Where the first value that is to be base64 is none, as Go's decoder counts."""
+def not_in_base64(plural: str, body: dict) -> int | None:
+    """At which byte the first value that is to be base64 is none, as Go's decoder counts."""
     field = {"secrets": "data", "configmaps": "binaryData"}.get(plural, "")
     for text in (body.get(field) or {}).values():
         kept = re.sub(r"[\r\n]", "", text or "")
         odd = re.search(r"[^A-Za-z0-9+/=]", kept)
-        if odd:
-            return Illegal(odd.start())
-        if len(kept) % 4:
-            return Illegal(len(kept) // 4 * 4)
+        if odd or len(kept) % 4:
+            return odd.start() if odd else len(kept) // 4 * 4
     return None
 
 
-def binding_errors(body: dict, namespaced: bool, bad: list[str]) -> None:
-    reference = body.get("roleRef") or {}
-    one_of(reference.get("apiGroup") or RBAC, (RBAC,), "roleRef.apiGroup", bad)
-    roles = ("Role", "ClusterRole") if namespaced else ("ClusterRole",)
-    one_of(reference.get("kind", ""), roles, "roleRef.kind", bad)
-    if not reference.get("name"):
-        bad.append(required("roleRef.name"))
-    check_segment(reference.get("name") or "", "roleRef.name", bad)
-    for number, subject in enumerate(body.get("subjects") or []):
-        path, kind = f"subjects[{number}]", subject.get("kind", "")
-        if not subject.get("name"):
-            bad.append(required(f"{path}.name"))
-        one_of(kind, ("ServiceAccount", "User", "Group"), f"{path}.kind", bad)
-        if kind == "ServiceAccount" and not namespaced and not subject.get("namespace"):
-            bad.append(required(f"{path}.namespace"))
-
-
-def replica_errors(plural: str, spec: dict, bad: list[str]) -> None:
+def replica_errors(spec: dict, bad: list[str]) -> None:
     """Of a deployment or a set of replicas."""
     not_negative(spec.get("replicas"), "spec.replicas", bad)
     template, selector = spec.get("template") or {}, spec.get("selector")
     labels = (template.get("metadata") or {}).get("labels") or {}
     if selector is None:
         bad.append(required("spec.selector"))
-    elif not selector.get("matchLabels") and not selector.get("matchExpressions"):
-        message = f"empty selector is invalid for {plural.removesuffix('s')}"
-        bad.append(invalid("spec.selector", selector, message))
     elif not selects(selector, labels):
         message = "`selector` does not match template `labels`"
-        bad.append(f"spec.template.metadata.labels: Invalid value: {compact(labels)}: {message}")
-    strategy, allowed = spec.get("strategy") or {}, ("Recreate", "RollingUpdate")
-    one_of(strategy.get("type"), allowed, "spec.strategy", bad)
-    if strategy.get("type") == "Recreate" and "rollingUpdate" in strategy:
-        message = "may not be specified when strategy `type` is 'Recreate'"
-        bad.append(f"spec.strategy.rollingUpdate: Forbidden: {message}")
+        bad.append(invalid("spec.template.metadata.labels", labels, message))
     policy = (template.get("spec") or {}).get("restartPolicy")
     one_of(policy, ("Always",), "spec.template.spec.restartPolicy", bad)
 

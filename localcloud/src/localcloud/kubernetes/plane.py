@@ -23,7 +23,7 @@ from typing import Any
 from localcloud.artifacts.store import Unpacked
 from localcloud.compute.state import Compute
 from localcloud.identity.tokens import Tokens
-from localcloud.kubernetes import admission, checks, deletion, kueue_checks
+from localcloud.kubernetes import admission, checks, job_checks
 from localcloud.kubernetes.defaults import fill
 from localcloud.kubernetes.kinds import KINDS, Kind, Refusal, is_leaving, is_over, owned_by, stamp
 from localcloud.kubernetes.store import Store
@@ -34,6 +34,7 @@ NAMESPACES = ("default", "kube-system", "kube-public")
 # What clusters say that they are, and whose rules they have.
 VERSION = "v1.36.2-gke.1104000"
 MINOR = VERSION.split(".")[1]
+OF_POLICIES = ("foregroundDeletion", "orphan")  # finalizers that the propagation policies set
 LONGEST_START = 58  # of names that are generated: five letters come behind
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # of generated names
 
@@ -150,7 +151,9 @@ class Plane:
         body = {"kind": kind.name, "apiVersion": kind.api, **body}
         fill(plural, body)
         if plural == "jobs" and self.has_kueue:
-            kueue_checks.default(body)
+            job_checks.check_queue(body, None)
+            if job_checks.queue_of(body):
+                body["spec"]["suspend"] = True
         admission.check(self.store, plural, meta.get("namespace", ""), body)
         if asked and not dry:
             raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
@@ -199,16 +202,25 @@ class Plane:
             self.delete_pod(thing, grace)
             return
         policy = policy or ("Orphan" if plural == "jobs" else "Background")
-        decided = deletion.decide(plural, thing, self.owned(plural, thing), policy)
-        for kind, each in decided.orphans:
-            self.orphan(kind, each, thing["metadata"]["uid"])
-        if decided.finalizers:
-            self.begin_to_go(plural, thing, decided.finalizers)
+        waits_for = [
+            each for each in thing["metadata"].get("finalizers") or [] if each not in OF_POLICIES
+        ]
+        owned = self.owned(plural, thing)
+        if policy == "Orphan":
+            for kind, each in owned:
+                self.orphan(kind, each, thing["metadata"]["uid"])
+            owned = []
+        rows = [row for _, each in owned for row in each["metadata"].get("ownerReferences") or []]
+        blocked = policy == "Foreground" and any(row.get("blockOwnerDeletion") for row in rows)
+        if blocked or (plural == "namespaces" and owned):
+            waits_for.append("foregroundDeletion")
+        if waits_for:
+            self.begin_to_go(plural, thing, waits_for)
         else:
             self.store.put(plural, thing, "DELETED")
-        for kind, each in decided.deletes:
+        for kind, each in owned:
             if not is_leaving(each):
-                self.delete(kind, each, decided.policy)
+                self.delete(kind, each, "Foreground" if policy == "Foreground" else "Background")
 
     def owned(self, plural: str, owner: dict) -> list[tuple[str, dict]]:
         """Return what an object owns, and of what kind each is; a namespace owns what is in it."""

@@ -15,7 +15,7 @@ from localcloud.call import Cloud
 from localcloud.errors import ApiError
 from localcloud.identity import permissions
 from localcloud.identity.tokens import Owner
-from localcloud.kubernetes.kinds import KINDS, KUEUE, Kind, Refusal
+from localcloud.kubernetes.kinds import KINDS, KUEUE, Refusal
 from localcloud.kubernetes.plane import Plane
 
 READ, WRITE = ["get", "list", "watch"], ["create", "delete", "deletecollection", "patch", "update"]
@@ -71,27 +71,13 @@ def require(
     plane: Plane,
     owner: Owner,
     verb: str,
-    kind: Kind,
-    namespace: str,
-    name: str,
-    sub: str,
-) -> None:
-    """Raise the 403 unless a caller may do that."""
-    require_of(cloud, plane, owner, verb, kind.group, kind.plural, namespace, name, sub)
-
-
-def require_of(
-    cloud: Cloud,
-    plane: Plane,
-    owner: Owner,
-    verb: str,
     group: str,
     plural: str,
     namespace: str,
-    name: str,
-    sub: str,
+    name: str = "",
+    sub: str = "",
 ) -> None:
-    """The same of what need not be a kind of objects here."""
+    """Raise the 403 unless a caller may do that; there need not be such a kind of objects."""
     if may(cloud, plane, owner, verb, group, plural, namespace, name, sub):
         return
     resource = f"{plural}/{sub}" if sub else plural

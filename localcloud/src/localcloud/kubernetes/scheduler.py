@@ -1,7 +1,7 @@
 """Which node a pod goes to, or why to none, in the scheduler's words.
 
-Not covered: affinity but for required node affinity, spreading, priorities and preemption, volumes'
-zones.
+Not covered: affinity but for required node affinity, spreading, priorities and preemption,
+scheduling gates, volumes' zones.
 """
 
 from __future__ import annotations
@@ -30,11 +30,6 @@ def schedule(plane: Plane) -> None:
     """Give every waiting pod a node, or say why it waits."""
     for pod in plane.store.all("pods"):
         if pod["spec"].get("nodeName") or is_leaving(pod) or is_over(pod):
-            continue
-        if pod["spec"].get("schedulingGates"):
-            detail = "Scheduling is blocked due to non-empty scheduling gates"
-            if set_condition(pod["status"], "PodScheduled", "False", "SchedulingGated", detail):
-                plane.store.put("pods", pod)
             continue
         node, why = place(plane, pod)
         meta = pod["metadata"]

@@ -4,7 +4,8 @@ has wrong.
 The models are generated from Kubernetes' OpenAPI. They are parsed, not imported: importing them
 needs lightkube.
 
-Not covered: enums, patterns, required fields; checks.py knows those that matter here.
+Not covered: enums, patterns, required fields, of which checks.py knows those that matter here; Go's
+names for types of texts.
 """
 
 from __future__ import annotations
@@ -57,63 +58,7 @@ LONG = {
 GO = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
 OF_STRINGS = ("labels", "annotations", "ata", "elector")  # how the paths of maps of strings end
 OF_BYTES = (("Secret", "data"), ("ConfigMap", "binaryData"))
-# Go's types of texts of a few words: (class, field) -> type; of any class, if that is "".
-NAMED = {
-    **{("", "uid"): "types.UID", ("", "imagePullPolicy"): "v1.PullPolicy"},
-    **{("", "dnsPolicy"): "v1.DNSPolicy", ("", "preemptionPolicy"): "v1.PreemptionPolicy"},
-    **{("", "terminationMessagePolicy"): "v1.TerminationMessagePolicy"},
-    **{("", "protocol"): "v1.Protocol", ("", "completionMode"): "v1.CompletionMode"},
-    **{("", "podReplacementPolicy"): "v1.PodReplacementPolicy", ("", "effect"): "v1.TaintEffect"},
-    **{("", "whenUnsatisfiable"): "v1.UnsatisfiableConstraintAction"},
-    **{("", "scheme"): "v1.URIScheme", ("", "medium"): "v1.StorageMedium"},
-    **{
-        ("", "mountPropagation"): "v1.MountPropagationMode",
-        ("", "scopes"): "v1.ResourceQuotaScope",
-    },
-    **{("", "sessionAffinity"): "v1.ServiceAffinity", ("", "procMount"): "v1.ProcMountType"},
-    **{("", "addressType"): "v1.AddressType", ("Capabilities", "add"): "v1.Capability"},
-    **{("Capabilities", "drop"): "v1.Capability", ("Secret", "type"): "v1.SecretType"},
-    **{("PodSpec", "restartPolicy"): "v1.RestartPolicy"},
-    **{("Container", "restartPolicy"): "v1.ContainerRestartPolicy"},
-    **{("ServiceSpec", "type"): "v1.ServiceType", ("LimitRangeItem", "type"): "v1.LimitType"},
-    **{("ServiceSpec", "externalTrafficPolicy"): "v1.ServiceExternalTrafficPolicy"},
-    **{("ServiceSpec", "internalTrafficPolicy"): "v1.ServiceInternalTrafficPolicy"},
-    **{("ServiceSpec", "ipFamilyPolicy"): "v1.IPFamilyPolicy"},
-    **{("ServiceSpec", "ipFamilies"): "v1.IPFamily"},
-    **{("HostPathVolumeSource", "type"): "v1.HostPathType"},
-    **{("DeploymentStrategy", "type"): "v1.DeploymentStrategyType"},
-    **{("SeccompProfile", "type"): "v1.SeccompProfileType"},
-    **{("AppArmorProfile", "type"): "v1.AppArmorProfileType"},
-    **{("Toleration", "operator"): "v1.TolerationOperator"},
-    **{("NodeSelectorRequirement", "operator"): "v1.NodeSelectorOperator"},
-    **{("LabelSelectorRequirement", "operator"): "v1.LabelSelectorOperator"},
-    **{("PodFailurePolicyRule", "action"): "v1.PodFailurePolicyAction"},
-    **{
-        (
-            "PodFailurePolicyOnExitCodesRequirement",
-            "operator",
-        ): "v1.PodFailurePolicyOnExitCodesOperator"
-    },
-    **{("PodFailurePolicyOnPodConditionsPattern", "type"): "v1.PodConditionType"},
-    **{("PodFailurePolicyOnPodConditionsPattern", "status"): "v1.ConditionStatus"},
-    **{
-        (
-            "PodDisruptionBudgetSpec",
-            "unhealthyPodEvictionPolicy",
-        ): "v1.UnhealthyPodEvictionPolicyType"
-    },
-}
-OF_QUANTITIES: tuple[str, ...] = (
-    "limits",
-    "requests",
-    "capacity",
-    "allocatable",
-    "hard",
-    "overhead",
-    "min",
-    "max",
-)
-OF_QUANTITIES += ("default", "defaultRequest", "maxLimitRequestRatio")
+OF_QUANTITIES = ("limits", "requests", "capacity", "allocatable", "hard", "overhead")
 
 
 @lru_cache
@@ -198,10 +143,6 @@ def check(where: str, kind: ast.expr, value: Any, path: str, parent: str, found:
         check_map(value, path, parent, found)
     elif name in SCALARS:
         fits, shown = SCALARS[name]
-        field = re.sub(r"\[[0-9]+\]", "", path).rpartition(".")[2]
-        shown = (
-            NAMED.get((parent, field), NAMED.get(("", field), shown)) if name == "str" else shown
-        )
         if name == "int" and path.rpartition(".")[2] in LONG:
             shown = "int64"
         range_ = 2 ** (63 if shown == "int64" else 31)

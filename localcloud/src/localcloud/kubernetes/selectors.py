@@ -1,6 +1,6 @@
 """Selectors of labels and of fields in a query.
 
-Not covered: Kubernetes' exact words for what is wrong with one.
+Not covered: comparing labels as numbers; Kubernetes' exact words for what is wrong with a selector.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from localcloud.kubernetes.kinds import Refusal
 from localcloud.kubernetes.words import check_key, check_label_value
 
-OPERATORS = {"=": "in", "==": "in", "!=": "notin", ">": "gt", "<": "lt"}
-COMPARES = re.compile(r"([^\s!=<>(),]+)\s*(==|!=|=|>|<)\s*([^\s!=<>(),]*)")
+OPERATORS = {"=": "in", "==": "in", "!=": "notin"}
+COMPARES = re.compile(r"([^\s!=<>(),]+)\s*(==|!=|=)\s*([^\s!=<>(),]*)")
 IN_A_SET = re.compile(r"([^\s!=<>(),]+)\s+(in|notin)\s*\(([^()]*)\)")
 IS_THERE = re.compile(r"(!?)\s*([^\s!=<>(),]+)")
 
 
 def labels(text: str) -> list[tuple[str, str, list[str]]]:
-    """Key, operator (in, notin, exists, missing, gt, lt) and values of each requirement."""
+    """Key, operator (in, notin, exists, missing) and values of each requirement."""
     terms = re.split(r",(?![^()]*\))", text) if text.strip() else []
     return [requirement(term.strip()) for term in terms]
 
@@ -33,8 +33,6 @@ def requirement(term: str) -> tuple[str, str, list[str]]:
         key, operator, values = found[2], "missing" if found[1] else "exists", []
     else:
         raise unreadable(f"invalid selector: {term!r}")
-    if operator in ("gt", "lt") and not re.fullmatch("[+-]?[0-9]+", values[0]):
-        raise unreadable("for 'Gt', 'Lt' operators, the value must be an integer")
     refuse(key, check_key)
     for value in values:
         refuse(value, check_label_value)

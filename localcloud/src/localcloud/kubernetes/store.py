@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import re
 import shutil
 from collections import deque
 from collections.abc import Iterator
@@ -125,11 +124,6 @@ class Selector:
 
 def fits_label(labels: dict, key: str, operator: str, values: list[str]) -> bool:
     value = labels.get(key)
-    if operator in ("gt", "lt"):
-        if not value or not re.fullmatch("[+-]?[0-9]+", value):
-            return False
-        number, bound = int(value), int(values[0])
-        return number > bound if operator == "gt" else number < bound
     return {
         "in": value in values,
         "notin": value not in values,

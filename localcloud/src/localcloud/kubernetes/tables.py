@@ -43,8 +43,6 @@ def pod_status(pod: dict) -> str:
     """What kubectl says in the column STATUS."""
     status = pod["status"]
     shown = status.get("reason") or status.get("phase", "Pending")
-    if any(row.get("reason") == "SchedulingGated" for row in status.get("conditions") or []):
-        shown = "SchedulingGated"
     for row in status.get("containerStatuses") or []:
         state = row["state"]
         if state.get("waiting", {}).get("reason"):
