@@ -57,7 +57,7 @@ def test_what_is_no_json(kube, text):
             JOBS,
             {"spec": {"template": {"spec": {"restartPolicy": 5}}}},
             'Job in version "v1" cannot be handled as a Job: json: cannot unmarshal number into '
-            "Go struct field PodSpec.spec.template.spec.restartPolicy of type v1.RestartPolicy",
+            "Go struct field PodSpec.spec.template.spec.restartPolicy of type string",
         ),
         (
             JOBS,
