@@ -34,6 +34,7 @@ setup(
         "google-cloud-compute>=1.57",
         "google-cloud-storage>=3.7",
         "google-crc32c>=1.6",  # the first with its C code for every supported python
+        "packaging>=23",  # versions and markers of Python packages
         "requests>=2.32",  # the first whose adapters can share connections
         "tomli>=2; python_version < '3.11'",  # the standard library's tomllib came with 3.11
         "urllib3>=1.26",

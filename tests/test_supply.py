@@ -24,6 +24,7 @@ KNOWN = {
     "google-cloud-compute",
     "google-cloud-storage",
     "google-crc32c",
+    "packaging",
     "requests",
     "tomli",
     "urllib3",

@@ -195,7 +195,7 @@ def find(names: tuple[str, ...]) -> list[Distribution]:
     found: dict[str, Distribution] = {}
     ahead = list(names)
     while ahead:
-        name = re.sub(r"[-_.]+", "-", ahead.pop()).lower()
+        name = normal(ahead.pop())
         if name in found or name in UNUSED:
             continue
         try:
@@ -208,6 +208,11 @@ def find(names: tuple[str, ...]) -> list[Distribution]:
             if not re.search(r";.*\bextra\b", need) and (match := re.match(r"[\w.-]+", need)):
                 ahead.append(match[0])
     return [found[name] for name in sorted(found)]
+
+
+def normal(name: str) -> str:
+    """Return a package's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def collect(wanted: list[Distribution]) -> dict[str, bytes]:

@@ -21,7 +21,8 @@ from typing import Any
 from berg import BergError, validation
 from berg.code import dist, uvlock
 from berg.code.commits import Files
-from berg.code.uvlock import meets, normal, number, parse
+from berg.code.dist import normal
+from berg.code.uvlock import meets, parse
 from berg.job import SHELL, Installation
 from berg.plain import plural, size
 
@@ -274,6 +275,8 @@ def load(files: Files, path: str) -> Table:
 
 def by_uv_lock(repo: Repo, wanted: Wanted) -> Installation:
     """Return what `uv sync` installs; raise BergError for a lock that is out of date."""
+    from packaging.specifiers import SpecifierSet
+
     path = posixpath.join(repo.top, "uv.lock")
     lock = load(repo.files, path)
     if lock.get("version") != 1:
@@ -294,8 +297,8 @@ def by_uv_lock(repo: Repo, wanted: Wanted) -> Installation:
         raise BergError(f"{path} is damaged ({error!r}). Make it again: uv lock") from None
     sync = ["uv", "sync", "--frozen"]
     required = str(tool(repo.workspace, "uv").get("required-version", ""))
-    if required and not meets_version(dist.UV_VERSION, required):
-        exact = required if required[0] in "<>=~!" else f"=={required}"
+    exact = f"=={required}" if required[:1].isdigit() else required
+    if not SpecifierSet(exact).contains(dist.UV_VERSION):
         sync = ["uv", "tool", "run", "--no-config", "--from", f"uv{exact}", *sync]
         notes.append(f"the repo asks for uv {required}: that one is downloaded to install it")
     count = plural(len(locked.packages), "package")
@@ -499,27 +502,6 @@ def downloads(locked: uvlock.Locked, wanted: Wanted) -> list[str]:
         own, command = OWN_IMAGE[wanted.where], MADE_BY[wanted.where]
         lines.append(f"each start downloads that; {own} with it: {command}")
     return lines
-
-
-def meets_version(version: str, specifier: str) -> bool:
-    """Return whether a version of three numbers meets what a repo requires of uv."""
-    here = number(version)
-    for part in specifier.replace(" ", "").split(","):
-        match = re.fullmatch(r"(>=|<=|<|>|==|~=|)([\d.]+?)(\.\*)?", part)
-        if not match:
-            continue
-        bound = number(match[2])
-        cut = here[: len(bound)]
-        is_met = {
-            ">=": here >= bound,
-            "<=": cut <= bound,
-            "<": here < bound,
-            ">": cut > bound,
-            "~=": here >= bound and here[: len(bound) - 1] == bound[:-1],
-        }.get(match[1], cut == bound)
-        if not is_met:
-            return False
-    return True
 
 
 # --- other locks

@@ -5,7 +5,6 @@ Not covered: when a lock is compared, the contents of sources and dynamic depend
 poetry.lock has the versions that pyproject.toml asks for, of which poetry keeps a hash of its own.
 """
 
-import ast
 import functools
 import itertools
 import posixpath
@@ -13,6 +12,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from berg.code.dist import normal
 
 OWN = {"virtual", "editable", "directory"}  # kinds of sources that are folders
 MACHINE = {
@@ -23,6 +24,9 @@ MACHINE = {
     "implementation_name": "cpython",
     "platform_python_implementation": "CPython",
 }
+
+EXTRA = re.compile(r"""extra (==|!=) (["'])(.*?)\2""")  # in a marker
+NEWEST = 50  # third number of a python's release, or higher than any
 
 LARGE = 10**9  # bytes of a download from which an image of one's own is proposed
 
@@ -94,7 +98,7 @@ def reached(by_name: dict[str, list[Table]], needs: list[Table], context: "Conte
     ahead = [*needs]
     while ahead:
         need = ahead.pop()
-        if not context.holds(need.get("marker", "")):
+        if not holds(need.get("marker", ""), context):
             continue
         for package in candidates(by_name.get(need["name"], []), need, context):
             key = (package["name"], package.get("version", ""), str(package["source"]))
@@ -130,7 +134,9 @@ def candidates(packages: list[Table], need: Table, context: "Context") -> list[T
     if len(fitting) < 2:
         return fitting
     return [
-        each for each in fitting if any(map(context.holds, each.get("resolution-markers", [""])))
+        each
+        for each in fitting
+        if any(holds(marker, context) for marker in each.get("resolution-markers", [""]))
     ][:1]
 
 
@@ -155,8 +161,8 @@ def fits_machine(name: str, python: str) -> bool:
     if tag in tags or "py3" in tags:
         return not abi.endswith("t")
     bounds = [re.fullmatch(r"cp3(\d+)", each) for each in tags]
-    newest = number(python)[1:]
-    return abi == "abi3" and any(each and (int(each[1]),) <= newest for each in bounds)
+    minor = int(python.partition(".")[2])
+    return abi == "abi3" and any(each and int(each[1]) <= minor for each in bounds)
 
 
 @dataclass(frozen=True)
@@ -166,66 +172,26 @@ class Context:
     python: str
     extras: frozenset[str] = frozenset()
 
-    def holds(self, marker: str) -> bool:
-        """Return whether a marker holds; one that is not understood does."""
-        if not marker:
-            return True
-        try:
-            return self.value(tree_of(marker))
-        except (ValueError, SyntaxError, RecursionError):
-            return True
-
-    def value(self, node: ast.AST) -> bool:
-        if isinstance(node, ast.BoolOp):
-            values = (self.value(each) for each in node.values)
-            return all(values) if isinstance(node.op, ast.And) else any(values)
-        if not isinstance(node, ast.Compare) or len(node.ops) != 1:
-            raise ValueError("no marker")
-        left, right = word_of(node.left), word_of(node.comparators[0])
-        return self.compare(left, type(node.ops[0]).__name__, right)
-
-    def compare(self, left: tuple[str, bool], sign: str, right: tuple[str, bool]) -> bool:
-        """Compare a name and a text, in either order."""
-        (name, is_name), (text, _) = (left, right) if left[1] else (right, left)
-        if not is_name:
-            raise ValueError("no name")
-        if name == "extra":
-            return (text in self.extras) == (sign == "Eq")
-        if name in ("python_version", "python_full_version"):
-            if not left[1]:
-                sign = {"Lt": "Gt", "LtE": "GtE", "Gt": "Lt", "GtE": "LtE"}.get(sign, sign)
-            here, bound = number(self.python), number(text.removesuffix(".*"))[:2]
-            return {
-                "Eq": here == bound,
-                "NotEq": here != bound,
-                "Lt": here < bound,
-                "LtE": here <= bound,
-                "Gt": here > bound,
-                "GtE": here >= bound,
-            }[sign]
-        value = MACHINE.get(name)
-        if value is None:
-            raise ValueError(f"{name} is not known")
-        return {
-            "Eq": value == text,
-            "NotEq": value != text,
-            "In": value in text,
-            "NotIn": value not in text,
-        }.get(sign, True)
-
 
 @functools.cache
-def tree_of(marker: str) -> ast.AST:
-    return ast.parse(marker.strip(), mode="eval").body
+def holds(marker: str, context: Context) -> bool:
+    """Return whether a marker holds; one that is not understood does."""
+    from packaging.markers import Marker  # 25 ms, for locks alone
 
+    def decided(match: re.Match[str]) -> str:
+        """Return a comparison with `extra`, of which several are chosen, as one with Linux."""
+        is_so = (match[3] in context.extras) == (match[1] == "==")
+        return f"os_name {'==' if is_so else '!='} 'posix'"
 
-def word_of(node: ast.AST) -> tuple[str, bool]:
-    """Return a part of a comparison, and whether it is a name."""
-    if isinstance(node, ast.Name):
-        return node.id, True
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value, False
-    raise ValueError("neither a name nor a text")
+    # Of a python such as 3.12 the newest release counts.
+    python = {
+        "python_version": context.python,
+        "python_full_version": f"{context.python}.{NEWEST}",
+    }
+    try:
+        return Marker(EXTRA.sub(decided, marker)).evaluate({**MACHINE, **python})
+    except ValueError:
+        return True
 
 
 # --- whether it is up to date
@@ -300,34 +266,6 @@ def recorded(entry: Table) -> Requirement:
 # --- requirements
 
 REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[([^\]]*)\])?\s*([^;@#]*)(@?)")
-# Modules whose packages have other names.
-PACKAGES = {
-    "attr": ["attrs"],
-    "bs4": ["beautifulsoup4"],
-    "cv2": ["opencv-python", "opencv-python-headless", "opencv-contrib-python"],
-    "dateutil": ["python-dateutil"],
-    "dotenv": ["python-dotenv"],
-    "faiss": ["faiss-cpu", "faiss-gpu"],
-    "git": ["gitpython"],
-    "hydra": ["hydra-core"],
-    "OpenSSL": ["pyopenssl"],
-    "PIL": ["pillow"],
-    "skimage": ["scikit-image"],
-    "sklearn": ["scikit-learn"],
-    "umap": ["umap-learn"],
-    "yaml": ["pyyaml"],
-}
-
-
-def normal(name: str) -> str:
-    """Return a package's name as indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def packages_of(module: str) -> list[str]:
-    """Return the names that the package of a module may have."""
-    top = module.partition(".")[0]
-    return [*PACKAGES.get(top, []), normal(top)]
 
 
 def parse(texts: Iterable[str]) -> list[Requirement]:
@@ -347,39 +285,23 @@ def with_extras(name: str, extras: Iterable[str], specifier: str) -> Requirement
     return Requirement(normal(name), wanted, frozenset(specifier.split(",")) - {""})
 
 
-def number(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version such as 3.12."""
-    return tuple(int(each) for each in re.findall(r"\d+", version))
-
-
+@functools.cache
 def meets(version: str, specifiers: str) -> bool:
-    """Return whether a version of two numbers, such as 3.12, can meet specifiers such as >=3.10,<4.
-
-    What is not understood is met, and so is a bound that only a third number decides.
+    """Return whether a release of a version of two numbers, such as 3.12, meets specifiers such as
+    >=3.10,<4; what is not understood is met.
     """
-    here = number(version)[:2]
-    return all(meets_one(here, each) for each in specifiers.replace(" ", "").split(","))
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-
-def meets_one(here: tuple[int, ...], specifier: str) -> bool:
-    match = re.fullmatch(r"(>=|<=|<|>|===?|~=)(\d+)(?:\.(\d+))?(.*)", specifier)
-    if not match:
+    try:
+        wanted = SpecifierSet(re.sub(r"\+[\w.]+", "", specifiers))  # a build such as +cu124
+    except InvalidSpecifier:
         return True
-    sign, bound, rest = match[1], (int(match[2]), int(match[3] or 0)), match[4]
-    if match[3] is None and rest == ".*":  # a major version
-        here, bound, rest = (here[0], 0), (bound[0], 0), ""
-    is_exact = bool(re.search(r"[1-9]", rest))  # >=3.13.14: whether 3.13 meets it is not known
-    if sign == "~=" and not rest:
-        return here[0] == bound[0] and here >= bound
-    if here == bound:
-        return is_exact or sign != "<"
-    return sign[0] == ("<" if here < bound else ">")
+    return any(wanted.contains(f"{version}.{patch}") for patch in range(NEWEST))
 
 
 # --- poetry.lock
 
 Need = tuple[str, frozenset[str]]  # a package and its extras
-OF_EXTRA = re.compile(r"""extra == (["']).*?\1""")
 
 
 def packages(
@@ -407,7 +329,7 @@ def is_for(package: Table, wanted: set[str], context: Context) -> bool:
     markers = package.get("markers", "")
     if not isinstance(markers, dict):
         markers = dict.fromkeys(package["groups"], markers)
-    return any(context.holds(markers.get(group, "")) for group in wanted & {*package["groups"]})
+    return any(holds(markers.get(group, ""), context) for group in wanted & {*package["groups"]})
 
 
 def followed(
@@ -454,8 +376,8 @@ def poetry_needs(table: Table, optional: set[str], context: Context) -> list[Nee
             about = each if isinstance(each, dict) else {}
             is_wanted = not about.get("optional") or normal(name) in optional
             # `optional` says which extras are wanted, so their markers always hold.
-            marker = re.sub(OF_EXTRA, "os_name == 'posix'", about.get("markers", ""))
-            if name != "python" and is_wanted and context.holds(marker):
+            marker = EXTRA.sub("os_name == 'posix'", about.get("markers", ""))
+            if name != "python" and is_wanted and holds(marker, context):
                 found.append((normal(name), frozenset(about.get("extras", []))))
     return found
 

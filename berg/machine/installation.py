@@ -29,7 +29,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from berg import BergError, validation
-from berg.code.uvlock import packages_of
+from berg.code.dist import normal
 from berg.google import api, builds
 from berg.google.storage import Bucket
 from berg.job import Installation, Job
@@ -55,6 +55,23 @@ UV = {"UV_HTTP_TIMEOUT": "120", "UV_NO_PROGRESS": "1"}
 # Some images of Google's install the driver of the GPUs at their first boot.
 DRIVER_SCRIPT = Path("/opt/deeplearning/install-driver.sh")
 DRIVER_SECONDS = 900
+# Modules whose packages have other names.
+PACKAGES = {
+    "attr": ["attrs"],
+    "bs4": ["beautifulsoup4"],
+    "cv2": ["opencv-python", "opencv-python-headless", "opencv-contrib-python"],
+    "dateutil": ["python-dateutil"],
+    "dotenv": ["python-dotenv"],
+    "faiss": ["faiss-cpu", "faiss-gpu"],
+    "git": ["gitpython"],
+    "hydra": ["hydra-core"],
+    "OpenSSL": ["pyopenssl"],
+    "PIL": ["pillow"],
+    "skimage": ["scikit-image"],
+    "sklearn": ["scikit-learn"],
+    "umap": ["umap-learn"],
+    "yaml": ["pyyaml"],
+}
 QUIET = subprocess.DEVNULL
 HEADERS = "import sys, sysconfig; print(sysconfig.get_path('include'), *sys.version_info[:2])"
 
@@ -277,6 +294,12 @@ def missing_module(log: Path, what: Installation) -> str:
             if {*packages_of(module)} & {*names}:
                 return f"; the module {module} is not installed: it is named by {where}"
     return ""
+
+
+def packages_of(module: str) -> list[str]:
+    """Return the names that the package of a module may have."""
+    top = module.partition(".")[0]
+    return [*PACKAGES.get(top, []), normal(top)]
 
 
 def prepare_image(machine: boot.Machine) -> None:
