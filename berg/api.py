@@ -98,7 +98,7 @@ class Job:
     def data(self, lines: int = 10) -> dict[str, Any]:
         """All about it, as `berg show --json` prints it: state, usd, metrics, results, log, …"""
         with explained(self.config):
-            return records.data(self.config, records.read(self.config, self.name, lines))
+            return records.read(self.config, self.name, lines).to_dict()
 
     def logs(self) -> str:
         """The output so far; of several machines one after another."""

@@ -758,7 +758,11 @@ class RunOptions:
         group=RUNS,
     )
     new_code: bool = option(
-        "--new-code", "Use the working tree instead of the code that NAME ran.", False, JOB
+        "--new-code",
+        "Use the working tree instead of the code that NAME ran.",
+        False,
+        JOB,
+        usual=True,
     )
     env_file: str | None = option(
         "--env-file FILE",

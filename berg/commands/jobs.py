@@ -244,7 +244,7 @@ def show(name: str, lines: int, address: bool, in_time: bool, as_json: bool) -> 
         print_data([row.to_dict() for row in jobs_of], tables.sweep_record(name, jobs_of), as_json)
         return
     if as_json:
-        print_json(records.data(settings, record))
+        print_json(record.to_dict())
     else:
         plain.echo(tables.record(record))
 

@@ -429,7 +429,6 @@ def record(found: "Record") -> str:
     """Return all about a job: how it went, what it left, and the next commands."""
     entry, state, this = found.entry, found.entry.state, found.job
     assert state
-    status = f"{entry.status}{why(state)}"
     attempts: list[str] = []
     if state.attempt > 1:
         attempts = [f"{state.attempt}, {state.restarts} of them after a machine was lost"]
@@ -442,7 +441,7 @@ def record(found: "Record") -> str:
     of_machine = f"(of {state.machine}, the first machine)" if state.job.machines > 1 else ""
     rows: list[tuple[str, ...]] = [
         ("Devbox" if state.job.kind == "devbox" else "Job", entry.name),
-        ("State", click.style(status, fg=COLORS.get(state.state))),
+        ("State", click.style(f"{entry.status}{why(state)}", fg=COLORS.get(state.state))),
         ("History", *(f"{begun}  {word}" for word, begun in state.history)),
         ("Hang", *job_list.about_hang(state)),
         ("Network", state.network),
@@ -452,6 +451,7 @@ def record(found: "Record") -> str:
         *(what_ran(this) if this else [("Trouble", UNKNOWN)]),
         ("Machine", *machines_of(entry, this)),
         ("Results", *results_of(found)),
+        ("Metrics", ", ".join(f"{name} {value}" for name, value in found.metrics.items())),
         ("Log", of_machine, "\n".join(found.log)),
     ]
     return f"{labelled(rows, sys.stdout)}\n\n{next_commands(entry)}"
@@ -530,7 +530,7 @@ def next_commands(entry: "Entry") -> str:
         commands = {
             "Log": f"log {name}",
             "Results": f"fetch {name}",
-            "Again": f"rerun {name}",
+            "Again": f"rerun {name}" + " --new-code" * (entry.status == "FAILED"),
             "Delete it": f"rm {entry.sweep or name}",
         }
     elif entry.is_stopped:

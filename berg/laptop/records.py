@@ -43,6 +43,7 @@ class Record:
     results: list[Listed]
     deleted: list[Listed] = field(default_factory=list)  # by the job, and still in the bucket
     log: list[str] = field(default_factory=list)  # its last lines
+    metrics: dict[str, Any] = field(default_factory=dict)  # the last value of each
 
     def to_dict(self) -> dict[str, Any]:
         files, deleted = (
@@ -56,6 +57,7 @@ class Record:
             "results": files,
             "deleted": deleted,
             "log": self.log,
+            "metrics": self.metrics,
         }
 
 
@@ -75,12 +77,8 @@ def read(config: Config, name: str, lines: int) -> Record:
         left = lookup.Results()
         if entry.stored and entry.summary.results_dir:
             left = lookup.results(bucket, replace(entry.stored, state=entry.state))
-        return Record(entry, described.result(), left.files, left.deleted, log.result())
-
-
-def data(config: Config, record: Record) -> dict[str, Any]:
-    """Return all about a job for --json, with the last values of its metrics."""
-    return {**record.to_dict(), "metrics": last_metrics(Bucket(config), record)}
+        metrics = last_metrics(bucket, entry.summary.results_dir, left.files)
+        return Record(entry, described.result(), left.files, left.deleted, log.result(), metrics)
 
 
 @dataclass
@@ -471,11 +469,11 @@ def compare(config: Config, first: str, second: str) -> Comparison:
         repo.mkdir()
         packs = installing.packs_of(bucket, Path(folder))
         code = pool.submit(commits.between, old, new, repo, packs)
-        metrics = pool.map(lambda record: last_metrics(bucket, record), (before, after))
         facts = pool.map(lambda record: facts_of(bucket, record), (before, after))
         differences = [row for row in differing(*facts) if row.first != row.second]
         names = (before.entry.name, after.entry.name)
-        return Comparison(names, differences, differing(*metrics), code.result())
+        metrics = differing(before.metrics, after.metrics)
+        return Comparison(names, differences, metrics, code.result())
 
 
 def described(record: Record) -> job.Job:
@@ -514,10 +512,10 @@ def facts_of(bucket: Bucket, record: Record) -> dict[str, str]:
     return {key: str(value) for key, value in facts.items() if value not in (None, "", 0, [], {})}
 
 
-def last_metrics(bucket: Bucket, record: Record) -> dict[str, Any]:
-    """Return the last value of each metric in a job's metrics.jsonl; {} without one."""
-    name = f"berg_results/{record.entry.summary.results_dir}/metrics.jsonl"
-    size = next((each.size for each in record.results if each.name == name), 0)
+def last_metrics(bucket: Bucket, folder: str, files: list[Listed]) -> dict[str, Any]:
+    """Return the last value of each metric in the metrics.jsonl of a results dir; {} without."""
+    name = f"berg_results/{folder}/metrics.jsonl"
+    size = next((each.size for each in files if each.name == name), 0)
     text = bucket.last_lines(name, size, METRICS).decode(errors="replace") if size else ""
     return events.last_values(text)
 

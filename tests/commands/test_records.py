@@ -43,7 +43,8 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
     run(
         berg,
         "first",
-        "echo one; head -c 3000 /dev/zero > $BERG_RESULTS_DIR/m.bin; seq 30; exit 7",
+        "echo one; head -c 3000 /dev/zero > $BERG_RESULTS_DIR/m.bin; echo '{\"loss\": 0.5}' > "
+        "$BERG_RESULTS_DIR/metrics.jsonl; seq 30; exit 7",
         "--note",
         "with <warm-up>",
     )
@@ -63,6 +64,8 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
         "3,000  m.bin",
         "1 uncommitted change",
         "Note      with <warm-up>\n",
+        "Metrics   loss 0.5\n",
+        "berg rerun first --new-code\n",
     ):
         assert part in text, text
     assert "  30\n" in text and "  20\n" not in text, "the last lines of the log, and no more"
@@ -84,7 +87,7 @@ def test_show_tells_all_about_a_job_and_rm_deletes_it(berg):
     assert berg("fetch", "@").stdout.strip().endswith("berg_results/first")
 
     asked = berg("rm", "first", stdin="n\n")
-    assert asked.returncode == 130 and "2 files of results" in asked.stderr
+    assert asked.returncode == 130 and "3 files of results" in asked.stderr
     assert asked.stderr.endswith("berg: nothing was done\n")
     unanswered = berg("rm", "first", stdin="")
     assert (
