@@ -88,6 +88,8 @@ def test_what_draws_on_a_purse_cannot_change_one_or_spend_beside_it(berg):
         ["purse", "close", "agent"],
         ["image", "create"],
         ["cluster", "create", "pods"],
+        ["cluster", "resize", "pods", "--num-nodes", "9"],
+        ["cluster", "cache", "pods", "--size", "100"],
         ["start", "box"],
     ):
         refused = berg(*command, BERG_PURSE="agent")
@@ -109,8 +111,16 @@ def test_sweeps_devboxes_and_resumed_jobs_draw_on_it(berg):
     assert failed.returncode == 1
     wait_for(lambda: left(berg)["held"] == [], 90, "the end of its machine")
     before = left(berg)["spent"]
-    assert berg("run", "--resume", "job", "--purse", "agent", "--wait").returncode == 1
+    assert berg("run", "--resume", "job", "--wait").returncode == 1
     wait_for(lambda: left(berg)["held"] == [] and left(berg)["spent"] > before, 90, "its end")
+    before = left(berg)["spent"]
+    assert berg("rerun", "job", "-n", "again", "--wait").returncode == 1
+    wait_for(lambda: left(berg)["held"] == [] and left(berg)["spent"] > before, 90, "its end")
+    # what is set counts more than a record, which another user may have written
+    berg("purse", "create", "other", "--usd", "0.1")
+    for again in (["run", "--resume", "job"], ["run", "--resume", "many/0"], ["rerun", "job"]):
+        plan = berg(*again, "--dry-run", BERG_PURSE="other")
+        assert "what the purse other has left" in plan.stdout, (again, plan.stderr)
 
 
 def test_twenty_submits_race_for_the_last_dollar(berg):
@@ -184,10 +194,133 @@ def test_a_resumed_job_costs_each_of_its_attempts_once(berg):
 
 def test_what_could_not_be_resumed_has_cost_its_first_attempt(berg):
     """The reservation of an attempt is given back, not that of the one before."""
-    first = ledger.Reservation("job", 3, job.now(), 1, 3, True)
-    second = replace(first, usd=5, has_begun=False)
+    first = ledger.Reservation("job", 3, job.now(), 1, 3, claim="one")
+    second = replace(first, usd=5, claim="two")
     both = ledger.Ledger(held=[first, second])
-    assert both.without("job").held == [first]
+    assert both.without("two").held == [first]
+
+
+def hold(berg, *held: ledger.Reservation) -> tuple:
+    """Put reservations into a ledger; return what settles it."""
+    where = (berg.bucket.config, ".berg/purses/x/ledger.json", "")
+    ledger.change(*where, lambda found: replace(found, spent=0, held=list(held)))
+    return where
+
+
+def test_each_job_of_a_resumed_sweep_costs_each_of_its_attempts_once(berg):
+    first = ledger.Reservation("many", 40, job.now(), 2, 8, True, claim="one")
+    there = {}
+    for number, state in enumerate(("SUCCEEDED", "FAILED")):
+        about = ran(["RUNNING", "10:00"], [state, "11:00"])
+        about.job.sweep = "many"
+        there[state] = states.claim(berg.bucket, f"many-{number}", about)
+    where = hold(berg, first)
+    assert ledger.settle(*where).spent == 4 + 4
+    second = replace(first, claim="two", since=ledger.ends(where[0], "many"))
+    assert second.since == {f"many-{number}": "2026-11-18T11:00:00Z" for number in (0, 1)}
+    hold(berg, first, second)
+    again = replace(there["FAILED"].state, state="SUBMITTED")
+    claimed = states.replaced(berg.bucket, there["FAILED"], again)
+    assert len(ledger.settle(*where).held) == 2 and ledger.settle(*where).spent == 0
+    again = replace(again, state="RUNNING")
+    claimed = states.replaced(berg.bucket, claimed, again)
+    history = [*there["FAILED"].state.history, ["RUNNING", "2026-11-18T12:00:00Z"]]
+    history.append(["SUCCEEDED", "2026-11-18T12:30:00Z"])
+    states.replaced(berg.bucket, claimed, replace(again, state="SUCCEEDED", history=history))
+    hold(berg, second)
+    assert ledger.settle(*where) == ledger.Ledger(spent=2), "of the other job nothing again"
+    hold(berg, second, first)
+    assert ledger.settle(*where).spent == 4 + 4 + 2, "whichever was noted first"
+
+
+def test_all_that_is_held_is_settled_with_one_list_of_machines(berg, monkeypatch):
+    names = [f"job{number}" for number in range(5)]
+    for name in names:
+        states.claim(berg.bucket, name, ran(["RUNNING", "10:00"], ["SUCCEEDED", "11:00"]))
+    where = hold(berg, *[ledger.Reservation(each, 40, job.now(), 1, 4, True) for each in names])
+    listed = []
+    machines = ledger.places.machines
+
+    def count(*asked):
+        listed.append(asked)
+        return machines(*asked)
+
+    monkeypatch.setattr(ledger.places, "machines", count)
+    assert ledger.settle(*where).spent == 20 and len(listed) == 1
+
+
+def test_a_machine_that_is_on_its_way_out_holds_nothing(berg, monkeypatch):
+    states.claim(berg.bucket, "job", ran(["RUNNING", "10:00"], ["KILLED", "11:00"]))
+    where = hold(berg, ledger.Reservation("job", 40, job.now(), 1, 4, True))
+    machine = job.Machine("job", "us-central1-a", "RUNNING", labels={"berg-job": "job"})
+    monkeypatch.setattr(ledger.places, "machines", lambda config: [machine])
+    assert ledger.settle(*where).held
+    machine.status = "STOPPING"
+    assert ledger.settle(*where) == ledger.Ledger(spent=4), "berg rm would leave nothing to count"
+
+
+def test_a_damaged_job_of_a_sweep_costs_what_was_reserved(berg):
+    for number in (0, 1):
+        about = ran(["RUNNING", "10:00"], ["SUCCEEDED", "11:00"])
+        about.job.sweep = "many"
+        states.claim(berg.bucket, f"many-{number}", about)
+    where = hold(berg, ledger.Reservation("many", 40, job.now(), 2, 8, True))
+    berg.bucket.write(job.state_path("many-1"), b"{]", metadata={"state": "{]"})
+    assert ledger.settle(*where) == ledger.Ledger(spent=40)
+
+
+def test_a_job_whose_metadata_is_damaged_costs_what_was_reserved(berg):
+    """It must not keep the purse from paying for others."""
+    states.claim(berg.bucket, "job", ran(["RUNNING", "10:00"], ["SUCCEEDED", "11:00"]))
+    berg.bucket.write(job.metadata_path("job"), b"{]")
+    where = hold(berg, ledger.Reservation("job", 40, job.now(), 1, 4, True))
+    assert ledger.settle(*where) == ledger.Ledger(spent=40)
+
+
+def test_two_submits_for_one_sweep_reserve_apart(berg):
+    """As two that resume other jobs of it: neither gives back what the other has taken."""
+    settings = replace(berg.bucket.config, purse="agent")
+    berg("purse", "create", "agent", "--usd", "40")
+    path = iam.ledger_of("agent")
+    one = ledger.Reservation("many", 3, job.now(), 1, 3, claim="one")
+    two = replace(one, usd=5, claim="two")
+    ledger.change(settings, path, "", lambda found: replace(found, held=[one, two]))
+    purse.release(settings, "two")
+    purse.note_begun(settings, one)
+    assert ledger.read(berg.bucket, path, "")[0].held == [replace(one, has_begun=True)]
+    # settled meanwhile as one of a submit that died
+    ledger.change(settings, path, "", lambda found: replace(found, held=[]))
+    purse.note_begun(settings, one)
+    assert ledger.read(berg.bucket, path, "")[0].held == [replace(one, has_begun=True)]
+
+
+@pytest.mark.parametrize(
+    ("flex", "begun", "ended", "spent"),
+    [(False, True, "KILLED", 4), (False, True, "", 40), (False, False, "", 0), (True, True, "", 0)],
+)
+def test_a_machine_on_which_no_job_began_has_cost_its_time(
+    berg, monkeypatch, flex, begun, ended, spent
+):
+    """For example with a broken image, until it was killed or Google ended it."""
+    spec = replace(job.JobSpec(), flex=flex)
+    this = job.Job("job", "true", "job", "gs://b/job", "proj", "c" * 40, "c" * 40, spec=spec)
+    this.snapshot = {"commit": "c" * 40}
+    states.write_job(berg.bucket, this)
+    about = ran(["SUBMITTED", "10:00"])
+    if ended:
+        about = ran(["SUBMITTED", "10:00"], [ended, "11:00"])
+        about.finished_at = "2026-11-18T11:00:00Z"
+    states.claim(berg.bucket, "job", about)
+    monkeypatch.setattr(jobs, "LOST_AFTER", -1)
+    at = "2026-11-18T10:00:00Z"
+    where = hold(berg, ledger.Reservation("job", 40, at, 1, 4, begun))
+    assert ledger.settle(*where) == ledger.Ledger(spent=spent)
+
+
+def test_a_day_that_has_begun_does_not_end():
+    """The clock of a laptop that reads it may be of a moment before midnight."""
+    day = ledger.Ledger(spent=7, day="2026-11-19")
+    assert day.on("2026-11-18") == day == day.on("2026-11-19")
 
 
 def test_a_lost_job_counts_until_it_is_noticed(berg, monkeypatch):

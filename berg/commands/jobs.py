@@ -269,7 +269,7 @@ def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
     settings, old = ready(old)
     from berg.commands import start
     from berg.laptop import jobs, launch, records
-    from berg.laptop.resume import read_job, spec_again
+    from berg.laptop.resume import read_job, spec_again, with_purse
 
     asked = start.take_run_options(options)
     before = read_job(settings, jobs.find(settings, old).name)
@@ -277,7 +277,7 @@ def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
     code_of = None if is_other_code else lambda settings: records.code_of(settings, before)
     start.read_patch(options)
     changes = {"branch": None, "commit": None, **given(ctx, options)}
-    spec = spec_again(before, changes)
+    spec = with_purse(settings, spec_again(before, changes), before)
     changes["env"] = (*spec.env, *options["env"])  # the last one of a name counts
     spec = launch.with_new_results(replace(spec, **changes), before, options["results_dir"])
     if before.notify and spec.notify is None:

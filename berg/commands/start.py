@@ -249,6 +249,7 @@ def resume(spec: JobSpec, asked: RunOptions) -> int:
         )
     found, this = resuming.find(settings, lookup.resolve(settings, name))
     again = resuming.spec_again(this, {key: getattr(spec, key) for key in resuming.ASKED_AGAIN})
+    again = resuming.with_purse(settings, again, this)
     plan = resuming.plan(config.load_ready(**again.settings), this, again)
     printer(asked)(tables.plan(plan))
     say_differences(this, plan)
@@ -275,7 +276,8 @@ def resume_sweep(settings: config.Config, name: str, spec: JobSpec, asked: RunOp
         name = name.partition("/")[0]
         say(f"No job of {name} failed or was lost. To run a killed one: berg run --resume {name}/0")
         return 0 if asked.dry_run else follow_sweep(settings, name, 0, asked)
-    spec = found.spec(spec)
+    spec = replace(found.spec(spec), purse=spec.purse)
+    spec = resuming.with_purse(settings, spec, found.first)
     settings = config.load_ready(**spec.settings)
     machines = sweep.missing(settings, found, asked.parallel)
     plan = sweep.plan_again(settings, found, spec, len(machines))

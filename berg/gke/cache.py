@@ -66,6 +66,7 @@ def deploy(config: Config, name: str, size: int, say: Say) -> None:
     """
     if not 1 <= size <= LARGEST:
         raise BergError(f"--size {size} is not possible: give 1 to {LARGEST} GB")
+    config.refuse_in_purse("create a dataset cache")
     found = container.find(config, name)
     place, pool = container.where(found), container.pool_of(found, POOL)
     if pool and size > (most := room(disk := pool["config"]["diskSizeGb"])):

@@ -363,6 +363,7 @@ def resize(
     say: Say,
 ) -> str:
     """Change how many nodes a pool has at least, at most, and now; return the pool's name."""
+    config.refuse_in_purse("change how many nodes a cluster has")
     found = container.find(config, name)
     chosen, place = choose_pool(found, pool), container.where(found)
     called = str(chosen["name"])

@@ -612,9 +612,9 @@ def create(plan: Plan, claimed: states.Stored, say: Say) -> str:
     place = places.of(plan.job.place)
     heartbeat = Heartbeat(plan.config, plan.job, claimed)
     keep = bool(plan.job.group)
-    purse.reserve(plan)
+    reserved = purse.reserve(plan, claimed.state.claim)
     if plan.warm and (zone := warm.take(plan, say)):
-        purse.note_begun(plan)
+        purse.note_begun(plan.config, reserved)
         return zone
     plan.warm = None
     request = warm.with_shape(plan, place.request(plan))
@@ -622,7 +622,7 @@ def create(plan: Plan, claimed: states.Stored, say: Say) -> str:
     is_queued = plan.model == prices.FLEX and heartbeat.is_queued(zone)
     if plan.must_have_room and (is_queued or not zone):
         raise api.NoRoom(f"there is no room for {plan.offer.shape} now, except in a queue")
-    purse.note_begun(plan)
+    purse.note_begun(plan.config, reserved)
     if is_queued:
         heartbeat.note_queue(zone, zone or ", ".join(plan.offer.zones), say)
     return zone
@@ -762,7 +762,7 @@ def take_back(
         boxes.take_back(config, this.on, this.job_name)
     if this.has_secret:
         secret.delete(config, this.job_name)
-    purse.release(config, this.job_name)
+    purse.release(config, claimed.state.claim)
     if before is None:
         states.withdraw(bucket, claimed)
     elif there := states.read(bucket, this.job_name):

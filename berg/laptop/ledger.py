@@ -10,7 +10,7 @@ gives its money back after a while.
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
@@ -38,6 +38,7 @@ class Reservation:
     hourly: float = 0  # USD for all of its machines
     has_begun: bool = False  # its machines were created
     since: dict[str, str] = field(default_factory=dict)  # job -> end of its attempt before
+    claim: str = ""  # of the submit that made it
 
 
 @dataclass
@@ -80,14 +81,15 @@ class Ledger:
         left = api.time_of(self.midnight) + timedelta(days=1) - begin
         return min(held.usd, held.hourly * left.total_seconds() / 3600)
 
-    def without(self, name: str) -> "Ledger":
-        """Return the ledger without what a job reserved for machines that were not created."""
-        kept = [each for each in self.held if each.has_begun or each.name != name]
-        return replace(self, held=kept)
+    def without(self, claim: str) -> "Ledger":
+        """Return the ledger without what a submit reserved."""
+        return replace(self, held=[each for each in self.held if each.claim != claim])
 
     def on(self, day: str) -> "Ledger":
-        """Return the ledger on a day, on which what still lives may cost more."""
-        return self if day == self.day else replace(self, day=day, spent=0)
+        """Return the ledger on a day, on which what still lives may cost more. It never goes back:
+        another laptop may be past midnight already.
+        """
+        return self if day <= self.day else replace(self, day=day, spent=0)
 
 
 def read(bucket: Bucket, path: str, day: str) -> tuple[Ledger, int]:
@@ -134,13 +136,16 @@ def change(config: Config, path: str, day: str, how: Callable[[Ledger], Ledger])
 def settle(config: Config, path: str, day: str) -> Ledger:
     """Return a ledger after entering what ended jobs have cost."""
     ledger, _ = read(Bucket(config), path, day)
-    names = {each.name for each in ledger.held}
+    held: dict[str, list[Reservation]] = {}
+    for each in ledger.held:
+        held.setdefault(each.name, []).append(each)
+    there = found(config, held)
 
     def look(name: str) -> float | None:
-        return cost(config, ledger, name)
+        return cost(config, ledger, held[name], there[name])
 
     with ThreadPoolExecutor(16) as pool:
-        costs = zip(names, pool.map(look, names), strict=True)
+        costs = zip(held, pool.map(look, held), strict=True)
         ended = {name: usd for name, usd in costs if usd is not None}
     if not ended:
         return ledger
@@ -154,58 +159,100 @@ def settle(config: Config, path: str, day: str) -> Ledger:
     return change(config, path, day, enter)
 
 
-def cost(config: Config, ledger: Ledger, name: str) -> float | None:
+@dataclass
+class Found:
+    """What there is of a job or sweep."""
+
+    jobs: list[jobs.Entry]  # as readers see them: lost ones, too
+    machines: list[job.Machine]  # that are not on their way out
+    is_damaged: bool = False  # the state of one of its jobs
+
+
+def found(config: Config, names: Collection[str]) -> dict[str, Found]:
+    """Return what there is of jobs and sweeps, whose machines are listed at once."""
+    if not names:
+        return {}
+    bucket = Bucket(config)
+    with ThreadPoolExecutor(16) as pool:
+        listed = pool.submit(places.machines, config)
+        stored = {each.name: [each] for each in states.several(bucket, names)}
+        rest = [name for name in names if name not in stored]
+        of_sweeps = pool.map(lambda name: list(states.of_sweep(bucket, name)), rest)
+        stored |= dict(zip(rest, of_sweeps, strict=True))
+        owned = jobs.by_owner(listed.result())
+    whole = [each for name in names for each in stored[name] if not each.is_damaged]
+    entries = {each.name: each for each in jobs.entries_of(config, whole, owned, False)}
+    seen = {}
+    for name in names:
+        of_it = [entries[each.name] for each in stored[name] if not each.is_damaged]
+        machines = [*owned.get(name, []), *owned.get(f"{name}/", [])]
+        lives = [each for each in machines if each.status not in jobs.GOING]
+        seen[name] = Found(of_it, lives, len(of_it) < len(stored[name]))
+    return seen
+
+
+def cost(config: Config, ledger: Ledger, held: list[Reservation], there: Found) -> float | None:
     """Return what a job or sweep has cost since its first reservation; None while it may cost more.
-    What was removed costs what was reserved, if its machines were created.
+    What was removed or is damaged costs what was reserved, if its machines were created.
     """
-    mine = [each for each in ledger.held if each.name == name]
-    there = [each for each in records(config, name) if each.stored and not each.stored.is_damaged]
-    if may_cost_more(config, mine, there):
+    if may_cost_more(held, there):
         return None
-    if not there:
-        return sum(ledger.amount(each) for each in mine if each.has_begun)
-    bucket, since = Bucket(config), mine[0].since
-    begins = [max(since.get(each.name, ""), ledger.midnight) for each in there]
-    costs = [cost_of(bucket, *each) for each in zip(there, begins, strict=True)]
-    return min(sum(costs), sum(map(ledger.amount, mine)))
+    begun = [each for each in held if each.has_begun]
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            names = [each.name for each in there.jobs]
+            described = list(pool.map(lambda name: states.read_job(Bucket(config), name), names))
+    except BergError:
+        there.is_damaged = True
+    if there.is_damaged or not there.jobs:
+        return sum(map(ledger.amount, begun))
+    costs = 0.0
+    for each, this in zip(there.jobs, described, strict=True):
+        since = min(every.since.get(each.name, "") for every in held)
+        costs += cost_of(each, this, max(since, ledger.midnight))
+    costs = costs or without_worker(ledger, begun, there.jobs, described[0])
+    return min(costs, sum(map(ledger.amount, held)))
 
 
-def may_cost_more(config: Config, held: list[Reservation], found: list[jobs.Entry]) -> bool:
+def may_cost_more(held: list[Reservation], there: Found) -> bool:
     """Return whether a job or sweep has not ended, has machines, or has no state yet."""
-    if any(each.state and (not each.state.final or each.state.kept_seconds) for each in found):
+    if any(not each.state.final or each.state.kept_seconds for each in there.jobs if each.state):
         return True
-    if not found and job.age_seconds(max(each.at for each in held)) < SETTLED:
-        return True
-    names = [each.name for each in held]
-    return bool(places.machines(config, jobs=names, sweeps=names))
+    is_new = job.age_seconds(max(each.at for each in held)) < SETTLED
+    return bool(there.machines) or (is_new and not there.jobs)
 
 
-def records(config: Config, name: str) -> list[jobs.Entry]:
-    """Return a job, or the jobs of a sweep, as readers see them: lost ones, too."""
-    found = jobs.overview(config, None, name)
-    return [each for each in found if name in (each.name, each.sweep) and each.state]
-
-
-def cost_of(bucket: Bucket, ended: jobs.Entry, begin: str) -> float:
+def cost_of(ended: jobs.Entry, this: job.Job | None, begin: str) -> float:
     """Return what a job has cost since a moment. Its price and its number of machines are those of
     its metadata, which no other job can change unnoticed. A lost one counts until now: when its
     machine went is not known.
     """
     assert ended.stored and ended.state
-    this = states.read_job(bucket, ended.name)
     state = replace(ended.state, job=this.summary()) if this else ended.state
     has_machines = 0 if ended.stored.state.final else max(state.job.machines, 1)
     return spending.so_far(state, has_machines, begin) or 0.0
+
+
+def without_worker(
+    ledger: Ledger, begun: list[Reservation], ended: list[jobs.Entry], this: job.Job | None
+) -> float:
+    """Return what machines have cost on which no job began, such as those of a broken image: all
+    the time until the end. Machines that Google may have created later count as nothing.
+    """
+    if this is None or this.place != "gce" or this.group or this.spec.flex:
+        return 0.0
+    end = max((each.state and each.state.finished_at) or job.now() for each in ended)
+    amounts = [each.hourly * spending.between(each.at, end) / 3600 for each in begun]
+    return sum(map(min, amounts, map(ledger.amount, begun)))
 
 
 def ends(config: Config, name: str) -> dict[str, str]:
     """Return when the last attempt of a job, or of each job of a sweep, ended; by their records,
     whose clock the costs are counted by.
     """
-    found = {}
-    for each in records(config, name):
+    over = {}
+    for each in found(config, [name])[name].jobs:
         assert each.state
-        over = [at for what, at in each.state.history if what in job.FINAL]
-        if over:
-            found[each.name] = over[-1]
-    return found
+        if times := [at for what, at in each.state.history if what in job.FINAL]:
+            over[each.name] = times[-1]
+    return over

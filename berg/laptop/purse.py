@@ -12,7 +12,7 @@ machines can do so without Berg. For a service account, IAM keeps the terms (`be
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 
 from berg import BergError, job, validation
 from berg.config import Config
@@ -25,7 +25,7 @@ from berg.plan import Plan
 
 DAYS = ".berg/days/"
 TERMS = "/purse.json"
-SMALLEST = 0.005  # USD
+SMALLEST = 1e-6  # USD: what sums are rounded to
 
 
 @dataclass
@@ -175,7 +175,6 @@ def within_purse(plan: Plan, machines: int) -> Plan:
         return plan
     purse, _ = read(Bucket(plan.config), name)
     there = filled(plan.config, purse)
-    there.ledger = there.ledger.without(plan.job.job_name)
     check(there, plan, machines)
     bounds = [(plan.job.max_run_seconds, plan.limit)]
     bounds.append((affordable(there.left, plan, machines), f"what the purse {name} has left"))
@@ -199,7 +198,7 @@ def within_budget(plan: Plan, machines: int) -> Plan:
     """Return a plan whose job ends, or reaches midnight, before the day's budget is spent."""
     if not (budget := plan.config.budget):
         return plan
-    found = ledger.settle(plan.config, day_path(plan.config), today()).without(plan.job.job_name)
+    found = ledger.settle(plan.config, day_path(plan.config), today())
     left = budget - found.spent - found.reserved
     seconds, wanted = affordable(left, plan, machines), reservation(plan, machines)
     if left > 0 and found.amount(wanted) <= left + SMALLEST:
@@ -221,6 +220,8 @@ def check(there: Filled, plan: Plan, machines: int) -> None:
     why = ""
     if purse.is_closed:
         why = "is closed. Its owner opens it: berg purse top-up"
+    elif purse.until and purse.until <= job.now():
+        why = f"paid until {purse.until}"
     elif purse.types and kind and kind not in purse.types:
         why = f"pays for {', '.join(purse.types)}, not for {kind}: choose another type, -t"
     elif purse.machines and busy + machines > purse.machines:
@@ -246,7 +247,7 @@ def affordable(usd: float, plan: Plan, machines: int) -> int:
     rate = (hourly(plan) or 0) * machines
     if not rate:
         return plan.job.max_run_seconds if usd > 0 else 0
-    return int((3600 * (usd + SMALLEST) / rate - plan.job.spec.keep_warm) / plan.rounds)
+    return int((3600 * usd / rate - plan.job.spec.keep_warm) / plan.rounds)
 
 
 def reservation(plan: Plan, machines: int) -> Reservation:
@@ -255,22 +256,24 @@ def reservation(plan: Plan, machines: int) -> Reservation:
     return Reservation(name, rate * plan.machine_seconds / 3600, job.now(), machines, rate)
 
 
-def reserve(plan: Plan, machines: int = 0) -> None:
-    """Enter what a plan may cost into its ledgers; raise BergError if less is left by now."""
+def reserve(plan: Plan, claim: str, machines: int = 0) -> Reservation | None:
+    """Enter what a plan may cost into its ledgers, and return it, None without a ledger; raise
+    BergError if less is left by now.
+    """
     config, count = plan.config, machines or plan.job.num_machines
     if not config.purse and not config.budget:
-        return
+        return None
     wanted = reservation(plan, count)
-    wanted.since = ledger.ends(config, wanted.name)
+    wanted.claim, wanted.since = claim, ledger.ends(config, wanted.name)
 
     def take(found: Ledger) -> Ledger:
-        rest, usd, what = found.without(wanted.name), float(config.budget), "your budget for a day"
+        rest, usd, what = found.without(claim), float(config.budget), "your budget for a day"
         if not found.day:
             purse, _ = read(Bucket(config), config.purse)
             usd, what = purse.usd, f"the purse {purse.name}"
             check(Filled(purse, rest), plan, count)
         left = usd - rest.spent - rest.reserved
-        if rest.amount(wanted) > left + 2 * SMALLEST:
+        if rest.amount(wanted) > left + SMALLEST:
             raise BergError(
                 f"{what} has {dollars(left)} left, and this may cost "
                 f"{dollars(rest.amount(wanted))}: another job took the money meanwhile. Try again"
@@ -279,26 +282,28 @@ def reserve(plan: Plan, machines: int = 0) -> None:
 
     for where in ledgers(config):
         ledger.change(config, *where, take)
+    return wanted
 
 
-def note_begun(plan: Plan) -> None:
-    """Enter that a plan's machines were created: from now on they are paid for, whatever the
-    bucket says of the job.
+def note_begun(config: Config, reserved: Reservation | None) -> None:
+    """Enter that the machines of a reservation were created: from now on they are paid for,
+    whatever the bucket says of the job, and even if the reservation was taken for a dead one.
     """
-    name = plan.job.job_name
+    if reserved is None:
+        return
+    begun = replace(reserved, has_begun=True)
 
     def note(found: Ledger) -> Ledger:
-        held = [replace(each, has_begun=each.has_begun or each.name == name) for each in found.held]
-        return replace(found, held=held)
+        return replace(found, held=[*found.without(begun.claim).held, begun])
 
-    for where in ledgers(plan.config):
-        ledger.change(plan.config, *where, note)
-
-
-def release(config: Config, name: str) -> None:
-    """Give back what a job reserved of which nothing was created."""
     for where in ledgers(config):
-        ledger.change(config, *where, lambda found: found.without(name))
+        ledger.change(config, *where, note)
+
+
+def release(config: Config, claim: str) -> None:
+    """Give back what a submit reserved of which nothing is left."""
+    for where in ledgers(config):
+        ledger.change(config, *where, lambda found: found.without(claim))
 
 
 def settle_all(config: Config) -> None:
@@ -325,4 +330,4 @@ def today() -> str:
 
 def after(seconds: float) -> str:
     """Return the time in so many seconds."""
-    return job.timestamp(datetime.now(timezone.utc) + timedelta(seconds=seconds))
+    return job.timestamp(datetime.fromtimestamp(job.clock() + seconds, timezone.utc))

@@ -92,6 +92,13 @@ def spec_again(this: job.Job, given: dict[str, Any]) -> JobSpec:
     return replace(with_patch(this, again.pop("pod_patch", None)), **again)
 
 
+def with_purse(config: Config, spec: JobSpec, before: job.Job) -> JobSpec:
+    """Return a spec that draws on the purse of the job before, unless one is given or set."""
+    if spec.purse or config.purse:
+        return spec
+    return replace(spec, purse=before.spec.purse)
+
+
 def with_patch(this: job.Job, patch: dict[str, Any] | None) -> JobSpec:
     """Return a job's spec with the patch for its pods that is given now; its cost limit can only
     lower the user's own.

@@ -201,7 +201,7 @@ def submit(
         if plan.secrets:
             secret.store(plan.config, name, plan.secrets, plan.machine_seconds, plan.accounts)
         place.warm_up()  # waits for `import_ahead`
-        create(plan, on, say)
+        create(plan, on, record.claim, say)
     except lookup.Taken:
         raise
     except BaseException:
@@ -258,21 +258,23 @@ def take_back(plan: Plan, claimed: states.Sweep) -> None:
         if plan.secrets:
             secret.delete(config, name)
         states.withdraw_sweep(bucket, name, claimed)
-    purse.release(config, name)
+    purse.release(config, claimed.claim)
     ours = [states.Stored(each, job.State(claim=claimed.claim), 0) for each in claimed.jobs]
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda each: states.withdraw(bucket, each), ours))
 
 
-def create(plan: Plan, names: list[str], say: Say) -> None:
+def create(plan: Plan, names: list[str], claim: str, say: Say) -> None:
     """Create machines of a sweep, many in one request."""
+    if not names:
+        return
     place = places.of(plan.job.place)
     request = place.request(plan)
-    purse.reserve(plan, len(names))
+    reserved = purse.reserve(plan, claim, len(names))
     for start in range(0, len(names), BULK):
         some = names[start : start + BULK]
         place.create(plan.config, request, some, False, say, still_trying=lambda: None)
-    purse.note_begun(plan)
+    purse.note_begun(plan.config, reserved)
 
 
 def entries(config: Config, name: str) -> list[jobs.Entry]:
@@ -439,7 +441,7 @@ def resume(
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda each: submit_again(bucket, each, changed), found.jobs))
     lookup.check_owners(plan.config, plan.owners, claim)
-    create(plan, names, say)
+    create(plan, names, claim, say)
 
 
 def update_hashes(config: Config, found: Again, changed: dict[str, job.Job]) -> states.Sweep:
