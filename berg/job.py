@@ -40,6 +40,7 @@ SHELL = ["bash", "-o", "pipefail", "-c"]
 HOSTED = "berg-hosted"  # metadata of a devbox: a JSON object, see `hosted`
 CLAIM = "berg-claim"  # in it: the claim of the job's state
 USAGE = ".usage.jsonl"  # suffix of the file next to the log with samples of the machine
+METRICS = "custom.googleapis.com/berg/"  # that machines write to Cloud Monitoring
 SOFTWARE = ".software.json"  # suffix of the file next to the log with the software of an attempt
 # A job's name is its machine's name, so that Compute Engine must accept it.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -493,19 +493,19 @@ def dashboard(delete: bool, yes: bool, as_json: bool) -> None:
     if delete and as_json:
         raise click.UsageError("--delete prints nothing: leave --json out")
     settings = config.load_ready()
-    from berg.google import monitoring
+    from berg.watch import usage
 
     if delete:
-        there = monitoring.find(settings)
+        there = usage.find_dashboard(settings)
         if there is None:
             raise BergError(
                 f"{settings.project} has no dashboard of berg's. To create it: berg dashboard"
             )
         confirm(f"Delete the dashboard {there['displayName']} of {settings.project}?", yes)
-        monitoring.delete(settings, there)
+        usage.delete_dashboard(settings, there)
         say("Deleted.")
         return
-    there, is_new = monitoring.create(settings)
+    there, is_new = usage.create_dashboard(settings)
     say(f"{'Created' if is_new else 'Updated'} {there['displayName']}")
     if not settings.monitoring:
         say("Memory, GPUs and TPUs are empty until machines may write them: berg init --monitoring")
@@ -514,7 +514,7 @@ def dashboard(delete: bool, yes: bool, as_json: bool) -> None:
     if settings.endpoint and not as_json:
         say("The embedded cloud keeps it, and has no page to show it")
     else:
-        print_data(there, monitoring.address(settings, there), as_json)
+        print_data(there, usage.dashboard_address(settings, there), as_json)
 
 
 COMMANDS = (wait, top, tensorboard, page, profile, dashboard)

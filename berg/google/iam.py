@@ -24,7 +24,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.google import api, monitoring
+from berg.google import api
 from berg.google.storage import Bucket
 
 MACHINES = (
@@ -320,7 +320,7 @@ def missing_bindings(config: Config, look: Look) -> list[Grant]:
             found.append(bucket_grant(config, text, role, member, condition))
         elif not right.on_bucket and role not in roles(in_project, [member]):
             found.append(project_grant(config, right.role, role, f". {UNLIMITED}"))
-    role = monitoring.ROLE
+    role = "roles/monitoring.metricWriter"
     if config.monitoring and role not in roles(in_project, [member]):
         why = ", to write metrics and no more"
         found.append(project_grant(config, role, role, why))

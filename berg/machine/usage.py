@@ -20,12 +20,13 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from berg import job
 from berg.config import Config
-from berg.google import events, monitoring
+from berg.google import api, events
 from berg.machine import boot
 
 # Beginnings of the names of devices that are virtual, or counted elsewhere.
@@ -190,13 +191,47 @@ class Reporter:
         self.due = time.monotonic() + REPORT_EVERY - 1  # samples come a little late, never early
         try:
             self.instance = self.instance or boot.metadata("instance/id")
-            if series := monitoring.points(self.config, self.machine.zone, self.instance, sample):
-                monitoring.write(self.config, series)
+            if series := points(self.config, self.machine.zone, self.instance, sample):
+                # A second try would be refused as out of order, and one that is lost does no harm.
+                where = f"projects/{self.config.project}/timeSeries"
+                url = f"{self.config.service_url('monitoring')}/v3/{where}"
+                api.send(self.config, "POST", url, {"timeSeries": series})
         except Exception as error:
             if not self.has_failed:
                 why = getattr(error, "message", error)
                 self.say(f"Cloud Monitoring gets no samples of this machine: {why}")
             self.has_failed = True
+
+
+def points(
+    config: Config, zone: str, instance: str, sample: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return a sample as time series with a point each."""
+    labels = {"project_id": config.project, "zone": zone, "instance_id": instance}
+    when = datetime.fromtimestamp(sample.get("time", job.clock()), timezone.utc)
+    interval = {"endTime": f"{when:%Y-%m-%dT%H:%M:%SZ}"}
+
+    def one(name: str, value: float, **labels_of_metric: str) -> dict[str, Any]:
+        metric = {"labels": labels_of_metric} if labels_of_metric else {}
+        return {
+            "metric": {"type": job.METRICS + name, **metric},
+            "resource": {"type": "gce_instance", "labels": labels},
+            "metricKind": "GAUGE",
+            "valueType": "DOUBLE",
+            "points": [{"interval": interval, "value": {"doubleValue": float(value)}}],
+        }
+
+    found = []
+    if sample.get("memory_percent") is not None:
+        found.append(one("memory_percent", sample["memory_percent"]))
+    for accelerator in [*(sample.get("gpus") or []), *(sample.get("tpus") or [])]:
+        which = str(int(accelerator.get("index") or 0))
+        if accelerator.get("percent") is not None:
+            found.append(one("accelerator_percent", accelerator["percent"], accelerator=which))
+        used, total = accelerator.get("memory_mb"), accelerator.get("memory_total_mb")
+        if used is not None and total:
+            found.append(one("accelerator_memory_percent", 100 * used / total, accelerator=which))
+    return found
 
 
 # libtpu answers with gRPC on a port of loopback while a program uses the TPUs; of several programs

@@ -10,7 +10,8 @@ import pytest
 from conftest import wait_for
 from local_gcloud import Gcloud
 
-from berg.google import monitoring
+from berg.machine.usage import points
+from berg.watch import usage
 from localcloud.identity.tokens import LAPTOP, Tokens
 
 DASHBOARDS = "/monitoring/v1/projects/berg-local/dashboards"
@@ -46,18 +47,18 @@ def test_made_shown_brought_up_to_date_and_deleted(berg, cloud, tmp_path):
     assert made.stdout == "" and "The embedded cloud keeps it, and has no page" in made.stderr
     console = "https://console.cloud.google.com/monitoring/dashboards/builder"
     of_google = replace(cloud.settings(), endpoint="")
-    assert monitoring.address(of_google, there) == f"{console}/{id}?project=berg-local"
+    assert usage.dashboard_address(of_google, there) == f"{console}/{id}?project=berg-local"
     cloud.call(
         "PATCH",
         f"/monitoring/v1/{there['name']}",
-        {**monitoring.dashboard(), "mosaicLayout": {"columns": 1}, "etag": there["etag"]},
+        {**usage.dashboard(), "mosaicLayout": {"columns": 1}, "etag": there["etag"]},
     )
     again = berg("dashboard", "--json", BERG_MONITORING="1")
     assert "Updated Berg training" in again.stderr and "are empty" not in again.stderr
     shown = json.loads(again.stdout)
     assert (
         shown["name"] == there["name"]
-        and shown["mosaicLayout"] == monitoring.dashboard()["mosaicLayout"]
+        and shown["mosaicLayout"] == usage.dashboard()["mosaicLayout"]
     )
     # A filter with a variable holds only for charts that name the variable.
     assert [each for each in shown["dashboardFilters"] if each["labelKey"] == "berg-job"]
@@ -84,7 +85,7 @@ def test_made_shown_brought_up_to_date_and_deleted(berg, cloud, tmp_path):
 
 
 def test_a_dashboard_of_somebody_else_is_left_alone(berg, cloud):
-    theirs = {**monitoring.dashboard(), "labels": {}}
+    theirs = {**usage.dashboard(), "labels": {}}
     cloud.call("POST", DASHBOARDS, theirs)
     assert berg("dashboard", "--delete", "-y").returncode == 1
     assert "Created" in berg("dashboard").stderr
@@ -196,9 +197,7 @@ def test_a_sample_as_time_series():
         {"index": 0, "percent": None, "memory_mb": 10, "memory_total_mb": 40},
         {"index": 1.0, "percent": 5.0},
     ]
-    found = monitoring.points(
-        config, "z", "7", {"time": 0, "memory_percent": 3, "gpus": gpus, "tpus": None}
-    )
+    found = points(config, "z", "7", {"time": 0, "memory_percent": 3, "gpus": gpus, "tpus": None})
     values = [(each["metric"], each["points"][0]["value"]["doubleValue"]) for each in found]
     own = "custom.googleapis.com/berg/"
     assert values == [
@@ -207,4 +206,4 @@ def test_a_sample_as_time_series():
         ({"type": f"{own}accelerator_percent", "labels": {"accelerator": "1"}}, 5.0),
     ]
     assert found[0]["points"][0]["interval"] == {"endTime": "1970-01-01T00:00:00Z"}
-    assert monitoring.points(config, "z", "7", {"memory_percent": None}) == []
+    assert points(config, "z", "7", {"memory_percent": None}) == []
