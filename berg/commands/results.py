@@ -335,8 +335,8 @@ def fetch_left(
     on_file: Callable[[str, int], None] = lambda path, size: None,
 ) -> tuple[int, int, dict[str, Exception]]:
     """Fetch what a job left below a prefix, or what it deleted; return what fetch() returns."""
-    from berg.google import mirror
     from berg.google.fetch import LeftOut, fetch, move_deleted
+    from berg.google.sending import writer_of
 
     if not wanted.deleted and not wanted.moment:
         below = prefix.removeprefix("berg_results/")
@@ -346,7 +346,7 @@ def fetch_left(
     files = left.deleted if wanted.deleted else left.files
     new, total, missing = fetch(bucket, prefix, target, on_file, listed=files)
     for blob in left.others:
-        writer = plain.name(mirror.writer_of(blob))
+        writer = plain.name(writer_of(blob))
         missing[blob.name] = LeftOut(f"the job {writer} wrote it: berg fetch {writer}")
     return new, total, missing
 

@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from berg import BergError
 from berg.config import Config
 from berg.gke import client, container
 from berg.gke.client import CORE, Server, connect
+from berg.gke.container import Say
 from berg.gke.pods import CACHE, CACHE_PORT, CACHE_URL
 from berg.gke.status import why_pending
 from berg.google import api, prices
@@ -55,8 +55,6 @@ awk 'NR == 1 { printf "since %s 0\n", $1 } { count[$2]++; bytes[$2] += $3 }
      END { for (how in count) printf "%s %.0f %.0f\n", how, count[how], bytes[how] }' /cache/log
 find /cache/slices -type f -printf '%s\n' | awk '{ sum += $1 } END { printf "kept %.0f 0\n", sum }'
 """
-
-Say = Callable[[str], None]
 
 
 def deploy(config: Config, name: str, size: int, say: Say) -> None:

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 from berg import BergError, computer, validation
 from berg.config import Config
 from berg.gke import client, container, pods
+from berg.gke.container import Say
 from berg.gke.place import machines_in
 from berg.gke.status import NO_POD, ending
 from berg.google import api, iam, offers, prices, shapes
@@ -36,8 +37,6 @@ DISK_TYPES = ("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced")
 NODE_ROLE = "roles/container.defaultNodeServiceAccount"
 NOT_FOR_JOBS = (container.SYSTEM, container.CACHE)  # pools
 EXEC_API = "client.authentication.k8s.io/v1beta1"
-
-Say = Callable[[str], None]
 
 
 class Wanted(PoolOptions):

@@ -19,7 +19,7 @@ from berg.config import Config
 from berg.gke import client, container
 from berg.gke.client import SHARED, Server, below, thing
 from berg.gke.container import LABEL
-from berg.gke.status import NEVER_BEGAN, QUEUE_LABEL
+from berg.gke.status import NEVER_BEGAN, QUEUE_LABEL, Thing
 from berg.google import api, data, iam, instances, shapes
 from berg.google.iam import ACCOUNT, Grant
 from berg.google.shapes import ALIASES, CAPABILITY, Shape
@@ -44,8 +44,6 @@ berg="${BERG_ROOT:-/root}/berg/environment.sh"
 [ -n "${BERG_JOB-}" ] || [ ! -r "$berg" ] || . "$berg"
 unset berg
 """
-
-Thing = dict[str, Any]
 
 
 # --- which nodes

@@ -26,7 +26,17 @@ from typing import Any
 
 from berg import validation
 from berg.google import api, fetch, views
-from berg.google.sending import GROWS_FROM, RECORD, TAKEN, WRITER, Entry, Manifest, ends_of, marks
+from berg.google.sending import (
+    GROWS_FROM,
+    RECORD,
+    TAKEN,
+    WRITER,
+    Entry,
+    Manifest,
+    ends_of,
+    marks,
+    writer_of,
+)
 from berg.google.storage import Changed, Listed
 from berg.google.views import (
     CLOCKS_NS,
@@ -372,16 +382,12 @@ class Journal:
                 there = self.bucket.get(name)
                 if there and row.is_in(there):
                     return there
-                if there and not self.is_ours(there):
+                if there and writer_of(there) != self.writer.rpartition("/")[0]:
                     return TAKEN
                 generation = there.generation if there else 0
             except Exception as error:
                 return str(error)
         return "its object changes all the time"
-
-    def is_ours(self, there: Any) -> bool:
-        writer = (there.metadata or {}).get(WRITER, "")
-        return bool(writer.rpartition("/")[0] == self.writer.rpartition("/")[0])
 
     def note_plain(self, row: Row, made: Listed) -> None:
         """Note that a file has its plain object."""
@@ -448,7 +454,7 @@ class Restore:
             return new, self.left  # it is tried again
         for path, blob in self.listed.items():
             if path not in rows or mirror.manifest.get(path) is None:
-                mirror.manifest.put_known(path, blob, self.is_own(blob))
+                mirror.manifest.put_known(path, blob, writer_of(blob) == mirror.job_name)
         for row in rows.values():
             if mirror.prefix + row.path not in self.left:
                 self.place(row)
@@ -594,13 +600,8 @@ class Restore:
             ends = ends_of(file, now.st_size) if now.st_size >= GROWS_FROM else ""
         entry = Entry(*marks(now), blob.generation if blob else 0, row.crc32c, ends, True)
         entry.in_view = True
-        entry.is_own = blob is None or self.is_own(blob)
+        entry.is_own = blob is None or writer_of(blob) == self.mirror.job_name
         self.mirror.manifest.put(row.path, entry)
-
-    def is_own(self, blob: Any) -> bool:
-        """Return whether this job wrote an object."""
-        writer = (blob.metadata or {}).get(WRITER, "")
-        return bool(writer.rpartition("/")[0] == self.mirror.job_name)
 
 
 def plain_row(path: str, blob: Any) -> Row:

@@ -33,7 +33,6 @@ from berg.google.sending import (
     COPIED_FROM,
     MOVING_AFTER,
     TAILS,
-    WRITER,
     Entry,
     Grows,
     Manifest,
@@ -44,6 +43,7 @@ from berg.google.sending import (
     Torn,
     is_written,
     marks,
+    writer_of,
 )
 from berg.google.storage import Changed, Listed, Unreadable
 from berg.google.views import Row
@@ -791,12 +791,6 @@ def in_other_folders(
         for blob in listed:
             if writer_of(blob) == job_name and not blob.name.startswith(f"{prefix}{own}/"):
                 yield blob
-
-
-def writer_of(blob: Any) -> str:
-    """Return the job that wrote an object; "" if its metadata names none."""
-    writer: str = (blob.metadata or {}).get(WRITER, "")
-    return writer.rpartition("/")[0]
 
 
 def at_once(large: bool) -> int:

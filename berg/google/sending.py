@@ -300,7 +300,7 @@ class Sender:
         whole: Any = file if self.takes_any(sending) else Whole(file, before, size)
         generation = last.generation if last else 0
         if last and last.is_plain and self.has_grown(last, file, before):
-            blob, is_right = self.extended(sending, last, name, file, size)
+            blob, is_right = self.extend(sending, last, name, file, size)
             if is_right:
                 return self.row_of(sending, before, blob), False
             generation = blob.generation if blob else generation
@@ -312,18 +312,6 @@ class Sender:
     def takes_any(self, sending: Sending) -> bool:
         """Return whether a file is sent although it changes while it is read."""
         return not self.has_views or sending.grows or (self.finishing and sending.is_moving)
-
-    def extended(
-        self, sending: Sending, last: Entry, name: str, file: IO[bytes], size: int
-    ) -> tuple[Any, bool]:
-        """Send what was appended to a large file. Return the object, None if that was not possible,
-        and whether it has the file's bytes.
-        """
-        if sending.viewed and not sending.viewed.grows:
-            raise Grows("the next view is to say that it grows")
-        if last.size < GROWS_FROM:
-            return None, False
-        return self.try_to_extend(sending, last, name, file, size)
 
     def set_aside(self, sending: Sending, whole: Any, before: stat_result) -> Row:
         """Return a row with new bytes of a file whose plain object a view needs: the row has them
@@ -395,10 +383,7 @@ class Sender:
 
     def is_same(self, there: Any, sending: Sending, file: IO[bytes], size: int) -> bool:
         """Return whether an object has the file's bytes."""
-        if there.size != size:
-            return False
-        is_same: bool = there.crc32c == self.checksum(sending, file, size)
-        return is_same
+        return bool(there.size == size and there.crc32c == self.checksum(sending, file, size))
 
     def has_grown(self, last: Entry, file: IO[bytes], now: stat_result) -> bool:
         """Return whether a file has the bytes that were sent, and more behind them: of a large one
@@ -416,14 +401,18 @@ class Sender:
         file.seek(0)
         return is_line and crc32c_of(blocks(file, last.size)) == last.crc32c
 
-    def try_to_extend(
+    def extend(
         self, sending: Sending, last: Entry, name: str, file: IO[bytes], size: int
     ) -> tuple[Any, bool]:
-        """Send what was appended to the file, and compose it.
+        """Send what was appended to a large file, and compose it.
 
         Return the object, None if that failed, and whether it has the file's bytes. It fails where
         the object is not the one that this mirror wrote.
         """
+        if sending.viewed and not sending.viewed.grows:
+            raise Grows("the next view is to say that it grows")
+        if last.size < GROWS_FROM:
+            return None, False
         start, metadata = last.size, {WRITER: self.writer}
         try:
             file.seek(start)
@@ -448,10 +437,10 @@ class Sender:
         """Return whether this disk wrote an object; or an earlier one of the job, whose last writes
         may arrive after a restore.
         """
-        writer = (there.metadata or {}).get(WRITER, "")
+        if (there.metadata or {}).get(WRITER, "") == self.writer:
+            return True
         job_name = self.writer.rpartition("/")[0]
-        is_of_job = job_name != "" and writer.rpartition("/")[0] == job_name
-        return writer == self.writer or bool(is_of_job and self.is_alone())
+        return job_name != "" and writer_of(there) == job_name and self.is_alone()
 
     def checksum(self, sending: Sending, file: IO[bytes], size: int) -> str:
         """Return the crc32c of the file's first `size` bytes."""
@@ -475,6 +464,12 @@ class Sender:
     @property
     def staged(self) -> str:
         return f"{TAILS}{self.writer}-staged/"
+
+
+def writer_of(blob: Any) -> str:
+    """Return the job that wrote an object; "" if its metadata names none."""
+    writer: str = (blob.metadata or {}).get(WRITER, "")
+    return writer.rpartition("/")[0]
 
 
 def bytes_of(viewed: Row | None) -> Row | None:

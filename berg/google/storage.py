@@ -155,16 +155,12 @@ class Bucket:
         """Return the content of an object, a byte more than `most` of a longer one; None without
         the object.
         """
-        return self.read_range(name, 0, most + 1, is_whole=True)
+        return self.read_from(name, 0, most + 1, is_whole=True)
 
-    def read_from(self, name: str, start: int, end: int) -> bytes | None:
+    def read_from(self, name: str, start: int, end: int, is_whole: bool = False) -> bytes | None:
         """Return bytes of an object from `start` on, before `end`; b"" behind its end, None without
-        the object.
+        the object. With `is_whole` compare the checksum, unless the object is longer.
         """
-        return self.read_range(name, start, end)
-
-    def read_range(self, name: str, start: int, end: int, is_whole: bool = False) -> bytes | None:
-        """With `is_whole` compare the checksum, unless the object is longer."""
         headers = {} if is_whole else {"Range": f"bytes={start}-{end - 1}"}
         url = self.address("/download", name, alt="media")
 

@@ -55,7 +55,12 @@ class Look:
     """The jobs and machines found, newest first, and a step for later that updates the index."""
 
     entries: list[Entry]
-    tidy: Callable[[], None]
+    update: Callable[[], None]
+
+    def tidy(self) -> None:
+        """Update the index; if that fails, the next list does."""
+        with contextlib.suppress(api.GoogleError, api.RetryError, OSError):
+            self.update()
 
 
 # --- entries
@@ -160,14 +165,14 @@ def look(config: Config, user: str | None, limit: int, say: Say = jobs.silent) -
     named = [(each.name, each.sweep) for each in entries]
     jobs.remember(named, jobs.living(entries), is_all=False)
 
-    def tidy() -> None:
+    def update() -> None:
         alive = entered(entries)
         over = [listed for entry, listed in found.living.items() if entry not in alive]
         delete(bucket, ended(config, bucket, entries, over + gone))
         for entry in alive.keys() - found.living.keys():
             note(bucket, alive[entry].name, alive[entry].summary)
 
-    return Look(jobs.sorted_of(entries, user), quietly(tidy))
+    return Look(jobs.sorted_of(entries, user), update)
 
 
 def read(bucket: Bucket, user: str | None, limit: int) -> Index:
@@ -241,16 +246,6 @@ def entered(entries: list[Entry]) -> dict[str, Entry]:
     }
 
 
-def quietly(tidy: Callable[[], None]) -> Callable[[], None]:
-    """Return a step without its errors: the next list does the same."""
-
-    def attempt() -> None:
-        with contextlib.suppress(api.GoogleError, api.RetryError, OSError):
-            tidy()
-
-    return attempt
-
-
 # --- a look at all jobs
 
 
@@ -263,7 +258,7 @@ def look_at_all(config: Config, user: str | None, say: Say = jobs.silent) -> Loo
         return Look(jobs.overview(config, user, say=say), lambda: None)
     entries = jobs.overview(config, None, say=say)
 
-    def tidy() -> None:
+    def update() -> None:
         living = entered(entries)
         named = [(each.name, each.summary) for each in entries if each.stored]
         all_entries = {of_state(*each) for each in named}
@@ -278,7 +273,7 @@ def look_at_all(config: Config, user: str | None, say: Say = jobs.silent) -> Loo
                 wrong.append(listed)
         delete(bucket, ended(config, bucket, entries, wrong))
 
-    return Look(jobs.sorted_of(entries, user), quietly(tidy))
+    return Look(jobs.sorted_of(entries, user), update)
 
 
 def recent_paths(named: list[tuple[str, job.Summary]]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from berg import BergError, computer, config, job, output, places, states
 from berg.config import Config
-from berg.google import api, iam
+from berg.google import api, iam, prices
 from berg.google.storage import Bucket
 from berg.job import Machine, State
 from berg.laptop import spending
@@ -140,7 +140,7 @@ class Entry:
         if self.state is None:
             return None
         if self.parts:
-            return spending.total(part.usd for part in self.parts)
+            return prices.total([(part.usd, 1) for part in self.parts])
         return spending.so_far(self.state, self.running)
 
     @property

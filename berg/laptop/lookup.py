@@ -14,7 +14,7 @@ from itertools import chain
 from berg import BergError, job, states, validation
 from berg.config import Config
 from berg.google import mirror, views
-from berg.google.sending import RECORD
+from berg.google.sending import RECORD, writer_of
 from berg.google.storage import Bucket, Changed, Listed, ahead, crc32c_of
 from berg.google.views import Row, View
 from berg.job import Job, Owner
@@ -183,7 +183,7 @@ def sort_out(
         row = rows.get(blob.name)
         if row and row.is_in(blob):
             files[blob.name] = replace(blob, row=row)
-        elif mirror.writer_of(blob) not in ("", name):
+        elif writer_of(blob) not in ("", name):
             found.others.append(blob)
         elif is_deleted(blob, found.view, is_exact):
             found.deleted.append(blob)
@@ -199,7 +199,7 @@ def is_own(name: str, row: Row) -> bool:
 
 def is_later(blob: Listed, row: Row, is_exact: bool) -> bool:
     """Return whether an object is newer than the row of its file, and counts."""
-    if not mirror.writer_of(blob):
+    if not writer_of(blob):
         return True
     return not is_exact and blob.generation > row.generation and not (row.object or row.data)
 
@@ -211,7 +211,7 @@ def is_deleted(blob: Listed, view: View, is_exact: bool) -> bool:
     """
     path = blob.name.removeprefix(ROOT)
     is_record = path.endswith(f"/{RECORD}")  # which is in no view
-    if path in view.rows or is_record or not mirror.writer_of(blob):
+    if path in view.rows or is_record or not writer_of(blob):
         return False
     row = view.gone.get(path)
     if is_exact or row is None or not row.is_in(blob) or not blob.updated:

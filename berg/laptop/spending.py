@@ -81,16 +81,6 @@ def so_far(state: job.State, running: int, begin: str = "") -> float | None:
     return None if hourly is None else hourly * machine_hours(state, running, begin)
 
 
-def total(costs: Iterable[float | None]) -> float | None:
-    """Return the sum of what jobs cost; None if one of them is unknown."""
-    found = 0.0
-    for each in costs:
-        if each is None:
-            return None
-        found += each
-    return found
-
-
 def machine_hours(state: job.State, running: int, begin: str = "") -> float:
     """Return the hours that a job's machines ran, during it or after it, since a moment."""
     changes = [(name, max(since, begin)) for name, since in state.history]
