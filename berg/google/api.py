@@ -445,8 +445,7 @@ def call(
     """
     url = path if path.startswith("http") else config.compute_url(project) + path
     url, timeout = with_query(url, query), LOOKS if method == "GET" else CHANGES
-    found: dict[str, Any] = retry(lambda: send(config, method, url, body, timeout=timeout).json())
-    return found
+    return dict(retry(lambda: send(config, method, url, body, timeout=timeout).json()))
 
 
 def find(config: Config, path: str, project: str = "", **query: Any) -> dict[str, Any]:
@@ -643,7 +642,7 @@ def is_off(error: Any) -> bool:
     )
 
 
-def when_on(config: Config, ask: Callable[[], Any]) -> Any:
+def when_on(config: Config, ask: Callable[[], Found]) -> Found:
     """Ask, and ask again while Google answers that an API is off which was just enabled.
 
     Raises Google's refusal if the API is off, or does not answer in ENABLING seconds.

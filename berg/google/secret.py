@@ -121,8 +121,7 @@ def fetch(config: Config, job_name: str) -> dict[str, str]:
         answer = api.call(config, "GET", f"{url(config, job_name)}/versions/latest:access")
     except (api.NotFound, api.Forbidden) as error:
         raise BergError(f"the secrets of {job_name} cannot be read: {error.message}") from None
-    values: dict[str, str] = json.loads(base64.b64decode(answer["payload"]["data"]))
-    return values
+    return dict(json.loads(base64.b64decode(answer["payload"]["data"])))
 
 
 def find(config: Config) -> list[Resource]:

@@ -142,8 +142,7 @@ class Bucket:
     ) -> dict[str, Any]:
         """Return the answer to a request about the bucket itself, such as one for its policy."""
         data = None if body is None else json.dumps(body).encode()
-        answer: dict[str, Any] = self.ask_json(method, api.with_query(self.url + path, query), data)
-        return answer
+        return dict(self.ask_json(method, api.with_query(self.url + path, query), data))
 
     def address(self, prefix: str, name: str = "", method: str = "", /, **query: Any) -> str:
         """Return the address of an object, or of all, below one of the API's prefixes."""

@@ -282,8 +282,7 @@ def held_in_project(settings: Config, asked: list[str]) -> list[str]:
     """Return those of some permissions that the user has in the project."""
     service = settings.service_url("cloudresourcemanager")
     url = f"{service}/v1/projects/{settings.project}:testIamPermissions"
-    held: list[str] = api.call(settings, "POST", url, {"permissions": asked}).get("permissions", [])
-    return held
+    return list(api.call(settings, "POST", url, {"permissions": asked}).get("permissions", []))
 
 
 def give(settings: Config, role: str, project: str = "") -> str:

@@ -416,11 +416,10 @@ def login(config: Config, builder: str) -> Iterator[dict[str, str]]:
 
 def read(file: Path) -> dict[str, Any]:
     try:
-        written: dict[str, Any] = json.loads(file.read_text())
-        return written
+        return dict(json.loads(file.read_text()))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise BergError(f"cannot read {file}: {error}. Fix it, or move it away") from None
 
 

@@ -89,8 +89,7 @@ def ask_project(walk: Walk) -> dict[str, Any]:
     if not settings.project:
         raise BergError("no project is known. Run: berg init --project PROJECT")
     try:
-        found: dict[str, Any] = api.when_on(settings, lambda: api.call(settings, "GET", ""))
-        return found
+        return api.when_on(settings, lambda: api.call(settings, "GET", ""))
     except (api.NotFound, api.Forbidden) as error:
         raise BergError(
             f"project {settings.project!r} cannot be used: {api.words(error)}. "

@@ -140,16 +140,14 @@ class Checkout:
 
     def git(self, folder: str, arguments: list[str]) -> bytes:
         words = ["git", "-C", f"{self.folder}/{folder}", HERE, *arguments]
-        listed: bytes = self.remote(words).stdout
-        return listed
+        return bytes(self.remote(words).stdout)
 
     def read_index(self) -> bytes:
         """Return inode and time of git's index, which a checkout writes last."""
         done = self.remote(["stat", "--format=%i %y", f"{self.folder}/.git/index"])
         if done.returncode:
             raise Away(f"waiting for its checkout of the code, {self.folder}")
-        listed: bytes = done.stdout
-        return listed
+        return bytes(done.stdout)
 
     def read(self) -> None:
         """Ask the machine which files it has from here."""
