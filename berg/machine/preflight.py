@@ -73,7 +73,7 @@ def check(attempt: Attempt) -> None:
 
 def decide(attempt: Attempt, found: Finding) -> None:
     """Note what was found, and replace a machine, end the job, or let its command begin."""
-    if None:
+    if found.has_failed:
         pause(attempt, NEWS)  # a machine that is lost ends this attempt, not the job
     attempt.say(f"Network between the machines: {found.text}")
     attempt.states.write(network=found.text)
