@@ -238,12 +238,13 @@ cp broken.py $site/torch.py
 THREE = ("-m", "3", "-t", "l4", "--spot", "--each", "--max-hours", "1", "--preflight", "fail")
 
 
-def lose_and_wait(berg, cloud, victim: int, is_time) -> dict:
-    """Run a job on three Spot machines, of which one is taken at a time; return its last state."""
+def lose_and_wait(berg, cloud, victim: int, is_time, how: str = "preempt") -> dict:
+    """Run a job on three Spot machines, of which one is lost at a time; return its last state."""
     made = berg("run", *THREE, *TORCH, "-n", "lost", SHOWN)
     assert made.returncode == 0, made.stderr
     wait_for(is_time, 120, "the time to take a machine")
-    cloud.call("POST", f"/_berg/instances/lost-{victim}/preempt", {"grace": 20})
+    grace = {"grace": 20} if how == "preempt" else {}
+    cloud.call("POST", f"/_berg/instances/lost-{victim}/{how}", grace)
     wait_for(lambda: berg.state("lost")["finished_at"], 150, "the end")
     return berg.state("lost")
 
@@ -267,5 +268,5 @@ def test_a_machine_that_waits_for_another_begins_the_next_attempt_when_it_is_los
     def is_time() -> bool:
         return berg.log("lost").count("\nis there\n") == 2
 
-    state = lose_and_wait(berg, cloud, 2, is_time)
+    state = lose_and_wait(berg, cloud, 2, is_time, "crash")
     assert (state["state"], state["attempt"], state["restarts"]) == ("SUCCEEDED", 2, 1), state
