@@ -309,8 +309,8 @@ def test_nccl_talks_over_tcp_everywhere_if_one_machine_lacks_roce(gib):
     assert on_machine.fault() == faults["near-1"]
 
 
-def test_a_source_that_cannot_be_used_does_not_stay(gib, monkeypatch):
-    """Each later apt-get update would fail."""
+def test_the_source_of_gib_does_not_stay(gib, monkeypatch):
+    """Each later apt-get update would fail where it cannot be reached."""
     (gib / "gib/lib64").rmdir()
     sources = gib / "apt/sources.list.d"
     sources.mkdir(parents=True)
@@ -325,6 +325,7 @@ def test_a_source_that_cannot_be_used_does_not_stay(gib, monkeypatch):
     said = []
     on_machine.install(SimpleNamespace(job=the_job(), machine=None, say=said.append))
     assert "gIB cannot be installed, machines talk over TCP: E: The repo" in said[0]
+    assert said[0].endswith("An image can have it: berg image create --with roce")
     assert not [*sources.iterdir()]
     assert on_machine.fault() == "gIB is not installed"
 

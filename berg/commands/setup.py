@@ -509,7 +509,7 @@ def image() -> None:
     "additions",
     multiple=True,
     metavar="LIST",
-    help="Install these, too: horovod, openmpi, tmux.",
+    help="Install these, too: horovod, openmpi, roce, tmux.",
 )
 @script_option
 @install_options

@@ -48,6 +48,9 @@ GBPS = {
     "rtx-pro-6000": {1: 50, 2: 100, 4: 200, 8: 400},
 }
 UNUSED = ("a3-highgpu-8g", "a3-megagpu-8g")  # have a fabric that Berg does not set up
+# NCCL's plugin, and what it loads when it is opened: without that each rank fails with "internal
+# error".
+PACKAGES = ["nccl-gib", "libibverbs1", "ibverbs-providers"]
 TIMEOUT = 120  # seconds for networks that another computer makes
 YOUNG = 3600  # seconds for which a policy without machines is kept: they may be coming
 

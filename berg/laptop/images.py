@@ -52,6 +52,7 @@ MPI = ["openmpi-bin", "libopenmpi-dev"]
 ADDITIONS = {
     "horovod": [*MPI, "cmake", "g++", "make", "python3-dev"],
     "openmpi": MPI,
+    "roce": [],  # of a source of Google's, which the machine adds
     "tmux": ["tmux"],
 }
 CPUS, HOURS = 8, 2
@@ -506,6 +507,7 @@ def request(plan: Plan, wanted: MachineImage) -> dict[str, Any]:
     recipe = {
         "packages": list(dict.fromkeys(packages)),
         "horovod": "horovod" in wanted.additions,
+        "roce": "roce" in wanted.additions,
         "repo": plan.job.repo_name,
         "snapshot": plan.job.snapshot,
         "install_script": plan.job.spec.install_script or "",

@@ -21,8 +21,6 @@ APT = Path("/etc/apt")
 SOURCE = "sources.list.d/berg-gib.list"
 GOOGLE = "https://packages.cloud.google.com/apt"
 SUITE = "gpudirect-gib-apt"
-# gIB loads the last two when it is opened; without them each rank fails with "internal error".
-PACKAGES = ("nccl-gib", "libibverbs1", "ibverbs-providers")
 TIMEOUT = 30  # seconds for the script with the variables
 
 
@@ -48,14 +46,29 @@ def install(attempt: Attempt) -> None:
         return
     if not is_installed():
         try:
-            add_source()
-            boot.apt_install(attempt.machine, *PACKAGES)
-        except (OSError, http.client.HTTPException) as error:
-            # else each later apt-get update would fail
-            (APT / SOURCE).unlink(missing_ok=True)
-            attempt.say(f"gIB cannot be installed, machines talk over TCP: {error}")
+            install_packages(attempt.machine)
+        except OSError as error:
+            attempt.say(
+                f"gIB cannot be installed, machines talk over TCP: {error}. An image can have it: "
+                "berg image create --with roce"
+            )
             return
     attempt.say(f"{up} interfaces for RoCE are up, and NCCL uses them by gIB")
+
+
+def install_packages(machine: boot.Machine) -> None:
+    """Install gIB and what it needs; raise OSError if that fails.
+
+    Its source does not stay: upgrades would make machines differ, and each later apt-get update
+    would fail where the source cannot be reached.
+    """
+    try:
+        add_source()
+        boot.apt_install(machine, *fabric.PACKAGES)
+    except http.client.HTTPException as error:
+        raise OSError(f"{GOOGLE} did not answer: {error}") from None
+    finally:
+        (APT / SOURCE).unlink(missing_ok=True)
 
 
 def is_installed() -> bool:

@@ -323,6 +323,8 @@ def install_image(machine: boot.Machine, recipe: dict[str, Any]) -> None:
     """
     if recipe["packages"]:
         boot.apt_install(machine, *recipe["packages"])
+    if recipe["roce"]:
+        fabric.install_packages(machine)
     folder = boot.ROOT / "code" / recipe["repo"]
     inputs.fetch_code(Bucket(settings_of(machine)), recipe["snapshot"], folder)
     what = validation.from_dict(Installation, recipe["installation"])

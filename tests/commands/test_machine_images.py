@@ -53,7 +53,7 @@ def test_the_request_says_what_the_image_is_to_have(berg, family):
     recipe = json.loads(told["berg-image"])
     tools = ["cmake", "g++", "make", "python3-dev"]
     assert recipe["packages"] == ["tmux", "openmpi-bin", "libopenmpi-dev", *tools]
-    assert recipe["horovod"]
+    assert recipe["horovod"] and not recipe["roce"]
     assert recipe["install_script"] == "setup.sh" and recipe["repo"] == "proj"
     assert body["name"].startswith(f"{family}-2") and body["labels"]["berg-kind"] == "image"
     assert body["scheduling"]["maxRunDuration"] == {"seconds": "7200"}
@@ -66,7 +66,7 @@ def test_the_request_says_what_the_image_is_to_have(berg, family):
     ("options", "says"),
     [
         (("--family", "Not_One"), "is not a family name"),
-        (("--with", "tmux,caffe"), "--with 'caffe': give horovod, openmpi, tmux"),
+        (("--with", "tmux,caffe"), "--with 'caffe': give horovod, openmpi, roce, tmux"),
         (("--from", "nowhere"), "no image or image family 'nowhere' in project 'berg-local'"),
         (("--install-script", "none.sh"), "is not a file in"),
     ],
