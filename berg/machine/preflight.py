@@ -164,33 +164,34 @@ def run(attempt: Attempt) -> str:
 
 def judge(this: Job, output: str, faults: Mapping[str, str]) -> Finding:
     """Return what the all_gather's output says; `faults` are of machines that cannot use RoCE."""
-    found = RESULT.search(output)
-    if found:
-        speed = json.loads(found[1])["bytes_per_second"] / 1e9
-        machines = f"{this.num_machines} x {this.gpus_per_machine} {this.gpu_type}"
-        result = Finding(f"{machines}: {speed:.3g} GB/s all_gather")
-    elif NO_TORCH.search(output):
-        result = Finding("not measured, as there is no PyTorch here")
-    else:
-        last = (output.strip().splitlines() or [f"it printed nothing within {SECONDS} s"])[-1]
-        result = Finding(f"all_gather failed: {last}", is_bad=True, has_failed=True)
+    found, speed = measured(this, output)
     if faults:
-        names = sorted(faults)
-        others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-        text = f"{result.text}, over TCP: {names[0]}: {faults[names[0]]}{others}"
-        odd = "" if others else names[0]
-        return replace(result, text=text, is_bad=True, odd=odd)
-    if not found or not fabric.is_wanted(this):
-        return result
+        first, *others = sorted(faults)
+        more = f" (and {len(others)} more)" if others else ""
+        text = f"{found.text}, over TCP: {first}: {faults[first]}{more}"
+        return replace(found, text=text, is_bad=True, odd="" if others else first)
+    if not speed or not fabric.is_wanted(this):
+        return found
     if "Using network gIB" not in output:
-        text = f"{result.text}, over TCP: NCCL does not use RoCE"
-        return replace(result, text=text, is_bad=True)
+        return replace(found, text=f"{found.text}, over TCP: NCCL does not use RoCE", is_bad=True)
     if speed >= FLOOR:
-        return result
+        return found
     odd = odd_of(this, output)
     slow = f"; {odd} is the slow one" if odd else ""
-    text = f"{result.text}, under the {FLOOR} of such machines{slow}"
-    return replace(result, text=text, is_bad=True, odd=odd)
+    text = f"{found.text}, under the {FLOOR} of such machines{slow}"
+    return replace(found, text=text, is_bad=True, odd=odd)
+
+
+def measured(this: Job, output: str) -> tuple[Finding, float]:
+    """Return what the all_gather's output says by itself, and its GB/s; 0 if there was none."""
+    if found := RESULT.search(output):
+        speed = json.loads(found[1])["bytes_per_second"] / 1e9
+        machines = f"{this.num_machines} x {this.gpus_per_machine} {this.gpu_type}"
+        return Finding(f"{machines}: {speed:.3g} GB/s all_gather"), speed
+    if NO_TORCH.search(output):
+        return Finding("not measured, as there is no PyTorch here"), 0
+    last = (output.strip().splitlines() or [f"it printed nothing within {SECONDS} s"])[-1]
+    return Finding(f"all_gather failed: {last}", is_bad=True, has_failed=True), 0
 
 
 def odd_of(this: Job, output: str) -> str:
