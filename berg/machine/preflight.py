@@ -66,7 +66,8 @@ def check(attempt: Attempt) -> None:
     attempt.say("Measuring the network between the machines")
     output = run(attempt)
     if attempt.leads:
-        decide(attempt, judge(attempt.job, output, attempt.roce_faults))
+        names = [node.name for node in attempt.member.nodes]
+        decide(attempt, judge(attempt.job, names, output, attempt.roce_faults))
     else:
         await_verdict(attempt)
 
@@ -162,7 +163,7 @@ def run(attempt: Attempt) -> str:
         return output.read().decode(errors="replace")
 
 
-def judge(this: Job, output: str, faults: Mapping[str, str]) -> Finding:
+def judge(this: Job, names: list[str], output: str, faults: Mapping[str, str]) -> Finding:
     """Return what the all_gather's output says; `faults` are of machines that cannot use RoCE."""
     found, speed = measured(this, output)
     if faults:
@@ -176,7 +177,7 @@ def judge(this: Job, output: str, faults: Mapping[str, str]) -> Finding:
         return replace(found, text=f"{found.text}, over TCP: NCCL does not use RoCE", is_bad=True)
     if speed >= FLOOR:
         return found
-    odd = odd_of(this, output)
+    odd = odd_of(names, output)
     slow = f"; {odd} is the slow one" if odd else ""
     text = f"{found.text}, under the {FLOOR} of such machines{slow}"
     return replace(found, text=text, is_bad=True, odd=odd)
@@ -194,7 +195,7 @@ def measured(this: Job, output: str) -> tuple[Finding, float]:
     return Finding(f"all_gather failed: {last}", is_bad=True, has_failed=True), 0
 
 
-def odd_of(this: Job, output: str) -> str:
+def odd_of(names: list[str], output: str) -> str:
     """Return the only machine that is slow with each other one with which it was measured; "" if
     there is none, or there are several.
     """
@@ -204,5 +205,4 @@ def odd_of(this: Job, output: str) -> str:
         for rank in (one, other):
             best[rank] = max(best.get(rank, 0), speed / 1e9)
     slow = [rank for rank, speed in best.items() if speed < FLOOR]
-    names = job.machine_names(this.job_name, this.num_machines)
     return names[slow[0]] if len(slow) == 1 else ""

@@ -19,6 +19,7 @@ from berg.spec import JobSpec
 
 L4 = ("-m", "2", "-t", "l4", "--each", "--max-hours", "1")
 TORCH = ("--install-script", "setup.sh")
+NAMES = [f"near-{rank}" for rank in range(4)]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 
 
@@ -46,7 +47,7 @@ def printed(speed: float, *lines: str) -> str:
     ],
 )  # fmt: skip
 def test_what_the_output_means(output, machine_type, says, is_bad):
-    found = preflight.judge(the_job(machine_type), output, {})
+    found = preflight.judge(the_job(machine_type), NAMES, output, {})
     assert says in found.text and found.is_bad is is_bad
     assert found.has_failed is ("failed" in says or "nothing" in says) and not found.odd
 
@@ -54,10 +55,12 @@ def test_what_the_output_means(output, machine_type, says, is_bad):
 @pytest.mark.parametrize("output", [printed(12.5), "ModuleNotFoundError: No module named 'torch'"])
 def test_a_machine_that_cannot_use_roce_is_the_odd_one(output):
     why = "7 of 8 interfaces for RoCE are up"
-    found = preflight.judge(the_job(), output, {"near-1": why})
+    found = preflight.judge(the_job(), NAMES, output, {"near-1": why})
     assert found.text.endswith(f", over TCP: near-1: {why}")
     assert found.is_bad and found.odd == "near-1"
-    found = preflight.judge(the_job(), output, {"near-1": why, "near-0": "gIB is not installed"})
+    found = preflight.judge(
+        the_job(), NAMES, output, {"near-1": why, "near-0": "gIB is not installed"}
+    )
     assert found.text.endswith(", over TCP: near-0: gIB is not installed (and 1 more)")
     assert found.is_bad and found.odd == ""
 
@@ -76,7 +79,7 @@ def test_a_machine_that_cannot_use_roce_is_the_odd_one(output):
 def test_the_odd_machine_is_slow_with_each_other(pairs, odd):
     lines = ["NCCL INFO Using network gIB"]
     lines += [] if pairs is None else [f"berg-pairs {json.dumps(pairs)}"]
-    found = preflight.judge(the_job(num_machines=4), printed(100, *lines), {})
+    found = preflight.judge(the_job(num_machines=4), NAMES, printed(100, *lines), {})
     assert found.is_bad and found.odd == odd
     assert found.text.endswith(f"; {odd} is the slow one" if odd else "of such machines")
 
