@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from berg import BergError, job
+from berg import BergError
 from berg.job import Job
 from berg.machine import boot, fabric, installation, peers
 from berg.machine.attempt import Attempt
