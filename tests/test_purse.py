@@ -464,6 +464,18 @@ def test_an_account_draws_on_its_purse_and_cannot_widen_it(berg, cloud, agent):
         assert refused.returncode == 1 and "forbidden" in refused.stderr, refused.stderr
     assert berg("run", *CPU, "--purse", "other", "true").returncode == 1
     assert berg("kill", "job").returncode == 0
+    # what it has no rights for
+    secret = ["-n", "hidden", "--purse", "agent", "--secret", "TOKEN", "echo {x}"]
+    for options in ([], ["--grid", "x=1,2"]):
+        refused = berg("run", *CPU, *options, *secret, TOKEN="x")
+        assert refused.returncode == 1 and "ask the owner of the project" in refused.stderr
+        assert "Machines may be left" not in refused.stderr, refused.stderr
+    assert "hidden" not in {*berg("list").stdout.split()}
+    assert [each["name"] for each in left(berg)["held"]] in ([], ["job"])
+    costs = berg("costs", "--json")
+    assert costs.returncode == 0 and "Clusters and their caches are not included" in costs.stderr
+    pods = berg("run", "--cluster", "train", "--purse", "agent", "true")
+    assert pods.returncode == 1 and "roles/container.developer" in pods.stderr
 
     berg.write_config(**agent.settings)
     closed = berg("purse", "close", "agent")

@@ -92,7 +92,7 @@ def costs_(everyone: bool, spend_cap: int | None, as_json: bool) -> None:
     entries = jobs.overview(settings, user, say=say)
     deleted = records.deleted_files(settings, entries)
     weeks = spending.weeks([(each.state, each.running) for each in entries if each.state])
-    there = spending.billable(settings)
+    there = spending.billable(settings, say)
     data = {
         "weeks": [asdict(each) for each in weeks],
         "now": [asdict(each) for each in there],

@@ -206,7 +206,8 @@ def beginning(plan: Plan) -> str:
     count = plural(plan.files, "file") if plan.files < PAGE else f"{PAGE:,} files or more"
     if plan.job.fresh and plan.files:
         return f"begins empty (--fresh); of the {count} there, those of the same name are replaced"
-    whose = f"of job {plan.job.begins_with}" if plan.job.begins_with else "of no known job"
+    own = (each.name for each in plan.owners if each.replaces == each.name)  # it resumes
+    whose = f"of job {last}" if (last := next(own, plan.job.begins_with)) else "of no known job"
     return f"begins with {count} {whose}; --fresh begins empty" if plan.files else ""
 
 
@@ -429,10 +430,9 @@ def record(found: "Record") -> str:
     """Return all about a job: how it went, what it left, and the next commands."""
     entry, state, this = found.entry, found.entry.state, found.job
     assert state
-    attempts: list[str] = []
+    attempts = [f"{when}  {number}: {reason}" for number, when, reason in state.attempts]
     if state.attempt > 1:
-        attempts = [f"{state.attempt}, {state.restarts} of them after a machine was lost"]
-        attempts += [f"{when}  {number}: {reason}" for number, when, reason in state.attempts]
+        attempts.insert(0, f"{state.attempt}, {state.restarts} of them after a machine was lost")
     times = {
         "created": state.job.created_at,
         "started": state.started_at,

@@ -77,12 +77,23 @@ def secret_id(job_name: str) -> str:
 def store(
     config: Config, job_name: str, values: dict[str, str], lifetime: int, accounts: Iterable[str]
 ) -> None:
-    """Store the secrets of a job for `lifetime` seconds and SLACK, for these accounts alone."""
+    """Store the secrets of a job for `lifetime` seconds and SLACK, for these accounts alone; raise
+    BergError if that is forbidden.
+    """
     target = url(config, job_name)
     labels = {"berg": "1", "berg-bucket": bucket_label(config), "berg-user": config.user}
     body = {"replication": {"automatic": {}}, "labels": labels, "ttl": f"{lifetime + SLACK}s"}
-    with contextlib.suppress(api.Conflict):  # created by a request whose answer was lost
+    try:
         api.call(config, "POST", target.rpartition("/")[0], body, secretId=secret_id(job_name))
+    except api.Conflict:
+        pass  # created by a request whose answer was lost
+    except api.Forbidden as error:
+        raise BergError(
+            "Google does not let you create secrets, which --secret, --install-secret and --notify "
+            f"need: {api.words(error)}. Leave them out, or ask the owner of the project "
+            f"{config.project} to run this. An administrator can give you {WIDE_ROLE}; with it you "
+            "could read all secrets of the project"
+        ) from None
     let_read(config, target, accounts)
     data = base64.b64encode(json.dumps(values).encode()).decode()
     api.call(config, "POST", f"{target}:addVersion", {"payload": {"data": data}})
@@ -135,6 +146,12 @@ def find(config: Config) -> list[Resource]:
             user = each["labels"].get("berg-user", "")
             found.append(Resource("secret", job_name, "", each["createTime"], "", user))
     return found
+
+
+def take_back(config: Config, job_name: str) -> None:
+    """Delete the secrets of a job that could not be submitted, unless even that is forbidden."""
+    with contextlib.suppress(api.Forbidden):
+        delete(config, job_name)
 
 
 def delete(config: Config, job_name: str) -> bool:

@@ -761,7 +761,7 @@ def take_back(
     if this.on:
         boxes.take_back(config, this.on, this.job_name)
     if this.has_secret:
-        secret.delete(config, this.job_name)
+        secret.take_back(config, this.job_name)
     purse.release(config, claimed.state.claim)
     if before is None:
         states.withdraw(bucket, claimed)

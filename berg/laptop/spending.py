@@ -5,7 +5,7 @@ paid for from its worker's start to its end. Unknown prices are counted apart, n
 included: the minute of a boot, traffic, addresses, buckets, images and discounts.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta, timezone
 from itertools import pairwise
@@ -162,11 +162,17 @@ class Billable:
     about: str = ""
 
 
-def billable(config: Config) -> list[Billable]:
-    """Return the machines, disks and clusters that exist, with the last downloaded prices."""
+def billable(config: Config, say: Callable[[str], None]) -> list[Billable]:
+    """Return the machines, disks and clusters that exist, with the last downloaded prices; `say` is
+    called if clusters may not be listed.
+    """
     from berg.gke import clusters  # only `berg costs` needs it
 
-    there = container.clusters(config)
+    there = []
+    try:
+        there = container.clusters(config)
+    except api.Denied as error:
+        say(f"Clusters and their caches are not included. {error.message}")
     regions = {region_of(str(each["location"])) for each in there}
     prices.latest(config, {config.region, *regions})
     rows = []

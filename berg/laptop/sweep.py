@@ -256,7 +256,7 @@ def take_back(plan: Plan, claimed: states.Sweep) -> None:
             mine = [each for each in machines_there if places.of(each.place) is place]
             place.delete(config, name, mine)
         if plan.secrets:
-            secret.delete(config, name)
+            secret.take_back(config, name)
         states.withdraw_sweep(bucket, name, claimed)
     purse.release(config, claimed.claim)
     ours = [states.Stored(each, job.State(claim=claimed.claim), 0) for each in claimed.jobs]
