@@ -180,15 +180,15 @@ def found(config: Config, names: Collection[str]) -> dict[str, Found]:
         of_sweeps = pool.map(lambda name: list(states.of_sweep(bucket, name)), rest)
         stored |= dict(zip(rest, of_sweeps, strict=True))
         owned = jobs.by_owner(listed.result())
-    whole = [each for name in names for each in stored[name] if not each.is_damaged]
-    entries = {each.name: each for each in jobs.entries_of(config, whole, owned, False)}
-    seen = {}
-    for name in names:
-        of_it = [entries[each.name] for each in stored[name] if not each.is_damaged]
+
+    def of(name: str) -> Found:
+        whole = [each for each in stored[name] if not each.is_damaged]
         machines = [*owned.get(name, []), *owned.get(f"{name}/", [])]
         lives = [each for each in machines if each.status not in jobs.GOING]
-        seen[name] = Found(of_it, lives, len(of_it) < len(stored[name]))
-    return seen
+        entries = jobs.entries_of(config, whole, owned, False)
+        return Found(entries, lives, len(whole) < len(stored[name]))
+
+    return {name: of(name) for name in names}
 
 
 def cost(config: Config, ledger: Ledger, held: list[Reservation], there: Found) -> float | None:
