@@ -10,7 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from berg.code.commits import Files
+from berg.code.snapshot import Files
 
 UV = Path(sys.executable).with_name("uv")
 PACKAGES = {"iniconfig": ("2.0.0", "2.1.0"), "pluggy": ("1.5.0",)}

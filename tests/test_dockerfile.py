@@ -5,8 +5,8 @@ from repositories import BUILT, SHAPES, project
 
 from berg import BergError
 from berg.code import dist, installation
-from berg.code.commits import Files
 from berg.code.installation import Wanted
+from berg.code.snapshot import Files
 from berg.laptop import installing
 
 PIP = "RUN python -m pip install --no-input --no-compile --progress-bar=off"

@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -43,6 +43,16 @@ ENVIRONMENT = {
 ALWAYS = {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1"}
 
 NO_CONFIG = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+
+Entry = tuple[str, str]  # mode as a tree has it, id
+
+LINK, SUBMODULE = "120000", "160000"  # modes of a symbolic link, and of a submodule's commit
+
+STAGED = ["ls-files", "--stage", "-z"]
+# A submodule's own files are looked at when it is its turn.
+STATUS = ["status", "--porcelain=v2", "-z", "--branch", "--no-ahead-behind", "--no-renames"]
+STATUS += ["--untracked-files=all"]
+STATUS += ["--ignored=matching", "--ignore-submodules=dirty"]
 
 FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
 
@@ -95,11 +105,18 @@ def run(
 
 def failure(error: Any) -> GitError | BergError:
     """Return the error to raise for a command of git that failed."""
-    found = re.search(r"dubious ownership in repository at '(.*)'", str(error))
-    if not found:
-        return GitError(reason(error))
-    trust = shlex.join(["git", "config", "--global", "--add", "safe.directory", found[1]])
-    return BergError(f"git does not trust {found[1]}, which belongs to another user. Run: {trust}")
+    if found := re.search(r"dubious ownership in repository at '(.*)'", str(error)):
+        trust = shlex.join(["git", "config", "--global", "--add", "safe.directory", found[1]])
+        why = f"git does not trust {found[1]}, which belongs to another user. Run: {trust}"
+        return BergError(why)
+    output = error.stderr or ""
+    if isinstance(output, bytes):
+        output = output.decode(errors="replace")
+    lines = [line.strip(" '") for line in output.replace("stderr:", "").splitlines()]
+    lines = [line for line in lines if line]
+    # The last line only sums up; an error before it names the file.
+    named = [line for line in lines if line.startswith("error: ")]
+    return GitError(next(iter(named or lines[-1:]), str(error)))
 
 
 def text(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> str:
@@ -113,18 +130,6 @@ def path(folder: Path, *arguments: str) -> Path:
 
 def names(output: bytes) -> list[str]:
     return [os.fsdecode(name) for name in output.split(b"\0") if name]
-
-
-def reason(error: Any) -> str:
-    """Return the line of git's output that says why it failed."""
-    output = error.stderr or ""
-    if isinstance(output, bytes):
-        output = output.decode(errors="replace")
-    lines = output.replace("stderr:", "").strip(" \n'").splitlines()
-    lines = [line.strip() for line in lines if line.strip()]
-    # The last line only sums up; an error before it names the file.
-    named = [line for line in lines if line.startswith("error: ")]
-    return next(iter(named or lines[-1:]), str(error))
 
 
 @functools.cache
@@ -175,15 +180,100 @@ def without_filters(folder: Path) -> list[str]:
     return options
 
 
+# --- what a working tree has that HEAD has not
+
+
+@dataclass
+class Found:
+    """What a working tree has that HEAD has not: paths, folders with a slash at their end."""
+
+    head: str = ""
+    branch: str = ""  # "": HEAD is detached
+    staged: dict[str, Entry | None] = field(default_factory=dict)  # as the index has them
+    before: dict[str, Entry] = field(default_factory=dict)  # the index's entries of `changed`
+    changed: list[str] = field(default_factory=list)  # unlike the index
+    deleted: list[str] = field(default_factory=list)
+    untracked: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    special: dict[str, Entry] = field(default_factory=dict)  # links, and repos, of the index
+    hidden: list[str] = field(default_factory=list)  # files that `git status` does not look at
+    sparse: list[str] = field(default_factory=list)  # in the index alone, as the user wants it
+
+
+def look(root: Path, env: dict[str, str]) -> Found:
+    """Compare a working tree with HEAD and the index, in git's one walk; raise BergError at a
+    conflict, or where there is no commit.
+    """
+    found = Found()
+    lists = {"?": found.untracked, "!": found.ignored}
+    for line in names(run(root, *STATUS, env=env)):
+        kind, _, rest = line.partition(" ")
+        if rest == "branch.oid (initial)":
+            raise BergError(
+                f"the repo {root} has no commit yet. Run: git add -A && git commit -m start"
+            )
+        if kind == "#":
+            key, _, value = rest.partition(" ")
+            if key == "branch.oid":
+                found.head = value
+            elif key == "branch.head" and value != "(detached)":
+                found.branch = value
+        elif kind == "u" or (kind == "1" and "U" in rest[:2]):  # the latter in the index alone
+            raise BergError(f"{root} has files with merge conflicts. Resolve them: git status")
+        elif kind == "1":
+            note_tracked(found, rest)
+        else:
+            lists[kind].append(rest)
+    return found
+
+
+def note_tracked(found: Found, line: str) -> None:
+    """Note a path that differs between HEAD and the index, or the index and the working tree."""
+    states, _, _, mode, _, _, content, path = line.split(" ", 7)
+    # the mode of what is not in the index
+    entry = None if mode == "000000" else (mode, content)
+    if states[0] != ".":
+        found.staged[path] = entry
+    if states[1] == "D":
+        found.deleted.append(path)
+    elif states[1] != ".":
+        found.changed.append(path)
+        if entry:
+            found.before[path] = entry
+
+
+def look_closer(root: Path, found: Found, listed: bytes, replaced: Collection[str]) -> None:
+    """Note links and repos of an index, and files that git does not compare with the working tree:
+    it takes them as unchanged, or has another content for them that was `replaced`.
+    """
+    for line in listed.split(b"\0")[:-1]:
+        if line.startswith(b"H 100") and not replaced:
+            continue
+        about, _, name = line.partition(b"\t")
+        flag, mode, content, _ = about.decode().split(" ")
+        path = os.fsdecode(name)
+        if mode in (LINK, SUBMODULE):
+            found.special[path] = (mode, content)
+        if mode == SUBMODULE or (flag == "H" and content not in replaced):
+            continue
+        here = root / path
+        if here.is_file() or here.is_symlink():
+            found.changed.append(path)
+            found.before[path] = (mode, content)
+            found.hidden.append(path)
+        elif flag in "Ss":
+            found.sparse.append(path)
+        else:
+            found.deleted.append(path)
+
+
+# --- trees
+
 FOLDER = "40000"  # the mode of a tree in a tree
 
 HASHES = {40: hashlib.sha1, 64: hashlib.sha256}  # by the length of ids
 
-KINDS = {FOLDER: "tree", "160000": "commit"}  # of all other modes: blob
-
-Entry = tuple[str, str]  # mode as a tree has it, id
-
-Git = Callable[[list[str], bytes], bytes]  # runs git with words and what it reads
+KINDS = {FOLDER: "tree", SUBMODULE: "commit"}  # of all other modes: blob
 
 
 @dataclass
@@ -201,29 +291,35 @@ class Edits:
         at.files[name] = entry
 
 
-def edited(git: Git, tree: str, changes: dict[str, Entry | None]) -> str:
-    """Return the id of a tree in which some paths are changed; git has it then.
+def edited(root: Path, env: dict[str, str], tree: str, changes: dict[str, Entry | None]) -> str:
+    """Return the id of a tree in which paths are changed; git has it then, by these variables.
 
     What is gone gives way to a folder of its name.
     """
+    if not changes:
+        return tree
     edits = Edits()
     for path, entry in changes.items():
         edits.put(path, entry)
     made: list[bytes] = []
-    top = Making(read_trees(git, tree, edits), HASHES[len(tree)], made).make(tree, edits)
-    written = git(["mktree", "-z", "--batch", "--missing"], b"".join(made)).decode().split()
+    top = Making(read_trees(root, env, tree, edits), HASHES[len(tree)], made).make(tree, edits)
+    command = ["mktree", "-z", "--batch", "--missing"]
+    written = run(root, *command, env=env, stdin=b"".join(made)).decode().split()
     if written[-1:] != [top]:
         raise ValueError(f"git made the tree {written[-1:]} where {top} was meant")
     return top
 
 
-def read_trees(git: Git, tree: str, edits: Edits) -> dict[str, dict[bytes, Entry]]:
+def read_trees(
+    root: Path, env: dict[str, str], tree: str, edits: Edits
+) -> dict[str, dict[bytes, Entry]]:
     """Return the entries of a tree and of those in it that change, by their ids, level by level."""
     found: dict[str, dict[bytes, Entry]] = {}
     level = [(tree, edits)]
     while level:
-        ids = "".join(f"{each}\n" for each, _ in level)
-        found |= entries_of(git(["cat-file", "--batch"], ids.encode()), len(tree) // 2)
+        ids = "".join(f"{each}\n" for each, _ in level).encode()
+        read = run(root, "cat-file", "--batch", env=env, stdin=ids)
+        found |= entries_of(read, len(tree) // 2)
         level = [
             (there[1], below)
             for each, inner in level

@@ -20,8 +20,8 @@ from typing import Any
 
 from berg import BergError, validation
 from berg.code import dist, uvlock
-from berg.code.commits import Files
 from berg.code.dist import normal
+from berg.code.snapshot import Files
 from berg.code.uvlock import meets, parse
 from berg.job import SHELL, Installation
 from berg.plain import plural, size

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from berg import BergError, plain
-from berg.code import commits, snapshot
+from berg.code import snapshot
 from berg.code.git import GitError, names, text
 from berg.code.git import run as git
 from berg.code.snapshot import LINK, SUBMODULE, Snapshot
@@ -199,7 +199,7 @@ def new_files(taken: Snapshot, base: list[str], revision: str) -> dict[str, str]
                 for each, path in zip(about, found[1::2], strict=True)
                 if each[1] not in (LINK, SUBMODULE)
             }
-    entries = commits.entries(taken.root, revision, env).items()
+    entries = snapshot.entries(taken.root, revision, env).items()
     return {content: path for path, (mode, content) in entries if mode not in (LINK, SUBMODULE)}
 
 

@@ -19,6 +19,7 @@ import hashlib
 import json
 import math
 import os
+import posixpath
 import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -29,16 +30,23 @@ from typing import IO, Any
 
 from berg import BergError, config, job, plain
 from berg.code import git as program
-from berg.code.git import Entry, GitError, common_folder, names, text
+from berg.code.git import (
+    LINK,
+    STAGED,
+    SUBMODULE,
+    Entry,
+    Found,
+    GitError,
+    common_folder,
+    names,
+    text,
+)
 from berg.code.git import run as git
 
 LONGEST_NAME = 100  # characters of a repo's; it is a part of longer names
 MAX_UNTRACKED_BYTES = 1 << 30
 LARGE_UNTRACKED = 50_000_000  # bytes from which an untracked file is named
 IGNORE_FILE = ".bergignore"  # at the root of a repo: what .gitignore says, for berg alone
-LINK, SUBMODULE = "120000", "160000"  # modes of a symbolic link, and of a submodule's commit
-STAGED = ["ls-files", "--stage", "-z"]
-INDEX = [*STAGED, "-v"]
 REPLACED = ["for-each-ref", "--format=%(refname:lstrip=2)", "refs/replace"]
 # Files that git changes on the way between the working tree and its objects, as Git LFS does.
 FILTERED = [*STAGED, "--", ":(exclude,attr:!filter)", ":(exclude,attr:-filter)"]
@@ -47,10 +55,6 @@ POINTERS = {
     b"version https://git-lfs.": "a pointer of Git LFS without its content: git lfs pull",
     b"\0GITCRYPT": "encrypted: git-crypt unlock",
 }
-# A submodule's own files are looked at when it is its turn.
-STATUS = ["status", "--porcelain=v2", "-z", "--branch", "--no-ahead-behind", "--no-renames"]
-STATUS += ["--untracked-files=all"]
-STATUS += ["--ignored=matching", "--ignore-submodules=dirty"]
 DIFFERENCE = ["diff-tree", "-r", "-z", "--no-renames", "--name-status"]
 # What git refuses in a pack, but for what old programs wrote and honest histories still have.
 STRICT = "--strict=" + ",".join(
@@ -73,6 +77,9 @@ STRICT = "--strict=" + ",".join(
     )
 )
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+# In paths that are not UTF-8. What decides about an installation is in others: a job records it.
+UNDECODABLE = re.compile("[\udc80-\udcff]")
+MOST_LINKS = 8  # that are followed, one after the other
 
 
 @dataclass
@@ -113,6 +120,7 @@ class Snapshot:
 
 
 OnProgress = Callable[[int, int], None]  # bytes that were sent, of how many
+OpenPack = Callable[[str], IO[bytes]]  # opens a pack of the bucket by name
 
 
 def find_root(folder: Path) -> Path:
@@ -156,9 +164,9 @@ def commit_tree(root: Path, repo_name: str, branch: str | None = None) -> Snapsh
     snapshot = Snapshot(root, repo_name, "", "", "", objects_folder(root))
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary, ThreadPoolExecutor() as pool:
         theirs = index_of(root, temporary)
-        looking = pool.submit(look, root, {**theirs, "GIT_OPTIONAL_LOCKS": "0"})
+        looking = pool.submit(program.look, root, {**theirs, "GIT_OPTIONAL_LOCKS": "0"})
         last = pool.submit(text, root, "log", "-1", "--no-show-signature", "--format=%H%n%T%n%cI")
-        listed = pool.submit(git, root, *INDEX, env=theirs)
+        listed = pool.submit(git, root, *STAGED, "-v", env=theirs)
         filtered = pool.submit(git, root, *FILTERED, env=theirs)
         replaced = text(root, *REPLACED).split()
         env = {**objects_of(snapshot), "GIT_INDEX_FILE": f"{temporary}/changed"}
@@ -168,16 +176,16 @@ def commit_tree(root: Path, repo_name: str, branch: str | None = None) -> Snapsh
             return commit_tree(root, repo_name, branch)
         snapshot.head = snapshot.commit = head
         snapshot.branch = found.branch if branch is None else branch
-        look_closer(root, found, listed.result(), replaced)
+        program.look_closer(root, found, listed.result(), replaced)
         try:
             changes = add_changes(snapshot, env, found)
             named = pool.submit(git, root, *FILTERED, env=env)
-            tree = tree_with(root, env, tree_of_head, changes)
+            tree = program.edited(root, env, tree_of_head, changes)
             difference = pool.submit(git, root, *DIFFERENCE, head, tree, env=env)
             stored = {**entries_in(filtered.result()), **entries_in(named.result())}
             stored = {path: entry for path, entry in stored.items() if changes.get(path, entry)}
             unseen = unfiltered(snapshot, env, stored)
-            tree = tree_with(root, env, tree, unseen | dict.fromkeys(found.sparse))
+            tree = program.edited(root, env, tree, unseen | dict.fromkeys(found.sparse))
             if tree != tree_of_head:
                 snapshot.commit = commit_on(snapshot, env, tree, date)
             note_difference(snapshot, found, names(difference.result()))
@@ -212,98 +220,11 @@ def index_of(root: Path, temporary: str) -> dict[str, str]:
     return env
 
 
-@dataclass
-class Found:
-    """What a working tree has that HEAD has not: paths, folders with a slash at their end."""
-
-    head: str = ""
-    branch: str = ""  # "": HEAD is detached
-    staged: dict[str, Entry | None] = field(default_factory=dict)  # as the index has them
-    before: dict[str, Entry] = field(default_factory=dict)  # the index's entries of `changed`
-    changed: list[str] = field(default_factory=list)  # unlike the index
-    deleted: list[str] = field(default_factory=list)
-    untracked: list[str] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
-    special: dict[str, Entry] = field(default_factory=dict)  # links, and repos, of the index
-    hidden: list[str] = field(default_factory=list)  # files that `git status` does not look at
-    sparse: list[str] = field(default_factory=list)  # in the index alone, as the user wants it
-
-    def changes(self) -> dict[str, Entry | None]:
-        """Return what is known without a look at a file."""
-        return {**self.staged, **dict.fromkeys(self.deleted)}
-
-
-def look(root: Path, env: dict[str, str]) -> Found:
-    """Compare a working tree with HEAD and the index, in git's one walk; raise BergError at a
-    conflict, or where there is no commit.
-    """
-    found = Found()
-    lists = {"?": found.untracked, "!": found.ignored}
-    for line in names(git(root, *STATUS, env=env)):
-        kind, _, rest = line.partition(" ")
-        if rest == "branch.oid (initial)":
-            raise BergError(
-                f"the repo {root} has no commit yet. Run: git add -A && git commit -m start"
-            )
-        if kind == "#":
-            key, _, value = rest.partition(" ")
-            if key == "branch.oid":
-                found.head = value
-            elif key == "branch.head" and value != "(detached)":
-                found.branch = value
-        elif kind == "u" or (kind == "1" and "U" in rest[:2]):  # the latter in the index alone
-            raise BergError(f"{root} has files with merge conflicts. Resolve them: git status")
-        elif kind == "1":
-            note_tracked(found, rest)
-        else:
-            lists[kind].append(rest)
-    return found
-
-
-def note_tracked(found: Found, line: str) -> None:
-    """Note a path that differs between HEAD and the index, or the index and the working tree."""
-    states, _, _, mode, _, _, content, path = line.split(" ", 7)
-    # the mode of what is not in the index
-    entry = None if mode == "000000" else (mode, content)
-    if states[0] != ".":
-        found.staged[path] = entry
-    if states[1] == "D":
-        found.deleted.append(path)
-    elif states[1] != ".":
-        found.changed.append(path)
-        if entry:
-            found.before[path] = entry
-
-
-def look_closer(root: Path, found: Found, listed: bytes, replaced: Collection[str]) -> None:
-    """Note links and repos of an index, and files that git does not compare with the working tree:
-    it takes them as unchanged, or has another content for them that was `replaced`.
-    """
-    for line in listed.split(b"\0")[:-1]:
-        if line.startswith(b"H 100") and not replaced:
-            continue
-        about, _, name = line.partition(b"\t")
-        flag, mode, content, _ = about.decode().split(" ")
-        path = os.fsdecode(name)
-        if mode in (LINK, SUBMODULE):
-            found.special[path] = (mode, content)
-        if mode == SUBMODULE or (flag == "H" and content not in replaced):
-            continue
-        here = root / path
-        if here.is_file() or here.is_symlink():
-            found.changed.append(path)
-            found.before[path] = (mode, content)
-            found.hidden.append(path)
-        elif flag in "Ss":
-            found.sparse.append(path)
-        else:
-            found.deleted.append(path)
-
-
 def add_changes(snapshot: Snapshot, env: dict[str, str], found: Found) -> dict[str, Entry | None]:
     """Return the entries of what HEAD has otherwise; note what does not travel as it is here."""
     travelling = leave_out(snapshot, found)
-    changes = found.changes() | add(snapshot.root, env, found.before, travelling)
+    known = {**found.staged, **dict.fromkeys(found.deleted)}
+    changes = known | add(snapshot.root, env, found.before, travelling)
     special = {**found.special, **changes}
     for path in sorted(path for path, entry in special.items() if entry and entry[0] == LINK):
         if (snapshot.root / path).is_symlink():
@@ -398,15 +319,6 @@ def entries_in(listed: bytes) -> dict[str, Entry]:
     return found
 
 
-def tree_with(root: Path, env: dict[str, str], tree: str, changes: dict[str, Entry | None]) -> str:
-    """Return the id of a tree in which paths are changed, which is among berg's objects then."""
-
-    def run(words: list[str], stdin: bytes) -> bytes:
-        return git(root, *words, env=env, stdin=stdin)
-
-    return program.edited(run, tree, changes) if changes else tree
-
-
 def objects_folder(root: Path) -> Path:
     """Return berg's own folder for new objects of a repo, made for this user alone."""
     key = hashlib.sha256(os.fsencode(common_folder(root))).hexdigest()[:16]
@@ -422,7 +334,8 @@ def leave_out(snapshot: Snapshot, found: Found) -> list[str]:
     configurations = fnmatch.filter(found.untracked, "*/pyvenv.cfg")
     environments = sorted(name.removesuffix("pyvenv.cfg") for name in configurations)
     lifted, named = brought_by_berg(snapshot.root)
-    ignored = set(found.ignored) - {*named, *lifted} - folders_of(lifted)
+    around = {f"{folder}/" for path in lifted for folder in PurePath(path).parents}
+    ignored = set(found.ignored) - {*named, *lifted} - around
     snapshot.left_out = [f"{name} (ignored by git)" for name in sorted(ignored)]
     snapshot.left_out += [f"{name} (a virtual environment)" for name in environments]
     snapshot.left_out += [f"{name} ({IGNORE_FILE})" for name in unwanted]
@@ -433,11 +346,6 @@ def leave_out(snapshot: Snapshot, found: Found) -> list[str]:
     travelling = [path for path in travelling if path not in outside]
     check_untracked(snapshot, travelling)
     return found.changed + travelling
-
-
-def folders_of(paths: list[str]) -> set[str]:
-    """Return the folders around files, with a slash at their end."""
-    return {f"{folder}/" for path in paths for folder in PurePath(path).parents}
 
 
 def check_untracked(snapshot: Snapshot, paths: list[str]) -> None:
@@ -738,17 +646,13 @@ def init(folder: Path, commit: str) -> None:
     git(folder, "init", "--quiet", env={"GIT_DEFAULT_HASH": kind})
 
 
-def restore(
-    description: dict[str, Any], folder: Path, open_pack: Callable[[str], IO[bytes]]
-) -> None:
+def restore(description: dict[str, Any], folder: Path, open_pack: OpenPack) -> None:
     """Make `folder` a real checkout of a snapshot; `open_pack` opens a pack of it by name.
 
     Git computes each object's id from its content, so that the commit's id vouches for all files.
     Raises BergError if the commit or a part of it is not in the packs, or git refuses what is.
     """
-    commit, branch = description["commit"], description["branch"]
-    if not COMMIT.fullmatch(commit):
-        raise BergError(f"{commit[:80]!r} is not the id of a commit")
+    commit, branch = commit_of(description), description["branch"]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         init(folder, commit)
@@ -777,3 +681,190 @@ def restore(
         raise BergError(f"commit {commit} cannot be restored: {error}") from None
     for path, sub in description["submodules"].items():
         restore(sub, folder / path, open_pack)
+
+
+# --- the code of commits
+
+
+@dataclass(frozen=True)
+class Files:
+    """Paths from the root of a repo, and what reads one of them; "" for a missing one."""
+
+    paths: frozenset[str]
+    read: Callable[[str], str]
+
+    def has(self, folder: str, name: str) -> bool:
+        return posixpath.join(folder, name) in self.paths
+
+    def text(self, folder: str, name: str) -> str:
+        path = posixpath.join(folder, name)
+        return self.read(path) if path in self.paths else ""
+
+    def below(self, folder: str, name: str) -> list[str]:
+        """Return the paths of files of a name in the folders of a folder."""
+        start = f"{folder}/" if folder else ""
+        depth = start.count("/") + 1
+        return sorted(
+            path
+            for path in self.paths
+            if path.startswith(start) and path.endswith(f"/{name}") and path.count("/") == depth
+        )
+
+
+def files_in(taken: Snapshot) -> Files:
+    """Return the files of a snapshot whose commit is on this computer."""
+    return of_commit(taken.root, taken.commit, objects_of(taken))
+
+
+def of_commit(root: Path, commit: str, env: dict[str, str] | None = None) -> Files:
+    """Return the files of a commit of a repo; raise BergError if git cannot read it."""
+    try:
+        found = entries(root, commit, env)
+    except GitError as error:
+        raise BergError(f"git cannot list the files of {commit[:12]} in {root}: {error}") from None
+    found = {
+        path: entry
+        for path, entry in found.items()
+        if entry[0] != SUBMODULE and not UNDECODABLE.search(path)
+    }
+
+    def read(path: str) -> str:
+        for _ in range(MOST_LINKS):
+            if path not in found:
+                return ""
+            mode, content = found[path]
+            data = git(root, "cat-file", "blob", content, env=env)
+            if mode != LINK:
+                return data.decode(errors="replace")
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(path), os.fsdecode(data)))
+        return ""
+
+    return Files(frozenset(found), read)
+
+
+def entries(root: Path, commit: str, env: dict[str, str] | None = None) -> dict[str, Entry]:
+    """Return mode and id of all that a commit has, by path."""
+    found = {}
+    for line in names(git(root, "ls-tree", "-r", "-z", "--full-tree", commit, env=env)):
+        about, _, path = line.partition("\t")
+        mode, _, content = about.split()
+        found[path] = (mode, content)
+    return found
+
+
+def revision(root: Path, branch: str | None, commit: str | None) -> Snapshot:
+    """Return a branch's last commit, here or at origin, or a commit by its id or tag."""
+    if branch and commit:
+        raise BergError("--branch and --commit both say which code runs: leave one out")
+    if branch:
+        found = resolve(root, f"refs/heads/{branch}")
+        found = found or resolve(root, f"refs/remotes/origin/{branch}")
+        what, command = f"branch {branch!r}", f"git fetch origin {branch}"
+    else:
+        found = "" if not commit or commit.startswith("-") else resolve(root, commit)
+        what, command = f"commit {commit!r}", "git fetch --all --tags"
+    if not found:
+        raise BergError(f"there is no {what} in {root}. Fetch it: {command}")
+    return commit_snapshot(root, folder_name(root.name), branch or "", found)
+
+
+def resolve(root: Path, name: str) -> str:
+    """Return the id of the commit of that name, "" if there is none."""
+    try:
+        return text(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    except GitError:
+        return ""
+
+
+def commit_snapshot(root: Path, repo_name: str, branch: str, commit: str) -> Snapshot:
+    """Return the snapshot of a commit, with those of its submodules that are here."""
+    taken = Snapshot(root, repo_name, branch, commit, commit, objects_folder(root))
+    with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
+        env = {"GIT_INDEX_FILE": str(Path(temporary, "index"))}
+        git(root, "read-tree", commit, env=env)
+        stored = entries_in(git(root, *FILTERED, env=env))
+        filters = filters_of(root, stored, "--cached", env=env)
+    for path, name in filters.items():
+        why = "content of Git LFS" if name == "lfs" else f"as git's filter {name} stores it"
+        taken.left_out.append(f"{path} ({why})")
+    for path, (mode, inner) in entries(root, commit).items():
+        if mode != SUBMODULE:
+            continue
+        folder = root / path
+        is_there = (folder / ".git").exists() and not program.enter(root, folder)
+        if is_there and resolve(folder, inner):
+            name = folder_name(f"{repo_name}.{folder.name}")
+            taken.submodules[path] = commit_snapshot(folder, name, "berg", inner)
+        else:
+            why = f"a submodule whose commit {inner[:12]} is not here"
+            taken.left_out.append(f"{path}/ ({why}: git submodule update --init)")
+    complete(taken)
+    return taken
+
+
+def kind_of(taken: Snapshot, path: str) -> str:
+    """Return what a commit has at a path: a tree or a blob; "" for nothing."""
+    try:
+        words = ("cat-file", "-t", f"{taken.commit}:{path}")
+        return text(taken.root, *words, env=objects_of(taken))
+    except GitError:
+        return ""
+
+
+def between(
+    before: dict[str, Any], after: dict[str, Any], folder: Path, open_pack: OpenPack
+) -> str:
+    """Return git's diff of two snapshots, "" if they are the same.
+
+    `folder` is empty, and used for the repo. Raises BergError if a snapshot is damaged, or its
+    packs do not hold its commit.
+    """
+    if before["commit"] == after["commit"]:
+        return ""
+    try:
+        unpack(folder, [before, after], open_pack)
+        options = ["--no-color", "--no-ext-diff", "--no-textconv", "--stat", "--patch"]
+        return text(folder, "diff", *options, commit_of(before), commit_of(after), "--")
+    except GitError as error:
+        raise BergError(f"the code cannot be compared: {error}") from None
+
+
+def files_of(description: dict[str, Any], folder: Path, open_pack: OpenPack) -> Files:
+    """Return the files of a snapshot, whose packs are put into a folder, as `between` does."""
+    try:
+        unpack(folder, [description], open_pack)
+    except GitError as error:
+        raise BergError(f"the code cannot be read: {error}") from None
+    return of_commit(folder, commit_of(description))
+
+
+def unpack(folder: Path, descriptions: list[dict[str, Any]], open_pack: OpenPack) -> None:
+    """Make a repo without a working tree from the packs of snapshots."""
+    # Neither the user's nor the system's configuration is for a repo of Berg's own.
+    program.distrusted[folder.resolve()] = [], program.NO_CONFIG
+    init(folder, commit_of(descriptions[0]))
+    # Commits behind which the history of a snapshot's packs ends.
+    ends = []
+    for each in descriptions:
+        ends += [*each.get("shallow", []), *(each.get("cut") or [])]
+    write_shallow(folder, [end for end in ends if COMMIT.fullmatch(str(end))])
+    for name in dict.fromkeys(pack for each in descriptions for pack in packs(each)):
+        with open_pack(name) as stream:
+            git(folder, "index-pack", "--fix-thin", "--stdin", stdin=stream)
+
+
+def commit_of(description: dict[str, Any]) -> str:
+    name = str(description["commit"])
+    if not COMMIT.fullmatch(name):
+        raise BergError(f"{name[:80]!r} is not the id of a commit")
+    return name
+
+
+def packs(description: dict[str, Any]) -> list[str]:
+    """Return the names of a snapshot's packs; raise BergError for what is no pack's name."""
+    found = [str(each) for each in description.get("packs", [])]
+    for name in found:
+        # where packs are in the bucket
+        if not name.startswith(".berg/repos/") or not name.endswith(".pack"):
+            raise BergError(f"{name[:80]!r} is not the name of a pack")
+    return found

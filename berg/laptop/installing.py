@@ -13,10 +13,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from berg import BergError, job
-from berg.code import commits, dist, installation
-from berg.code.commits import Files
+from berg.code import dist, installation, snapshot
 from berg.code.installation import PROJECT, REQUIREMENTS
-from berg.code.snapshot import Snapshot
+from berg.code.snapshot import Files, Snapshot
 from berg.config import Config
 from berg.google import api, builds
 from berg.google.storage import Bucket
@@ -81,13 +80,13 @@ def decide(
     )
     ran = taken.ran
     if ran is None:
-        return decide_from(commits.of_snapshot(taken), wanted)
+        return decide_from(snapshot.files_in(taken), wanted)
     if has_same_options(ran, wanted) and ran.spec.image == spec.image:
         return ran.installation
     with tempfile.TemporaryDirectory(prefix="berg-") as temporary:
         folder = Path(temporary, "repo")
         folder.mkdir()
-        found = commits.files_of(ran.snapshot, folder, packs_of(Bucket(config), Path(temporary)))
+        found = snapshot.files_of(ran.snapshot, folder, packs_of(Bucket(config), Path(temporary)))
         return decide_from(found, wanted)
 
 
@@ -97,7 +96,7 @@ def decide_for_image(
     """Return the repo's files, and what a container image for GPUs with a Python version installs;
     `additions` are options such as extras.
     """
-    found = commits.of_snapshot(taken)
+    found = snapshot.files_in(taken)
     wanted = installation.Wanted(
         folder=folder_in(JobSpec(), taken, folder),
         accelerator="gpu",

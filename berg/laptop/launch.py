@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from berg import BergError, __version__, gce, job, places, states, validation
-from berg.code import commits, dist, leaks, snapshot
+from berg.code import dist, leaks, snapshot
 from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google import api, builds, data, iam, offers, prices, secret, shapes, storage
@@ -380,7 +380,7 @@ def hidden_results(spec: JobSpec, taken: Snapshot) -> str:
     found = validation.sketchy_guess_at_results_dir_from_cmd(spec.cmd or "")
     is_relative = found and re.search(r"(?<![\w/~])(\./)?berg_results/", spec.cmd or "")
     own = f"{spec.cwd}/berg_results" if spec.cwd else "berg_results"
-    is_hidden = is_relative and not taken.ran and commits.kind_of(taken, own)
+    is_hidden = is_relative and not taken.ran and snapshot.kind_of(taken, own)
     return f"berg_results/{found}" if is_hidden else ""
 
 
@@ -406,7 +406,7 @@ def with_code(spec: JobSpec, folder: Path, root: Path) -> tuple[JobSpec, Snapsho
     Raise BergError if there is no such commit, folder or script to install.
     """
     if spec.branch or spec.commit:
-        code = commits.revision(root, spec.branch, spec.commit)
+        code = snapshot.revision(root, spec.branch, spec.commit)
         return in_commit(spec, folder, code), code
     return in_folder(spec, folder, root), None
 
@@ -432,12 +432,12 @@ def in_commit(spec: JobSpec, folder: Path, code: Snapshot) -> JobSpec:
     wanted = (root if spec.cwd is not None else folder.resolve()) / (spec.cwd or "")
     path = os.path.relpath(os.path.normpath(wanted), root)
     path = "" if path == "." or spec.cmd is None else path
-    if path and commits.kind_of(code, path) != "tree":
+    if path and snapshot.kind_of(code, path) != "tree":
         raise BergError(
             f"the commit {code.commit[:12]} has no folder {path} to run in: give another one, "
             "such as --cwd ."
         )
-    if script and commits.kind_of(code, os.path.normpath(script)) != "blob":
+    if script and snapshot.kind_of(code, os.path.normpath(script)) != "blob":
         raise BergError(f"--install-script {script} is not a file of the commit {code.commit[:12]}")
     return replace(spec, cwd=path)
 

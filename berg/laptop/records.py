@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from berg import BergError, job, places, states, validation
-from berg.code import commits, snapshot
+from berg.code import snapshot
 from berg.config import Config
 from berg.google import events, mirror, secret, views
 from berg.google.fetch import side_by_side
@@ -468,7 +468,7 @@ def compare(config: Config, first: str, second: str) -> Comparison:
         repo = Path(folder, "repo")
         repo.mkdir()
         packs = installing.packs_of(bucket, Path(folder))
-        code = pool.submit(commits.between, old, new, repo, packs)
+        code = pool.submit(snapshot.between, old, new, repo, packs)
         facts = pool.map(lambda record: facts_of(bucket, record), (before, after))
         differences = [row for row in differing(*facts) if row.first != row.second]
         names = (before.entry.name, after.entry.name)

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from berg import BergError, gce, job, plain, states
-from berg.code import commits
+from berg.code import snapshot
 from berg.code.installation import DECLARING, PROJECT
 from berg.config import Config
 from berg.google import api, instances
@@ -144,7 +144,7 @@ def recipe(plan: Plan) -> list[Any]:
         return []
     if plan.snapshot.ran:  # its files may be in the bucket alone
         return [plan.job.repo_name, plan.job.git_snapshot]
-    files = commits.of_snapshot(plan.snapshot)
+    files = snapshot.files_in(plan.snapshot)
     names = [(folder, name) for folder in {what.folder, ""} for name in (*DECLARING, PROJECT)]
     texts = [files.text(*each) for each in sorted(names)]
     return [plan.job.repo_name, what.steps, what.venv, texts, files.text("", script or "")]

@@ -9,8 +9,8 @@ from repositories import BUILT, EXCLUSIVE, SHAPES, STUB, files_of, lock, make_in
 
 from berg import BergError
 from berg.code import installation, uvlock
-from berg.code.commits import Files
 from berg.code.installation import Wanted
+from berg.code.snapshot import Files
 from berg.code.uvlock import meets
 
 CPU = Wanted(command="python train.py", image="pytorch-2-9", python="3.12", torch="2.9")

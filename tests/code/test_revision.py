@@ -6,7 +6,7 @@ import pytest
 from conftest import commit, git
 
 from berg import BergError
-from berg.code import commits, snapshot
+from berg.code import snapshot
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def branches(repo):
 def test_a_branch_travels_without_the_working_tree(branches, bucket, tmp_path):
     before = git(branches, "status", "--porcelain", "--branch")
     tried = git(branches, "rev-parse", "try")
-    taken = commits.revision(branches, "try", None)
+    taken = snapshot.revision(branches, "try", None)
     assert (taken.commit, taken.head, taken.dirty, taken.branch) == (tried, tried, False, "try")
     description = snapshot.send(snapshot.take(branches), bucket)  # so that there is a base
     description = snapshot.send(taken, bucket)
@@ -51,17 +51,17 @@ def test_commits_are_known_by_id_and_tag_and_branches_of_origin_too(branches, tm
     tried = git(branches, "rev-parse", "try")
     git(branches, "tag", "-a", "v1", "-m", "v1", "try")
     for name in (tried, tried[:8], "v1", "main~0"):
-        found = commits.revision(branches, None, name)
+        found = snapshot.revision(branches, None, name)
         assert (found.commit == tried) == (name != "main~0") and found.branch == ""
     git(tmp_path, "clone", "-q", str(branches), "clone")
-    assert commits.revision(tmp_path / "clone", "try", None).commit == tried
+    assert snapshot.revision(tmp_path / "clone", "try", None).commit == tried
     with pytest.raises(BergError, match="no branch 'gone'.*: git fetch origin gone"):
-        commits.revision(branches, "gone", None)
+        snapshot.revision(branches, "gone", None)
     for wrong in ("deadbeef", "--all", ""):
         with pytest.raises(BergError, match="there is no commit"):
-            commits.revision(branches, None, wrong)
+            snapshot.revision(branches, None, wrong)
     with pytest.raises(BergError, match="leave one out"):
-        commits.revision(branches, "try", "v1")
+        snapshot.revision(branches, "try", "v1")
 
 
 def test_submodules_of_a_commit_travel_as_it_names_them(repo, tmp_path):
@@ -74,10 +74,10 @@ def test_submodules_of_a_commit_travel_as_it_names_them(repo, tmp_path):
     commit(repo, "with a submodule")
     (repo / "sub/a").write_text("2\n")
     commit(repo / "sub", "second")
-    taken = commits.revision(repo, "main", None)
+    taken = snapshot.revision(repo, "main", None)
     assert taken.submodules["sub"].commit == first and not taken.left_out
     git(repo, "submodule", "deinit", "-q", "-f", "sub")
-    left_out = commits.revision(repo, "main", None).left_out
+    left_out = snapshot.revision(repo, "main", None).left_out
     assert len(left_out) == 1 and left_out[0].startswith("sub/ (a submodule whose commit")
 
 
@@ -85,7 +85,7 @@ def test_content_of_lfs_is_named(repo):
     (repo / ".gitattributes").write_text("*.bin filter=lfs\n")
     (repo / "model.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
     commit(repo)
-    assert commits.revision(repo, None, "HEAD").left_out == ["model.bin (content of Git LFS)"]
+    assert snapshot.revision(repo, None, "HEAD").left_out == ["model.bin (content of Git LFS)"]
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ import pytest
 from conftest import commit, git
 
 from berg import BergError, config, validation
-from berg.code import commits, snapshot
+from berg.code import git as program
+from berg.code import snapshot
 from berg.commands import results
 from berg.laptop import launch, sync
 from berg.spec import JobSpec
@@ -145,6 +146,7 @@ def test_the_working_tree_is_walked_once(repo, monkeypatch):
 
     (repo / "new").write_text("x")
     monkeypatch.setattr(snapshot, "git", git_here)
+    monkeypatch.setattr(program, "run", git_here)
     assert snapshot.take(repo).changed == ["A new"]
     of_the_tree = {"status", "add", "diff", "diff-files", "diff-index", "check-ignore"}
     walks = [each for each in looked if of_the_tree & {*each} or {"--others", "-o"} & {*each}]
@@ -659,7 +661,7 @@ def test_files_with_a_filter_travel_as_they_are_here(repo, trip, tmp_path, monke
     taken, checkout, _ = trip(repo, "edited")
     assert differences(repo, checkout) == ""
     assert taken.changed == ["M key", "A new.nb"]
-    stored = commits.commit_snapshot(repo, "proj", "", taken.head).left_out
+    stored = snapshot.commit_snapshot(repo, "proj", "", taken.head).left_out
     assert (
         "key (as git's filter rot stores it)" in stored and "w.ptr (content of Git LFS)" in stored
     )
@@ -757,15 +759,15 @@ def test_a_partial_clone_fetches_nothing_that_does_not_travel(partial, trip, tra
 
 
 def test_an_old_commit_of_a_partial_clone_is_fetched_at_once(partial, traced, tmp_path):
-    taken = commits.revision(partial, None, "old")
-    files = commits.of_snapshot(taken)
+    taken = snapshot.revision(partial, None, "old")
+    files = snapshot.files_in(taken)
     assert files.text("out", "3") == "out 3\n" and files.text("in", "3") == "in 3\n"
     assert snapshot.bytes_to_send(taken, "bucket") > 0
     assert len(traced()) == 1
     git(partial, "remote", "set-url", "origin", f"file://{tmp_path}/offline")
     config.home().rename(tmp_path / "forgotten")
     with pytest.raises(BergError, match=r"lacks of [0-9a-f]{12}: .*could not fetch"):
-        commits.revision(partial, None, "old")
+        snapshot.revision(partial, None, "old")
 
 
 @pytest.mark.parametrize("name", [b'a:b "c\\', b"by\xff", b"x" * 200])
@@ -777,7 +779,7 @@ def test_a_repo_may_have_any_name_and_so_may_its_files(repo, trip, name):
     taken, checkout, _ = trip(there)
     assert differences(there, checkout) == ""
     assert taken.changed == ["A bad\\xff/requirements.txt"]
-    assert not commits.of_snapshot(taken).below("", "requirements.txt")
+    assert not snapshot.files_in(taken).below("", "requirements.txt")
     assert taken.repo_name.isascii() and len(taken.repo_name) <= 100
     spec = JobSpec(cmd="true")
     validation.check_size(launch.job_of(spec, config.Config(), "one", taken))

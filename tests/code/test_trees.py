@@ -134,24 +134,24 @@ def test_the_index_is_neither_listed_nor_written(repo, monkeypatch):
 
     (repo / "train.py").write_text("print('edited')\n")
     monkeypatch.setattr(snapshot, "git", git_here)
+    monkeypatch.setattr(trees, "run", git_here)
     before = (repo / ".git/index").stat().st_mtime_ns
     assert snapshot.take(repo).changed == ["M train.py"]
     users_of_the_index = {"ls-files", "update-index", "write-tree", "add", "read-tree"}
     assert [each for each in asked if each[0] in users_of_the_index] == [
-        (*snapshot.INDEX,),
+        (*trees.STAGED, "-v"),
         (*snapshot.FILTERED,),
     ]
     assert (repo / ".git/index").stat().st_mtime_ns == before
 
 
-def test_a_tree_that_git_makes_otherwise_is_refused(repo):
+def test_a_tree_that_git_makes_otherwise_is_refused(repo, monkeypatch):
     """Its id is computed here, too: what it says of the trees in it would be wrong."""
-    tree = git(repo, "rev-parse", "HEAD^{tree}")
+    tree, run = git(repo, "rev-parse", "HEAD^{tree}"), trees.run
 
-    def odd(words, stdin):
-        return (
-            b"0" * 40 + b"\n" if words[0] == "mktree" else snapshot.git(repo, *words, stdin=stdin)
-        )
+    def odd(folder, *words, **options):
+        return b"0" * 40 + b"\n" if words[0] == "mktree" else run(folder, *words, **options)
 
+    monkeypatch.setattr(trees, "run", odd)
     with pytest.raises(ValueError, match=f"where {tree} was meant"):
-        trees.edited(odd, tree, {"nothing": None})
+        trees.edited(repo, {}, tree, {"nothing": None})

@@ -7,7 +7,7 @@ import pytest
 from conftest import commit, git
 
 from berg import BergError, job
-from berg.code import commits as changes
+from berg.code import snapshot as changes
 from berg.laptop import records
 
 EMPTY = {"commit": "a" * 40, "branch": "", "shallow": [], "packs": [], "submodules": {}}
