@@ -14,7 +14,7 @@ from berg.commands import terminal
 from berg.commands.tables import Interleaved
 from berg.google import walk
 from berg.laptop import jobs
-from berg.watch import markup
+from berg.watch import page
 
 EVIL = "a\x1b]0;title\x07b\x9b31mc\u202ed\x1b[2Je\x1b[31mred\x1b[0m\x08\x00\x7f\ud800\r\u2066"
 COLOR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -39,8 +39,8 @@ def test_no_text_steers_a_terminal_or_a_page(text):
     assert is_plain(COLOR.sub("", plain.printable(text)))
     assert is_plain(validation.clean({text: [text]})[plain.clean(text)][0])
     assert is_plain(walk.shorten(text, 200))
-    assert is_plain(markup.text(text)) and is_plain(markup.tag("p", text, title=text))
-    assert is_plain(markup.of_terminal(text))
+    assert is_plain(page.text(text)) and is_plain(page.tag("p", text, title=text))
+    assert is_plain(page.of_terminal(text))
 
 
 @given(TEXTS, st.lists(st.integers(0, 200), max_size=6))

@@ -18,9 +18,9 @@ from typing import Any
 
 from berg import BergError, plain
 from berg.code import snapshot
-from berg.code.git import GitError, names, text
+from berg.code.git import LINK, SUBMODULE, GitError, names, text
 from berg.code.git import run as git
-from berg.code.snapshot import LINK, SUBMODULE, Snapshot
+from berg.code.snapshot import Snapshot
 
 MOST = 5_000_000  # bytes of a file
 MANY = 500  # files from which git looks first for those with a hint

@@ -334,18 +334,26 @@ def leave_out(snapshot: Snapshot, found: Found) -> list[str]:
     configurations = fnmatch.filter(found.untracked, "*/pyvenv.cfg")
     environments = sorted(name.removesuffix("pyvenv.cfg") for name in configurations)
     lifted, named = brought_by_berg(snapshot.root)
-    around = {f"{folder}/" for path in lifted for folder in PurePath(path).parents}
-    ignored = set(found.ignored) - {*named, *lifted} - around
-    snapshot.left_out = [f"{name} (ignored by git)" for name in sorted(ignored)]
-    snapshot.left_out += [f"{name} (a virtual environment)" for name in environments]
-    snapshot.left_out += [f"{name} ({IGNORE_FILE})" for name in unwanted]
+    ignored = set(found.ignored) - {*named, *lifted} - folders_of(lifted)
+    reasons = {
+        **dict.fromkeys(sorted(ignored), "ignored by git"),
+        **dict.fromkeys(environments, "a virtual environment"),
+        **dict.fromkeys(unwanted, IGNORE_FILE),
+    }
+    snapshot.left_out = [f"{name} ({why})" for name, why in reasons.items()]
     outside = {*environments, *unwanted}
     folders = tuple(each for each in outside if each.endswith("/"))
     untracked = dict.fromkeys([*found.untracked, *lifted, *named])
-    travelling = [path for path in untracked if not path.startswith(folders)]
-    travelling = [path for path in travelling if path not in outside]
+    travelling = [
+        path for path in untracked if path not in outside and not path.startswith(folders)
+    ]
     check_untracked(snapshot, travelling)
     return found.changed + travelling
+
+
+def folders_of(paths: list[str]) -> set[str]:
+    """Return the folders around files, with a slash at their end."""
+    return {f"{folder}/" for path in paths for folder in PurePath(path).parents}
 
 
 def check_untracked(snapshot: Snapshot, paths: list[str]) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from berg.job import State
     from berg.laptop.jobs import Entry
 
-Sample = dict[str, Any]  # as berg/watch/usage.py says
+Sample = dict[str, Any]  # as berg/watch/collect.py says
 
 POLL, REDRAW, BRING = 2, 10, 30  # seconds
 HISTORY = 1800  # seconds that a sparkline shows
@@ -171,11 +171,11 @@ class Row:
 
     def history(self) -> list[tuple[float, float | None]]:
         """Return how busy its GPUs were by time, or its CPUs if it has none."""
-        from berg.watch import usage
+        from berg.watch import collect
 
-        with_gpus = [each for each in self.samples if usage.accelerators(each)]
+        with_gpus = [each for each in self.samples if collect.accelerators(each)]
         if with_gpus:
-            return [(each["time"], usage.mean(each)) for each in with_gpus]
+            return [(each["time"], collect.mean(each)) for each in with_gpus]
         return [(each["time"], each.get("cpu_percent")) for each in self.samples]
 
 
@@ -184,13 +184,13 @@ def look(settings: config.Config, names: list[str]) -> list[Row]:
     from berg.google.fetch import side_by_side
     from berg.google.storage import Bucket
     from berg.laptop import index, jobs
-    from berg.watch import usage
+    from berg.watch import collect
 
     bucket = Bucket(settings)
     _ = settings.credentials  # before threads use it
 
     def read(entry: "Entry") -> list[Row]:
-        samples = usage.read(bucket, entry.name, HISTORY)
+        samples = collect.read_samples(bucket, entry.name, HISTORY)
         over = bool(entry.state and entry.state.final)
         machines = [machine.name for machine in entry.machines] or sorted(samples)
         return [
@@ -208,7 +208,7 @@ def look(settings: config.Config, names: list[str]) -> list[Row]:
 
 def machine_table(rows: list[Row], in_detail: bool, now: float) -> str:
     """Return a row for each machine; in detail also one for each GPU and TPU."""
-    from berg.watch import usage
+    from berg.watch import collect
 
     cells = [["MACHINE", "GPU", "GPU MEM", "CPU", "MEMORY", "NET/s", "LAST HALF HOUR"]]
     room = (output.columns(sys.stdout) or 100) - max(len(row.name) for row in rows) - 57
@@ -218,14 +218,14 @@ def machine_table(rows: list[Row], in_detail: bool, now: float) -> str:
             both = (last.get("received_per_second"), last.get("sent_per_second"))
             network = plain.size(sum(each or 0 for each in both))
         percents = (
-            usage.mean(last),
+            collect.mean(last),
             memory_percent(last),
             last.get("cpu_percent"),
             last.get("memory_percent"),
         )
         end = sparkline(row.history(), room) if last else row.state
         cells.append([row.name, *map(bar, percents), f"{network:>7}", end])
-        for name, each in usage.accelerators(last).items() if in_detail else ():
+        for name, each in collect.accelerators(last).items() if in_detail else ():
             values = [
                 f"{min(each[key], 99_999):.0f} {unit}"
                 for key, unit in (("watt", "W"), ("celsius", "°C"))
@@ -238,7 +238,7 @@ def machine_table(rows: list[Row], in_detail: bool, now: float) -> str:
 
 def memory_percent(sample: Sample) -> float | None:
     """Return the percentage of a sample's accelerator memory that is used."""
-    from berg.watch.usage import mean
+    from berg.watch.collect import mean
 
     used, total = mean(sample, "memory_mb"), mean(sample, "memory_total_mb")
     if used is None or not total:
@@ -493,19 +493,19 @@ def dashboard(delete: bool, yes: bool, as_json: bool) -> None:
     if delete and as_json:
         raise click.UsageError("--delete prints nothing: leave --json out")
     settings = config.load_ready()
-    from berg.watch import usage
+    from berg.watch import dashboard as made
 
     if delete:
-        there = usage.find_dashboard(settings)
+        there = made.find(settings)
         if there is None:
             raise BergError(
                 f"{settings.project} has no dashboard of berg's. To create it: berg dashboard"
             )
         confirm(f"Delete the dashboard {there['displayName']} of {settings.project}?", yes)
-        usage.delete_dashboard(settings, there)
+        made.delete(settings, there)
         say("Deleted.")
         return
-    there, is_new = usage.create_dashboard(settings)
+    there, is_new = made.create(settings)
     say(f"{'Created' if is_new else 'Updated'} {there['displayName']}")
     if not settings.monitoring:
         say("Memory, GPUs and TPUs are empty until machines may write them: berg init --monitoring")
@@ -514,7 +514,7 @@ def dashboard(delete: bool, yes: bool, as_json: bool) -> None:
     if settings.endpoint and not as_json:
         say("The embedded cloud keeps it, and has no page to show it")
     else:
-        print_data(there, usage.dashboard_address(settings, there), as_json)
+        print_data(there, made.address(settings, there), as_json)
 
 
 COMMANDS = (wait, top, tensorboard, page, profile, dashboard)

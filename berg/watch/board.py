@@ -28,7 +28,7 @@ from berg.google.storage import Bucket, Listed, file_crc32c
 from berg.google.walk import shorten
 from berg.laptop import lookup, ssh
 from berg.laptop.jobs import Say
-from berg.watch import usage
+from berg.watch import collect
 
 # Files that TensorBoard shows; the last ones are those of its projector.
 SHOWN = re.compile(
@@ -90,15 +90,19 @@ def with_times(series: Series, when: float) -> Series:
 def follow_usage(bucket: Bucket, name: str, folder: Path, made: Made) -> list[Path]:
     """Download new samples of a job's machines; return the files that are new or changed."""
     changed: list[Path] = []
-    for machine, blobs in usage.objects(bucket, name).items():
+    for machine, blobs in collect.sample_objects(bucket, name).items():
         place = folder / machine
         folders = [f"{blob.name.rpartition('/')[0]}/" for blob in blobs]
         downloads = [bring(bucket, *each, place) for each in zip(blobs, folders, strict=True)]
         new = [path for path in downloads if path]
         files = sorted(place.glob(f"*{job.USAGE}"))
         if new or (files and place / "usage" not in made):
-            samples = [sample for file in files for sample in usage.parse(events.last_lines(file))]
-            convert(place / "usage", usage.series(samples), made)
+            samples = [
+                sample
+                for file in files
+                for sample in collect.parse_samples(events.last_lines(file))
+            ]
+            convert(place / "usage", collect.series_of(samples), made)
         changed += new
     return changed
 

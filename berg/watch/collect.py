@@ -1,4 +1,4 @@
-"""What the page shows of jobs and sweeps, from the bucket and the list of machines.
+"""What the page, `berg top` and TensorBoard show of jobs and sweeps.
 
 Objects are read once for each of their generations, and a bounded number of results is kept.
 """
@@ -11,15 +11,16 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Any
 
 from berg import BergError, job
 from berg.config import Config
 from berg.google import events
-from berg.google.fetch import NoPlace, below
+from berg.google.events import Series, is_number
+from berg.google.fetch import NoPlace, below, side_by_side
 from berg.google.storage import Bucket, Listed
 from berg.job import Machine
 from berg.laptop import jobs, logs, records, spending, sweep
-from berg.watch import markup, usage
 
 # bytes of a file with metrics: the last ones of a metrics.jsonl, the first ones of an event file
 LARGEST = 32 << 20
@@ -31,6 +32,8 @@ AROUND = 1000  # characters of a line before and after what was searched for
 FILES_WITH_METRICS = 20  # of one job; the newest
 POINTS = 300_000  # of all lines of a page, which are some 10 MB
 CHARTS = 100  # of a page
+MOST_POINTS = 600  # of a line; longer lines are thinned out
+DRAWN = 1e280  # larger numbers are not drawn
 NAME = 200  # characters of a metric's name
 COMPARED = 40  # jobs that are compared
 PICTURES = {  # suffix of a file -> its type
@@ -42,7 +45,33 @@ PICTURES = {  # suffix of a file -> its type
     ".svg": "image/svg+xml",
 }
 
-Lines = dict[str, list[markup.Point]]
+END = 24 << 10  # bytes read first from an object's end: half an hour without accelerators
+MOST_SAMPLES = 64 << 20  # bytes of an object that are read at most: weeks of samples of eight GPUs
+KINDS = {"gpus": "gpu", "tpus": "tpu"}
+# Number -> title and unit of its chart, and how many of the unit it is.
+OF_MACHINES = {
+    "cpu_percent": ("CPU", "%", 1),
+    "cpu_waiting_percent": ("CPU, waiting for disks", "%", 1),
+    "memory_percent": ("Memory, used", "%", 1),
+    "memory_bytes": ("Memory", "B", 1),
+    "disk_percent": ("Disk, used", "%", 1),
+    "read_per_second": ("Disk, read", "B/s", 1),
+    "written_per_second": ("Disk, written", "B/s", 1),
+    "received_per_second": ("Network, received", "B/s", 1),
+    "sent_per_second": ("Network, sent", "B/s", 1),
+}
+OF_ACCELERATORS = {
+    "percent": ("GPUs and TPUs", "%", 1),
+    "memory_mb": ("Memory of GPUs and TPUs", "B", 1 << 20),
+    "memory_total_mb": ("Total memory of GPUs and TPUs", "B", 1 << 20),
+    "watt": ("Power of GPUs and TPUs", "W", 1),
+    "celsius": ("Temperature of GPUs and TPUs", "°C", 1),
+}
+MOST = 1e15  # of a number in a sample
+ACCELERATORS = 64  # of a machine that are read
+
+Point = tuple[float, float]
+Lines = dict[str, list[Point]]
 
 
 @dataclass
@@ -117,10 +146,23 @@ def numbers(bucket: Bucket, name: str, generation: int, size: int) -> Lines:
     else:
         found = events.scalars(bucket.read_from(name, 0, min(size, LARGEST)) or b"")
     return {
-        key: markup.thin((step, value) for step, value, _ in points)
+        key: thin((step, value) for step, value, _ in points)
         for key, points in found.items()
         if key not in (*events.STEPS, *events.TIMES) and len(key) <= NAME
     }
+
+
+def thin(points: Iterable[Point]) -> list[Point]:
+    """Return the points that can be drawn; of many only the lowest and highest of each stretch."""
+    found = [(x, y) for x, y in points if abs(x) < DRAWN and abs(y) < DRAWN]
+    if len(found) <= MOST_POINTS:
+        return found
+    step = len(found) / (MOST_POINTS / 2)  # more than one
+    kept: list[Point] = []
+    for number in range(MOST_POINTS // 2):
+        part = found[round(number * step) : round((number + 1) * step)]
+        kept += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
+    return kept
 
 
 def fitting(found: dict[str, Lines]) -> tuple[dict[str, Lines], int]:
@@ -140,7 +182,7 @@ def fitting(found: dict[str, Lines]) -> tuple[dict[str, Lines], int]:
 def busy(bucket: Bucket, name: str) -> dict[str, Lines]:
     """Return what a job's machines were busy with: number -> machine or accelerator -> points."""
     shown: dict[str, Lines] = {}
-    for machine, blobs in usage.objects(bucket, name).items():
+    for machine, blobs in sample_objects(bucket, name).items():
         for blob in blobs:
             for (accelerator, key), points in samples(bucket, blob.name, blob.size).items():
                 chart, line = key, machine
@@ -151,13 +193,13 @@ def busy(bucket: Bucket, name: str) -> dict[str, Lines]:
 
 
 @functools.lru_cache(64)
-def samples(bucket: Bucket, name: str, size: int) -> dict[tuple[str, str], list[markup.Point]]:
+def samples(bucket: Bucket, name: str, size: int) -> dict[tuple[str, str], list[Point]]:
     """Return times and values in an object of samples, by accelerator and number. It only grows."""
-    found: dict[tuple[str, str], list[markup.Point]] = {}
-    for sample in usage.parse(bucket.last_lines(name, size, LARGEST)):
-        for accelerator, key, value in usage.numbers(sample):
+    found: dict[tuple[str, str], list[Point]] = {}
+    for sample in parse_samples(bucket.last_lines(name, size, LARGEST)):
+        for accelerator, key, value in numbers_of(sample):
             found.setdefault((accelerator, key), []).append((sample["time"], value))
-    return {key: markup.thin(points) for key, points in found.items()}
+    return {key: thin(points) for key, points in found.items()}
 
 
 @dataclass
@@ -318,3 +360,114 @@ def file_of(bucket: Bucket, entry: jobs.Entry, path: str) -> Listed:
     if blob is None:
         raise BergError(f"{entry.name} has no file {path!r} among its results")
     return blob
+
+
+# --- how busy the machines of jobs are and were: the samples of machine/usage.py in the bucket
+#
+# A sample is a dict with `time` (Unix time), the numbers of OF_MACHINES, and `gpus` and `tpus`:
+# lists of dicts with `index` and the numbers of OF_ACCELERATORS. An unknown number is None or
+# missing.
+
+
+def read_samples(
+    bucket: Bucket, name: str, seconds: float | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the samples of each machine of a job by time: all, or the job's last `seconds`."""
+    found = [
+        (machine, blob, blob.updated.timestamp())
+        for machine, blobs in sample_objects(bucket, name).items()
+        for blob in blobs
+        if blob.updated
+    ]
+    newest = max((updated for _, _, updated in found), default=0.0)
+    since = newest - seconds if seconds else 0.0
+    wanted = [(machine, blob) for machine, blob, updated in found if updated >= since]
+    parts = side_by_side(lambda each: (each[0], samples_since(bucket, each[1], since)), wanted)
+    samples: dict[str, list[dict[str, Any]]] = {}
+    for machine, more in parts:
+        samples.setdefault(machine, []).extend(more)
+    return samples
+
+
+def sample_objects(bucket: Bucket, name: str) -> dict[str, list[Listed]]:
+    """Return the objects with a job's samples by machine, the earliest first."""
+    found: dict[str, list[Listed]] = {}
+    for blob in bucket.list(job.log_prefix(name), "name,size,updated,crc32c", f"**{job.USAGE}"):
+        found.setdefault(jobs.machine_of(blob.name), []).append(blob)
+    return {machine: sorted(blobs, key=lambda blob: blob.name) for machine, blobs in found.items()}
+
+
+def samples_since(bucket: Bucket, blob: Listed, since: float) -> list[dict[str, Any]]:
+    """Return the samples of an object from a time on, reading no more of its end than needed."""
+    size = END if since else MOST_SAMPLES
+    while True:
+        samples = list(parse_samples(bucket.last_lines(blob.name, blob.size, size)))
+        is_enough = size >= min(blob.size, MOST_SAMPLES) or (samples and samples[0]["time"] < since)
+        if is_enough:
+            return [sample for sample in samples if sample["time"] >= since]
+        size *= 4
+
+
+def parse_samples(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the samples in a file; damaged lines, incomplete ones and unknown keys are skipped."""
+    for line in data.splitlines():
+        try:
+            sample = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(sample, dict):
+            continue
+        found = select(sample, ["time", *OF_MACHINES])
+        if found.get("time") is None:
+            continue
+        for kind in KINDS:
+            if isinstance(listed := sample.get(kind), list):
+                some = [each for each in listed[:ACCELERATORS] if isinstance(each, dict)]
+                found[kind] = [select(each, ["index", *OF_ACCELERATORS]) for each in some]
+        yield found
+
+
+def select(values: dict[str, Any], known: list[str]) -> dict[str, Any]:
+    """Return the known keys whose value is None or a number that a machine may have measured."""
+    found = {key: values[key] for key in known if key in values}
+    return {
+        key: value
+        for key, value in found.items()
+        if value is None or (is_number(value) and 0 <= value <= MOST)
+    }
+
+
+def accelerators(sample: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the GPUs and TPUs of a sample by name: gpu0, gpu1, …"""
+    return {
+        f"{name}{int(each['index'])}": each
+        for kind, name in KINDS.items()
+        for each in sample.get(kind) or []
+        if each.get("index") is not None
+    }
+
+
+def numbers_of(sample: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Yield the numbers of a sample: the accelerator ("" for the machine), the key, the value."""
+    parts = {"": {key: sample[key] for key in OF_MACHINES if key in sample}}
+    for name, values in (parts | accelerators(sample)).items():
+        for key, value in values.items():
+            if key != "index" and value is not None:
+                yield name, key, float(value)
+
+
+def series_of(samples: list[dict[str, Any]]) -> Series:
+    """Return samples as series `berg/gpu0_percent`, …; a step is a second since the first one."""
+    found: Series = {}
+    for sample in samples:
+        step = max(0, round(sample["time"] - samples[0]["time"]))
+        for name, key, value in numbers_of(sample):
+            tag = f"berg/{name}_{key}" if name else f"berg/{key}"
+            found.setdefault(tag, []).append((step, value, sample["time"]))
+    return found
+
+
+def mean(sample: dict[str, Any], key: str = "percent") -> float | None:
+    """Return the mean of a number over a sample's accelerators; None where it is unknown."""
+    values = [each[key] for each in accelerators(sample).values() if each.get(key) is not None]
+    return sum(values) / len(values) if values else None

@@ -24,9 +24,8 @@ from berg.google.api import explain
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket
 from berg.laptop import ending, jobs, logs, records, sweep
-from berg.watch import collect, markup, page
-from berg.watch.markup import Html
-from berg.watch.page import Frame
+from berg.watch import collect, page
+from berg.watch.page import Frame, Html
 
 HERE = Path(__file__).parent
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
@@ -174,7 +173,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def get_asset(self, name: str) -> None:
         """Send a file of the pages: Berg's own, or Plotly's script."""
-        library = markup.find_library()
+        library = page.find_library()
         if name in ASSETS:
             self.send(200, ASSETS[name], (HERE / name).read_bytes())
         elif library and name == library.name:
@@ -311,7 +310,7 @@ def export(config: Config, names: list[str], folder: Path, say: Callable[[str], 
     folder.mkdir(parents=True, exist_ok=True)
     for name in ASSETS:
         shutil.copyfile(HERE / name, folder / name)
-    if library := markup.find_library():
+    if library := page.find_library():
         shutil.copyfile(library.file, folder / library.name)
     below = Frame(config.project, config.bucket, live=False, root="../../")
     for name in sweeps:

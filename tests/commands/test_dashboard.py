@@ -11,7 +11,7 @@ from conftest import wait_for
 from local_gcloud import Gcloud
 
 from berg.machine.usage import points
-from berg.watch import usage
+from berg.watch import dashboard
 from localcloud.identity.tokens import LAPTOP, Tokens
 
 DASHBOARDS = "/monitoring/v1/projects/berg-local/dashboards"
@@ -47,18 +47,17 @@ def test_made_shown_brought_up_to_date_and_deleted(berg, cloud, tmp_path):
     assert made.stdout == "" and "The embedded cloud keeps it, and has no page" in made.stderr
     console = "https://console.cloud.google.com/monitoring/dashboards/builder"
     of_google = replace(cloud.settings(), endpoint="")
-    assert usage.dashboard_address(of_google, there) == f"{console}/{id}?project=berg-local"
+    assert dashboard.address(of_google, there) == f"{console}/{id}?project=berg-local"
     cloud.call(
         "PATCH",
         f"/monitoring/v1/{there['name']}",
-        {**usage.dashboard(), "mosaicLayout": {"columns": 1}, "etag": there["etag"]},
+        {**dashboard.body(), "mosaicLayout": {"columns": 1}, "etag": there["etag"]},
     )
     again = berg("dashboard", "--json", BERG_MONITORING="1")
     assert "Updated Berg training" in again.stderr and "are empty" not in again.stderr
     shown = json.loads(again.stdout)
     assert (
-        shown["name"] == there["name"]
-        and shown["mosaicLayout"] == usage.dashboard()["mosaicLayout"]
+        shown["name"] == there["name"] and shown["mosaicLayout"] == dashboard.body()["mosaicLayout"]
     )
     # A filter with a variable holds only for charts that name the variable.
     assert [each for each in shown["dashboardFilters"] if each["labelKey"] == "berg-job"]
@@ -85,7 +84,7 @@ def test_made_shown_brought_up_to_date_and_deleted(berg, cloud, tmp_path):
 
 
 def test_a_dashboard_of_somebody_else_is_left_alone(berg, cloud):
-    theirs = {**usage.dashboard(), "labels": {}}
+    theirs = {**dashboard.body(), "labels": {}}
     cloud.call("POST", DASHBOARDS, theirs)
     assert berg("dashboard", "--delete", "-y").returncode == 1
     assert "Created" in berg("dashboard").stderr

@@ -17,7 +17,7 @@ from conftest import wait_for
 from berg import job, states
 from berg.commands import watch
 from berg.google import api
-from berg.watch import usage
+from berg.watch import collect
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def busy_job(berg, request):
     def sampled() -> bool:
         return any(
             sample["gpus"]
-            for samples in usage.read(berg.bucket, name).values()
+            for samples in collect.read_samples(berg.bucket, name).values()
             for sample in samples
         )
 

@@ -14,7 +14,7 @@ import pytest
 from conftest import commit, wait_for
 
 from berg.machine import usage
-from berg.watch import usage as watch
+from berg.watch import collect
 
 ANSWERS = {
     "one": "0, 97, 30500, 40960, 310.50, 66\n",
@@ -102,16 +102,16 @@ def test_samples_tell_of_this_machine_and_are_read_back(answer, tmp_path):
     for sample in usage.samples(30, stopped):
         usage.append(file, sample)
     lines = file.read_text().splitlines()
-    samples = list(watch.parse(file.read_bytes() + b'{"time": 1, "cut o'))
+    samples = list(collect.parse_samples(file.read_bytes() + b'{"time": 1, "cut o'))
     assert len(samples) == len(lines) == 3 and samples == [json.loads(line) for line in lines]
     for sample in samples:
         percents = [sample[f"{kind}_percent"] for kind in ("cpu", "memory", "disk")]
         assert sample["cpu_percent"] > 0 and all(0 <= percent <= 100 for percent in percents)
         assert sample["received_per_second"] >= 0 and sample["read_per_second"] >= 0
-        flat = {f"{which} {key}": value for which, key, value in watch.numbers(sample)}
+        flat = {f"{which} {key}": value for which, key, value in collect.numbers_of(sample)}
         assert flat["gpu0 memory_mb"] == 1024 and "gpu0 percent" not in flat and " time" not in flat
-        assert watch.mean(sample) == flat["gpu1 percent"] == 5
-    series = watch.series(samples)
+        assert collect.mean(sample) == flat["gpu1 percent"] == 5
+    series = collect.series_of(samples)
     assert series["berg/gpu1_percent"][0][0] == 0 and "berg/gpu0_percent" not in series
 
 
@@ -140,14 +140,14 @@ def test_every_machine_of_a_job_keeps_its_samples_beside_its_log(berg):
     assert [name.partition(".usage")[0] for name in names[2::3]] == [
         name.removesuffix(".log") for name in names[::3]
     ]
-    found = watch.read(berg.bucket, "pair")
+    found = collect.read_samples(berg.bucket, "pair")
     assert found.keys() == {"pair-0", "pair-1"}
     for samples in found.values():
         times = [sample["time"] for sample in samples]
         told = [sample["gpus"] for sample in samples if sample["gpus"]]
         assert len(told) >= 4 and times == sorted(times)
         assert [gpu["percent"] for gpu in told[-1]] == [n * 10 for n in range(8)]
-    last = watch.read(berg.bucket, "pair", seconds=2)
+    last = collect.read_samples(berg.bucket, "pair", seconds=2)
     assert all(
         samples == found[machine][len(found[machine]) - len(samples) :]
         for machine, samples in last.items()
@@ -164,9 +164,11 @@ def test_what_is_no_number_is_not_in_a_sample():
     """A job writes its samples; `berg top` counts with them."""
     odd = b'{"time": 1, "cpu_percent": "9", "gpus": [{"index": 0, "watt": {}, "percent": 5}, 7]}'
     odd += b'\n{"time": 2, "gpus": "none", "tpus": null, "memory_percent": NaN}'
-    first, second = watch.parse(odd)
+    first, second = collect.parse_samples(odd)
     assert first == {"time": 1, "gpus": [{"index": 0, "percent": 5}]} and second == {"time": 2}
-    assert [*watch.numbers(first)] == [("gpu0", "percent", 5)] and not [*watch.numbers(second)]
+    assert [*collect.numbers_of(first)] == [("gpu0", "percent", 5)] and not [
+        *collect.numbers_of(second)
+    ]
 
 
 @pytest.mark.slow
@@ -176,7 +178,7 @@ def test_a_job_shorter_than_a_sample_has_one_of_all_of_it(berg):
         "run", "-n", "quick", "-g", "0", "--install-script", "install.sh", "--wait", "sleep 2"
     )
     assert done.returncode == 0, done.stderr
-    ((only,),) = watch.read(berg.bucket, "quick").values()
+    ((only,),) = collect.read_samples(berg.bucket, "quick").values()
     assert 0 < only["cpu_percent"] <= 100 and only["memory_bytes"] > 0 and only["gpus"] == []
     assert "quick" in berg("top", "quick", "--once").stdout
 
@@ -196,10 +198,14 @@ def test_each_job_of_a_sweep_has_samples_of_its_own_and_none_if_none_are_wanted(
         ).returncode
         == 0
     )
-    first, second = (watch.read(berg.bucket, f"some-{n}") for n in (0, 1))
+    first, second = (collect.read_samples(berg.bucket, f"some-{n}") for n in (0, 1))
     (before,), (after,) = first.values(), second.values()
     assert before and after and before[-1]["time"] < after[0]["time"]
-    assert watch.read(berg.bucket, "none-0") == watch.read(berg.bucket, "none-1") == {}
+    assert (
+        collect.read_samples(berg.bucket, "none-0")
+        == collect.read_samples(berg.bucket, "none-1")
+        == {}
+    )
 
 
 @pytest.mark.slow
@@ -212,7 +218,7 @@ def test_tpus_are_sampled_while_a_program_uses_them(berg):
     )
     done = berg("run", "-n", "chip", "--tpu", "v6e-1", "--sample-seconds", "1", "--wait", command)
     assert done.returncode == 0, done.stderr
-    (samples,) = watch.read(berg.bucket, "chip").values()
+    (samples,) = collect.read_samples(berg.bucket, "chip").values()
     assert all("tpus" in sample for sample in samples), berg.log("chip")
     told = [sample["tpus"] for sample in samples if sample["tpus"]]
     assert told and told[0][0] == {

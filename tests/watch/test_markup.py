@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from berg.watch import markup
-from berg.watch.markup import of_terminal, tag, text
+from berg.watch import collect, page
+from berg.watch.page import of_terminal, tag, text
 
 EVIL = "<script>alert(1)</script>\"'&"
 
@@ -62,10 +62,10 @@ def test_lines_of_a_terminal(printed, shown):
 
 def test_a_chart_keeps_its_peaks_and_leaves_out_what_is_no_number():
     many = [(float(x), 100.0 if x == 77_777 else 0.0) for x in range(100_000)]
-    thinned = markup.thin(many)
-    assert len(thinned) <= markup.MOST_POINTS and (77_777.0, 100.0) in thinned
-    assert markup.draw("x", {"a": [(1, float("nan")), (2, math.inf)]}) is None
-    chart = markup.draw("<loss>", {"<a>": [(3.0, 0.5)]})
+    thinned = collect.thin(many)
+    assert len(thinned) <= collect.MOST_POINTS and (77_777.0, 100.0) in thinned
+    assert page.draw("x", {"a": [(1, float("nan")), (2, math.inf)]}) is None
+    chart = page.draw("<loss>", {"<a>": [(3.0, 0.5)]})
     assert chart and "&lt;loss&gt;" in chart and "<loss>" not in chart and "nan" not in chart
 
 
@@ -73,30 +73,30 @@ def test_a_chart_keeps_its_peaks_and_leaves_out_what_is_no_number():
 @example([(0.0, 1.7e308), (1.0, -1.7e308)])
 @example([(0.0, 5e-324), (5e-324, 0.0)])
 def test_any_numbers_are_json_in_a_figure(points):
-    chart = markup.draw("x", {"a": points}) or ""
+    chart = page.draw("x", {"a": points}) or ""
     assert "nan" not in chart.lower() and "Infinity" not in chart
-    columns = [markup.Column("x", [x, 0.0]) for x, _ in points]
+    columns = [page.Column("x", [x, 0.0]) for x, _ in points]
     for column in columns:
-        markup.scatter(["a", "b"], column, column)
-    markup.parallel(["a", "b"], columns)
+        page.scatter(["a", "b"], column, column)
+    page.parallel(["a", "b"], columns)
 
 
 def test_columns_of_numbers_and_of_words():
-    values = markup.Column("x", ["0.1", "", None, "nan", True, "adam"])
+    values = page.Column("x", ["0.1", "", None, "nan", True, "adam"])
     assert values.values == [0.1, None, None, None, "True", "adam"]
     assert values.words == ["0.1", "True", "adam"] and values.differs
-    assert markup.Column("x", ["1", 3.0, None]).words == []
-    assert markup.parallel(["a"], [values]) is None
+    assert page.Column("x", ["1", 3.0, None]).words == []
+    assert page.parallel(["a"], [values]) is None
 
 
 def test_without_plotly_a_figure_is_its_table_after_a_note(monkeypatch):
     lines = {"a": [(0, 1.0), (1, 0.5)]}
-    column = markup.Column("x", [1.0, 2.0])
-    drawn = markup.draw("loss", lines), markup.scatter(["a", "b"], column, column)
-    assert markup.with_note(drawn) == list(drawn) and all("data-figure" in each for each in drawn)
-    monkeypatch.setattr(markup, "find_library", lambda: None)
-    drawn = markup.draw("loss", lines), markup.scatter(["a", "b"], column, column)
-    note, chart = markup.with_note(drawn)
+    column = page.Column("x", [1.0, 2.0])
+    drawn = page.draw("loss", lines), page.scatter(["a", "b"], column, column)
+    assert page.with_note(drawn) == list(drawn) and all("data-figure" in each for each in drawn)
+    monkeypatch.setattr(page, "find_library", lambda: None)
+    drawn = page.draw("loss", lines), page.scatter(["a", "b"], column, column)
+    note, chart = page.with_note(drawn)
     assert "pip install" in note and "berg[page]" in note
     assert "<td>0.5</td>" in chart and "data-figure" not in chart and drawn[1] is None
-    assert markup.with_note([]) == []
+    assert page.with_note([]) == []
