@@ -2,7 +2,7 @@
 
 The exceptions are filters (`filter.lfs.clean` and the like) of the user's own repo, which are part
 of what its files are: a clone brings no configuration. A repo inside of it, which has a
-configuration of its own, may have come with an archive of files: see `distrust`.
+configuration of its own, may have come with an archive of files: see `enter`.
 
 Trees of git's that differ in a few files from one that is there: no index, nothing else read.
 
@@ -152,18 +152,11 @@ def enter(root: Path, inner: Path) -> str:
     place = place.resolve()
     if place != here / ".git" and not place.is_relative_to(common_folder(root).resolve()):
         return f"a repo whose .git is elsewhere: {place}"
-    if place == here / ".git" or root.resolve() in distrusted:
-        distrust(inner)
+    if (place == here / ".git" or root.resolve() in distrusted) and here not in distrusted:
+        # git starts no filter and no transport there, and stays in its folder
+        variables = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"}
+        distrusted[here] = without_filters(inner), {"GIT_WORK_TREE": str(here), **variables}
     return ""
-
-
-def distrust(folder: Path) -> None:
-    """Let git start no filter and no transport for a repo, and stay in its folder."""
-    key = folder.resolve()
-    if key in distrusted:
-        return
-    variables = {"GIT_WORK_TREE": str(key), "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"}
-    distrusted[key] = without_filters(folder), variables
 
 
 def without_filters(folder: Path) -> list[str]:

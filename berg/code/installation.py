@@ -700,7 +700,18 @@ def nothing(repo: Repo, wanted: Wanted) -> Installation:
         why = f"groups {', '.join(repo.groups)} of {repo.path(PROJECT)}: none is chosen (--group)"
     elif repo.project:
         why = f"{repo.path(PROJECT)} names no packages"
-    notes = [] if wanted.script else unread(repo.files, wanted.folder)
+    notes: list[str] = []
+    if wanted.script:
+        return Installation(words=f"nothing ({why})")
+    if conda := nearest_conda(repo.files, wanted.folder):
+        notes.append(f"{conda} is not read. {WITH_CONDA}")
+    if below := repo.files.below(wanted.folder, REQUIREMENTS):
+        others = f" (and {', '.join(below[1:3])})" if below[1:] else ""
+        notes.append(
+            f"{below[0]}{others} is not installed from here: --install "
+            f'"pip install -r {posixpath.relpath(below[0], wanted.folder or ".")}", or run the '
+            f"command there: --cwd {posixpath.dirname(below[0])}"
+        )
     return Installation(words=f"nothing ({why})", notes=notes)
 
 
@@ -717,21 +728,6 @@ def check_conda(files: Files, wanted: Wanted) -> None:
 def nearest_conda(files: Files, folder: str) -> str:
     found = (Repo(files, each).conda for each in upwards(folder))
     return next(filter(None, found), "")
-
-
-def unread(files: Files, folder: str) -> list[str]:
-    """Say what is there that could be installed, and how."""
-    notes = []
-    if conda := nearest_conda(files, folder):
-        notes.append(f"{conda} is not read. {WITH_CONDA}")
-    if below := files.below(folder, REQUIREMENTS):
-        others = f" (and {', '.join(below[1:3])})" if below[1:] else ""
-        notes.append(
-            f"{below[0]}{others} is not installed from here: --install "
-            f'"pip install -r {posixpath.relpath(below[0], folder or ".")}", or run the command '
-            f"there: --cwd {posixpath.dirname(below[0])}"
-        )
-    return notes
 
 
 def scripts(files: Files, wanted: Wanted) -> dict[str, str]:

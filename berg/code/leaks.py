@@ -22,6 +22,7 @@ from berg.code.git import LINK, SUBMODULE, GitError, names, text
 from berg.code.git import run as git
 from berg.code.snapshot import Snapshot
 
+LOOKED = "looked.json"  # what was looked at of a repo, by bucket
 MOST = 5_000_000  # bytes of a file
 MANY = 500  # files from which git looks first for those with a hint
 AT_ONCE = 32_000_000  # bytes of files that are held in memory, about
@@ -249,14 +250,10 @@ def contents(taken: Snapshot, sizes: dict[str, int]) -> Iterator[tuple[str, byte
         size += sizes.get(each, 0)
 
 
-def looked_file(objects: Path) -> Path:
-    return objects.parent / "looked.json"
-
-
 def read_looked(objects: Path) -> dict[str, Any]:
     """Return what was looked at of a repo, by bucket; {} if it was by other rules."""
     try:
-        written = json.loads(looked_file(objects).read_text())
+        written = json.loads((objects.parent / LOOKED).read_text())
         return dict(written["buckets"]) if written["rules"] == RULES else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
@@ -276,4 +273,4 @@ def remember(taken: Snapshot, bucket_name: str, accepted: Iterable[str]) -> None
     commits = list(dict.fromkeys((taken.commit, taken.oldest)))
     about = {"commits": commits, "accepted": sorted({*before, *accepted})}
     buckets = {**read_looked(taken.objects), bucket_name: about}
-    looked_file(taken.objects).write_text(json.dumps({"rules": RULES, "buckets": buckets}))
+    (taken.objects.parent / LOOKED).write_text(json.dumps({"rules": RULES, "buckets": buckets}))

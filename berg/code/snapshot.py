@@ -46,6 +46,7 @@ from berg.code.git import run as git
 LONGEST_NAME = 100  # characters of a repo's; it is a part of longer names
 MAX_UNTRACKED_BYTES = 1 << 30
 LARGE_UNTRACKED = 50_000_000  # bytes from which an untracked file is named
+SENT = "sent.json"  # what was sent of a repo, by bucket
 IGNORE_FILE = ".bergignore"  # at the root of a repo: what .gitignore says, for berg alone
 REPLACED = ["for-each-ref", "--format=%(refname:lstrip=2)", "refs/replace"]
 # Files that git changes on the way between the working tree and its objects, as Git LFS does.
@@ -437,13 +438,9 @@ def bytes_to_send(snapshot: Snapshot, bucket_name: str) -> int:
 def bases_of(objects: Path) -> dict[str, Any]:
     """Return what was sent of a repo before, by bucket, as far as it is remembered."""
     try:
-        return dict(json.loads(sent_file(objects).read_text()))
+        return dict(json.loads((objects.parent / SENT).read_text()))
     except (OSError, ValueError):
         return {}
-
-
-def sent_file(objects: Path) -> Path:
-    return objects.parent / "sent.json"
 
 
 def base_pack(root: Path, bucket_name: str) -> str:
@@ -524,7 +521,7 @@ def send(
         packs = [f"{prefix}{snapshot.commit}.pack"]
         size = send_pack(snapshot, bucket, packs[0], None, on_progress)
         bases[bucket.name] = {"commit": snapshot.commit, "head": snapshot.oldest, "bytes": size}
-        sent_file(snapshot.objects).write_text(json.dumps(bases))
+        (snapshot.objects.parent / SENT).write_text(json.dumps(bases))
     submodules = {path: send(sub, bucket, on_progress) for path, sub in snapshot.submodules.items()}
     return {
         "commit": snapshot.commit,
@@ -856,7 +853,10 @@ def unpack(folder: Path, descriptions: list[dict[str, Any]], open_pack: OpenPack
     for each in descriptions:
         ends += [*each.get("shallow", []), *(each.get("cut") or [])]
     write_shallow(folder, [end for end in ends if COMMIT.fullmatch(str(end))])
-    for name in dict.fromkeys(pack for each in descriptions for pack in packs(each)):
+    for name in dict.fromkeys(str(pack) for each in descriptions for pack in each.get("packs", [])):
+        # where packs are in the bucket
+        if not name.startswith(".berg/repos/") or not name.endswith(".pack"):
+            raise BergError(f"{name[:80]!r} is not the name of a pack")
         with open_pack(name) as stream:
             git(folder, "index-pack", "--fix-thin", "--stdin", stdin=stream)
 
@@ -866,13 +866,3 @@ def commit_of(description: dict[str, Any]) -> str:
     if not COMMIT.fullmatch(name):
         raise BergError(f"{name[:80]!r} is not the id of a commit")
     return name
-
-
-def packs(description: dict[str, Any]) -> list[str]:
-    """Return the names of a snapshot's packs; raise BergError for what is no pack's name."""
-    found = [str(each) for each in description.get("packs", [])]
-    for name in found:
-        # where packs are in the bucket
-        if not name.startswith(".berg/repos/") or not name.endswith(".pack"):
-            raise BergError(f"{name[:80]!r} is not the name of a pack")
-    return found

@@ -87,11 +87,13 @@ class Html(str):
 
 def text(*parts: object) -> Html:
     """Return the parts as HTML: escaped unless they are Html; None is left out."""
-    return Html("".join(escape(part) for part in parts if part is not None))
-
-
-def escape(part: object) -> str:
-    return part if isinstance(part, Html) else html.escape(plain.clean(str(part)))
+    return Html(
+        "".join(
+            part if isinstance(part, Html) else html.escape(plain.clean(str(part)))
+            for part in parts
+            if part is not None
+        )
+    )
 
 
 def tag(name: str, /, *parts: object, **attributes: object) -> Html:
@@ -415,11 +417,9 @@ def overview(
     compare, running = None, None
     if rows:
         listed = table(header, rows, class_="sortable", id="list")
-    if rows and frame.live:
         button = tag("button", "Compare what is ticked")
-        compare = tag(
-            "form", button, id="compare", action="compare/", method="get", class_="compare"
-        )
+        about = {"id": "compare", "action": "compare/", "method": "get", "class_": "compare"}
+        compare = tag("form", button, **about) if frame.live else None
     if machines := jobs.machines_of(entries):
         running = section("machines", "Machines", machine_table(frame, machines, costs))
     return frame.page(
@@ -637,8 +637,8 @@ def results(frame: Frame, about: collect.About) -> list[object]:
         return [nothing("results yet")]
     endings = tuple(collect.PICTURES)
     images = [each for each in files if each.generation and each.name.lower().endswith(endings)]
-    pictures = [image(*name_and_address(each, folder)) for each in images[:IMAGES]]
-    rows = [file_row(each, *name_and_address(each, folder)) for each in files[:FILES]]
+    pictures = [picture(each.name.removeprefix(folder)) for each in images[:IMAGES]]
+    rows = [file_row(each, each.name.removeprefix(folder)) for each in files[:FILES]]
     size = plain.size(sum(each.size for each in files))
     count = f"{plain.plural(len(files), 'file')}, {size}, in gs://{frame.bucket}/{folder}"
     if deleted := about.record.deleted:
@@ -649,19 +649,15 @@ def results(frame: Frame, about: collect.About) -> list[object]:
     return [tag("p", count), tag("div", *pictures, class_="pictures"), listed, more]
 
 
-def name_and_address(file: Listed, folder: str) -> tuple[str, str]:
-    name = file.name.removeprefix(folder)
-    return name, f"files/{quote(name)}"
-
-
-def image(name: str, address: str) -> Html:
+def picture(name: str) -> Html:
+    address = f"files/{quote(name)}"
     shown = tag("a", tag("img", src=address, alt=name, loading="lazy"), href=address)
     return tag("figure", shown, tag("figcaption", name), class_="picture")
 
 
-def file_row(file: Listed, name: str, address: str) -> Html:
+def file_row(file: Listed, name: str) -> Html:
     size = tag("td", plain.size(file.size), data_value=file.size)
-    shown = tag("a", name, href=address)
+    shown = tag("a", name, href=f"files/{quote(name)}")
     if file.row and file.row.link:
         shown = tag("span", f"{name} → {file.row.link}")
     return row(tag("td", shown, class_="name"), size, str(file.updated or "")[:19])
@@ -709,7 +705,7 @@ def lines_of(lines: list[str]) -> Html | None:
 
 def log_section(piece: collect.Log, follows: bool) -> Html:
     """Return the end of a log, to which page.js adds new lines if it `follows`."""
-    place = cursor(piece) if follows else None
+    place = json.dumps(piece.read_to) if follows else None
     body = tag("div", log_lines(piece), class_="log", tabindex=0, role="log", data_follow=place)
     return section("log", "Log", log_form("", piece.skipped), body, live=False)
 
@@ -728,10 +724,6 @@ def log_form(wanted: str, skipped: int) -> Html:
     where = f"The first {plain.size(skipped)} are in " if skipped else "As text: "
     whole = tag("span", where, tag("a", "all of it", href="log.txt"), class_="where")
     return tag("form", field, whole, method="get", class_="find")
-
-
-def cursor(piece: collect.Log) -> str:
-    return json.dumps(piece.read_to)
 
 
 def log_lines(piece: collect.Log) -> Html:
@@ -762,10 +754,6 @@ def ask_kill(frame: Frame, entry: jobs.Entry) -> Html:
         ),
         tag("form", end, " ", back, method="post", action="kill"),
     )
-
-
-def trouble(frame: Frame, title: str, sentence: str) -> Html:
-    return frame.page(title, tag("h1", title), tag("p", sentence))
 
 
 def one_sweep(frame: Frame, name: str, found: collect.Several) -> Html:
@@ -855,19 +843,15 @@ def value(found: object) -> str:
     return "" if found is None else str(found)[:200]
 
 
-def columns(keys: list[str], values: list[dict[str, Any]]) -> list[Column]:
-    return [Column(key, [each.get(key) for each in values]) for key in keys]
-
-
 def sweep_charts(rows: list[Row]) -> list[Html]:
     """Return parallel coordinates of what differs, and each parameter against each metric."""
     params, metrics = keys(rows)
     shown = [key for key in metrics if key not in (*events.STEPS, *events.TIMES)]
-    measured = columns(shown, [each.metrics for each in rows])
+    measured = [Column(key, [each.metrics.get(key) for each in rows]) for key in shown]
     measured = [each for each in measured if not each.words]
     if not measured:
         return [nothing("jobs with parameters and metrics")]
-    given = columns(params, [each.params for each in rows])
+    given = [Column(key, [each.params.get(key) for each in rows]) for key in params]
     differing = [each for each in given if each.differs]
     chosen = [*differing[: COLUMNS - min(len(measured), 4)], *measured[:4]]
     names = [each.name for each in rows]

@@ -193,7 +193,7 @@ class Handler(BaseHTTPRequestHandler):
         read_to = place_in_log(query.get("from", ["{}"])[0])
         piece = collect.log(self.server.config, self.server.bucket, found, read_to)
         over = "over" if found.state is None or found.state.final else ""
-        more = {"Berg-From": page.cursor(piece), "Berg-Over": over}
+        more = {"Berg-From": json.dumps(piece.read_to), "Berg-Over": over}
         self.send(200, HTML, page.log_lines(piece), more)
 
     def get_job(self, name: str, query: Query) -> None:
@@ -223,7 +223,8 @@ class Handler(BaseHTTPRequestHandler):
     def trouble(self, status: int, title: str, why: str) -> None:
         frame = self.server.frame(f"/{self.server.token}/")
         try:
-            self.send(status, HTML, page.trouble(frame, title, f"{why[:1].upper()}{why[1:]}"))
+            said = page.tag("p", f"{why[:1].upper()}{why[1:]}")
+            self.send(status, HTML, frame.page(title, page.tag("h1", title), said))
         except OSError:
             self.close_connection = True
 
@@ -268,7 +269,9 @@ class Handler(BaseHTTPRequestHandler):
     def send_file(self, name: str, path: str) -> None:
         bucket = self.server.bucket
         blob = collect.file_of(bucket, jobs.find(self.server.config, name), path)
-        kind = kind_of(path)
+        suffix = Path(path).suffix.lower()
+        # one of another type can only be saved
+        kind = collect.PICTURES.get(suffix, TEXT if TEXTS.fullmatch(suffix) else "")
         more = {} if kind else {"Content-Disposition": "attachment"}
         self.begin(200, kind or "application/octet-stream", blob.size, FILE_RULES, more)
         sent = 0
@@ -285,7 +288,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def place_in_log(text: str) -> dict[str, int]:
-    """Return what page.cursor wrote."""
+    """Return what a page or an answer named as the place from which a log goes on."""
     try:
         read_to: dict[str, int] = json.loads(text)
         if all(isinstance(at, int) and at >= 0 for at in read_to.values()):
@@ -293,12 +296,6 @@ def place_in_log(text: str) -> dict[str, int]:
     except (ValueError, AttributeError, RecursionError):
         pass
     raise BergError("that is not a place in a log")
-
-
-def kind_of(path: str) -> str:
-    """Return the type as which a job's file is shown; "" for one that can only be saved."""
-    suffix = Path(path).suffix.lower()
-    return collect.PICTURES.get(suffix, TEXT if TEXTS.fullmatch(suffix) else "")
 
 
 def export(config: Config, names: list[str], folder: Path, say: Callable[[str], None]) -> Path:
