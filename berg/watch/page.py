@@ -843,15 +843,19 @@ def value(found: object) -> str:
     return "" if found is None else str(found)[:200]
 
 
+def columns(keys: list[str], values: list[dict[str, Any]]) -> list[Column]:
+    return [Column(key, [each.get(key) for each in values]) for key in keys]
+
+
 def sweep_charts(rows: list[Row]) -> list[Html]:
     """Return parallel coordinates of what differs, and each parameter against each metric."""
     params, metrics = keys(rows)
     shown = [key for key in metrics if key not in (*events.STEPS, *events.TIMES)]
-    measured = [Column(key, [each.metrics.get(key) for each in rows]) for key in shown]
+    measured = columns(shown, [each.metrics for each in rows])
     measured = [each for each in measured if not each.words]
     if not measured:
         return [nothing("jobs with parameters and metrics")]
-    given = [Column(key, [each.params.get(key) for each in rows]) for key in params]
+    given = columns(params, [each.params for each in rows])
     differing = [each for each in given if each.differs]
     chosen = [*differing[: COLUMNS - min(len(measured), 4)], *measured[:4]]
     names = [each.name for each in rows]

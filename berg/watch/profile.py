@@ -38,6 +38,17 @@ class Answer:
 def find(config: Config, name: str, machine: str | None) -> tuple[jobs.Entry, list[Machine]]:
     """Return a running job, and its machines or the named one; raises BergError."""
     found = jobs.find(config, name)
+    check(found, machine)
+    machines = [each for each in running(found) if machine in (None, each.name)]
+    if not machines:
+        silent = "; ".join(ending.silences(found))
+        why = f": {silent}" if silent else " has no machine any more"
+        raise BergError(f"{machine or name}{why}. See: berg show {found.name}")
+    return found, machines
+
+
+def check(found: jobs.Entry, machine: str | None) -> None:
+    """Raise BergError for a job that does not run, or a machine that it does not have."""
     only = "Only a running command can be profiled"
     if found.state is None:
         raise BergError(f"{found.name} is a machine without a job: there is no command to profile")
@@ -48,12 +59,6 @@ def find(config: Config, name: str, machine: str | None) -> tuple[jobs.Entry, li
     if machine and machine not in [each.name for each in found.machines]:
         names = ", ".join(each.name for each in found.machines) or "none"
         raise BergError(f"{found.name} has no machine {machine!r}. It has: {names}")
-    machines = [each for each in running(found) if machine in (None, each.name)]
-    if not machines:
-        silent = "; ".join(ending.silences(found))
-        why = f": {silent}" if silent else " has no machine any more"
-        raise BergError(f"{machine or name}{why}. See: berg show {found.name}")
-    return found, machines
 
 
 def running(found: jobs.Entry) -> list[Machine]:
