@@ -223,8 +223,8 @@ class Handler(BaseHTTPRequestHandler):
     def trouble(self, status: int, title: str, why: str) -> None:
         frame = self.server.frame(f"/{self.server.token}/")
         try:
-            said = page.tag("p", f"{why[:1].upper()}{why[1:]}")
-            self.send(status, HTML, frame.page(title, page.tag("h1", title), said))
+            shown = page.tag("p", f"{why[:1].upper()}{why[1:]}")
+            self.send(status, HTML, frame.page(title, page.tag("h1", title), shown))
         except OSError:
             self.close_connection = True
 
@@ -288,7 +288,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def place_in_log(text: str) -> dict[str, int]:
-    """Return what a page or an answer named as the place from which a log goes on."""
+    """Return the place from which a log continues, as a page or an answer named it."""
     try:
         read_to: dict[str, int] = json.loads(text)
         if all(isinstance(at, int) and at >= 0 for at in read_to.values()):
