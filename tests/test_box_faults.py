@@ -128,7 +128,6 @@ SUBMIT = {  # step -> how it is held, so that the laptop dies in the middle of i
     "metadata": {"method": "storage.objects.insert", "match": "_metadata.json"},
     "request": {"method": "compute.instances.setMetadata"},
     "request, answer": {"method": "compute.instances.setMetadata", "after_handler": True},
-    "operation": {"method": "compute.zoneOperations.wait"},
 }
 
 

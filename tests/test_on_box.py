@@ -253,7 +253,7 @@ def test_a_killed_job_whose_worker_hangs(box):
 
 def test_a_laptop_that_gives_up(box):
     """Ctrl-C while the devbox begins the job: it ends there, and the next one begins."""
-    box.cloud.fault("compute.zoneOperations.wait", delay=4)
+    box.cloud.fault("compute.instances.setMetadata", delay=9, after_handler=True)
     laptop = box.start("run", "--on", "desk", "-n", "first", WAIT)
     wait_for(lambda: worker(box, "first"), 60, "the worker")
     laptop.send_signal(signal.SIGINT)
