@@ -140,6 +140,14 @@ def test_its_devbox_is_killed(box):
     assert any(each.endswith("/file") for each in box.objects("berg_results/first/"))
 
 
+def test_its_devbox_is_killed_at_once(box):
+    assert on_box(box, "first", WAIT).returncode == 0
+    runs(box, "first")
+    assert box("kill", "--now", "desk").returncode == 0
+    state = box.state("first")
+    assert (state["state"], state["reason"]) == ("FAILED", "its devbox desk was deleted")
+
+
 def test_its_devbox_is_stopped(box):
     assert on_box(box, "first", WAIT).returncode == 0
     runs(box, "first")
@@ -185,6 +193,11 @@ def test_its_devbox_loses_its_power(box):
     assert box.objects("berg_results/first/")["berg_results/first/late"] == b"1\n2\n"
 
 
+def asked_of(berg) -> set[str]:
+    """Keys of the devbox's metadata."""
+    return {each["key"] for each in berg.machines()["desk"]["metadata"]["items"]}
+
+
 def power(berg, what: str, **options) -> None:
     berg.cloud.call("POST", f"/_berg/instances/desk/{what}", options)
 
@@ -201,8 +214,7 @@ def test_a_killed_job_resumes(box):
     assert resumed.returncode == 0, resumed.stderr + box.log("first")
     assert "devbox desk" in resumed.stderr, resumed.stderr
     assert box.objects("berg_results/first/")["berg_results/first/late"] == b"1\n2\n"
-    asked = {each["key"] for each in box.machines()["desk"]["metadata"]["items"]}
-    assert not {"berg-kill-first", "berg-kill-second"} & asked, asked
+    assert not {"berg-kill-first", "berg-kill-second"} & asked_of(box)
     assert box("kill", "desk").returncode == 0
     gone = box("run", "--resume", "second")
     assert gone.returncode == 1 and "second resumes on its devbox desk alone" in gone.stderr
@@ -259,6 +271,7 @@ def test_a_laptop_that_gives_up(box):
     laptop.send_signal(signal.SIGINT)
     said = laptop.communicate()[1]
     assert laptop.returncode and "Deleting what was created" in said, said
+    assert "berg-kill-first" in asked_of(box), "it does not wait until the worker writes its state"
     wait_for(lambda: not worker(box, "first"), 15, "the end of the worker")
     assert "first" not in box("list", "-a").stdout
     again = on_box(box, "first", "true", "--wait")
