@@ -161,7 +161,7 @@ def with_shape(plan: Plan, request: dict[str, Any]) -> dict[str, Any]:
 def take(plan: Plan, say: Callable[[str], None]) -> str:
     """Let the plan's warm machine take the job; return its zone, "" if it takes none any more.
 
-    Of several the first is the last to be told: it takes the job for all.
+    Of several machines the first one gets it last, and takes it for all.
     """
     assert plan.warm
     bucket, offer, name = Bucket(plan.config), plan.warm.offer, plan.job.job_name
