@@ -759,7 +759,7 @@ class RunOptions:
     )
     new_code: bool = option(
         "--new-code",
-        "Use the working tree instead of the code that NAME ran.",
+        "Use the working tree, not the code that NAME ran.",
         False,
         JOB,
         usual=True,

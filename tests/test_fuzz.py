@@ -25,7 +25,7 @@ from memory_bucket import Memory
 import berg
 from berg import BergError, cli, config, gce, job, plain
 from berg.commands.terminal import complete_names, complete_zones
-from berg.google import api, mirror, storage
+from berg.google import api, sending, storage
 from berg.laptop import launch
 from berg.plan import Offer
 from berg.watch import serve
@@ -342,7 +342,7 @@ def custom_metadata(name: str, value: Any, text: str) -> dict[str, str]:
     if name.startswith(".berg/folders/") and isinstance(value, dict):
         return {key: str(each) for key, each in value.items()}
     if name.startswith("berg_results/other/"):
-        return {mirror.WRITER: "one/one"}
+        return {sending.WRITER: "one/one"}
     return {}
 
 

@@ -196,7 +196,8 @@ def ironwood(cloud, tmp_path_factory):
     """A cluster with a slice of two nodes of tpu7x; a pool of another cluster's has its policy."""
     settings = cloud.settings("any")
     wanted = clusters.Wanted(zone="us-central1-c", tpu="tpu7x-2x2x2")
-    clusters.ensure_policy(settings, "us-central1-c", wanted.slice)
+    policy = shapes.workload_policy(wanted.slice.policy, wanted.slice.topology, "of another's")
+    api.write(settings, "/regions/us-central1/resourcePolicies", policy)
     assert clusters.create(settings, "iron", wanted, print) == "us-central1-c/iron"
     yield container.get(settings, "us-central1-c/iron")
     clusters.delete(settings, "iron", print)

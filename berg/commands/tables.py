@@ -206,8 +206,7 @@ def beginning(plan: Plan) -> str:
     count = plural(plan.files, "file") if plan.files < PAGE else f"{PAGE:,} files or more"
     if plan.job.fresh and plan.files:
         return f"begins empty (--fresh); of the {count} there, those of the same name are replaced"
-    own = (each.name for each in plan.owners if each.replaces == each.name)  # it resumes
-    whose = f"of job {last}" if (last := next(own, plan.job.begins_with)) else "of no known job"
+    whose = f"of job {plan.job.begins_with}" if plan.job.begins_with else "of no known job"
     return f"begins with {count} {whose}; --fresh begins empty" if plan.files else ""
 
 

@@ -80,6 +80,15 @@ ALIVE = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
 SIGNATURE = "signature"
 
 
+def names_of(machine: boot.Machine, this: Job) -> list[str]:
+    """Return the names of a job's machines by rank; `machine` is one. Warm ones keep those that
+    they were created with.
+    """
+    if machine.warm == this.job_name:
+        return job.names_beside(machine.name, this.num_machines)
+    return job.machine_names(this.job_name, this.num_machines)
+
+
 class Host:
     """An instance of Compute Engine, as its job needs it."""
 
@@ -91,15 +100,9 @@ class Host:
 
     def identity(self, this: Job) -> tuple[dict[str, Any], int]:
         """Return what the metadata server knows of this machine, and its rank in the job."""
-        names = self.names(this)
+        names = names_of(self.machine, this)
         rank = names.index(self.machine.name) if self.machine.name in names else 0
         return self.machine.instance(), rank
-
-    def names(self, this: Job) -> list[str]:
-        """Return the names of the job's machines by rank; warm ones keep those of their first."""
-        if self.machine.warm == this.job_name:
-            return job.names_beside(self.machine.name, this.num_machines)
-        return job.machine_names(this.job_name, this.num_machines)
 
     def new_metadata(self, over: threading.Event) -> dict[str, Any]:
         """Wait until this machine's metadata change, for a minute or until `over`; return them."""
@@ -124,7 +127,7 @@ class Host:
         at once.
         """
         if self.machine.warm == this.job_name or this.spec.keep_warm:
-            names = {*self.names(this)}  # too many for a filter
+            names = {*names_of(self.machine, this)}  # too many for a filter
             found = instances.find(self.config, zone=self.machine.zone)
             return [each for each in found if each.name in names]
         return instances.find(self.config, jobs=[this.job_name], zone=self.machine.zone)
@@ -413,7 +416,7 @@ def gather(member: Member, timeout: float, note: Callable[[int], None]) -> list[
     `note` is called now and then with how many are missing. Raise BergError with the names of those
     that did not come within `timeout` seconds, or are gone again.
     """
-    names = member.host.names(member.job)
+    names = names_of(member.machine, member.job)
     began = time.monotonic()
     next_look = began + WATCH_INTERVAL
     nodes: dict[str, Node] = {}
@@ -749,7 +752,7 @@ def first_failure(member: Member, blobs: dict[str, Any]) -> tuple[int, str] | No
 
 
 def first_machine(member: Member) -> str:
-    return member.host.names(member.job)[0]
+    return names_of(member.machine, member.job)[0]
 
 
 def comes_next(member: Member) -> bool:

@@ -190,8 +190,8 @@ def wait_for_others(member: peers.Member) -> None:
     while True:
         blobs = peers.phases(member)
         check_others(member, blobs)
-        others = [each for each in member.host.names(member.job) if each != member.machine.name]
-        if all(each in blobs and CLEARED in blobs[each].metadata for each in others):
+        others = {*peers.names_of(member.machine, member.job)} - {member.machine.name}
+        if all(CLEARED in blobs[each].metadata for each in others):
             return
         if time.monotonic() > end:
             raise BergError("another machine of its job did not get ready for one")
@@ -201,7 +201,7 @@ def wait_for_others(member: peers.Member) -> None:
 def check_others(member: peers.Member, blobs: dict[str, Any]) -> None:
     """Raise BergError if a machine of the job is gone."""
     living = peers.living(member)
-    for name in member.host.names(member.job):
+    for name in peers.names_of(member.machine, member.job):
         if name not in living or name not in blobs or name in member.silent:
             raise BergError(peers.absence(member, name))
 

@@ -93,7 +93,7 @@ def at_once(monkeypatch):
 
 
 def member(bucket: Bucket, name: str, said: list[str]) -> Member:
-    machine = SimpleNamespace(name=name, say=said.append)
+    machine = SimpleNamespace(name=name, warm="", say=said.append)
     job = Job("duo", "true", "", "", "", "", "", num_machines=2)
     node = Node(name, int(name[-1]))
     return Member(machine, None, bucket, job, name == "duo-0", print, node, [node], key=KEY)

@@ -194,7 +194,7 @@ def uploading(clock: Clock, **job_fields) -> SimpleNamespace:
     states = Written(state)
     states.began = clock.now
     results = SimpleNamespace(left=lambda: [(f"f{n}", 100) for n in range(10)])
-    job_fields = {"max_run_seconds": 0, "upload_timeout": 3600, **job_fields}
+    job_fields = {"on": "", "max_run_seconds": 0, "upload_timeout": 3600, **job_fields}
     return SimpleNamespace(
         machine_goes=False,
         counted_before=0,
