@@ -31,6 +31,7 @@ HIDDEN = [f"/root/{name}" for name in OF_HOME.split()]
 HIDDEN += ["/var/spool/cron/crontabs/root", "/var/spool/cron/atjobs/a1", "/etc/cron.d/left"]
 HIDDEN += ["/etc/cron.daily/left", "/etc/environment", "/home/left/.bashrc", "/left/x", "/mnt/left"]
 WARM = ["-g", "0", "--keep-warm", "1h"]
+SEVERAL = ["-y", "-t", "l4", "-m", "2", "--preflight", "off", "--each", "--wait"]
 LEAVE = (
     f"HIDDEN = {HIDDEN}"
     + """
@@ -108,16 +109,15 @@ def test_three_jobs_in_a_row(berg, tmp_path):
 
 
 def test_jobs_on_several_machines(berg):
-    several = ["-g", "0", "-m", "2", "--each", "--wait"]
-    ran = berg("run", *several, "--keep-warm", "1h", "-n", "first", "touch left /tmp/left")
+    ran = berg("run", *SEVERAL, "--keep-warm", "1h", "-n", "first", "touch left /tmp/left")
     assert ran.returncode == 0, ran.stderr
     wait_for(lambda: [*states.offers(berg.bucket)], what="the offer")
-    assert "warm: first-0 and 1 more" in berg("run", *several, "--dry-run", "true").stdout
-    for other in (["-m", "3"], ["-m", "1"]):
-        assert "warm" not in berg("run", "-g", "0", *other, "--dry-run", "true").stdout
+    assert "warm: first-0 and 1 more" in berg("run", *SEVERAL, "--dry-run", "true").stdout
+    for other in (["-m", "3"], ["-g", "0"]):
+        assert "warm" not in berg("run", *SEVERAL, *other, "--dry-run", "true").stdout
 
     command = "ls left /tmp/left; echo $BERG_NODE_RANK of $BERG_HOSTS at $MASTER_ADDR; exit 3"
-    ran = berg("run", *several, "--keep-warm", "1h", "-n", "second", command)
+    ran = berg("run", *SEVERAL, "--keep-warm", "1h", "-n", "second", command)
     assert ran.returncode == 3 and "first-0 and 1 more took it" in ran.stderr, ran.stderr
     log = berg.log("second")
     for rank in (0, 1):
@@ -131,7 +131,7 @@ def test_jobs_on_several_machines(berg):
         what="the next offer",
     )
     assert berg("kill", "second").returncode == 0 and not berg.machines()
-    assert "warm" not in berg("run", *several, "--dry-run", "true").stdout
+    assert "warm" not in berg("run", *SEVERAL, "--dry-run", "true").stdout
     assert [*states.offers(berg.bucket)] == [], "whoever finds no machine forgets its offer"
 
 
@@ -564,14 +564,12 @@ def test_a_machine_that_was_restarted_takes_no_other_job(tmp_path, monkeypatch):
 def test_gpus_that_cannot_be_seen(monkeypatch):
     monkeypatch.setattr(on_machine, "GPU_SECONDS", -1)
     monkeypatch.setattr(on_machine.shutil, "which", lambda name: None)
-    monkeypatch.setattr(on_machine, "IS_SHARED", True)
-    on_machine.check_gpus()  # an embedded cloud has none
-    monkeypatch.setattr(on_machine, "IS_SHARED", False)
+    on_machine.check_gpus(are_there=False)
     with pytest.raises(BergError, match="nvidia-smi does not answer"):
-        on_machine.check_gpus()
+        on_machine.check_gpus(are_there=True)
     monkeypatch.setattr(on_machine.usage, "gpus", lambda: [{"index": 0.0, "memory_mb": 5000.0}])
     with pytest.raises(BergError, match="5000.0 MB of GPU 0.0 are still in use"):
-        on_machine.check_gpus()
+        on_machine.check_gpus(are_there=True)
 
 
 def test_offers_that_lead_nowhere_stop_no_job(berg):

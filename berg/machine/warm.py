@@ -235,7 +235,7 @@ def clear(attempt: Attempt) -> None:
         printed("systemctl", "stop", *units)  # else their processes count as the system's
     end_processes(before["processes"])
     if attempt.job.gpus_per_machine:
-        check_gpus()
+        check_gpus(are_there=not attempt.machine.endpoint)
     scratch.empty()
     for point in reversed(mounts()):
         if point not in before["mounts"]:
@@ -417,20 +417,22 @@ def is_strange(process: int) -> bool:
     return "/berg.service" in group or not is_service
 
 
-def check_gpus() -> None:
-    """Wait until no GPU is used; raise BergError if one still is, failed, or does not answer."""
+def check_gpus(are_there: bool) -> None:
+    """Wait until no GPU is used; raise BergError if one still is, failed, or does not answer though
+    they `are_there`: the embedded cloud's machines have none.
+    """
     if shutil.which("dmesg") and (errors := autopsy.errors_in(printed("dmesg"))):
         raise BergError(f"a GPU failed: {errors.splitlines()[-1]}")
     end = time.monotonic() + GPU_SECONDS
-    while used := gpus_in_use():
+    while used := gpus_in_use(are_there):
         if time.monotonic() > end:
             raise BergError(f"{used[0]} still in use")
         time.sleep(1)
 
 
-def gpus_in_use() -> list[str]:
+def gpus_in_use(are_there: bool) -> list[str]:
     """Return what is in use of which GPU, in words that lack the end of their sentence."""
     found = {each["index"]: each["memory_mb"] or 0 for each in usage.gpus()}
-    if usage.stuck or not (found or IS_SHARED):
+    if usage.stuck or (are_there and not found):
         return ["nvidia-smi does not answer, and the GPUs may be"]
     return [f"{found[each]} MB of GPU {each} are" for each in found if found[each] > MOST_MB]
