@@ -337,11 +337,13 @@ def try_programs(cloud, bucket, tmp_path, seed, record_property, request):
     return on_machines
 
 
+@pytest.mark.timeout(3600)  # of 50 programs in a round
 @fault("a machine is cut off at any moment, while any program writes", "1 2 6", weight=4)
 def test_what_is_restored_was_there_at_one_moment(try_programs):
     try_programs(1)
 
 
+@pytest.mark.timeout(3600)  # of 50 programs in a round
 @fault("three machines are cut off at any moment, while they write", "1 2 6", weight=4)
 def test_what_three_machines_restore_was_there_at_one_moment(try_programs):
     try_programs(3)
