@@ -349,14 +349,15 @@ def test_what_three_machines_restore_was_there_at_one_moment(try_programs):
     try_programs(3)
 
 
-def test_a_link_is_as_old_as_what_it_led_to_between_two_looks(bucket, cloud, tmp_path):
-    def mirror(disk: str) -> Mirror:
-        folder = tmp_path / disk
-        (folder / "job").mkdir(parents=True)
-        views = f".berg/views/job/{disk}/"
-        return Mirror(folder, bucket, "results/", f"job/{disk}", "job", views=views)
+def mirror(bucket: Any, folder: Path) -> Mirror:
+    """A mirror of a disk, which has the folder's name."""
+    (folder / "job").mkdir(parents=True)
+    disk, views = f"job/{folder.name}", f".berg/views/job/{folder.name}/"
+    return Mirror(folder, bucket, "results/", disk, "job", views=views)
 
-    first = mirror("1")
+
+def test_a_link_is_as_old_as_what_it_led_to_between_two_looks(bucket, cloud, tmp_path):
+    first = mirror(bucket, tmp_path / "1")
     first.restore()
     link = first.folder / "job/link"
     link.symlink_to("one")
@@ -371,7 +372,26 @@ def test_a_link_is_as_old_as_what_it_led_to_between_two_looks(bucket, cloud, tmp
     (first.folder / "job/new").rename(link)
     cloud.fault("storage.objects.insert", match="/late", status=503, times=None)
     first.sync(0.5)
-    second = mirror("2")
+    second = mirror(bucket, tmp_path / "2")
     second.restore()
     found = found_in(second.folder)
     assert found["job/link"] == ("link", "one") and "job/after-two" not in found
+
+
+def test_a_folder_that_became_a_link_to_itself_hides_no_removal(bucket, tmp_path):
+    first = mirror(bucket, tmp_path / "1")
+    first.restore()
+    names = [f"job/{number}" for number in range(20)]
+    (first.folder / "job/d").mkdir()
+    for name in ["job/d/b", *names]:
+        (first.folder / name).write_text(name)
+    first.sync()
+    for name in ["job/d/b", *names]:
+        (first.folder / name).unlink()
+    (first.folder / "job/d").rmdir()
+    (first.folder / "job/d").symlink_to("d/b")
+    time.sleep(0.03)  # the times of files are a little behind the clock
+    first.sync()
+    second = mirror(bucket, tmp_path / "2")
+    second.restore()
+    assert {path for path in found_in(second.folder) if path != "job"} == {"job/d"}

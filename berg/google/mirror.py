@@ -10,6 +10,7 @@ and names that Cloud Storage cannot take, which are refused.
 """
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import math
@@ -290,8 +291,10 @@ class Mirror:
                 mode = (self.folder / path).lstat().st_mode
             except (FileNotFoundError, NotADirectoryError):
                 mode = 0
-            except OSError:
-                return
+            except OSError as error:
+                if error.errno != errno.ELOOP:  # a folder became a link to itself
+                    return
+                mode = 0
             if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
                 self.note_removal(path, since_ns)
 
