@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_for
+from test_faults import SUBMIT as OF_A_MACHINE
 from test_faults import Trial, fault, faults
 from test_on_box import worker
 
@@ -119,15 +120,7 @@ def test_worker_killed(trial, whose):
     wait_for(lambda: not folders(trial), 30, "the end of the job's folder")
 
 
-SUBMIT = {  # step -> how it is held, so that the laptop dies in the middle of it
-    "code": {"method": "storage.objects.insert", "match": ".berg/repos"},
-    "state": {"method": "storage.objects.insert", "match": "_state.json"},
-    "state, answer": {
-        "method": "storage.objects.insert",
-        "match": "_state.json",
-        "after_handler": True,
-    },
-    "metadata": {"method": "storage.objects.insert", "match": "_metadata.json"},
+SUBMIT = {step: OF_A_MACHINE[step] for step in ("code", "state", "state, answer", "metadata")} | {
     "request": {"method": "compute.instances.setMetadata"},
     "request, answer": {"method": "compute.instances.setMetadata", "after_handler": True},
 }

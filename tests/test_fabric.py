@@ -210,8 +210,11 @@ def test_who_may_not_see_firewalls_uses_what_an_owner_made(settings, monkeypatch
             raise api.Forbidden("Required 'compute.firewalls.get' permission")
         return find(config, path, **more)
 
+    made: list[str] = []
     monkeypatch.setattr(fabric.api, "find", refuse)
+    monkeypatch.setattr(fabric.api, "write", lambda config, path, body: made.append(path))
     fabric.make(settings, ZONE)
+    assert made == [], "all was there"
 
 
 def test_the_ranges_are_others_where_the_machines_own_overlap(settings, monkeypatch):

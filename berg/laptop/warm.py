@@ -30,7 +30,8 @@ from berg.states import Offer
 OF_A_JOB = ["berg-job", "berg-job-sha256", "berg-dist", "berg-dist-sha256"]  # metadata
 OF_A_JOB += ["berg-packages", "berg-packages-sha256", "ssh-keys", "berg-cluster-key"]
 SHAPE = "berg-shape"  # metadata: the hash
-MOST = 20  # machines that are looked at
+MOST = 20  # offers that are looked at
+AT_ONCE = 64  # requests about the machines of one offer
 ANSWER = 40  # seconds in which a machine takes a job that claimed it
 BEGINS = 3  # seconds from then to its command, without its installation
 USUAL = round(JobSpec().max_hours * 3600)
@@ -45,19 +46,24 @@ def find(config: Config, spec: JobSpec) -> list[Warm]:
 
     def look(offered: tuple[Offer, int]) -> Warm | None:
         offer, generation = offered
-        found: list[dict[str, Any]] = []
-        for name in offer.names:
-            try:
-                instance = api.find(config, f"/zones/{offer.zone}/instances/{name}")
-            except api.GoogleError:  # of a zone that there is not: any job may write that
-                return None
-            if not found and instance.get("id") != offer.id:
-                with contextlib.suppress(Changed):  # a new machine of that name offers itself
-                    bucket.delete_at(offer.path, generation)
-                return None
-            if offer.claimed_by or not (instance and is_mine(config, instance)):
-                return None
-            found.append(instance)
+
+        def named(machine: str) -> dict[str, Any]:
+            return api.find(config, f"/zones/{offer.zone}/instances/{machine}")
+
+        try:
+            first = named(offer.machine)
+        except api.GoogleError:  # of a zone that there is not: any job may write that
+            return None
+        if first.get("id") != offer.id:
+            with contextlib.suppress(Changed):  # a new machine of that name offers itself
+                bucket.delete_at(offer.path, generation)
+            return None
+        if offer.claimed_by or not is_mine(config, first):
+            return None
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            found = [first, *pool.map(named, offer.names[1:])]
+        if not all(each and is_mine(config, each) for each in found):
+            return None
         return Warm(offer, generation, found, min(map(seconds_left, found)))
 
     fit = (each for each in states.offers(bucket) if each[0].num_machines == spec.num_machines)
@@ -123,7 +129,7 @@ def shape(plan: Plan, zone: str) -> str:
     items = {each["key"]: each["value"] for each in body.pop("metadata")["items"]}
     request = without_labels(body)
     request["scheduling"].pop("maxRunDuration")
-    request.pop("resourcePolicies", None)  # they put machines close together that are so already
+    request.pop("resourcePolicies", None)  # each job's own, and only for machines to be created
     request["metadata"] = {key: items[key] for key in items if key not in OF_A_JOB}
     about = [plan.config.ssh_user, bool(plan.job.docker), recipe(plan)]
     return hashlib.sha256(json.dumps([request, about], sort_keys=True).encode()).hexdigest()
@@ -174,7 +180,7 @@ def take(plan: Plan, say: Callable[[str], None]) -> str:
 
     try:
         states.write_offer(bucket, replace(offer, claimed_by=name), plan.warm.generation)
-        with ThreadPoolExecutor(64) as pool:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(functools.partial(give, plan), others))
         give(plan, first)
         api.wait_for(is_answered, 0.1, ANSWER)

@@ -120,17 +120,18 @@ class Host:
 
     def peers(self, this: Job) -> dict[str, bool]:
         """Return the job's machines that exist, and whether each is on."""
-        return {machine.name: machine.status in ALIVE for machine in self.machines(this)}
+        found = self.machines(this, self.machine.zone)
+        return {machine.name: machine.status in ALIVE for machine in found}
 
-    def machines(self, this: Job) -> list[job.Machine]:
-        """Return the job's machines that exist. A laptop changes the labels of warm ones, and not
-        at once.
+    def machines(self, this: Job, zone: str = "") -> list[job.Machine]:
+        """Return the job's machines in a zone, or in all. Those that are or were kept warm have the
+        right labels only some time after a laptop gave them another job: their names count.
         """
         if self.machine.warm == this.job_name or this.spec.keep_warm:
             names = {*names_of(self.machine, this)}  # too many for a filter
             found = instances.find(self.config, zone=self.machine.zone)
             return [each for each in found if each.name in names]
-        return instances.find(self.config, jobs=[this.job_name], zone=self.machine.zone)
+        return instances.find(self.config, jobs=[this.job_name], zone=zone)
 
     def is_on(self, this: Job, name: str, zone: str) -> bool:
         """Return whether another machine that had the job is on; `zone` is its own."""

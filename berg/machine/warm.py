@@ -137,8 +137,7 @@ class Waiting:
         except Changed:
             return False
         if not self.member.is_alone:
-            # Without it the job fails, which is begun now.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # the job has begun, and fails without the others
                 peers.announce(self.member, **{NEXT: taken.claimed_by})
         return True
 
@@ -195,7 +194,7 @@ def wait_for_others(member: peers.Member) -> None:
             return
         if time.monotonic() > end:
             raise BergError("another machine of its job did not get ready for one")
-        time.sleep(LOOK)
+        time.sleep(LOOK_AGAIN)
 
 
 def check_others(member: peers.Member, blobs: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""How jobs end and begin anew: policies, back-offs, deadlines, deletion."""
+"""How jobs end and begin again: policies, back-offs, deadlines, deletion."""
 
 import time
 
