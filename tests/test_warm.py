@@ -131,7 +131,7 @@ def test_jobs_on_several_machines(berg):
         what="the next offer",
     )
     assert berg("kill", "second").returncode == 0 and not berg.machines()
-    assert "warm" not in berg("run", *SEVERAL, "--dry-run", "true").stdout
+    assert "warm" not in berg("run", "-g", "0", "--dry-run", "true").stdout
     assert [*states.offers(berg.bucket)] == [], "whoever finds no machine forgets its offer"
 
 
@@ -580,6 +580,15 @@ def test_offers_that_lead_nowhere_stop_no_job(berg):
     ran = berg("run", "-g", "0", "-n", "job", "--wait", "true")
     assert ran.returncode == 0, ran.stderr
     assert [each.zone for each, _ in states.offers(berg.bucket)] in ([], ["moon-1"])
+
+
+def test_an_offer_of_more_machines_than_there_are_stops_no_job(berg):
+    assert berg("run", *WARM, "-n", "first", "--wait", "true").returncode == 0
+    ((offer, generation),) = wait_for(lambda: [*states.offers(berg.bucket)], what="the offer")
+    states.write_offer(berg.bucket, replace(offer, num_machines=2), generation)
+    berg.allowed.append(400)  # no machine has the name of the second
+    ran = berg("run", "-g", "0", "-m", "2", "--dry-run", "true")
+    assert ran.returncode == 0 and "warm" not in ran.stdout, ran.stderr
 
 
 @pytest.mark.parametrize("method", ["setLabels", "setMetadata"])

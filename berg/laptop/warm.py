@@ -38,37 +38,36 @@ USUAL = round(JobSpec().max_hours * 3600)
 
 
 def find(config: Config, spec: JobSpec) -> list[Warm]:
-    """Return the user's machines that wait for such a job, and forget those that are gone."""
+    """Return the user's machines that wait for such a job; forget all that are gone."""
     is_of_machines = spec.cmd is not None and not (spec.cluster or spec.tpu)
     if spec.on or spec.fresh_machine or spec.elsewhere or not is_of_machines:
         return []
     bucket = Bucket(config)
 
     def look(offered: tuple[Offer, int]) -> Warm | None:
-        offer, generation = offered
+        with contextlib.suppress(api.GoogleError):  # no such zone or name: any job may write that
+            return of_offer(*offered)
+        return None
 
-        def named(machine: str) -> dict[str, Any]:
-            return api.find(config, f"/zones/{offer.zone}/instances/{machine}")
-
-        try:
-            first = named(offer.machine)
-        except api.GoogleError:  # of a zone that there is not: any job may write that
-            return None
+    def of_offer(offer: Offer, generation: int) -> Warm | None:
+        path = f"/zones/{offer.zone}/instances/"
+        first = api.find(config, path + offer.machine)
         if first.get("id") != offer.id:
             with contextlib.suppress(Changed):  # a new machine of that name offers itself
                 bucket.delete_at(offer.path, generation)
             return None
-        if offer.claimed_by or not is_mine(config, first):
+        is_fit = offer.num_machines == spec.num_machines and not offer.claimed_by
+        if not is_fit or not is_mine(config, first):
             return None
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = [first, *pool.map(named, offer.names[1:])]
+            others = pool.map(lambda name: api.find(config, path + name), offer.names[1:])
+            found = [first, *others]
         if not all(each and is_mine(config, each) for each in found):
             return None
         return Warm(offer, generation, found, min(map(seconds_left, found)))
 
-    fit = (each for each in states.offers(bucket) if each[0].num_machines == spec.num_machines)
     with ThreadPoolExecutor(MOST) as pool:
-        return [each for each in pool.map(look, islice(fit, MOST)) if each]
+        return [each for each in pool.map(look, islice(states.offers(bucket), MOST)) if each]
 
 
 def is_mine(config: Config, instance: dict[str, Any]) -> bool:
