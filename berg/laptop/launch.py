@@ -612,7 +612,14 @@ def create(plan: Plan, claimed: states.Stored, say: Say) -> str:
     place = places.of(plan.job.place)
     heartbeat = Heartbeat(plan.config, plan.job, claimed)
     keep = bool(plan.job.group)
-    reserved = purse.reserve(plan, claimed.state.claim)
+    try:
+        reserved = purse.reserve(plan, claimed.state.claim)
+    except BergError as error:
+        if plan.warm is None:
+            raise
+        say(f"{plan.warm.offer.title} may run for longer than is paid for: {error.message}")
+        plan.warm = None  # a new machine ends sooner
+        reserved = purse.reserve(plan, claimed.state.claim)
     if plan.warm and (zone := warm.take(plan, say)):
         purse.note_begun(plan.config, reserved)
         return zone

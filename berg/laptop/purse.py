@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 
-from berg import BergError, job, validation
+from berg import BergError, job, states, validation
 from berg.config import Config
 from berg.google import iam
 from berg.google.storage import Bucket, Changed
@@ -251,9 +251,14 @@ def affordable(usd: float, plan: Plan, machines: int) -> int:
 
 
 def reservation(plan: Plan, machines: int) -> Reservation:
-    """Return what the machines of a plan may cost from now on."""
+    """Return what the machines of a plan may cost from now on; of warm ones until Google ends them,
+    which may be long after the job's own limit.
+    """
     rate, name = (hourly(plan) or 0) * machines, plan.job.job_name
-    return Reservation(name, rate * plan.machine_seconds / 3600, job.now(), machines, rate)
+    seconds = plan.machine_seconds
+    if plan.warm:
+        seconds = max(seconds, plan.warm.seconds + states.LAST_SECONDS)
+    return Reservation(name, rate * seconds / 3600, job.now(), machines, rate)
 
 
 def reserve(plan: Plan, claim: str, machines: int = 0) -> Reservation | None:
