@@ -378,6 +378,53 @@ def test_a_link_is_as_old_as_what_it_led_to_between_two_looks(bucket, cloud, tmp
     assert found["job/link"] == ("link", "one") and "job/after-two" not in found
 
 
+@pytest.fixture
+def watched(bucket, tmp_path):
+    """A mirror that has seen its folder."""
+    first = mirror(bucket, tmp_path / "1")
+    first.restore()
+    (first.folder / "job/a").write_text("old")
+    time.sleep(0.03)  # the times of files are a little behind the clock
+    first.sync()
+    return first
+
+
+def restored_by_another(bucket: Any, tmp_path: Path) -> dict[str, str]:
+    second = mirror(bucket, tmp_path / "2")
+    second.restore()
+    return {path.name: path.read_text() for path in second.folder.glob("job/*")}
+
+
+def test_a_file_that_gets_its_name_once_it_is_complete_was_there_before(
+    watched, bucket, cloud, tmp_path
+):
+    folder = watched.folder / "job"
+    (folder / "new.part").write_text("new")
+    time.sleep(0.03)
+    (folder / "after").write_text("after it was complete")
+    time.sleep(0.03)
+    (folder / "new.part").rename(folder / "new")
+    time.sleep(0.03)
+    cloud.fault("storage.objects.insert", match="/new", status=503, times=None)
+    watched.sync(0.5)
+    assert restored_by_another(bucket, tmp_path) == {"a": "old"}
+
+
+def test_no_view_is_of_a_moment_at_which_a_name_that_came_and_went_was_there(
+    watched, bucket, cloud, tmp_path
+):
+    """Such as a mark that what is written beside it is not complete."""
+    folder = watched.folder / "job"
+    for name in ("incomplete", "a", "last"):
+        (folder / name).write_text("new")
+        time.sleep(0.03)
+    (folder / "incomplete").unlink()
+    time.sleep(0.03)
+    cloud.fault("storage.objects.insert", match="/last", status=503, times=None)
+    watched.sync(0.5)
+    assert restored_by_another(bucket, tmp_path) == {"a": "old"}
+
+
 def test_a_folder_that_became_a_link_to_itself_hides_no_removal(bucket, tmp_path):
     first = mirror(bucket, tmp_path / "1")
     first.restore()

@@ -104,6 +104,7 @@ class Mirror:
     moving: set[str] = field(default_factory=set)  # paths that are written all the time
     writing_since: dict[str, float] = field(default_factory=dict)  # path -> time.monotonic()
     missed_since: dict[str, float] = field(default_factory=dict)  # the same, of missed versions
+    passing_since: dict[str, float] = field(default_factory=dict)  # of names in a folder
     due: set[str] | None = None  # paths of the last look; None: everything
     last_walk: Walk = field(init=False)
     knows_bucket: bool = False  # what it has of the job was restored or learnt
@@ -208,7 +209,9 @@ class Mirror:
         """Fill the queue with files that are to be sent, or only to be compared again."""
         self.manifest.database.execute("DELETE FROM queue")
         before_ns, self.looked_ns = self.looked_ns, time.time_ns() - CLOCK_NS
+        there = set[str]()
         for path, seen in self.changed():
+            there.add(path)
             if path in self.watch.closed:
                 self.journal.publish_growth(path)
             if path in self.watch.removed:  # another one has its name
@@ -220,6 +223,7 @@ class Mirror:
         known = self.journal.paths() if self.due is None else set[str]()
         for each in self.due or ():
             known |= self.journal.paths(each)
+        self.note_passing(self.watch.removed - self.watch.renamed - known - there, before_ns)
         self.note_removed(known, before_ns)
 
     def queue_file(self, path: str, seen: os.stat_result, before_ns: int, only_new: bool) -> None:
@@ -247,6 +251,8 @@ class Mirror:
         since_ns = seen.st_ctime_ns if is_known else before_ns + 1
         is_closed = bool(closed) or is_moved or not self.is_first(path, seen)
         self.journal.note(path, since_ns, is_closed)
+        if is_known and self.watch.renamed:  # it may have been complete under another name
+            self.journal.gaps.add((max(seen.st_mtime_ns, before_ns + 1), seen.st_ctime_ns))
         if is_moved or seen.st_ctime_ns <= before_ns:
             return self.looked_ns
         return seen.st_ctime_ns if closed else self.named_ns(path, seen, before_ns)
@@ -302,15 +308,31 @@ class Mirror:
         """Enter that a path is gone: after a moment, and since one of the folders above changed
         last.
         """
+        changed_ns = self.changed_above(path, since_ns)
+        self.journal.remove(path, since_ns + 1, changed_ns)
+        if changed_ns > self.looked_ns:
+            self.watch.keep(path)
+
+    def note_passing(self, paths: set[str], since_ns: int) -> None:
+        """Enter that names came and went since the last look: no view is of a moment at which one
+        of them may have been there. Where they do for long, they hold T back no more.
+        """
+        now = time.monotonic()
+        folders = {path.rpartition("/")[0]: path for path in paths}
+        self.passing_since = {each: self.passing_since.get(each, now) for each in folders}
+        for folder, path in folders.items():
+            if now - self.passing_since[folder] < MOVING_AFTER:
+                self.journal.gaps.add((since_ns + 1, self.changed_above(path, since_ns)))
+
+    def changed_above(self, path: str, since_ns: int) -> int:
+        """Return when one of the folders above a path changed last, from a moment until now."""
         changed_ns = since_ns
         for folder in (self.folder / path).parents:
             with contextlib.suppress(OSError):
                 changed_ns = max(changed_ns, folder.stat().st_mtime_ns)
             if folder == self.folder:
                 break
-        self.journal.remove(path, since_ns + 1, min(changed_ns, time.time_ns()))
-        if changed_ns > self.looked_ns:
-            self.watch.keep(path)
+        return min(changed_ns, time.time_ns())
 
     def changed(self) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the files and links that may differ from their objects, with their stat."""

@@ -184,6 +184,7 @@ class Watch:
     closed: dict[str, int] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)  # folders that got their name since
     removed: set[str] = field(default_factory=set)  # paths that were deleted or renamed since
+    renamed: set[str] = field(default_factory=set)  # those of them that got other names, each time
     fresh: set[str] = field(default_factory=set)  # folders of which nothing was reported before
 
     def __del__(self) -> None:
@@ -191,7 +192,8 @@ class Watch:
 
     def due(self) -> set[str] | None:
         """Return the paths that are to be looked at now, None for everything, and forget them."""
-        self.closed, self.moved, self.removed, self.fresh = {}, set(), set(), set()
+        self.closed, self.moved, self.fresh = {}, set(), set()
+        self.removed, self.renamed = set(), set()
         self.read()
         due = self.pending
         if due is None or "" in due or time.monotonic() > self.next_look:
@@ -249,11 +251,12 @@ class Watch:
 
     def read(self) -> None:
         """Keep the paths that the kernel reports."""
+        leaving = dict[int, set[str]]()  # cookie -> paths that are about to get another name
         with contextlib.suppress(BlockingIOError):
             while self.file >= 0:
                 data, start = os.read(self.file, BUFFER), 0
                 while start < len(data):
-                    watch, what, _, length = EVENT.unpack_from(data, start)
+                    watch, what, cookie, length = EVENT.unpack_from(data, start)
                     start += EVENT.size + length
                     if what & OVERFLOW:
                         self.forget()
@@ -261,6 +264,10 @@ class Watch:
                     for folder in self.folders.get(watch, ()):
                         path = f"{folder}/{name}".strip("/")
                         self.keep(path)
+                        if what & MOVED_FROM and path not in self.removed:
+                            leaving.setdefault(cookie, set()).add(path)
+                        elif what & MOVED_TO:
+                            self.renamed |= leaving.pop(cookie, set())
                         self.note(path, what)
                     if what & IGNORED:
                         self.folders.pop(watch, None)
@@ -275,10 +282,12 @@ class Watch:
             self.moved.add(path)
         if what & (DELETE | MOVED_FROM):
             self.removed.add(path)
+        if what & DELETE:
+            self.renamed.discard(path)
 
     def forget(self) -> None:
-        """Let the next look be one at everything."""
-        self.pending = None
+        """Let the next look be one at everything; what was reported may not be all."""
+        self.pending, self.closed = None, {}
 
     def end(self) -> None:
         """Let every look from now on be one at everything."""
