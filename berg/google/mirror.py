@@ -209,12 +209,12 @@ class Mirror:
         """Fill the queue with files that are to be sent, or only to be compared again."""
         self.manifest.database.execute("DELETE FROM queue")
         before_ns, self.looked_ns = self.looked_ns, time.time_ns() - CLOCK_NS
-        there = set[str]()
+        present = set[str]()  # of the paths that were removed
         for path, seen in self.changed():
-            there.add(path)
             if path in self.watch.closed:
                 self.journal.publish_growth(path)
             if path in self.watch.removed:  # another one has its name
+                present.add(path)
                 self.note_removal(path, before_ns)
             if stat.S_ISLNK(seen.st_mode):
                 self.note_link(path, seen, before_ns)
@@ -223,7 +223,7 @@ class Mirror:
         known = self.journal.paths() if self.due is None else set[str]()
         for each in self.due or ():
             known |= self.journal.paths(each)
-        self.note_passing(self.watch.removed - self.watch.renamed - known - there, before_ns)
+        self.note_passing(self.watch.removed - self.watch.renamed - known - present, before_ns)
         self.note_removed(known, before_ns)
 
     def queue_file(self, path: str, seen: os.stat_result, before_ns: int, only_new: bool) -> None:
