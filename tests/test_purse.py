@@ -12,7 +12,7 @@ from conftest import settle, wait_for
 
 from berg import BergError, job, states
 from berg.google import iam
-from berg.laptop import jobs, ledger, purse
+from berg.laptop import jobs, purse
 from localcloud.identity.tokens import Tokens
 
 CPU = ["-g", "0", "--max-hours", "1h"]  # $0.41 an hour
@@ -162,14 +162,14 @@ def test_twenty_submits_race_for_the_last_dollar(berg):
 def test_a_submit_that_died_gives_back_what_it_took(berg, monkeypatch):
     berg("purse", "create", "agent", "--usd", "2")
     settings, path = berg.bucket.config, iam.ledger_of("agent")
-    dead = ledger.Reservation("dead", 1.5, job.now(), 1)
-    ledger.change(settings, path, "", lambda found: replace(found, held=[dead]))
-    assert ledger.settle(settings, path, "").reserved == 1.5, "its machine may be being created"
-    monkeypatch.setattr(ledger, "SETTLED", -1)
-    assert ledger.settle(settings, path, "").reserved == 0
+    dead = purse.Reservation("dead", 1.5, job.now(), 1)
+    purse.change_ledger(settings, path, "", lambda found: replace(found, held=[dead]))
+    assert purse.settle(settings, path, "").reserved == 1.5, "its machine may be being created"
+    monkeypatch.setattr(purse, "SETTLED", -1)
+    assert purse.settle(settings, path, "").reserved == 0
     removed = replace(dead, has_begun=True)
-    ledger.change(settings, path, "", lambda found: replace(found, held=[removed]))
-    found = ledger.settle(settings, path, "")
+    purse.change_ledger(settings, path, "", lambda found: replace(found, held=[removed]))
+    found = purse.settle(settings, path, "")
     assert (found.spent, found.held) == (1.5, []), "its record was removed"
 
 
@@ -185,17 +185,17 @@ def test_a_resumed_job_costs_each_of_its_attempts_once(berg):
     first = ran(["RUNNING", "10:00"], ["FAILED", "11:00"])
     claimed = states.claim(berg.bucket, "job", first)
 
-    def held(name: str) -> ledger.Reservation:
-        since = ledger.ends(settings, name)
-        return ledger.Reservation(name, 40, job.now(), 1, 4, True, since)
+    def held(name: str) -> purse.Reservation:
+        since = purse.ends(settings, name)
+        return purse.Reservation(name, 40, job.now(), 1, 4, True, since)
 
-    def hold(found: ledger.Ledger) -> ledger.Ledger:
+    def hold(found: purse.Ledger) -> purse.Ledger:
         return replace(found, held=[*found.held, held("job")])
 
-    one = ledger.Reservation("job", 40, job.now(), 1, 4, True)
-    ledger.change(settings, path, "", lambda found: replace(found, held=[one]))
-    assert ledger.settle(settings, path, "").spent == 4
-    ledger.change(settings, path, "", hold)
+    one = purse.Reservation("job", 40, job.now(), 1, 4, True)
+    purse.change_ledger(settings, path, "", lambda found: replace(found, held=[one]))
+    assert purse.settle(settings, path, "").spent == 4
+    purse.change_ledger(settings, path, "", hold)
     again = ran(
         ["RUNNING", "10:00"],
         ["FAILED", "11:00"],
@@ -204,79 +204,79 @@ def test_a_resumed_job_costs_each_of_its_attempts_once(berg):
         ["SUCCEEDED", "13:30"],
     )
     states.replaced(berg.bucket, claimed, again)
-    found = ledger.settle(settings, path, "")
+    found = purse.settle(settings, path, "")
     assert (found.spent, found.held) == (4 + 6, []), "neither twice nor too little"
     # with the first attempt not settled yet both are counted when the second has ended
     both = [one, held("job")]
-    ledger.change(settings, path, "", lambda found: replace(found, spent=0, held=both))
-    assert ledger.settle(settings, path, "").spent == 10
+    purse.change_ledger(settings, path, "", lambda found: replace(found, spent=0, held=both))
+    assert purse.settle(settings, path, "").spent == 10
 
 
 def test_what_could_not_be_resumed_has_cost_its_first_attempt(berg):
     """The reservation of an attempt is given back, not that of the one before."""
-    first = ledger.Reservation("job", 3, job.now(), 1, 3, claim="one")
+    first = purse.Reservation("job", 3, job.now(), 1, 3, claim="one")
     second = replace(first, usd=5, claim="two")
-    both = ledger.Ledger(held=[first, second])
+    both = purse.Ledger(held=[first, second])
     assert both.without("two").held == [first]
 
 
-def hold(berg, *held: ledger.Reservation) -> tuple:
+def hold(berg, *held: purse.Reservation) -> tuple:
     """Put reservations into a ledger; return what settles it."""
     where = (berg.bucket.config, ".berg/purses/x/ledger.json", "")
-    ledger.change(*where, lambda found: replace(found, spent=0, held=list(held)))
+    purse.change_ledger(*where, lambda found: replace(found, spent=0, held=list(held)))
     return where
 
 
 def test_each_job_of_a_resumed_sweep_costs_each_of_its_attempts_once(berg):
-    first = ledger.Reservation("many", 40, job.now(), 2, 8, True, claim="one")
+    first = purse.Reservation("many", 40, job.now(), 2, 8, True, claim="one")
     there = {}
     for number, state in enumerate(("SUCCEEDED", "FAILED")):
         about = ran(["RUNNING", "10:00"], [state, "11:00"])
         about.job.sweep = "many"
         there[state] = states.claim(berg.bucket, f"many-{number}", about)
     where = hold(berg, first)
-    assert ledger.settle(*where).spent == 4 + 4
-    second = replace(first, claim="two", since=ledger.ends(where[0], "many"))
+    assert purse.settle(*where).spent == 4 + 4
+    second = replace(first, claim="two", since=purse.ends(where[0], "many"))
     assert second.since == {f"many-{number}": "2026-11-18T11:00:00Z" for number in (0, 1)}
     hold(berg, first, second)
     again = replace(there["FAILED"].state, state="SUBMITTED")
     claimed = states.replaced(berg.bucket, there["FAILED"], again)
-    assert len(ledger.settle(*where).held) == 2 and ledger.settle(*where).spent == 0
+    assert len(purse.settle(*where).held) == 2 and purse.settle(*where).spent == 0
     again = replace(again, state="RUNNING")
     claimed = states.replaced(berg.bucket, claimed, again)
     history = [*there["FAILED"].state.history, ["RUNNING", "2026-11-18T12:00:00Z"]]
     history.append(["SUCCEEDED", "2026-11-18T12:30:00Z"])
     states.replaced(berg.bucket, claimed, replace(again, state="SUCCEEDED", history=history))
     hold(berg, second)
-    assert ledger.settle(*where) == ledger.Ledger(spent=2), "of the other job nothing again"
+    assert purse.settle(*where) == purse.Ledger(spent=2), "of the other job nothing again"
     hold(berg, second, first)
-    assert ledger.settle(*where).spent == 4 + 4 + 2, "whichever was noted first"
+    assert purse.settle(*where).spent == 4 + 4 + 2, "whichever was noted first"
 
 
 def test_all_that_is_held_is_settled_with_one_list_of_machines(berg, monkeypatch):
     names = [f"job{number}" for number in range(5)]
     for name in names:
         states.claim(berg.bucket, name, ran(["RUNNING", "10:00"], ["SUCCEEDED", "11:00"]))
-    where = hold(berg, *[ledger.Reservation(each, 40, job.now(), 1, 4, True) for each in names])
+    where = hold(berg, *[purse.Reservation(each, 40, job.now(), 1, 4, True) for each in names])
     listed = []
-    machines = ledger.places.machines
+    machines = purse.places.machines
 
     def count(*asked):
         listed.append(asked)
         return machines(*asked)
 
-    monkeypatch.setattr(ledger.places, "machines", count)
-    assert ledger.settle(*where).spent == 20 and len(listed) == 1
+    monkeypatch.setattr(purse.places, "machines", count)
+    assert purse.settle(*where).spent == 20 and len(listed) == 1
 
 
 def test_a_machine_that_is_on_its_way_out_holds_nothing(berg, monkeypatch):
     states.claim(berg.bucket, "job", ran(["RUNNING", "10:00"], ["KILLED", "11:00"]))
-    where = hold(berg, ledger.Reservation("job", 40, job.now(), 1, 4, True))
+    where = hold(berg, purse.Reservation("job", 40, job.now(), 1, 4, True))
     machine = job.Machine("job", "us-central1-a", "RUNNING", labels={"berg-job": "job"})
-    monkeypatch.setattr(ledger.places, "machines", lambda config: [machine])
-    assert ledger.settle(*where).held
+    monkeypatch.setattr(purse.places, "machines", lambda config: [machine])
+    assert purse.settle(*where).held
     machine.status = "STOPPING"
-    assert ledger.settle(*where) == ledger.Ledger(spent=4), "berg rm would leave nothing to count"
+    assert purse.settle(*where) == purse.Ledger(spent=4), "berg rm would leave nothing to count"
 
 
 def test_a_damaged_job_of_a_sweep_costs_what_was_reserved(berg):
@@ -284,17 +284,17 @@ def test_a_damaged_job_of_a_sweep_costs_what_was_reserved(berg):
         about = ran(["RUNNING", "10:00"], ["SUCCEEDED", "11:00"])
         about.job.sweep = "many"
         states.claim(berg.bucket, f"many-{number}", about)
-    where = hold(berg, ledger.Reservation("many", 40, job.now(), 2, 8, True))
+    where = hold(berg, purse.Reservation("many", 40, job.now(), 2, 8, True))
     berg.bucket.write(job.state_path("many-1"), b"{]", metadata={"state": "{]"})
-    assert ledger.settle(*where) == ledger.Ledger(spent=40)
+    assert purse.settle(*where) == purse.Ledger(spent=40)
 
 
 def test_a_job_whose_metadata_is_damaged_costs_what_was_reserved(berg):
     """It must not keep the purse from paying for others."""
     states.claim(berg.bucket, "job", ran(["RUNNING", "10:00"], ["SUCCEEDED", "11:00"]))
     berg.bucket.write(job.metadata_path("job"), b"{]")
-    where = hold(berg, ledger.Reservation("job", 40, job.now(), 1, 4, True))
-    assert ledger.settle(*where) == ledger.Ledger(spent=40)
+    where = hold(berg, purse.Reservation("job", 40, job.now(), 1, 4, True))
+    assert purse.settle(*where) == purse.Ledger(spent=40)
 
 
 def test_two_submits_for_one_sweep_reserve_apart(berg):
@@ -302,16 +302,16 @@ def test_two_submits_for_one_sweep_reserve_apart(berg):
     settings = replace(berg.bucket.config, purse="agent")
     berg("purse", "create", "agent", "--usd", "40")
     path = iam.ledger_of("agent")
-    one = ledger.Reservation("many", 3, job.now(), 1, 3, claim="one")
+    one = purse.Reservation("many", 3, job.now(), 1, 3, claim="one")
     two = replace(one, usd=5, claim="two")
-    ledger.change(settings, path, "", lambda found: replace(found, held=[one, two]))
+    purse.change_ledger(settings, path, "", lambda found: replace(found, held=[one, two]))
     purse.release(settings, "two")
     purse.note_begun(settings, one)
-    assert ledger.read(berg.bucket, path, "")[0].held == [replace(one, has_begun=True)]
+    assert purse.read_ledger(berg.bucket, path, "")[0].held == [replace(one, has_begun=True)]
     # settled meanwhile as one of a submit that died
-    ledger.change(settings, path, "", lambda found: replace(found, held=[]))
+    purse.change_ledger(settings, path, "", lambda found: replace(found, held=[]))
     purse.note_begun(settings, one)
-    assert ledger.read(berg.bucket, path, "")[0].held == [replace(one, has_begun=True)]
+    assert purse.read_ledger(berg.bucket, path, "")[0].held == [replace(one, has_begun=True)]
 
 
 @pytest.mark.parametrize(
@@ -333,30 +333,30 @@ def test_a_machine_on_which_no_job_began_has_cost_its_time(
     states.claim(berg.bucket, "job", about)
     monkeypatch.setattr(jobs, "LOST_AFTER", -1)
     at = "2026-11-18T10:00:00Z"
-    where = hold(berg, ledger.Reservation("job", 40, at, 1, 4, begun))
-    assert ledger.settle(*where) == ledger.Ledger(spent=spent)
+    where = hold(berg, purse.Reservation("job", 40, at, 1, 4, begun))
+    assert purse.settle(*where) == purse.Ledger(spent=spent)
 
 
 def test_a_day_that_has_begun_does_not_end():
     """The clock of a laptop that reads it may be of a moment before midnight."""
-    day = ledger.Ledger(spent=7, day="2026-11-19")
+    day = purse.Ledger(spent=7, day="2026-11-19")
     assert day.on("2026-11-18") == day == day.on("2026-11-19")
 
 
 def test_a_lost_job_counts_until_it_is_noticed(berg, monkeypatch):
     """When its machine went is not known."""
     settings, path = berg.bucket.config, ".berg/purses/x/ledger.json"
-    held = ledger.Reservation("job", 40, "2026-11-18T10:00:00Z", 1, 4, True)
-    ledger.change(settings, path, "", lambda found: replace(found, held=[held]))
+    held = purse.Reservation("job", 40, "2026-11-18T10:00:00Z", 1, 4, True)
+    purse.change_ledger(settings, path, "", lambda found: replace(found, held=[held]))
     states.claim(berg.bucket, "job", ran(["RUNNING", "10:00"]))
-    assert ledger.settle(settings, path, "").held, "its machine may be on its way"
+    assert purse.settle(settings, path, "").held, "its machine may be on its way"
     monkeypatch.setattr(jobs, "LOST_AFTER", -1)
-    assert ledger.settle(settings, path, "") == ledger.Ledger(spent=40)
+    assert purse.settle(settings, path, "") == purse.Ledger(spent=40)
 
 
 def test_the_days_budget_is_a_ledger_that_begins_again_at_midnight():
-    lives = ledger.Reservation("job", 100, "2026-11-18T18:00:00Z", 1, 4, True)
-    day = ledger.Ledger(spent=7, held=[lives], day="2026-11-18")
+    lives = purse.Reservation("job", 100, "2026-11-18T18:00:00Z", 1, 4, True)
+    day = purse.Ledger(spent=7, held=[lives], day="2026-11-18")
     assert (day.spent, day.reserved) == (7, 6 * 4)
     following = day.on("2026-11-19")
     assert (following.spent, following.reserved) == (0, 24 * 4)
@@ -376,7 +376,7 @@ def test_submits_race_for_the_last_dollar_of_the_day(berg):
     started = [berg.start("run", *CPU, "-n", name, "sleep 1000") for name in names]
     texts = [each.communicate()[1] for each in started]
     assert {each.returncode for each in started} == {0, 1}, texts
-    found, _ = ledger.read(berg.bucket, ".berg/days/tester.json", purse.today())
+    found, _ = purse.read_ledger(berg.bucket, ".berg/days/tester.json", purse.today())
     assert found.spent + found.reserved <= 2.001
     assert {each.name for each in found.held} == {*berg.machines()} and 4 <= len(found.held) < 10
     refused = [text for each, text in zip(started, texts, strict=True) if each.returncode]
