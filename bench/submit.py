@@ -33,8 +33,8 @@ LIBRARIES = """
 import gc
 gc.set_threshold(100_000)
 import click, git, google.auth.transport.requests
-from berg.google import creation
-creation.import_compute()
+from berg.google import instances
+instances.import_compute()
 """
 VERY_FAR = 0.5  # seconds: what the laptop computes between two requests is short compared with it
 WHY = (

@@ -18,7 +18,7 @@ from typing import Any
 
 from berg import BergError
 from berg.config import SCOPES, Config
-from berg.google import api, creation, fabric, groups, iam, instances, offers, prices, shapes
+from berg.google import api, fabric, groups, iam, instances, offers, prices, shapes
 from berg.job import NO_GROUP, Group, Machine, Resource
 from berg.plain import plural
 from berg.plan import Choice, Offer, Plan
@@ -30,7 +30,7 @@ FLEX_SECONDS = 7200  # for which Google waits for room, at most
 SLICE_TIMEOUT = 1500  # seconds; Google may take 12 minutes to say that there is no room
 SLICE_HEALS = {prices.STANDARD: "failed hosts, all machines together"}
 QUEUED = 60  # seconds without a machine, after which a slice by flex-start is in Google's queue
-warm_up = creation.import_compute
+warm_up = instances.import_compute
 waiting = groups.waiting
 set_metadata = instances.set_metadata
 console = instances.serial_output
@@ -305,7 +305,7 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
             path = fabric.policy_of(zone, plan.job.job_name, config.project)
             made["resourcePolicies"] = [path]
     if plan.model == prices.FLEX:
-        made |= creation.queued(FLEX_SECONDS)
+        made |= instances.queued(FLEX_SECONDS)
     if plan.offer.reservation:
         made["reservationAffinity"] = offers.affinity(config, plan.offer.reservation)
     return made
@@ -370,7 +370,7 @@ def preview(config: Config, request: dict[str, Any], names: list[str], keep: boo
         zone, body = next(iter(request["zones"].items()))
         return groups.requests(config, groups.SLICE, [zone], body, names, request["topology"])
     if not keep:
-        return creation.request_body(next(iter(request.values())), names)
+        return instances.request_body(next(iter(request.values())), names)
     found = []
     for zones in by_region(request):
         body = request[zones[0]]
@@ -417,7 +417,7 @@ def create(
             if next(tries):
                 still_trying()
             try:
-                creation.insert(config, zone, request[zone], names)
+                instances.insert(config, zone, request[zone], names)
             except api.OperationFailed as error:
                 is_tpu = api.last_part(request[zone]["machineType"]) in shapes.TPU_TYPES
                 raise (groups.tpu_error(error) if is_tpu else error) from None

@@ -29,7 +29,7 @@ from conftest import Berg, commit, library, wait_for
 from test_run import worker_of
 
 from berg import BergError, cli, config, gce, places, states
-from berg.google import api, creation, groups, iam
+from berg.google import api, groups, iam, instances
 from berg.laptop import ending, jobs
 from localcloud import control
 
@@ -1138,7 +1138,7 @@ def test_what_machines_said_before_their_account_was_known_is_forgotten(monkeypa
         if len(calls) == 1:
             raise api.OperationFailed("EXTERNAL_RESOURCE_NOT_FOUND", "the account was not found")
 
-    monkeypatch.setattr(creation, "insert", insert)
+    monkeypatch.setattr(instances, "insert", insert)
     monkeypatch.setattr(iam, "is_settling", lambda settings, error: len(calls) == 1)
     zones, names = {"us-central1-a": {"networkInterfaces": [{}]}}, ["a-0", "a-1"]
     gce.create(

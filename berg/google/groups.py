@@ -25,8 +25,7 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.google import api, iam, shapes
-from berg.google.creation import without_zones
-from berg.google.instances import base_name
+from berg.google.instances import base_name, without_zones
 from berg.google.prices import FLEX
 from berg.job import age_seconds
 from berg.plain import plural

@@ -19,7 +19,7 @@ from typing import Any
 
 from berg import BergError, gce, job, states, validation
 from berg.config import Config
-from berg.google import api, creation, iam, instances, prices, shapes
+from berg.google import api, iam, instances, prices, shapes
 from berg.google.api import OperationFailed
 from berg.google.storage import Bucket, Changed, Listed
 from berg.job import STOPPED, Machine
@@ -336,7 +336,7 @@ def move_disk(config: Config, claim: "Claim", machine: Machine, say: Say) -> Non
             claim.check()
             say(f"Creating the machine in {zone}")
             body = instances.moved(instance, zone, snapshot, copied_at)
-            iam.once_known(config, lambda: creation.insert(config, zone, body, [machine.name]))
+            iam.once_known(config, lambda: instances.insert(config, zone, body, [machine.name]))
 
         gce.in_turn(zones, create, "Its disk is unchanged", say, lambda: None)
     except BaseException:
