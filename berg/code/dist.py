@@ -10,7 +10,7 @@ unpacks it for its first profile, or for a job that hangs.
 
 Also uv, with which machines install: one version, known by the hash of its wheel. A laptop fetches
 the wheel from its package index and sends it to the bucket for a job that needs it. A machine
-unpacks it when uv is called for the first time (berg/machine/uv.py).
+unpacks it when uv is called for the first time (berg/machine/environment.py).
 """
 
 import base64

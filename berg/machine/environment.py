@@ -1,17 +1,28 @@
 """What a command finds on its machine: programs, variables, and the python with its repo's needs.
 Also what software an attempt runs with: its python, the packages in it, and the GPUs' driver.
+
+uv and uvx are scripts that download the programs when they are first called, so that only a job
+that uses uv waits for it. The programs come from the bucket, or from the package index; their hash
+is in Berg's code.
 """
 
 import contextlib
+import fcntl
+import io
 import json
 import os
+import platform
+import shlex
 import shutil
 import subprocess
 import sys
+import urllib.error
+import zipfile
 from pathlib import Path
 
-from berg import job
-from berg.machine import boot, fabric, peers, scratch, uv
+from berg import BergError, job
+from berg.code import dist
+from berg.machine import boot, fabric, peers, scratch
 from berg.machine.attempt import Attempt
 from berg.machine.process import FLIGHT, RESULTS
 
@@ -62,6 +73,9 @@ for each in metadata.distributions():
 print(json.dumps({"python": platform.python_version(), "packages": found}))
 """
 ASK_DRIVER = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+UV_FOLDER = boot.BERG / f"uv-{dist.UV_VERSION}"  # of the programs
+UV_PROGRAMS = ("uv", "uvx")
+QUIET = subprocess.DEVNULL
 
 
 def install_commands(machine: boot.Machine) -> None:
@@ -82,7 +96,7 @@ def install_commands(machine: boot.Machine) -> None:
     (boot.BERG / "berg").chmod(0o755)
     facts = {key: value for key, value in os.environ.items() if key.startswith("BERG_")}
     facts.pop("BERG_CLUSTER_KEY", None)
-    uv.write_scripts(BIN, {**facts, **settings})
+    write_uv_scripts(BIN, {**facts, **settings})
     (BIN / "mpi").write_text(f"{start}; from berg.machine.mpi import main; main()\n")
     (BIN / "tt").write_text(PANES)
     for name in ("mpi", "tt"):
@@ -189,3 +203,67 @@ def ask(command: list[str]) -> str:
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return ""
     return done.stdout[:LARGEST] if done.returncode == 0 else ""
+
+
+# --- uv and uvx
+
+
+def write_uv_scripts(bin_folder: Path, settings: dict[str, str]) -> None:
+    """Write the scripts; `settings` are the variables that describe this machine."""
+    folders = [path for path in sys.path if path.startswith(str(boot.BERG))]
+    code = (
+        f"import os, sys; os.environ.update({settings!r}); sys.path[:0] = {folders!r}; "
+        "from berg.machine.environment import download_uv; download_uv()"
+    )
+    fetch = shlex.join([sys.executable, "-I", "-c", code])
+    for name in UV_PROGRAMS:
+        program, script = UV_FOLDER / name, bin_folder / name
+        text = f'#!/bin/sh\n[ -x {program} ] || {fetch} >&2 || exit\nexec {program} "$@"\n'
+        script.touch(mode=0o700)
+        script.write_text(text)
+
+
+def provide_uv(machine: boot.Machine) -> None:
+    """Install uv's programs on this machine unless they are there; raises BergError."""
+    with (boot.BERG / "uv.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (UV_FOLDER / UV_PROGRAMS[0]).exists():
+            return
+        wheel = dist.WHEELS.get(platform.machine())
+        if wheel is None:
+            raise BergError(f"there is no uv for processors of the kind {platform.machine()}")
+        new = UV_FOLDER.with_suffix(".new")
+        shutil.rmtree(new, ignore_errors=True)
+        with zipfile.ZipFile(io.BytesIO(wheel_content(machine, wheel))) as zipped:
+            for name in UV_PROGRAMS:
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
+                source = zipped.open(f"uv-{dist.UV_VERSION}.data/scripts/{name}")
+                with source, (new / name).open("wb") as target:
+                    shutil.copyfileobj(source, target)
+                (new / name).chmod(0o755)
+        new.rename(UV_FOLDER)
+
+
+def wheel_content(machine: boot.Machine, wheel: dist.Wheel) -> bytes:
+    """Return the content of a wheel, from the bucket or the package index; raises BergError."""
+    try:
+        content = machine.read(wheel.path)[0]
+        boot.check(content, wheel.sha256, f"gs://{machine.bucket}/{wheel.path}")
+        return content
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            boot.console(f"{wheel.path} cannot be read: {error}")
+    except OSError as error:
+        boot.console(str(error))
+    if subprocess.call(["python3", "-m", "pip", "--version"], stdout=QUIET, stderr=QUIET):
+        boot.apt_install(machine, "python3-pip")
+    return dist.download_uv(wheel, ["python3", "-m", "pip"])
+
+
+def download_uv() -> None:
+    """Download uv for a program that called it."""
+    boot.bypass_proxies()
+    try:
+        provide_uv(boot.this_machine())
+    except (BergError, OSError) as error:
+        sys.exit(f"berg: {error}")

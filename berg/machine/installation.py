@@ -33,15 +33,17 @@ from berg.code.dist import normal
 from berg.google import api, builds
 from berg.google.storage import Bucket
 from berg.job import Installation, Job
-from berg.machine import boot, fabric, inputs, scratch, uv
+from berg.machine import boot, fabric, inputs, scratch
 from berg.machine.attempt import Attempt, settings_of
 from berg.machine.environment import (
     INSTALLING,
     OURS,
     PROGRAM,
+    UV_FOLDER,
     environment,
     place,
     programs,
+    provide_uv,
     repo_folder,
 )
 from berg.machine.logins import ENVIRONMENT
@@ -105,7 +107,7 @@ MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 END = 1 << 14  # bytes of a log in which a missing module is looked for
 
 KEYS = Path("/etc/ssh")
-KEPT = ("venv", uv.FOLDER.name, "boot.lock", "worker.err")  # in an image; the last two are open
+KEPT = ("venv", UV_FOLDER.name, "boot.lock", "worker.err")  # in an image; the last two are open
 OWN = (".cache", ".ssh/authorized_keys", ".bash_history", ".python_history")
 
 
@@ -179,7 +181,7 @@ def steps_of(what: Installation, script: str, repo: Path) -> list[Step]:
 def prepare(machine: boot.Machine, what: Installation, repo: Path) -> None:
     """Bring uv, and link the place of the virtual environment, if the installation needs them."""
     if what.venv or any(step[0] == "uv" for step in what.steps):
-        uv.provide(machine)
+        provide_uv(machine)
     if not what.venv:
         return
     link, target = repo / what.venv, ENVIRONMENTS / what.environment(repo.name)
@@ -197,7 +199,7 @@ def prepare(machine: boot.Machine, what: Installation, repo: Path) -> None:
 
 def with_uv(variables: dict[str, str]) -> dict[str, str]:
     """Return the variables of an installation: Berg's uv comes before the image's."""
-    return {**variables, **UV, "PATH": f"{uv.FOLDER}:{variables['PATH']}"}
+    return {**variables, **UV, "PATH": f"{UV_FOLDER}:{variables['PATH']}"}
 
 
 @contextlib.contextmanager
@@ -234,7 +236,7 @@ def write_again(what: Installation, repo: Path) -> None:
     """Write the script with which `berg sync` installs a changed lock."""
     lines = [
         f". {shlex.quote(str(ENVIRONMENT))}",
-        f"export PATH={uv.FOLDER}:$PATH",
+        f"export PATH={UV_FOLDER}:$PATH",
         f"cd {shlex.quote(str(repo / what.folder))}",
         *map(shlex.join, what.steps),
     ]
