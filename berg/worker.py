@@ -30,7 +30,6 @@ from berg.job import STOPPED, State
 from berg.machine import (
     boot,
     fabric,
-    hangs,
     inputs,
     logins,
     peers,
@@ -263,7 +262,7 @@ def begin(attempt: Attempt) -> None:
     start_thread(watchdogs.limit_time, attempt)
     attempt.sampling = start_thread(watchdogs.watch_use, attempt)
     start_thread(watchdogs.watch_rungs, attempt)
-    start_thread(hangs.watch, attempt)
+    start_thread(watchdogs.watch_steps, attempt)
     profile.listen(attempt)
     if not this.on:
         attempt.reachable = start_thread(attempt.become_reachable)

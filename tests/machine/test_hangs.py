@@ -19,8 +19,8 @@ from webhook import webhook  # noqa: F401 (a fixture)
 
 from berg import BergError, states
 from berg.machine import autopsy as evidence
-from berg.machine import hangs
-from berg.machine.hangs import Pulse
+from berg.machine import watchdogs
+from berg.machine.watchdogs import Pulse
 from berg.states import Autopsy
 
 MINUTE = 60
@@ -83,11 +83,11 @@ def test_the_limit():
 
 
 def test_what_counts_as_a_step(tmp_path, monkeypatch):
-    monkeypatch.setattr(hangs, "RESULTS", tmp_path)
+    monkeypatch.setattr(watchdogs, "RESULTS", tmp_path)
     (tmp_path / "log").write_text("line\n")
     machine = SimpleNamespace(log=tmp_path / "log")
     attempt = SimpleNamespace(job=SimpleNamespace(results_dir="r"), machine=machine)
-    assert hangs.mark_of(attempt) == ("line", 5)
+    assert watchdogs.mark_of(attempt) == ("line", 5)
     (tmp_path / "r").mkdir()
     file = tmp_path / "r/metrics.jsonl"
     for line, mark in (
@@ -97,9 +97,9 @@ def test_what_counts_as_a_step(tmp_path, monkeypatch):
     ):
         with file.open("a") as rows:
             rows.write(line)
-        assert hangs.mark_of(attempt) == ("step", mark)
+        assert watchdogs.mark_of(attempt) == ("step", mark)
     file.write_text('{"loss": 1}\n')
-    assert hangs.mark_of(attempt) == ("step", 12), "without steps each line is one"
+    assert watchdogs.mark_of(attempt) == ("step", 12), "without steps each line is one"
 
 
 # --- what is shown
