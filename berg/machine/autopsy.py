@@ -6,20 +6,26 @@ first. Not covered: native frames; NCCL without its RAS (before 2.24); gloo has 
 """
 
 import contextlib
+import io
 import json
 import os
+import platform
 import re
 import shutil
 import socket
 import subprocess
+import sys
+import threading
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from berg import BergError, job, states
-from berg.machine import keeper, pyspy, usage
+from berg.code import dist
+from berg.machine import boot, keeper, usage
 from berg.machine.process import CONTAINER, FLIGHT, RESULTS, start_thread
 
 PART_SECONDS = 30
@@ -30,6 +36,9 @@ LIBRARIES = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3|^<")
 WRAPPERS = re.compile(r"wrap|inner|decorat|<lambda>|__call__|_call_impl|_fn$")
 
 Frames = list[dict[str, Any]]  # as py-spy prints them, the innermost first
+TOOLS = boot.BERG / "tools"
+
+installing = threading.Lock()
 
 
 def take(attempt: Any, when: str) -> Path:
@@ -41,7 +50,7 @@ def take(attempt: Any, when: str) -> Path:
     pids = ranks(root, attempt.member.node.rank, bool(attempt.job.docker))
     parts: dict[str, Callable[[], str]] = {
         "memory and disks": space,
-        "stacks": lambda: stacks(pyspy.program(attempt.machine), pids, found.processes),
+        "stacks": lambda: stacks(provide_py_spy(attempt.machine), pids, found.processes),
         "nccl": ask_nccl,
         "nvidia-smi": lambda: printed("nvidia-smi", "-q"),
         "kernel": lambda: errors_in(printed("dmesg")),
@@ -257,3 +266,46 @@ def fly(pids: dict[int, str], target: Path) -> str:
     if not done:
         raise BergError("no process has a flight recorder: it comes with PyTorch's NCCL")
     return f"of ranks {', '.join(done)}"
+
+
+# --- py-spy, which reads the memory of Python processes without stopping them
+
+
+def provide_py_spy(machine: boot.Machine) -> str:
+    """Return the program, which comes from Berg's packages, or else from the package index."""
+    there = TOOLS / "bin/py-spy"
+    with installing:
+        if there.exists() or py_spy_from_packages(machine, there):
+            return str(there)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", dist.PY_SPY]
+        command += ["--target", str(TOOLS)]
+        clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        done = subprocess.run(command, capture_output=True, text=True, env=clean, timeout=300)
+        if done.returncode:
+            why = (done.stderr.strip().splitlines() or ["pip printed nothing"])[-1]
+            raise BergError(f"py-spy, which profiles python, could not be installed: {why}")
+        return str(there)
+
+
+def py_spy_from_packages(machine: boot.Machine, target: Path) -> bool:
+    """Unpack py-spy from Berg's packages, on this disk or in the bucket; return whether it is there
+    for this kind of processor.
+    """
+    if not machine.packages or platform.machine() != "x86_64":
+        return False
+    archive = boot.BERG / machine.packages.rpartition("/")[2]
+    try:
+        content = archive.read_bytes() if archive.exists() else machine.read(machine.packages)[0]
+        boot.check(content, machine.packages_sha256, f"gs://{machine.bucket}/{machine.packages}")
+        with zipfile.ZipFile(io.BytesIO(content)) as packages:
+            wheel = io.BytesIO(packages.read(dist.PY_SPY_WHEEL))
+        with zipfile.ZipFile(wheel) as zipped:
+            (name,) = [name for name in zipped.namelist() if name.endswith("/scripts/py-spy")]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.with_suffix(".new").write_bytes(zipped.read(name))
+    except (OSError, KeyError) as error:  # KeyError: the laptop could not download it
+        boot.console(f"py-spy is not in Berg's packages: {error}")
+        return False
+    target.with_suffix(".new").chmod(0o755)
+    target.with_suffix(".new").rename(target)
+    return True

@@ -25,7 +25,7 @@ from typing import Any
 
 from berg import BergError, computer, job
 from berg.google import api, events
-from berg.machine import autopsy, boot, keeper, pyspy, usage
+from berg.machine import autopsy, boot, keeper, usage
 from berg.machine.process import RESULTS, start_thread
 
 STACKS = "stacks"  # in place of seconds: an autopsy, as of a job that hangs
@@ -90,7 +90,7 @@ def take(attempt: Any, when: str, seconds: float) -> tuple[str, list[Path]]:
     if clients(attempt.kineto):
         return "kineto", take_from_torch(attempt.kineto, seconds, folder / "profiles" / when, host)
     if pids := pythons(process.pid):
-        program = pyspy.program(attempt.machine)
+        program = autopsy.provide_py_spy(attempt.machine)
         return "py-spy", watch_pythons(program, pids, seconds, folder / "profiles" / when, host)
     raise BergError(
         "there is nothing to profile: no python runs, and no program listens on BERG_PROFILER_PORT"
