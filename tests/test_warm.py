@@ -17,7 +17,7 @@ from berg.config import Config
 from berg.google.storage import Changed
 from berg.laptop import jobs, spending
 from berg.laptop import warm as on_laptop
-from berg.machine import boot, keeper, original
+from berg.machine import boot, keeper
 from berg.machine import warm as on_machine
 from berg.spec import JobSpec
 
@@ -439,12 +439,12 @@ def home(tmp_path, monkeypatch):
     folder, own = tmp_path / "home", tmp_path / "berg"
     (folder / "data").mkdir(parents=True)
     own.mkdir()
-    monkeypatch.setattr(original, "TREES", [folder])
-    monkeypatch.setattr(original, "KEPT", {folder / "data", folder / "cache"})
-    monkeypatch.setattr(original, "DATA", folder / "data")
-    for name in ("FOLDER", "COPIES", "KNOWN"):
-        path = getattr(original, name).relative_to(boot.BERG)
-        monkeypatch.setattr(original, name, own / path)
+    monkeypatch.setattr(on_machine, "TREES", [folder])
+    monkeypatch.setattr(on_machine, "KEPT_FOLDERS", {folder / "data", folder / "cache"})
+    monkeypatch.setattr(on_machine, "DATA_SETS", folder / "data")
+    for name in ("ORIGINAL", "COPIES", "KNOWN"):
+        path = getattr(on_machine, name).relative_to(boot.BERG)
+        monkeypatch.setattr(on_machine, name, own / path)
     monkeypatch.setattr(boot, "BERG", own)
     return folder
 
@@ -455,7 +455,7 @@ def test_a_home_is_as_it_was(home):
         (home / name).write_text(name)
     (home / "link").symlink_to("kept")
     (home / "changed").chmod(0o600)
-    original.note([])
+    on_machine.note_files([])
     before = (home / "kept").stat().st_ctime_ns
     for _ in range(2):
         (home / "changed").write_text("CHANGED")
@@ -471,7 +471,7 @@ def test_a_home_is_as_it_was(home):
         (home / "cache").mkdir(exist_ok=True)
         (home / "cache/wheel").write_text("quick")
         home.chmod(0o777)
-        original.restore([])
+        on_machine.restore_files([])
         for name in ("kept", "changed", "deleted", "becomes-link", "folder/file"):
             assert (home / name).read_text() == name
         assert (home / "changed").stat().st_mode & 0o777 == 0o600
@@ -482,15 +482,15 @@ def test_a_home_is_as_it_was(home):
 
 
 def test_a_changed_file_without_a_copy_ends_the_machine(home, monkeypatch):
-    monkeypatch.setattr(original, "LARGE", 3)
+    monkeypatch.setattr(on_machine, "LARGE_COPY", 3)
     (home / "large").write_text("0123456789")
-    original.note([])
-    original.restore([])
+    on_machine.note_files([])
+    on_machine.restore_files([])
     about = (home / "large").stat()
     (home / "large").write_text("9876543210")
     os.utime(home / "large", ns=(about.st_atime_ns, about.st_mtime_ns))
     with pytest.raises(BergError, match="large was changed or deleted, and there is no copy"):
-        original.restore([])
+        on_machine.restore_files([])
 
 
 def test_data_sets_keep_what_was_only_read(home):
@@ -503,7 +503,7 @@ def test_data_sets_keep_what_was_only_read(home):
     (home / "data/set/changed").write_text("another")
     (home / "data/set/new").write_text("left")
     (home / "data/other").mkdir()
-    original.forget_changed_data((home / "began").stat().st_mtime_ns)
+    on_machine.forget_changed_data((home / "began").stat().st_mtime_ns)
     left = [str(each.relative_to(home / "data")) for each in (home / "data").rglob("*")]
     assert sorted(left) == ["set", "set/read"]
 

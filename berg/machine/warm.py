@@ -14,19 +14,40 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from berg import BergError, job, states
 from berg.google.storage import Changed
-from berg.machine import autopsy, boot, keeper, original, peers, scratch, usage
+from berg.machine import autopsy, boot, installation, keeper, peers, scratch, usage
 from berg.machine.attempt import Attempt, Ended
-from berg.machine.original import IS_SHARED
 
+ORIGINAL = boot.BERG / "original"
+COPIES, KNOWN = ORIGINAL / "copies", ORIGINAL / "files.json"
+LARGE_COPY, MOST_COPIES = 1 << 20, 64 << 20  # bytes of a file, and of all, that are copied
+DATA_SETS = boot.ROOT / "data"
+CACHES = [".cache/pip", ".cache/uv", ".cache/torch", ".nv", ".triton", ".local/share/uv/python"]
+CACHES += [f".cache/huggingface/{name}" for name in ("hub", "datasets", "xet")]
+KEPT_FOLDERS = {boot.BERG, DATA_SETS, boot.ROOT / "anaconda3", boot.ROOT / "berg_cache"}
+KEPT_FOLDERS |= {installation.ENVIRONMENTS, *(boot.ROOT / name for name in CACHES)}
+# Of Berg's own folder: what its next boot needs, or would download again.
+OWN = [*installation.KEPT, ORIGINAL.name, "boot.py", "worker.lock", "disk", "app"]
+OWN += ["packages", "bin", "tools", "warm-since", "berg-before.json"]
+ARCHIVES = (".whl", ".zip")
+# Without namespaces, as in some embedded clouds, folders are also the host's.
+IS_SHARED = "BERG_ROOT" in os.environ
+OF_ALL = ["/home", "/var/spool/cron", "/var/spool/at", "/var/lib/systemd/linger", "/etc/crontab"]
+OF_ALL += [f"/etc/cron.{often}" for often in ("d", "hourly", "daily", "weekly", "monthly")]
+OF_ALL += [f"/etc/{name}" for name in ("profile.d", "profile", "bash.bashrc", "environment")]
+OF_ALL += [f"/etc/{name}" for name in ("hosts", "ld.so.preload", "sudoers.d", "sysctl.d", "ssh")]
+OF_ALL += ["/etc/gitconfig", "/etc/pip.conf", "/etc/systemd/user"]
+TREES = [boot.ROOT, *map(Path, [] if IS_SHARED else OF_ALL)]
 SINCE = boot.BERG / "warm-since"  # for the log of the next job
 BEFORE = (boot.BERG if IS_SHARED else Path("/run")) / "berg-before.json"  # gone after a reboot
 # systemd-run makes the first
@@ -214,13 +235,13 @@ def begin(attempt: Attempt) -> None:
     """
     if attempt.machine.warm == attempt.name and SINCE.exists():
         attempt.say(f"This machine has been warm since {SINCE.read_text()}")
-    if attempt.job.spec.keep_warm and not original.FOLDER.exists():
+    if attempt.job.spec.keep_warm and not ORIGINAL.exists():
         processes = [process for process, _ in keeper.living()]
         files = [str(each) for name in FOLDERS for each in Path(name).glob("*")]
         found = {"mounts": mounts(), "processes": processes, "files": files}
         found |= {"rules": rules(), "nft": nft(), "settings": settings()}
         BEFORE.write_text(json.dumps(found))
-        original.note(mounts())
+        note_files(mounts())
 
 
 def clear(attempt: Attempt) -> None:
@@ -256,9 +277,9 @@ def delete_files(attempt: Attempt, before: dict[str, Any]) -> None:
     if it stays.
     """
     marker = attempt.marker  # made before anything of the job ran
-    original.forget_changed_data(marker.stat().st_mtime_ns if marker.exists() else 0)
+    forget_changed_data(marker.stat().st_mtime_ns if marker.exists() else 0)
     attempt.clear()
-    original.restore(before["mounts"])
+    restore_files(before["mounts"])
     if not IS_SHARED:
         empty_folders(before["files"])
         if shutil.which("ipcrm"):
@@ -435,3 +456,102 @@ def gpus_in_use(are_there: bool) -> list[str]:
     if usage.stuck or (are_there and not found):
         return ["nvidia-smi does not answer, and the GPUs may be"]
     return [f"{found[each]} MB of GPU {each} are" for each in found if found[each] > MOST_MB]
+
+
+# --- the folders in which jobs and people leave files, as they were before a machine's first job
+#
+# What is new there goes; what was changed or deleted is put back from a copy. Named caches stay as
+# they are: they make the next job quick. Data sets keep the files that were only read.
+
+
+def note_files(mounts: list[str]) -> None:
+    """Copy small files, and note of all when they changed; leave what is mounted, and caches."""
+    shutil.rmtree(ORIGINAL, ignore_errors=True)
+    COPIES.mkdir(parents=True)
+    known, room = {}, MOST_COPIES
+    for path in sorted(all_files(mounts), key=lambda path: len(path.parts)):
+        known[str(path)] = stamp = stamp_of(path)
+        size = path.lstat().st_size
+        if is_copied(stamp[0]) and size <= min(LARGE_COPY, room):
+            room -= size
+            copy = COPIES / path.relative_to("/")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, copy, follow_symlinks=False)
+    KNOWN.write_text(json.dumps(known))
+
+
+def restore_files(mounts: list[str]) -> None:
+    """Make all as it was noted; raise BergError or OSError if that cannot be done."""
+    known: dict[str, list[int]] = json.loads(KNOWN.read_text())
+    for path in all_files(mounts):
+        if known.get(str(path)) != stamp_of(path):
+            remove(path)
+    for name, stamp in sorted(known.items()):  # a folder before what is in it
+        path = Path(name)
+        if not os.path.lexists(path):
+            put_back(path, stamp[0])
+        if stamp_of(path) != stamp and not path.is_symlink():
+            os.chown(path, *stamp[1:3])
+            path.chmod(stat.S_IMODE(stamp[0]))
+    for path in boot.BERG.iterdir():
+        if not (path.name in OWN or path.name.startswith("uv") or path.suffix in ARCHIVES):
+            remove_all(path)
+    note_files(mounts)
+
+
+def all_files(mounts: list[str]) -> Iterator[Path]:
+    """Yield all files and folders, what is in a folder before the folder."""
+    spared = KEPT_FOLDERS | {*map(Path, mounts)} - {*TREES}
+    for tree in filter(os.path.lexists, TREES):
+        yield from below(tree, spared)
+
+
+def below(path: Path, spared: set[Path]) -> Iterator[Path]:
+    if path in spared:
+        return
+    if path.is_dir() and not path.is_symlink():
+        for each in [*path.iterdir()]:
+            yield from below(each, spared)
+    yield path
+
+
+def stamp_of(path: Path) -> list[int]:
+    """Return what changes with a file; no program can set the last of it back."""
+    seen = path.lstat()
+    times = [seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns]
+    return [seen.st_mode, seen.st_uid, seen.st_gid, *([] if path.is_dir() else times)]
+
+
+def is_copied(mode: int) -> bool:
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a link, or a folder in which nothing stays."""
+    if path.is_dir() and not path.is_symlink():
+        with contextlib.suppress(OSError):  # a cache or a mount is in it
+            path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_all(path: Path) -> None:
+    for each in below(path, set()):
+        remove(each)
+
+
+def put_back(path: Path, mode: int) -> None:
+    copy = COPIES / path.relative_to("/")
+    if stat.S_ISDIR(mode):
+        path.mkdir()
+    elif os.path.lexists(copy):
+        shutil.copy2(copy, path, follow_symlinks=False)
+    elif is_copied(mode):
+        raise BergError(f"{path} was changed or deleted, and there is no copy")
+
+
+def forget_changed_data(since_ns: int) -> None:
+    """Delete from the data sets what was changed or added since then, in ns since 1970."""
+    for path in below(DATA_SETS, set()) if os.path.lexists(DATA_SETS) else ():
+        if path.is_dir() or path.lstat().st_ctime_ns > since_ns:
+            remove(path)
