@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from berg import output, plain
+from berg import plain
 
 __all__ = ["BergError", "Job", "report", "run"]
 __version__ = "0.1.0"
@@ -26,7 +26,7 @@ class BergError(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         text = wrapped(f"berg: {self.message}", sys.stderr)
         # click reads ctx.color only while a command runs
-        click.secho(text, fg="red", err=True, color=output.color())
+        click.secho(text, fg="red", err=True, color=plain.color())
 
 
 def wrapped(text: str, stream: IO[str], indent: int = 0) -> str:
@@ -37,7 +37,7 @@ def wrapped(text: str, stream: IO[str], indent: int = 0) -> str:
     """
     import textwrap  # few commands need it
 
-    room, lines = output.columns(stream), []
+    room, lines = plain.columns(stream), []
     for line in plain.printable(text).split("\n"):
         start = " " * max(indent, len(line) - len(line.lstrip()))
         if not room or len(click.unstyle(line)) <= room or line.lstrip().startswith(COMMANDS):

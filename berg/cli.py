@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, __version__, output
+from berg import BergError, __version__, plain
 
 
 def main() -> None:
@@ -156,7 +156,7 @@ class Sections(click.Group):
 @click.option(
     "--format",
     "wanted",
-    type=click.Choice([output.HUMAN, output.AGENT]),
+    type=click.Choice([plain.HUMAN, plain.AGENT]),
     envvar="BERG_FORMAT",
     help="How to print; agent is for programs.  [default: agent when a coding agent runs berg]",
 )
@@ -171,8 +171,8 @@ def cli(ctx: click.Context, wanted: str | None) -> None:
 
     For completion in the shell: eval "$(_BERG_COMPLETE=bash_source berg)"
     """
-    output.choose(wanted)
-    ctx.color = output.color()
+    plain.choose_format(wanted)
+    ctx.color = plain.color()
 
 
 def is_unread() -> bool:

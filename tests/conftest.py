@@ -31,13 +31,13 @@ from google.auth.transport.requests import AuthorizedSession
 from hypothesis import settings
 from memory_bucket import Memory
 
-from berg import BergError, config, output
+from berg import BergError, config, plain
 from berg.code import dist
 from berg.code import dist as archive
 from berg.google import iam, storage
 
 HOME = empty_home.enter()
-for variable in output.AGENTS:  # an agent may run the tests
+for variable in plain.AGENTS:  # an agent may run the tests
     os.environ.pop(variable, None)
 # the computer may be busy
 settings.register_profile("patient", deadline=None)

@@ -12,7 +12,7 @@ BERG = Path(__file__).parent.parent / "berg"
 LOCALCLOUD = BERG.parent / "localcloud/src"
 # Room -> what stands in it; a folder is a room, and so are these modules beside the folders.
 ROOMS = {
-    "berg": {"__init__", "output", "plain"},
+    "berg": {"__init__", "plain"},
     "contract": {
         "config",
         "job",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import BergError, config, output, plain
+from berg import BergError, config, plain
 from berg.commands.terminal import (
     Grouped,
     Quoted,
@@ -182,7 +182,7 @@ def watch_list(look: "Callable[[], Looked]", text: "Callable[[list[Entry]], str]
             tidy()
             shown = text(entries) if entries else "Nothing yet"
             states = [(each.name, each.status) for each in entries]
-            if output.is_terminal(sys.stdout):
+            if plain.is_terminal(sys.stdout):
                 click.clear()
                 plain.echo(f"{shown}\n\n{datetime.now():%H:%M:%S}, every {REDRAW} s until Ctrl-C")
             elif states != before:

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, computer, config, output, plain
+from berg import BergError, computer, config, plain
 from berg.commands.terminal import (
     answer_option,
     confirm,
@@ -302,7 +302,7 @@ def open_editor(settings: config.Config, name: str) -> None:
     if not login.is_included():
         line, file = login.include_line(), login.user_config()
         question = f"Add `{line}` to {file}, so that ssh knows machines by name?"
-        if output.is_terminal(sys.stdin) and click.confirm(question, default=True, err=True):
+        if plain.is_terminal(sys.stdin) and click.confirm(question, default=True, err=True):
             login.include()
         else:
             say(f"To let ssh know machines by name, put at the beginning of {file}:  {line}")

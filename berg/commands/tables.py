@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from berg import job, output, plain
+from berg import job, plain
 from berg.code.snapshot import IGNORE_FILE
 from berg.commands.terminal import labelled, table
 from berg.config import Config
@@ -372,7 +372,7 @@ def waits_of(entry: "Entry") -> list[str]:
 def ends_of(rows: list[list[str]]) -> list[list[str]]:
     """Return the first and the last rows below their header, and the number of the others."""
     left = len(rows) - 1 - 2 * SHOWN
-    if left <= 0 or output.for_program():
+    if left <= 0 or plain.for_program():
         return rows
     between = [f"… {left} more …"] + [""] * (len(rows[0]) - 1)
     return [*rows[: SHOWN + 1], between, *rows[-SHOWN:]]
@@ -648,7 +648,7 @@ def why(state: job.State) -> str:
 def count_up(what: str, total: int, in_bytes: bool = False) -> Callable[[int], None]:
     """Return a function that shows on a terminal how many of many are done."""
     began, shown = time.monotonic(), [0.0]
-    is_worth_it = total > (4 << 20 if in_bytes else 100) and output.is_terminal(sys.stderr)
+    is_worth_it = total > (4 << 20 if in_bytes else 100) and plain.is_terminal(sys.stderr)
 
     def show(done: int) -> None:
         now = time.monotonic()
@@ -666,7 +666,7 @@ def count_up(what: str, total: int, in_bytes: bool = False) -> Callable[[int], N
 
 def sending(done: int, total: int) -> None:
     """Show on a terminal how much of the code was sent, unless it is little."""
-    if total > 4 << 20 and output.is_terminal(sys.stderr):
+    if total > 4 << 20 and plain.is_terminal(sys.stderr):
         plain.redraw(f"Sending the code: {size(done)} of {size(total)} ", done == total)
 
 
@@ -674,8 +674,8 @@ class Interleaved:
     """Writes logs to a stream; of several machines whole lines, each after its machine's name."""
 
     def __init__(self, stream: IO[bytes], color: bool = False) -> None:
-        self.stream, self.redraws = stream, output.is_terminal(stream)
-        self.colors = color or (self.redraws and output.color() is None)
+        self.stream, self.redraws = stream, plain.is_terminal(stream)
+        self.colors = color or (self.redraws and plain.color() is None)
         self.logs: dict[str, plain.Log] = {}
         self.rest: dict[str, str] = {}
 
@@ -833,7 +833,7 @@ def tpu_table(found: list[Any]) -> str:
     rows, before = [["TPU", "HOSTS", "CHIPS", "MACHINE TYPE", "ZONES"]], None
     for each in found:
         zones = ", ".join(each["zones"]) or "none"
-        if output.columns(sys.stdout) and each["zones"] == before:
+        if plain.columns(sys.stdout) and each["zones"] == before:
             zones = "as above"
         row = [each["tpu"], str(each["hosts"]), str(each["chips"]), each["machine_type"], zones]
         rows.append(row)

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
 import click
 
-from berg import BergError, config, output, plain, spec, validation, wrapped
+from berg import BergError, config, plain, spec, validation, wrapped
 
 if TYPE_CHECKING:
     from berg.code.leaks import Leak
@@ -49,7 +49,7 @@ def print_data(data: Any, text: object, as_json: bool) -> None:
 def confirm(question: str, yes: bool) -> None:
     """Ask a question unless -y was given; raise Abort if the answer is no."""
     if not yes:
-        output.confirm(question, abort=True)
+        plain.confirm(question, abort=True)
 
 
 def agree_to_send(
@@ -62,7 +62,7 @@ def agree_to_send(
 
     if found and not send_secrets:
         refusal = leaks.refusal(found)
-        if click.get_current_context().meta.get(AGREED) or not output.is_terminal(sys.stdin):
+        if click.get_current_context().meta.get(AGREED) or not plain.is_terminal(sys.stdin):
             raise refusal
         say(refusal.message)
         confirm(f"Send {plain.plural(len(found), 'file')} that may be secret?", yes=False)
@@ -98,9 +98,9 @@ def table(
     """
     stream = stream or sys.stdout
     rows = [list(map(one_line, row)) for row in rows]
-    if output.for_program():
+    if plain.for_program():
         return separated(rows, notes)
-    width = output.columns(stream) or 10_000
+    width = plain.columns(stream) or 10_000
     widths, is_apart = layout_of(rows, width)
     header, *others = (row_lines(row, widths, width, is_apart) for row in rows)
     lines = [click.style(each, bold=True) for each in header]
@@ -436,7 +436,7 @@ def follows_a_word(option: str, args: list[str]) -> bool:
 def show_error(error: BaseException) -> int:
     """Print an error in a sentence, with BERG_DEBUG=1 its traceback, too; return the status."""
     if isinstance(error, click.UsageError):
-        if output.is_json():
+        if plain.is_json():
             return print_error(error.format_message(), 2)
         error.show(shown := io.StringIO())
         say(shown.getvalue().rstrip())
@@ -452,7 +452,7 @@ def show_error(error: BaseException) -> int:
 
 def print_error(message: str, status: int) -> int:
     """Print an error, with --json as an object on a line of standard error; return the status."""
-    if output.is_json():
+    if plain.is_json():
         plain.echo(json.dumps({"error": message, "exit_code": status}), err=True)
     else:
         BergError(message).show()

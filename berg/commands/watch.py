@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berg import BergError, config, job, output, plain
+from berg import BergError, config, job, plain
 from berg.commands.terminal import (
     Duration,
     all_option,
@@ -142,7 +142,7 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
         shown = "No machine of yours runs. See: berg list"
         if rows:
             shown = machine_table(rows, bool(name), job.clock())
-        if once or not output.is_terminal(sys.stdout):
+        if once or not plain.is_terminal(sys.stdout):
             plain.echo(shown, err=not rows)
             return
         try:
@@ -211,7 +211,7 @@ def machine_table(rows: list[Row], in_detail: bool, now: float) -> str:
     from berg.watch import collect
 
     cells = [["MACHINE", "GPU", "GPU MEM", "CPU", "MEMORY", "NET/s", "LAST HALF HOUR"]]
-    room = (output.columns(sys.stdout) or 100) - max(len(row.name) for row in rows) - 57
+    room = (plain.columns(sys.stdout) or 100) - max(len(row.name) for row in rows) - 57
     for row in rows:
         last, network = row.last_sample(now), "-"
         if last:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from berg import BergError, job, output, plain
+from berg import BergError, job, plain
 from berg import config as credentials
 from berg.config import Config
 
@@ -546,7 +546,7 @@ def waiting(text: str, say: Callable[[str], None] | None = None) -> Iterator[Non
     """Say what is waited for, if that takes longer than SOON seconds."""
     timer = threading.Timer(SOON, say or notify, [text])
     timer.daemon = True
-    if not output.for_program():
+    if not plain.for_program():
         timer.start()
     try:
         yield

@@ -1,5 +1,5 @@
-"""Compute Engine's machines: created, listed, changed, turned off and on; images of their disks; and
-moves to another zone, by a snapshot of the disk.
+"""Compute Engine's machines: created, listed, changed, turned off and on; images of their disks;
+and moves to another zone, by a snapshot of the disk.
 
 Machines are created through google-cloud-compute, and nothing else is: every other request to
 Compute Engine is a plain one (api.py).

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from berg import BergError, config, output, plain, wrapped
+from berg import BergError, config, plain, wrapped
 from berg.config import Config
 from berg.gke import container, pods
 from berg.google import api, builds, iam, offers
@@ -47,7 +47,7 @@ class Walk:
             if not self.yes:
                 text = key.replace("_", " ")
                 flag = f"--{key.removeprefix('default_').replace('_', '-')}"
-                output.refuse_to_ask(f"{text}?", f"{flag}, or -y for {default or 'no value'}")
+                plain.refuse_to_ask(f"{text}?", f"{flag}, or -y for {default or 'no value'}")
                 answer = click.prompt(text, default=default or None, err=True)
         self.settings.put(key, answer)
         return str(answer)
@@ -122,7 +122,7 @@ def ask_bucket(walk: Walk, create: bool) -> None:
             Bucket(settings).ask("GET", fields="name")
             return
     if name not in buckets:
-        if not create and not output.confirm(
+        if not create and not plain.confirm(
             f"Create bucket {name} in {settings.region}?", "--create-bucket", default=True
         ):
             raise BergError(
@@ -225,7 +225,7 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
         return own
     if not refusal:
         say("\n".join(grant.text for grant in lacking))
-        if yes or output.confirm("Do this?", default=True):
+        if yes or plain.confirm("Do this?", default=True):
             refusal = iam.make_all(lacking)
             if not refusal:
                 say("Done. It may take Google some minutes to apply this everywhere")
@@ -273,7 +273,7 @@ def default_account(default: str, yes: bool) -> str:
         say(f"Careful: {iam.DEFAULT_IS_WIDE}")
     question = f"Use the project's default account {default} for now?"
     option = f"--service-account {default}"
-    if not default or not output.confirm(question, option):
+    if not default or not plain.confirm(question, option):
         raise BergError(
             "the machines have no account to act as. Name one: berg init --service-account ACCOUNT"
         )

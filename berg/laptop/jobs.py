@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from berg import BergError, computer, config, job, output, places, states
+from berg import BergError, computer, config, job, places, plain, states
 from berg.config import Config
 from berg.google import api, iam, prices
 from berg.google.storage import Bucket
@@ -777,12 +777,12 @@ def age(timestamp: str) -> str:
 
 def age_heading() -> str:
     """Return the heading of a table's column with `shown_age`."""
-    return "CREATED" if output.for_program() else "AGE"
+    return "CREATED" if plain.for_program() else "AGE"
 
 
 def shown_age(timestamp: str) -> str:
     """Return how long ago a moment was, for a table; a program gets the moment."""
-    return timestamp if output.for_program() else age(timestamp)
+    return timestamp if plain.for_program() else age(timestamp)
 
 
 def by_the_hour(state: State, machines: int) -> str:

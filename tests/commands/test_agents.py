@@ -10,7 +10,7 @@ import sys
 import pytest
 from conftest import Berg
 
-from berg import job, output
+from berg import job, plain
 
 
 def in_terminal(berg: Berg, *arguments: str, **env: str) -> tuple[int, str]:
@@ -65,13 +65,13 @@ def test_an_agent_in_a_terminal_gets_rows_with_tabs_and_a_person_a_table(berg):
     assert wrong.returncode == 2 and "'human', 'agent'" in wrong.stderr
 
 
-@pytest.mark.parametrize("variable", output.AGENTS)
+@pytest.mark.parametrize("variable", plain.AGENTS)
 def test_every_agent_is_known_by_its_variable(variable, monkeypatch):
-    assert not output.for_program()
+    assert not plain.for_program()
     monkeypatch.setenv(variable, "1")
-    assert output.for_program()
+    assert plain.for_program()
     monkeypatch.setenv("BERG_FORMAT", "human")
-    assert not output.for_program()
+    assert not plain.for_program()
 
 
 def test_a_question_to_an_agent_fails_at_once_with_the_option_that_answers_it(berg):
