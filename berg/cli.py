@@ -98,7 +98,7 @@ SECTIONS = {
         "doctor": ("setup", "Check everything that berg needs, and show how to fix it."),
         "config": ("setup", "Show and change the settings."),
         "local": ("setup", "Manage the embedded cloud on this computer."),
-        "skill": ("skill", "Print or install the page that teaches coding agents berg."),
+        "skill": ("setup", "Print or install the page that teaches coding agents berg."),
     },
 }
 

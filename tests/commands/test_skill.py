@@ -13,10 +13,10 @@ from test_readme import command_lines, parse, words_of
 
 from berg import __version__
 from berg.cli import cli
-from berg.commands import skill
+from berg.commands import setup
 
 ROOT = Path(__file__).parents[2]
-TEXT = skill.page(cli)
+TEXT = setup.skill_page(cli)
 # Berg's commands after a `timeout`, too.
 LINES = command_lines(re.sub(r"\btimeout \d+ (?=berg )", "", TEXT))
 
@@ -25,7 +25,7 @@ def test_the_front_matter_is_valid():
     _, front, body = TEXT.split("---\n", 2)
     about = yaml.safe_load(front)
     assert about.keys() <= {"name", "description", "compatibility", "metadata"}
-    assert about["name"] == "berg" == Path(skill.FILES[0]).parent.name
+    assert about["name"] == "berg" == Path(setup.SKILL_FILES[0]).parent.name
     assert 'description: "' in front and 0 < len(about["description"]) <= 1024
     assert len(about["compatibility"]) <= 500
     start = about["description"][:200]
@@ -54,7 +54,7 @@ def test_it_is_installed_for_all_agents_and_again_without_harm(berg: Berg):
         rows = json.loads(done.stdout) if done.stdout else []
         return done.returncode, [row["done"] for row in rows], done.stderr
 
-    files = [berg.repo / each for each in skill.FILES]
+    files = [berg.repo / each for each in setup.SKILL_FILES]
     assert berg("skill").stdout == TEXT
     assert install()[:2] == (0, ["written", "written"])
     assert [file.read_text() for file in files] == [TEXT, TEXT]
@@ -67,14 +67,14 @@ def test_it_is_installed_for_all_agents_and_again_without_harm(berg: Berg):
     assert install("-y")[1] == ["replaced", "replaced"]
     assert [file.read_text() for file in files] == [TEXT, TEXT]
     assert install("--user")[:2] == (0, ["written", "written"])
-    assert (berg.home / skill.FILES[1]).read_text() == TEXT
+    assert (berg.home / setup.SKILL_FILES[1]).read_text() == TEXT
 
 
 def test_an_older_page_is_named_and_replaced_without_a_question(berg: Berg):
-    old = skill.CHECKSUM.sub("", TEXT).replace(f'"{__version__}"', '"0.0.9"')
-    line = f'  checksum: "{skill.checksum(old)}"\n'
-    old = skill.VERSION.sub(lambda found: found[0] + line, old)
-    file = berg.repo / skill.FILES[1]
+    old = setup.SKILL_CHECKSUM.sub("", TEXT).replace(f'"{__version__}"', '"0.0.9"')
+    line = f'  checksum: "{setup.checksum(old)}"\n'
+    old = setup.SKILL_VERSION.sub(lambda found: found[0] + line, old)
+    file = berg.repo / setup.SKILL_FILES[1]
     file.parent.mkdir(parents=True)
     file.write_text(old)
     named = berg("skill").stderr
