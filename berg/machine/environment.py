@@ -97,7 +97,7 @@ def install_commands(machine: boot.Machine) -> None:
     facts = {key: value for key, value in os.environ.items() if key.startswith("BERG_")}
     facts.pop("BERG_CLUSTER_KEY", None)
     write_uv_scripts(BIN, {**facts, **settings})
-    (BIN / "mpi").write_text(f"{start}; from berg.machine.mpi import main; main()\n")
+    (BIN / "mpi").write_text(f"{start}; from berg.machine.logins import mpi; mpi()\n")
     (BIN / "tt").write_text(PANES)
     for name in ("mpi", "tt"):
         (BIN / name).chmod(0o755)
