@@ -30,7 +30,6 @@ from berg.job import STOPPED, State
 from berg.machine import (
     boot,
     fabric,
-    inputs,
     logins,
     peers,
     preflight,
@@ -43,7 +42,16 @@ from berg.machine import (
 )
 from berg.machine import environment as software
 from berg.machine.attempt import Attempt, Damaged, Ended, MachineLost, NoJob, settings_of
-from berg.machine.environment import environment, install_commands, repo_folder, with_report
+from berg.machine.environment import (
+    bring_data,
+    environment,
+    fetch_code,
+    install_commands,
+    mount_buckets,
+    repo_folder,
+    use_scratch_for_data,
+    with_report,
+)
 from berg.machine.installation import InstallationFailed, install
 from berg.machine.outcome import (
     BOX_ENDS,
@@ -195,7 +203,7 @@ def prepare(attempt: Attempt) -> None:
             attempt.installed_mark.write_text(attempt.machine.job_sha256)
         if attempt.job.kind == "devbox" and attempt.secrets:
             introduce(attempt)
-    inputs.mount(attempt)
+    mount_buckets(attempt)
     fabric.install(attempt)
     if attempt.job.docker:
         installation.pull_image(attempt)
@@ -279,7 +287,7 @@ def check_machine(attempt: Attempt) -> None:
 def restore(attempt: Attempt) -> None:
     """Restore the results, check out the snapshot, and copy the job's record to its results."""
     this = attempt.job
-    inputs.use_scratch(attempt)
+    use_scratch_for_data(attempt)
     saving.restore_results(attempt)
     if not (attempt.begins_here or this.cmd):
         attempt.say("Left the code as it was before the reboot: people change it here")
@@ -289,10 +297,10 @@ def restore(attempt: Attempt) -> None:
     # What an earlier job left there, or a container image has there, is not of this commit.
     if attempt.sweep or not (folder / ".git").exists():
         shutil.rmtree(folder, ignore_errors=True)
-    inputs.fetch_code(attempt.bucket, this.snapshot, folder)
+    fetch_code(attempt.bucket, this.snapshot, folder)
     attempt.say(f"Checked out {this.git_snapshot[:12]} of {this.repo_name} to {folder}")
     saving.put_back(attempt)
-    inputs.bring(attempt)
+    bring_data(attempt)
     if attempt.leads:
         saving.write_record(attempt)
     if attempt.begins_here:

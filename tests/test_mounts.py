@@ -15,7 +15,7 @@ from conftest import Berg
 
 from berg import BergError, config
 from berg.google import data
-from berg.machine import inputs as on_machine
+from berg.machine import environment as on_machine
 
 LOOK = """cd /root/data/mnist && cat 'train set/a.txt' b.txt && ls -1
 touch here 2>/dev/null && echo written || echo refused
@@ -54,10 +54,10 @@ def test_a_command_reads_a_data_set_from_the_bucket(pushed, repo):
 
 
 def test_two_folders_of_one_name_have_caches_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(on_machine, "cache", lambda: tmp_path)
+    monkeypatch.setattr(on_machine, "mount_cache", lambda: tmp_path)
     wish = {"bucket": "b", "prefix": "data/p"}
     first, second = (
-        on_machine.command(config.Config(), "gcsfuse", wish, Path(folder), 5)
+        on_machine.mount_command(config.Config(), "gcsfuse", wish, Path(folder), 5)
         for folder in ("/root/data/one/train", "/root/data/two/train")
     )
     kept = {each for each in first if each.startswith(("--cache-dir=", "--log-file="))}
@@ -101,7 +101,7 @@ def test_a_mount_that_cannot_be_ends_the_job_with_the_words_of_gcsfuse(pushed, r
 @pytest.mark.skipif(not gcsfuse.is_here(), reason="this host has no gcsfuse, or no /dev/fuse")
 def test_gcsfuse_itself_takes_the_command(tmp_path, monkeypatch):
     wish = {"prefix": "data/a", "bucket": "none-such"}
-    words = on_machine.command(config.Config(), "gcsfuse", wish, tmp_path, 10)
+    words = on_machine.mount_command(config.Config(), "gcsfuse", wish, tmp_path, 10)
     done = subprocess.run(words, capture_output=True, text=True)
     assert "unknown flag" not in done.stderr and "invalid argument" not in done.stderr
 
@@ -185,10 +185,10 @@ class Attempt:
 def test_a_machine_takes_no_other_gcsfuse_than_was_submitted(tmp_path, monkeypatch):
     monkeypatch.setattr(on_machine, "BIN", tmp_path / "bin")
     name = f"gcsfuse-{hashlib.sha256(b'mine').hexdigest()}"
-    program = on_machine.bring_program(Attempt(b"mine", name))
+    program = on_machine.bring_gcsfuse(Attempt(b"mine", name))
     assert Path(program).read_bytes() == b"mine" and os.access(program, os.X_OK)
     with pytest.raises(BergError, match="is not what was submitted: another user replaced it"):
-        on_machine.bring_program(Attempt(b"other", name))
+        on_machine.bring_gcsfuse(Attempt(b"other", name))
 
 
 def test_an_image_without_any_gcsfuse_is_told_where_it_may_come_from(monkeypatch):
@@ -200,7 +200,7 @@ def test_an_image_without_any_gcsfuse_is_told_where_it_may_come_from(monkeypatch
     monkeypatch.setattr(on_machine, "python_path", lambda: "/none")
     monkeypatch.setattr(on_machine.platform, "machine", lambda: "aarch64")
     with pytest.raises(BergError, match="Unable to locate package gcsfuse.*Install it on your"):
-        on_machine.find_program(Attempt(b"for x86", "gcsfuse-0"))
+        on_machine.find_gcsfuse(Attempt(b"for x86", "gcsfuse-0"))
 
 
 def test_of_many_files_a_part_is_counted(monkeypatch):

@@ -33,7 +33,7 @@ from berg.code.dist import normal
 from berg.google import api, builds
 from berg.google.storage import Bucket
 from berg.job import Installation, Job
-from berg.machine import boot, fabric, inputs, scratch
+from berg.machine import boot, fabric, scratch
 from berg.machine.attempt import Attempt, settings_of
 from berg.machine.environment import (
     INSTALLING,
@@ -41,6 +41,7 @@ from berg.machine.environment import (
     PROGRAM,
     UV_FOLDER,
     environment,
+    fetch_code,
     place,
     programs,
     provide_uv,
@@ -328,7 +329,7 @@ def install_image(machine: boot.Machine, recipe: dict[str, Any]) -> None:
     if recipe["roce"]:
         fabric.install_packages(machine)
     folder = boot.ROOT / "code" / recipe["repo"]
-    inputs.fetch_code(Bucket(settings_of(machine)), recipe["snapshot"], folder)
+    fetch_code(Bucket(settings_of(machine)), recipe["snapshot"], folder)
     what = validation.from_dict(Installation, recipe["installation"])
     prepare(machine, what, folder)
     steps = steps_of(what, recipe["install_script"], folder)
