@@ -25,7 +25,7 @@ from typing import Any
 
 from berg import BergError, job, states
 from berg.google.storage import Changed
-from berg.machine import autopsy, boot, installation, keeper, peers, scratch, usage
+from berg.machine import boot, installation, keeper, peers, profile, scratch, usage
 from berg.machine.attempt import Attempt, Ended
 
 ORIGINAL = boot.BERG / "original"
@@ -441,7 +441,7 @@ def check_gpus(are_there: bool) -> None:
     """Wait until no GPU is used; raise BergError if one still is, failed, or does not answer though
     they `are_there`: the embedded cloud's machines have none.
     """
-    if shutil.which("dmesg") and (errors := autopsy.errors_in(printed("dmesg"))):
+    if shutil.which("dmesg") and (errors := profile.errors_in(printed("dmesg"))):
         raise BergError(f"a GPU failed: {errors.splitlines()[-1]}")
     end = time.monotonic() + GPU_SECONDS
     while used := gpus_in_use(are_there):

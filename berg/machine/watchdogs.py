@@ -28,7 +28,7 @@ from berg import BergError, job, states
 from berg.config import Config
 from berg.google import api, events, secret
 from berg.job import STOPPED, State
-from berg.machine import autopsy, boot, logins, peers, profile, saving, usage
+from berg.machine import boot, logins, peers, profile, saving, usage
 from berg.machine.attempt import Attempt
 from berg.machine.outcome import MAINTAINED, PREEMPTED, SHUT_DOWN, Ending, join
 from berg.machine.process import GRACE, RESULTS, Runs, end_group, end_process, start_thread
@@ -622,7 +622,9 @@ def tell_of_hang(attempt: Attempt, text: str) -> None:
 def examine(attempt: Attempt, at: str) -> None:
     """Take this machine's autopsy, and send it to the bucket."""
     try:
-        file = autopsy.take(attempt, Path(states.autopsy_folder(attempt.job.results_dir, at)).name)
+        file = profile.take_autopsy(
+            attempt, Path(states.autopsy_folder(attempt.job.results_dir, at)).name
+        )
         end = time.monotonic() + UPLOAD_SECONDS
         name = f"berg_results/{file.relative_to(RESULTS)}"
         while not attempt.bucket.get(name) and time.monotonic() < end:

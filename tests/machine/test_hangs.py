@@ -18,7 +18,7 @@ from test_cluster import BORROW_TORCH
 from webhook import webhook  # noqa: F401 (a fixture)
 
 from berg import BergError, states
-from berg.machine import autopsy as evidence
+from berg.machine import profile as evidence
 from berg.machine import watchdogs
 from berg.machine.watchdogs import Pulse
 from berg.states import Autopsy

@@ -14,7 +14,7 @@ from conftest import commit, wait_for
 
 from berg import BergError
 from berg.code import dist
-from berg.machine import autopsy, boot
+from berg.machine import boot, profile
 from berg.watch import profile as profiles
 
 SPIN = """
@@ -343,12 +343,12 @@ def test_py_spy_comes_with_bergs_packages(monkeypatch, tmp_path, packages):
     machine = SimpleNamespace(packages=f".berg/dist/{name}", packages_sha256=digest, bucket="b")
     machine.read = lambda name: (content, "1")
     monkeypatch.setattr(boot, "BERG", tmp_path)
-    monkeypatch.setattr(autopsy, "TOOLS", tmp_path / "tools")
-    program = autopsy.provide_py_spy(machine)
+    monkeypatch.setattr(profile, "TOOLS", tmp_path / "tools")
+    program = profile.provide_py_spy(machine)
     shown = subprocess.run([program, "--version"], capture_output=True, text=True)
     assert shown.stdout.strip() == dist.PY_SPY.replace("==", " ")
     (tmp_path / "tools/bin/py-spy").unlink()
     machine.packages_sha256 = "of another archive"
-    monkeypatch.setattr(autopsy.sys, "executable", "false")  # no pip
+    monkeypatch.setattr(profile.sys, "executable", "false")  # no pip
     with pytest.raises(BergError, match="could not be installed"):
-        autopsy.provide_py_spy(machine)
+        profile.provide_py_spy(machine)
