@@ -16,7 +16,7 @@ from berg import BergError, job, states
 from berg.config import Config
 from berg.google.storage import Changed
 from berg.laptop import jobs, spending
-from berg.laptop import warm as on_laptop
+from berg.laptop import reuse as on_laptop
 from berg.machine import boot, keeper
 from berg.machine import warm as on_machine
 from berg.spec import JobSpec
@@ -351,17 +351,19 @@ def claimed(berg, monkeypatch):
     assert berg("run", *WARM, "-n", "first", "--wait", "true").returncode == 0
     wait_for(lambda: [*states.offers(berg.bucket)], what="the offer")
     config, spec = berg.cloud.settings(berg.bucket_name), JobSpec(cmd="true", num_gpus=0)
-    (found,) = on_laptop.find(config, spec)
+    (found,) = on_laptop.find_warm(config, spec)
     this = job.Job("second", "", "", "", "", "", "")
     plan = SimpleNamespace(config=config, job=this, warm=found, labels={"berg-job": "second"})
     monkeypatch.setattr(on_laptop.gce, "metadata", lambda plan: {"berg-job": "second"})
-    monkeypatch.setattr(on_laptop, "ANSWER", 1)
+    monkeypatch.setattr(on_laptop, "WARM_ANSWER", 1)
     said: list[str] = []
-    return SimpleNamespace(plan=plan, take=lambda: on_laptop.take(plan, said.append), said=said)
+    return SimpleNamespace(
+        plan=plan, take=lambda: on_laptop.take_warm(plan, said.append), said=said
+    )
 
 
 def test_it_wakes_when_another_has_the_machine(berg, claimed, monkeypatch):
-    give = on_laptop.give
+    give = on_laptop.give_to_warm
 
     def sleep_first(*about) -> None:
         ((offer, generation),) = states.offers(berg.bucket)
@@ -370,7 +372,7 @@ def test_it_wakes_when_another_has_the_machine(berg, claimed, monkeypatch):
         wait_for(lambda: berg.state("third")["state"] == "RUNNING")
         give(*about)
 
-    monkeypatch.setattr(on_laptop, "give", sleep_first)
+    monkeypatch.setattr(on_laptop, "give_to_warm", sleep_first)
     assert claimed.take() == "" and "Another job took" in claimed.said[0]
     assert berg.state("third")["machine"] == "first" and "first" in berg.machines()
     assert "third RUNNING" in " ".join(berg("list").stdout.split()), "it still says whose it is"
@@ -381,19 +383,19 @@ def test_its_machine_has_ended_meanwhile(berg, claimed, monkeypatch):
         ((offer, generation),) = states.offers(berg.bucket)
         berg.bucket.delete_at(offer.path, generation)  # as the machine does that ends
 
-    monkeypatch.setattr(on_laptop, "give", sleep)
+    monkeypatch.setattr(on_laptop, "give_to_warm", sleep)
     assert claimed.take() == "", "no offer is no sign that a machine took the job"
 
 
 def test_it_is_slow_and_its_claim_was_forgotten(berg, claimed, monkeypatch):
-    give = on_laptop.give
+    give = on_laptop.give_to_warm
 
     def sleep_after(*about) -> None:
         ((offer, generation),) = states.offers(berg.bucket)
         states.write_offer(berg.bucket, replace(offer, claimed_by=""), generation)
         give(*about)
 
-    monkeypatch.setattr(on_laptop, "give", sleep_after)
+    monkeypatch.setattr(on_laptop, "give_to_warm", sleep_after)
     assert claimed.take() == ""
     wait_for(lambda: not berg.machines(), what="the end of a machine that says it is another job's")
 

@@ -22,7 +22,7 @@ from berg.gke import clusters
 from berg.google import api, instances, secret
 from berg.google.storage import Bucket, Changed
 from berg.job import Machine, Resource, State
-from berg.laptop import boxes, index, jobs, power, records, ssh
+from berg.laptop import index, jobs, power, records, reuse, ssh
 from berg.laptop.jobs import OFF, Entry, Say, find, is_glob, logs_of, look_again, overview
 from berg.laptop.power import claimed
 
@@ -145,12 +145,12 @@ def end_devbox(config: Config, found: Entry, now: bool, say: Say) -> Entry:
     if found.place is not places.of("gce"):
         return end_machines(config, found, now, say)
     values = [instances.metadata(config, machine) or {} for machine in found.machines]
-    on_it = [name for each in values for name in boxes.running(config, each)]
+    on_it = [name for each in values for name in reuse.jobs_on_box(config, each)]
     for name in on_it:
         say(f"{name} runs on {found.name}, and ends with it")
     power.wait_for_copies(config, found.name, say)
     found = end_machines(config, found, now, say)
-    boxes.end_with(config, found.name, on_it)
+    reuse.end_with_box(config, found.name, on_it)
     delete_disks(config, found.name)
     power.forget_snapshots(config, found.name, say)
     return found

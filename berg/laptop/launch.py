@@ -25,7 +25,7 @@ from berg.code.snapshot import Snapshot
 from berg.config import Config
 from berg.google import api, builds, data, iam, offers, prices, secret, shapes, storage
 from berg.google.storage import Bucket, Changed, Listed
-from berg.laptop import boxes, index, installing, jobs, lookup, power, purse, spending, ssh, warm
+from berg.laptop import index, installing, jobs, lookup, power, purse, reuse, spending, ssh
 from berg.laptop.jobs import Progress, Say
 from berg.plan import Choice, Offer, Plan
 from berg.spec import JobSpec, check_variable
@@ -54,7 +54,7 @@ def prepare(
     spec.check()
     place_name = places.name_for(spec)
     if spec.on:
-        choice = boxes.choose(config, spec)
+        choice = reuse.choose_box(config, spec)
     else:
         choice = places.of(place_name).choose(config, spec, bool(sweep))
     check_accelerators(spec, choice)
@@ -79,8 +79,8 @@ def prepare(
     plan.job, plan.secrets = validation.check_size(this), secret_values
     # A sweep's limit depends on its number of jobs.
     if choice.offer:
-        return boxes.limited(plan)
-    return plan if sweep else warm.fitted(purse.limited(spending.limited(plan)))
+        return reuse.limited_by_box(plan)
+    return plan if sweep else reuse.with_warm(purse.limited(spending.limited(plan)))
 
 
 def look_up(
@@ -107,7 +107,7 @@ def look_up(
         free = pool.submit(check_free, config, name, again)
         left = None if sweep or again else pool.submit(place.machines, config, [name])
         pinned = pool.submit(pin_image, config, spec, choice, place_name)
-        waiting = None if sweep or again else pool.submit(warm.find, config, spec)
+        waiting = None if sweep or again else pool.submit(reuse.find_warm, config, spec)
         taken, installation = read_code()
         this = job_of(spec, config, name, taken)
         looked = pool.submit(look_in_folder, config, this, sweep)
@@ -608,7 +608,7 @@ def write_and_create(plan: Plan, claimed: states.Stored, say: Say) -> str:
 def create(plan: Plan, claimed: states.Stored, say: Say) -> str:
     """Create the machines of a job whose name is claimed; return their zone."""
     if plan.offer.box:
-        return boxes.give(plan, claimed.state.claim)
+        return reuse.give_to_box(plan, claimed.state.claim)
     place = places.of(plan.job.place)
     heartbeat = Heartbeat(plan.config, plan.job, claimed)
     keep = bool(plan.job.group)
@@ -620,11 +620,11 @@ def create(plan: Plan, claimed: states.Stored, say: Say) -> str:
         say(f"{plan.warm.offer.title} may run for longer than is paid for: {error.message}")
         plan.warm = None  # a new machine ends sooner
         reserved = purse.reserve(plan, claimed.state.claim)
-    if plan.warm and (zone := warm.take(plan, say)):
+    if plan.warm and (zone := reuse.take_warm(plan, say)):
         purse.note_begun(plan.config, reserved)
         return zone
     plan.warm = None
-    request = warm.with_shape(plan, place.request(plan))
+    request = reuse.with_shape(plan, place.request(plan))
     zone = place.create(plan.config, request, plan.machines, keep, say, heartbeat.write)
     is_queued = plan.model == prices.FLEX and heartbeat.is_queued(zone)
     if plan.must_have_room and (is_queued or not zone):
@@ -717,7 +717,7 @@ def forget_machines(bucket: Bucket, this: job.Job) -> None:
 def preview(plan: Plan, names: list[str] | None = None) -> Any:
     """Return the request that would create the plan's machines, or those of these names."""
     place = places.of(plan.job.place)
-    request, keep = warm.with_shape(plan, place.request(plan)), bool(plan.job.group)
+    request, keep = reuse.with_shape(plan, place.request(plan)), bool(plan.job.group)
     return without_script(place.preview(plan.config, request, names or plan.machines, keep))
 
 
@@ -766,7 +766,7 @@ def take_back(
         place.delete(config, this.job_name, [], this.group)
     place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]))
     if this.on:
-        boxes.take_back(config, this.on, this.job_name)
+        reuse.take_back_from_box(config, this.on, this.job_name)
     if this.has_secret:
         secret.take_back(config, this.job_name)
     purse.release(config, claimed.state.claim)

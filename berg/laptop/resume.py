@@ -9,7 +9,7 @@ from typing import Any
 from berg import BergError, job, places, states
 from berg.config import Config
 from berg.google.storage import Bucket, Changed
-from berg.laptop import boxes, jobs, launch, lookup, records
+from berg.laptop import jobs, launch, lookup, records, reuse
 from berg.laptop.jobs import Say
 from berg.plan import Plan, spec_of
 from berg.spec import JobSpec, rows
@@ -65,7 +65,7 @@ def find(config: Config, name: str) -> tuple[jobs.Entry, job.Job]:
 def check_box(config: Config, this: job.Job) -> None:
     """Raise BergError if the devbox of a job is gone, or takes no jobs now."""
     try:
-        boxes.checked(config, jobs.find(config, this.on))
+        reuse.checked_box(config, jobs.find(config, this.on))
     except BergError as error:
         name, box = this.job_name, this.on
         raise BergError(f"{name} resumes on its devbox {box} alone. {error.message}") from None
