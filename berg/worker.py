@@ -35,7 +35,6 @@ from berg.machine import (
     preflight,
     profile,
     saving,
-    scratch,
     usage,
     warm,
     watchdogs,
@@ -48,6 +47,7 @@ from berg.machine.environment import (
     fetch_code,
     install_commands,
     mount_buckets,
+    prepare_scratch,
     repo_folder,
     use_scratch_for_data,
     with_report,
@@ -148,7 +148,7 @@ def go_through_phases(attempt: Attempt) -> Ending:
     begin(attempt)
     if attempt.earlier:
         return resume_end(attempt, attempt.earlier)
-    if scratch.prepare(attempt.machine) and attempt.member.is_alone:
+    if prepare_scratch(attempt.machine) and attempt.member.is_alone:
         introduce(attempt)  # again, with its variable
     restore(attempt)
     meet_first = meet

@@ -14,7 +14,7 @@ from test_ssh import needs_sshd
 from berg import BergError
 from berg.google import instances, shapes
 from berg.job import Machine
-from berg.machine import boot, installation, scratch
+from berg.machine import boot, environment, installation
 from berg.spec import JobSpec
 
 
@@ -47,7 +47,7 @@ def test_a_job_has_its_local_ssds(berg):
     assert "Scratch   750 GB of local SSD at /mnt/scratch" in made.stderr
     log = berg.log("fast")
     assert "dir=/mnt/scratch\nmode=1777\next4\n" in log, log
-    if not scratch.MDSTAT.exists():
+    if not environment.MDSTAT.exists():
         assert "is the first of 2 local SSDs alone: this kernel has no RAID" in log
     berg("kill", "fast")
     assert "fast" not in loops()
@@ -106,25 +106,25 @@ def a_job(**more) -> SimpleNamespace:
     ],
 )
 def test_what_must_stay_is_on_the_disk(tmp_path, monkeypatch, this):
-    monkeypatch.setattr(scratch, "folder", lambda: tmp_path)
+    monkeypatch.setattr(environment, "scratch_folder", lambda: tmp_path)
     usage = SimpleNamespace(total=375 * 2**30)
-    monkeypatch.setattr(scratch.shutil, "disk_usage", lambda _: usage)
-    assert scratch.room_for(a_job()) == tmp_path
-    assert scratch.room_for(this) is None
+    monkeypatch.setattr(environment.shutil, "disk_usage", lambda _: usage)
+    assert environment.scratch_for(a_job()) == tmp_path
+    assert environment.scratch_for(this) is None
 
 
 def test_a_folder_that_holds_anything_is_not_hidden(tmp_path, monkeypatch):
     commands: list[str] = []
-    monkeypatch.setattr(scratch, "room_for", lambda _: tmp_path)
+    monkeypatch.setattr(environment, "scratch_for", lambda _: tmp_path)
     monkeypatch.setattr(boot, "execute", lambda *words: commands.append(" ".join(words)))
     own = tmp_path / "own"
     own.mkdir()
     (own / "of-the-image").touch()
-    assert not scratch.take(a_job(), own, "data") and not commands
+    assert not environment.take_scratch(a_job(), own, "data") and not commands
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere")
-    assert not scratch.take(a_job(), link, "data") and not commands
-    assert scratch.take(a_job(), tmp_path / "new", "data")
+    assert not environment.take_scratch(a_job(), link, "data") and not commands
+    assert environment.take_scratch(a_job(), tmp_path / "new", "data")
     assert commands == [f"mount --bind {tmp_path}/data {tmp_path}/new"]
 
 
@@ -152,7 +152,7 @@ def test_docker_keeps_what_it_has(tmp_path, monkeypatch, has, before, after):
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{docker.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(installation, "DAEMON", settings)
-    monkeypatch.setattr(scratch, "room_for", lambda _: tmp_path)
+    monkeypatch.setattr(installation, "scratch_for", lambda _: tmp_path)
     ran: list[str] = []
     monkeypatch.setattr(boot, "execute", lambda *words: ran.append(" ".join(words)))
     installation.use_scratch(SimpleNamespace(job=a_job(), say=print))
@@ -164,7 +164,7 @@ def test_a_docker_that_does_not_start_with_it_gets_its_settings_back(tmp_path, m
     settings = tmp_path / "daemon.json"
     settings.write_text('{"runtimes": {}}')
     monkeypatch.setattr(installation, "DAEMON", settings)
-    monkeypatch.setattr(scratch, "room_for", lambda _: tmp_path)
+    monkeypatch.setattr(installation, "scratch_for", lambda _: tmp_path)
     monkeypatch.setattr(installation, "docker_has", lambda *_: False)
 
     def refuse(*words: str) -> None:
@@ -244,17 +244,17 @@ machine_said: list[str] = []
 def test_nothing_that_a_disk_holds_is_overwritten(tmp_path, monkeypatch, machine, held, ran):
     disks = [tmp_path / "0", tmp_path / "1"]
     commands: list[str] = []
-    monkeypatch.setattr(scratch, "content", lambda disk: held[disks.index(disk)])
-    monkeypatch.setattr(scratch, "why_no_raid", lambda _: "")
+    monkeypatch.setattr(environment, "content_of", lambda disk: held[disks.index(disk)])
+    monkeypatch.setattr(environment, "why_no_raid", lambda _: "")
     monkeypatch.setattr(boot, "execute", lambda *words: commands.append(" ".join(words)))
     inactive = SimpleNamespace(returncode=1)
-    monkeypatch.setattr(scratch.subprocess, "run", lambda *_, **__: inactive)
+    monkeypatch.setattr(environment.subprocess, "run", lambda *_, **__: inactive)
     if ran is None:
         with pytest.raises(OSError, match="holds xfs already"):
-            scratch.device_of(machine, disks)
+            environment.scratch_device(machine, disks)
         return
-    device = scratch.device_of(machine, disks)
-    assert device == (scratch.ARRAY if ran else disks[0])
+    device = environment.scratch_device(machine, disks)
+    assert device == (environment.ARRAY if ran else disks[0])
     assert len(commands) == bool(ran) and all(each.startswith(ran) for each in commands)
 
 
@@ -262,9 +262,9 @@ def test_blkid_says_what_a_disk_holds(tmp_path):
     disk = tmp_path / "disk"
     disk.touch()
     os.truncate(disk, 64 << 20)
-    assert scratch.content(disk) == ""
+    assert environment.content_of(disk) == ""
     subprocess.run(["mkfs.ext4", "-q", str(disk)], check=True)
-    assert scratch.content(disk) == "ext4"
+    assert environment.content_of(disk) == "ext4"
 
 
 def test_a_warm_machine_empties_it(tmp_path, monkeypatch):
@@ -273,8 +273,8 @@ def test_a_warm_machine_empties_it(tmp_path, monkeypatch):
     (tmp_path / "shards/deep").mkdir(parents=True)
     (tmp_path / "shards/deep/0").write_text("of the job before")
     (tmp_path / "link").symlink_to("/etc")
-    monkeypatch.setattr(scratch, "folder", lambda: tmp_path)
-    scratch.empty()
+    monkeypatch.setattr(environment, "scratch_folder", lambda: tmp_path)
+    environment.empty_scratch()
     assert [each.name for each in tmp_path.iterdir()] == ["lost+found"] and Path("/etc").is_dir()
-    monkeypatch.setattr(scratch, "folder", lambda: None)
-    scratch.empty()
+    monkeypatch.setattr(environment, "scratch_folder", lambda: None)
+    environment.empty_scratch()

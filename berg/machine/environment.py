@@ -1,6 +1,7 @@
 """What a command finds on its machine: programs, variables, and the python with its repo's needs;
 its code, its data sets, and folders of buckets mounted with Google's gcsfuse. Also what software an
-attempt runs with: its python, the packages in it, and the GPUs' driver.
+attempt runs with: its python, the packages in it, and the GPUs' driver. Local SSDs are
+/mnt/scratch.
 
 A pod has its mounts as volumes already. A mount stays as long as its machine.
 
@@ -32,7 +33,8 @@ from berg.config import Config
 from berg.google import api, data
 from berg.google.fetch import fetch
 from berg.google.storage import Bucket
-from berg.machine import boot, fabric, peers, scratch
+from berg.job import Job
+from berg.machine import boot, fabric, peers
 from berg.machine.attempt import Attempt
 from berg.machine.process import FLIGHT, RESULTS
 from berg.plain import plural
@@ -162,7 +164,7 @@ def environment(attempt: Attempt, secrets: dict[str, str] | None = None) -> dict
         "BERG_BUCKET": machine.bucket,
         "BERG_REPO_DIR": str(repo_folder(this)),
         "BERG_DATA_DIR": str(boot.ROOT / "data"),
-        **({"BERG_SCRATCH_DIR": str(found)} if (found := scratch.folder()) else {}),
+        **({"BERG_SCRATCH_DIR": str(found)} if (found := scratch_folder()) else {}),
         "BERG_NUM_GPUS": str(this.gpus_per_machine),
         "BERG_PROFILER_PORT": str(attempt.profiler_port),
         "BERG_ATTEMPT": str(attempt.member.attempt),
@@ -293,7 +295,7 @@ def use_scratch_for_data(attempt: Attempt) -> None:
     """Let the folder of a job's data sets be on its local SSDs; it stays where it is if not."""
     own = place("/root/data")
     try:
-        if scratch.take(attempt.job, own, "berg-data"):
+        if take_scratch(attempt.job, own, "berg-data"):
             attempt.say(f"{own} is on the local SSDs")
     except OSError as error:
         attempt.say(f"{own} cannot be on the local SSDs: {error}")
@@ -373,7 +375,7 @@ def mount_buckets(attempt: Attempt) -> None:
 
 def mount_cache() -> Path:
     """Return the folder for what mounts have read: on local SSDs, or on the machine's disk."""
-    fast = scratch.folder()
+    fast = scratch_folder()
     return fast / "berg-mounts" if fast else boot.BERG / "mounts"
 
 
@@ -480,3 +482,160 @@ def fetch_code(bucket: Bucket, description: dict[str, Any], folder: Path) -> Non
         list(pool.map(bring, snapshot.all_packs(description)))
     snapshot.restore(description, folder, lambda name: file(name).open("rb"))
     shutil.rmtree(packs)
+
+
+# --- a machine's local SSDs as one folder: ext4 on a RAID 0 of all, or on the only one
+#
+# It is prepared at each boot. After a stop the disks are empty, and it is made again; after a
+# reboot what is there is mounted. A disk that holds anything is never formatted. No fault ends the
+# job: it then has no such folder, or a smaller one, and its log says why. What a job can get again
+# is on it, too, as it is gone when the machine stops: data sets, what mounts have read, and
+# docker's images.
+# Not covered: machine types whose number of local SSDs Berg does not know (z3, those with -lssd).
+
+SCRATCH = Path("/mnt/scratch")
+DISKS = Path("/dev/disk/by-id")
+SCRATCH_NAME = "berg-scratch"  # of the array and the file system
+ARRAY = Path("/dev/md") / SCRATCH_NAME
+MDSTAT = Path("/proc/mdstat")  # exists where the kernel has RAID
+DISK_SECONDS = 60  # for the disks to appear
+RAID, EXT4 = "linux_raid_member", "ext4"  # as blkid calls them
+
+
+def scratch_folder() -> Path | None:
+    """Return the folder if it is there."""
+    is_own = "BERG_ROOT" not in os.environ and not boot.POD  # else /mnt is the host's
+    return SCRATCH if is_own and SCRATCH.is_mount() else None
+
+
+def scratch_for(this: Job) -> Path | None:
+    """Return the folder if what a job can get again may be there, in place of the machine's disk.
+
+    Not of a devbox, whose disk people keep when they stop it; not on a machine that waits for
+    another job, which may use the same again; and not if the disk is larger.
+    """
+    found = scratch_folder()
+    if not found or this.kind != "job" or this.on or this.spec.keep_warm:
+        return None
+    return found if shutil.disk_usage(found).total > this.spec.disk_gb * 10**9 else None
+
+
+def take_scratch(this: Job, own: Path, name: str) -> bool:
+    """Let a folder of a job be one on the local SSDs, unless it holds anything; return whether it
+    is one now. Raise OSError if that fails.
+    """
+    fast = scratch_for(this)
+    if not fast or own.is_mount() or own.is_symlink() or (own.is_dir() and any(own.iterdir())):
+        return False
+    own.mkdir(parents=True, exist_ok=True)
+    (fast / name).mkdir(exist_ok=True)
+    boot.execute("mount", "--bind", str(fast / name), str(own))
+    return True
+
+
+def prepare_scratch(machine: boot.Machine) -> bool:
+    """Mount the local SSDs that a machine was created with; return whether they are there."""
+    if boot.POD or "BERG_ROOT" in os.environ or scratch_folder():
+        return False
+    number = int(boot.metadata("instance/attributes/berg-local-ssds", default="0"))
+    if not number:
+        return False
+    try:
+        device = scratch_device(machine, find_local_ssds(number))
+        mount_scratch(device)
+    except (OSError, subprocess.SubprocessError) as error:
+        machine.say(f"{SCRATCH} cannot be prepared, and the job continues without it: {error}")
+        return False
+    size = shutil.disk_usage(SCRATCH).total / 2**30
+    machine.say(f"{SCRATCH} has {size:,.0f} GB of local SSD")
+    return True
+
+
+def find_local_ssds(number: int) -> list[Path]:
+    """Return the local SSDs once all are there; raise OSError if some do not come."""
+    disks = [DISKS / f"google-local-nvme-ssd-{each}" for each in range(number)]
+    until = time.monotonic() + DISK_SECONDS
+    while DISKS.exists() and time.monotonic() < until and not all(each.exists() for each in disks):
+        time.sleep(0.1)
+    if missing := [each.name for each in disks if not each.exists()]:
+        raise OSError(f"{len(missing)} of {number} local SSDs are missing: {missing[0]}")
+    return disks
+
+
+def scratch_device(machine: boot.Machine, disks: list[Path]) -> Path:
+    """Return the device of the file system: the array of all disks, or the first disk alone.
+
+    Raise OSError if a disk holds something else.
+    """
+    contents = [content_of(each) for each in disks]
+    if contents[0] == EXT4 or len(disks) == 1:
+        return disks[0]
+    names = [str(each) for each in disks]
+    if RAID in contents:
+        if subprocess.run(["mdadm", "--detail", str(ARRAY)], capture_output=True).returncode:
+            boot.execute("mdadm", "--assemble", str(ARRAY), *names)
+        return ARRAY
+    if any(contents):
+        raise OSError(f"a local SSD holds {max(contents)} already, which is left as it is")
+    if why := why_no_raid(machine):
+        machine.say(f"{SCRATCH} is the first of {len(disks)} local SSDs alone: {why}")
+        return disks[0]
+    create = [
+        "--create",
+        str(ARRAY),
+        f"--name={SCRATCH_NAME}",
+        "--homehost=any",
+        "--level=0",
+        "--run",
+    ]
+    boot.execute("mdadm", *create, f"--raid-devices={len(disks)}", *names)
+    return ARRAY
+
+
+def content_of(device: Path) -> str:
+    """Return what a device holds, as blkid calls it; "" for nothing."""
+    done = subprocess.run(
+        ["blkid", "--probe", "--output", "export", str(device)], capture_output=True, text=True
+    )
+    found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    if done.returncode == 2 and not found:
+        return ""
+    return found.get("TYPE") or found.get("PTTYPE") or "something unknown"
+
+
+def why_no_raid(machine: boot.Machine) -> str:
+    """Return why this machine can make no array; "" if it can. Install mdadm if it is missing."""
+    if not MDSTAT.exists():
+        with contextlib.suppress(OSError):
+            subprocess.run(["modprobe", "raid0"], capture_output=True)
+    if not MDSTAT.exists():
+        return "this kernel has no RAID"
+    try:
+        if not shutil.which("mdadm"):
+            boot.apt_install(machine, "--no-install-recommends", "mdadm")
+    except OSError as error:
+        return f"mdadm cannot be installed: {error}"
+    return ""
+
+
+def empty_scratch() -> None:
+    """Delete what is in the folder, before another job; raise OSError if something stays."""
+    for each in there.iterdir() if (there := scratch_folder()) else ():
+        if each.name == "lost+found":  # of the file system
+            continue
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        else:
+            each.unlink()
+
+
+def mount_scratch(device: Path) -> None:
+    """Mount a device, with a new file system if it holds nothing; raise OSError if that fails."""
+    there = content_of(device)
+    if there not in ("", EXT4):
+        raise OSError(f"{device} holds {there} already, which is left as it is")
+    if not there:
+        boot.execute("mkfs.ext4", "-q", "-m", "0", "-L", SCRATCH_NAME, str(device))
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    boot.execute("mount", "-o", "discard,nofail", str(device), str(SCRATCH))
+    SCRATCH.chmod(0o1777)

@@ -33,7 +33,7 @@ from berg.code.dist import normal
 from berg.google import api, builds
 from berg.google.storage import Bucket
 from berg.job import Installation, Job
-from berg.machine import boot, fabric, scratch
+from berg.machine import boot, fabric
 from berg.machine.attempt import Attempt, settings_of
 from berg.machine.environment import (
     INSTALLING,
@@ -46,6 +46,8 @@ from berg.machine.environment import (
     programs,
     provide_uv,
     repo_folder,
+    scratch_folder,
+    scratch_for,
 )
 from berg.machine.logins import ENVIRONMENT
 from berg.machine.outcome import Stopped
@@ -440,7 +442,7 @@ def use_scratch(attempt: Attempt) -> None:
 
     A docker that has its folder there began before they were mounted, at a reboot: restart it.
     """
-    fast = scratch.room_for(attempt.job)
+    fast = scratch_for(attempt.job)
     if not fast:
         return
     before = DAEMON.read_text() if DAEMON.exists() else ""
@@ -508,7 +510,7 @@ def container_command(this: Job, folder: Path, names: list[str]) -> list[str]:
         words.append("--privileged")  # its devices
     places = [str(place(each["path"])) for each in (*this.data, *this.mounts)]
     ours = [str(boot.ROOT / "code"), str(RESULTS), str(PROGRAM)]
-    ours += [str(each) for each in [scratch.folder()] if each]
+    ours += [str(each) for each in [scratch_folder()] if each]
     words += [f"--volume={each}:{each}" for each in dict.fromkeys([*ours, *places])]
     words += [f"--env={name}" for name in names]
     # SIGTERM goes to all processes in the container, as it does on the machine.

@@ -25,7 +25,7 @@ from typing import Any
 
 from berg import BergError, job, states
 from berg.google.storage import Changed
-from berg.machine import boot, installation, keeper, peers, profile, scratch, usage
+from berg.machine import boot, environment, installation, keeper, peers, profile, usage
 from berg.machine.attempt import Attempt, Ended
 
 ORIGINAL = boot.BERG / "original"
@@ -256,7 +256,7 @@ def clear(attempt: Attempt) -> None:
     end_processes(before["processes"])
     if attempt.job.gpus_per_machine:
         check_gpus(are_there=not attempt.machine.endpoint)
-    scratch.empty()
+    environment.empty_scratch()
     for point in reversed(mounts()):
         if point not in before["mounts"]:
             printed("umount", "-l", point)
