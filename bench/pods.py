@@ -5,7 +5,7 @@ import time
 import common
 from common import SCRATCH, Cloud, Cost, Result, Target, ratio, rounds, table
 
-from berg.gke import container
+from berg.gke import client
 
 WITH, WITHOUT = "with Workload Identity", "without it"
 
@@ -13,7 +13,7 @@ WITH, WITHOUT = "with Workload Identity", "without it"
 def make_cluster(cloud: Cloud, name: str, has_identity: bool) -> None:
     """Make a cluster with nodes for jobs; an older berg made them without identity."""
     if not has_identity:
-        body = container.cluster_body(cloud.config, name, "bench")
+        body = client.cluster_body(cloud.config, name, "bench")
         del body["workloadIdentityConfig"], body["addonsConfig"]["gcsFuseCsiDriverConfig"]
         body["nodePools"][0]["config"].pop("workloadMetadataConfig", None)
         place = f"/container/v1/projects/{cloud.project}/locations/us-central1-a"

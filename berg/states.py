@@ -267,7 +267,7 @@ def forget_owners(bucket: Bucket, folders: Iterable[str], names: set[str]) -> No
 # deletes the object and ends, each at the generation that was last seen: so one laptop has the
 # machine, or it ends, and never both. Of several machines the first one does that for all. Other
 # jobs may write the object, too. What the machine is, and what it runs, its instance says
-# (laptop/warm.py, machine/warm.py).
+# (laptop/reuse.py, machine/warm.py).
 
 OFFERS = ".berg/machines/.warm/"  # no job has such a name
 CLAIM_SECONDS = 60  # seconds after which a claim does not count: its laptop died

@@ -16,7 +16,7 @@ for name in ("git", "google.auth.transport.requests"):
 for module in pkgutil.walk_packages(berg.__path__, "berg."):
     if not module.name.startswith(("berg.__main__", "berg.machine", "berg.worker")):
         importlib.import_module(module.name)
-importlib.import_module("berg.google.creation").import_compute()
+importlib.import_module("berg.google.instances").import_compute()
 # These answers are cached; over thousands of message types each takes long.
 for kind in (dict, list, str, int, bytes):
     isinstance(kind(), collections.abc.Mapping)

@@ -19,7 +19,7 @@ from local_kube import job
 from machine.test_cluster import OLD_LAUNCHER, check_training, copy_torch_example
 from pods import alive, cluster
 
-from berg.gke import client, clusters, container
+from berg.gke import client, clusters
 from berg.gke.pods import boot_map, failure_rules
 from berg.laptop import ending
 
@@ -80,7 +80,7 @@ def test_a_cluster_from_nothing_to_its_end_with_the_settings_of_old_scripts(berg
     assert made.returncode == 0, made.stderr
     assert "Making the cluster gke-dist" in made.stderr and "about $0.13 an hour" in made.stderr
     place = made.stdout.strip()
-    body = container.get(cloud.settings(), place)
+    body = client.get_cluster(cloud.settings(), place)
     assert body["resourceLabels"]["berg"] == "1"
     pool = next(each for each in body["nodePools"] if each["name"] == "t4-x2")
     node = pool["config"]
@@ -230,9 +230,9 @@ def test_an_interrupted_creation_is_named_and_goes_on(berg, cloud):
     done = berg(*go_on[1:])
     assert done.returncode == 0, done.stderr
     assert "which was running" not in done.stdout
-    body = container.find(cloud.settings(), "half")
+    body = client.find_cluster(cloud.settings(), "half")
     assert [pool["name"] for pool in body["nodePools"]] == ["system", "n1-standard-2-spot"]
-    assert (body["location"], container.most_nodes(body["nodePools"][1])) == ("us-central1-b", 3)
+    assert (body["location"], client.most_nodes(body["nodePools"][1])) == ("us-central1-b", 3)
     cloud.call("POST", "/_berg/settings", {"operation": 0.2})
     assert berg("cluster", "delete", "half", "-y").returncode == 0
 
@@ -256,7 +256,9 @@ def test_a_deletion_goes_on(berg, cloud, lost):
     if lost == "interrupted":
         cloud.call("POST", "/_berg/settings", {"operation": 4.0})
         process = berg.start("cluster", "delete", "bucket-half", "-y")
-        wait_for(lambda: container.find(cloud.settings(), "bucket-half")["status"] == "STOPPING")
+        wait_for(
+            lambda: client.find_cluster(cloud.settings(), "bucket-half")["status"] == "STOPPING"
+        )
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
         assert process.returncode == 130
@@ -393,7 +395,7 @@ def test_a_pod_without_gpus_takes_a_node_for_jobs(berg, cloud, tmp_path):
     with cluster(
         cloud, "plain", tmp_path, {"gpu_type": None, "num_gpus": 0, "machine_type": "n1-standard-4"}
     ):
-        pools = container.find(cloud.settings(), "plain")["nodePools"]
+        pools = client.find_cluster(cloud.settings(), "plain")["nodePools"]
         taint = {"key": "berg", "value": "true", "effect": "NO_SCHEDULE"}
         assert [pool["config"].get("taints", []) for pool in pools] == [[], [taint]]
         done = berg("run", "--cluster", "plain", "-n", "plainly", "-c", "2", "--wait", "true")
@@ -694,7 +696,7 @@ def test_an_idle_cluster_is_named_with_its_cost_and_stays(berg, kube):
         row for row in json.loads(berg("doctor", "--json").stdout) if row["check"] == "clusters"
     ]
     assert [row["status"] for row in rows] == ["warning"] and "is idle" in rows[0]["found"]
-    assert container.running(container.clusters(berg.cloud.settings())) == [PLACE]
+    assert client.running_clusters(client.clusters(berg.cloud.settings())) == [PLACE]
 
 
 @pytest.mark.slow
@@ -918,7 +920,7 @@ def test_a_program_gets_a_token_as_kubectl_wants_it(berg, kube):
 
 
 def test_a_certificate_of_somebody_else_is_refused_at_once(berg, kube, monkeypatch):
-    body = container.find(berg.cloud.settings(), "pods")
+    body = client.find_cluster(berg.cloud.settings(), "pods")
     other = Path(client.ca_file(berg.cloud.settings(), "x/y"))
     body["masterAuth"]["clusterCaCertificate"] = base64.b64encode(b"not one").decode()
     began = time.monotonic()

@@ -16,7 +16,7 @@ from local_kube import PLACE
 from pods import alive, cluster
 
 from berg import BergError
-from berg.gke import clusters, container
+from berg.gke import client, clusters
 from berg.google import api, shapes
 
 ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
@@ -71,7 +71,7 @@ def test_a_pool_is_one_slice_with_a_limit_and_without_nodes(kube):
 
 def test_the_cluster_is_a_file_that_makes_it_again(kube, cloud, tmp_path):
     settings = cloud.settings("any")
-    text = clusters.text(container.find(settings, "chips"))
+    text = clusters.text(client.find_cluster(settings, "chips"))
     assert 'tpu = "v5e-2x4"\nmax-hours = 336\n' in text and "num-gpus" not in text
     file = tmp_path / "cluster.toml"
     file.write_text(text)
@@ -199,7 +199,7 @@ def ironwood(cloud, tmp_path_factory):
     policy = shapes.workload_policy(wanted.slice.policy, wanted.slice.topology, "of another's")
     api.write(settings, "/regions/us-central1/resourcePolicies", policy)
     assert clusters.create(settings, "iron", wanted, print) == "us-central1-c/iron"
-    yield container.get(settings, "us-central1-c/iron")
+    yield client.get_cluster(settings, "us-central1-c/iron")
     clusters.delete(settings, "iron", print)
 
 

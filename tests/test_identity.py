@@ -13,7 +13,7 @@ from pods import cluster
 from test_pods import RIGHTS, somebody
 
 from berg import BergError
-from berg.gke import client, clusters, container, pods
+from berg.gke import client, clusters, pods
 from berg.google import iam
 from berg.laptop import doctor
 from berg.spec import JobSpec
@@ -59,12 +59,12 @@ def account_in(kube, namespace: str) -> dict:
 
 
 def test_clusters_have_workload_identity_and_pools_the_metadata_server_for_pods(cloud, kube):
-    found = container.get(cloud.settings(), PLACE)
-    assert container.workload_pool(found) == "berg-local.svc.id.goog"
-    assert [pool["name"] for pool in container.pools(found)] == ["system", "n1-standard-2"]
-    assert not container.without_identity(found)
+    found = client.get_cluster(cloud.settings(), PLACE)
+    assert client.workload_pool(found) == "berg-local.svc.id.goog"
+    assert [pool["name"] for pool in client.pools(found)] == ["system", "n1-standard-2"]
+    assert not client.without_identity(found)
     pods.check_mounts(found, JobSpec(mount=("mnist",)))
-    body = container.cluster_body(cloud.settings(), "old", "tester")
+    body = client.cluster_body(cloud.settings(), "old", "tester")
     with pytest.raises(BergError, match="have no account of their own"):
         pods.check_mounts({**body, "location": "us-central1-a"}, JobSpec(mount=("mnist",)))
     without = {key: value for key, value in found.items() if key != "addonsConfig"}
@@ -176,7 +176,7 @@ def test_who_may_give_no_rights_in_the_cluster_is_admitted_by_who_may(
 
 def test_the_binding_that_is_missing_is_named_and_made_by_init(cloud, kube, settings):
     carol = replace(settings, user="carol_x")
-    look = lambda: container.clusters(carol)
+    look = lambda: client.clusters(carol)
     (grant,) = pods.missing_grants(carol, look)
     home = iam.namespace("carol_x")
     assert home.startswith("berg-carol-x-"), "there may be a user carol-x, too"
@@ -195,7 +195,7 @@ def test_the_binding_that_is_missing_is_named_and_made_by_init(cloud, kube, sett
 
 def test_secrets_are_for_the_account_that_pods_act_as(settings):
     old = {"config": {"serviceAccount": "nodes@x", "workloadMetadataConfig": {}}, "name": "old"}
-    new = {"config": {"serviceAccount": "nodes@x", "workloadMetadataConfig": container.FOR_PODS}}
+    new = {"config": {"serviceAccount": "nodes@x", "workloadMetadataConfig": client.FOR_PODS}}
     pool = {"workloadIdentityConfig": {"workloadPool": "p.svc.id.goog"}, "name": "c"}
     mine = settings.service_account
     only = {**pool, "nodePools": [{**new, "name": "new"}]}
@@ -275,7 +275,7 @@ def test_an_older_cluster_goes_on_and_is_changed_as_doctor_says(berg, cloud, set
         old.done(old.google("PUT", base, {"update": pool}))
         assert "get the token of their node" in mine()[0].found
         for name in ("system", "n1-standard-2"):
-            body = {"workloadMetadataConfig": container.FOR_PODS}
+            body = {"workloadMetadataConfig": client.FOR_PODS}
             old.done(old.google("PUT", f"{base}/nodePools/{name}", body))
         assert berg(*where, "-n", "after", "true").returncode == 0, berg.log("after")
         there = old.get("jobs", namespace=iam.namespace(berg.bucket.config.user))["items"]

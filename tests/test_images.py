@@ -374,7 +374,7 @@ def test_the_nodes_of_clusters_that_others_made_read_the_images_too(monkeypatch)
     ours = {"name": "a", "resourceLabels": {"berg": "1"}, "nodePools": pools}
     cache = {"name": "cache", "config": {"serviceAccount": "of-the-cache@p"}}
     there = [{**ours, "nodePools": [*pools, cache]}, {"name": "b", "nodePools": pools}]
-    monkeypatch.setattr("berg.gke.container.clusters", lambda config: there)
+    monkeypatch.setattr("berg.gke.client.clusters", lambda config: there)
     admitted = []
     monkeypatch.setattr(
         "berg.google.builds.admit_reader", lambda config, email, say: admitted.append(email)

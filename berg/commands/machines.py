@@ -381,18 +381,18 @@ def list_(as_json: bool) -> None:
     berg cluster list
     """
     settings = config.load_ready()
-    from berg.gke import container
+    from berg.gke import client
 
     found = []
     rows = [["NAME", "LOCATION", "STATUS", "NODES", "BERG'S", "POOLS"]]
-    for each in container.clusters(settings):
+    for each in client.clusters(settings):
         about = {
             "name": each["name"],
             "location": each["location"],
             "status": each.get("status", ""),
             "nodes": each.get("currentNodeCount", 0),
-            "berg": container.is_ours(each),
-            "pools": [pool["name"] for pool in container.pools(each)],
+            "berg": client.is_ours(each),
+            "pools": [pool["name"] for pool in client.pools(each)],
         }
         found.append(about)
         is_ours = "yes" if about["berg"] else "no"
@@ -421,15 +421,15 @@ def status(name: str, toml: bool, kubectl: bool, as_json: bool) -> None:
         raise click.UsageError("give one of --toml, --kubectl and --json")
     settings = config.load_ready()
     from berg.commands import tables
-    from berg.gke import clusters, container
+    from berg.gke import client, clusters
 
     if kubectl:
         say(f"kubectl's context is now {clusters.credentials(settings, name)}")
         return
     if toml:
-        plain.echo(clusters.text(container.find(settings, name)), nl=False)
+        plain.echo(clusters.text(client.find_cluster(settings, name)), nl=False)
         return
-    found = clusters.status(settings, container.find(settings, name))
+    found = clusters.status(settings, client.find_cluster(settings, name))
     text = tables.cluster(found, tables.cluster_cost(settings, found))
     print_data(asdict(found), text, as_json)
 
@@ -491,9 +491,9 @@ def delete(name: str, yes: bool) -> None:
     berg cluster delete train
     """
     settings = config.load_ready()
-    from berg.gke import clusters, container
+    from berg.gke import client, clusters
 
-    found = clusters.status(settings, container.find(settings, name))
+    found = clusters.status(settings, client.find_cluster(settings, name))
     jobs = sorted({each["job"] for each in found.pods})
     running = f"jobs {', '.join(jobs)}" if jobs else "no job"
     say(f"{found.name} in {found.location}: {len(found.nodes)} nodes, {running}")

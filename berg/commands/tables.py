@@ -16,7 +16,7 @@ from berg import job, plain
 from berg.code.snapshot import IGNORE_FILE
 from berg.commands.terminal import labelled, table
 from berg.config import Config
-from berg.gke import container
+from berg.gke import client
 from berg.google import iam, offers, prices
 from berg.google.instances import WARM
 from berg.google.shapes import Shape, parse_tpu
@@ -808,7 +808,7 @@ def cluster_cost(config: Config, found: "Status") -> str:
     """Return what a cluster costs an hour, with its nodes for jobs that are up."""
     from berg.gke import clusters
 
-    up = Counter(node["pool"] for node in found.nodes if node["pool"] != container.SYSTEM)
+    up = Counter(node["pool"] for node in found.nodes if node["pool"] != client.SYSTEM)
     pools = [pool for pool in found.pools if up[pool["pool"]]]
     if not pools:
         return clusters.IDLE_PRICE

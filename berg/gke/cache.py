@@ -17,16 +17,15 @@ from urllib.parse import urlsplit
 
 from berg import BergError
 from berg.config import Config
-from berg.gke import client, container
-from berg.gke.client import CORE, Server, connect
-from berg.gke.container import Say
+from berg.gke import client
+from berg.gke.client import CORE, Say, Server, connect
 from berg.gke.pods import CACHE, CACHE_PORT, CACHE_URL
 from berg.gke.status import why_pending
 from berg.google import api, prices
 from berg.google.prices import region_of
 from berg.google.shapes import Shape
 
-POOL = container.CACHE  # of the one node, with a taint that keeps jobs away
+POOL = client.CACHE  # of the one node, with a taint that keeps jobs away
 IMAGE = (  # of Debian, by the makers of NGINX
     "nginx:1.28.0@sha256:eaa7e36decc3421fc04478c586dfea0d931cebe47d5bc0b15d758a32ba51126f"
 )
@@ -65,8 +64,8 @@ def deploy(config: Config, name: str, size: int, say: Say) -> None:
     if not 1 <= size <= LARGEST:
         raise BergError(f"--size {size} is not possible: give 1 to {LARGEST} GB")
     config.refuse_in_purse("create a dataset cache")
-    found = container.find(config, name)
-    place, pool = container.where(found), container.pool_of(found, POOL)
+    found = client.find_cluster(config, name)
+    place, pool = client.where(found), client.pool_of(found, POOL)
     if pool and size > (most := room(disk := pool["config"]["diskSizeGb"])):
         raise BergError(
             f"--size {size} does not fit the cache's node: its disk has {disk} GB, which leave "
@@ -106,18 +105,18 @@ def make_node(config: Config, cluster: dict[str, Any], size: int, say: Say) -> N
         f"for {price} from now on"
     )
     taint = {"key": CACHE, "value": "true", "effect": "NO_SCHEDULE"}
-    node = container.node_config(
+    node = client.node_config(
         config, machineType=MACHINE_TYPE, diskSizeGb=disk, diskType=DISK_TYPE, taints=[taint]
     )
     pool = {
         "name": POOL,
         "initialNodeCount": 1,
         "config": node,
-        "management": container.MANAGED,
+        "management": client.MANAGED,
     }
-    body = {"nodePool": container.like_its_cluster(pool, cluster)}
-    place, path = container.where(cluster), f"{container.path_of(cluster)}/nodePools"
-    container.change(config, place, "POST", path, body, f"the pool {POOL}", say)
+    body = {"nodePool": client.like_its_cluster(pool, cluster)}
+    place, path = client.where(cluster), f"{client.path_of(cluster)}/nodePools"
+    client.change_cluster(config, place, "POST", path, body, f"the pool {POOL}", say)
 
 
 def room(disk: int) -> int:
@@ -159,7 +158,7 @@ def bodies(config: Config, size: int) -> dict[str, dict[str, Any]]:
     pod = {
         "automountServiceAccountToken": False,  # it acts as its readers
         "enableServiceLinks": False,
-        "nodeSelector": {f"{container.LABEL}gke-nodepool": POOL},
+        "nodeSelector": {f"{client.LABEL}gke-nodepool": POOL},
         "tolerations": [{"key": CACHE, "operator": "Exists"}],
         "containers": [main],
         "volumes": [
@@ -246,18 +245,18 @@ def wait(server: Server, name: str, say: Say) -> None:
 
 def delete(config: Config, name: str, say: Say) -> None:
     """Delete a cluster's cache with its node, and wait until they are gone."""
-    found = container.find(config, name)
-    place = container.where(found)
-    server, pool = connect(config, place), container.pool_of(found, POOL)
+    found = client.find_cluster(config, name)
+    place = client.where(found)
+    server, pool = connect(config, place), client.pool_of(found, POOL)
     if not pool and not client.find(server, SERVICE) and not client.find(server, DEPLOYMENT):
         raise missing(name)
     client.delete(server, SERVICE)  # first: new jobs read the bucket itself
     client.delete(server, DEPLOYMENT)
     delete_configs(server)
     if pool:
-        path, what = container.path_of(found, POOL), "deleting the cache's node"
+        path, what = client.path_of(found, POOL), "deleting the cache's node"
         with api.waiting("Waiting until Google has deleted the cache's node", say):
-            container.change(config, place, "DELETE", path, None, what, say)
+            client.change_cluster(config, place, "DELETE", path, None, what, say)
 
 
 def missing(name: str) -> BergError:
@@ -289,8 +288,8 @@ class Status:
 
 def look(config: Config, name: str) -> Status:
     """Return the state of a cluster's cache, with its own counts if it answers."""
-    found = container.find(config, name)
-    server = connect(config, container.where(found))
+    found = client.find_cluster(config, name)
+    server = connect(config, client.where(found))
     deployment = client.find(server, DEPLOYMENT)
     if deployment is None:
         raise missing(name)

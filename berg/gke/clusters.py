@@ -21,8 +21,8 @@ from typing import Any
 
 from berg import BergError, computer, validation
 from berg.config import Config
-from berg.gke import client, container, pods
-from berg.gke.container import Say
+from berg.gke import client, pods
+from berg.gke.client import Say
 from berg.gke.place import machines_in
 from berg.gke.status import NO_POD, ending
 from berg.google import api, iam, offers, prices, shapes
@@ -35,7 +35,7 @@ IDLE_PRICE = "about $0.13 an hour"
 MONTH = 30 * 24  # hours
 DISK_TYPES = ("pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced")
 NODE_ROLE = "roles/container.defaultNodeServiceAccount"
-NOT_FOR_JOBS = (container.SYSTEM, container.CACHE)  # pools
+NOT_FOR_JOBS = (client.SYSTEM, client.CACHE)  # pools
 EXEC_API = "client.authentication.k8s.io/v1beta1"
 
 
@@ -106,7 +106,7 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
 
     Return LOCATION/NAME. If that fails or is interrupted, `say` names what may exist.
     """
-    if not container.NAME.fullmatch(name):
+    if not client.CLUSTER_NAME.fullmatch(name):
         raise BergError(
             f"{name!r} cannot be the name of a cluster: give up to 40 lower-case letters, digits "
             "and dashes that begin with a letter, as in: berg cluster create train"
@@ -114,7 +114,7 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
     config.refuse_in_purse("create a cluster")
     wanted.check()
     shape = wanted.shape
-    there = next((each for each in container.clusters(config) if each["name"] == name), None)
+    there = next((each for each in client.clusters(config) if each["name"] == name), None)
     if there:
         check_there(config, there, wanted, say)
         location, as_nodes = there["location"], as_its_nodes(config, there)
@@ -125,9 +125,9 @@ def create(config: Config, name: str, wanted: Wanted, say: Say) -> str:
     try:
         if not there:
             make_cluster(config, name, location, say)
-        container.settle(config, place, say)
+        client.settle(config, place, say)
         ensure_pool(as_nodes, place, wanted, say)
-        pods.ensure_account(config, client.server_of(config, container.get(config, place)))
+        pods.ensure_account(config, client.server_of(config, client.get_cluster(config, place)))
     except BaseException as error:
         say(
             f"\nThe cluster {name} in {location} is not complete, "
@@ -161,7 +161,7 @@ def place_of(zones: list[str]) -> str:
 def check_there(config: Config, cluster: dict[str, Any], wanted: Wanted, say: Say) -> None:
     """Raise BergError if an existing cluster is not what is wanted."""
     name, location = cluster["name"], cluster["location"]
-    container.find(config, name)  # raises if it is not berg's
+    client.find_cluster(config, name)  # raises if it is not berg's
     if wanted.zone not in (None, location):
         raise BergError(
             f"the cluster {name} is in {location}, not in {wanted.zone}: leave out --zone"
@@ -182,7 +182,7 @@ def as_its_nodes(config: Config, cluster: dict[str, Any]) -> Config:
 
     It may pull images and do what nodes do; the account of the user may differ.
     """
-    first = next(iter(container.accounts(cluster)), "default")
+    first = next(iter(client.accounts(cluster)), "default")
     return replace(config, service_account=first.removeprefix("default"))
 
 
@@ -204,15 +204,15 @@ def make_cluster(config: Config, name: str, location: str, say: Say) -> None:
                 f"--member {member} --role {NODE_ROLE}"
             )
     say(f"Making the cluster {name} in {location}: some five minutes, and {IDLE_PRICE} from now on")
-    body = {"cluster": container.cluster_body(config, name, config.user)}
+    body = {"cluster": client.cluster_body(config, name, config.user)}
     path, place = f"{location}/clusters", f"{location}/{name}"
-    container.change(config, place, "POST", path, body, f"the cluster {name}", say)
+    client.change_cluster(config, place, "POST", path, body, f"the cluster {name}", say)
 
 
 def ensure_pool(config: Config, place: str, wanted: Wanted, say: Say) -> None:
     """Create the pool that is wanted, unless one of its name exists."""
-    cluster, pool = container.get(config, place), pool_body(config, wanted)
-    name, there = pool["name"], container.pool_of(cluster, pool["name"])
+    cluster, pool = client.get_cluster(config, place), pool_body(config, wanted)
+    name, there = pool["name"], client.pool_of(cluster, pool["name"])
     if there is None:
         if (tpu := wanted.slice) and tpu.policy:
             # The workload policy that the pool names. It costs nothing, all pools of its topology
@@ -224,9 +224,9 @@ def ensure_pool(config: Config, place: str, wanted: Wanted, say: Say) -> None:
                 api.write(config, f"/regions/{region}/resourcePolicies", body)
         spot = ", spot" if wanted.spot else ""
         say(f"Making the pool {name}: 0 to {wanted.most} nodes, {wanted.tpu or wanted.shape}{spot}")
-        path = f"{container.path_of(cluster)}/nodePools"
-        body = {"nodePool": container.like_its_cluster(pool, cluster)}
-        container.change(config, place, "POST", path, body, f"the pool {name}", say)
+        path = f"{client.path_of(cluster)}/nodePools"
+        body = {"nodePool": client.like_its_cluster(pool, cluster)}
+        client.change_cluster(config, place, "POST", path, body, f"the pool {name}", say)
     elif nodes_of(there) != nodes_of(pool):
         say(
             f"The pool {name} exists already, with {nodes_of(there)}, and stays as it is. "
@@ -268,7 +268,7 @@ def pool_body(config: Config, wanted: Wanted) -> dict[str, Any]:
     shape = wanted.shape
     # Else the kernel ends all of a pod, worker included, when its command runs out of memory.
     kubelet: dict[str, Any] = {"singleProcessOomKill": True}
-    node = container.node_config(
+    node = client.node_config(
         config,
         machineType=shape.machine_type,
         diskSizeGb=wanted.disk_gb,
@@ -281,9 +281,9 @@ def pool_body(config: Config, wanted: Wanted) -> dict[str, Any]:
     pool = {
         "name": name[:40].strip("-"),
         "initialNodeCount": 0,
-        "autoscaling": container.scaling(wanted.min_nodes, wanted.most),
+        "autoscaling": client.scaling(wanted.min_nodes, wanted.most),
         "config": node,
-        "management": container.MANAGED,
+        "management": client.MANAGED,
     }
     if wanted.spot:
         node["spot"] = True
@@ -295,9 +295,9 @@ def pool_body(config: Config, wanted: Wanted) -> dict[str, Any]:
             how = {"policyName": tpu.policy} if tpu.policy else {"type": "COMPACT"}
             pool["placementPolicy"] = {**how, "tpuTopology": tpu.topology}
     elif shape.num_gpus:
-        node["accelerators"] = [container.gpus_for(shape)]
+        node["accelerators"] = [client.gpus_for(shape)]
     else:  # GKE taints nodes with chips itself; pods of kube-system would keep these nodes up
-        taint = {"key": container.FOR_JOBS, "value": "true", "effect": "NO_SCHEDULE"}
+        taint = {"key": client.FOR_JOBS, "value": "true", "effect": "NO_SCHEDULE"}
         node["taints"] = [taint]
     return pool
 
@@ -331,8 +331,8 @@ def admit(config: Config, name: str, user: str) -> str:
 
     The user's first job says which account of Google's the pods act as.
     """
-    cluster = container.find(config, name)
-    if not container.workload_pool(cluster):
+    cluster = client.find_cluster(config, name)
+    if not client.workload_pool(cluster):
         raise BergError(
             f"the cluster {name} has no Workload Identity: all pods share one account there, and "
             "no user needs a namespace"
@@ -345,10 +345,10 @@ def admit(config: Config, name: str, user: str) -> str:
 
 def delete(config: Config, name: str, say: Say) -> None:
     """Delete a cluster with all that is in it, and wait until it is gone."""
-    found = container.find(config, name)
-    place, path = container.where(found), container.path_of(found)
+    found = client.find_cluster(config, name)
+    place, path = client.where(found), client.path_of(found)
     with api.waiting(f"Waiting until Google has deleted {name}: some minutes", say):
-        container.change(config, place, "DELETE", path, None, f"deleting {name}", say)
+        client.change_cluster(config, place, "DELETE", path, None, f"deleting {name}", say)
     client.ca_file(config, place).unlink(missing_ok=True)
 
 
@@ -363,29 +363,29 @@ def resize(
 ) -> str:
     """Change how many nodes a pool has at least, at most, and now; return the pool's name."""
     config.refuse_in_purse("change how many nodes a cluster has")
-    found = container.find(config, name)
-    chosen, place = choose_pool(found, pool), container.where(found)
+    found = client.find_cluster(config, name)
+    chosen, place = choose_pool(found, pool), client.where(found)
     called = str(chosen["name"])
-    path = container.path_of(found, called)
+    path = client.path_of(found, called)
     if low is not None or most is not None:
         low = chosen.get("autoscaling", {}).get("minNodeCount", 0) if low is None else low
-        most = container.most_nodes(chosen) if most is None else most
+        most = client.most_nodes(chosen) if most is None else most
         if not 0 <= low <= most or not 1 <= most <= 1000:
             raise BergError(f"a pool cannot have {low} to {most} nodes")
-        body: dict[str, Any] = {"autoscaling": container.scaling(low, most)}
+        body: dict[str, Any] = {"autoscaling": client.scaling(low, most)}
         what = f"the limits of {called}"
         with api.waiting(f"Waiting until Google has changed {what}", say):
-            container.change(config, place, "POST", f"{path}:setAutoscaling", body, what, say)
+            client.change_cluster(config, place, "POST", f"{path}:setAutoscaling", body, what, say)
     if now is not None:
         body, what = {"nodeCount": now}, f"the size of {called}"
         with api.waiting(f"Waiting until Google has changed {what}", say):
-            container.change(config, place, "POST", f"{path}:setSize", body, what, say)
+            client.change_cluster(config, place, "POST", f"{path}:setSize", body, what, say)
     return called
 
 
 def choose_pool(cluster: dict[str, Any], wanted: str | None) -> dict[str, Any]:
     """Return the pool of that name, or the only one for jobs."""
-    pools = container.pools(cluster)
+    pools = client.pools(cluster)
     if wanted:
         fitting = [each for each in pools if each["name"] == wanted]
         what = f"no pool {wanted!r}"
@@ -423,7 +423,7 @@ class Status:
 
 def status(config: Config, cluster: dict[str, Any]) -> Status:
     """Return a cluster as it is now."""
-    pools = [pool_status(each) for each in container.pools(cluster)]
+    pools = [pool_status(each) for each in client.pools(cluster)]
     state = cluster.get("status", "UNKNOWN")
     found = Status(cluster["name"], cluster["location"], state, problems(cluster), pools)
     ours = {"labelSelector": "berg=1", "timeout": client.LISTING}
@@ -465,11 +465,11 @@ def node_row(node: dict[str, Any], used: int) -> dict[str, Any]:
     gpus = int(there.get("nvidia.com/gpu", there.get(shapes.CHIP, 0)))
     conditions = {each["type"]: each["status"] for each in about.get("conditions", [])}
     drivers = ""
-    if f"{container.LABEL}gke-accelerator" in labels:
+    if f"{client.LABEL}gke-accelerator" in labels:
         drivers = "ready" if gpus else "coming"
     return {
         "node": node["metadata"]["name"],
-        "pool": labels.get(f"{container.LABEL}gke-nodepool", ""),
+        "pool": labels.get(f"{client.LABEL}gke-nodepool", ""),
         "ready": conditions.get("Ready") == "True",
         "gpus": gpus,
         "used": used,
@@ -479,7 +479,7 @@ def node_row(node: dict[str, Any], used: int) -> dict[str, Any]:
 
 def pool_status(pool: dict[str, Any]) -> dict[str, Any]:
     """Return what is shown of a pool."""
-    kind, count = container.gpus_of(pool)
+    kind, count = client.gpus_of(pool)
     node, scaling = pool.get("config", {}), pool.get("autoscaling", {})
     chips, low = shapes.tpu_of_pool(pool), pool.get("initialNodeCount", 0)
     drivers = node.get("accelerators", [{}])[0].get("gpuDriverInstallationConfig", {})
@@ -490,7 +490,7 @@ def pool_status(pool: dict[str, Any]) -> dict[str, Any]:
         "tpu": chips.name if chips else "",
         "spot": bool(node.get("spot")),
         "min_nodes": scaling.get("minNodeCount", 0) if scaling.get("enabled") else low,
-        "max_nodes": container.most_nodes(pool),
+        "max_nodes": client.most_nodes(pool),
         "status": pool.get("status", ""),
         "drivers": drivers.get("gpuDriverVersion", "") if count else "",
         "problems": problems(pool),
@@ -499,9 +499,9 @@ def pool_status(pool: dict[str, Any]) -> dict[str, Any]:
 
 def looks(config: Config) -> list[Status]:
     """Return berg's clusters as they are now; [] without permission."""
-    ours = sorted(set(container.running(container.seen(config))))
+    ours = sorted(set(client.running_clusters(client.seen_clusters(config))))
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(lambda each: status(config, container.get(config, each)), ours))
+        return list(pool.map(lambda each: status(config, client.get_cluster(config, each)), ours))
 
 
 def idle(config: Config) -> list[str]:
@@ -511,7 +511,7 @@ def idle(config: Config) -> list[str]:
         costs = IDLE_PRICE
         if count := sum(each["pool"] not in NOT_FOR_JOBS for each in found.nodes):
             costs += f", and {count} nodes for jobs as long as they are there"
-        if any(each["pool"] == container.CACHE for each in found.pools):
+        if any(each["pool"] == client.CACHE for each in found.pools):
             costs += ", and its dataset cache"
         sentences.append(
             f"the cluster {found.name} in {found.location} is idle, and costs {costs}. "
@@ -551,8 +551,8 @@ def credentials(config: Config, name: str) -> str:
     Its namespace is that of the user's pods. kubectl itself writes its file, and one that it cannot
     read stays as it is.
     """
-    cluster = container.find(config, name)
-    server, there = client.server_of(config, cluster), context(config, container.where(cluster))
+    cluster = client.find_cluster(config, name)
+    server, there = client.server_of(config, cluster), context(config, client.where(cluster))
     program = computer.python("berg", "cluster", "token")
     if (berg := shutil.which("berg")) and Path(berg).is_absolute():
         program = [berg, "cluster", "token"]
@@ -658,15 +658,15 @@ def wanted_in(file: str, values: Any, zone: str | None) -> Wanted:
 def text(cluster: dict[str, Any]) -> str:
     """Return an existing cluster as such a file."""
     lines = [f"name = {json.dumps(cluster['name'])}", f"zone = {json.dumps(cluster['location'])}"]
-    for pool in container.pools(cluster):
+    for pool in client.pools(cluster):
         if pool["name"] in NOT_FOR_JOBS:
             continue
         node, limits = pool["config"], pool_status(pool)
-        kind, count = container.gpus_of(pool)
+        kind, count = client.gpus_of(pool)
         values: dict[str, Any] = {"gpu-type": kind} if kind else {}
         values |= {"num-gpus": count, "machine-type": node["machineType"]}
         if limits["tpu"]:
-            values = {"tpu": limits["tpu"], "max-hours": container.max_seconds(pool) // 3600}
+            values = {"tpu": limits["tpu"], "max-hours": client.max_seconds(pool) // 3600}
         values |= {
             "min-nodes": limits["min_nodes"],
             "max-nodes": limits["max_nodes"],

@@ -15,7 +15,7 @@ from typing import Any
 
 from berg import BergError, computer
 from berg.config import Config
-from berg.gke import client, container, pods
+from berg.gke import client, pods
 from berg.gke.client import Server, called, connect, path_to
 from berg.gke.status import (
     Thing,
@@ -63,8 +63,8 @@ def warm_up() -> None:
 
 def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
     """Return the pods that a spec means; raise BergError if the cluster cannot hold them."""
-    cluster = container.find(config, spec.cluster or "")
-    where, accounts = container.where(cluster), pods.accounts(config, cluster)
+    cluster = client.find_cluster(config, spec.cluster or "")
+    where, accounts = client.where(cluster), pods.accounts(config, cluster)
     pods.check_mounts(cluster, spec)
     pods.check_patch("of the job", spec.pod_patch or {})
     if spec.queue:
@@ -251,7 +251,7 @@ def machines(
     def chosen(things: list[Thing]) -> list[Thing]:
         return [each for each in things if not (jobs or sweeps) or is_of(each, jobs, sweeps)]
 
-    where = [zone] if zone else container.running(container.seen(config))
+    where = [zone] if zone else client.running_clusters(client.seen_clusters(config))
     of_jobs = listed(config, where, "jobs")
     found = []
     for place, there in listed(config, of_jobs, "pods").items():
@@ -334,7 +334,7 @@ def events_for(server: Server, alive: list[Thing], is_short: bool) -> list[Thing
 
 def waiting(config: Config, job: str | None = None) -> set[str]:
     """Return the jobs and sweeps that Kubernetes makes pods for, and silent clusters' places."""
-    where = container.running(container.clusters(config))
+    where = client.running_clusters(client.clusters(config))
     there = listed(config, where, "jobs")
     found = set(where) - there.keys()
     for each in [each for jobs in there.values() for each in jobs if not ending(each)]:
@@ -421,9 +421,9 @@ def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_
     where = {each.zone for each in machines}
     if group:
         where = {group.cluster}
-    for place in where or container.running(container.seen(config)):
+    for place in where or client.running_clusters(client.seen_clusters(config)):
         named = {each.pod for each in machines if each.zone == place and each.pod}
-        with contextlib.suppress(container.Gone):
+        with contextlib.suppress(client.Gone):
             delete_in(config, place, job, named)
 
 
@@ -460,7 +460,9 @@ def delete_in(config: Config, place: str, job: str, named: set[str]) -> None:
 
 def resources(config: Config) -> list[Resource]:
     """Return unfinished Jobs, and ConfigMaps with a boot.py that no Job uses."""
-    all_jobs = listed(config, container.running(container.seen(config)), "jobs", "berg=1")
+    all_jobs = listed(
+        config, client.running_clusters(client.seen_clusters(config)), "jobs", "berg=1"
+    )
     scripts = listed(config, all_jobs, "configmaps", "berg=1")
     found = []
     for place, jobs in all_jobs.items():

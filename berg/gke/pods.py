@@ -16,9 +16,8 @@ from typing import Any
 
 from berg import BergError
 from berg.config import Config
-from berg.gke import client, container
-from berg.gke.client import SHARED, Server, below, thing
-from berg.gke.container import LABEL
+from berg.gke import client
+from berg.gke.client import LABEL, SHARED, Server, below, thing
 from berg.gke.status import NEVER_BEGAN, QUEUE_LABEL, Thing
 from berg.google import api, data, iam, instances, shapes
 from berg.google.iam import ACCOUNT, Grant
@@ -52,27 +51,27 @@ unset berg
 def choose_tpus(cluster: Thing, spec: JobSpec, wanted: shapes.Tpu) -> Shape:
     """Return what each pod of TPUs has; raise BergError if the cluster has no pool of them."""
     called = wanted.pool(spec.spot)
-    pool = container.pool_of(cluster, called)
+    pool = client.pool_of(cluster, called)
     if pool is None:
         spot = " --spot" if spec.spot else ""
         raise BergError(
             f"the cluster {cluster['name']} has no pool {called}. "
             f"Add it: berg cluster create {cluster['name']} --tpu {wanted.name}{spot}"
         )
-    seconds = container.max_seconds(pool)
+    seconds = client.max_seconds(pool)
     if seconds and spec.max_hours * 3600 > seconds:
         raise BergError(
             f"--max-hours {spec.max_hours:g}: the nodes of the pool {called} exist for "
             f"{seconds // 3600} hours at most. Give fewer"
         )
-    return replace(wanted.shape, node_disk=container.disk_of(pool))
+    return replace(wanted.shape, node_disk=client.disk_of(pool))
 
 
 def choose(cluster: Thing, spec: JobSpec) -> Shape:
     """Return what each pod has, from a pool that can hold them all; raise BergError if none can."""
     name, wanted = cluster["name"], gpu_type_of(spec)
-    pools = spot_pools(cluster) if spec.spot else container.pools(cluster)
-    with_gpus = [pool for pool in pools if container.gpus_of(pool)[1]]
+    pools = spot_pools(cluster) if spec.spot else client.pools(cluster)
+    with_gpus = [pool for pool in pools if client.gpus_of(pool)[1]]
     count = int(bool(with_gpus)) if spec.num_gpus is None else spec.num_gpus
     if count < 0:
         raise BergError(f"--num-gpus {count} makes no sense: give 0 for pods without GPUs")
@@ -84,7 +83,7 @@ def choose(cluster: Thing, spec: JobSpec) -> Shape:
 
 def spot_pools(cluster: Thing) -> list[Thing]:
     """Return the pools of Spot nodes; raise BergError if there is none."""
-    found = [pool for pool in container.pools(cluster) if pool.get("config", {}).get("spot")]
+    found = [pool for pool in client.pools(cluster) if pool.get("config", {}).get("spot")]
     if not found:
         name = cluster["name"]
         raise BergError(
@@ -104,8 +103,8 @@ def gpu_type_of(spec: JobSpec) -> str:
 
 def choose_without_gpus(name: str, pools: list[Thing], num_cpus: int | None) -> Shape:
     """Return the largest kind of node for pods without GPUs; one without a type if any will do."""
-    others = [pool for pool in pools if pool["name"] != container.CACHE]
-    own = [pool for pool in others if pool["name"] != container.SYSTEM]
+    others = [pool for pool in pools if pool["name"] != client.CACHE]
+    own = [pool for pool in others if pool["name"] != client.SYSTEM]
     # Kubernetes' own small node is for jobs only if there is no other
     check_cpus(name, own or others, num_cpus)
     nodes = [Shape(pool["config"]["machineType"], 0, "") for pool in own]
@@ -114,10 +113,10 @@ def choose_without_gpus(name: str, pools: list[Thing], num_cpus: int | None) -> 
 
 def choose_gpus(name: str, pools: list[Thing], wanted: str, count: int, spec: JobSpec) -> Shape:
     """Return what each pod with `count` GPUs has, from the pool with room for the most pods."""
-    of_type = [pool for pool in pools if wanted in ("", container.gpus_of(pool)[0])]
-    large = [pool for pool in of_type if container.gpus_of(pool)[1] >= count]
+    of_type = [pool for pool in pools if wanted in ("", client.gpus_of(pool)[0])]
+    large = [pool for pool in of_type if client.gpus_of(pool)[1] >= count]
     if not large:
-        there = sorted({"{1} x {0}".format(*container.gpus_of(pool)) for pool in pools})
+        there = sorted({"{1} x {0}".format(*client.gpus_of(pool)) for pool in pools})
         what = f"its nodes have {', '.join(there) or 'none'}"
         if of_type:
             raise BergError(
@@ -130,21 +129,21 @@ def choose_gpus(name: str, pools: list[Thing], wanted: str, count: int, spec: Jo
         )
     pool = max(large, key=lambda pool: room(pool, count))
     check_cpus(name, large, spec.num_cpus)
-    gpu_type, gpus = container.gpus_of(pool)
+    gpu_type, gpus = client.gpus_of(pool)
     if room(pool, count) < spec.num_machines:
         raise BergError(
-            f"the cluster {name} grows to {container.most_nodes(pool)} nodes with {gpus} GPUs "
+            f"the cluster {name} grows to {client.most_nodes(pool)} nodes with {gpus} GPUs "
             f"each, which have room for {room(pool, count)} pods, not for {spec.num_machines}. "
             f"Let it grow: berg cluster resize {name} --max-nodes N"
         )
-    accelerator = container.ACCELERATORS.get(gpu_type, gpu_type)
-    machine_type, disk = pool["config"]["machineType"], container.disk_of(pool)
+    accelerator = client.ACCELERATORS.get(gpu_type, gpu_type)
+    machine_type, disk = pool["config"]["machineType"], client.disk_of(pool)
     return Shape(machine_type, count, gpu_type, accelerator, gpus, disk)
 
 
 def room(pool: Thing, count: int) -> int:
     """Return how many pods with so many GPUs a pool can hold when it has grown."""
-    return container.most_nodes(pool) * (container.gpus_of(pool)[1] // count)
+    return client.most_nodes(pool) * (client.gpus_of(pool)[1] // count)
 
 
 def check_cpus(name: str, pools: list[Thing], count: int | None) -> None:
@@ -250,7 +249,7 @@ def nodes_for(plan: Plan) -> tuple[dict[str, str], list[dict[str, str]]]:
         selector = {"node.kubernetes.io/instance-type": shape.machine_type}
     if plan.spot:
         selector[f"{LABEL}gke-spot"] = "true"
-    own = {"key": taint or container.FOR_JOBS, "operator": "Exists", "effect": "NoSchedule"}
+    own = {"key": taint or client.FOR_JOBS, "operator": "Exists", "effect": "NoSchedule"}
     spot = {"key": f"{LABEL}gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
     return selector, [own, spot]
 
@@ -476,7 +475,7 @@ def check_mounts(cluster: Thing, spec: JobSpec) -> None:
     if not spec.mount:
         return
     name = cluster["name"]
-    if not container.workload_pool(cluster):
+    if not client.workload_pool(cluster):
         raise BergError(
             f"--mount: pods of the cluster {name} have no account of their own (docs/gke.md, Whose "
             "pods are whose). Download the data instead: --data"
@@ -526,14 +525,14 @@ def accounts(config: Config, cluster: dict[str, Any]) -> tuple[str, ...]:
 
     Nodes from before Workload Identity pass their own account on.
     """
-    if not container.workload_pool(cluster):
-        return container.accounts(cluster)
+    if not client.workload_pool(cluster):
+        return client.accounts(cluster)
     if "@" not in config.service_account:
         raise BergError(
             f"in the cluster {cluster['name']} each user's pods act as an account of that "
             "user, and the settings name none. Make one: berg init"
         )
-    older = container.accounts({"nodePools": container.without_identity(cluster)})
+    older = client.accounts({"nodePools": client.without_identity(cluster)})
     return tuple(sorted({config.service_account, *older}))
 
 
@@ -626,7 +625,7 @@ def missing_grants(config: Config, look: Callable[[], list[dict[str, Any]]]) -> 
 
     `look` returns the clusters. Return nothing where the binding cannot be seen.
     """
-    ours = [each for each in look() if container.is_ours(each) and container.workload_pool(each)]
+    ours = [each for each in look() if client.is_ours(each) and client.workload_pool(each)]
     if not ours or "@" not in config.service_account:
         return []
     try:

@@ -12,8 +12,7 @@ from typing import Any
 
 from berg import BergError
 from berg.gke import client
-from berg.gke.client import Server, called
-from berg.gke.container import LABEL
+from berg.gke.client import LABEL, Server, called
 from berg.google import api, shapes
 from berg.job import Machine
 from berg.plain import plural

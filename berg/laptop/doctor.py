@@ -20,7 +20,7 @@ import click
 
 from berg import BergError, computer, config, plain, states, wrapped
 from berg.config import Config
-from berg.gke import clusters, container, pods
+from berg.gke import client, clusters, pods
 from berg.google import api, builds, iam, offers, shapes
 from berg.google.storage import Bucket
 from berg.laptop import index
@@ -625,7 +625,7 @@ def check_other(settings: Config, email: str) -> Finding:
 def check_clusters(settings: Config) -> list[Finding]:
     """Check that no cluster costs money for nothing, and that jobs may run in them."""
     try:
-        ours = container.running(container.clusters(settings))
+        ours = client.running_clusters(client.clusters(settings))
     except api.Denied:
         found = "you do not have permission to list clusters"
         return [Finding("clusters", WARNING, found, give(settings, CLUSTER_ROLE))]
@@ -651,7 +651,7 @@ def check_identity(settings: Config) -> list[Finding]:
     """Return what keeps pods from acting as their users' own accounts, and what gives them the
     token of their node.
     """
-    ours = [each for each in container.clusters(settings) if container.is_ours(each)]
+    ours = [each for each in client.clusters(settings) if client.is_ours(each)]
     missing = pods.missing_grants(settings, lambda: ours)
     trouble = [(grant.text, grant.gcloud) for grant in missing]
     trouble += [found for each in ours if (found := without_identity(settings, each))]
@@ -661,14 +661,14 @@ def check_identity(settings: Config) -> list[Finding]:
 def without_identity(settings: Config, cluster: dict[str, Any]) -> tuple[str, str] | None:
     """Return what a cluster's pods get from their nodes, and the command that stops it."""
     where = f"--location {cluster['location']} --project {settings.project}"
-    if not container.workload_pool(cluster):
+    if not client.workload_pool(cluster):
         return (
             f"in {cluster['name']} all pods share a namespace and their nodes' token: it has no "
             "Workload Identity. The pools, too, have to be changed then",
             f"gcloud container clusters update {cluster['name']} {where} "
             f"--workload-pool {iam.pool(settings)}",
         )
-    names = [pool["name"] for pool in container.without_identity(cluster)]
+    names = [pool["name"] for pool in client.without_identity(cluster)]
     if not names:
         return None
     return (

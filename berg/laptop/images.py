@@ -30,7 +30,7 @@ from berg import BergError, computer, gce, job, plain, plan
 from berg import plan as defaults
 from berg.code import git, snapshot
 from berg.config import Config, label
-from berg.gke import container
+from berg.gke import client
 from berg.google import api, builds, instances, offers
 from berg.google.storage import Bucket
 from berg.job import Machine
@@ -160,9 +160,9 @@ def build(
 def admit_readers(config: Config, say: Say) -> None:
     """Let the accounts of machines and of clusters' nodes read the images."""
     readers = {config.service_account}
-    for cluster in container.seen(config):
-        if container.is_ours(cluster):
-            readers |= {*container.accounts(cluster)}
+    for cluster in client.seen_clusters(config):
+        if client.is_ours(cluster):
+            readers |= {*client.accounts(cluster)}
     for each in sorted(readers - {"", "default"}):
         builds.admit_reader(config, each, say)
 

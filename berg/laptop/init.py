@@ -9,7 +9,7 @@ import click
 
 from berg import BergError, config, plain, wrapped
 from berg.config import Config
-from berg.gke import container, pods
+from berg.gke import client, pods
 from berg.google import api, builds, iam, offers
 from berg.google.storage import Bucket
 from berg.laptop import doctor
@@ -216,7 +216,7 @@ def set_up_account(settings: Config, default: str, yes: bool) -> str:
     lacking, refusal = iam.missing(settings)
     acting = replace(settings, service_account=own)
     lacking += builds.too_wide(acting)
-    lacking += pods.missing_grants(acting, lambda: container.seen(acting))
+    lacking += pods.missing_grants(acting, lambda: client.seen_clusters(acting))
     if not lacking:
         say(f"{own} has what it needs; nothing was changed")
         return own

@@ -13,7 +13,7 @@ from typing import Any
 
 from berg import BergError, gce, job, places
 from berg.config import Config
-from berg.gke import container
+from berg.gke import client
 from berg.google import api, instances, prices
 from berg.google.prices import region_of
 from berg.google.shapes import BY_TYPE, Shape, has_local_disks
@@ -170,7 +170,7 @@ def billable(config: Config, say: Callable[[str], None]) -> list[Billable]:
 
     there = []
     try:
-        there = container.clusters(config)
+        there = client.clusters(config)
     except api.Denied as error:
         say(f"Clusters and their caches are not included. {error.message}")
     regions = {region_of(str(each["location"])) for each in there}
@@ -229,15 +229,15 @@ def cluster_parts(
     created_at = cluster.get("createTime", "")
     fee = prices.cluster_fee(config, location)
     yield Billable("cluster", name, location, created_at, fee, "Google's fee")
-    for pool in container.pools(cluster):
+    for pool in client.pools(cluster):
         node, count = pool.get("config", {}), pools_of_nodes.count(pool["name"])
         kind = node.get("machineType", "")
         hourly = None
         if listed:
-            gpu_type, num_gpus = container.gpus_of(pool)
+            gpu_type, num_gpus = client.gpus_of(pool)
             model = prices.SPOT if node.get("spot") else prices.STANDARD
             machine = listed.per_hour(Shape(kind, num_gpus, gpu_type), model)
-            storage = listed.disk_per_hour(*container.disk_of(pool))
+            storage = listed.disk_per_hour(*client.disk_of(pool))
             hourly = prices.total([(machine, count), (storage, count)])
         about = f"{count} x {kind}"
         yield Billable("nodes", f"{name}/{pool['name']}", location, created_at, hourly, about)

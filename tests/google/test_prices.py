@@ -8,7 +8,7 @@ import time
 import pytest
 
 from berg.commands import tables
-from berg.gke import container
+from berg.gke import client
 from berg.gke.clusters import Status
 from berg.google import prices, shapes
 
@@ -213,11 +213,11 @@ def test_what_is_shown_with_prices_and_without(berg, cloud):
 
 def test_a_cluster_costs_what_its_nodes_cost_that_are_up(cloud, look):
     pools = [
-        {"pool": container.SYSTEM, "machine_type": "e2-medium", "gpus": "", "spot": False},
+        {"pool": client.SYSTEM, "machine_type": "e2-medium", "gpus": "", "spot": False},
         {"pool": "jobs", "machine_type": "a2-highgpu-1g", "gpus": "1 x a100", "spot": False},
         {"pool": "more", "machine_type": "a2-highgpu-1g", "gpus": "1 x a100", "spot": True},
     ]
-    nodes = [{"pool": name} for name in (container.SYSTEM, "jobs", "jobs", "more")]
+    nodes = [{"pool": name} for name in (client.SYSTEM, "jobs", "jobs", "more")]
     found = Status("train", "us-central1-a", "RUNNING", "", pools, nodes[:1])
     assert tables.cluster_cost(cloud.settings(), found) == "about $0.13 an hour"
     found.nodes = nodes
