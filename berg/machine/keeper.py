@@ -1,14 +1,22 @@
-"""Runs the job's command as its parent, and ends with it the processes that it left behind.
+"""The programs between the worker and the job's command; standard library only.
 
-Such a process, in a session of its own, would keep writing results, and the job would never end.
-The kernel makes this program (a subreaper) the parent of all orphans below it. It ignores the
-signals of its process group, which the command gets, too. It exits with the command's exit code, as
-a shell gives it, when no process is left below it. Not covered: what another daemon starts (docker
-run -d).
+    keep LEFT COMMAND…   runs the command as its parent, and ends what it left behind
+    log PIPE             appends what comes out of a pipe, the command's output, to the log
+
+A process that the command left, in a session of its own, would keep writing results, and the job
+would never end. The kernel makes `keep` (a subreaper) the parent of all orphans below it. It
+ignores the signals of its process group, which the command gets, too. It exits with the command's
+exit code, as a shell gives it, when no process is left below it. Not covered: what another daemon
+starts (docker run -d).
+
+`log` writes to its standard output. Its standard input closes when the command has ended; it then
+exits as soon as the pipe is empty. A copy of it stays while a background process holds the pipe. It
+also outlives a worker that dies, so that no program loses its output.
 """
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import time
@@ -22,13 +30,15 @@ POLL = 0.05  # seconds
 # Signals that no program can ignore, and those of its own faults.
 DEADLY = {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE}
 DEADLY |= {signal.SIGILL}
+CHUNK = 1 << 16  # bytes, the usual capacity of a pipe
+MISSING = "\n[berg] %d bytes of output are missing here: the log could not be written\n"
 
 
-def main() -> None:
-    """Run the command in the arguments after the first one, which names the file to write after how
-    many seconds it ended, and how many processes it left.
+def keep(left_file: Path, program: list[str]) -> None:
+    """Run a command, and write to a file after how many seconds it ended, and how many processes it
+    left.
     """
-    left_file, program, began = Path(sys.argv[1]), sys.argv[2:], time.monotonic()
+    began = time.monotonic()
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 
@@ -96,5 +106,44 @@ def living() -> list[tuple[int, int]]:
     return found
 
 
+# --- the log
+
+
+def append(data: bytes) -> int:
+    """Append to the log; return how many bytes could not be written, as on a full disk."""
+    while data:
+        try:
+            data = data[os.write(1, data) :]
+        except OSError:
+            break
+    return len(data)
+
+
+def write_log(pipe: int) -> None:
+    """Append the output of a command to the log at standard output, until its pipe is empty."""
+    # A shutdown may send SIGTERM to all processes, and the command has its last words then.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sources, timeout, missing = [pipe, 0], None, 0
+    while True:
+        ready = select.select(sources, [], [], timeout)[0]
+        if pipe in ready:
+            data = os.read(pipe, CHUNK)
+            if not data:
+                return
+            if missing and not append((MISSING % missing).encode()):
+                missing = 0
+            missing += append(data)
+        elif ready:
+            sources, timeout = [pipe], 0  # the command has ended: is the pipe still empty?
+        else:
+            if os.fork():
+                os._exit(0)
+            timeout = None
+
+
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "log":
+        write_log(int(sys.argv[2]))
+    else:
+        keep(Path(sys.argv[2]), sys.argv[3:])

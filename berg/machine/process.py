@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from berg.machine import boot, keeper, logwriter
+from berg.machine import boot, keeper
 from berg.machine.outcome import Ending, Stopped, Stopping
 
 RESULTS = boot.ROOT / "berg_results"
@@ -102,7 +102,7 @@ def written_to(log: Path) -> Iterator[int]:
     pipe, output = os.pipe()
     with log.open("ab") as file:
         writer = subprocess.Popen(
-            [sys.executable, "-I", "-S", logwriter.__file__, str(pipe)],
+            [sys.executable, "-I", "-S", keeper.__file__, "log", str(pipe)],
             stdin=subprocess.PIPE,
             stdout=file,
             pass_fds=[pipe],
@@ -162,7 +162,7 @@ class Runner:
 
     def keep(self, command: list[str], folder: Path, environment: dict[str, str]) -> int:
         """Run a command as `execute` does, and end with it what it left in other sessions."""
-        program = [sys.executable, "-I", "-S", keeper.__file__, str(LEFT_FILE)]
+        program = [sys.executable, "-I", "-S", keeper.__file__, "keep", str(LEFT_FILE)]
         LEFT_FILE.unlink(missing_ok=True)
         self.is_keeping = True
         try:

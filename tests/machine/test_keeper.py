@@ -18,7 +18,7 @@ while [ ! -s deaf ]; do sleep 0.01; done"""
 
 
 def kept(command: str, folder: Path) -> subprocess.Popen:
-    program = [sys.executable, "-I", "-S", keeper.__file__, "left", "bash", "-c", command]
+    program = [sys.executable, "-I", "-S", keeper.__file__, "keep", "left", "bash", "-c", command]
     return subprocess.Popen(program, cwd=folder, start_new_session=True)
 
 

@@ -13,7 +13,7 @@ import pytest
 from conftest import wait_for
 
 from berg.job import Job
-from berg.machine import boot, installation, keeper, logwriter, process
+from berg.machine import boot, installation, keeper, process
 from berg.machine.outcome import Stopping
 from berg.machine.process import Runner, judge
 from berg.spec import JobSpec
@@ -101,7 +101,7 @@ def test_output_that_a_full_disk_does_not_take_is_counted_and_ends_nothing(tmp_p
 
     log = tmp_path / "log"
     pipe, output = os.pipe()
-    program = [sys.executable, "-I", "-S", logwriter.__file__, str(pipe)]
+    program = [sys.executable, "-I", "-S", keeper.__file__, "log", str(pipe)]
     with log.open("ab") as file:
         writer = subprocess.Popen(
             program, stdin=subprocess.PIPE, stdout=file, pass_fds=[pipe], preexec_fn=limit
