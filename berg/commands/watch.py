@@ -454,20 +454,20 @@ def profile(name: str, seconds: float, stacks: bool, machine: str | None, as_jso
     if not 1 <= seconds <= 600:
         raise click.UsageError(f"--seconds {seconds:g}: give 1s to 10m")
     settings, name = ready(name)
-    from berg.watch import profile as profiles
+    from berg.watch import board
 
-    found, machines = profiles.find(settings, name, machine)
+    found, machines = board.find_running(settings, name, machine)
     say(f"Profiling {found.name}{'' if stacks else f' for {plain.span(seconds)}'}")
-    answers = profiles.take(settings, found, machines, 0 if stacks else seconds)
-    files = profiles.bring(settings, answers, Path.home() / "berg_results", say)
+    answers = board.take_profiles(settings, found, machines, 0 if stacks else seconds)
+    files = board.bring_profiles(settings, answers, Path.home() / "berg_results", say)
     for each, answer in sorted(answers.items()):
         error = answer.get("error") or "invalid answer"
         say(f"{each}: {KINDS.get(answer.get('kind', ''), error)}")
     paths = [str(file) for file in files]
     print_data({"machines": answers, "files": paths}, "\n".join(paths), as_json)
-    if stacks and (who := profiles.odd(files)):
+    if stacks and (who := board.odd_rank(files)):
         say(who)
-    for lines in filter(None, map(profiles.hottest, files)):
+    for lines in filter(None, map(board.hottest, files)):
         say("Time spent by line, without the functions that it called:\n" + "\n".join(lines))
     for kind in OPENS.keys() & {answer.get("kind", "") for answer in answers.values()}:
         say(f"Open it:  {OPENS[kind].format(name=name)}")

@@ -15,7 +15,7 @@ from conftest import commit, wait_for
 from berg import BergError
 from berg.code import dist
 from berg.machine import boot, profile
-from berg.watch import profile as profiles
+from berg.watch import board
 
 SPIN = """
 import sys, time
@@ -305,9 +305,9 @@ def test_the_hottest_lines_of_a_profile(tmp_path):
     samples = {"type": "sampled", "samples": [[0, 1], [0, 1], [0, 2], []], "weights": [3, 2, 4, 1]}
     file = tmp_path / "one.speedscope.json"
     file.write_text(json.dumps({"shared": {"frames": frames}, "profiles": [samples]}))
-    assert profiles.hottest(file) == [" 50.0 %  b (a.py:7)", " 40.0 %  c (a.py:7)"]
-    assert profiles.hottest(file, 1) == [" 50.0 %  b (a.py:7)"]
-    assert profiles.hottest(tmp_path / "trace.json.gz") == []
+    assert board.hottest(file) == [" 50.0 %  b (a.py:7)", " 40.0 %  c (a.py:7)"]
+    assert board.hottest(file, 1) == [" 50.0 %  b (a.py:7)"]
+    assert board.hottest(tmp_path / "trace.json.gz") == []
 
 
 def test_a_profile_of_what_is_not_there_does_not_begin(berg):
@@ -331,7 +331,7 @@ def test_a_profile_of_what_is_not_there_does_not_begin(berg):
 def test_a_profile_that_is_none_has_no_hottest_lines(tmp_path, text):
     file = tmp_path / "a.speedscope.json"
     file.write_text(text)
-    assert profiles.hottest(file) == []
+    assert board.hottest(file) == []
 
 
 def test_py_spy_comes_with_bergs_packages(monkeypatch, tmp_path, packages):
