@@ -115,17 +115,18 @@ def test_what_must_stay_is_on_the_disk(tmp_path, monkeypatch, this):
 
 def test_a_folder_that_holds_anything_is_not_hidden(tmp_path, monkeypatch):
     commands: list[str] = []
+    attempt = SimpleNamespace(job=a_job(), say=lambda _: None)
     monkeypatch.setattr(environment, "scratch_for", lambda _: tmp_path)
     monkeypatch.setattr(boot, "execute", lambda *words: commands.append(" ".join(words)))
-    own = tmp_path / "own"
+    own, link, new = (tmp_path / name for name in ("own", "link", "new"))
     own.mkdir()
     (own / "of-the-image").touch()
-    assert not environment.take_scratch(a_job(), own, "data") and not commands
-    link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere")
-    assert not environment.take_scratch(a_job(), link, "data") and not commands
-    assert environment.take_scratch(a_job(), tmp_path / "new", "data")
-    assert commands == [f"mount --bind {tmp_path}/data {tmp_path}/new"]
+    for each in (own, link, new):
+        assert not commands
+        monkeypatch.setattr(environment, "place", lambda _, folder=each: folder)
+        environment.use_scratch_for_data(attempt)
+    assert commands == [f"mount --bind {tmp_path}/berg-data {new}"]
 
 
 @pytest.mark.parametrize(

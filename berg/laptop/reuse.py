@@ -278,7 +278,7 @@ def choose_box(config: Config, spec: JobSpec) -> Choice:
     machine = checked_box(config, found)
     assert found.state
     instance = api.find(config, instances.path_of(machine))
-    values = {each["key"]: each["value"] for each in instance.get("metadata", {}).get("items", [])}
+    values = metadata_of(instance)
     check_free(config, found.name, values, spec, spec.name or "")
     this = states.read_job(Bucket(config), found.name)
     if this is None:
@@ -380,8 +380,10 @@ def give_to_box(plan: Plan, claim: str) -> str:
     def change(values: dict[str, str]) -> dict[str, str]:
         living = check_free(config, this.on, values, plan.job.spec, this.job_name)
         living.pop(this.job_name, None)
+        kept = {f"berg-kill-{name}" for name in (this.on, *living)}
+        old = [key for key in values if key.startswith("berg-kill-") and key not in kept]
         return {
-            **dict.fromkeys(requests_to_end(values, {this.on, *living}), ""),
+            **dict.fromkeys(old, ""),
             job.HOSTED: json.dumps({**living, this.job_name: facts}),
         }
 
@@ -396,12 +398,6 @@ def give_to_box(plan: Plan, claim: str) -> str:
             "One that an older berg started takes no jobs; start a new one"
         )
     return box.zone
-
-
-def requests_to_end(values: dict[str, str], others: set[str]) -> list[str]:
-    """Return the keys of a devbox's metadata that ended jobs, but not `others`."""
-    kept = {f"berg-kill-{name}" for name in others}
-    return [key for key in values if key.startswith("berg-kill-") and key not in kept]
 
 
 def end_with_box(config: Config, box: str, names: list[str]) -> None:

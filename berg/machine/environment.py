@@ -292,11 +292,17 @@ GCSFUSE_ADVICE = "https://cloud.google.com/storage/docs/gcsfuse-install"
 
 
 def use_scratch_for_data(attempt: Attempt) -> None:
-    """Let the folder of a job's data sets be on its local SSDs; it stays where it is if not."""
-    own = place("/root/data")
+    """Let the folder of a job's data sets be on its local SSDs, unless it holds anything; it stays
+    where it is if that fails.
+    """
+    own, fast = place("/root/data"), scratch_for(attempt.job)
     try:
-        if take_scratch(attempt.job, own, "berg-data"):
-            attempt.say(f"{own} is on the local SSDs")
+        if not fast or own.is_mount() or own.is_symlink() or (own.is_dir() and any(own.iterdir())):
+            return
+        own.mkdir(parents=True, exist_ok=True)
+        (fast / "berg-data").mkdir(exist_ok=True)
+        boot.execute("mount", "--bind", str(fast / "berg-data"), str(own))
+        attempt.say(f"{own} is on the local SSDs")
     except OSError as error:
         attempt.say(f"{own} cannot be on the local SSDs: {error}")
 
@@ -518,19 +524,6 @@ def scratch_for(this: Job) -> Path | None:
     if not found or this.kind != "job" or this.on or this.spec.keep_warm:
         return None
     return found if shutil.disk_usage(found).total > this.spec.disk_gb * 10**9 else None
-
-
-def take_scratch(this: Job, own: Path, name: str) -> bool:
-    """Let a folder of a job be one on the local SSDs, unless it holds anything; return whether it
-    is one now. Raise OSError if that fails.
-    """
-    fast = scratch_for(this)
-    if not fast or own.is_mount() or own.is_symlink() or (own.is_dir() and any(own.iterdir())):
-        return False
-    own.mkdir(parents=True, exist_ok=True)
-    (fast / name).mkdir(exist_ok=True)
-    boot.execute("mount", "--bind", str(fast / name), str(own))
-    return True
 
 
 def prepare_scratch(machine: boot.Machine) -> bool:

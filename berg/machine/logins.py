@@ -23,8 +23,8 @@ import click
 
 from berg import BergError, computer
 from berg.google import api
-from berg.machine import boot, peers
-from berg.machine.peers import CLUSTER_FILE, HOST_FILE, Member, Node, announce
+from berg.machine import boot
+from berg.machine.peers import CLUSTER_FILE, HOST_FILE, Member, Node, announce, interface
 from berg.machine.process import MOST_FILES
 
 SSH = boot.SSH
@@ -229,7 +229,7 @@ def mpi_command(
     # mpirun must not choose docker's network, or a loopback one.
     address, network = nodes[0]["internal_ip"], "lo"
     if address and not ipaddress.ip_address(address).is_loopback:
-        network = peers.interface(address)
+        network = interface(address)
     parameters = {
         "plm_rsh_agent": "ssh",
         # This machine starts every daemon: the others have no key for each other.
@@ -264,10 +264,10 @@ def mpi(procs: int | None, program: tuple[str, ...]) -> None:
     mpi --mpi-procs-per-machine 2 ./a.out
     """
     try:
-        known = json.loads(peers.CLUSTER_FILE.read_text())
+        known = json.loads(CLUSTER_FILE.read_text())
     except (OSError, ValueError):
         raise BergError(
-            f"this machine is not ready: {peers.CLUSTER_FILE} is missing. See: berg log"
+            f"this machine is not ready: {CLUSTER_FILE} is missing. See: berg log"
         ) from None
     nodes = known["nodes"]
     if known["pods"] and len(nodes) > 1:

@@ -528,16 +528,14 @@ def in_kernel(pid: int) -> str:
 
 def place(frames: Frames) -> str:
     """Return what a stack does: the innermost line of the user's code, and what that calls."""
-    depth = next((n for n, each in enumerate(frames) if not is_library(each)), None)
+    depth = next(
+        (n for n, each in enumerate(frames) if not LIBRARIES.search(each["filename"])), None
+    )
     if depth is None:
         return f"{frames[0]['name']} ({where(frames[0])})" if frames else ""
     called = [each["name"] for each in frames[:depth] if not WRAPPERS.search(each["name"])]
     name = called[-1] if called else frames[depth]["name"]
     return f"{name} ({where(frames[depth])})"
-
-
-def is_library(frame: dict[str, Any]) -> bool:
-    return bool(LIBRARIES.search(frame["filename"]))
 
 
 def where(frame: dict[str, Any]) -> str:

@@ -464,12 +464,12 @@ def gpus_in_use(are_there: bool) -> list[str]:
 # they are: they make the next job quick. Data sets keep the files that were only read.
 
 
-def note_files(mounts: list[str]) -> None:
+def note_files(mounted: list[str]) -> None:
     """Copy small files, and note of all when they changed; leave what is mounted, and caches."""
     shutil.rmtree(ORIGINAL, ignore_errors=True)
     COPIES.mkdir(parents=True)
     known, room = {}, MOST_COPIES
-    for path in sorted(all_files(mounts), key=lambda path: len(path.parts)):
+    for path in sorted(all_files(mounted), key=lambda path: len(path.parts)):
         known[str(path)] = stamp = stamp_of(path)
         size = path.lstat().st_size
         if is_copied(stamp[0]) and size <= min(LARGE_COPY, room):
@@ -480,10 +480,10 @@ def note_files(mounts: list[str]) -> None:
     KNOWN.write_text(json.dumps(known))
 
 
-def restore_files(mounts: list[str]) -> None:
+def restore_files(mounted: list[str]) -> None:
     """Make all as it was noted; raise BergError or OSError if that cannot be done."""
     known: dict[str, list[int]] = json.loads(KNOWN.read_text())
-    for path in all_files(mounts):
+    for path in all_files(mounted):
         if known.get(str(path)) != stamp_of(path):
             remove(path)
     for name, stamp in sorted(known.items()):  # a folder before what is in it
@@ -495,13 +495,14 @@ def restore_files(mounts: list[str]) -> None:
             path.chmod(stat.S_IMODE(stamp[0]))
     for path in boot.BERG.iterdir():
         if not (path.name in OWN or path.name.startswith("uv") or path.suffix in ARCHIVES):
-            remove_all(path)
-    note_files(mounts)
+            for each in below(path, set()):
+                remove(each)
+    note_files(mounted)
 
 
-def all_files(mounts: list[str]) -> Iterator[Path]:
+def all_files(mounted: list[str]) -> Iterator[Path]:
     """Yield all files and folders, what is in a folder before the folder."""
-    spared = KEPT_FOLDERS | {*map(Path, mounts)} - {*TREES}
+    spared = KEPT_FOLDERS | {*map(Path, mounted)} - {*TREES}
     for tree in filter(os.path.lexists, TREES):
         yield from below(tree, spared)
 
@@ -533,11 +534,6 @@ def remove(path: Path) -> None:
             path.rmdir()
     else:
         path.unlink(missing_ok=True)
-
-
-def remove_all(path: Path) -> None:
-    for each in below(path, set()):
-        remove(each)
 
 
 def put_back(path: Path, mode: int) -> None:

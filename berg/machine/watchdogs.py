@@ -425,13 +425,6 @@ def of_job(attempt: Attempt, ending: Ending) -> None:
     notify(attempt.webhook, text, about, attempt.say, seconds)
 
 
-def of_hang(attempt: Attempt, text: str) -> None:
-    """Send a message that a job seems to hang."""
-    if attempt.webhook and not attempt.sweep:
-        about = {"job": attempt.name, "user": attempt.job.created_by}
-        notify(attempt.webhook, f"{attempt.name} seems to hang: {text}", about, attempt.say)
-
-
 def of_machine(attempt: Attempt, text: str) -> None:
     """Send a message that a machine of a finished job still exists."""
     if attempt.webhook and attempt.leads:
@@ -576,7 +569,12 @@ def look_for_hang(attempt: Attempt, pulse: Pulse) -> None:
         if attempt.mirrors.done.is_set() or mark_of(attempt) != pulse.mark:
             settle_hang(attempt)  # it moved meanwhile
             return
-        tell_of_hang(attempt, text)
+        folder = states.autopsy_folder(attempt.job.results_dir, attempt.state.hang_at)
+        attempt.states.write_quietly(hang=text)
+        attempt.say(f"It seems to hang: {text}. Stacks and more: berg_results/{folder}")
+        if attempt.webhook and not attempt.sweep:
+            about = {"job": attempt.name, "user": attempt.job.created_by}
+            notify(attempt.webhook, f"{attempt.name} seems to hang: {text}", about, attempt.say)
         pulse.mark = mark_of(attempt)  # the log has our own line
         act_on_hang(attempt)
 
@@ -611,21 +609,11 @@ def explain_hang(attempt: Attempt, pulse: Pulse, silent: float) -> str:
     return join(text, states.odd_one_out(collect(attempt, at)))
 
 
-def tell_of_hang(attempt: Attempt, text: str) -> None:
-    """Write why the job seems to hang into its state and log, and tell the webhook."""
-    folder = states.autopsy_folder(attempt.job.results_dir, attempt.state.hang_at)
-    attempt.states.write_quietly(hang=text)
-    attempt.say(f"It seems to hang: {text}. Stacks and more: berg_results/{folder}")
-    of_hang(attempt, text)
-
-
 def examine(attempt: Attempt, at: str) -> None:
     """Take this machine's autopsy, and send it to the bucket."""
     try:
-        file = profile.take_autopsy(
-            attempt, Path(states.autopsy_folder(attempt.job.results_dir, at)).name
-        )
-        end = time.monotonic() + UPLOAD_SECONDS
+        when = Path(states.autopsy_folder(attempt.job.results_dir, at)).name
+        file, end = profile.take_autopsy(attempt, when), time.monotonic() + UPLOAD_SECONDS
         name = f"berg_results/{file.relative_to(RESULTS)}"
         while not attempt.bucket.get(name) and time.monotonic() < end:
             attempt.mirrors.done.wait(0.5)
