@@ -163,6 +163,11 @@ def metadata(config: Config, machine: Machine) -> dict[str, str] | None:
     instance = api.find(config, path_of(machine), fields="id,metadata/items")
     if instance.get("id") != machine.id:
         return None
+    return metadata_of(instance)
+
+
+def metadata_of(instance: dict[str, Any]) -> dict[str, str]:
+    """Return the metadata in an instance of the API's, or in the body of an insert."""
     return {item["key"]: item["value"] for item in instance.get("metadata", {}).get("items", [])}
 
 

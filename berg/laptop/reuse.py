@@ -127,18 +127,13 @@ def with_warm(plan: Plan) -> Plan:
 
 def is_same(plan: Plan, found: Warm) -> bool:
     wanted = shape_of(plan, found.offer.zone)
-    return all(metadata_of(each).get(SHAPE) == wanted for each in found.instances)
-
-
-def metadata_of(instance: dict[str, Any]) -> dict[str, str]:
-    items = instance.get("metadata", {}).get("items", [])
-    return {each["key"]: each["value"] for each in items}
+    return all(instances.metadata_of(each).get(SHAPE) == wanted for each in found.instances)
 
 
 def shape_of(plan: Plan, zone: str) -> str:
     """Return the hash of what must be the same of two jobs on one machine."""
     body = gce.body(plan, zone)
-    items = {each["key"]: each["value"] for each in body.pop("metadata")["items"]}
+    items = instances.metadata_of(body)
     request = without_labels(body)
     request["scheduling"].pop("maxRunDuration")
     request.pop("resourcePolicies", None)  # each job's own, and only for machines to be created
@@ -222,7 +217,7 @@ def give_to_warm(plan: Plan, instance: dict[str, Any]) -> None:
     it was found: this one slept, and its claim was forgotten.
     """
     machine, name = instances.machine_of(instance), plan.job.job_name
-    before = metadata_of(instance).get("berg-job")
+    before = instances.metadata_of(instance).get("berg-job")
     items = gce.metadata(plan) | {instances.WARM: name}
     given = {key: items.get(key, "") for key in (*OF_A_JOB, instances.WARM)}
 
@@ -278,7 +273,7 @@ def choose_box(config: Config, spec: JobSpec) -> Choice:
     machine = checked_box(config, found)
     assert found.state
     instance = api.find(config, instances.path_of(machine))
-    values = metadata_of(instance)
+    values = instances.metadata_of(instance)
     check_free(config, found.name, values, spec, spec.name or "")
     this = states.read_job(Bucket(config), found.name)
     if this is None:
