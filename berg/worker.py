@@ -39,7 +39,6 @@ from berg.machine import (
     warm,
     watchdogs,
 )
-from berg.machine import environment as software
 from berg.machine.attempt import Attempt, Damaged, Ended, MachineLost, NoJob, settings_of
 from berg.machine.environment import (
     bring_data,
@@ -47,6 +46,7 @@ from berg.machine.environment import (
     fetch_code,
     install_commands,
     mount_buckets,
+    note_software,
     prepare_scratch,
     repo_folder,
     use_scratch_for_data,
@@ -418,7 +418,7 @@ def run_in(attempt: Attempt, folder: Path) -> int:
         finally:
             installation.remove_container()
     variables = profile.variables(attempt, with_report(environment(attempt)))
-    noted = start_thread(software.note, attempt)
+    noted = start_thread(note_software, attempt)
     code = attempt.runner.keep([*this.shell, this.cmd], folder, variables)
     noted.join(NOTING)
     return code

@@ -188,7 +188,7 @@ def place(path: str) -> Path:
     return boot.ROOT / path.removeprefix("/root/") if path.startswith("/root/") else Path(path)
 
 
-def note(attempt: Attempt) -> None:
+def note_software(attempt: Attempt) -> None:
     """Write the software of an attempt next to its log; what does not answer is left out."""
     path = environment(attempt)["PATH"]
     answer = ask([shutil.which("python", path=path) or "python3", "-c", ASK_PYTHON])
