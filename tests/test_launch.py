@@ -265,23 +265,29 @@ def test_a_devbox_that_cannot_stop_is_not_asked_to():
 
 
 @pytest.mark.parametrize(
-    ("num_gpus", "tpu", "fits"), [(0, None, False), (1, None, True), (0, "v5e-1x1", True)]
+    ("num_gpus", "tpu", "fits"), [(0, None, False), (1, None, True), (0, "v6e-1x1", True)]
 )
-def test_only_accelerators_have_a_utilization(num_gpus, tpu, fits):
+def test_only_accelerators_have_a_utilization(monkeypatch, num_gpus, tpu, fits):
     choice = plan.Choice(Shape("n1-standard-8", num_gpus, ""), 1, "image")
+    monkeypatch.setattr(launch.places.of("gce"), "choose", lambda *_: choice)
     spec = plan.JobSpec(cmd="true", tpu=tpu, min_utilization=10)
-    launch.check_accelerators(replace(spec, min_utilization=0), choice)
+    assert launch.choose(config.Config(), replace(spec, min_utilization=0), False) is choice
     none = pytest.raises(BergError, match=r"this one has none \(-g 0\)")
     with contextlib.nullcontext() if fits else none:
-        launch.check_accelerators(spec, choice)
+        assert launch.choose(config.Config(), spec, False) is choice
 
 
-def test_a_slice_is_not_reserved():
-    choice = plan.Choice(Shape("ct5lp-hightpu-4t", 0, ""), 2, "image", is_slice=True)
-    launch.check_accelerators(plan.JobSpec(cmd="true"), choice)
-    launch.check_accelerators(plan.JobSpec(reservation="r"), replace(choice, is_slice=False))
+def test_a_slice_is_not_reserved(monkeypatch):
+    is_slice = True
+    choice = plan.Choice(Shape("ct5lp-hightpu-4t", 0, ""), 2, "image")
+    monkeypatch.setattr(
+        launch.places.of("gce"), "choose", lambda *_: replace(choice, is_slice=is_slice)
+    )
+    assert launch.choose(config.Config(), plan.JobSpec(cmd="true"), False).is_slice
     with pytest.raises(BergError, match="not for slices"):
-        launch.check_accelerators(plan.JobSpec(reservation="r"), choice)
+        launch.choose(config.Config(), plan.JobSpec(reservation="r"), False)
+    is_slice = False
+    assert not launch.choose(config.Config(), plan.JobSpec(reservation="r"), False).is_slice
 
 
 def test_values_of_secrets_come_from_here(monkeypatch):
@@ -360,13 +366,15 @@ def test_a_name_that_only_a_machine_of_many_is_too_long_for_is_refused():
 
 
 @pytest.mark.parametrize("path", [job.state_path("one"), job.sweep_path("one")])
-def test_a_name_is_free_unless_a_job_or_a_sweep_has_it(bucket, path):
-    launch.check_free(bucket.config, "one", again=False)
+def test_a_name_is_free_unless_a_job_or_a_sweep_has_it(bucket, path, monkeypatch):
+    left = Machine("one", "z")
+    place_with(monkeypatch, left)
+    assert launch.check_free(bucket.config, "gce", "one", again=False) == [left]
     bucket.write(path, b"{}")
-    launch.check_free(bucket.config, "one", again=True)
-    launch.check_free(bucket.config, "two", again=False)
+    assert launch.check_free(bucket.config, "gce", "one", again=True) == []
+    launch.check_free(bucket.config, "gce", "two", again=False)
     with pytest.raises(BergError, match="there is a job 'one' already"):
-        launch.check_free(bucket.config, "one", again=False)
+        launch.check_free(bucket.config, "gce", "one", again=False)
 
 
 def test_machines_of_an_earlier_job_are_waited_for_unless_they_are_none_yet(monkeypatch):

@@ -53,11 +53,7 @@ def prepare(
     """
     spec.check()
     place_name = places.name_for(spec)
-    if spec.on:
-        choice = reuse.choose_box(config, spec)
-    else:
-        choice = places.of(place_name).choose(config, spec, bool(sweep))
-    check_accelerators(spec, choice)
+    choice = choose(config, spec, bool(sweep))
     secret_values = read_secrets(spec)
     root = code.root if code else snapshot.find_root(folder)
     repo = None if code else root  # code that runs again is not sent again
@@ -92,11 +88,8 @@ def look_up(
     repo: Path | None,
     read_code: Callable[[], tuple[Snapshot, job.Installation]],
 ) -> Plan:
-    """Return a plan with all that Google and the bucket say, asked in parallel, while `read_code`
-    reads the code. `spec` has the job's name.
-    """
+    """Return a plan, asking Google and the bucket in parallel while `read_code` reads the code."""
     name, place_name = spec.name or "", places.name_for(spec)
-    place = places.of(place_name)
     _ = config.credentials  # found or refused before the threads need it
     text = "Reading the code, and asking Google for prices and room"
     with api.waiting(text), ThreadPoolExecutor(16) as pool:  # as many as wait for Google
@@ -104,8 +97,7 @@ def look_up(
         offered = pool.submit(priced_offer, config, spec, choice, sweep)
         measured = pool.submit(sources, config, spec, place_name)
         region = pool.submit(check_bucket, config)
-        free = pool.submit(check_free, config, name, again)
-        left = None if sweep or again else pool.submit(place.machines, config, [name])
+        earlier = pool.submit(check_free, config, place_name, name, again)
         pinned = pool.submit(pin_image, config, spec, choice, place_name)
         waiting = None if sweep or again else pool.submit(reuse.find_warm, config, spec)
         taken, installation = read_code()
@@ -113,7 +105,7 @@ def look_up(
         looked = pool.submit(look_in_folder, config, this, sweep)
         secret_files = pool.submit(leaks.find, taken, config.bucket)
         code_bytes = snapshot.bytes_to_send(taken, config.bucket)
-        bucket_region, _ = region.result(), free.result()
+        bucket_region, left = region.result(), earlier.result()
         (offer, rates), (fields, gcsfuse) = offered.result(), measured.result()
         (wheel, packages, there), container = archives.result(), pinned.result()
     if place_name == "gke":
@@ -123,7 +115,7 @@ def look_up(
     plan = Plan(config, this, offer, bucket_region, taken, spec.spot, wheel, packages, gcsfuse)
     plan.code_bytes, plan.container, plan.there = code_bytes, container.lines, there
     plan.leaks = secret_files.result()
-    plan.left, plan.hidden = left.result() if left else [], hidden_results(spec, taken)
+    plan.left, plan.hidden = left, hidden_results(spec, taken)
     plan.waiting = waiting.result() if waiting else []
     plan.owners, this.begins_with, plan.files = looked.result()
     return plan
@@ -308,12 +300,19 @@ def add_cluster_key(config: Config, place: str, hosts: int, secret_values: dict[
     return ""
 
 
-def check_accelerators(spec: JobSpec, choice: Choice) -> None:
-    """Raise BergError for options that the chosen machines cannot have."""
+def choose(config: Config, spec: JobSpec, is_sweep: bool) -> Choice:
+    """Return the machines that a spec means, or its devbox; raise BergError if there are none, or
+    for options that they cannot have.
+    """
+    if spec.on:
+        choice = reuse.choose_box(config, spec)
+    else:
+        choice = places.of(places.name_for(spec)).choose(config, spec, is_sweep)
     if spec.reservation and choice.is_slice:
         raise BergError("--reservation is for machines, not for slices of TPUs")
     if spec.min_utilization and not choice.shape.num_gpus and spec.tpu is None:
         raise BergError("--min-utilization is for jobs with GPUs or TPUs: this one has none (-g 0)")
+    return choice
 
 
 def read_secrets(spec: JobSpec) -> dict[str, str]:
@@ -487,12 +486,17 @@ def check_room(config: Config, wanted: list[dict[str, Any]], image: str, disk_gb
         )
 
 
-def check_free(config: Config, name: str, again: bool) -> None:
-    """Raise BergError if a job or a sweep has the name, unless its job resumes."""
-    paths = [] if again else [job.state_path(name), job.sweep_path(name)]
+def check_free(config: Config, place: str, name: str, again: bool) -> list[job.Machine]:
+    """Return the machines that an earlier job of the name still has; raise BergError if a job or a
+    sweep has the name. A job that resumes has it, and its machines.
+    """
+    if again:
+        return []
     with ThreadPoolExecutor() as pool:
-        if any(pool.map(Bucket(config).exists, paths)):
+        left = pool.submit(places.of(place).machines, config, [name])
+        if any(pool.map(Bucket(config).exists, [job.state_path(name), job.sweep_path(name)])):
             raise lookup.taken(name)
+        return left.result()
 
 
 def submit(plan: Plan, say: Say, on_progress: Progress) -> str:
