@@ -401,34 +401,43 @@ def create(
     if keep:
         return create_groups(config, request, names, say)
     if "topology" in request:
-        make = functools.partial(make_slice, config, request, names, say, still_trying)
+        zones, make_all = request["zones"], make_slice
         hint = "Try other zones (--zone), another topology, or --spot"
-        return in_turn(list(request["zones"]), make, hint, say, still_trying)
-    what = "the machine" if len(names) == 1 else f"{len(names)} machines"
-    hint = "Try other zones (--zone), other or fewer GPUs (-t, -g) or TPUs (--tpu), or --spot"
+    else:
+        zones, make_all = request, make_machines
+        hint = "Try other zones (--zone), other or fewer GPUs (-t, -g) or TPUs (--tpu), or --spot"
+    make = functools.partial(make_all, config, request, names, say, still_trying)
+    return in_turn(list(zones), make, hint, say, still_trying)
 
-    def make_machines(zone: str) -> None:
-        make_ready(config, zone, request[zone], say)
-        say(f"Creating {what} in {zone}")
-        tries = itertools.count()
 
-        def insert() -> None:
-            # Machines of the try before may have begun the job before they were deleted.
-            if next(tries):
-                still_trying()
-            try:
-                instances.insert(config, zone, request[zone], names)
-            except api.OperationFailed as error:
-                is_tpu = api.last_part(request[zone]["machineType"]) in shapes.TPU_TYPES
-                raise (groups.tpu_error(error) if is_tpu else error) from None
+def make_machines(
+    config: Config,
+    request: dict[str, Any],
+    names: list[str],
+    say: Callable[[str], None],
+    still_trying: Callable[[], None],
+    zone: str,
+) -> None:
+    """Create machines in a zone, all or none; raise OperationFailed with Google's message."""
+    body, tries = request[zone], itertools.count()
+    make_ready(config, zone, body, say)
+    say(f"Creating {'the machine' if len(names) == 1 else f'{len(names)} machines'} in {zone}")
 
+    def insert() -> None:
+        # Machines of the try before may have begun the job before they were deleted.
+        if next(tries):
+            still_trying()
         try:
-            iam.once_known(config, insert)
-        except BergError:
-            leave_none(config, request[zone])
-            raise
+            instances.insert(config, zone, body, names)
+        except api.OperationFailed as error:
+            is_tpu = api.last_part(body["machineType"]) in shapes.TPU_TYPES
+            raise (groups.tpu_error(error) if is_tpu else error) from None
 
-    return in_turn(list(request), make_machines, hint, say, still_trying)
+    try:
+        iam.once_known(config, insert)
+    except BergError:
+        leave_none(config, body)
+        raise
 
 
 def make_ready(config: Config, zone: str, body: dict[str, Any], say: Callable[[str], None]) -> None:
