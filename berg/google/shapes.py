@@ -463,19 +463,15 @@ def quota_needs(
     cpus, gpus = machines * shape.num_cpus, machines * shape.num_gpus
     needs = []
     if not family.startswith(("a3", "a4", "g4")):  # these need quota for their GPUs alone
-        metric = f"{family.upper()}_CPUS" if family in ("n2", "c2", "c3", "a2") else "CPUS"
-        metrics = [metric]
-        if spot and metric == "CPUS":
+        metrics = [f"{family.upper()}_CPUS" if family in ("n2", "c2", "c3", "a2") else "CPUS"]
+        if spot and metrics == ["CPUS"]:
             metrics.append("PREEMPTIBLE_CPUS")
         needs.append((cpus, metrics))
     if shape.gpu_type in GPU_QUOTAS:
         metric = f"NVIDIA_{shape.gpu_type.upper().replace('-', '_')}_GPUS"
-        metrics = [metric, f"PREEMPTIBLE_{metric}"]
-        if spot:
-            metrics = metrics[1:]
-        elif not brief:
-            metrics = metrics[:1]
-        needs.append((gpus, metrics))
+        lasting = [] if spot else [metric]
+        preemptible = [f"PREEMPTIBLE_{metric}"] if spot or brief else []
+        needs.append((gpus, lasting + preemptible))
     disk = "HDB_TOTAL_GB" if shape.disk_type.startswith("hyperdisk") else "SSD_TOTAL_GB"
     needs += [
         (machines * disk_gb, [disk]),
