@@ -135,10 +135,9 @@ def build(
         if own:
             check_no_choice(wanted, own.name)
             say(f"Install   what {own.name} says")
-        content = (
-            own.read_bytes() if own else generated_dockerfile(config, taken, folder, wanted, say)
-        )
-        written.write_bytes(content)
+            written.write_bytes(own.read_bytes())
+        else:
+            written.write_text(generated_dockerfile(config, taken, folder, wanted, say))
         write_ignore_files(context, taken.root, file)
         name, tag = wanted.name or label(taken.repo_name) or "image", taken.commit
         builder = choose(wanted)
@@ -152,8 +151,6 @@ def build(
             source += f" and {plain.plural(len(taken.all_changed()), 'changed file')}"
         say(f"Building {image}\nwith {builder}, of {source}, for {', '.join(this.platforms)}")
         BUILDERS[builder](config, this, wanted.push, say)
-        if wanted.push:
-            admit_readers(config, say)
     return image
 
 
@@ -202,7 +199,7 @@ def check_no_choice(wanted: Wanted, name: str) -> None:
 
 def generated_dockerfile(
     config: Config, taken: snapshot.Snapshot, folder: Path, wanted: Wanted, say: Say
-) -> bytes:
+) -> str:
     """Return a Dockerfile for a repo without one, on Python's image by its digest."""
     python = wanted.python or PYTHON
     chosen = plan.of_installation(wanted.extras, wanted.groups, wanted.install, folder)
@@ -223,7 +220,7 @@ def generated_dockerfile(
         f"{taken.root} has no Dockerfile; this one is used. Save it as Dockerfile to change it:"
         f"\n\n{text}"
     )
-    return text.encode()
+    return text
 
 
 def write_ignore_files(context: Path, root: Path, file: Path) -> None:
@@ -244,7 +241,9 @@ def write_ignore_files(context: Path, root: Path, file: Path) -> None:
 
 
 def prepare_push(config: Config, wanted: Wanted, name: str, tag: str, say: Say) -> None:
-    """Create the repository if it is missing; raise BergError if the image cannot be pushed."""
+    """Create the repository if it is missing, and let machines read its images; raise BergError if
+    this one cannot be pushed.
+    """
     if builds.ensure(config):
         say(f"Created the repository {builds.REPOSITORY} in {config.region}")
     builds.check_push(config)
@@ -254,6 +253,7 @@ def prepare_push(config: Config, wanted: Wanted, name: str, tag: str, say: Say) 
             f"{image} exists already, of this very commit. Run with it: --docker {image}; "
             "or build it again and replace it: --force"
         )
+    admit_readers(config, say)
 
 
 def choose(wanted: Wanted) -> str:
