@@ -96,17 +96,11 @@ def costs_(everyone: bool, spend_cap: int | None, as_json: bool) -> None:
     data = {
         "weeks": [asdict(each) for each in weeks],
         "now": [asdict(each) for each in there],
-        "deleted": [
-            {"job": name, "files": files, "bytes": bytes_}
-            for name, (files, bytes_) in deleted.items()
-        ],
+        "deleted": [asdict(each) for each in deleted],
     }
-    text = tables.sums(weeks)
-    if there:
-        text += f"\n\n{tables.billable_table(there)}"
-    if deleted:
-        lines = [f"{name}: {tables.deleted(*counts)}" for name, counts in deleted.items()]
-        text += "\n\n" + "\n".join(lines)
+    now = tables.billable_table(there) if there else ""
+    lines = [f"{each.job}: {tables.deleted(each.files, each.bytes)}" for each in deleted]
+    text = "\n\n".join(filter(None, [tables.sums(weeks), now, "\n".join(lines)]))
     print_data(data, text, as_json)
 
 

@@ -109,18 +109,22 @@ def moments(config: Config, name: str) -> list[Moment]:
     return found
 
 
-def deleted_files(config: Config, entries: Iterable[Entry]) -> dict[str, tuple[int, int]]:
-    """Return by job how many files that it deleted are still in the bucket, and their bytes; of
-    jobs that live, or ended in the last day.
-    """
-    bucket, counts = Bucket(config), {}
+@dataclass
+class Deleted:
+    """How many files a job deleted that are still in the bucket, and their bytes."""
+
+    job: str
+    files: int
+    bytes: int
+
+
+def deleted_files(config: Config, entries: Iterable[Entry]) -> list[Deleted]:
+    """Return what jobs deleted that is still in the bucket: jobs that live, or ended today."""
+    bucket = Bucket(config)
     ends = {each.name: each.state.finished_at for each in entries if each.state}
     recent = [name for name, end in ends.items() if not end or job.age_seconds(end) < 86400]
-    found = side_by_side(lambda name: lookup.count_deleted(bucket, name), recent)
-    for name, (files, size) in zip(recent, found, strict=True):
-        if files:
-            counts[name] = files, size
-    return counts
+    found = side_by_side(lambda name: Deleted(name, *lookup.count_deleted(bucket, name)), recent)
+    return [each for each in found if each.files]
 
 
 def described_job(bucket: Bucket, name: str) -> job.Job | None:
