@@ -166,7 +166,7 @@ def test_from_the_laptop_to_the_bucket_and_back(berg, tmp_path):
         and f"$ {command}" in table
     )
     gone = berg("show", "one", "--ip")
-    assert gone.returncode == 1 and "one has no machine any more (SUCCEEDED)" in gone.stderr
+    assert gone.returncode == 1 and "no machine any more (the job is SUCCEEDED)" in gone.stderr
     over = berg("kill", "one")
     assert over.returncode == 0 and "SUCCEEDED" in over.stderr
 

@@ -219,16 +219,14 @@ def show(name: str, lines: int, address: bool, in_time: bool, as_json: bool) -> 
     settings, name = ready(name)
     from berg.commands import tables
     from berg.google.storage import Bucket
-    from berg.laptop import jobs, records
+    from berg.laptop import jobs, records, ssh
 
     if address:
         found = jobs.find(settings, name)
-        if not found.machine:
-            raise BergError(f"{name} has no machine any more ({found.status})")
-        if not (ip := found.machine.external_ip or found.machine.internal_ip):
-            raise BergError(
-                f"the machine {name} has no address yet ({found.status}). Try again in a moment"
-            )
+        machine = found.machine
+        if not (ip := machine and (machine.external_ip or machine.internal_ip)):
+            why = ssh.still_missing(found)
+            raise BergError(f"{name} has no address yet: {why}. Try again in a moment")
         plain.echo(ip)
         return
     if in_time:
@@ -243,10 +241,7 @@ def show(name: str, lines: int, address: bool, in_time: bool, as_json: bool) -> 
         jobs_of = collect.sweep_rows(settings, Bucket(settings), name)
         print_data([row.to_dict() for row in jobs_of], tables.sweep_record(name, jobs_of), as_json)
         return
-    if as_json:
-        print_json(record.to_dict())
-    else:
-        plain.echo(tables.record(record))
+    print_data(record.to_dict(), tables.record(record), as_json)
 
 
 @click.command(cls=Grouped)
