@@ -79,10 +79,7 @@ class Job:
     def state(self) -> State:
         """The state now: state.state is RUNNING, SUCCEEDED, …; state.exit_code, state.reason."""
         with explained(self.config):
-            found = jobs.find(self.config, self.name)
-        if found.state is None:
-            raise BergError(f"{self.name} is a machine without a job")
-        return found.state
+            return jobs.find(self.config, self.name).job_state
 
     def wait(self, seconds: float | None = None) -> State:
         """Wait until the job has ended and return its final state; raise TimeoutError after

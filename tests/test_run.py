@@ -577,6 +577,7 @@ def test_globs_and_all_ask_first(berg):
     listed = berg("list").stdout
     assert re.search(r"^sweep-1 +no job, machine RUNNING", listed, re.M) and "sweep-3" not in listed
     assert "sweep-3" in berg("list", "-a").stdout
+    assert "other is a machine without a job (" in berg("wait", "other").stderr
 
     assert "to skip it: -y" in berg("kill", "sweep-*").stderr
     for refused in (berg("kill", "sweep-*", stdin="n\n"), berg("kill", "sweep-*")):

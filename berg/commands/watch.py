@@ -30,7 +30,6 @@ from berg.commands.terminal import (
 if TYPE_CHECKING:
     import subprocess
 
-    from berg.job import State
     from berg.laptop.jobs import Entry
 
 Sample = dict[str, Any]  # as berg/watch/collect.py says
@@ -68,19 +67,14 @@ def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
 
     found = [jobs.find(settings, name) for name in parts_of(settings, names)]
     waiting = [entry.name for entry in found]
-    over: dict[str, State] = {}
+    over: list[Entry] = []
     shown: dict[str, str] = {}
     while True:
         for entry in found:
-            if entry.state is None:
-                raise BergError(
-                    f"{entry.name} is a machine without a job, which never finishes. "
-                    f"End it: berg kill {entry.name}"
-                )
-            if entry.state.final:
-                over[entry.name] = entry.state
+            if entry.job_state.final:
+                over.append(entry)
                 waiting.remove(entry.name)
-                say(tables.outcome(entry.name, entry.state))
+                say(tables.outcome(entry.name, entry.job_state))
             elif (line := tables.progress(entry)) != shown.get(entry.name):
                 say(line)
                 shown[entry.name] = line
@@ -89,13 +83,8 @@ def wait(names: tuple[str, ...], first: bool, as_json: bool) -> None:
         time.sleep(POLL)
         found = look_again(settings, waiting)
     if as_json:
-        print_json(
-            [
-                {"name": name, "state": state.state, "exit_code": state.exit_code}
-                for name, state in over.items()
-            ]
-        )
-    sys.exit(results.exit_code(*over.values()))
+        print_json([entry.to_dict() for entry in over])
+    sys.exit(results.exit_code(*(entry.state for entry in over)))
 
 
 def look_again(settings: config.Config, names: list[str]) -> "list[Entry]":

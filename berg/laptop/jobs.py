@@ -78,6 +78,16 @@ class Entry:
         return self.machines[0] if self.machines else None
 
     @property
+    def job_state(self) -> State:
+        """The state of its job; raise BergError for a machine without one."""
+        if self.state is None:
+            raise BergError(
+                f"{self.name} is a machine without a job ({self.status}). "
+                f"End it: berg kill {self.name}"
+            )
+        return self.state
+
+    @property
     def summary(self) -> job.Summary:
         """The job as its state describes it; empty for a machine without a job."""
         return self.state.job if self.state else job.Summary()

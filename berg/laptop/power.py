@@ -81,8 +81,7 @@ def stop(config: Config, name: str, now: bool, say: Say) -> str:
         machine = check_stop(found, now)
         if machine.status in OFF:
             return f"is stopped already; start it: berg start {name}"
-        assert found.state
-        request = f"{config.user} {found.state.attempt}"
+        request = f"{config.user} {found.job_state.attempt}"
         found.place.set_metadata(config, machine, f"berg-stop-{found.name}", request)
         if now:
             instances.stop(config, machine)

@@ -66,17 +66,13 @@ def read(config: Config, name: str, lines: int) -> Record:
     a job.
     """
     entry, bucket = jobs.find(config, name), Bucket(config)
-    if entry.state is None:
-        raise BergError(
-            f"{entry.name} is a machine without a job ({entry.status}). "
-            f"End it: berg kill {entry.name}"
-        )
+    state = entry.job_state
     with ThreadPoolExecutor() as pool:
         described = pool.submit(described_job, bucket, entry.name)
-        log = pool.submit(last_lines, bucket, entry.name, entry.state, lines)
+        log = pool.submit(last_lines, bucket, entry.name, state, lines)
         left = lookup.Results()
         if entry.stored and entry.summary.results_dir:
-            left = lookup.results(bucket, replace(entry.stored, state=entry.state))
+            left = lookup.results(bucket, replace(entry.stored, state=state))
         metrics = last_metrics(bucket, entry.summary.results_dir, left.files)
         return Record(entry, described.result(), left.files, left.deleted, log.result(), metrics)
 

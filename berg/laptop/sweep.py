@@ -555,8 +555,7 @@ def results(entries: list[jobs.Entry], read: Callable[[str], str]) -> list[Row]:
     """Return a row for each job; `read` returns a file of `berg_results/`, "" if it is missing."""
     rows = []
     for entry in entries:
-        assert entry.state
-        state, details = entry.state, entry.state.job
+        state, details = entry.job_state, entry.summary
         metrics = events.last_values(read(f"{details.results_dir}/metrics.jsonl"))
         about = (entry.name, state.state, state.exit_code, details.params, metrics)
         rows.append(Row(*about, state.reason))

@@ -330,12 +330,11 @@ def find_running(
 def check_running(found: jobs.Entry, machine: str | None) -> None:
     """Raise BergError for a job that does not run, or a machine that it does not have."""
     only = "Only a running command can be profiled"
-    if found.state is None:
-        raise BergError(f"{found.name} is a machine without a job: there is no command to profile")
-    if found.state.final:
-        raise BergError(f"{found.name} is finished ({found.state.state}). {only}")
-    if found.state.state != "RUNNING":
-        raise BergError(f"{found.name} is {found.state.state}. {only}. Try again later")
+    state = found.job_state
+    if state.final:
+        raise BergError(f"{found.name} is finished ({state.state}). {only}")
+    if state.state != "RUNNING":
+        raise BergError(f"{found.name} is {state.state}. {only}. Try again later")
     if machine and machine not in [each.name for each in found.machines]:
         names = ", ".join(each.name for each in found.machines) or "none"
         raise BergError(f"{found.name} has no machine {machine!r}. It has: {names}")
