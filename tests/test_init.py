@@ -54,7 +54,7 @@ def test_flags_answer_everything_and_the_bucket_is_created(berg, init):
 def test_local_takes_no_answers_for_google(berg):
     before = saved(berg)
     result = berg("init", "--local", "--region", "us-east1", "--image", "mine")
-    assert result.returncode == 2 and "leave --region, --image out" in result.stderr
+    assert result.returncode == 2 and "no settings but --monitoring" in result.stderr
     assert saved(berg) == before
 
 

@@ -92,11 +92,8 @@ def init(
     if fast_zones or remove_fast_network:
         change_fast_network(fast_zones, remove_fast_network)
         return
-    names = [key.removeprefix("default_").replace("_", "-") for key in given if given[key]]
-    if local and names:
-        raise click.UsageError(
-            f"--local needs no other settings: leave {', '.join(f'--{each}' for each in names)} out"
-        )
+    if local and any(given.values()):
+        raise click.UsageError("--local needs no settings but --monitoring: leave the others out")
     from berg.google import storage
 
     settings = load_or_set_aside()
@@ -508,6 +505,7 @@ def image() -> None:
     "--with",
     "additions",
     multiple=True,
+    callback=lambda ctx, param, lists: tuple(filter(None, ",".join(lists).split(","))),
     metavar="LIST",
     help="Install these, too: horovod, openmpi, roce, tmux.",
 )
@@ -520,12 +518,7 @@ def image() -> None:
 @click.option("--dry-run", is_flag=True, help="Show the plan, with --json also the request; stop.")
 @json_option
 def create(
-    as_default: bool,
-    send_secrets: bool,
-    dry_run: bool,
-    as_json: bool,
-    additions: tuple[str, ...],
-    **options: Any,
+    as_default: bool, send_secrets: bool, dry_run: bool, as_json: bool, **options: Any
 ) -> None:
     """Create an image for machines with what the repo needs, and print its name.
 
@@ -545,8 +538,7 @@ def create(
     from berg.commands import tables
     from berg.laptop import images
 
-    names = tuple(filter(None, ",".join(additions).split(",")))
-    wanted = images.MachineImage(additions=names, **options)
+    wanted = images.MachineImage(**options)
     plan = images.image_plan(settings, wanted, Path.cwd())
     (plain.echo if dry_run and not as_json else say)(tables.plan(plan))
     if dry_run:
@@ -555,12 +547,12 @@ def create(
         return
     agree_to_send(plan.snapshot, settings.bucket, plan.leaks, send_secrets)
     made = images.create(plan, wanted, say, tables.sending)
+    family = f"{settings.project}/{made['family']}"
     if as_default:
-        config.save({"default_image": f"{settings.project}/{made['family']}"})
-        say(f"From now on jobs boot the newest image of {made['family']}")
+        config.save({"default_image": family})
+        say(f"From now on jobs boot the newest image of {family}")
     else:
-        name = f"{settings.project}/{made['family']}"
-        say(f'\nRun with it:  berg run --image {name} "python train.py"\n')
+        say(f'\nRun with it:  berg run --image {family} "python train.py"\n')
     print_data(made, made["name"], as_json)
 
 

@@ -86,8 +86,7 @@ class Attempt:
         self.software_file = self.machine.log.with_suffix(job.SOFTWARE)
         self.marker = boot.BERG / f"begun-{name}"  # the job began on this disk
         self.command_mark = command_mark(name)
-        # which record of the job was installed on this disk
-        self.installed_mark = boot.BERG / f"installed-{name}"
+        self.installed_mark = boot.BERG / f"installed-{name}"  # which record of it was installed
         self.bucket = Bucket(settings_of(self.machine))
         self.stopping = Stopping()
         self.member = self.first_member()
