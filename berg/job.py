@@ -550,17 +550,26 @@ def clock() -> float:
 
 
 def now() -> str:
-    return timestamp(datetime.fromtimestamp(clock(), timezone.utc))
+    return timestamp(clock())
 
 
-def timestamp(moment: datetime) -> str:
-    """Return a moment as berg writes all of them: 2026-01-31T23:59:59Z."""
-    return moment.astimezone(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+def after(seconds: float) -> str:
+    """Return the time in so many seconds."""
+    return timestamp(clock() + seconds)
+
+
+def timestamp(seconds: float) -> str:
+    """Return a moment, in seconds since 1970, as berg writes all of them: 2026-01-31T23:59:59Z."""
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def time_of(timestamp: str) -> datetime:
+    """Return the time in a timestamp of RFC 3339."""
+    return datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
 
 
 def age_seconds(timestamp: str) -> float:
-    then = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
-    return clock() - then.timestamp()
+    return clock() - time_of(timestamp).timestamp()
 
 
 def hosted(attributes: dict[str, str]) -> dict[str, dict[str, str]]:

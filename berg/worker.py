@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -582,8 +581,7 @@ def announce_keeping(
         seconds, is_warm = warm.seconds_left(attempt), True
     if restart or attempt.machine_goes or not seconds:
         return {}
-    until = datetime.fromtimestamp(job.clock() + seconds, timezone.utc)
-    kept_until = job.timestamp(until)
+    kept_until = job.after(seconds)
     if attempt.leads:
         what = "Warm for another job" if is_warm else "Kept"
         attempt.say(

@@ -30,7 +30,8 @@ import pytest
 from conftest import POLICY_3, Berg, commit, wait_for
 from requests import ConnectionError
 
-from berg.google import api, walk
+from berg import job
+from berg.google import walk
 from berg.laptop import ending, jobs
 from localcloud import control
 
@@ -341,7 +342,7 @@ def measure(this: Round) -> None:
     for each in entries(this):
         if each.state and each.state.state == "RUNNING":
             until = each.state.synced_until or each.state.history[-1][1]
-            this.behind = max(this.behind, time.time() - api.time_of(until).timestamp())
+            this.behind = max(this.behind, time.time() - job.time_of(until).timestamp())
 
 
 def ended_entries(this: Round, began: float) -> list[jobs.Entry]:

@@ -17,10 +17,7 @@ def state_of(minutes: float) -> State:
     """A job on two machines of $2 an hour that failed just now, and is kept for so long."""
     summary = Summary(machines=2, rates={"us-central1": 2.0})
     now = job.clock()
-    ended, until = (
-        job.timestamp(job.datetime.fromtimestamp(at, job.timezone.utc))
-        for at in (now, now + minutes * 60)
-    )
+    ended, until = (job.timestamp(at) for at in (now, now + minutes * 60))
     return State("FAILED", job=summary, zone="us-central1-a", finished_at=ended, kept_until=until)
 
 

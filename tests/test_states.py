@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, replace
-from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -308,7 +307,7 @@ def test_a_state_remembers_its_last_attempts_and_fits_its_object():
     ],
 )
 def test_a_list_says_which_attempt_it_is_and_for_whom_it_waits(fields, said):
-    lately = job.timestamp(datetime.now(timezone.utc) - timedelta(minutes=6))
+    lately = job.after(-360)
     about = {"state": "RUNNING", "job": Summary(machines=4), "missing_since": lately}
     state = State(**{**about, **fields})
     assert attempt(state) == said

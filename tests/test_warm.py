@@ -247,7 +247,7 @@ class Laptop:
 
     def __init__(self, bucket, seconds: float):
         self.bucket, self.machine = bucket, Machine()
-        until = job.timestamp(job.datetime.fromtimestamp(job.clock() + seconds, job.timezone.utc))
+        until = job.after(seconds)
         one = SimpleNamespace(is_alone=True, job=SimpleNamespace(num_machines=1))
         state = SimpleNamespace(kept_until=until)
         attempt = SimpleNamespace(

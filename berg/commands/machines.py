@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -541,8 +540,7 @@ def cache(name: str, size: int | None, is_to_go: bool, yes: bool, as_json: bool)
         found = caches.look(settings, name)
         about = {**asdict(found), "hit_rate": found.hit_rate}
         since = about.pop("since")  # seconds since 1970; 0 if nothing was read
-        moment = datetime.fromtimestamp(since, timezone.utc)
-        about["since_at"] = job.timestamp(moment) if since else ""
+        about["since_at"] = job.timestamp(since) if since else ""
         print_data(about, tables.cache(found), as_json)
 
 

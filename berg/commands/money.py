@@ -198,7 +198,7 @@ def create_purse(
         types=[shapes.name_of(each, None) for each in filter(None, types.split(","))],
         hours=hours,
         machines=machines or 0,
-        until=purse.after(until) if until else "",
+        until=job.after(until) if until else "",
         account=account,
     )
     grants = iam.purse_grants(settings, name, account) if account else []

@@ -661,7 +661,8 @@ def ls(where: str | None, as_json: bool) -> None:
     rows: list[dict[str, Any]] = []
     for name, blobs in data.sets(Bucket(settings)).items():
         total = sum(blob.size for blob in blobs)
-        updated = max(job.timestamp(blob.updated) if blob.updated else "" for blob in blobs)
+        moments = [blob.updated.timestamp() for blob in blobs if blob.updated]
+        updated = job.timestamp(max(moments)) if moments else ""
         rows.append({"name": name, "files": len(blobs), "bytes": total, "updated_at": updated})
     if not rows and not as_json:
         say("There are no data sets yet. Send one: berg data push FOLDER NAME")

@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -519,11 +518,6 @@ def storage_url(config: Config) -> str:
 
 def buckets_url(config: Config) -> str:
     return f"{storage_url(config)}/storage/v1/b"
-
-
-def time_of(timestamp: str) -> datetime:
-    """Return the time in a timestamp of RFC 3339."""
-    return datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
 
 
 def last_part(url: str) -> str:

@@ -25,7 +25,7 @@ from berg.google import api, offers, shapes
 from berg.google.api import OperationFailed, call, last_part, wait
 from berg.google.prices import region_of
 from berg.google.shapes import Shape
-from berg.job import Login, Machine
+from berg.job import Login, Machine, time_of
 
 HOST_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
 CREATED_BY: dict[str, str] = {}  # instance id -> the group that created it, which never changes
@@ -415,7 +415,7 @@ def is_current(snapshot: dict[str, Any], instance: dict[str, Any]) -> bool:
     disk = instance["disks"][0]["source"].partition("/projects/")[2]
     return (
         snapshot["sourceDisk"].partition("/projects/")[2] == disk
-        and api.time_of(snapshot["creationTimestamp"]) > api.time_of(on)
+        and time_of(snapshot["creationTimestamp"]) > time_of(on)
         and snapshot["status"] == "READY"
     )
 
@@ -608,5 +608,5 @@ def delete_new_disks(config: Config, zone: str, names: list[str], since: str) ->
         found = api.find(config, path, fields="creationTimestamp,users")
         if not found or found.get("users"):
             continue
-        if api.time_of(found["creationTimestamp"]) > api.time_of(since) - timedelta(seconds=10):
+        if time_of(found["creationTimestamp"]) > time_of(since) - timedelta(seconds=10):
             api.delete(config, path, wait_for_it=True)

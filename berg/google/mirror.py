@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +133,7 @@ class Mirror:
         """The moment as of which the bucket has the folders of all machines; "": there is none."""
         journal = self.journal
         at_ns = journal.safe_ns if journal.is_shared else journal.at_ns
-        return job.timestamp(datetime.fromtimestamp(at_ns / 1e9, timezone.utc)) if at_ns else ""
+        return job.timestamp(at_ns / 1e9) if at_ns else ""
 
     def sync(
         self,

@@ -27,6 +27,7 @@ from berg import BergError, computer, validation
 from berg import config as settings
 from berg.config import Config
 from berg.google import api
+from berg.job import time_of
 
 Item = TypeVar("Item")
 
@@ -46,7 +47,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {  # of the fields of `Listed`
     "size": int,
     "crc32c": str,
     "generation": int,
-    "updated": api.time_of,
+    "updated": time_of,
     "metadata": dict,
 }
 

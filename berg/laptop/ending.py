@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 
 from berg import BergError, job, places, states
 from berg.config import Config
@@ -473,7 +472,7 @@ def cut_off(seen: Seen, user: str | None) -> list[Leftover]:
     for name, entries in named.items():
         if all(map(never_began, entries)):
             newest = max(each.stored.written_at for each in entries if each.stored)
-            written = job.timestamp(datetime.fromtimestamp(newest, timezone.utc))
+            written = job.timestamp(newest)
             why = f"no machine began it (to run it: berg run --resume {name})"
             found.append(Leftover(Resource("job", name, "", written, why, entries[0].user), why))
     return found

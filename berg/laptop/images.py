@@ -602,13 +602,12 @@ def lacks_default(config: Config) -> bool:
 
 def row(image: dict[str, Any]) -> dict[str, Any]:
     """Return an image's row in a list."""
-    created_at = api.time_of(image["creationTimestamp"]).astimezone(timezone.utc)
     return {
         "name": image["name"],
         "family": image.get("family", ""),
         "disk_gb": int(image["diskSizeGb"]),
         "status": image["status"],
-        "created_at": job.timestamp(created_at),
+        "created_at": job.timestamp(job.time_of(image["creationTimestamp"]).timestamp()),
         "user": image.get("labels", {}).get("berg-user", ""),
         "description": image.get("description", ""),
     }

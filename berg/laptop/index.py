@@ -79,7 +79,7 @@ def recent_path(entry: str, summary: job.Summary) -> str:
     """Return the object that lists a job or a sweep under its user."""
     user = summary.user if USER.fullmatch(summary.user) else "-"
     try:
-        created = int(api.time_of(summary.created_at).timestamp())
+        created = int(job.time_of(summary.created_at).timestamp())
     except (ValueError, OverflowError):
         created = 0
     seconds = LATEST - min(LATEST, max(0, created))

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -691,7 +690,7 @@ class Heartbeat:
             seconds = round(self.this.spec.queue_timeout)
         until = f"there is room, or: berg kill {self.this.job_name}"
         if seconds:
-            until = job.timestamp(datetime.now(timezone.utc) + timedelta(seconds=seconds))
+            until = job.after(seconds)
         reason = f"in Google's queue for {where} since {job.now()}, until {until}"
         waiting = replace(self.stored.state, zone=zone, reason=reason)
         say(f"{self.this.job_name} is {reason}. It continues without this computer")

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import timezone
 from itertools import chain
 
 from berg import BergError, job, states, validation
@@ -236,7 +236,7 @@ def view_of(bucket: Bucket, name: str, moment: str | None = None) -> View:
         return views.at(histories) or View()
     see = f"See which there are: berg show {name} --views"
     try:
-        until = datetime.fromisoformat(moment.replace("Z", "+00:00"))
+        until = job.time_of(moment)
     except ValueError:
         raise BergError(f"{moment!r} is not a time such as {job.now()}. {see}") from None
     if until.tzinfo is None:

@@ -347,7 +347,7 @@ def check_not_run(config: Config, machine: Machine, copied_at: str) -> None:
     """Raise BergError unless a machine is off, and has been since its disk was copied."""
     instance = instances.describe(config, machine)
     on = instance.get("lastStartTimestamp") or instance["creationTimestamp"]
-    if instance["status"] in OFF and copied_at and api.time_of(on) < api.time_of(copied_at):
+    if instance["status"] in OFF and copied_at and job.time_of(on) < job.time_of(copied_at):
         return
     raise BergError(
         f"{machine.name} was started in {machine.zone} since its disk was copied "

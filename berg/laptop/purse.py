@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TypeVar
 
 from berg import BergError, job, places, states, validation
@@ -89,8 +89,8 @@ class Ledger:
         """Return what a reservation may cost, of a day until its end."""
         if not self.day:
             return held.usd
-        begin = max(api.time_of(self.midnight), api.time_of(held.at))
-        left = api.time_of(self.midnight) + timedelta(days=1) - begin
+        begin = max(job.time_of(self.midnight), job.time_of(held.at))
+        left = job.time_of(self.midnight) + timedelta(days=1) - begin
         return min(held.usd, held.hourly * left.total_seconds() / 3600)
 
     def without(self, claim: str) -> "Ledger":
@@ -576,8 +576,3 @@ def day_path(config: Config) -> str:
 
 def today() -> str:
     return job.now()[:10]
-
-
-def after(seconds: float) -> str:
-    """Return the time in so many seconds."""
-    return job.timestamp(datetime.fromtimestamp(job.clock() + seconds, timezone.utc))

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -96,7 +95,7 @@ def moments(config: Config, name: str) -> list[Moment]:
     for at_ns in views.moments(histories)[-MOMENTS:]:
         view = views.at(histories, at_ns)
         rows = view.rows.values() if view else ()
-        time = job.timestamp(datetime.fromtimestamp(at_ns / 1e9, timezone.utc))
+        time = job.timestamp(at_ns / 1e9)
         before = [state for state, since in stored.state.history if since <= time] if stored else []
         size = sum(row.size for row in rows)
         found.append(Moment(time, before[-1] if before else "", len(rows), size))

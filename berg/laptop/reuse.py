@@ -18,7 +18,6 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
 from itertools import islice
 from typing import Any
 
@@ -94,7 +93,7 @@ def seconds_left(instance: dict[str, Any]) -> int:
     ends = instance.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp", "")
     if not ends:
         return 0
-    return round((api.time_of(ends) - api.time_of(job.now())).total_seconds()) - states.LAST_SECONDS
+    return round(-job.age_seconds(ends)) - states.LAST_SECONDS
 
 
 def with_warm(plan: Plan) -> Plan:
@@ -280,7 +279,7 @@ def choose_box(config: Config, spec: JobSpec) -> Choice:
         raise BergError(f"--on {found.name}: its record is missing. {START_BOX}")
     shape = Shape(machine.machine_type, this.gpus_per_machine, this.gpu_type)
     seconds = seconds_left(instance)
-    until = job.timestamp(api.time_of(job.now()) + timedelta(seconds=seconds))
+    until = job.after(seconds)
     kind = this.gpu_type or this.tpu or machine.machine_type
     day = "" if until[:10] == job.now()[:10] else f"{until[:10]} "
     line = f"devbox {found.name} ({kind}), until {day}{until[11:16]} UTC; nothing new is created"

@@ -106,7 +106,7 @@ def machine_hours(state: job.State, running: int, begin: str = "") -> float:
 def between(since: str, later: str) -> float:
     """Return the seconds between two timestamps; 0 if one is invalid."""
     try:
-        return max(0.0, (api.time_of(later) - api.time_of(since)).total_seconds())
+        return max(0.0, (job.time_of(later) - job.time_of(since)).total_seconds())
     except (ValueError, TypeError):
         return 0.0
 
@@ -135,7 +135,7 @@ class Sum:
 def week_of(created_at: str) -> str:
     """Return the Monday of a timestamp's week, in UTC; "" if it is invalid."""
     try:
-        then = api.time_of(created_at).astimezone(timezone.utc)
+        then = job.time_of(created_at).astimezone(timezone.utc)
         return (then - timedelta(days=then.weekday())).strftime("%Y-%m-%d")
     except (ValueError, OverflowError):
         return ""

@@ -20,7 +20,6 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -208,8 +207,7 @@ def points(
 ) -> list[dict[str, Any]]:
     """Return a sample as time series with a point each."""
     labels = {"project_id": config.project, "zone": zone, "instance_id": instance}
-    when = datetime.fromtimestamp(sample.get("time", job.clock()), timezone.utc)
-    interval = {"endTime": f"{when:%Y-%m-%dT%H:%M:%SZ}"}
+    interval = {"endTime": job.timestamp(sample.get("time", job.clock()))}
 
     def one(name: str, value: float, **labels_of_metric: str) -> dict[str, Any]:
         metric = {"labels": labels_of_metric} if labels_of_metric else {}

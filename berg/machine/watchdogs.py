@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -225,7 +224,7 @@ def update(meter: Meter, now: float, percent: float | None, least: int, is_runni
 def longest_idle(machines: dict[str, dict[str, str]], now: float, seconds: int) -> dict[str, str]:
     """Return the machines that were idle for so many seconds, and since when; the longest first."""
     busy = sorted((float(about.get("busy_at", now)), name) for name, about in machines.items())
-    idle = {name: iso(at) for at, name in busy if now - at >= seconds}
+    idle = {name: job.timestamp(at) for at, name in busy if now - at >= seconds}
     return dict(list(idle.items())[:MOST])
 
 
@@ -243,16 +242,12 @@ def judge_use(attempt: Attempt, meter: Meter, quiet: float) -> None:
         below = f"its accelerators stay below {spec.min_utilization} %"
         minutes = f"{left / 60:.1f} minutes"
         attempt.say(f"Warning: {below}; the job ends in {minutes}, unless they do more")
-        end = iso(job.clock() + left)[11:16]
+        end = job.timestamp(job.clock() + left)[11:16]
         attempt.states.write_quietly(reason=f"{below}; it ends at {end} UTC, unless they do more")
     elif meter.warned and not is_near:
         meter.warned = False
         attempt.say("The accelerators do something again")
         attempt.states.write_quietly(reason="")
-
-
-def iso(at: float) -> str:
-    return job.timestamp(datetime.fromtimestamp(at, timezone.utc))
 
 
 # --- successive halving

@@ -17,7 +17,6 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from urllib.parse import quote
 from berg import job, plain, validation
 from berg.google import events
 from berg.google.storage import Listed
-from berg.laptop import jobs
+from berg.laptop import jobs, spending
 from berg.laptop.jobs import cells as cells_of
 from berg.laptop.jobs import folded
 from berg.laptop.records import Comparison, Difference, Software
@@ -590,14 +589,8 @@ def timeline(title: str, header: Iterable[str], rows: list[Any], end: str) -> Ht
 
 
 def between(begun: str, ended: str) -> str:
-    """Return the time between two timestamps in words; "" if one is missing or damaged."""
-    try:
-        first, last = (
-            datetime.fromisoformat(each.replace("Z", "+00:00")) for each in (begun, ended)
-        )
-        return plain.duration((last - first).total_seconds())
-    except (ValueError, TypeError):
-        return ""
+    """Return the time between two timestamps in words; "" if one is missing."""
+    return plain.duration(spending.between(begun, ended)) if begun and ended else ""
 
 
 def metric_charts(about: collect.About) -> list[Html]:
