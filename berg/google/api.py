@@ -457,9 +457,14 @@ def find(config: Config, path: str, project: str = "", **query: Any) -> dict[str
 
 def pages(config: Config, path: str, **query: Any) -> Iterable[dict[str, Any]]:
     """Yield the pages of a list."""
+    return paged(lambda token: call(config, "GET", path, **query, pageToken=token))
+
+
+def paged(ask: Callable[[str | None], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the pages of a list; `ask` gets the token of a page, None for the first one."""
     token = None
     while True:
-        page = call(config, "GET", path, **query, pageToken=token)
+        page = ask(token)
         yield page
         token = page.get("nextPageToken")
         if not token:

@@ -499,13 +499,9 @@ class Bucket:
         return answers
 
     def list_pages(self, **query: Any) -> Iterator[dict[str, Any]]:
-        token = None
-        while True:
-            page = self.ask_json("GET", self.address("", **query, pageToken=token))
-            yield page
-            token = page.get("nextPageToken")
-            if not token:
-                return
+        return api.paged(
+            lambda token: self.ask_json("GET", self.address("", **query, pageToken=token))
+        )
 
     def folders(self, prefix: str) -> Iterator[str]:
         """Yield the prefixes of objects up to the next slash behind a prefix, in order."""
