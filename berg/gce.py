@@ -321,15 +321,14 @@ def scheduling(plan: Plan) -> dict[str, Any]:
         **end,
         "automaticRestart": plan.job.is_restarted and plan.model == prices.STANDARD,
     }
-    if plan.spot:
-        found["provisioningModel"] = "SPOT"
-        # else the machine hears of it with the power-off
+    is_spot = plan.model == prices.SPOT
+    if plan.model != prices.STANDARD:
+        found["provisioningModel"] = plan.model
+    if is_spot:  # else the machine hears of it with the power-off
         found["preemptionNoticeDuration"] = {"seconds": "120"}
-    if plan.model == prices.FLEX:
-        found["provisioningModel"] = prices.FLEX
     if plan.offer.reservation and plan.offer.reservation.is_bound:
         found["provisioningModel"] = "RESERVATION_BOUND"
-    if plan.spot or plan.offer.shape.num_gpus or plan.job.tpu:
+    if is_spot or plan.offer.shape.num_gpus or plan.job.tpu:
         found["onHostMaintenance"] = "TERMINATE"
     return found
 

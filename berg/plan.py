@@ -106,7 +106,6 @@ class Plan:
     offer: Offer
     bucket_region: str
     snapshot: Snapshot
-    spot: bool
     wheel: tuple[str, bytes]
     packages: tuple[str, bytes]  # what the worker imports; ("", b""): the machine asks pip
     gcsfuse: tuple[str, bytes] = ("", b"")  # for machines that lack it

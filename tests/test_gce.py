@@ -16,7 +16,7 @@ def test_google_restarts_no_spot_machine(is_restarted, spot):
     job = SimpleNamespace(is_restarted=is_restarted, tpu="", keeps_disk=spot)
     offer = SimpleNamespace(shape=SimpleNamespace(num_gpus=0, stop_action={}), reservation=None)
     model = "SPOT" if spot else "STANDARD"
-    plan = SimpleNamespace(machine_seconds=60, job=job, spot=spot, model=model, offer=offer)
+    plan = SimpleNamespace(machine_seconds=60, job=job, model=model, offer=offer)
     asked = gce.scheduling(plan)
     assert asked["automaticRestart"] is (is_restarted and not spot)
     assert (asked.get("provisioningModel") == "SPOT") is spot

@@ -242,12 +242,12 @@ def nodes_for(plan: Plan) -> tuple[dict[str, str], list[dict[str, str]]]:
     shape, selector, taint = plan.offer.shape, {}, ""
     if plan.job.tpu:
         wanted, taint = shapes.parse_tpu(plan.job.tpu, in_cluster=True), shapes.CHIP
-        selector = {shapes.NODE_POOL: wanted.pool(plan.spot), **wanted.selector}
+        selector = {shapes.NODE_POOL: wanted.pool(plan.spec.spot), **wanted.selector}
     elif plan.job.gpus_per_machine:
         selector, taint = {f"{LABEL}gke-accelerator": shape.accelerator}, "nvidia.com/gpu"
     elif shape.machine_type:
         selector = {"node.kubernetes.io/instance-type": shape.machine_type}
-    if plan.spot:
+    if plan.spec.spot:
         selector[f"{LABEL}gke-spot"] = "true"
     own = {"key": taint or client.FOR_JOBS, "operator": "Exists", "effect": "NoSchedule"}
     spot = {"key": f"{LABEL}gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}

@@ -111,7 +111,7 @@ def look_up(
         offer = with_image(offer, container)
     fields |= {"installation": installation, "docker": this.docker and container.image}
     this = replace(this, rates=rates, **fields)
-    plan = Plan(config, this, offer, bucket_region, taken, spec.spot, wheel, packages, gcsfuse)
+    plan = Plan(config, this, offer, bucket_region, taken, wheel, packages, gcsfuse)
     plan.code_bytes, plan.container, plan.there = code_bytes, container.lines, there
     plan.leaks = secret_files.result()
     plan.left, plan.hidden = left, hidden_results(spec, taken)
