@@ -469,9 +469,12 @@ def quota_needs(
         needs.append((cpus, metrics))
     if shape.gpu_type in GPU_QUOTAS:
         metric = f"NVIDIA_{shape.gpu_type.upper().replace('-', '_')}_GPUS"
-        lasting = [] if spot else [metric]
-        preemptible = [f"PREEMPTIBLE_{metric}"] if spot or brief else []
-        needs.append((gpus, lasting + preemptible))
+        metrics = [metric, f"PREEMPTIBLE_{metric}"]
+        if spot:
+            metrics = metrics[1:]
+        elif not brief:
+            metrics = metrics[:1]
+        needs.append((gpus, metrics))
     disk = "HDB_TOTAL_GB" if shape.disk_type.startswith("hyperdisk") else "SSD_TOTAL_GB"
     needs += [
         (machines * disk_gb, [disk]),
