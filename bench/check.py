@@ -8,23 +8,23 @@ if it is so both times.
 
 import re
 
-VALUE = r"-?[\d,.]+ [A-Za-z ]+"
 # what was measured, and behind it the target
-ROW = re.compile(rf"\| (\w+) \| (.+) \| ({VALUE}) \| -?[\d,.]+ \|")
+LINE = re.compile(r"- (.+): (-?[\d,.]+) ([A-Za-z ]+), at most -?[\d,.]+\.( \*\*Missed\*\*|$)")
+HEADING = re.compile(r"## `bench/(\w+)\.py`$|### (.+)")
 # by how much more than before may be noise
 NOISE = {"x": 1.5, "requests": 1.1, "round trips": 1.1, "bytes": 1.1}
 
 
 def measured_in(page: str) -> dict[str, tuple[float, str]]:
-    """Return what the page's table of targets says was measured, with its unit, by script and name."""
+    """Return what a page's targets say was measured, with its unit, by script, table and name."""
     found = {}
+    script = title = ""
     for line in page.splitlines():
-        row = ROW.match(line)
-        if not row:
-            continue
-        script, name, measured = row.groups()
-        number, _, unit = measured.partition(" ")
-        found[f"{script}: {name}"] = (float(number.replace(",", "")), unit)
+        if heading := HEADING.match(line):
+            script, title = (heading[1], "") if heading[1] else (script, heading[2])
+        elif target := LINE.match(line):
+            name, number, unit, _ = target.groups()
+            found[f"{script}: {title}: {name}"] = (float(number.replace(",", "")), unit)
     return found
 
 

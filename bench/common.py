@@ -42,12 +42,7 @@ CLEAN |= {
 IDENTITY = ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "gc.auto=0"]
 
 
-NET = {
-    "requests": ("requests", 0),
-    "trips": ("trips", 0),
-    "bytes": ("sent", 0),
-    "served": ("served", 2),
-}
+NET = {"requests": "requests", "trips": "trips", "bytes": "sent"}
 FAR = 0.03  # seconds to a cloud in another region and back
 
 
@@ -84,6 +79,13 @@ class Target:
             if self.unit in ("bytes", "requests", "round trips")
             else f"{value:.2f} {self.unit}"
         )
+
+    def line(self) -> str:
+        """Return the target as a list's item, which bench/check.py reads."""
+        limit = self.show(self.limit).removesuffix(f" {self.unit}")
+        why = f": {self.why}" if self.why else ""
+        missed = "" if self.met else f" **Missed**{why}."
+        return f"- {self.text}: {self.show(self.measured)}, at most {limit}.{missed}"
 
 
 @dataclass
@@ -153,21 +155,24 @@ def table(
     title: str, note: str, costs: dict[str, list[Cost]], targets: list[Target], *, net: bool = False
 ) -> Result:
     """Wall of all sides, also as a ratio to the first, and CPU where the first has any; `net` adds
-    requests and bytes.
+    requests, round trips and bytes, if there are any.
     """
     first, rows = next(iter(costs.values())), []
     has_cpu = bool(median(first, "cpu"))
-    header = ["", "wall", "range", *(["CPU"] if has_cpu else []), "ratio"]
-    header += list(NET) if net else []
+    header = ["", "wall", *(["CPU"] if has_cpu else []), "ratio"]
+    counts = {
+        name: what
+        for name, what in NET.items()
+        if net and any(median(each, what) for each in costs.values())
+    }
     for name, each in costs.items():
-        walls = [cost.wall for cost in each]
-        row = [name, f"{median(each):.3f}", f"{min(walls):.3f}-{max(walls):.3f}"]
+        row = [name, f"{median(each):.3f}"]
         if has_cpu:
             row.append(f"{median(each, 'cpu'):.3f}")
         row.append(f"{median(each) / median(first):.2f}")
-        if net:
-            row += [f"{median(each, what):,.{digits}f}" for what, digits in NET.values()]
+        row += [f"{median(each, what):,.0f}" for what in counts.values()]
         rows.append(row)
+    header += counts
     count = "Once." if len(first) == 1 else f"Medians of {len(first)}."
     return Result(title, f"{note} {count}".strip(), header, rows, targets)
 
@@ -201,15 +206,16 @@ def least(costs: dict[str, list[Cost]], one: str, other: str | Iterable[str]) ->
 
 
 def markdown(results: list[Result]) -> str:
-    lines = []
+    lines, note = [], ""
     for result in results:
-        lines += [f"### {result.title}", "", result.note, ""]
+        again = result.note == note
+        note = result.note
+        lines += [f"### {result.title}", "", "As above." if again else note, ""]
         lines += [f"| {' | '.join(result.header)} |", "|---|" + "---:|" * (len(result.header) - 1)]
         lines += [f"| {' | '.join(row)} |" for row in result.rows]
         lines += [""]
-        missed = [target for target in result.targets if not target.met and target.why]
-        lines += [f"- Missed, {target.text}: {target.why}." for target in missed]
-        lines += [""] if missed else []
+        lines += [target.line() for target in result.targets]
+        lines += [""] if result.targets else []
     return "\n".join(lines)
 
 

@@ -32,6 +32,7 @@ PHASES = {
     "return": "to the return of `berg run`, which polls one to four times a second",
 }
 CLOUDS = "boot"
+TOTAL = "total, without the boot"
 WHY = (
     "about 3 s is the limit: 1 s of CPU for imports, 0.8 s for the worker's start (bench/worker.py), 1.1 s "
     "between the claim and the last state, because Cloud Storage accepts one write of an object a second"
@@ -75,7 +76,9 @@ def measure(repeats: int) -> list[Result]:
     common.make_repo(repo, 100)
     (repo / "nothing.py").write_text(COMMAND)
     common.commit(repo)
-    found = []
+    header, targets = [""], []
+    rows = {phase: [said] for phase, said in PHASES.items()}
+    rows[TOTAL] = [TOTAL]
     with Cloud() as cloud:
         seconds_of(cloud, repo, "first")
         for latency in (0, FAR):
@@ -83,14 +86,15 @@ def measure(repeats: int) -> list[Result]:
                 runs = [
                     seconds_of(cloud, repo, f"job-{latency * 1000:.0f}-{n}") for n in range(repeats)
                 ]
-            middle = {phase: median(run[phase] for run in runs) for phase in PHASES}
-            rows = [[said, f"{middle[phase]:.2f}"] for phase, said in PHASES.items()]
+            for phase in PHASES:
+                rows[phase].append(f"{median(run[phase] for run in runs):.2f}")
             own = median(sum(run.values()) - run[CLOUDS] for run in runs)
-            rows.append(["total, without the boot", f"{own:.2f}"])
-            target = Target("beyond the machine's boot", own, 4, "s", WHY)
-            title = f"Overhead, {distance(latency)}"
-            found.append(Result(title, f"Medians of {repeats}.", ["", "seconds"], rows, [target]))
-    return found
+            rows[TOTAL].append(f"{own:.2f}")
+            where = distance(latency)
+            header.append(where)
+            targets.append(Target(f"beyond the machine's boot, {where}", own, 4, "s", WHY))
+    note = f"Seconds, medians of {repeats}."
+    return [Result("Overhead", note, header, [*rows.values()], targets)]
 
 
 if __name__ == "__main__":

@@ -72,9 +72,9 @@ make bench CHECK=1                      # compare with this page; fails if ratio
 
 Compared programs run in turn against the [embedded cloud](embedded-cloud.md), which shares the computer's cores.
 With "30 ms away", each of the laptop's requests takes that time, and the first on a connection three times that,
-for its handshakes. Times are in seconds: medians (wall), their range, and the ratio to the first row. CPU is user and system
-time of a program and its children, served is that of the embedded cloud. Trips are round trips in the longest chain of sequential
-requests; at 0 ms it depends on chance.
+for its handshakes. Wall is the median in seconds, ratio that to the first row. CPU is user and system time of a program
+and its children. Trips are round trips in the longest chain of sequential requests; at 0 ms it depends on chance. Below
+each table are its targets: what was measured, and the limit. {missed}
 
 {versions}
 """
@@ -120,15 +120,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def version_rows(old: str) -> list[str]:
-    """Return a row for each program; for a program that is missing, the old page's row."""
-    table = old.partition("\n## ")[0].splitlines()
-    before = {line.split(" | ")[0]: line for line in table if line.startswith("| ")}
-    rows = []
+def version_line(old: str) -> str:
+    """Return the version of each program; for a program that is missing, that of the old page."""
+    before = re.search(r"^Versions: (.*)\.$", old, re.M)
+    parts = before[1].split(", ") if before else []
+    found = []
     for name, text in versions().items():
-        row = f"| {name} | {text} |"
-        rows.append(before.get(f"| {name}", row) if text == ABSENT else row)
-    return rows
+        was = next((part for part in parts if part.startswith(f"{name} ")), "")
+        found.append(was if was and text == ABSENT else f"{name} {text}")
+    return f"Versions: {', '.join(found)}."
 
 
 def commit() -> str:
@@ -138,26 +138,29 @@ def commit() -> str:
     return done.stdout.strip()
 
 
-def write(rows: dict[str, str], sections: dict[str, str]) -> None:
+def write(sections: dict[str, str]) -> None:
     """Write the page; what was not measured this time stays."""
     old = PAGE.read_text() if PAGE.exists() else ""
     for script in SCRIPTS:
         if script not in sections and (begin := title(script)) in old:
             sections[script] = old.partition(begin)[2].partition("\n## ")[0]
-            rows[script] = "".join(
-                line for line in old.splitlines(keepends=True) if line.startswith(f"| {script} |")
-            )
     there = [script for script in SCRIPTS if script in sections]
     text = HEAD.format(
         measured=told_by(sections[script] for script in there),
-        versions="| | version |\n|---|---|\n" + "\n".join(version_rows(old)),
+        missed=missed_in(sections),
+        versions=version_line(old),
     )
-    text += "\n## Targets\n\n| script | | measured | at most | |\n|---|---|---:|---:|---|\n"
     PAGE.write_text(
-        text
-        + "".join(rows[script] for script in there)
-        + "".join(f"\n{title(script)}{sections[script].rstrip()}\n" for script in there)
+        text + "".join(f"\n{title(script)}{sections[script].rstrip()}\n" for script in there)
     )
+
+
+def missed_in(sections: dict[str, str]) -> str:
+    """Return how many targets are missed, and of which scripts."""
+    targets = sum(section.count(", at most ") for section in sections.values())
+    missed = {name: text.count(" **Missed**") for name, text in sections.items()}
+    where = ", ".join(script for script in SCRIPTS if missed.get(script))
+    return f"{sum(missed.values())} of {targets} are missed{f' ({where})' if where else ''}."
 
 
 def told_by(sections: Iterable[str]) -> str:
@@ -205,8 +208,8 @@ def title(script: str) -> str:
     return f"## `bench/{script}.py`\n\n"
 
 
-def measure(script: str, repeats: int) -> tuple[str, str] | None:
-    """Run a script; return its rows in the table of targets and its section, None if it fails."""
+def measure(script: str, repeats: int) -> str | None:
+    """Run a script; return its section, None if it fails."""
     path = Path(__file__).with_name(f"{script}.py")
     command: list[str | Path] = [sys.executable, path, "--json", "--repeats", str(repeats)]
     computer = circumstances()
@@ -218,31 +221,21 @@ def measure(script: str, repeats: int) -> tuple[str, str] | None:
     for each in answer["results"]:
         targets = [common.Target(**target) for target in each.pop("targets")]
         results.append(common.Result(**each, targets=targets))
-    rows = ""
-    for result in results:
-        for each in result.targets:
-            cells = [
-                script,
-                f"{result.title}: {each.text}",
-                each.show(each.measured),
-                each.show(each.limit).removesuffix(f" {each.unit}"),
-            ]
-            rows += f"| {' | '.join(cells)} |{'' if each.met else ' **missed**'} |\n"
     note = f"{time.strftime('%Y-%m-%d')} at {commit()}, {repeats} repeats, {computer}."
-    return rows, f"{answer['about']}\n\n{note}\n\n{common.markdown(results)}"
+    return f"{answer['about']}\n\n{note}\n\n{common.markdown(results)}"
 
 
-def worse_than_before(script: str, repeats: int, rows: str) -> list[str]:
+def worse_than_before(script: str, repeats: int, section: str) -> list[str]:
     """Return what is worse than in the page, in both of two measurements."""
     before = check.measured_in(PAGE.read_text())
-    first = check.regressions(before, check.measured_in(rows))
+    first = check.regressions(before, check.measured_in(title(script) + section))
     if not first:
         return []
     print(f"{script} seems worse, once more: {'; '.join(first.values())}", file=sys.stderr)
     again = measure(script, repeats)
     if again is None:
         return [f"{script} failed the second time"]
-    second = check.regressions(before, check.measured_in(again[0]))
+    second = check.regressions(before, check.measured_in(title(script) + again))
     return [said for name, said in second.items() if name in first]
 
 
@@ -259,7 +252,6 @@ def main() -> None:
     began = time.monotonic()
     failed: list[str] = []
     worse: list[str] = []
-    rows: dict[str, str] = {}
     sections: dict[str, str] = {}
     for script in arguments.scripts or SCRIPTS:
         print(f"== {script}, after {time.monotonic() - began:.0f} s", file=sys.stderr)
@@ -267,11 +259,11 @@ def main() -> None:
         if found is None:
             failed.append(script)
         elif arguments.check:
-            worse += worse_than_before(script, arguments.repeats, found[0])
+            worse += worse_than_before(script, arguments.repeats, found)
         else:
-            rows[script], sections[script] = found
+            sections[script] = found
             # what was measured outlives a run that is cut short
-            write(rows.copy(), sections.copy())
+            write(sections.copy())
     for said in worse:
         print(f"worse than in the page: {said}", file=sys.stderr)
     if failed:
