@@ -33,6 +33,8 @@ from localcloud.machines import sshd
 
 TABLE = os.environ.get("HOSTILE_TABLE")  # the page to write
 REFUSED = "refused: 403"
+TITLE_OF_REFUSED = "{title}, and is refused with 403"
+SEVERAL = 2  # rows with the same result: if there are more, they are a list
 BEGIN, END = "<!-- hostile -->\n", "<!-- end of hostile -->"
 # how rows begin -> the head of their table
 ACTORS = {
@@ -260,21 +262,22 @@ def rows():
 
 
 def table_of(begin: str, title: str, found: list[tuple[str, str]]) -> str:
-    """Return the table of rows that begin so, after a list of those that Google refused; "" is the
-    table of all that begin otherwise.
+    """Return the table of rows that begin so, after a list for each result that several rows have;
+    "" is the table of all that begin otherwise.
     """
-    refused, lines = [], [f"| {title} | result |", "|---|---|"]
+    results: dict[str, list[str]] = {}
     for tried, became in found:
-        if next((each for each in ACTORS if each and tried.startswith(each)), "") != begin:
-            continue
-        text = tried.removeprefix(begin)
-        if became == REFUSED:
-            refused.append(f"- {text}")
+        if next((each for each in ACTORS if each and tried.startswith(each)), "") == begin:
+            results.setdefault(became, []).append(tried.removeprefix(begin))
+    lists, lines = [], [f"| {title} | result |", "|---|---|"]
+    for became in sorted(results, key=lambda each: each != REFUSED):
+        if became == REFUSED or len(results[became]) > SEVERAL:
+            heading = TITLE_OF_REFUSED if became == REFUSED else f"{{title}} (result: {became})"
+            lists += [f"{heading.format(title=title[0].upper() + title[1:])}:", ""]
+            lists += [*(f"- {each}" for each in results[became]), ""]
         else:
-            lines.append(f"| {text} | {became} |")
-    if refused:
-        refused = [f"{title[0].upper()}{title[1:]}, and is refused with 403:", "", *refused, ""]
-    return "\n".join(refused + (lines if len(lines) > 2 else [])) + "\n"
+            lines += [f"| {each} | {became} |" for each in results[became]]
+    return "\n".join(lists + (lines if len(lines) > 2 else [])) + "\n"
 
 
 def submit(berg: Berg, name: str, command: str, *options: str) -> None:
@@ -817,7 +820,7 @@ def test_a_wheel_that_was_replaced_is_not_run_and_the_next_submit_mends_it(berg,
     assert ended(berg, "after")["state"] == "SUCCEEDED"
     rows.append(
         (
-            "another user of the bucket, the same, at the next submit",
+            "another user of the bucket, to replace Berg's wheel, at the next submit",
             "the submit replaces it and reports it",
         )
     )
