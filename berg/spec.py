@@ -151,15 +151,15 @@ class JobSpec:
     )
     keep: tuple[str, ...] = option(
         "--keep PATH",
-        "Copy this folder of the repo to the results while CMD runs, and restore it; repeatable. "
-        "none: also save no new files of the repo at the end.",
+        "Mirror and restore this folder of the repo, too; repeatable. "
+        "none: save no new files of the repo.",
         (),
         JOB,
         key="keep",
     )
     keep_deleted: bool = option(
         "--keep-deleted",
-        "Keep results in the bucket that the job deletes; else for an hour, or to its end.",
+        "Keep results in the bucket that the job deletes.",
         False,
         JOB,
         key="keep-deleted",
@@ -186,7 +186,7 @@ class JobSpec:
     )
     no_pipefail: bool = option(
         "--no-pipefail",
-        "Let the last program of a pipe in CMD decide alone whether it failed.",
+        "Only the last program of a pipe in CMD decides whether it failed.",
         False,
         JOB,
         key="no-pipefail",
@@ -231,15 +231,13 @@ class JobSpec:
     )
     gpu_type: str | None = option(
         "-t --gpu-type TYPE",
-        "l4, t4, a100, h100, …; several to try in turn (l4,a100), or cheapest.  [default: l4]",
+        "l4, a100, …; several to try in turn (l4,a100), or cheapest.  [default: l4]",
         usual=True,
         complete="types",
         key="gpu-type",
         replaces="machine_type num_cpus",
     )
-    gpu_memory: int = option(
-        "--gpu-memory GB", "With -t cheapest: memory that each GPU has at least.", 0
-    )
+    gpu_memory: int = option("--gpu-memory GB", "With -t cheapest: least memory of a GPU.", 0)
     num_cpus: int | None = option(
         "-c --num-cpus N", "vCPUs per machine.", usual=True, key="num-cpus", replaces="machine_type"
     )
@@ -248,13 +246,13 @@ class JobSpec:
     )
     machine_type: str | None = option(
         "--machine-type TYPE",
-        "Machine type, if GPUs and CPUs do not determine it.",
+        "Machine type.  [default: by GPUs and CPUs]",
         key="machine-type",
         replaces="gpu_type num_gpus num_cpus",
     )
     tpu: str | None = option(
         "--tpu FAMILY-TOPOLOGY",
-        "TPUs instead: v6e-1, v6e-4x4, … (see berg gpus --tpu).",
+        "TPUs instead: v6e-1, … (see berg gpus --tpu).",
         usual=True,
         excludes="num_gpus gpu_type num_cpus machine_type num_machines wait_for_capacity",
         why="--tpu says what the machines are and how many",
@@ -262,7 +260,7 @@ class JobSpec:
     )
     cluster: str | None = option(
         "--cluster NAME",
-        "Run in pods of this cluster (see berg cluster list).",
+        "Run in pods of this cluster.",
         usual=True,
         excludes="image machine_type zones regions disk_gb reservation flex wait_for_capacity "
         "no_external_ip no_kill",
@@ -302,7 +300,7 @@ class JobSpec:
     )
     zones: tuple[str, ...] = option(
         "--zone ZONE",
-        "Zone to try; repeatable. With --region, the other zones of that region come after it.",
+        "Zone to try, before others of --region; repeatable.",
         (),
         replaces="regions",
         complete="zones",
@@ -427,7 +425,7 @@ class JobSpec:
     )
     replacement_timeout: float = option(
         "--replacement-timeout",
-        "Give up if lost Spot machines or pods of several are not replaced by then.",
+        "Give up if a lost Spot machine or pod of several is not replaced by then.",
         900,
         RUN,
         unit="-",
@@ -435,7 +433,7 @@ class JobSpec:
     )
     max_restarts: int = option(
         "--max-restarts N",
-        "Restarts after lost machines, at most.",
+        "Most restarts after lost machines.",
         20,
         RUN,
         bounds=(0, math.inf, TIMES),
@@ -468,7 +466,7 @@ class JobSpec:
     )
     on_hang: str = option(
         "--on-hang HOW",
-        "report, fail or restart: what to do after --max-silence, once the stacks are saved.",
+        "report, fail or restart: what to do after --max-silence.",
         "report",
         RUN,
         choices=("report", "fail", "restart"),
@@ -476,7 +474,7 @@ class JobSpec:
     )
     sample_seconds: float = option(
         "--sample-seconds",
-        "How often to measure how busy the machines are; 0 for never.",
+        "How often to measure utilization; 0 for never.",
         30,
         unit="s",
         bounds=(0, 3600, "give 1 to 3600, or 0 for none"),
@@ -487,7 +485,7 @@ class JobSpec:
     )
     keep_failed: float = option(
         "--keep-failed",
-        "Keep the machines of a job that fails for this time, as they are, for berg ssh.",
+        "Keep the machines of a failed job for this time, for berg ssh.",
         0,
         RUN,
         unit="-",
@@ -497,7 +495,7 @@ class JobSpec:
     )
     keep_warm: float = option(
         "--keep-warm",
-        "Keep the machines for this time after the job: the next one that fits takes them.",
+        "Keep the machines for this time, for the next job that fits.",
         0,
         RUN,
         unit="-",
@@ -509,7 +507,7 @@ class JobSpec:
     )
     on: str | None = option(
         "--on BOX",
-        "Run on this devbox of yours, next to who is logged in; nothing new is created.",
+        "Run on this devbox of yours.",
         commands=RUN,
         complete="names",
         excludes="docker each num_gpus gpu_type gpu_memory num_cpus num_machines machine_type tpu "
@@ -526,7 +524,7 @@ class JobSpec:
     )
     secrets_too: bool = option(
         "--secrets-too",
-        "With --keep-failed, logins to a kept machine have CMD's secrets as well.",
+        "With --keep-failed, logins have CMD's secrets as well.",
         False,
         RUN,
         needs="keep_failed",
@@ -549,7 +547,7 @@ class JobSpec:
     )
     install_secrets: tuple[str, ...] = option(
         "--install-secret NAME[=FILE]",
-        "Variable that only the installation can read, such as a password of an index.",
+        "Variable that only the installation can read.",
         (),
         key="install-secrets",
         asked_again=True,

@@ -106,7 +106,7 @@ def test_the_help_of_every_command_is_shown_as_it_is(tmp_path):
     subprocess.run([sys.executable, ROOT / "tools/commands.py", page], check=True)
     assert page.read_text() == COMMANDS.read_text(), "run: make docs"
     for name in ("run", "open", "local reset"):
-        assert f"\n### berg {name} [OPTIONS]" in page.read_text()
+        assert re.search(rf"\n### berg {name}\b", page.read_text())
 
 
 def anchors(page: Path) -> set[str]:

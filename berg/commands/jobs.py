@@ -49,9 +49,9 @@ FINISHED = 20  # jobs and sweeps in a list
 def run(**options: Any) -> None:
     """Run CMD on its own machine, with your repository.
 
-    The machine gets the working tree, uncommitted changes included, and CMD runs in the folder
-    that you are in. Files that CMD writes to /root/berg_results appear in the bucket. The machine
-    is deleted when CMD ends.
+    The machine gets the working tree, uncommitted changes included, and CMD runs in the folder that
+    you are in. Files that CMD writes to /root/berg_results appear in the bucket. The machine is
+    deleted when CMD ends.
 
     \b
     berg run -g 8 -t a100 --spot --max-hours 24 --tail "python train.py"
@@ -72,11 +72,10 @@ def run(**options: Any) -> None:
 def devbox(**options: Any) -> None:
     """Start an interactive machine with your repository.
 
-    The repo is in /root/code, results are copied to the bucket, and no command runs. A devbox that
-    is idle (no typing, no user process, no busy CPU, GPU or TPU) uploads its results and stops, 10
-    minutes after a warning on its terminals. Its disk is kept, and costs money, until you start or
-    kill it. What Google cannot stop (pods, TPUs, flex-start, local disks) is deleted instead; the
-    plan says so.
+    The repo is in /root/code, results are copied to the bucket, and no command runs. An idle devbox
+    (no typing, no user process, no busy CPU, GPU or TPU) uploads its results and stops, 10 minutes
+    after a warning on its terminals. Its disk is kept, and costs money, until you start or kill it.
+    What Google cannot stop (pods, TPUs, flex-start) is deleted instead; the plan says so.
 
     \b
     berg devbox -m 2 -g 8 -t a100 -n big
@@ -122,10 +121,8 @@ def devbox(**options: Any) -> None:
 def list_(limit: int | None, is_whole: bool, keep: bool, as_json: bool, **shown: bool) -> None:
     """Show machines and recent jobs with their states.
 
-    Running and new jobs are found by an index in the bucket.
 
     \b
-    berg list
     berg list -a -c
     berg list --watch
     berg list --json | jq -r '.[] | select(.state == "FAILED") | .name'
@@ -207,8 +204,8 @@ def watch_list(look: "Callable[[], Looked]", text: "Callable[[list[Entry]], str]
 def show(name: str, lines: int, address: bool, in_time: bool, as_json: bool) -> None:
     """Show all about one job: state, machine, code, results, log.
 
-    NAME is a job or its machine; @ is your latest job, here and wherever a name is expected. Of a
-    sweep it shows the state of each job, its parameters and the last values of its metrics.jsonl.
+    NAME is a job or its machine; @ is your latest job, for any command. Of a sweep it shows the
+    state of each job, its parameters and the last values of its metrics.jsonl.
 
     \b
     berg show digits-1121-0930-x7k
@@ -251,10 +248,10 @@ def show(name: str, lines: int, address: bool, in_time: bool, as_json: bool) -> 
 def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
     """Run a job again, as a new one with a name of its own.
 
-    The command, the code and the options are those of the job NAME, but the results dir is its own,
-    also in the command: berg run --resume NAME continues with what a job saved. Options that you
-    give replace them, and --env adds to the job's. Give --secret, --install-secret, --notify and
-    --pod-patch again. A job of a sweep runs on its own. Defaults of the repo are not read again.
+    Code and options are those of the job NAME, but the results dir is its own, also in the command.
+    Options that you give replace them, and --env adds to the job's. Give --secret,
+    --install-secret, --notify and --pod-patch again. Defaults of the repo are not read again. To
+    continue with what a job saved, use berg run --resume NAME.
 
     \b
     berg rerun @
@@ -291,12 +288,11 @@ def rerun(ctx: click.Context, /, old: str, **options: Any) -> None:
 def diff(first: str, second: str, stat: bool, as_json: bool) -> None:
     """Show the differences between two jobs, in code and all else.
 
-    It compares command, parameters, options, environment, machine, last metrics and code. The code
-    is compared as it ran, uncommitted changes included; both versions are read from the bucket.
+    It compares command, parameters, options, environment, machine, last metrics, and the code as it
+    ran, uncommitted changes included.
 
     \b
     berg diff digits-1121-0930-x7k digits-1122-1015-b2c
-    berg diff sweep-0 sweep-3 --stat
     berg diff digits-1121-0930-x7k @ --json | jq .metrics
     """
     settings = config.load_ready()
@@ -394,8 +390,8 @@ def say_left(settings: config.Config, names: list[str]) -> None:
 def rm(names: tuple[str, ...], yes: bool) -> None:
     """Delete finished jobs: results, logs and states.
 
-    Their names can be used again. NAME is a job, a sweep, or a pattern for your own. Results that
-    other jobs share stay, and are named; code stays, too, because jobs share it.
+    NAME is a job, a sweep, or a pattern for your own. Results that other jobs share stay, and are
+    named; so does code. The names can be used again.
 
     \b
     berg rm digits-1121-0930-x7k

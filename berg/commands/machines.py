@@ -60,9 +60,9 @@ def ssh(
     """Log in to the machine NAME, or run CMD there.
 
     NAME is a machine or a job; of several machines it is the first one. berg waits while a machine
-    boots. This is plain OpenSSH with gcloud's key and without ~/.ssh/config; the exit code is that
-    of CMD. The words of CMD are joined by blanks and read by the machine's shell, in the folder of
-    the repo. With --all the exit code is that of the first machine on which CMD failed.
+    boots. This is plain OpenSSH with gcloud's key and without ~/.ssh/config. CMD runs in the folder
+    of the repo, by the machine's shell; the exit code is that of CMD, with --all that of the first
+    machine on which it failed.
 
     \b
     berg ssh my-devbox
@@ -139,11 +139,10 @@ def ssh_flags(switches: dict[str, bool], forwards: tuple[str, ...]) -> list[str]
 def sync(name: str, once: bool, send_secrets: bool) -> None:
     """Push the working tree to machines, again on every change.
 
-    It goes to /root/code/<repo> on all machines of NAME, where the command runs, until Ctrl-C.
-    Tracked files are pushed, and untracked ones that are not ignored. What is deleted here is
-    deleted there. Ignored files on the machines, and files created there, stay. Files that look
-    like secrets are named and not pushed, unless --send-secrets is given, or you agreed to send
-    them with a job or devbox.
+    It goes to /root/code/<repo> on all machines of NAME until Ctrl-C: tracked files, and untracked
+    ones that are not ignored. What is deleted here is deleted there. Ignored files on the machines,
+    and files created there, stay. Files that look like secrets are named and not pushed, unless
+    --send-secrets is given, or you agreed to send them before.
 
     \b
     berg devbox -n my-devbox
@@ -170,10 +169,9 @@ def sync(name: str, once: bool, send_secrets: bool) -> None:
 def stop(names: tuple[str, ...], now: bool, yes: bool) -> None:
     """Turn devboxes off, and keep their disks.
 
-    What runs on a devbox ends, its last results are uploaded, then its machine is off and costs
-    only its disk. Files, installed packages, name and ssh host key stay. A stopped devbox is never
-    deleted automatically: berg reap offers it after 14 days (the setting max_stopped_days). What is
-    on local SSDs (/mnt/scratch) is lost: berg asks before it stops such a devbox.
+    What runs there ends and its last results are uploaded. A stopped devbox costs only its disk and
+    is never deleted automatically: berg reap offers it after 14 days (the setting
+    max_stopped_days). What is on local SSDs (/mnt/scratch) is lost: berg asks first.
 
     \b
     berg stop box
@@ -198,10 +196,9 @@ def stop(names: tuple[str, ...], now: bool, yes: bool) -> None:
 def start(names: tuple[str, ...], move: bool, rescue: bool) -> None:
     """Turn stopped devboxes on again.
 
-    Waits until they answer. The disk is as it was, nothing is installed again, and --max-hours
-    starts again. If the zone has no capacity, the devbox stays off; with --move its disk is copied
-    by a snapshot to a new machine in another zone of the region, and the old machine is deleted
-    when the new one answers.
+    Waits until they answer. Nothing is installed again, and --max-hours starts again. If the zone
+    has no capacity, the devbox stays off; with --move its disk is copied by a snapshot to a new
+    machine in another zone of the region, and the old machine is deleted when the new one answers.
 
     \b
     berg start box
@@ -260,11 +257,10 @@ def for_each(
 def open_(name: str, jupyter: bool, code: bool, no_browser: bool) -> None:
     """Open Jupyter of a machine in the browser, or an editor.
 
-    Jupyter is started on the machine NAME if it does not run, and continues when this command ends
-    at Ctrl-C. It listens on that machine only, and is reached through ssh. Its token is in no
-    command line: the browser gets a file that only you can read. With --code the command for VS
-    Code is printed. If you agree, ~/.ssh/config gets an Include line, by which ssh, rsync and
-    editors know every machine that you logged in to by its name.
+    Jupyter is started on the machine NAME if it does not run, and continues after Ctrl-C. It is
+    reached through ssh. Its token is in no command line: the browser gets a file that only you can
+    read. --code prints the command for VS Code. If you agree, ~/.ssh/config gets an Include line,
+    by which ssh, rsync and editors know every machine that you logged in to by its name.
 
     \b
     berg open my-devbox
@@ -335,13 +331,12 @@ def cluster() -> None:
 def create(name: str | None, file: str | None, yes: bool, as_json: bool, **options: Any) -> None:
     """Create the cluster NAME, or add a pool of other nodes to it.
 
-    It has one small node for itself, and nodes for jobs only while jobs need them. Google installs
-    the GPUs' drivers. After an interruption the same command continues. If kubectl is installed,
-    the cluster is added to its configuration.
+    It has one small node for itself, and nodes for jobs only while jobs need them. After an
+    interruption the same command continues. If kubectl is installed, the cluster is added to its
+    configuration.
 
     \b
     berg cluster create gke-dist --num-nodes 2 --machine-type n1-standard-4 -t t4 -g 2
-    berg cluster create gke-dist -t t4 -g 2 --spot
     berg cluster create gke-dist --tpu v5e-4x4 --spot
     berg cluster create -f cluster.toml       # what berg cluster status gke-dist --toml prints
     """
@@ -512,9 +507,8 @@ def cache(name: str, size: int | None, is_to_go: bool, yes: bool, as_json: bool)
 
     The cache is NGINX on its own node, which costs money until it is deleted. Jobs that start after
     that find it in BERG_CACHE_URL: $BERG_CACHE_URL/BUCKET/OBJECT is what
-    https://storage.googleapis.com/BUCKET/OBJECT is, with the same token. It serves only what Cloud
-    Storage lets the job read. A new size empties it. Jobs must be able to read from the bucket
-    again when it is deleted; the bucket keeps everything.
+    https://storage.googleapis.com/BUCKET/OBJECT is, with the same token and rights. A new size
+    empties it.
 
     \b
     berg cluster cache train --size 200       # GB

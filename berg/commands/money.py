@@ -35,12 +35,10 @@ def prices_(gpu_type: str | None, as_json: bool) -> None:
     """Compare the hourly prices of GPUs, on demand and otherwise.
 
     These are Google's list prices in the configured region, without disk and traffic, from the
-    Cloud Billing Catalog, which is read once a day. GB is the memory of a GPU, and $/GPU an hour of
-    one in the cheapest way, by which they are sorted; `?` means that the price is not in the
-    catalog.
+    Cloud Billing Catalog. GB is the memory of a GPU, $/GPU an hour of one in the cheapest way, by
+    which they are sorted; `?` means that the price is not in the catalog.
 
     \b
-    berg prices
     berg prices -t l4,t4
     """
     settings = config.load_ready()
@@ -66,17 +64,16 @@ def prices_(gpu_type: str | None, as_json: bool) -> None:
 def costs_(everyone: bool, spend_cap: int | None, as_json: bool) -> None:
     """Show what jobs cost by week and user, and what costs money now.
 
-    A job counts in the week of its submission, at the list price of that moment, from the start to
-    the end of its worker. Jobs of unknown price are counted separately, never as 0; deleted jobs
-    (berg rm) are not included. The second table shows what costs money now: machines, disks,
-    clusters with their caches. Google's bill differs: discounts, traffic, addresses and the bucket
-    are not included. Last come files that jobs deleted, and that are still in the bucket.
+    A job counts in the week of its submission, at the list price of that moment, while its worker
+    runs. Jobs of unknown price are counted separately, never as 0; deleted jobs (berg rm) are not
+    included. The second table shows what costs money now. Google's bill differs: discounts,
+    traffic, addresses and the bucket are not included. Last come files that jobs deleted, and that
+    are still in the bucket.
 
-    --spend-cap prints a command to copy, which sets Google's own cap for Compute Engine in this
-    project. It needs permissions for the billing account, which berg should not have.
+    --spend-cap prints a command for Google's own cap for Compute Engine in this project. It needs
+    permissions for the billing account.
 
     \b
-    berg costs
     berg costs --spend-cap 500
     berg costs -a --json
     """
@@ -179,7 +176,7 @@ def create_purse(
     """Create a purse.
 
     With --for, an agent that has credentials of its own may submit jobs, but IAM keeps it from
-    creating, changing or closing a purse. Berg makes the grants, or prints them.
+    creating, changing or closing a purse.
 
     \b
     berg purse create agent1 --usd 40

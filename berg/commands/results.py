@@ -128,9 +128,8 @@ color_option = click.option("--color", is_flag=True, help="Keep colors, also in 
 def log(name: str, follow: bool, machine: str | None, color: bool) -> None:
     """Print the whole log of a job, also after its machine is gone.
 
-    On a terminal, or with --color, it keeps the colors that programs printed. No other control
-    sequence is printed. With --follow it continues until the job ends; the exit code is then the
-    command's.
+    On a terminal, or with --color, it keeps the colors that programs printed, and no other control
+    sequence. With --follow the exit code is the command's.
 
     \b
     berg log digits-1121-0930-x7k | grep loss
@@ -159,8 +158,7 @@ def log(name: str, follow: bool, machine: str | None, color: bool) -> None:
 def tail(name: str, machine: str | None, color: bool) -> None:
     """Follow the log of a job until it ends, as `berg log -f`.
 
-    The exit code is the command's. The lines of several machines are mixed, each with the name of
-    its machine.
+    The exit code is the command's. Lines of several machines begin with the name of their machine.
 
     \b
     berg tail digits-1121-0930-x7k
@@ -188,14 +186,14 @@ def fetch(
 ) -> None:
     """Download results to this computer; only what changed.
 
-    NAME is a job, a sweep, or a folder of results. FOLDER is ~/berg_results/… by default, the same
-    tree as on the machines; with …@TIME for --view, with ….deleted for --deleted. Of a job you get
-    what it left, with links, times and executable files. Copies of what it deleted since are moved
-    to FOLDER.deleted, and a file that you edited is kept as FILE.~1~.
+    NAME is a job, a sweep, or a folder of results. FOLDER is ~/berg_results/… by default, with
+    …@TIME for --view and ….deleted for --deleted. Of a job you get what it left, with links, times
+    and executable files. Copies of what it deleted since are moved to FOLDER.deleted, and a file
+    that you edited is kept as FILE.~1~.
 
-    A sweep comes with results.csv, which has a row for each job: parameters, state, exit code, and
-    the last value of each metric in the job's metrics.jsonl ({"loss": 0.1} a line). Nothing in
-    .git, .hg or .svn is downloaded: programs here would obey it.
+    A sweep comes with results.csv: a row for each job with parameters, state, exit code, and the
+    last value of each metric in its metrics.jsonl. Nothing in .git, .hg or .svn is downloaded:
+    programs here would obey it.
 
     \b
     berg fetch digits-1121-0930-x7k
@@ -553,9 +551,8 @@ def push(
 ) -> None:
     """Upload a folder or a file to the bucket; only what changed.
 
-    Files are compared by size and crc32c. After an interruption the same command continues. Links
-    to files in FOLDER are sent as those files. Links to files elsewhere are refused without
-    --follow-links. Links to folders are left out, and named.
+    After an interruption the same command continues. Links to files in FOLDER are sent as those
+    files; others are refused without --follow-links. Links to folders are left out, and named.
 
     \b
     berg data push ~/mnist mnist

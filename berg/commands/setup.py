@@ -80,8 +80,7 @@ def init(
     """Set berg up: find what it needs, and save the answers.
 
     It asks for project, region, bucket, service account and image, and offers the earlier answers.
-    Every answer is also an option. With --monitoring the machines' account may write metrics, and
-    memory, GPUs and TPUs appear in Cloud Monitoring (berg dashboard).
+    Every answer is also an option.
 
     \b
     berg init
@@ -180,8 +179,8 @@ def load_or_set_aside() -> config.Config:
 def doctor(as_json: bool) -> None:
     """Check everything that berg needs, and show how to fix it.
 
-    Settings, tools, credentials, APIs, rights, bucket, image, quotas, firewall: one line each, and
-    the command that fixes what is wrong. The exit code is 1 if a check failed.
+    Settings, tools, credentials, APIs, rights, bucket, image, quotas, firewall. The exit code is 1
+    if a check failed.
 
     \b
     berg doctor
@@ -212,18 +211,17 @@ def gpus(everywhere: bool, tpu: bool, as_json: bool) -> None:
     """Show GPU types or TPUs: their zones, quota left, prices.
 
     GB is the memory of a GPU. Quotas, prices of a GPU and zones are those of the configured region,
-    on demand and for Spot; `?` means that Google does not show it. A quota does not guarantee
-    capacity: a zone may be out of stock. SPOT ODDS are Google's for one machine in the region's
-    best zone: obtainability (0.7 good, 0.3 poor), hours that it lasts, and the share of ended
-    machines that were preempted.
+    on demand and for Spot; `?` means that Google does not show it. A zone may be out of stock
+    despite the quota. SPOT ODDS are Google's for one machine in the region's best zone:
+    obtainability (0.7 good, 0.3 poor), hours that it lasts, and the share of ended machines that
+    were preempted.
 
     TPUs (--tpu) with one host are a machine; several are a slice. v5p and tpu7x have larger slices
-    than those shown: sides that are multiples of 4, the smallest first. Google's API for regions
-    has no quotas for TPUs.
+    than those shown: sides that are multiples of 4, the smallest first. Google's API has no quotas
+    for TPUs.
 
     \b
     berg gpus
-    berg gpus --all
     berg gpus --json | jq -r '.[] | select(.type == "l4") | .zones[]'
     berg gpus --tpu
     """
@@ -445,9 +443,7 @@ def reap(everyone: bool, yes: bool, as_json: bool) -> None:
 
     It finds machines and groups without a running job, disks without a machine, the rest of an
     interrupted berg start --move or berg image create, unused templates and ConfigMaps of berg's,
-    and jobs whose submit was cut off, whose names are free then. Machines delete themselves, and
-    Google deletes them after --max-hours: this finds what went wrong nevertheless. An idle cluster
-    is named with its cost, and stays.
+    and jobs whose submit was cut off. An idle cluster is named with its cost, and stays.
 
     \b
     berg reap
@@ -524,13 +520,12 @@ def create(
 
     A machine boots from the default image, or another one (--from), installs what the repo's files
     name for machines with GPUs (--extra for others) and what berg needs, and deletes the code, keys
-    and logs. It is stopped, its disk becomes the image, and it is deleted, also after an error or
-    interruption. Jobs boot the newest image of a family.
+    and logs. Its disk becomes the image, and it is deleted, also after an error or interruption.
+    Jobs boot the newest image of a family.
 
     \b
     berg image create --default
-    berg image create --from my-image --with openmpi,tmux
-    berg image create --with horovod --default
+    berg image create --from my-image --with horovod,openmpi,tmux
     berg image create --install-script setup.sh --family trainer
     berg run --image my-project/berg-myrepo "python train.py"
     """
@@ -633,14 +628,11 @@ def build(send_secrets: bool, as_json: bool, **options: Any) -> None:
     """Build a container image of the repo, and print its name for --docker.
 
     It contains the working tree, uncommitted changes included, without ignored files and what
-    .dockerignore names. Its tag is the commit. For a repo without a Dockerfile berg writes and
-    shows one: it installs what `berg run` would install for machines with GPUs (--extra for
-    others). docker, podman or Google's Cloud Build (--builder cloud) builds it. The repository in
-    Artifact Registry is created if it is missing.
+    .dockerignore names. Its tag is the commit. For a repo without a Dockerfile berg writes one,
+    with what `berg run` would install for machines with GPUs (--extra for others).
 
     \b
     berg image build --extra gpu
-    berg image build --push --platform linux/amd64,linux/arm64
     berg image build --push --builder cloud -f docker/Dockerfile --name trainer
     """
     settings = config.load_ready()
@@ -679,9 +671,9 @@ SKILL_CHECKSUM = re.compile(r'^  checksum: "(.*)"\n', re.M)
 def skill(install: bool, user: bool, yes: bool, as_json: bool) -> None:
     """Print or install the page that teaches coding agents berg.
 
-    It is a SKILL.md: when to use berg, the loop of an experiment, what costs money, and what to do
-    about mistakes. --install writes it to .agents/skills/berg and .claude/skills/berg, and asks
-    before it replaces a file that berg did not write or that was changed.
+    It is a SKILL.md: when to use berg, the loop of an experiment, what costs money, and common
+    mistakes. --install writes it to .agents/skills/berg and .claude/skills/berg, and asks before it
+    replaces a file that berg did not write or that was changed.
 
     \b
     berg skill

@@ -114,8 +114,7 @@ def top(name: str | None, once: bool, as_json: bool) -> None:
     """Show how busy your machines are, live.
 
     A row for each machine: GPUs (or TPUs), CPU, memory and network now, and the last half hour of
-    its GPUs, or of its CPUs if it has none. With NAME also a row for each GPU. Machines measure
-    every 30 seconds.
+    its GPUs, or of its CPUs if it has none. With NAME also a row for each GPU.
 
     \b
     berg top
@@ -272,12 +271,10 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | No
     """Show metrics, event files and profiles of jobs in TensorBoard.
 
     NAME is a job, also a finished one, a sweep, or a folder of results. What changed is downloaded
-    every 30 seconds; metrics.jsonl and how busy the machines were are shown, too. Ctrl-C ends it.
-    For large files use --on: it runs TensorBoard on a machine that has it, and shows it here
-    through ssh.
+    every 30 seconds; metrics.jsonl and how busy the machines were are shown, too. For large files
+    use --on: it runs TensorBoard on a machine that has it, and shows it here through ssh.
 
     \b
-    berg tensorboard digits-1121-0930-x7k
     berg tensorboard lr-sweep baselines/resnet
     berg tensorboard lr-sweep --on my-devbox
     """
@@ -365,10 +362,9 @@ def follow(there: "subprocess.Popen[str]", address: str, machine: str) -> None:
 def page(names: tuple[str, ...], everyone: bool, port: int, export: Path | None) -> None:
     """Show jobs, logs, charts and results in a browser.
 
-    The page is served on this computer only, until Ctrl-C, and needs the whole address with its
-    token. It follows running jobs and can end them after asking; it changes nothing else. With
-    --export it writes the pages of jobs and sweeps NAME… with their logs and results to a new
-    folder, to open from disk or to send.
+    The page is served on this computer only, until Ctrl-C. It follows running jobs and can end them
+    after asking; it changes nothing else. --export writes the pages of jobs and sweeps NAME… with
+    their logs and results to a new folder, to open from disk or to send.
 
     \b
     berg page
@@ -429,11 +425,11 @@ def profile(name: str, seconds: float, stacks: bool, machine: str | None, as_jso
 
     All its machines are profiled at the same time, and the command continues. JAX's profiler is
     used if the command started its server on the port BERG_PROFILER_PORT, PyTorch's if the job was
-    started with --profile; otherwise py-spy samples its Python processes from outside. Files are
-    kept with the results, and downloaded to ~/berg_results.
+    started with --profile, otherwise py-spy. Files are kept with the results, and downloaded to
+    ~/berg_results.
 
     --stacks answers where a job hangs: what each rank does now, and what NCCL and the GPUs report.
-    Jobs that seem to hang have it among their results already (see berg show).
+    Jobs that seem to hang have it among their results already.
 
     \b
     berg profile @
@@ -471,9 +467,8 @@ def dashboard(delete: bool, yes: bool, as_json: bool) -> None:
     """Keep a dashboard of berg's machines in Cloud Monitoring.
 
     It is created or updated, and its address is printed. It shows CPU, network and disk of each
-    machine by job, which Google measures without an agent. It also shows memory, GPUs and TPUs if
-    `berg init --monitoring` lets the machines write them. Metrics stay after --delete until Google
-    deletes them.
+    machine by job, and memory, GPUs and TPUs if `berg init --monitoring` lets the machines write
+    them. Metrics stay after --delete until Google deletes them.
 
     \b
     berg dashboard

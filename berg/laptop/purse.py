@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from berg import BergError, job, places, states, validation
 from berg.config import Config
-from berg.google import api, iam
+from berg.google import iam
 from berg.google.storage import Bucket, Changed
 from berg.laptop import jobs, spending
 from berg.plain import dollars, span
