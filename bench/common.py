@@ -42,7 +42,6 @@ CLEAN |= {
 IDENTITY = ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "gc.auto=0"]
 
 
-NET = {"requests": "requests", "trips": "trips", "bytes": "sent"}
 FAR = 0.03  # seconds to a cloud in another region and back
 
 
@@ -154,25 +153,17 @@ def median(costs: Iterable[Cost], what: str = "wall") -> float:
 def table(
     title: str, note: str, costs: dict[str, list[Cost]], targets: list[Target], *, net: bool = False
 ) -> Result:
-    """Wall of all sides, also as a ratio to the first, and CPU where the first has any; `net` adds
-    requests, round trips and bytes, if there are any.
-    """
+    """Wall of all sides, and CPU where the first has any; `net` adds requests."""
     first, rows = next(iter(costs.values())), []
     has_cpu = bool(median(first, "cpu"))
-    header = ["", "wall", *(["CPU"] if has_cpu else []), "ratio"]
-    counts = {
-        name: what
-        for name, what in NET.items()
-        if net and any(median(each, what) for each in costs.values())
-    }
+    header = ["", "wall", *(["CPU"] if has_cpu else []), *(["requests"] if net else [])]
     for name, each in costs.items():
         row = [name, f"{median(each):.3f}"]
         if has_cpu:
             row.append(f"{median(each, 'cpu'):.3f}")
-        row.append(f"{median(each) / median(first):.2f}")
-        row += [f"{median(each, what):,.0f}" for what in counts.values()]
+        if net:
+            row.append(f"{median(each, 'requests'):,.0f}")
         rows.append(row)
-    header += counts
     count = "Once." if len(first) == 1 else f"Medians of {len(first)}."
     return Result(title, f"{note} {count}".strip(), header, rows, targets)
 
@@ -200,8 +191,8 @@ def least(costs: dict[str, list[Cost]], one: str, other: str | Iterable[str]) ->
     )
     limit = max((own + served) / cores, served)
     return (
-        f"it takes {own:.2f} s of CPU and the embedded cloud {served:.2f} s; with {cores} cores "
-        f"{limit / wall:.2f} x is the limit"
+        f"its CPU of {own:.2f} s and the cloud's of {served:.2f} s on {cores} cores allow "
+        f"{limit / wall:.2f} x"
     )
 
 

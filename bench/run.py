@@ -56,7 +56,7 @@ PAGE = common.TOP / "docs/benchmarks.md"
 # the sentence of a section; in older ones it names no cores
 MEASURED = re.compile(
     r"^(?P<day>[\d-]+)( at \w+)?, \d+ repeats"
-    r"(, (?P<cores>\d+) cores \(.*\), other load (?P<busy>[\d.]+))?\.$",
+    r"(, (?P<cores>\d+) cores( \(.*\))?, other load (?P<busy>[\d.]+))?\.$",
     re.M,
 )
 HEAD = """# Benchmarks
@@ -72,9 +72,9 @@ make bench CHECK=1                      # compare with this page; fails if ratio
 
 Compared programs run in turn against the [embedded cloud](embedded-cloud.md), which shares the computer's cores.
 With "30 ms away", each of the laptop's requests takes that time, and the first on a connection three times that,
-for its handshakes. Wall is the median in seconds, ratio that to the first row. CPU is user and system time of a program
-and its children. Trips are round trips in the longest chain of sequential requests; at 0 ms it depends on chance. Below
-each table are its targets: what was measured, and the limit. {missed}
+for its handshakes. Wall is the median in seconds. CPU is user and system time of a program and its children. Round
+trips are those in the longest chain of sequential requests. Below each table are its targets: what was measured, and
+the limit. {missed}
 
 {versions}
 """
@@ -192,10 +192,7 @@ def circumstances() -> str:
     before = cpu_seconds()
     time.sleep(1)
     busy = cpu_seconds() - before
-    return (
-        f"{os.cpu_count()} cores ({platform.machine()}, {platform.system()} "
-        f"{platform.release()}), other load {busy:.1f}"
-    )
+    return f"{os.cpu_count()} cores ({platform.machine()}), other load {busy:.1f}"
 
 
 def cpu_seconds() -> float:

@@ -37,13 +37,10 @@ from berg.google import instances
 instances.import_compute()
 """
 VERY_FAR = 0.5  # seconds: what the laptop computes between two requests is short compared with it
-WHY = (
-    "the limit is importing the libraries (last row) and two round trips after that: 52 % of the CPU "
-    "is the import of google-cloud-compute, 40 % other libraries, a tenth Berg's own"
-)
+WHY = "the limit is importing the libraries (last row) and two round trips; a tenth of the CPU is Berg's own"
 WHY_TRIPS = (
-    "6 is the limit: three for the first requests with their handshakes, then the claim, the machine and its operation; the "
-    "seventh is the job, which is written after the packs that it names"
+    "6 is the limit: three for the first requests with their handshakes, the claim, the machine and its "
+    "operation; the seventh is the job, written after its packs"
 )
 IMAGE = [
     "--zone",
