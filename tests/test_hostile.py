@@ -33,7 +33,6 @@ from localcloud.machines import sshd
 
 TABLE = os.environ.get("HOSTILE_TABLE")  # the page to write
 REFUSED = "refused: 403"
-TITLE_OF_REFUSED = "{title}, and is refused with 403"
 SEVERAL = 2  # rows with the same result: if there are more, they are a list
 BEGIN, END = "<!-- hostile -->\n", "<!-- end of hostile -->"
 # how rows begin -> the head of their table
@@ -272,9 +271,10 @@ def table_of(begin: str, title: str, found: list[tuple[str, str]]) -> str:
     lists, lines = [], [f"| {title} | result |", "|---|---|"]
     for became in sorted(results, key=lambda each: each != REFUSED):
         if became == REFUSED or len(results[became]) > SEVERAL:
-            heading = TITLE_OF_REFUSED if became == REFUSED else f"{{title}} (result: {became})"
-            lists += [f"{heading.format(title=title[0].upper() + title[1:])}:", ""]
-            lists += [*(f"- {each}" for each in results[became]), ""]
+            heading, names = f"{title[0].upper()}{title[1:]}", results[became]
+            if all(each.startswith("to ") for each in names):
+                heading, names = f"{heading} to", [each.removeprefix("to ") for each in names]
+            lists += [f"{heading} (result: {became}):", "", *(f"- {each}" for each in names), ""]
         else:
             lines += [f"| {each} | {became} |" for each in results[became]]
     return "\n".join(lists + (lines if len(lines) > 2 else [])) + "\n"
@@ -659,7 +659,7 @@ def test_what_a_worker_of_a_slice_may_not(berg, rows, victim):
     assert ran.returncode == 0, ran.stderr + berg.log("slice")
     found = [answers(berg, "slice", rank) for rank in range(berg.state("slice")["job"]["machines"])]
     assert len(found) > 1 and found[0] == found[-1]
-    rows += [(f"on a slice, {name}", f"refused: {found[0][name]}") for name in own]
+    rows += [(f"{name}, on a slice", f"refused: {found[0][name]}") for name in own]
     rows.append(("on each worker of a slice, what a machine is refused", "refused: 403, each"))
     assert found[0] == dict.fromkeys({**tried, **own}, 403)
 
