@@ -20,11 +20,12 @@ MOMENT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)?")
 
 def keys_of_page() -> dict[str, tuple[str, set[str]]]:
     """Return the commands of the page, each with the kind and the keys of its JSON."""
-    rows = re.findall(r"^\| `(berg [^`]+)` \| (\w+) \| (.*) \|$", PAGE.read_text(), re.M)
+    rows = re.findall(r"^- (`berg .+?`) \((\w+)\): (.*)$", PAGE.read_text(), re.M)
     found = {}
-    for command, kind, text in rows:
+    for commands, kind, text in rows:
         always = re.split(r"; (?:with|of a)|: as", text)[0]
-        found[command] = kind, set(re.findall(r"`(\w+)`", always))
+        for command in re.findall(r"`(berg [^`]+)`", commands):
+            found[command] = kind, set(re.findall(r"`(\w+)`", always))
     return found
 
 
