@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -196,9 +196,31 @@ def least(costs: dict[str, list[Cost]], one: str, other: str | Iterable[str]) ->
     )
 
 
+def side_by_side(results: list[Result]) -> list[Result]:
+    """Return results with those of a cloud nearby and far away in one table; CPU and requests are
+    those of the one far away.
+    """
+    near, far = f", {distance(0)}", f", {distance(FAR)}"
+    by_title = {each.title: each for each in results}
+    found = []
+    for each in results:
+        title = each.title.removesuffix(near).removesuffix(far)
+        both = [by_title.get(title + near), by_title.get(title + far)]
+        if each is both[0] and both[1]:
+            header = ["", f"wall{near}", f"wall{far}", *both[1].header[2:]]
+            pairs = zip(each.rows, both[1].rows, strict=True)
+            rows = [[a[0], a[1], *b[1:]] for a, b in pairs]
+            targets = [replace(target, text=target.text + near) for target in each.targets]
+            targets += [replace(target, text=target.text + far) for target in both[1].targets]
+            found.append(Result(title, each.note, header, rows, targets))
+        elif None in both:
+            found.append(each)
+    return found
+
+
 def markdown(results: list[Result]) -> str:
     lines, note = [], ""
-    for result in results:
+    for result in side_by_side(results):
         again = result.note == note
         note = result.note
         lines += [f"### {result.title}", "", "As above." if again else note, ""]

@@ -72,9 +72,9 @@ make bench CHECK=1                      # compare with this page; fails if ratio
 
 Compared programs run in turn against the [embedded cloud](embedded-cloud.md), which shares the computer's cores.
 With "30 ms away", each of the laptop's requests takes that time, and the first on a connection three times that,
-for its handshakes. Wall is the median in seconds. CPU is user and system time of a program and its children. Round
-trips are those in the longest chain of sequential requests. Below each table are its targets: what was measured, and
-the limit. {missed}
+for its handshakes. Wall is the median in seconds. CPU is user and system time of a program and its children; next to
+both walls, CPU and requests are those of 30 ms away. Round trips are those in the longest chain of sequential requests.
+Below each table are its targets: what was measured, and the limit. {missed}
 
 {versions}
 """
