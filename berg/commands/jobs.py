@@ -289,7 +289,7 @@ def diff(first: str, second: str, stat: bool, as_json: bool) -> None:
     """Show the differences between two jobs, in code and all else.
 
     It compares command, parameters, options, environment, machine, last metrics, and the code as it
-    ran, uncommitted changes included.
+    ran.
 
     \b
     berg diff digits-1121-0930-x7k digits-1122-1015-b2c

@@ -259,8 +259,8 @@ def open_(name: str, jupyter: bool, code: bool, no_browser: bool) -> None:
 
     Jupyter is started on the machine NAME if it does not run, and continues after Ctrl-C. It is
     reached through ssh. Its token is in no command line: the browser gets a file that only you can
-    read. --code prints the command for VS Code. If you agree, ~/.ssh/config gets an Include line,
-    by which ssh, rsync and editors know every machine that you logged in to by its name.
+    read. --code prints the command for VS Code, and offers an Include line for ~/.ssh/config, by
+    which ssh, rsync and editors know your machines by name.
 
     \b
     berg open my-devbox
@@ -506,9 +506,7 @@ def cache(name: str, size: int | None, is_to_go: bool, yes: bool, as_json: bool)
     """Show, create or delete the dataset cache of the cluster NAME.
 
     The cache is NGINX on its own node, which costs money until it is deleted. Jobs that start after
-    that find it in BERG_CACHE_URL: $BERG_CACHE_URL/BUCKET/OBJECT is what
-    https://storage.googleapis.com/BUCKET/OBJECT is, with the same token and rights. A new size
-    empties it.
+    that read $BERG_CACHE_URL/BUCKET/OBJECT with their own token. A new size empties it.
 
     \b
     berg cluster cache train --size 200       # GB

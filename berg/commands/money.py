@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 def prices_(gpu_type: str | None, as_json: bool) -> None:
     """Compare the hourly prices of GPUs, on demand and otherwise.
 
-    These are Google's list prices in the configured region, without disk and traffic, from the
-    Cloud Billing Catalog. GB is the memory of a GPU, $/GPU an hour of one in the cheapest way, by
-    which they are sorted; `?` means that the price is not in the catalog.
+    These are Google's list prices in the configured region, without disk and traffic, sorted by the
+    cheapest price of a GPU; `?` means that the price is not in the catalog.
 
     \b
     berg prices -t l4,t4
@@ -64,11 +63,10 @@ def prices_(gpu_type: str | None, as_json: bool) -> None:
 def costs_(everyone: bool, spend_cap: int | None, as_json: bool) -> None:
     """Show what jobs cost by week and user, and what costs money now.
 
-    A job counts in the week of its submission, at the list price of that moment, while its worker
-    runs. Jobs of unknown price are counted separately, never as 0; deleted jobs (berg rm) are not
-    included. The second table shows what costs money now. Google's bill differs: discounts,
-    traffic, addresses and the bucket are not included. Last come files that jobs deleted, and that
-    are still in the bucket.
+    A job counts in the week of its submission, at the list price of that moment. Jobs of unknown
+    price are counted separately, never as 0; deleted jobs (berg rm) are not included. Google's bill
+    differs: discounts, traffic, addresses and the bucket are not included. Last come files that
+    jobs deleted, and that are still in the bucket.
 
     --spend-cap prints a command for Google's own cap for Compute Engine in this project. It needs
     permissions for the billing account.

@@ -210,15 +210,13 @@ ABOUT_ODDS = (
 def gpus(everywhere: bool, tpu: bool, as_json: bool) -> None:
     """Show GPU types or TPUs: their zones, quota left, prices.
 
-    GB is the memory of a GPU. Quotas, prices of a GPU and zones are those of the configured region,
-    on demand and for Spot; `?` means that Google does not show it. A zone may be out of stock
-    despite the quota. SPOT ODDS are Google's for one machine in the region's best zone:
-    obtainability (0.7 good, 0.3 poor), hours that it lasts, and the share of ended machines that
-    were preempted.
+    Quotas, prices of a GPU and zones are those of the configured region, on demand and for Spot;
+    `?` means that Google does not show it. SPOT ODDS are Google's for one machine in the region's
+    best zone: obtainability (0.7 good, 0.3 poor), hours that it lasts, and the share of ended
+    machines that were preempted.
 
     TPUs (--tpu) with one host are a machine; several are a slice. v5p and tpu7x have larger slices
-    than those shown: sides that are multiples of 4, the smallest first. Google's API has no quotas
-    for TPUs.
+    than those shown. Google's API has no quotas for TPUs.
 
     \b
     berg gpus
@@ -671,9 +669,8 @@ SKILL_CHECKSUM = re.compile(r'^  checksum: "(.*)"\n', re.M)
 def skill(install: bool, user: bool, yes: bool, as_json: bool) -> None:
     """Print or install the page that teaches coding agents berg.
 
-    It is a SKILL.md: when to use berg, the loop of an experiment, what costs money, and common
-    mistakes. --install writes it to .agents/skills/berg and .claude/skills/berg, and asks before it
-    replaces a file that berg did not write or that was changed.
+    --install writes this SKILL.md to .agents/skills/berg and .claude/skills/berg, and asks before
+    it replaces a file that berg did not write or that was changed.
 
     \b
     berg skill

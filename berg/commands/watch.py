@@ -113,8 +113,8 @@ def look_again(settings: config.Config, names: list[str]) -> "list[Entry]":
 def top(name: str | None, once: bool, as_json: bool) -> None:
     """Show how busy your machines are, live.
 
-    A row for each machine: GPUs (or TPUs), CPU, memory and network now, and the last half hour of
-    its GPUs, or of its CPUs if it has none. With NAME also a row for each GPU.
+    A row for each machine: GPUs (or TPUs), CPU, memory and network now, and the last half hour.
+    With NAME also a row for each GPU.
 
     \b
     berg top
@@ -271,8 +271,8 @@ def tensorboard(names: tuple[str, ...], port: int, once: bool, machine: str | No
     """Show metrics, event files and profiles of jobs in TensorBoard.
 
     NAME is a job, also a finished one, a sweep, or a folder of results. What changed is downloaded
-    every 30 seconds; metrics.jsonl and how busy the machines were are shown, too. For large files
-    use --on: it runs TensorBoard on a machine that has it, and shows it here through ssh.
+    every 30 seconds. For large files use --on: it runs TensorBoard on a machine that has it, and
+    shows it here through ssh.
 
     \b
     berg tensorboard lr-sweep baselines/resnet
@@ -466,9 +466,9 @@ def profile(name: str, seconds: float, stacks: bool, machine: str | None, as_jso
 def dashboard(delete: bool, yes: bool, as_json: bool) -> None:
     """Keep a dashboard of berg's machines in Cloud Monitoring.
 
-    It is created or updated, and its address is printed. It shows CPU, network and disk of each
-    machine by job, and memory, GPUs and TPUs if `berg init --monitoring` lets the machines write
-    them. Metrics stay after --delete until Google deletes them.
+    It is created or updated, and its address is printed. Memory, GPUs and TPUs are in it if `berg
+    init --monitoring` lets the machines write them. Metrics stay after --delete until Google
+    deletes them.
 
     \b
     berg dashboard
