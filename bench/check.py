@@ -9,7 +9,7 @@ if it is so both times.
 import re
 
 # what was measured, and behind it the target
-LINE = re.compile(r"- (.+): (-?[\d,.]+) ([A-Za-z ]+), at most -?[\d,.]+\.( \*\*Missed\*\*|$)")
+LINE = re.compile(r"- (.+): (-?[\d,.]+) ([A-Za-z ]+), limit -?[\d,.]+\.( \*\*Missed\*\*|$)")
 HEADING = re.compile(r"## `bench/(\w+)\.py`$|### (.+)")
 # by how much more than before may be noise
 NOISE = {"x": 1.5, "requests": 1.1, "round trips": 1.1, "bytes": 1.1}

@@ -84,7 +84,7 @@ class Target:
         limit = self.show(self.limit).removesuffix(f" {self.unit}")
         why = f": {self.why}" if self.why else ""
         missed = "" if self.met else f" **Missed**{why}."
-        return f"- {self.text}: {self.show(self.measured)}, at most {limit}.{missed}"
+        return f"- {self.text}: {self.show(self.measured)}, limit {limit}.{missed}"
 
 
 @dataclass

@@ -157,7 +157,7 @@ def write(sections: dict[str, str]) -> None:
 
 def missed_in(sections: dict[str, str]) -> str:
     """Return how many targets are missed, and of which scripts."""
-    targets = sum(section.count(", at most ") for section in sections.values())
+    targets = sum(section.count(", limit ") for section in sections.values())
     missed = {name: text.count(" **Missed**") for name, text in sections.items()}
     where = ", ".join(script for script in SCRIPTS if missed.get(script))
     return f"{sum(missed.values())} of {targets} are missed{f' ({where})' if where else ''}."

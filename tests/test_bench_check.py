@@ -22,7 +22,7 @@ def check():
 
 def test_every_target_of_the_page_is_read(check):
     found = check.measured_in(PAGE)
-    assert len(found) == PAGE.count(", at most ") > 30
+    assert len(found) == PAGE.count(", limit ") > 30
     name = "submit: Submit: after an edit: bytes sent"
     number, unit = found[name]
     assert number > 1000 and unit == "bytes", "its comma is no end of it"
