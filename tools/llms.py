@@ -17,10 +17,10 @@ def page() -> str:
     lines = ["# Berg", "", f"> {summary}", "", "## Start", ""]
     lines.append("- [README](../README.md): what Berg is, the quickstart, how it works")
     for line in (TOP / "docs/README.md").read_text().splitlines():
-        if heading := re.fullmatch(r"\| (.+) \| \|", line):
+        if heading := re.fullmatch(r"## (.+)", line):
             lines += ["", f"## {'Optional' if heading[1] == OPTIONAL else heading[1]}", ""]
-        elif row := re.fullmatch(r"\| (\[.+\]\(.+\)) \| (.+) \|", line):
-            lines.append(f"- {row[1]}: {row[2]}")
+        elif row := re.fullmatch(r"- (\[.+\]\(.+\): .+)", line):
+            lines.append(f"- {row[1]}")
     return "\n".join(lines) + "\n"
 
 
