@@ -410,6 +410,48 @@ def test_a_file_that_gets_its_name_once_it_is_complete_was_there_before(
     assert restored_by_another(bucket, tmp_path) == {"a": "old"}
 
 
+def after_reports(watched: Mirror, change: Callable[[], None]) -> None:
+    """Do something in the next look, after it read what had happened."""
+    due = watched.watch.due
+
+    def due_then_change() -> set[str] | None:
+        found = due()
+        watched.watch.due = due
+        change()
+        return found
+
+    watched.watch.due = due_then_change
+
+
+def test_a_file_that_gets_its_name_during_a_look_was_there_before(watched, bucket, tmp_path):
+    folder = watched.folder / "job"
+    for name in ("new.part", "after"):
+        (folder / name).write_text(name)
+        time.sleep(0.03)
+    after_reports(watched, lambda: (folder / "new.part").rename(folder / "new"))
+    watched.sync()
+    assert restored_by_another(bucket, tmp_path) == {"a": "old"}
+
+
+def test_what_is_reported_of_a_name_before_another_file_got_it_removes_nothing(
+    watched, bucket, tmp_path
+):
+    folder = watched.folder / "job"
+    (folder / "b").write_text("other")
+    watched.sync()
+    (folder / "a").write_text("newer")
+
+    def replace() -> None:
+        (folder / "a").unlink()
+        (folder / "a").hardlink_to(folder / "b")
+
+    after_reports(watched, replace)
+    for _ in range(3):
+        time.sleep(0.03)
+        watched.sync()
+    assert restored_by_another(bucket, tmp_path) == {"a": "other", "b": "other"}
+
+
 def test_no_view_is_of_a_moment_at_which_a_name_that_came_and_went_was_there(
     watched, bucket, cloud, tmp_path
 ):

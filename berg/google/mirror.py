@@ -208,13 +208,12 @@ class Mirror:
         """Fill the queue with files that are to be sent, or only to be compared again."""
         self.manifest.database.execute("DELETE FROM queue")
         before_ns, self.looked_ns = self.looked_ns, time.time_ns() - CLOCK_NS
-        present = set[str]()  # of the paths that were removed
+        found = set[str]()  # of what was reported
         for path, seen in self.changed():
             if path in self.watch.closed:
                 self.journal.publish_growth(path)
-            if path in self.watch.removed:  # another one has its name
-                present.add(path)
-                self.note_removal(path, before_ns)
+            if path in self.watch.reported:
+                found.add(path)
             if stat.S_ISLNK(seen.st_mode):
                 self.note_link(path, seen, before_ns)
             else:
@@ -222,7 +221,8 @@ class Mirror:
         known = self.journal.paths() if self.due is None else set[str]()
         for each in self.due or ():
             known |= self.journal.paths(each)
-        self.note_passing(self.watch.removed - self.watch.renamed - known - present, before_ns)
+        missing = self.watch.reported - self.watch.renamed - known - found
+        self.note_passing(missing, before_ns)
         self.note_removed(known, before_ns)
 
     def queue_file(self, path: str, seen: os.stat_result, before_ns: int, only_new: bool) -> None:
@@ -243,6 +243,8 @@ class Mirror:
         Where it may have had others since the last look, they are missed since then. A file in a
         folder that was renamed got its name with it.
         """
+        if path in self.watch.removed:  # another one had its name
+            self.note_removal(path, before_ns)
         closed = self.watch.closed.get(path, 0)
         is_moved = any(f"{path}/".startswith(f"{folder}/") for folder in self.watch.moved)
         # What was changed after the look began may have been changed twice.
@@ -312,12 +314,13 @@ class Mirror:
         if changed_ns > self.looked_ns:
             self.watch.keep(path)
 
-    def note_passing(self, paths: set[str], since_ns: int) -> None:
+    def note_passing(self, paths: Iterable[str], since_ns: int) -> None:
         """Enter that names came and went since the last look: no view is of a moment at which one
         of them may have been there. Where they do for long, they hold T back no more.
         """
         now = time.monotonic()
-        folders = {path.rpartition("/")[0]: path for path in paths}
+        passing = [path for path in paths if not (self.folder / path).is_dir()]
+        folders = {path.rpartition("/")[0]: path for path in passing}
         self.passing_since = {each: self.passing_since.get(each, now) for each in folders}
         for folder, path in folders.items():
             if now - self.passing_since[folder] < MOVING_AFTER:

@@ -185,6 +185,7 @@ class Watch:
     moved: set[str] = field(default_factory=set)  # folders that got their name since
     removed: set[str] = field(default_factory=set)  # paths that were deleted or renamed since
     renamed: set[str] = field(default_factory=set)  # those of them that got other names, each time
+    reported: set[str] = field(default_factory=set)  # all paths with which something happened since
     fresh: set[str] = field(default_factory=set)  # folders of which nothing was reported before
 
     def __del__(self) -> None:
@@ -193,7 +194,7 @@ class Watch:
     def due(self) -> set[str] | None:
         """Return the paths that are to be looked at now, None for everything, and forget them."""
         self.closed, self.moved, self.fresh = {}, set(), set()
-        self.removed, self.renamed = set(), set()
+        self.removed, self.renamed, self.reported = set(), set(), set()
         self.read()
         due = self.pending
         if due is None or "" in due or time.monotonic() > self.next_look:
@@ -276,6 +277,7 @@ class Watch:
         """Count what tells apart the versions of a file between two looks."""
         if self.pending is None:
             return  # too much happened to know it
+        self.reported.add(path)
         if what & (MOVED_TO | CLOSE_WRITE) or path in self.closed:
             self.closed[path] = self.closed.get(path, 0) + 1
         if what & MOVED_TO and what & OF_FOLDER:
