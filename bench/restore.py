@@ -1,4 +1,4 @@
-"""How results come back to a machine: Berg's restore against `gcloud storage rsync` and `rclone copy`."""
+"""How results are restored to a machine: Berg's restore against `gcloud storage rsync` and `rclone copy`."""
 
 import shutil
 from collections.abc import Callable

@@ -88,7 +88,7 @@ def page() -> str:
                 pieces = each.command.collect_usage_pieces(each)[1:]  # without [OPTIONS]
                 usage = " ".join([each.command_path, *pieces])
                 _, _, text = each.get_help().partition("\n\n")  # without the line of the usage
-                text = COMMON.sub("", text).removesuffix("Options:\n").rstrip()
+                text = COMMON.sub("", text).replace("\nOptions:\n", "\n").rstrip()
                 if shared := each.meta[SHARED]:
                     text += f"\n\n  As for {shared}"
                 parts.append(f"### {usage}\n\n```text\n{text}\n```\n")
