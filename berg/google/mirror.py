@@ -246,7 +246,7 @@ class Mirror:
         if path in self.watch.removed:  # another one had its name
             self.note_removal(path, before_ns)
         closed = self.watch.closed.get(path, 0)
-        is_moved = any(f"{path}/".startswith(f"{folder}/") for folder in self.watch.moved)
+        is_moved = self.watch.is_moved(path)
         # What was changed after the look began may have been changed twice.
         is_known = closed == 1 and not is_moved and before_ns < seen.st_ctime_ns <= self.looked_ns
         since_ns = seen.st_ctime_ns if is_known else before_ns + 1

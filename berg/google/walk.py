@@ -287,6 +287,10 @@ class Watch:
         if what & DELETE:
             self.renamed.discard(path)
 
+    def is_moved(self, path: str) -> bool:
+        """Return whether a folder above a path got its name since the last look."""
+        return any(f"{path}/".startswith(f"{folder}/") for folder in self.moved)
+
     def forget(self) -> None:
         """Let the next look be one at everything; what was reported may not be all."""
         self.pending, self.closed = None, {}
