@@ -25,7 +25,7 @@ def test_horovod_is_built_when_all_else_is_there(monkeypatch, tmp_path, horovod,
         installation, "run_for_image", lambda step, variables: steps.append(step.words)
     )
 
-    monkeypatch.setattr(installation.inputs, "fetch_code", lambda bucket, snapshot, folder: None)
+    monkeypatch.setattr(installation, "fetch_code", lambda bucket, snapshot, folder: None)
     recipe = {"packages": ["cmake"], "repo": "proj", "snapshot": "s", "install_script": "setup.sh"}
     what = asdict(Installation("requirements.txt", steps=[["pip", "install", "-r", "r.txt"]]))
     recipe |= {"installation": what, "horovod": horovod, "roce": roce}
