@@ -171,7 +171,8 @@ def cli(ctx: click.Context, wanted: str | None) -> None:
 
     For completion in the shell: eval "$(_BERG_COMPLETE=bash_source berg)"
     """
-    plain.choose_format(wanted)
+    if wanted:
+        os.environ["BERG_FORMAT"] = wanted  # also for processes that it starts
     ctx.color = plain.color()
 
 

@@ -176,12 +176,6 @@ def size(count: float) -> str:
 # --- who reads it
 
 
-def choose_format(wanted: str | None) -> None:
-    """Keep the format of --format for this process and those that it starts."""
-    if wanted:
-        os.environ["BERG_FORMAT"] = wanted
-
-
 def for_program() -> bool:
     """Return whether a program reads the output, by BERG_FORMAT or an agent's variable."""
     wanted = os.environ.get("BERG_FORMAT")

@@ -711,24 +711,16 @@ def gpus(found: list[Any], region: str, everywhere: bool) -> str:
     rows = [["TYPE", "GB", "GPUS", "QUOTA", "$/GPU, SPOT", *odds_here, "ZONES"]]
     for each in found:
         counts = ",".join(map(str, each.per_machine))
-        row = [each.type, str(each.memory_gb), counts, quota_of(each), price_of_one(each)]
+        left = (each.quota_left, each.spot_quota_left)
+        quota = ", ".join("?" if number is None else f"{number:g}" for number in left)
+        costs = (each.usd_per_hour, each.spot_usd_per_hour)  # a GPU with its share of the machine
+        price = ", ".join(dollars(cost and cost / each.per_machine[0]) for cost in costs)
+        row = [each.type, str(each.memory_gb), counts, quota, price]
         if not everywhere:
             row.append(odds_of(each))
         zones = [zone.removeprefix(start) for zone in each.zones if zone.startswith(start)]
         rows.append([*row, ", ".join(zones) or elsewhere(each.zones)])
     return table(rows)
-
-
-def quota_of(gpu: Any) -> str:
-    """Return how many GPUs the quotas leave, on demand and as Spot."""
-    left = (gpu.quota_left, gpu.spot_quota_left)
-    return ", ".join("?" if number is None else f"{number:g}" for number in left)
-
-
-def price_of_one(gpu: Any) -> str:
-    """Return an hour of one GPU with its share of the machine, on demand and as Spot."""
-    costs = (gpu.usd_per_hour, gpu.spot_usd_per_hour)
-    return ", ".join(dollars(cost and cost / gpu.per_machine[0]) for cost in costs)
 
 
 def odds_of(gpu: Any) -> str:

@@ -181,13 +181,6 @@ class Attempt:
         """
         return 0 if self.job.kind == "devbox" else self.states.ran_before
 
-    def take_job(self, this: Job) -> None:
-        """Set the job that has been read."""
-        self.member.job = this
-        if this.spec.queue:  # it waits again each time that it is evicted
-            self.member.waited = self.waited_last
-        self.member.host = host_of(self.machine, self.bucket.config, this)
-
     def take_secrets(self, values: dict[str, str]) -> None:
         """Divide secrets into those of the command and those of the installation."""
         mine, to_install = self.job.secrets, self.job.install_secrets

@@ -115,11 +115,6 @@ def variables(this: Job, faults: Collection[str] = ()) -> dict[str, str]:
     return {"NCCL_NET": "gIB", **found, "LD_LIBRARY_PATH": path}
 
 
-def container_options() -> list[str]:
-    """Return what docker's command line needs for RoCE."""
-    return [f"--volume={GIB}:{GIB}:ro", "--device=/dev/infiniband"]
-
-
 def in_container() -> str:
     """Return the line of a script that lets NCCL find gIB next to the image's own libraries."""
     return f'export LD_LIBRARY_PATH="{GIB / "lib64"}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\n'

@@ -295,16 +295,11 @@ def missing_module(log: Path, what: Installation) -> str:
     except OSError:
         return ""
     for module in MISSING.findall(end)[-1:]:
+        top = module.partition(".")[0]
         for where, names in what.others.items():
-            if {*packages_of(module)} & {*names}:
+            if {*PACKAGES.get(top, []), normal(top)} & {*names}:
                 return f"; the module {module} is not installed: it is named by {where}"
     return ""
-
-
-def packages_of(module: str) -> list[str]:
-    """Return the names that the package of a module may have."""
-    top = module.partition(".")[0]
-    return [*PACKAGES.get(top, []), normal(top)]
 
 
 def prepare_image(machine: boot.Machine) -> None:
@@ -504,7 +499,7 @@ def container_command(this: Job, folder: Path, names: list[str]) -> list[str]:
         words.append("--gpus=all")
     script = "trap 'exit 143' TERM\n"
     if fabric.is_used(this):
-        words += fabric.container_options()
+        words += [f"--volume={fabric.GIB}:{fabric.GIB}:ro", "--device=/dev/infiniband"]
         script += fabric.in_container()
     if this.tpu:
         words.append("--privileged")  # its devices

@@ -399,7 +399,10 @@ def read_job(attempt: Attempt) -> None:
     this = states.read_job(attempt.bucket, attempt.name, sha256_of_job(attempt))
     if this is None:
         raise BergError(f"gs://{attempt.bucket.name}/{job.metadata_path(attempt.name)} is missing")
-    attempt.take_job(this)
+    attempt.member.job = this
+    if this.spec.queue:  # it waits again each time that it is evicted
+        attempt.member.waited = attempt.waited_last
+    attempt.member.host = peers.host_of(attempt.machine, attempt.bucket.config, this)
 
 
 def sha256_of_job(attempt: Attempt) -> str:
