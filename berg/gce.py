@@ -302,8 +302,7 @@ def body(plan: Plan, zone: str) -> dict[str, Any]:
         made["networkInterfaces"] += fabric.interfaces(config, zone)
         # Google puts the machines of a reservation, and those it queues, close to each other itself
         if plan.model != prices.FLEX and not plan.offer.reservation:
-            path = fabric.policy_of(zone, plan.job.job_name, config.project)
-            made["resourcePolicies"] = [path]
+            made["resourcePolicies"] = [fabric.policy_of(zone, plan.job.job_name, config.project)]
     if plan.model == prices.FLEX:
         made |= instances.queued(FLEX_SECONDS)
     if plan.offer.reservation:

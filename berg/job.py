@@ -181,8 +181,7 @@ class Job:
     version: int = VERSION
 
     def to_json(self) -> str:
-        values = {**asdict(self), "group": str(self.group)}
-        return json.dumps(values, indent=2, ensure_ascii=False)
+        return json.dumps({**asdict(self), "group": str(self.group)}, indent=2, ensure_ascii=False)
 
     def validate(self) -> None:
         """Raise ValueError or BergError for what no machine can run."""

@@ -256,8 +256,7 @@ def own(bucket: Bucket, wanted: list[Owner], claim: str) -> None:
 
 def forget_owners(bucket: Bucket, folders: Iterable[str], names: set[str]) -> None:
     """Delete the owners of folders, and of those above, that are these jobs or sweeps."""
-    found = owners(bucket, folders).values()
-    gone = [each for each in found if each.name in names]
+    gone = [each for each in owners(bucket, folders).values() if each.name in names]
     bucket.delete_all_at((owner_path(each.folder), each.generation) for each in gone)
 
 

@@ -392,8 +392,7 @@ def run_command(attempt: Attempt) -> Ending | None:
     if this.num_machines == 1 or this.run_on != "each" or attempt.stopping.ending:
         ending = judge(code)
         return replace(ending, reason=join(ending.reason, leftovers))
-    ended_at = str(job.clock())
-    peers.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=ended_at)
+    peers.announce(attempt.member, phase="ENDED", exit_code=str(code), ended_at=str(job.clock()))
     if attempt.leads:
         return peers.wait_for_commands(attempt.member)
     wait_for_next_attempt(attempt)
@@ -553,8 +552,7 @@ def conclude(attempt: Attempt, ending: Ending, uploads: Uploads) -> State:
     uploads = replace(uploads, synced_until=synced_until)
     if attempt.leads:
         knows_all = attempt.member.is_alone and not attempt.earlier
-        elsewhere = attempt.mirrors.results.elsewhere(alone=knows_all)
-        uploads = replace(uploads, elsewhere=elsewhere)
+        uploads = replace(uploads, elsewhere=attempt.mirrors.results.elsewhere(alone=knows_all))
     announce_end(attempt, ending, uploads, restart)
     kept = announce_keeping(attempt, ending, uploads, restart)
     uploads = replace(uploads, log_is_whole=saving.send_log(attempt))

@@ -625,8 +625,7 @@ def send_pack(
             command = ["pack-objects", "--revs", "--shallow", "--stdout", "-q", *options]
             command += ["--delta-base-offset", "--compression=1"]
             stdin = "\n".join([*revisions, ""]).encode()
-            env = objects_of(snapshot)
-            git(snapshot.root, *command, env=env, stdin=stdin, stdout=file)
+            git(snapshot.root, *command, env=objects_of(snapshot), stdin=stdin, stdout=file)
         size = pack.stat().st_size
         if size < most:
             bucket.upload(name, pack, lambda n: on_progress(n, size))
@@ -810,8 +809,7 @@ def commit_snapshot(root: Path, repo_name: str, branch: str, commit: str) -> Sna
 def kind_of(taken: Snapshot, path: str) -> str:
     """Return what a commit has at a path: a tree or a blob; "" for nothing."""
     try:
-        words = ("cat-file", "-t", f"{taken.commit}:{path}")
-        return text(taken.root, *words, env=objects_of(taken))
+        return text(taken.root, "cat-file", "-t", f"{taken.commit}:{path}", env=objects_of(taken))
     except GitError:
         return ""
 

@@ -111,8 +111,7 @@ def log_in(
     if "start-iap-tunnel" in target.proxy and not target.address:
         account = computer.gcloud_account() or "the one that `gcloud auth list` shows"
         say(f"Through Identity-Aware Proxy, with gcloud's account: {account}")
-    switches = {"-N": no_command, "-t": terminal, "-A": agent}
-    flags = ssh_flags(switches, forwards)
+    flags = ssh_flags({"-N": no_command, "-t": terminal, "-A": agent}, forwards)
     words = ssh.command(settings, target, flags, ssh.in_repo(list(command)))
     if dry_run:
         plain.echo(shlex.join(words))

@@ -692,8 +692,7 @@ def rm(where: str, yes: bool) -> None:
     total = size(sum(blob.size for blob in blobs))
     say(f"gs://{bucket.name}/{prefix}: {plural(len(blobs), 'file')}, {total}")
     confirm("Delete it permanently?", yes)
-    show = tables.count_up("Deleting", len(blobs))
-    data.delete(bucket, [blob.name for blob in blobs], show)
+    data.delete(bucket, [blob.name for blob in blobs], tables.count_up("Deleting", len(blobs)))
     done("Deleted.", name=where, done="deleted", objects=len(blobs))
 
 

@@ -639,8 +639,7 @@ def build(send_secrets: bool, as_json: bool, **options: Any) -> None:
     from berg.laptop import images
 
     def agree(taken: Snapshot) -> None:
-        found = leaks.find(taken, settings.bucket)
-        agree_to_send(taken, settings.bucket, found, send_secrets)
+        agree_to_send(taken, settings.bucket, leaks.find(taken, settings.bucket), send_secrets)
 
     name = images.build(settings, images.Wanted(**options), Path.cwd(), say, agree)
     if options["push"]:

@@ -38,7 +38,6 @@ DEPLOYMENT, SERVICE = f"{DEPLOYMENTS}/{CACHE}", f"{CORE}/services/{CACHE}"
 CONFIGS = f"{CORE}/configmaps"
 LABELS = {"app": CACHE}
 NO_ROOM = "the cache does not fit the disk of its node"
-CONFIGURATION = Path(__file__).with_name("nginx.conf")
 # Once an hour NGINX resolves Cloud Storage's name again. The log of reads is emptied before it gets
 # large.
 START = f"""
@@ -134,7 +133,7 @@ def configuration(config: Config, megabytes: int) -> str:
     origin = urlsplit(api.storage_url(config))
     host = origin.netloc if origin.port or origin.scheme == "http" else f"{origin.netloc}:443"
     words = {"HOST": host, "NAME": origin.netloc, "SCHEME": origin.scheme, "SIZE": str(megabytes)}
-    text = CONFIGURATION.read_text()
+    text = Path(__file__).with_name("nginx.conf").read_text()
     for key, value in words.items():
         text = text.replace(f"@{key}@", value)
     return text
@@ -288,8 +287,7 @@ class Status:
 
 def look(config: Config, name: str) -> Status:
     """Return the state of a cluster's cache, with its own counts if it answers."""
-    found = client.find_cluster(config, name)
-    server = connect(config, client.where(found))
+    server = connect(config, client.where(client.find_cluster(config, name)))
     deployment = client.find(server, DEPLOYMENT)
     if deployment is None:
         raise missing(name)

@@ -43,7 +43,6 @@ LOG_TIMEOUT = 5  # seconds for a log, which comes from the pod's node
 MOST_LOG = 1 << 20  # bytes
 SHARED = "default"  # the namespace that all users share
 CORE = f"/api/v1/namespaces/{SHARED}"
-NAMESPACES = "/api/v1/namespaces"
 NODES = "/api/v1/nodes"
 RBAC = "rbac.authorization.k8s.io"
 VERSIONS = {"Job": "batch/v1", "Deployment": "apps/v1"}  # of kinds; the others: v1
@@ -123,8 +122,7 @@ def server_of(config: Config, cluster: dict[str, Any]) -> Server:
     data = base64.b64decode(certificate)
     if not file.exists() or file.read_bytes() != data:
         computer.write(file, data)
-    url = f"https://{cluster['endpoint']}"
-    return Server(place, url, config, str(file), has_identity)
+    return Server(place, f"https://{cluster['endpoint']}", config, str(file), has_identity)
 
 
 def ca_file(config: Config, place: str) -> Path:
@@ -572,8 +570,7 @@ def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
     identity: dict[str, Any] = {}
     addons = {"httpLoadBalancing": {"disabled": True}}
     if "@" in config.service_account:  # without an account no pod could read a bucket as its user
-        pool = f"{config.project}.svc.id.goog"
-        identity = {"workloadIdentityConfig": {"workloadPool": pool}}
+        identity = {"workloadIdentityConfig": {"workloadPool": f"{config.project}.svc.id.goog"}}
         addons["gcsFuseCsiDriverConfig"] = {"enabled": True}
     return {
         "name": name,
@@ -593,8 +590,7 @@ def cluster_body(config: Config, name: str, user: str) -> dict[str, Any]:
 
 def scaling(low: int, most: int) -> dict[str, Any]:
     """Return the autoscaling of a pool."""
-    counts = {"minNodeCount": low, "maxNodeCount": most}
-    return {"enabled": True, "locationPolicy": "ANY", **counts}
+    return {"enabled": True, "locationPolicy": "ANY", "minNodeCount": low, "maxNodeCount": most}
 
 
 # --- operations

@@ -217,8 +217,7 @@ def ensure_pool(config: Config, place: str, wanted: Wanted, say: Say) -> None:
         if (tpu := wanted.slice) and tpu.policy:
             # The workload policy that the pool names. It costs nothing, all pools of its topology
             # in the region share it, and it stays.
-            about = "for pools of berg's clusters"
-            body = shapes.workload_policy(tpu.policy, tpu.topology, about)
+            body = shapes.workload_policy(tpu.policy, tpu.topology, "for pools of berg's clusters")
             region = prices.region_of(cluster["location"])
             with contextlib.suppress(api.Conflict):
                 api.write(config, f"/regions/{region}/resourcePolicies", body)

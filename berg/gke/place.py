@@ -327,8 +327,7 @@ def events_for(server: Server, alive: list[Thing], is_short: bool) -> list[Thing
     """Return the events that may explain why pods wait or are missing; [] if none does."""
     if is_short or any(pod["status"]["phase"] == "Pending" for pod in alive):
         with contextlib.suppress(BergError):
-            path = client.everywhere(server, "events")
-            return client.items(server, path, timeout=client.LISTING)
+            return client.items(server, client.everywhere(server, "events"), timeout=client.LISTING)
     return []
 
 
@@ -486,7 +485,6 @@ def resources(config: Config) -> list[Resource]:
 def remove(config: Config, resource: Resource) -> None:
     """Delete a job's Jobs with their pods, or a ConfigMap."""
     if resource.kind == "configmap":
-        path = path_to("configmaps", resource.name)
-        client.delete(connect(config, resource.where), path)
+        client.delete(connect(config, resource.where), path_to("configmaps", resource.name))
     else:
         delete(config, resource.name, [], Group(cluster=resource.where))

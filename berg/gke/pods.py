@@ -206,8 +206,7 @@ def request(plan: Plan) -> Thing:
 
 def failure_rules(restarts: int) -> list[Thing]:
     """Return what happens to the Job when a pod fails, or is taken away."""
-    codes = [FINISHED, *NEVER_BEGAN]
-    finished = {"containerName": "main", "operator": "In", "values": codes}
+    finished = {"containerName": "main", "operator": "In", "values": [FINISHED, *NEVER_BEGAN]}
     taken_away = {"type": "DisruptionTarget", "status": "True"}
     return [
         {"action": "FailJob", "onExitCodes": finished},
@@ -559,8 +558,7 @@ def may(config: Config, place: str, permission: str) -> bool:
         "apiVersion": f"{REVIEWS}/v1",
         "spec": {"resourceAttributes": access},
     }
-    path = f"/apis/{REVIEWS}/v1/selfsubjectaccessreviews"
-    answer = client.call(server, "POST", path, review)
+    answer = client.call(server, "POST", f"/apis/{REVIEWS}/v1/selfsubjectaccessreviews", review)
     return bool(answer.get("status", {}).get("allowed"))
 
 
@@ -600,7 +598,7 @@ def ensure_account(config: Config, server: Server) -> str:
 
 
 def make_namespace(server: Server, name: str) -> None:
-    client.create(server, client.NAMESPACES, client.thing("Namespace", name, {"berg": "1"}))
+    client.create(server, "/api/v1/namespaces", client.thing("Namespace", name, {"berg": "1"}))
 
 
 def admit(server: Server, namespace: str) -> None:

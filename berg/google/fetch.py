@@ -604,8 +604,7 @@ class Helpers:
             return None
         url = self.bucket.address("/download", blob.name, alt="media", generation=blob.generation)
         if time.monotonic() - self.signed_at > SIGNED_FOR:
-            headers = {"Accept-Encoding": "gzip"}
-            self.signed = api.signed(self.bucket.config, "GET", url, headers)
+            self.signed = api.signed(self.bucket.config, "GET", url, {"Accept-Encoding": "gzip"})
             self.signed_at = time.monotonic()
         part = parts / f".berg-part-{number}"
         target = url.removeprefix(api.storage_url(self.bucket.config))

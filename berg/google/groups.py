@@ -72,10 +72,9 @@ def requests(
     if shape == QUEUED:
         # Google lets the machines of a resize request run for at least 10 minutes.
         seconds = max(int(body["scheduling"]["maxRunDuration"]["seconds"]), 600)
-        duration = {"seconds": str(seconds)}
         found["request"] = {
             "name": group["name"],
-            "requestedRunDuration": duration,
+            "requestedRunDuration": {"seconds": str(seconds)},
             "instances": members,
         }
     elif not group["targetSize"]:

@@ -322,8 +322,7 @@ def missing_bindings(config: Config, look: Look) -> list[Grant]:
             found.append(project_grant(config, right.role, role, f". {UNLIMITED}"))
     role = "roles/monitoring.metricWriter"
     if config.monitoring and role not in roles(in_project, [member]):
-        why = ", to write metrics and no more"
-        found.append(project_grant(config, role, role, why))
+        found.append(project_grant(config, role, role, ", to write metrics and no more"))
     return found
 
 

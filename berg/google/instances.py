@@ -433,8 +433,7 @@ def wait_until_made(config: Config, snapshot: str) -> None:
 
 def copied_at(config: Config, name: str) -> str:
     """Return when a snapshot was taken; raise BergError unless it is complete."""
-    path = f"/global/snapshots/{name}"
-    found = api.find(config, path, fields="status,creationTimestamp")
+    found = api.find(config, f"/global/snapshots/{name}", fields="status,creationTimestamp")
     if (status := found.get("status", "gone")) != "READY":
         raise BergError(f"the disk was not copied: its snapshot {name} is {status}. Try again")
     return str(found["creationTimestamp"])

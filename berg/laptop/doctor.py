@@ -108,8 +108,6 @@ ON_BUCKET = [
     *permissions("storage.objects", "create delete get list update"),
 ]
 # Roles of accounts that berg did not create: too much, and enough.
-BASIC = {"roles/editor", "roles/owner"}
-ENOUGH_IN_PROJECT = {ADMIN, "roles/compute.admin"}
 ENOUGH_ON_BUCKET = {iam.BUCKET_ROLE, "roles/storage.objectAdmin", "roles/storage.admin"}
 
 ANYWHERE = "0.0.0.0/0"
@@ -400,8 +398,7 @@ def check_reservations(settings: Config) -> list[Finding]:
 
 
 def check_image(settings: Config) -> list[Finding]:
-    found = offers.find_image(settings, *settings.image)
-    return [Finding("image", OK, api.last_part(found))]
+    return [Finding("image", OK, api.last_part(offers.find_image(settings, *settings.image)))]
 
 
 # --- the network
@@ -495,8 +492,7 @@ def check_policies(settings: Config) -> list[Finding]:
     findings = []
     if enforced[api.EXTERNAL] and not settings.no_external_ip:
         found = "the organisation refuses external addresses"
-        fix = "berg config set no_external_ip true"
-        findings.append(Finding("policies", FAILED, found, fix))
+        findings.append(Finding("policies", FAILED, found, "berg config set no_external_ip true"))
     if enforced[api.OS_LOGIN] and settings.ssh_user != "root":
         found = f"the organisation requires OS Login, so {settings.ssh_user} cannot log in"
         findings.append(Finding("policies", FAILED, found, "berg config set ssh_user root"))
@@ -606,12 +602,12 @@ def check_other(settings: Config, email: str) -> Finding:
         f"and {', '.join(sorted(on_bucket)) or 'no role'} on the bucket"
     )
     fix = set_up(settings, f"--service-account {iam.account(settings)}")
-    if in_project & BASIC:
+    if in_project & {"roles/editor", "roles/owner"}:
         wide = "with that a job may change what any machine runs, all code and all results"
         return Finding(ACCOUNT, WARNING, f"{has}: more than it needs; {wide}", fix)
     reads_and_writes = (in_project | on_bucket) & ENOUGH_ON_BUCKET
     own_role = f"projects/{settings.project}/roles/{iam.ROLE}"
-    if reads_and_writes and in_project & {own_role, *ENOUGH_IN_PROJECT}:
+    if reads_and_writes and in_project & {own_role, ADMIN, "roles/compute.admin"}:
         return Finding(ACCOUNT, OK, has)
     if not in_project or not (on_bucket or reads_and_writes):
         return Finding(ACCOUNT, FAILED, f"{has}; it needs {iam.NEEDS}", fix)

@@ -279,8 +279,7 @@ def stops_when_idle(spec: JobSpec, place: str, choice: Choice) -> bool:
 
 def why_not_kept(spec: JobSpec, place: str, choice: Choice) -> str:
     """Return why the disk of a devbox cannot be kept when its machine ends; "" if it can."""
-    kind = choice.shape.machine_type
-    return power.why_never("devbox", place, choice.hosts, kind, spec.model)
+    return power.why_never("devbox", place, choice.hosts, choice.shape.machine_type, spec.model)
 
 
 def add_cluster_key(config: Config, place: str, hosts: int, secret_values: dict[str, str]) -> str:

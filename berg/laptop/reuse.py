@@ -227,8 +227,7 @@ def give_to_warm(plan: Plan, instance: dict[str, Any]) -> None:
 
     instances.change_metadata(plan.config, machine, change)
     # After the metadata, which say who has it.
-    labels = {**plan.labels, instances.WARM: machine.name}
-    instances.set_labels(plan.config, machine, labels)
+    instances.set_labels(plan.config, machine, {**plan.labels, instances.WARM: machine.name})
 
 
 def latest_offer(bucket: Bucket, offer: states.Offer) -> tuple[states.Offer, int]:

@@ -239,8 +239,7 @@ def hash_of(this: job.Job) -> str:
 def write_job(bucket: Bucket, this: job.Job, sweep: states.Sweep) -> None:
     """Claim the job's name for its sweep and write its metadata; raise Taken if it is taken."""
     try:
-        state = job.State(job=this.summary())
-        states.claim(bucket, this.job_name, state, token=sweep.claim)
+        states.claim(bucket, this.job_name, job.State(job=this.summary()), token=sweep.claim)
     except Changed:
         raise lookup.taken(this.job_name) from None
     states.write_job(bucket, this)

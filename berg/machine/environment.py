@@ -286,9 +286,6 @@ def download_uv() -> None:
 
 
 MOUNT_SECONDS = 120  # for gcsfuse to mount; it answers once it has seen the bucket
-# For training; as metadata never expire, later files of the same name are not seen.
-GCSFUSE_PROFILE = "aiml-training"
-GCSFUSE_ADVICE = "https://cloud.google.com/storage/docs/gcsfuse-install"
 
 
 def use_scratch_for_data(attempt: Attempt) -> None:
@@ -423,7 +420,8 @@ def mount_command(
     )  # one for each: folders may have one name
     own.parent.mkdir(parents=True, exist_ok=True)
     options = [
-        f"--profile={GCSFUSE_PROFILE}",
+        # As metadata never expire, later files of the same name are not seen.
+        "--profile=aiml-training",
         "--o=ro",
         f"--only-dir={wanted['prefix']}",
         "--file-mode=444",
@@ -451,7 +449,8 @@ def find_gcsfuse(attempt: Attempt) -> str:
     except OSError as error:
         raise BergError(
             f"this image has no gcsfuse, and its package sources have none ({error}). Install it "
-            f"on your computer, from which it is then sent, or in the image: {GCSFUSE_ADVICE}"
+            "on your computer, from which it is then sent, or in the image: "
+            "https://cloud.google.com/storage/docs/gcsfuse-install"
         ) from None
     return data.PROGRAM
 

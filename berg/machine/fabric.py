@@ -20,7 +20,6 @@ DEVICES = Path("/sys/class/infiniband")
 APT = Path("/etc/apt")
 SOURCE = "sources.list.d/berg-gib.list"
 GOOGLE = "https://packages.cloud.google.com/apt"
-SUITE = "gpudirect-gib-apt"
 TIMEOUT = 30  # seconds for the script with the variables
 
 
@@ -31,8 +30,7 @@ def is_wanted(this: Job) -> bool:
 
 def active() -> int:
     """Return how many of this machine's interfaces for RoCE are up."""
-    ports = DEVICES.glob("*/ports/*/state")
-    return sum("ACTIVE" in port.read_text() for port in ports)
+    return sum("ACTIVE" in port.read_text() for port in DEVICES.glob("*/ports/*/state"))
 
 
 def install(attempt: Attempt) -> None:
@@ -89,8 +87,7 @@ def add_source() -> None:
     file = APT / "keyrings" / f"berg-google.{'asc' if is_text else 'gpg'}"
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(key)
-    line = f"deb [signed-by={file}] {GOOGLE} {SUITE} main\n"
-    (APT / SOURCE).write_text(line)
+    (APT / SOURCE).write_text(f"deb [signed-by={file}] {GOOGLE} gpudirect-gib-apt main\n")
 
 
 def is_used(this: Job) -> bool:

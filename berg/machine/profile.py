@@ -403,8 +403,7 @@ def record(found: states.Autopsy, name: str, step: Callable[[], str]) -> None:
             done.append(text)
             found.texts[name] = text
 
-    thread = start_thread(work)
-    thread.join(PART_SECONDS)
+    start_thread(work).join(PART_SECONDS)
     if not done:
         found.failed[name] = f"it did not answer within {PART_SECONDS} s"
 

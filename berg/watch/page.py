@@ -335,8 +335,7 @@ class Frame:
         home = tag("a", "berg", href=f"{self.root}{self.index}" or "./", class_="home")
         where = tag("span", f"{self.project} · gs://{self.bucket}", class_="where")
         every = EVERY if self.live else None
-        header = tag("header", home, where)
-        body = tag("body", header, tag("main", *content), data_every=every)
+        body = tag("body", tag("header", home, where), tag("main", *content), data_every=every)
         return Html(f"<!doctype html>\n{tag('html', head, body, lang='en')}\n")
 
 
