@@ -336,7 +336,7 @@ def attacks(bucket: str, wheel: str, pack: str) -> dict[str, tuple[str, str, str
         "to write into a purse's ledger": put(".berg/purses/agent/ledger.json"),
         "to write outside Berg's prefixes": put("berg_resultsx/a"),
         "to change the bucket": ("PATCH", f"/storage/v1/b/{bucket}", '{"labels": {"a": "b"}}'),
-        "to read who may use the bucket": ("GET", f"/storage/v1/b/{bucket}/iam", None),
+        "to read who can use the bucket": ("GET", f"/storage/v1/b/{bucket}/iam", None),
         "to give itself the bucket": (
             "PUT",
             f"/storage/v1/b/{bucket}/iam",

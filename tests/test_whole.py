@@ -349,6 +349,11 @@ def test_what_three_machines_restore_was_there_at_one_moment(try_programs):
     try_programs(3)
 
 
+def tick() -> None:
+    """Let the times of files pass on, which are a little behind the clock."""
+    time.sleep(0.03)
+
+
 def mirror(bucket: Any, folder: Path) -> Mirror:
     """A mirror of a disk, which has the folder's name."""
     (folder / "job").mkdir(parents=True)
@@ -361,13 +366,13 @@ def test_a_link_is_as_old_as_what_it_led_to_between_two_looks(bucket, cloud, tmp
     first.restore()
     link = first.folder / "job/link"
     link.symlink_to("one")
-    time.sleep(0.03)  # the times of files are a little behind the clock
+    tick()
     first.sync()
     for target, name in (("two", "after-two"), ("three", "late")):
         (first.folder / "job/new").symlink_to(target)
         (first.folder / "job/new").rename(link)
         (first.folder / "job" / name).write_text(name)
-        time.sleep(0.03)
+        tick()
     (first.folder / "job/new").symlink_to("four")
     (first.folder / "job/new").rename(link)
     cloud.fault("storage.objects.insert", match="/late", status=503, times=None)
@@ -384,7 +389,7 @@ def watched(bucket, tmp_path):
     first = mirror(bucket, tmp_path / "1")
     first.restore()
     (first.folder / "job/a").write_text("old")
-    time.sleep(0.03)  # the times of files are a little behind the clock
+    tick()
     first.sync()
     return first
 
@@ -400,11 +405,11 @@ def test_a_file_that_gets_its_name_once_it_is_complete_was_there_before(
 ):
     folder = watched.folder / "job"
     (folder / "new.part").write_text("new")
-    time.sleep(0.03)
+    tick()
     (folder / "after").write_text("after it was complete")
-    time.sleep(0.03)
+    tick()
     (folder / "new.part").rename(folder / "new")
-    time.sleep(0.03)
+    tick()
     cloud.fault("storage.objects.insert", match="/new", status=503, times=None)
     watched.sync(0.5)
     assert restored_by_another(bucket, tmp_path) == {"a": "old"}
@@ -427,7 +432,7 @@ def test_a_file_that_gets_its_name_during_a_look_was_there_before(watched, bucke
     folder = watched.folder / "job"
     for name in ("new.part", "after"):
         (folder / name).write_text(name)
-        time.sleep(0.03)
+        tick()
     after_reports(watched, lambda: (folder / "new.part").rename(folder / "new"))
     watched.sync()
     assert restored_by_another(bucket, tmp_path) == {"a": "old"}
@@ -447,7 +452,7 @@ def test_what_is_reported_of_a_name_before_another_file_got_it_removes_nothing(
 
     after_reports(watched, replace)
     for _ in range(3):
-        time.sleep(0.03)
+        tick()
         watched.sync()
     assert restored_by_another(bucket, tmp_path) == {"a": "other", "b": "other"}
 
@@ -459,9 +464,9 @@ def test_no_view_is_of_a_moment_at_which_a_name_that_came_and_went_was_there(
     folder = watched.folder / "job"
     for name in ("incomplete", "a", "last"):
         (folder / name).write_text("new")
-        time.sleep(0.03)
+        tick()
     (folder / "incomplete").unlink()
-    time.sleep(0.03)
+    tick()
     cloud.fault("storage.objects.insert", match="/last", status=503, times=None)
     watched.sync(0.5)
     assert restored_by_another(bucket, tmp_path) == {"a": "old"}
@@ -479,7 +484,7 @@ def test_a_folder_that_became_a_link_to_itself_hides_no_removal(bucket, tmp_path
         (first.folder / name).unlink()
     (first.folder / "job/d").rmdir()
     (first.folder / "job/d").symlink_to("d/b")
-    time.sleep(0.03)  # the times of files are a little behind the clock
+    tick()
     first.sync()
     second = mirror(bucket, tmp_path / "2")
     second.restore()

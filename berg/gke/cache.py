@@ -1,7 +1,7 @@
 """The dataset cache of a cluster: NGINX on its own node, between the pods and the bucket.
 
 It keeps slices of objects on its node's disk, by the object's generation, so that an old version is
-never served. Cloud Storage alone decides who may read: each request, also for what is kept, asks it
+never served. Cloud Storage alone decides who can read: each request, also for what is kept, asks it
 with the reader's own token. Without a cache readers use the bucket under the same path. Not
 covered: several nodes for one cache, sources other than Cloud Storage.
 """

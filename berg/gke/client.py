@@ -218,7 +218,7 @@ def refusal(server: Server, code: int, content: bytes) -> Refused:
         role = "admin" if is_about_roles and "container.clusters" not in message else "developer"
         message = (
             f"the cluster {server.place} does not let you {verb} {resource}: {message.rstrip('.')}."
-            " A user who may give roles in the project (roles/owner, "
+            " A user who can grant roles in the project (roles/owner, "
             "roles/resourcemanager.projectIamAdmin) can give you one with that right, such as "
             f"roles/container.{role}"
         )

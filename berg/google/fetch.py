@@ -184,8 +184,8 @@ class Fetch:
         return when if self.on_machine else stamp(when, blob.size, blob.crc32c)
 
     def mode_of(self, blob: Any, here: os.stat_result) -> int:
-        """Return the mode that an object's file gets: all who may read it may execute it if its
-        owner could in the job.
+        """Return the mode that an object's file gets: everyone who can read it can execute it if
+        its owner could in the job.
         """
         now = stat.S_IMODE(here.st_mode)
         is_executable = blob.row and blob.row.mode & 0o100

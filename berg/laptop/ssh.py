@@ -277,7 +277,7 @@ def reason_of_end(state: job.State | None) -> str:
 def check_account(config: Config, found: jobs.Entry, machine: Machine) -> None:
     """Raise BergError for a machine that is mine by name but does not act as my own account.
 
-    Anyone who may create machines can give one that name and these labels.
+    Anyone who can create machines can give one that name and these labels.
     """
     by_name = config.user in (found.user, machine.labels.get("berg-user"))
     if machine.place == "gke" or not by_name or not iam.is_own(config):

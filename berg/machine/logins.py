@@ -1,4 +1,4 @@
-"""Logins: who may log in to this machine by ssh, which machines it knows, and what a shell has.
+"""Logins: who can log in to this machine by ssh, which machines it knows, and what a shell has.
 
 People log in with the keys in the metadata, the first machine of a job with a key of its own.
 Private keys never leave their machine.

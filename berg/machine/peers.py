@@ -21,7 +21,7 @@ seconds after which a silent one is given up.
 # key into authorized_keys and hosts into known_hosts. So records are signed with a key that the
 # laptop made for this job alone. It is in Secret Manager if the job has secrets or its user a
 # service account of their own; in a Secret of Kubernetes for pods; else in the metadata of the
-# machines. This does not protect from those who may read the key: the job's own root, users and
+# machines. This does not protect from those who can read the key: the job's own root, users and
 # machines that may list instances or read the secret. A signed record may be written again: a
 # machine that saw a newer one ignores it. It may be deleted: that ends a job, but lets no one in.
 

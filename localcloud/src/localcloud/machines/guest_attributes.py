@@ -1,4 +1,4 @@
-"""Guest attributes: what a machine writes by its metadata server, and who may look reads by the API.
+"""Guest attributes: what a machine writes by its metadata server, and users with the permission read by the API.
 
 Only the machine can write them, so that host keys in the namespace `hostkeys` are its own.
 They are there with enable-guest-attributes=TRUE in the metadata of the machine or the project.
