@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ import pytest
 from conftest import commit, wait_for
 from machine.test_cluster import BORROW_TORCH
 from whole_disk import Disk
+
+from berg.machine import keeper, process
 
 MB = 1 << 20
 SAVERS = Path(__file__).parent / "savers"
@@ -109,9 +112,18 @@ class Attempt:
                 os.killpg(program.pid, signal.SIGKILL)
                 program.wait()
 
+    def end_with_notice(self) -> None:
+        """End the programs as a worker does."""
+        for disk, program in zip(self.disks, self.programs, strict=True):
+            cut = keeper.Cut(disk.top / "cut", (f"{disk.folder}/",))
+            threading.Thread(target=program.wait).start()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(process, "new_cut", lambda cut=cut: cut)
+                process.end_group(program.pid, 5)
+
     def cut(self, notice: float) -> None:
         if notice:
-            self.end_programs()
+            self.end_with_notice()
             for disk in self.disks:
                 disk.finish(notice)
             end = time.monotonic() + notice

@@ -217,7 +217,7 @@ def test_what_it_costs():
 
 
 def test_processes_that_are_left(monkeypatch):
-    before = [process for process, _ in keeper.living()]
+    before = [process for process, _, _ in keeper.living()]
     left = subprocess.Popen(["sleep", "60"], start_new_session=True)
     monkeypatch.setattr(on_machine, "IS_SHARED", False)
     assert left.pid in on_machine.strangers(before)

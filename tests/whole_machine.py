@@ -89,12 +89,14 @@ def serve(
     from berg.config import Config
     from berg.google import storage
     from berg.google.mirror import Mirror
+    from berg.machine import keeper
 
     for name, value in patches.items():
         module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(module), constant, value)
     mirror = Mirror(bucket=storage.Bucket(Config(**settings)), **given)
     rank, machines, top = place
+    mirror.sender.cut = keeper.Cut(mirror.folder.parent / "cut", ()).files
     mirror.journal.is_shared = machines > 1
     others = [top / f"{each}.head" for each in range(machines) if each != rank]
     mirror.journal.others = lambda: heads(others)

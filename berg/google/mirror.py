@@ -101,6 +101,8 @@ class Mirror:
     # reports no folder that is created in place of a deleted one.
     followed: set[str] = field(default_factory=set)
     moving: set[str] = field(default_factory=set)  # paths that are written all the time
+    were_moving: set[str] = field(default_factory=set)  # the same, while the command ran
+    cut: dict[str, str] = field(default_factory=dict)  # path -> what the bucket has of it
     writing_since: dict[str, float] = field(default_factory=dict)  # path -> time.monotonic()
     missed_since: dict[str, float] = field(default_factory=dict)  # the same, of missed versions
     passing_since: dict[str, float] = field(default_factory=dict)  # of names in a folder
@@ -386,6 +388,7 @@ class Mirror:
         if self.views:
             sending.viewed = self.journal.get(path)
             sending.is_moving = path in self.moving
+            sending.was_moving = path in self.moving or path in self.were_moving
             if last is None:
                 sending.twin = self.twin(path)
 
@@ -435,7 +438,7 @@ class Mirror:
             return
         self.failing_since.pop(sending.path, None)
         self.sender.taken.discard(sending.path)
-        if sending.is_open:
+        if sending.is_open and not sending.entry:
             self.note_open(sending)
         elif sending.entry:
             self.note_sent(sending, sending.entry)
@@ -451,6 +454,11 @@ class Mirror:
 
     def note_open(self, sending: Sending) -> None:
         """Note that a file is being written: it is sent once it is closed."""
+        if sending.is_cut:
+            is_there = sending.viewed and not sending.viewed.gone
+            self.note_cut(sending.path, "the version before" if is_there else "nothing")
+            self.watch.keep(sending.path)
+            return
         if self.finishing:  # that was before the command ended
             sending.wrote = True  # the next pass has something to do
             return
@@ -459,6 +467,13 @@ class Mirror:
         if sending.is_moving:
             self.journal.pass_over(sending.path)
         self.note_moving(sending.path)
+
+    def note_cut(self, path: str, has: str) -> None:
+        """Note what the bucket has of a file whose program was ended while it wrote it; the next
+        view says nothing new of it.
+        """
+        self.cut[path] = has
+        self.journal.pass_over(path)
 
     def note_moving(self, path: str) -> None:
         """Let a file that cannot be sent whole for long hold T back no more."""
@@ -474,6 +489,8 @@ class Mirror:
             self.writing_since.pop(path, None)
             self.moving.discard(path)
         self.note_row(sending)
+        if sending.is_open:
+            self.note_cut(path, "its beginning, which no restore brings")
         self.note_later(path, entry, sending.changed_ns)
 
     def note_row(self, sending: Sending) -> None:
@@ -606,6 +623,7 @@ class Mirror:
         copied = 0
         trouble: Exception | None = None
         self.at_rest = False
+        self.cut.clear()
         (self.folder / self.own).mkdir(parents=True, exist_ok=True)
         for pause in RESTORE_PAUSES:
             try:
@@ -766,7 +784,7 @@ class Mirror:
             if self.views and not self.knows_bucket:  # a worker that comes after one that died
                 with contextlib.suppress(Exception):
                     self.learn()
-            self.moving.clear()
+            self.were_moving, self.moving = self.moving, set()
             self.manifest.passes += 1  # the bytes of every file are compared once more
         self.timeout = LAST_TIMEOUT if has_time else SHORT_TIMEOUT
 
@@ -783,7 +801,8 @@ class Mirror:
         left = []
         for path, seen in self.scan():
             entry = self.manifest.get(path)
-            if stat.S_ISLNK(seen.st_mode) or (entry and entry.is_of(seen)):
+            is_same = entry and entry.is_of(seen)
+            if stat.S_ISLNK(seen.st_mode) or is_same or path in self.cut:
                 continue
             sending = self.underway.get(path)
             left.append((path, max(seen.st_size - (sending.through if sending else 0), 0)))

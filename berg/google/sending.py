@@ -5,8 +5,9 @@ generation that it replaces, 0 for a new object, and the object's metadata names
 a write whose answer was lost is recognised. A file that grew is sent as its tail and composed.
 
 Where views are published, a file is sent only whole: nothing writes it, and it is the same before
-and after it was read. One that is open for writing is sent if it is only appended to. An object
-that a view needs is not overwritten: new bytes are staged, or are in the view if they are few.
+and after it was read. One that is open for writing is sent if it is only appended to; that counts
+also for one whose program was ended while it wrote it. An object that a view needs is not
+overwritten: new bytes are staged, or are in the view if they are few.
 """
 
 import base64
@@ -111,7 +112,9 @@ class Sending:
     viewed: Row | None = None  # of the last view
     is_moving: bool = False  # it is written all the time, and is sent as it is
     twin: Listed | None = None  # the object of a file that was renamed to this one
+    was_moving: bool = False  # it was written all the time before the command ended
     is_open: bool = False  # it is being written, and is not sent
+    is_cut: bool = False  # its program was ended while it wrote it
     grows: bool = False  # it is being written, and is sent as far as it has grown
     row: Row | None = None  # for the next view
 
@@ -156,6 +159,8 @@ class Sender:
     has_views: bool = False
     is_alone: Callable[[], bool] = lambda: False  # no other machine of the job has results
     finishing: bool = False  # no program of the job runs any more
+    # inodes of files that programs had open for writing when they were ended
+    cut: Callable[[], set[int]] = set
     taken: set[str] = field(default_factory=set)  # paths whose object is another writer's
     # How large a file was that is open and new, and the checksum of its ends.
     opened: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -171,16 +176,30 @@ class Sender:
                 return None
             sending.inode = before.st_ino
             sending.changed_ns = max(sending.changed_ns, before.st_ctime_ns)
-            if not self.has_views or self.finishing:
+            if not self.has_views:
                 return self.send_open(sending, file, before)
-            is_written_now = is_written(file, before)
-            if self.is_of_database(sending, file, is_written_now):
+            is_written_now = not self.finishing and is_written(file, before)
+            sending.is_cut = self.is_cut(sending, file, before)
+            is_part = is_written_now or sending.is_cut
+            if not self.finishing and self.is_of_database(sending, file, is_part):
                 return self.send_database(sending, file, before)
-            sending.is_open = is_written_now and not self.may_send(sending, file, before)
-            if sending.is_open:
+            sending.is_open = is_part and not self.may_send(sending, file, before)
+            if sending.is_open and (sending.viewed or not self.finishing):
                 return None
-            sending.grows = is_written_now and not sending.is_moving
+            sending.grows = is_part and not sending.is_moving
             return self.send_open(sending, file, before)
+
+    def is_cut(self, sending: Sending, file: IO[bytes], before: stat_result) -> bool:
+        """Return whether half of a new version is all that there is of it: a program was ended
+        while it wrote it. Not one that it had begun long ago, as a log or an array on the disk; nor
+        a database, which repairs itself.
+        """
+        viewed, size = sending.viewed, before.st_size
+        if before.st_ino not in self.cut() or self.is_of_database(sending, file, self.finishing):
+            return False
+        if viewed and sending.was_moving:
+            return size < viewed.size and not is_appended(sending.path, file, size)
+        return not (viewed and viewed.moving)
 
     def stat_of(self, file: IO[bytes]) -> stat_result:
         """Return the stat of a file that is to be read, after which another change would show."""
@@ -251,7 +270,7 @@ class Sender:
         """Return whether a file that is open for writing may be sent: it only grows, or was written
         all the time for long, and is quiet now.
         """
-        if sending.is_moving:
+        if sending.is_moving and not sending.is_cut:
             return time.time() - before.st_mtime > QUIET
         size, last = before.st_size, sending.last
         if last:

@@ -29,6 +29,7 @@ from berg.machine.process import (
     Runs,
     command_mark,
     end_process,
+    new_cut,
     start_thread,
 )
 
@@ -604,4 +605,5 @@ def mirrors_of(name: str, machine: boot.Machine, bucket: Bucket) -> Mirrors:
         views=f"{job.views_prefix(name)}{disk.read_text()}/",
         machine=machine.name,
     )
+    results.sender.cut = new_cut().files
     return Mirrors(log, results)

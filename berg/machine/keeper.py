@@ -1,13 +1,16 @@
 """The programs between the worker and the job's command; standard library only.
 
-    keep LEFT COMMAND…   runs the command as its parent, and ends what it left behind
-    log PIPE             appends what comes out of a pipe, the command's output, to the log
+    keep LEFT CUT FOLDERS COMMAND…   runs the command as its parent, and ends what it left behind
+    log PIPE                         appends what comes out of a pipe, its output, to the log
 
 A process that the command left, in a session of its own, would keep writing results, and the job
 would never end. The kernel makes `keep` (a subreaper) the parent of all orphans below it. It
 ignores the signals of its process group, which the command gets, too. It exits with the command's
 exit code, as a shell gives it, when no process is left below it. Not covered: what another daemon
 starts (docker run -d).
+
+A program that is ended while it writes a file leaves half of it. Which files below the folders
+programs had open for writing when Berg ended them is noted in CUT, before they end.
 
 `log` writes to its standard output. Its standard input closes when the command has ended; it then
 exits as soon as the pipe is empty. A copy of it stays while a background process holds the pipe. It
@@ -18,8 +21,10 @@ import contextlib
 import os
 import select
 import signal
+import stat
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 HELPER_SECONDS = 0.5  # for helpers of the command that end by themselves when it has ended
@@ -27,6 +32,7 @@ LEFTOVER_GRACE = 5  # seconds between SIGTERM and SIGKILL for what a command lef
 KILL_SECONDS = 5  # for killed processes to be gone; those that hang in the kernel stay
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 POLL = 0.05  # seconds
+FREEZE_SECONDS = 0.3  # for processes to be stopped; those in the kernel may take longer
 # Signals that no program can ignore, and those of its own faults.
 DEADLY = {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE}
 DEADLY |= {signal.SIGILL}
@@ -34,7 +40,75 @@ CHUNK = 1 << 16  # bytes, the usual capacity of a pipe
 MISSING = "\n[berg] %d bytes of output are missing here: the log could not be written\n"
 
 
-def keep(left_file: Path, program: list[str]) -> None:
+class Cut:
+    """The files below some folders that programs had open for writing when they were ended, by
+    inode, in a file that several processes append to: + one, or - one that was closed after all.
+    """
+
+    def __init__(self, file: Path, folders: tuple[str, ...]) -> None:
+        self.file, self.folders = file, folders
+        self.held: dict[int, set[int]] = {}  # by process that SIGTERM ends
+
+    def files(self) -> set[int]:
+        """Return the inodes of the files that were cut off, or may be in a moment."""
+        found = set[int]()
+        with contextlib.suppress(OSError):
+            for line in self.file.read_text().split():
+                (found.add if line[0] == "+" else found.discard)(int(line[1:]))
+        return found
+
+    def note(self, sign: str, inodes: set[int]) -> None:
+        if inodes:
+            with contextlib.suppress(OSError), self.file.open("a") as file:  # a full disk
+                file.write("".join(f"{sign}{each}\n" for each in inodes))
+
+    def note_all(self) -> None:
+        """Note the files of all programs, which get SIGKILL."""
+        self.note("+", set().union(*self.writers().values()))
+
+    def look(self) -> None:
+        """Note the files of programs that end at SIGTERM: they may get it at any moment. One that
+        handles it closes its files itself.
+        """
+        alive = {process for process, _, _ in living()}
+        now = {process: files for process, files in self.writers().items() if ends(process)}
+        before, ended = self.held, {p: files for p, files in self.held.items() if p not in alive}
+        self.held = {**now, **ended}
+        old, new = (set().union(*each.values()) for each in (before, self.held))
+        self.note("+", new - old)
+        self.note("-", old - new)
+
+    def writers(self) -> dict[int, set[int]]:
+        """Return the inodes of the files that each process has open for writing."""
+        found: dict[int, set[int]] = {}
+        for process, _, _ in living():
+            for link in links_in(f"/proc/{process}/fd"):
+                with contextlib.suppress(OSError):  # it has just been closed
+                    may_write = os.lstat(link).st_mode & stat.S_IWUSR
+                    if may_write and os.readlink(link).startswith(self.folders):
+                        seen = os.stat(link)
+                        if stat.S_ISREG(seen.st_mode) and seen.st_nlink:
+                            found.setdefault(process, set()).add(seen.st_ino)
+        return found
+
+
+def links_in(folder: str) -> list[str]:
+    with contextlib.suppress(OSError):  # the process has just ended, or is another user's
+        return [f"{folder}/{name}" for name in os.listdir(folder)]
+    return []
+
+
+def ends(process: int) -> bool:
+    """Return whether SIGTERM ends a process: it does not handle, ignore or block it."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name in ("SigBlk", "SigIgn", "SigCgt") and int(value, 16) >> signal.SIGTERM - 1 & 1:
+                return False
+    return True
+
+
+def keep(left_file: Path, cut: Cut, program: list[str]) -> None:
     """Run a command, and write to a file after how many seconds it ended, and how many processes it
     left.
     """
@@ -56,29 +130,58 @@ def keep(left_file: Path, program: list[str]) -> None:
         time.sleep(POLL)
     with contextlib.suppress(OSError):  # a full disk
         left_file.write_text(f"{ran:.0f} {len(below(os.getpid()))}")
-    end_below(os.getpid(), LEFTOVER_GRACE)
+    end_below(os.getpid(), LEFTOVER_GRACE, cut)
     sys.exit(code if code >= 0 else 128 - code)
 
 
-def end_below(ancestor: int, grace: float) -> None:
+def end_below(ancestor: int, grace: float, cut: Cut) -> None:
     """SIGTERM to all processes below one, SIGKILL to what is left of them after the grace."""
-    send(ancestor, signal.SIGTERM)
+    with frozen(ancestor):
+        cut.look()
+        send(ancestor, signal.SIGTERM)
     end = time.monotonic() + grace
     while below(ancestor) and time.monotonic() < end:
         time.sleep(POLL)
-    kill_below(ancestor)
+    kill_below(ancestor, cut)
 
 
-def kill_below(ancestor: int) -> None:
+def kill_below(ancestor: int, cut: Cut | None = None) -> None:
     """SIGKILL to all processes below one, also to those that start meanwhile."""
+    if cut:
+        with frozen(ancestor):
+            cut.note_all()
+            send(ancestor, signal.SIGKILL)
     end = time.monotonic() + KILL_SECONDS
     while below(ancestor) and time.monotonic() < end:
         send(ancestor, signal.SIGKILL)
         time.sleep(POLL)
 
 
+@contextlib.contextmanager
+def frozen(ancestor: int) -> Iterator[None]:
+    """Stop the processes below one for a moment, so that none opens or closes a file in it.
+
+    A parent goes on after its children: a shell with job control would take them for stopped jobs.
+    """
+    end = time.monotonic() + FREEZE_SECONDS
+    try:
+        while running_below(ancestor) and time.monotonic() < end:
+            send(ancestor, signal.SIGSTOP)
+            time.sleep(0.001)
+        yield
+    finally:
+        send(ancestor, signal.SIGCONT)
+
+
+def running_below(ancestor: int) -> bool:
+    """Return whether a process below one is not stopped."""
+    states = {process: state for process, _, state in living()}
+    return any(states.get(process, "T") not in "Tt" for process in below(ancestor))
+
+
 def send(ancestor: int, number: int) -> None:
-    for process in below(ancestor):
+    found = below(ancestor)
+    for process in reversed(found) if number == signal.SIGCONT else found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process, number)
 
@@ -86,7 +189,7 @@ def send(ancestor: int, number: int) -> None:
 def below(ancestor: int) -> list[int]:
     """Return the living processes below one."""
     children: dict[int, list[int]] = {}
-    for process, parent in living():
+    for process, parent, _ in living():
         children.setdefault(parent, []).append(process)
     found = [ancestor]
     for process in found:
@@ -94,15 +197,15 @@ def below(ancestor: int) -> list[int]:
     return found[1:]
 
 
-def living() -> list[tuple[int, int]]:
-    """Return all living processes, each with its parent."""
+def living() -> list[tuple[int, int, str]]:
+    """Return all living processes, each with its parent and its state, a letter of proc(5)."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended
             # after the name, which may have any characters: state, parent, …
             fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
             if fields[0] not in "ZX":
-                found.append((int(folder.name), int(fields[1])))
+                found.append((int(folder.name), int(fields[1]), fields[0]))
     return found
 
 
@@ -146,4 +249,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "log":
         write_log(int(sys.argv[2]))
     else:
-        keep(Path(sys.argv[2]), sys.argv[3:])
+        cut = Cut(Path(sys.argv[3]), tuple(sys.argv[4].split(":")))
+        keep(Path(sys.argv[2]), cut, sys.argv[5:])

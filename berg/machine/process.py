@@ -23,6 +23,7 @@ from berg.machine.outcome import Ending, Stopped, Stopping
 RESULTS = boot.ROOT / "berg_results"
 COMMAND_FILE = boot.BERG / "command"  # process group of the command, for a later worker
 LEFT_FILE = boot.BERG / "left"  # how many processes the command left
+CUT_FILE = boot.BERG / "cut"  # the files that it had open for writing when it was ended (keeper.py)
 CONTAINER = "berg-command"  # of a command with --docker
 # Where PyTorch's flight recorder of NCCL writes what it has, when "1" is written to the pipe of a
 # rank; in a container, below its own root.
@@ -72,17 +73,28 @@ def delete_soon(machine: boot.Machine) -> None:
         machine.delete(alone=True)
 
 
+def new_cut() -> keeper.Cut:
+    """Return what notes the results that a command writes when it is ended."""
+    places = RESULTS, boot.ROOT / "code"
+    return keeper.Cut(CUT_FILE, tuple(f"{os.path.realpath(each)}/" for each in places))
+
+
 def end_group(group: int, grace: float) -> None:
     """SIGTERM to a process group; after `grace` seconds SIGKILL to what is left of it, and to what
     is below its first process in other groups.
     """
+    cut = new_cut()
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGTERM)
+        os.killpg(group, 0)  # raises an error if the group is gone
+        with keeper.frozen(group):
+            cut.look()
+            os.killpg(group, signal.SIGTERM)
         end = time.monotonic() + grace
         while time.monotonic() < end:
-            os.killpg(group, 0)  # raises an error once the group is gone
-            time.sleep(0.05)
-        keeper.kill_below(group)
+            os.killpg(group, 0)
+            time.sleep(keeper.POLL)
+            cut.look()
+        keeper.kill_below(group, cut)
         os.killpg(group, signal.SIGKILL)
 
 
@@ -162,8 +174,11 @@ class Runner:
 
     def keep(self, command: list[str], folder: Path, environment: dict[str, str]) -> int:
         """Run a command as `execute` does, and end with it what it left in other sessions."""
-        program = [sys.executable, "-I", "-S", keeper.__file__, "keep", str(LEFT_FILE)]
-        LEFT_FILE.unlink(missing_ok=True)
+        cut = new_cut()
+        places = [str(LEFT_FILE), str(CUT_FILE), ":".join(cut.folders)]
+        program = [sys.executable, "-I", "-S", keeper.__file__, "keep", *places]
+        for file in (LEFT_FILE, CUT_FILE):
+            file.unlink(missing_ok=True)
         self.is_keeping = True
         try:
             return self.execute([*program, *command], folder, environment)

@@ -450,7 +450,7 @@ def ranks(root: int, node: int, in_container: bool) -> dict[int, str]:
     their parent. On a machine without a command (root is 0), such as one on which mpirun starts
     processes through ssh, all processes with a rank count.
     """
-    parents = dict(keeper.living())
+    parents = {process: parent for process, parent, _ in keeper.living()}
     below = keeper.below(root) if root else [*parents]
     named = {
         pid: rank_of(pid) for pid in [*below, *in_its_container(in_container)] if is_python(pid)

@@ -266,6 +266,9 @@ def send_results(attempt: Attempt, last: LastPass, seconds: float) -> None:
             last.left = results.finish(note_trouble, end - time.monotonic())
     except Exception as error:  # such as a checkout that the command deleted
         attempt.say(f"What is new in the checkout could not be saved: {error}")
+    for path, has in results.cut.items():
+        what = f"{shorten(path, 2 * MAX_NAME)} was being written when its program was ended"
+        attempt.say(f"{what}: the bucket has {has}")
     if attempt.restart() is None and not attempt.is_re_created:
         last.left |= results.conclude(last.left)
 

@@ -236,7 +236,7 @@ def begin(attempt: Attempt) -> None:
     if attempt.machine.warm == attempt.name and SINCE.exists():
         attempt.say(f"This machine has been warm since {SINCE.read_text()}")
     if attempt.job.spec.keep_warm and not ORIGINAL.exists():
-        processes = [process for process, _ in keeper.living()]
+        processes = [process for process, _, _ in keeper.living()]
         files = [str(each) for name in FOLDERS for each in Path(name).glob("*")]
         found = {"mounts": mounts(), "processes": processes, "files": files}
         found |= {"rules": rules(), "nft": nft(), "settings": settings()}
@@ -415,7 +415,7 @@ def strangers(before: list[int]) -> list[int]:
     """Return the processes of jobs and people: all but this worker, what it is below, what there
     was `before`, the kernel's and the system's services.
     """
-    parents = dict(keeper.living())
+    parents = {process: parent for process, parent, _ in keeper.living()}
     ours, process = {*before}, os.getpid()
     while process:
         ours.add(process)

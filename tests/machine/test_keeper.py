@@ -18,12 +18,12 @@ while [ ! -s deaf ]; do sleep 0.01; done"""
 
 
 def kept(command: str, folder: Path) -> subprocess.Popen:
-    program = [sys.executable, "-I", "-S", keeper.__file__, "keep", "left", "bash", "-c", command]
-    return subprocess.Popen(program, cwd=folder, start_new_session=True)
+    program = [sys.executable, "-I", "-S", keeper.__file__, "keep", "left", "cut", "/results/"]
+    return subprocess.Popen([*program, "bash", "-c", command], cwd=folder, start_new_session=True)
 
 
 def is_there(process: int) -> bool:
-    return process in [each for each, _ in keeper.living()]
+    return process in [each for each, _, _ in keeper.living()]
 
 
 def pid_in(file: Path) -> int:

@@ -1,0 +1,135 @@
+"""A command that is ended while it rewrites a file: the bucket keeps the version before."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from conftest import commit, wait_for
+
+from berg.machine import keeper, process
+
+# Writes a checkpoint whole, later half of the next one over it, as torch.save does.
+PROGRAM = """\
+import os, signal, sys
+from pathlib import Path
+folder = Path(os.environ["BERG_RESULTS_DIR"])
+signal.signal(signal.SIGUSR1, lambda *_: None)
+found = {path.name: path.read_bytes() for path in folder.glob("*.*")}
+if found:
+    sys.exit(f"found {sorted(found)}: {found['ckpt.pt'][:3]} {len(found['ckpt.pt'])}")
+(folder / "ckpt.pt").write_bytes(b"one" * 10_000)
+signal.pause()
+log = (folder / "train.log").open("a")
+log.write("a line\\nhalf a li")
+log.flush()
+new = (folder / "new.pt").open("wb")
+new.write(b"new" * 10_000)
+new.flush()
+half = (folder / "ckpt.pt").open("wb", buffering=0)
+half.write(b"two" * 8_000)
+print("halfway", flush=True)
+signal.pause()
+"""
+# Ends its worker, in another session, as torchrun does.
+LAUNCHER = "trap 'kill $worker; wait $worker; exit 143' TERM; setsid {} & worker=$!; wait"
+HALFWAY = "was being written when its program was ended: the bucket has"
+
+
+@pytest.fixture
+def end_halfway(berg):
+    """Return what runs a command on Spot, and ends it in its second save."""
+
+    def end(command: str, how: str) -> None:
+        (berg.repo / "save.py").write_text(PROGRAM)
+        commit(berg.repo)
+        program = f"save.py {berg.bucket_name}"
+        command = command.format(f"python3 {program}")
+        done = berg("run", "-g", "0", "-n", "saver", "--spot", command)
+        assert done.returncode == 0, done.stderr
+        wait_for(lambda: berg.objects("berg_results/saver/ckpt.pt"), 60, "the first save")
+        wait_for(lambda: berg.objects(".berg/views/saver/"), 60, "its view")
+        subprocess.run(["pkill", "-USR1", "-f", f"^python3 {program}"], check=True)
+        wait_for(lambda: "halfway" in berg.log("saver"), 60, "the second save")
+        if how == "preempt":
+            berg.cloud.call("POST", "/_berg/instances/saver/preempt", {"grace": 25})
+        else:
+            assert berg("kill", "saver").returncode == 0
+        wait_for(lambda: berg.state("saver")["finished_at"], 90, "its end")
+
+    return end
+
+
+@pytest.mark.parametrize("command", ["{}", LAUNCHER], ids=["alone", "launched"])
+def test_the_next_attempt_finds_the_version_before(berg, end_halfway, command):
+    end_halfway(command, "preempt")
+    log = berg.log("saver")
+    assert "found ['ckpt.pt', 'train.log']: b'one' 30000" in log, log
+    assert f"saver/ckpt.pt {HALFWAY} the version before" in log
+    assert f"saver/new.pt {HALFWAY} its beginning, which no restore brings" in log
+
+
+def test_a_fetch_brings_the_version_before_and_the_beginning_of_a_new_file(
+    berg, end_halfway, tmp_path
+):
+    end_halfway("{}", "kill")
+    assert json.loads(berg("show", "saver", "--json").stdout)["state"] == "KILLED"
+    done = berg("fetch", "saver", str(tmp_path / "got"))
+    assert done.returncode == 0, done.stderr
+    found = {path.name: path.read_text() for path in (tmp_path / "got").rglob("*.*")}
+    assert found["ckpt.pt"] == "one" * 10_000 and found["new.pt"] == "new" * 10_000
+    assert found["train.log"] == "a line\nhalf a li", "of a file that grows the bucket has it all"
+
+
+# How a program that writes `half` goes on at SIGTERM, and whether what it leaves is cut off.
+PROGRAMS = {
+    "dies": ("", True),
+    "closes": ("signal.signal(15, lambda *_: (file.close(), sys.exit()))", False),
+    "ignores": ("signal.signal(15, signal.SIG_IGN)", True),
+    "blocks": ("signal.pthread_sigmask(signal.SIG_BLOCK, {15})", True),
+}
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_what_a_program_has_open_for_writing_when_it_is_ended(tmp_path, monkeypatch, kind):
+    then, is_cut = PROGRAMS[kind]
+    script = f"""
+import signal, sys, time
+{then}
+Path = __import__("pathlib").Path
+Path("{tmp_path}/whole").write_text("whole")
+reading, other = open("{tmp_path}/whole"), open("/dev/null", "w")
+file = open("{tmp_path}/half", "w")
+print("ready", flush=True)
+time.sleep(1000)
+"""
+    cut = keeper.Cut(tmp_path / "cut", (f"{tmp_path}/",))
+    monkeypatch.setattr(process, "new_cut", lambda: cut)
+    program = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert program.stdout.readline() == b"ready\n"
+    threading.Thread(target=program.wait).start()
+    process.end_group(program.pid, 1 if is_cut else 30)
+    assert program.wait() == {"dies": -signal.SIGTERM, "closes": 0}.get(kind, -signal.SIGKILL)
+    assert cut.files() == ({(tmp_path / "half").stat().st_ino} if is_cut else set())
+
+
+def test_a_file_that_is_closed_after_all_is_whole(tmp_path):
+    cut = keeper.Cut(tmp_path / "cut", (f"{tmp_path}/",))
+    lines = f"exec 3>{tmp_path}/half; echo open; read; exec 3>&-; echo closed; read"
+    program = subprocess.Popen(
+        ["bash", "-c", lines], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert program.stdout.readline() == "open\n"
+    cut.look()
+    assert cut.files() == {Path(tmp_path / "half").stat().st_ino}
+    program.stdin.write("\n")
+    program.stdin.flush()
+    assert program.stdout.readline() == "closed\n"
+    cut.look()
+    assert cut.files() == set()
+    program.communicate("\n")
