@@ -22,6 +22,8 @@ found = {path.name: path.read_bytes() for path in folder.glob("*.*")}
 if found:
     sys.exit(f"found {sorted(found)}: {found['ckpt.pt'][:3]} {len(found['ckpt.pt'])}")
 (folder / "ckpt.pt").write_bytes(b"one" * 10_000)
+quiet = (folder / "quiet.log").open("a", buffering=1)
+quiet.write("begun\\n")
 signal.pause()
 log = (folder / "train.log").open("a")
 log.write("a line\\nhalf a li")
@@ -67,9 +69,10 @@ def end_halfway(berg):
 def test_the_next_attempt_finds_the_version_before(berg, end_halfway, command):
     end_halfway(command, "preempt")
     log = berg.log("saver")
-    assert "found ['ckpt.pt', 'train.log']: b'one' 30000" in log, log
+    assert "found ['ckpt.pt', 'quiet.log', 'train.log']: b'one' 30000" in log, log
     assert f"saver/ckpt.pt {HALFWAY} the version before" in log
     assert f"saver/new.pt {HALFWAY} its beginning, which no restore brings" in log
+    assert log.count(HALFWAY) == 2, log
 
 
 def test_a_fetch_brings_the_version_before_and_the_beginning_of_a_new_file(

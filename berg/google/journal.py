@@ -443,7 +443,8 @@ class Restore:
         for blob in mirror.listed():
             self.listed[blob.name[len(mirror.prefix) :]] = blob
         view = self.view()
-        rows = dict(sorted(self.with_plain_objects(view.rows)))
+        complete = {path: row for path, row in view.rows.items() if not row.half}
+        rows = dict(sorted(self.with_plain_objects(complete)))
         wanted = [self.listed[path] for path, row in rows.items() if self.is_missing(row)]
         self.clear(rows)
         new, _, left = fetch.fetch(

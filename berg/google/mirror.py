@@ -102,7 +102,8 @@ class Mirror:
     followed: set[str] = field(default_factory=set)
     moving: set[str] = field(default_factory=set)  # paths that are written all the time
     were_moving: set[str] = field(default_factory=set)  # the same, while the command ran
-    cut: dict[str, str] = field(default_factory=dict)  # path -> what the bucket has of it
+    # Path of a file whose program was ended while it wrote it -> what the bucket has of it.
+    cut: dict[str, str] = field(default_factory=dict)
     writing_since: dict[str, float] = field(default_factory=dict)  # path -> time.monotonic()
     missed_since: dict[str, float] = field(default_factory=dict)  # the same, of missed versions
     passing_since: dict[str, float] = field(default_factory=dict)  # of names in a folder
@@ -438,7 +439,7 @@ class Mirror:
             return
         self.failing_since.pop(sending.path, None)
         self.sender.taken.discard(sending.path)
-        if sending.is_open and not sending.entry:
+        if sending.is_open:
             self.note_open(sending)
         elif sending.entry:
             self.note_sent(sending, sending.entry)
@@ -456,7 +457,8 @@ class Mirror:
         """Note that a file is being written: it is sent once it is closed."""
         if sending.is_cut:
             is_there = sending.viewed and not sending.viewed.gone
-            self.note_cut(sending.path, "the version before" if is_there else "nothing")
+            self.cut[sending.path] = "the version before" if is_there else "nothing"
+            self.journal.pass_over(sending.path)
             self.watch.keep(sending.path)
             return
         if self.finishing:  # that was before the command ended
@@ -467,13 +469,6 @@ class Mirror:
         if sending.is_moving:
             self.journal.pass_over(sending.path)
         self.note_moving(sending.path)
-
-    def note_cut(self, path: str, has: str) -> None:
-        """Note what the bucket has of a file whose program was ended while it wrote it; the next
-        view says nothing new of it.
-        """
-        self.cut[path] = has
-        self.journal.pass_over(path)
 
     def note_moving(self, path: str) -> None:
         """Let a file that cannot be sent whole for long hold T back no more."""
@@ -489,8 +484,8 @@ class Mirror:
             self.writing_since.pop(path, None)
             self.moving.discard(path)
         self.note_row(sending)
-        if sending.is_open:
-            self.note_cut(path, "its beginning, which no restore brings")
+        if sending.is_half:
+            self.cut[path] = "its beginning, which no restore brings"
         self.note_later(path, entry, sending.changed_ns)
 
     def note_row(self, sending: Sending) -> None:

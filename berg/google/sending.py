@@ -115,6 +115,7 @@ class Sending:
     was_moving: bool = False  # it was written all the time before the command ended
     is_open: bool = False  # it is being written, and is not sent
     is_cut: bool = False  # its program was ended while it wrote it
+    is_half: bool = False  # so it was, and there is no version before
     grows: bool = False  # it is being written, and is sent as far as it has grown
     row: Row | None = None  # for the next view
 
@@ -183,19 +184,25 @@ class Sender:
             is_part = is_written_now or sending.is_cut
             if not self.finishing and self.is_of_database(sending, file, is_part):
                 return self.send_database(sending, file, before)
-            sending.is_open = is_part and not self.may_send(sending, file, before)
-            if sending.is_open and (sending.viewed or not self.finishing):
+            is_unfit = is_part and not self.may_send(sending, file, before)
+            is_new = not sending.viewed or sending.viewed.half
+            sending.is_half = is_unfit and is_new and self.finishing
+            sending.is_open = is_unfit and not sending.is_half
+            if sending.is_open:
                 return None
-            sending.grows = is_part and not sending.is_moving
+            sending.grows = is_part and not (sending.is_moving or sending.is_half)
             return self.send_open(sending, file, before)
 
     def is_cut(self, sending: Sending, file: IO[bytes], before: stat_result) -> bool:
-        """Return whether half of a new version is all that there is of it: a program was ended
-        while it wrote it. Not one that it had begun long ago, as a log or an array on the disk; nor
-        a database, which repairs itself.
+        """Return whether a file has only half of a new version: a program was ended while it wrote
+        that. Not one that it had begun long ago, as a log or an array on the disk; nor a database,
+        which repairs itself.
         """
-        viewed, size = sending.viewed, before.st_size
-        if before.st_ino not in self.cut() or self.is_of_database(sending, file, self.finishing):
+        viewed, size, last = sending.viewed, before.st_size, sending.last
+        is_same = viewed and not viewed.half and last and last.in_view and last.is_of(before)
+        if is_same or before.st_ino not in self.cut():
+            return False
+        if self.is_of_database(sending, file, self.finishing):
             return False
         if viewed and sending.was_moving:
             return size < viewed.size and not is_appended(sending.path, file, size)
@@ -255,6 +262,7 @@ class Sender:
             mode=before.st_mode & 0o777,
             grows=sending.grows or bool(sending.viewed and sending.viewed.grows),
             moving=sending.is_moving,
+            half=sending.is_half,
         )
 
     def row_of_same(self, sending: Sending, before: stat_result, there: Any) -> Row:

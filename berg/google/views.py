@@ -44,6 +44,7 @@ class Row:
     link: str = ""  # target of a symbolic link, which has no object
     grows: bool = False  # it is only appended to: a longer plain object is as good
     moving: bool = False  # it is rewritten all the time: a copy as of some moment
+    half: bool = False  # its program was ended while it wrote it: no restore brings it
     gone: bool = False  # it was deleted or renamed; the rest says what it was
     data: str = ""  # base64 of the bytes of a small file, until the plain object has them
 
