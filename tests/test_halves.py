@@ -37,7 +37,7 @@ print("halfway", flush=True)
 signal.pause()
 """
 # Ends its worker, in another session, as torchrun does.
-LAUNCHER = "trap 'kill $worker; wait $worker; exit 143' TERM; setsid {} & worker=$!; wait"
+LAUNCHER = """trap 'kill $worker; wait $worker; exit 143' TERM; setsid {} & worker=$!; wait"""
 HALFWAY = "was being written when its program was ended: the bucket has"
 
 
@@ -119,6 +119,23 @@ time.sleep(1000)
     process.end_group(program.pid, 1 if is_cut else 30)
     assert program.wait() == {"dies": -signal.SIGTERM, "closes": 0}.get(kind, -signal.SIGKILL)
     assert cut.files() == ({(tmp_path / "half").stat().st_ino} if is_cut else set())
+
+
+def test_a_program_that_is_ended_during_a_look_did_not_close_its_file(tmp_path, monkeypatch):
+    cut, file = keeper.Cut(tmp_path / "cut", (f"{tmp_path}/",)), tmp_path / "half"
+    with file.open("w") as half:
+        program = subprocess.Popen(["sleep", "1000"], stdout=half)
+    cut.look()
+    writers = cut.writers
+
+    def after_its_end() -> dict[int, set[int]]:
+        program.kill()
+        program.wait()
+        return writers()
+
+    monkeypatch.setattr(cut, "writers", after_its_end)
+    cut.look()
+    assert cut.files() == {file.stat().st_ino}
 
 
 def test_a_file_that_is_closed_after_all_is_whole(tmp_path):

@@ -443,8 +443,7 @@ class Restore:
         for blob in mirror.listed():
             self.listed[blob.name[len(mirror.prefix) :]] = blob
         view = self.view()
-        complete = {path: row for path, row in view.rows.items() if not row.half}
-        rows = dict(sorted(self.with_plain_objects(complete)))
+        rows = dict(sorted(self.with_plain_objects(view.rows)))
         wanted = [self.listed[path] for path, row in rows.items() if self.is_missing(row)]
         self.clear(rows)
         new, _, left = fetch.fetch(
@@ -514,10 +513,13 @@ class Restore:
         return found
 
     def with_plain_objects(self, rows: dict[str, Row]) -> Iterator[tuple[str, Row]]:
-        """Yield the rows whose bytes are there; give those in a staged object or in the view their
-        plain one. Else each machine would write it later, also when another has a newer version.
+        """Yield the rows whose bytes are there, and whole; give those in a staged object or in the
+        view their plain one. Else each machine would write it later, also when another has a newer
+        version.
         """
         for path, row in rows.items():
+            if row.half:
+                continue
             if row.link:
                 yield path, row
                 continue

@@ -179,24 +179,29 @@ class Sender:
             sending.changed_ns = max(sending.changed_ns, before.st_ctime_ns)
             if not self.has_views:
                 return self.send_open(sending, file, before)
-            is_written_now = not self.finishing and is_written(file, before)
-            sending.is_cut = self.is_cut(sending, file, before)
-            is_part = is_written_now or sending.is_cut
+            is_part = self.is_part(sending, file, before)
             if not self.finishing and self.is_of_database(sending, file, is_part):
                 return self.send_database(sending, file, before)
-            is_unfit = is_part and not self.may_send(sending, file, before)
-            is_new = not sending.viewed or sending.viewed.half
-            sending.is_half = is_unfit and is_new and self.finishing
-            sending.is_open = is_unfit and not sending.is_half
+            if is_part and not self.may_send(sending, file, before):
+                sending.is_half = self.finishing and (not sending.viewed or sending.viewed.half)
+                sending.is_open = not sending.is_half
             if sending.is_open:
                 return None
             sending.grows = is_part and not (sending.is_moving or sending.is_half)
             return self.send_open(sending, file, before)
 
+    def is_part(self, sending: Sending, file: IO[bytes], before: stat_result) -> bool:
+        """Return whether a file has only a part of its new version: a program writes it, or was
+        ended while it did.
+        """
+        is_written_now = not self.finishing and is_written(file, before)
+        sending.is_cut = self.is_cut(sending, file, before)  # what was cut is noted before it ends
+        return is_written_now or sending.is_cut
+
     def is_cut(self, sending: Sending, file: IO[bytes], before: stat_result) -> bool:
-        """Return whether a file has only half of a new version: a program was ended while it wrote
-        that. Not one that it had begun long ago, as a log or an array on the disk; nor a database,
-        which repairs itself.
+        """Return whether a program was ended while it wrote a new version of a file. Not one that
+        it had begun long ago, as a log or an array on the disk; nor a database, which repairs
+        itself.
         """
         viewed, size, last = sending.viewed, before.st_size, sending.last
         is_same = viewed and not viewed.half and last and last.in_view and last.is_of(before)

@@ -32,6 +32,7 @@ LEFTOVER_GRACE = 5  # seconds between SIGTERM and SIGKILL for what a command lef
 KILL_SECONDS = 5  # for killed processes to be gone; those that hang in the kernel stay
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 POLL = 0.05  # seconds
+PF_EXITING, EXITS = 4, "X"  # linux/sched.h
 FREEZE_SECONDS = 0.3  # for processes to be stopped; those in the kernel may take longer
 # Signals that no program can ignore, and those of its own faults.
 DEADLY = {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE}
@@ -70,8 +71,9 @@ class Cut:
         """Note the files of programs that end at SIGTERM: they may get it at any moment. One that
         handles it closes its files itself.
         """
-        alive = {process for process, _, _ in living()}
         now = {process: files for process, files in self.writers().items() if ends(process)}
+        # After the look: one that ends closes its files once it is known to end.
+        alive = {process for process, _, state in living() if state != EXITS}
         before, ended = self.held, {p: files for p, files in self.held.items() if p not in alive}
         self.held = {**now, **ended}
         old, new = (set().union(*each.values()) for each in (before, self.held))
@@ -82,20 +84,20 @@ class Cut:
         """Return the inodes of the files that each process has open for writing."""
         found: dict[int, set[int]] = {}
         for process, _, _ in living():
-            for link in links_in(f"/proc/{process}/fd"):
-                with contextlib.suppress(OSError):  # it has just been closed
-                    may_write = os.lstat(link).st_mode & stat.S_IWUSR
-                    if may_write and os.readlink(link).startswith(self.folders):
-                        seen = os.stat(link)
-                        if stat.S_ISREG(seen.st_mode) and seen.st_nlink:
-                            found.setdefault(process, set()).add(seen.st_ino)
+            with contextlib.suppress(OSError):  # it has just ended, or is another user's
+                for link in Path(f"/proc/{process}/fd").iterdir():
+                    if inode := self.written(link):
+                        found.setdefault(process, set()).add(inode)
         return found
 
-
-def links_in(folder: str) -> list[str]:
-    with contextlib.suppress(OSError):  # the process has just ended, or is another user's
-        return [f"{folder}/{name}" for name in os.listdir(folder)]
-    return []
+    def written(self, link: Path) -> int:
+        """Return the inode of a file that a link in /proc is for writing to; 0 for any other."""
+        with contextlib.suppress(OSError):  # it has just been closed
+            may_write = link.lstat().st_mode & stat.S_IWUSR
+            if may_write and str(link.readlink()).startswith(self.folders):
+                seen = link.stat()
+                return seen.st_ino if stat.S_ISREG(seen.st_mode) and seen.st_nlink else 0
+        return 0
 
 
 def ends(process: int) -> bool:
@@ -161,7 +163,7 @@ def kill_below(ancestor: int, cut: Cut | None = None) -> None:
 def frozen(ancestor: int) -> Iterator[None]:
     """Stop the processes below one for a moment, so that none opens or closes a file in it.
 
-    A parent goes on after its children: a shell with job control would take them for stopped jobs.
+    A parent continues last: a shell with job control would take its children for stopped jobs.
     """
     end = time.monotonic() + FREEZE_SECONDS
     try:
@@ -176,7 +178,7 @@ def frozen(ancestor: int) -> Iterator[None]:
 def running_below(ancestor: int) -> bool:
     """Return whether a process below one is not stopped."""
     states = {process: state for process, _, state in living()}
-    return any(states.get(process, "T") not in "Tt" for process in below(ancestor))
+    return any(states.get(process, EXITS) not in ("T", "t", EXITS) for process in below(ancestor))
 
 
 def send(ancestor: int, number: int) -> None:
@@ -198,14 +200,17 @@ def below(ancestor: int) -> list[int]:
 
 
 def living() -> list[tuple[int, int, str]]:
-    """Return all living processes, each with its parent and its state, a letter of proc(5)."""
+    """Return all living processes, each with its parent and its state: a letter of proc(5), EXITS
+    for one that is about to be none any more.
+    """
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended
             # after the name, which may have any characters: state, parent, …
             fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
             if fields[0] not in "ZX":
-                found.append((int(folder.name), int(fields[1]), fields[0]))
+                state = EXITS if int(fields[6]) & PF_EXITING else fields[0]
+                found.append((int(folder.name), int(fields[1]), state))
     return found
 
 

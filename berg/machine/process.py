@@ -92,8 +92,9 @@ def end_group(group: int, grace: float) -> None:
         end = time.monotonic() + grace
         while time.monotonic() < end:
             os.killpg(group, 0)
-            time.sleep(keeper.POLL)
+            began = time.monotonic()
             cut.look()
+            time.sleep(max(keeper.POLL, 5 * (time.monotonic() - began)))
         keeper.kill_below(group, cut)
         os.killpg(group, signal.SIGKILL)
 
