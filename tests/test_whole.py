@@ -7,6 +7,7 @@ another machine restores what the bucket has, and goes on.
 
 import copy
 import json
+import os
 import random
 import shutil
 import time
@@ -26,6 +27,7 @@ from test_faults import fault
 from whole_disk import Disk
 from whole_history import FOLDER, History, Program, Tree, explain, found_in
 
+from berg.google import fetch
 from berg.google.mirror import Mirror
 
 MB = 1 << 20
@@ -489,3 +491,72 @@ def test_a_folder_that_became_a_link_to_itself_hides_no_removal(bucket, tmp_path
     second = mirror(bucket, tmp_path / "2")
     second.restore()
     assert {path for path in found_in(second.folder) if path != "job"} == {"job/d"}
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_no_view_is_of_a_moment_at_which_a_file_was_being_rewritten(
+    watched, bucket, tmp_path, is_closed
+):
+    """Ranks that save over one folder are not done at the same time."""
+    for name in ("0", "1"):
+        (watched.folder / "job" / name).write_text("first")
+    tick()
+    watched.sync()
+    with (watched.folder / "job/0").open("w") as slow:
+        slow.write("second, with more of it")
+        slow.flush()
+        (watched.folder / "job/1").write_text("second")
+        tick()
+        watched.sync()
+        watched.sync()
+        if is_closed:
+            slow.close()
+            tick()
+            watched.sync()
+        found = restored_by_another(bucket, tmp_path)
+    second = {"0": "second, with more of it", "1": "second"}
+    assert found == {"a": "old", **(second if is_closed else {"0": "first", "1": "first"})}
+
+
+def test_nor_at_which_one_was_that_was_closed_before_the_next_look(
+    watched, bucket, cloud, tmp_path
+):
+    folder = watched.folder / "job"
+    for name in ("0", "1"):
+        (folder / name).write_text("first")
+    tick()
+    watched.sync()
+    with (folder / "0").open("w") as slow:
+        slow.write("second" * 10_000)  # too much for the view
+        slow.flush()
+        (folder / "1").write_text("second")
+        tick()
+        slow.write("second")
+    tick()
+    cloud.fault("storage.objects.insert", match="-staged", status=503, times=None)
+    watched.sync(0.5)
+    assert watched.failed or watched.underway
+    assert restored_by_another(bucket, tmp_path) == {"a": "old", "0": "first", "1": "first"}
+
+
+def test_where_a_program_was_ended_in_a_save_nothing_after_its_begin_is_restored(
+    watched, bucket, tmp_path
+):
+    folder = watched.folder / "job"
+    for name in ("0", "1"):
+        (folder / name).write_text("first")
+    tick()
+    watched.sync()
+    with (folder / "0").open("w") as slow:
+        slow.write("sec")
+        inode = os.fstat(slow.fileno()).st_ino
+    (folder / "1").write_text("second")
+    watched.sender.cut = lambda: {inode}
+    assert watched.finish(lambda text: None, 60) == {}
+    assert watched.cut == {"job/0": "the version before"}
+    assert restored_by_another(bucket, tmp_path) == {"a": "old", "0": "first", "1": "first"}
+    watched.conclude({})
+    brought = tmp_path / "brought"
+    fetch.fetch(bucket, "results/", brought)
+    found = {path.name: path.read_text() for path in brought.glob("job/*")}
+    assert found == {"a": "old", "0": "first", "1": "second"}

@@ -64,6 +64,8 @@ class Seen:
             return "" if is_part else "it was never finished" + self.guess(data)
         if not (data.startswith(file.versions[closed]) and file.longest(closed).startswith(data)):
             return "it is not as it was" + self.guess(data)
+        if self.is_open and not all(file.grew[closed + 1 : self.now + 1]):
+            return "it was being rewritten"
         if data == file.versions[closed] and mtime_ns not in file.mtimes[closed]:
             return "its time is another"
         return ""

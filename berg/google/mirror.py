@@ -68,6 +68,7 @@ WRITE_INTERVAL = 1.1  # seconds between two writes of an object; Cloud Storage t
 # From the third on there is a second between them.
 MOVING_PASSES, CALM_PASSES, MOVING_PAUSE = 20, 3, 1
 RESTS = 15  # seconds between two versions of a file in which each machine looks at it
+KEPT, HALF = "the version before", "its beginning, which no restore brings"
 MOVING = "something still writes it: the bucket has it as it was"
 
 
@@ -102,7 +103,8 @@ class Mirror:
     followed: set[str] = field(default_factory=set)
     moving: set[str] = field(default_factory=set)  # paths that are written all the time
     were_moving: set[str] = field(default_factory=set)  # the same, while the command ran
-    # Path of a file whose program was ended while it wrote it -> what the bucket has of it.
+    # Path of a file whose program was ended while it wrote it -> what the bucket has of it. Unless
+    # the file is new, T stays before that.
     cut: dict[str, str] = field(default_factory=dict)
     writing_since: dict[str, float] = field(default_factory=dict)  # path -> time.monotonic()
     missed_since: dict[str, float] = field(default_factory=dict)  # the same, of missed versions
@@ -252,6 +254,8 @@ class Mirror:
         is_moved = self.watch.is_moved(path)
         # What was changed after the look began may have been changed twice.
         is_known = closed == 1 and not is_moved and before_ns < seen.st_ctime_ns <= self.looked_ns
+        # While it was being rewritten, which began nobody knows when, the folder had no version.
+        is_known = is_known and not self.is_rewritten(path, seen)
         since_ns = seen.st_ctime_ns if is_known else before_ns + 1
         is_closed = bool(closed) or is_moved or not self.is_first(path, seen)
         self.journal.note(path, since_ns, is_closed)
@@ -260,6 +264,14 @@ class Mirror:
         if is_moved or seen.st_ctime_ns <= before_ns:
             return self.looked_ns
         return seen.st_ctime_ns if closed else self.named_ns(path, seen, before_ns)
+
+    def is_rewritten(self, path: str, seen: os.stat_result) -> bool:
+        """Return whether a file that the last view has was changed in place, and not only at its
+        end.
+        """
+        row, last = self.journal.get(path), self.manifest.get(path)
+        is_in_place = last is not None and last.inode in (0, seen.st_ino)
+        return is_in_place and row is not None and not (row.grows or row.gone or row.link)
 
     def is_first(self, path: str, seen: os.stat_result) -> bool:
         """Return whether a program is still writing the first version since the last look; where
@@ -457,14 +469,14 @@ class Mirror:
         """Note that a file is being written: it is sent once it is closed."""
         if sending.is_cut:
             is_there = sending.viewed and not sending.viewed.gone
-            self.cut[sending.path] = "the version before" if is_there else "nothing"
-            self.journal.pass_over(sending.path)
+            self.cut[sending.path] = KEPT if is_there else "nothing"
             self.watch.keep(sending.path)
             return
         if self.finishing:  # that was before the command ended
             sending.wrote = True  # the next pass has something to do
             return
-        self.journal.note_open(sending.path)
+        if not sending.viewed or sending.viewed.gone:
+            self.journal.note_open(sending.path)
         self.watch.keep(sending.path)
         if sending.is_moving:
             self.journal.pass_over(sending.path)
@@ -485,7 +497,7 @@ class Mirror:
             self.moving.discard(path)
         self.note_row(sending)
         if sending.is_half:
-            self.cut[path] = "its beginning, which no restore brings"
+            self.cut[path] = HALF
         self.note_later(path, entry, sending.changed_ns)
 
     def note_row(self, sending: Sending) -> None:
@@ -699,11 +711,18 @@ class Mirror:
         self.begin_to_finish(has_time)
         left = self.pass_until(end, progress if has_time else lambda text: None)
         left = self.different(left)
-        if not left and self.journal.lags():
+        if not left and self.lags:
             left = {self.own or ".": "its last changes are in the bucket, and in no view"}
         self.watch.end()
         self.delete_below(self.sender.tails)
         return {**left, **self.refused}
+
+    @property
+    def lags(self) -> bool:
+        """Whether the last view is of a moment before something that was sent. It stays so after a
+        file that a program was rewriting when it was ended.
+        """
+        return self.journal.lags() and all(has == HALF for has in self.cut.values())
 
     def different(self, left: dict[str, str]) -> dict[str, str]:
         """Return those files that are not as they were sent: of the others only a comparison is
@@ -725,7 +744,7 @@ class Mirror:
             # A pass ends with a view: where time is short, there are many.
             sent = self.sync(min(self.timeout, max(0, end - time.monotonic())))
             left = {**dict.fromkeys(self.underway, "it is being sent"), **self.failed}
-            is_done = not (sent or left or self.journal.lags())
+            is_done = not (sent or left or self.lags)
             if time.monotonic() > end or is_done:
                 return left
             moving += not left

@@ -460,7 +460,7 @@ def test_what_was_not_saved_is_named(monkeypatch, finish, lasts, refused, saved)
     monkeypatch.setattr(saving, "watch_upload", lambda attempt, sending, reason: None)
     attempt = uploading(Clock(), results_dir="one")
     attempt.mirrors.results = SimpleNamespace(
-        finish=bring, left=lambda: [("late", 5)], refused=refused, conclude=lambda left: {}
+        finish=bring, left=lambda: [("late", 5)], refused=refused, cut={}, conclude=lambda left: {}
     )
     attempt.restart, attempt.is_re_created = lambda: None, False
     attempt.say = lambda text: None
