@@ -1,11 +1,12 @@
 """A command that is ended while it rewrites a file: the bucket keeps the version before."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
+import time
 
 import pytest
 from conftest import commit, wait_for
@@ -73,7 +74,7 @@ def test_the_next_attempt_finds_the_version_before(berg, end_halfway, command):
     log = berg.log("saver")
     assert "found ['ckpt.pt', 'quiet.log', 'train.log']: b'one' 30000" in log, log
     assert f"saver/ckpt.pt {HALFWAY} the version before" in log
-    assert f"saver/new.pt {HALFWAY} its beginning, which no restore brings" in log
+    assert f"saver/new.pt {HALFWAY} a partial copy, which is not restored" in log
     assert log.count(HALFWAY) == 2, log
 
 
@@ -120,7 +121,7 @@ time.sleep(1000)
     threading.Thread(target=program.wait).start()
     process.end_group(program.pid, 1 if is_cut else 30)
     assert program.wait() == {"dies": -signal.SIGTERM, "closes": 0}.get(kind, -signal.SIGKILL)
-    assert cut.files() == ({(tmp_path / "half").stat().st_ino} if is_cut else set())
+    assert set(cut.files()) == ({(tmp_path / "half").stat().st_ino} if is_cut else set())
 
 
 def test_a_program_that_is_ended_during_a_look_did_not_close_its_file(tmp_path, monkeypatch):
@@ -137,7 +138,7 @@ def test_a_program_that_is_ended_during_a_look_did_not_close_its_file(tmp_path, 
 
     monkeypatch.setattr(cut, "writers", after_its_end)
     cut.look()
-    assert cut.files() == {file.stat().st_ino}
+    assert cut.has(file.stat())
 
 
 def test_a_file_that_is_closed_after_all_is_whole(tmp_path):
@@ -148,10 +149,47 @@ def test_a_file_that_is_closed_after_all_is_whole(tmp_path):
     )
     assert program.stdout.readline() == "open\n"
     cut.look()
-    assert cut.files() == {Path(tmp_path / "half").stat().st_ino}
+    assert cut.has((tmp_path / "half").stat())
     program.stdin.write("\n")
     program.stdin.flush()
     assert program.stdout.readline() == "closed\n"
     cut.look()
-    assert cut.files() == set()
+    assert cut.files() == {}
     program.communicate("\n")
+
+
+def test_a_file_is_whole_that_its_program_closes_and_a_process_that_it_forked_inherited(
+    tmp_path, monkeypatch
+):
+    script = f"""
+import os, signal, sys, time
+file = open("{tmp_path}/last", "w")
+if os.fork():
+    signal.signal(15, lambda *_: (file.write("whole"), file.close(), os._exit(0)))
+    print("ready", flush=True)
+time.sleep(1000)
+"""
+    cut = keeper.Cut(tmp_path / "cut", (f"{tmp_path}/",))
+    monkeypatch.setattr(process, "new_cut", lambda: cut)
+    program = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert program.stdout.readline() == b"ready\n"
+    threading.Thread(target=program.wait).start()
+    process.end_group(program.pid, 30)
+    assert (tmp_path / "last").read_text() == "whole" and cut.files() == {}
+
+
+def test_what_a_later_command_writes_is_whole(tmp_path):
+    cut, file = keeper.Cut(tmp_path / "cut", (f"{tmp_path}/",)), tmp_path / "half"
+    with file.open("w") as half:
+        half.write("half")
+        half.flush()
+        cut.note_all()
+    cut.note("=", [time.time_ns()])
+    assert cut.has(file.stat()), "the command has not written it yet"
+    os.utime(file, ns=(0, time.time_ns() + 1))
+    assert not cut.has(file.stat())
+    with file.open("a"):
+        cut.note_all()
+    assert cut.has(file.stat())

@@ -551,7 +551,7 @@ def test_where_a_program_was_ended_in_a_save_nothing_after_its_begin_is_restored
         slow.write("sec")
         inode = os.fstat(slow.fileno()).st_ino
     (folder / "1").write_text("second")
-    watched.sender.cut = lambda: {inode}
+    watched.sender.was_cut = lambda seen: seen.st_ino == inode
     assert watched.finish(lambda text: None, 60) == {}
     assert watched.cut == {"job/0": "the version before"}
     assert restored_by_another(bucket, tmp_path) == {"a": "old", "0": "first", "1": "first"}

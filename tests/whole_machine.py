@@ -96,7 +96,7 @@ def serve(
         setattr(importlib.import_module(module), constant, value)
     mirror = Mirror(bucket=storage.Bucket(Config(**settings)), **given)
     rank, machines, top = place
-    mirror.sender.cut = keeper.Cut(mirror.folder.parent / "cut", ()).files
+    mirror.sender.was_cut = keeper.Cut(mirror.folder.parent / "cut", ()).has
     mirror.journal.is_shared = machines > 1
     others = [top / f"{each}.head" for each in range(machines) if each != rank]
     mirror.journal.others = lambda: heads(others)

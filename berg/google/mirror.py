@@ -41,6 +41,7 @@ from berg.google.sending import (
     Sending,
     Taken,
     Torn,
+    has_whole,
     is_written,
     marks,
     writer_of,
@@ -68,7 +69,7 @@ WRITE_INTERVAL = 1.1  # seconds between two writes of an object; Cloud Storage t
 # From the third on there is a second between them.
 MOVING_PASSES, CALM_PASSES, MOVING_PAUSE = 20, 3, 1
 RESTS = 15  # seconds between two versions of a file in which each machine looks at it
-KEPT, HALF = "the version before", "its beginning, which no restore brings"
+KEPT, HALF = "the version before", "a partial copy, which is not restored"
 MOVING = "something still writes it: the bucket has it as it was"
 
 
@@ -103,8 +104,7 @@ class Mirror:
     followed: set[str] = field(default_factory=set)
     moving: set[str] = field(default_factory=set)  # paths that are written all the time
     were_moving: set[str] = field(default_factory=set)  # the same, while the command ran
-    # Path of a file whose program was ended while it wrote it -> what the bucket has of it. Unless
-    # the file is new, T stays before that.
+    # Path of a file whose program was ended while it wrote it -> what the bucket has of it.
     cut: dict[str, str] = field(default_factory=dict)
     writing_since: dict[str, float] = field(default_factory=dict)  # path -> time.monotonic()
     missed_since: dict[str, float] = field(default_factory=dict)  # the same, of missed versions
@@ -250,12 +250,8 @@ class Mirror:
         """
         if path in self.watch.removed:  # another one had its name
             self.note_removal(path, before_ns)
-        closed = self.watch.closed.get(path, 0)
-        is_moved = self.watch.is_moved(path)
-        # What was changed after the look began may have been changed twice.
-        is_known = closed == 1 and not is_moved and before_ns < seen.st_ctime_ns <= self.looked_ns
-        # While it was being rewritten, which began nobody knows when, the folder had no version.
-        is_known = is_known and not self.is_rewritten(path, seen)
+        closed, is_moved = self.watch.closed.get(path, 0), self.watch.is_moved(path)
+        is_known = closed == 1 and not is_moved and self.is_known(path, seen, before_ns)
         since_ns = seen.st_ctime_ns if is_known else before_ns + 1
         is_closed = bool(closed) or is_moved or not self.is_first(path, seen)
         self.journal.note(path, since_ns, is_closed)
@@ -265,13 +261,16 @@ class Mirror:
             return self.looked_ns
         return seen.st_ctime_ns if closed else self.named_ns(path, seen, before_ns)
 
-    def is_rewritten(self, path: str, seen: os.stat_result) -> bool:
-        """Return whether a file that the last view has was changed in place, and not only at its
-        end.
+    def is_known(self, path: str, seen: os.stat_result, before_ns: int) -> bool:
+        """Return whether a file that was closed once since the last look had the version before
+        until its last change. Not one that was rewritten in place: it was half written for some
+        time.
         """
+        if not before_ns < seen.st_ctime_ns <= self.looked_ns:
+            return False  # it may have been changed twice
         row, last = self.journal.get(path), self.manifest.get(path)
         is_in_place = last is not None and last.inode in (0, seen.st_ino)
-        return is_in_place and row is not None and not (row.grows or row.gone or row.link)
+        return not is_in_place or row is None or row.grows or row.gone
 
     def is_first(self, path: str, seen: os.stat_result) -> bool:
         """Return whether a program is still writing the first version since the last look; where
@@ -467,20 +466,28 @@ class Mirror:
 
     def note_open(self, sending: Sending) -> None:
         """Note that a file is being written: it is sent once it is closed."""
+        path = sending.path
+        self.watch.keep(path)
         if sending.is_cut:
-            is_there = sending.viewed and not sending.viewed.gone
-            self.cut[sending.path] = KEPT if is_there else "nothing"
-            self.watch.keep(sending.path)
+            self.note_cut(path, KEPT if has_whole(sending.viewed) else "no version of it")
             return
         if self.finishing:  # that was before the command ended
             sending.wrote = True  # the next pass has something to do
             return
-        if not sending.viewed or sending.viewed.gone:
-            self.journal.note_open(sending.path)
-        self.watch.keep(sending.path)
+        if not has_whole(sending.viewed):
+            self.journal.note_open(path)
         if sending.is_moving:
-            self.journal.pass_over(sending.path)
-        self.note_moving(sending.path)
+            self.journal.pass_over(path)
+        self.note_moving(path)
+
+    def note_cut(self, path: str, has: str) -> None:
+        """Note what the bucket has of a file whose program was ended while it wrote it. T stays
+        before that; where another attempt began on this disk, for at most a minute.
+        """
+        self.cut[path] = has
+        since = self.writing_since.setdefault(path, time.monotonic())
+        if not self.finishing and time.monotonic() - since > MOVING_AFTER:
+            self.journal.pass_over(path)
 
     def note_moving(self, path: str) -> None:
         """Let a file that cannot be sent whole for long hold T back no more."""
@@ -496,6 +503,7 @@ class Mirror:
             self.writing_since.pop(path, None)
             self.moving.discard(path)
         self.note_row(sending)
+        self.cut.pop(path, None)  # it was closed after all, or written again
         if sending.is_half:
             self.cut[path] = HALF
         self.note_later(path, entry, sending.changed_ns)

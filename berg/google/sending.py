@@ -5,8 +5,8 @@ generation that it replaces, 0 for a new object, and the object's metadata names
 a write whose answer was lost is recognised. A file that grew is sent as its tail and composed.
 
 Where views are published, a file is sent only whole: nothing writes it, and it is the same before
-and after it was read. One that is open for writing is sent if it is only appended to; that counts
-also for one whose program was ended while it wrote it. An object that a view needs is not
+and after it was read. One that is open for writing is sent if it is only appended to; the same
+applies to a file whose program was ended while it wrote it. An object that a view needs is not
 overwritten: new bytes are staged, or are in the view if they are few.
 """
 
@@ -160,8 +160,8 @@ class Sender:
     has_views: bool = False
     is_alone: Callable[[], bool] = lambda: False  # no other machine of the job has results
     finishing: bool = False  # no program of the job runs any more
-    # inodes of files that programs had open for writing when they were ended
-    cut: Callable[[], set[int]] = set
+    # whether a file, by its stat, was open for writing when its program was ended
+    was_cut: Callable[[stat_result], bool] = lambda seen: False
     taken: set[str] = field(default_factory=set)  # paths whose object is another writer's
     # How large a file was that is open and new, and the checksum of its ends.
     opened: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -183,7 +183,7 @@ class Sender:
             if not self.finishing and self.is_of_database(sending, file, is_part):
                 return self.send_database(sending, file, before)
             if is_part and not self.may_send(sending, file, before):
-                sending.is_half = self.finishing and (not sending.viewed or sending.viewed.half)
+                sending.is_half = self.finishing and not has_whole(sending.viewed)
                 sending.is_open = not sending.is_half
             if sending.is_open:
                 return None
@@ -195,7 +195,7 @@ class Sender:
         ended while it did.
         """
         is_written_now = not self.finishing and is_written(file, before)
-        sending.is_cut = self.is_cut(sending, file, before)  # what was cut is noted before it ends
+        sending.is_cut = self.is_cut(sending, file, before)  # recorded before the process exits
         return is_written_now or sending.is_cut
 
     def is_cut(self, sending: Sending, file: IO[bytes], before: stat_result) -> bool:
@@ -204,14 +204,25 @@ class Sender:
         itself.
         """
         viewed, size, last = sending.viewed, before.st_size, sending.last
-        is_same = viewed and not viewed.half and last and last.in_view and last.is_of(before)
-        if is_same or before.st_ino not in self.cut():
+        is_same = has_whole(viewed) and last and last.in_view and last.is_of(before)
+        if is_same or not self.was_cut(before):
             return False
         if self.is_of_database(sending, file, self.finishing):
             return False
-        if viewed and sending.was_moving:
-            return size < viewed.size and not is_appended(sending.path, file, size)
-        return not (viewed and viewed.moving)
+        if sending.was_moving:
+            is_shorter = viewed is not None and size < viewed.size
+            return is_shorter and not is_appended(sending.path, file, size)
+        return not (viewed and (viewed.moving or self.goes_on(sending, file, size)))
+
+    def goes_on(self, sending: Sending, file: IO[bytes], size: int) -> bool:
+        """Return whether a file has the bytes that were sent, by this worker or an earlier one, and
+        nothing behind them but what was appended.
+        """
+        viewed = sending.viewed
+        if not viewed or not has_whole(viewed) or not 0 < viewed.size <= size:
+            return False
+        is_log = size == viewed.size or viewed.grows or is_appended(sending.path, file, size)
+        return is_log and self.checksum(sending, file, viewed.size) == viewed.crc32c
 
     def stat_of(self, file: IO[bytes]) -> stat_result:
         """Return the stat of a file that is to be read, after which another change would show."""
@@ -507,6 +518,11 @@ def writer_of(blob: Any) -> str:
 def bytes_of(viewed: Row | None) -> Row | None:
     """Return the row of a file if a staged object or the row itself has its bytes."""
     return viewed if viewed and (viewed.object or viewed.data) else None
+
+
+def has_whole(viewed: Row | None) -> bool:
+    """Return whether the last view has a whole version of a file."""
+    return viewed is not None and not (viewed.half or viewed.gone)
 
 
 def marks(seen: stat_result) -> tuple[int, int, int, int]:

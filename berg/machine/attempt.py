@@ -605,5 +605,5 @@ def mirrors_of(name: str, machine: boot.Machine, bucket: Bucket) -> Mirrors:
         views=f"{job.views_prefix(name)}{disk.read_text()}/",
         machine=machine.name,
     )
-    results.sender.cut = new_cut().files
+    results.sender.was_cut = new_cut().has
     return Mirrors(log, results)

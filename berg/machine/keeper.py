@@ -18,13 +18,14 @@ also outlives a worker that dies, so that no program loses its output.
 """
 
 import contextlib
+import math
 import os
 import select
 import signal
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 HELPER_SECONDS = 0.5  # for helpers of the command that end by themselves when it has ended
@@ -42,26 +43,41 @@ MISSING = "\n[berg] %d bytes of output are missing here: the log could not be wr
 
 
 class Cut:
-    """The files below some folders that programs had open for writing when they were ended, by
-    inode, in a file that several processes append to: + one, or - one that was closed after all.
+    """The inodes of files below some folders that were open for writing when their programs were
+    ended, in a file that several processes append to: + one, or - one that was closed after all.
+    = and a time: a command began, and what it changes is not cut.
     """
 
     def __init__(self, file: Path, folders: tuple[str, ...]) -> None:
         self.file, self.folders = file, folders
         self.held: dict[int, set[int]] = {}  # by process that SIGTERM ends
+        # inode -> processes that handle SIGTERM, and had the file open
+        self.handled: dict[int, set[int]] = {}
 
-    def files(self) -> set[int]:
-        """Return the inodes of the files that were cut off, or may be in a moment."""
-        found = set[int]()
+    def files(self) -> dict[int, float]:
+        """Return the inodes of the files that were cut off, or may be in a moment, each with the
+        time (st_mtime_ns) after which a later command has written it.
+        """
+        found: dict[int, float] = {}
         with contextlib.suppress(OSError):
             for line in self.file.read_text().split():
-                (found.add if line[0] == "+" else found.discard)(int(line[1:]))
+                sign, number = line[0], int(line[1:])
+                if sign == "=":
+                    found = {inode: min(until, number) for inode, until in found.items()}
+                elif sign == "+":
+                    found[number] = math.inf
+                else:
+                    found.pop(number, None)
         return found
 
-    def note(self, sign: str, inodes: set[int]) -> None:
-        if inodes:
+    def has(self, seen: os.stat_result) -> bool:
+        """Return whether a file was cut off, or may be in a moment."""
+        return seen.st_mtime_ns <= self.files().get(seen.st_ino, -math.inf)
+
+    def note(self, sign: str, numbers: Iterable[int]) -> None:
+        if text := "".join(f"{sign}{each}\n" for each in numbers):
             with contextlib.suppress(OSError), self.file.open("a") as file:  # a full disk
-                file.write("".join(f"{sign}{each}\n" for each in inodes))
+                file.write(text)
 
     def note_all(self) -> None:
         """Note the files of all programs, which get SIGKILL."""
@@ -69,9 +85,17 @@ class Cut:
 
     def look(self) -> None:
         """Note the files of programs that end at SIGTERM: they may get it at any moment. One that
-        handles it closes its files itself.
+        handles it closes its files itself, also those that processes which it forked inherited.
         """
-        now = {process: files for process, files in self.writers().items() if ends(process)}
+        now: dict[int, set[int]] = {}
+        for process, files in self.writers().items():
+            if ends(process):
+                now[process] = files
+            else:
+                for each in files:
+                    self.handled.setdefault(each, set()).add(process)
+        for process, files in now.items():
+            now[process] = {each for each in files if not self.handled.get(each, set()) - {process}}
         # After the look: one that ends closes its files once it is known to end.
         alive = {process for process, _, state in living() if state != EXITS}
         before, ended = self.held, {p: files for p, files in self.held.items() if p not in alive}
@@ -165,14 +189,18 @@ def frozen(ancestor: int) -> Iterator[None]:
 
     A parent continues last: a shell with job control would take its children for stopped jobs.
     """
-    end = time.monotonic() + FREEZE_SECONDS
+    end, stopped = time.monotonic() + FREEZE_SECONDS, set[int]()
     try:
         while running_below(ancestor) and time.monotonic() < end:
+            stopped.update(below(ancestor))
             send(ancestor, signal.SIGSTOP)
             time.sleep(0.001)
         yield
     finally:
         send(ancestor, signal.SIGCONT)
+        for process in stopped.difference(below(ancestor)):  # its parent has ended
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGCONT)
 
 
 def running_below(ancestor: int) -> bool:
@@ -201,7 +229,7 @@ def below(ancestor: int) -> list[int]:
 
 def living() -> list[tuple[int, int, str]]:
     """Return all living processes, each with its parent and its state: a letter of proc(5), EXITS
-    for one that is about to be none any more.
+    for one that is exiting.
     """
     found = []
     for folder in Path("/proc").glob("[0-9]*"):

@@ -178,8 +178,8 @@ class Runner:
         cut = new_cut()
         places = [str(LEFT_FILE), str(CUT_FILE), ":".join(cut.folders)]
         program = [sys.executable, "-I", "-S", keeper.__file__, "keep", *places]
-        for file in (LEFT_FILE, CUT_FILE):
-            file.unlink(missing_ok=True)
+        LEFT_FILE.unlink(missing_ok=True)
+        cut.note("=", [time.time_ns()])
         self.is_keeping = True
         try:
             return self.execute([*program, *command], folder, environment)
