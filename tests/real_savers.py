@@ -11,7 +11,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -28,6 +27,7 @@ from whole_disk import Disk
 from berg.machine import keeper, process
 
 MB = 1 << 20
+KEEPER = keeper.__file__
 SAVERS = Path(__file__).parent / "savers"
 
 # No saver needs another computer, or an accelerator.
@@ -76,10 +76,11 @@ class Attempt:
             folder.mkdir(exist_ok=True)
             script = SAVERS / f"{name.partition(' ')[0]}.py"
             given = [folder, str(rank), str(len(self.disks)), *self.saver.options]
+            places = [disk.top / "left", disk.top / "cut", f"{disk.folder}/"]
             with (disk.top / "said").open("w") as said:
                 self.programs.append(
                     subprocess.Popen(
-                        [sys.executable, script, *given],
+                        [sys.executable, KEEPER, "keep", *places, sys.executable, script, *given],
                         env={**os.environ, **ALONE, "SAVERS_STORE": str(self.top / "store")},
                         stdout=said,
                         stderr=subprocess.STDOUT,
@@ -109,7 +110,7 @@ class Attempt:
     def end_programs(self) -> None:
         for program in self.programs:
             if program.poll() is None:
-                os.killpg(program.pid, signal.SIGKILL)
+                keeper.kill_below(program.pid)
                 program.wait()
 
     def end_with_notice(self) -> None:

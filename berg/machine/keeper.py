@@ -34,7 +34,7 @@ KILL_SECONDS = 5  # for killed processes to be gone; those that hang in the kern
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 POLL = 0.05  # seconds
 PF_EXITING, EXITS = 4, "X"  # linux/sched.h
-FREEZE_SECONDS = 0.3  # for processes to be stopped; those in the kernel may take longer
+FREEZE_SECONDS = 1  # for processes to be stopped; those in the kernel may take longer
 # Signals that no program can ignore, and those of its own faults.
 DEADLY = {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE}
 DEADLY |= {signal.SIGILL}
