@@ -90,7 +90,30 @@ def test_a_fetch_brings_the_version_before_and_the_beginning_of_a_new_file(
     assert found["train.log"] == "a line\nhalf a li", "of a file that grows the bucket has it all"
 
 
-# How a program that writes `half` goes on at SIGTERM, and whether what it leaves is cut off.
+@pytest.fixture
+def end_program(tmp_path, monkeypatch):
+    """Return what ends a program that has said that it is ready; it returns its exit code and what
+    was cut.
+    """
+
+    def end(script: str, grace: float) -> tuple[int, keeper.Cut]:
+        cut = keeper.Cut(tmp_path / "cut", (f"{tmp_path}/",))
+        monkeypatch.setattr(process, "new_cut", lambda: cut)
+        program = subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            cwd=tmp_path,
+        )
+        assert program.stdout.readline() == b"ready\n"
+        threading.Thread(target=program.wait).start()
+        process.end_group(program.pid, grace)
+        return program.wait(), cut
+
+    return end
+
+
+# What a program that writes `half` does at SIGTERM, and whether what it leaves is cut off.
 PROGRAMS = {
     "dies": ("", True),
     "closes": ("signal.signal(15, lambda *_: (file.close(), sys.exit()))", False),
@@ -100,44 +123,44 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_what_a_program_has_open_for_writing_when_it_is_ended(tmp_path, monkeypatch, kind):
+def test_what_a_program_has_open_for_writing_when_it_is_ended(tmp_path, end_program, kind):
     then, is_cut = PROGRAMS[kind]
     script = f"""
-import signal, sys, time
+import signal, sys
 {then}
-Path = __import__("pathlib").Path
-Path("{tmp_path}/whole").write_text("whole")
-reading, other = open("{tmp_path}/whole"), open("/dev/null", "w")
-file = open("{tmp_path}/half", "w")
+open("whole", "w").close()
+reading, other = open("whole"), open("/dev/null", "w")
+file = open("half", "w")
 print("ready", flush=True)
-time.sleep(1000)
+while True:
+    signal.pause()
 """
-    cut = keeper.Cut(tmp_path / "cut", (f"{tmp_path}/",))
-    monkeypatch.setattr(process, "new_cut", lambda: cut)
-    program = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True
-    )
-    assert program.stdout.readline() == b"ready\n"
-    threading.Thread(target=program.wait).start()
-    process.end_group(program.pid, 1 if is_cut else 30)
-    assert program.wait() == {"dies": -signal.SIGTERM, "closes": 0}.get(kind, -signal.SIGKILL)
+    code, cut = end_program(script, 1 if is_cut else 30)
+    assert code == {"dies": -signal.SIGTERM, "closes": 0}.get(kind, -signal.SIGKILL)
     assert set(cut.files()) == ({(tmp_path / "half").stat().st_ino} if is_cut else set())
+
+
+def test_what_another_program_writes_is_not_cut(tmp_path, end_program):
+    """Such as one of a login."""
+    with (tmp_path / "other").open("w"):
+        _, cut = end_program("import signal; print('ready', flush=True); signal.pause()", 30)
+    assert cut.files() == {}
 
 
 def test_a_program_that_is_ended_during_a_look_did_not_close_its_file(tmp_path, monkeypatch):
     cut, file = keeper.Cut(tmp_path / "cut", (f"{tmp_path}/",)), tmp_path / "half"
     with file.open("w") as half:
         program = subprocess.Popen(["sleep", "1000"], stdout=half)
-    cut.look()
+    cut.look(program.pid)
     writers = cut.writers
 
-    def after_its_end() -> dict[int, set[int]]:
+    def after_its_end(ancestor: int) -> dict[int, set[int]]:
         program.kill()
         program.wait()
-        return writers()
+        return writers(ancestor)
 
     monkeypatch.setattr(cut, "writers", after_its_end)
-    cut.look()
+    cut.look(program.pid)
     assert cut.has(file.stat())
 
 
@@ -148,35 +171,29 @@ def test_a_file_that_is_closed_after_all_is_whole(tmp_path):
         ["bash", "-c", lines], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert program.stdout.readline() == "open\n"
-    cut.look()
+    cut.look(program.pid)
     assert cut.has((tmp_path / "half").stat())
     program.stdin.write("\n")
     program.stdin.flush()
     assert program.stdout.readline() == "closed\n"
-    cut.look()
+    cut.look(program.pid)
     assert cut.files() == {}
     program.communicate("\n")
 
 
 def test_a_file_is_whole_that_its_program_closes_and_a_process_that_it_forked_inherited(
-    tmp_path, monkeypatch
+    tmp_path, end_program
 ):
-    script = f"""
-import os, signal, sys, time
-file = open("{tmp_path}/last", "w")
+    script = """
+import os, signal
+file = open("last", "w")
 if os.fork():
     signal.signal(15, lambda *_: (file.write("whole"), file.close(), os._exit(0)))
     print("ready", flush=True)
-time.sleep(1000)
+while True:
+    signal.pause()
 """
-    cut = keeper.Cut(tmp_path / "cut", (f"{tmp_path}/",))
-    monkeypatch.setattr(process, "new_cut", lambda: cut)
-    program = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True
-    )
-    assert program.stdout.readline() == b"ready\n"
-    threading.Thread(target=program.wait).start()
-    process.end_group(program.pid, 30)
+    _, cut = end_program(script, 30)
     assert (tmp_path / "last").read_text() == "whole" and cut.files() == {}
 
 
@@ -185,11 +202,11 @@ def test_what_a_later_command_writes_is_whole(tmp_path):
     with file.open("w") as half:
         half.write("half")
         half.flush()
-        cut.note_all()
+        cut.note_all(os.getpid())
     cut.note("=", [time.time_ns()])
     assert cut.has(file.stat()), "the command has not written it yet"
     os.utime(file, ns=(0, time.time_ns() + 1))
     assert not cut.has(file.stat())
     with file.open("a"):
-        cut.note_all()
+        cut.note_all(os.getpid())
     assert cut.has(file.stat())

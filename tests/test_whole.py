@@ -493,39 +493,40 @@ def test_a_folder_that_became_a_link_to_itself_hides_no_removal(bucket, tmp_path
     assert {path for path in found_in(second.folder) if path != "job"} == {"job/d"}
 
 
-@pytest.mark.parametrize("is_closed", [False, True])
-def test_no_view_is_of_a_moment_at_which_a_file_was_being_rewritten(
-    watched, bucket, tmp_path, is_closed
-):
-    """Ranks that save over one folder are not done at the same time."""
+@pytest.fixture
+def saved(watched):
+    """A mirror that has seen the files of two ranks."""
     for name in ("0", "1"):
         (watched.folder / "job" / name).write_text("first")
     tick()
     watched.sync()
-    with (watched.folder / "job/0").open("w") as slow:
+    return watched
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_no_view_is_of_a_moment_at_which_a_file_was_being_rewritten(
+    saved, bucket, tmp_path, is_closed
+):
+    """Ranks that save over one folder are not done at the same time."""
+    folder = saved.folder / "job"
+    with (folder / "0").open("w") as slow:
         slow.write("second, with more of it")
         slow.flush()
-        (watched.folder / "job/1").write_text("second")
+        (folder / "1").write_text("second")
         tick()
-        watched.sync()
-        watched.sync()
+        saved.sync()
+        saved.sync()
         if is_closed:
             slow.close()
             tick()
-            watched.sync()
+            saved.sync()
         found = restored_by_another(bucket, tmp_path)
     second = {"0": "second, with more of it", "1": "second"}
     assert found == {"a": "old", **(second if is_closed else {"0": "first", "1": "first"})}
 
 
-def test_nor_at_which_one_was_that_was_closed_before_the_next_look(
-    watched, bucket, cloud, tmp_path
-):
-    folder = watched.folder / "job"
-    for name in ("0", "1"):
-        (folder / name).write_text("first")
-    tick()
-    watched.sync()
+def test_nor_at_which_one_was_that_was_closed_before_the_next_look(saved, bucket, cloud, tmp_path):
+    folder = saved.folder / "job"
     with (folder / "0").open("w") as slow:
         slow.write("second" * 10_000)  # too much for the view
         slow.flush()
@@ -534,28 +535,24 @@ def test_nor_at_which_one_was_that_was_closed_before_the_next_look(
         slow.write("second")
     tick()
     cloud.fault("storage.objects.insert", match="-staged", status=503, times=None)
-    watched.sync(0.5)
-    assert watched.failed or watched.underway
+    saved.sync(0.5)
+    assert saved.failed or saved.underway
     assert restored_by_another(bucket, tmp_path) == {"a": "old", "0": "first", "1": "first"}
 
 
 def test_where_a_program_was_ended_in_a_save_nothing_after_its_begin_is_restored(
-    watched, bucket, tmp_path
+    saved, bucket, tmp_path
 ):
-    folder = watched.folder / "job"
-    for name in ("0", "1"):
-        (folder / name).write_text("first")
-    tick()
-    watched.sync()
+    folder = saved.folder / "job"
     with (folder / "0").open("w") as slow:
         slow.write("sec")
         inode = os.fstat(slow.fileno()).st_ino
     (folder / "1").write_text("second")
-    watched.sender.was_cut = lambda seen: seen.st_ino == inode
-    assert watched.finish(lambda text: None, 60) == {}
-    assert watched.cut == {"job/0": "the version before"}
+    saved.sender.was_cut = lambda seen: seen.st_ino == inode
+    assert saved.finish(lambda text: None, 60) == {}
+    assert saved.cut == {"job/0": "the version before"}
     assert restored_by_another(bucket, tmp_path) == {"a": "old", "0": "first", "1": "first"}
-    watched.conclude({})
+    saved.conclude({})
     brought = tmp_path / "brought"
     fetch.fetch(bucket, "results/", brought)
     found = {path.name: path.read_text() for path in brought.glob("job/*")}

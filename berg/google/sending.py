@@ -212,9 +212,9 @@ class Sender:
         if sending.was_moving:
             is_shorter = viewed is not None and size < viewed.size
             return is_shorter and not is_appended(sending.path, file, size)
-        return not (viewed and (viewed.moving or self.goes_on(sending, file, size)))
+        return not (viewed and (viewed.moving or self.only_grew(sending, file, size)))
 
-    def goes_on(self, sending: Sending, file: IO[bytes], size: int) -> bool:
+    def only_grew(self, sending: Sending, file: IO[bytes], size: int) -> bool:
         """Return whether a file has the bytes that were sent, by this worker or an earlier one, and
         nothing behind them but what was appended.
         """

@@ -79,16 +79,17 @@ class Cut:
             with contextlib.suppress(OSError), self.file.open("a") as file:  # a full disk
                 file.write(text)
 
-    def note_all(self) -> None:
-        """Note the files of all programs, which get SIGKILL."""
-        self.note("+", set().union(*self.writers().values()))
+    def note_all(self, ancestor: int) -> None:
+        """Note the files of a command's processes, which get SIGKILL."""
+        self.note("+", set().union(*self.writers(ancestor).values()))
 
-    def look(self) -> None:
-        """Note the files of programs that end at SIGTERM: they may get it at any moment. One that
-        handles it closes its files itself, also those that processes which it forked inherited.
+    def look(self, ancestor: int) -> None:
+        """Note the files of a command's processes that end at SIGTERM: they may get it at any
+        moment. One that handles it closes its files itself, also those that processes which it
+        forked inherited.
         """
         now: dict[int, set[int]] = {}
-        for process, files in self.writers().items():
+        for process, files in self.writers(ancestor).items():
             if ends(process):
                 now[process] = files
             else:
@@ -104,10 +105,10 @@ class Cut:
         self.note("+", new - old)
         self.note("-", old - new)
 
-    def writers(self) -> dict[int, set[int]]:
-        """Return the inodes of the files that each process has open for writing."""
+    def writers(self, ancestor: int) -> dict[int, set[int]]:
+        """Return the inodes of the files that each process of a command has open for writing."""
         found: dict[int, set[int]] = {}
-        for process, _, _ in living():
+        for process in [ancestor, *below(ancestor), *in_containers()]:
             with contextlib.suppress(OSError):  # it has just ended, or is another user's
                 for link in Path(f"/proc/{process}/fd").iterdir():
                     if inode := self.written(link):
@@ -122,6 +123,18 @@ class Cut:
                 seen = link.stat()
                 return seen.st_ino if stat.S_ISREG(seen.st_mode) and seen.st_nlink else 0
         return 0
+
+
+def in_containers() -> list[int]:
+    """Return the processes in containers, which are not below the docker that runs them."""
+    found = []
+    with contextlib.suppress(OSError):
+        own = Path("/proc/self/ns/pid").readlink()
+        for process, _, _ in living():
+            with contextlib.suppress(OSError):  # it has just ended, or is another user's
+                if Path(f"/proc/{process}/ns/pid").readlink() != own:
+                    found.append(process)
+    return found
 
 
 def ends(process: int) -> bool:
@@ -156,14 +169,15 @@ def keep(left_file: Path, cut: Cut, program: list[str]) -> None:
         time.sleep(POLL)
     with contextlib.suppress(OSError):  # a full disk
         left_file.write_text(f"{ran:.0f} {len(below(os.getpid()))}")
-    end_below(os.getpid(), LEFTOVER_GRACE, cut)
+    if below(os.getpid()):
+        end_below(os.getpid(), LEFTOVER_GRACE, cut)
     sys.exit(code if code >= 0 else 128 - code)
 
 
 def end_below(ancestor: int, grace: float, cut: Cut) -> None:
     """SIGTERM to all processes below one, SIGKILL to what is left of them after the grace."""
     with frozen(ancestor):
-        cut.look()
+        cut.look(ancestor)
         send(ancestor, signal.SIGTERM)
     end = time.monotonic() + grace
     while below(ancestor) and time.monotonic() < end:
@@ -175,7 +189,7 @@ def kill_below(ancestor: int, cut: Cut | None = None) -> None:
     """SIGKILL to all processes below one, also to those that start meanwhile."""
     if cut:
         with frozen(ancestor):
-            cut.note_all()
+            cut.note_all(ancestor)
             send(ancestor, signal.SIGKILL)
     end = time.monotonic() + KILL_SECONDS
     while below(ancestor) and time.monotonic() < end:

@@ -87,13 +87,13 @@ def end_group(group: int, grace: float) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, 0)  # raises an error if the group is gone
         with keeper.frozen(group):
-            cut.look()
+            cut.look(group)
             os.killpg(group, signal.SIGTERM)
         end = time.monotonic() + grace
         while time.monotonic() < end:
             os.killpg(group, 0)
             began = time.monotonic()
-            cut.look()
+            cut.look(group)
             time.sleep(max(keeper.POLL, 5 * (time.monotonic() - began)))
         keeper.kill_below(group, cut)
         os.killpg(group, signal.SIGKILL)
