@@ -27,7 +27,8 @@ conflicts = [[{extra = "cpu"}, {extra = "gpu"}]]
 """
 SHOW = """\
 import sys, tinyone, tinytwo
-print("tinyone", tinyone.version, "in", sys.prefix.rpartition("/")[2])
+# At once: the ranks of mpi write to the same pipe.
+print(f"tinyone {tinyone.version} in {sys.prefix.rpartition('/')[2]}")
 """
 
 
