@@ -595,8 +595,10 @@ def wait_for_others(attempt: Attempt, ending: Ending, uploads: Uploads) -> tuple
     member = attempt.member
     if not attempt.leads:  # once all have uploaded, the leader deletes their machines
         saving.send_log(attempt)
+    uploads = saving.conclude_together(attempt, uploads)
+    sent = saving.how_it_ends(attempt)
     uploaded = "all" if uploads.is_whole else "part"
-    peers.announce(member, uploaded=uploaded, lost=uploads.lost)
+    peers.announce(member, sent=sent, uploaded=uploaded, lost=uploads.lost)
     if attempt.is_re_created:
         return ending, uploads
     if not attempt.leads and not peers.wait_for_end(member, attempt.is_over):

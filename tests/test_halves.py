@@ -21,8 +21,10 @@ folder = Path(os.environ["BERG_RESULTS_DIR"])
 signal.signal(signal.SIGUSR1, lambda *_: None)
 found = {path.name: path.read_bytes() for path in folder.glob("*.*")}
 if found:
-    sys.exit(f"found {sorted(found)}: {found['ckpt.pt'][:3]} {len(found['ckpt.pt'])}")
+    heads = [found[name][:3].decode() for name in ("ckpt.pt", "best.pt")]
+    sys.exit(f"found {sorted(found)}: {heads} {len(found['ckpt.pt'])}")
 (folder / "ckpt.pt").write_bytes(b"one" * 10_000)
+(folder / "best.pt").write_bytes(b"one" * 10_000)
 quiet = (folder / "quiet.log").open("a", buffering=1)
 quiet.write("begun\\n")
 log = (folder / "train.log").open("a")
@@ -36,11 +38,13 @@ new.write(b"new" * 10_000)
 new.flush()
 half = (folder / "ckpt.pt").open("wb", buffering=0)
 half.write(b"two" * 8_000)
+(folder / "best.pt").write_bytes(b"two" * 10_000)
 print("halfway", flush=True)
 signal.pause()
 """
 # Ends its worker, in another session, as torchrun does.
 LAUNCHER = """trap 'kill $worker; wait $worker; exit 143' TERM; setsid {} & worker=$!; wait"""
+FOUND = "found ['best.pt', 'ckpt.pt', 'quiet.log', 'train.log']: ['one', 'one'] 30000"
 HALFWAY = "was being written when its program was ended: the bucket has"
 
 
@@ -72,15 +76,14 @@ def end_halfway(berg):
 def test_the_next_attempt_finds_the_version_before(berg, end_halfway, command):
     end_halfway(command, "preempt")
     log = berg.log("saver")
-    assert "found ['ckpt.pt', 'quiet.log', 'train.log']: b'one' 30000" in log, log
+    assert FOUND in log, log
     assert f"saver/ckpt.pt {HALFWAY} the version before" in log
     assert f"saver/new.pt {HALFWAY} a partial copy, which is not restored" in log
     assert log.count(HALFWAY) == 2, log
 
 
-def test_a_fetch_brings_the_version_before_and_the_beginning_of_a_new_file(
-    berg, end_halfway, tmp_path
-):
+def test_a_fetch_brings_all_there_is_and_a_resume_one_moment(berg, end_halfway, tmp_path):
+    """Of the half file the version before, and of new ones the beginning."""
     end_halfway("{}", "kill")
     assert json.loads(berg("show", "saver", "--json").stdout)["state"] == "KILLED"
     done = berg("fetch", "saver", str(tmp_path / "got"))
@@ -88,6 +91,61 @@ def test_a_fetch_brings_the_version_before_and_the_beginning_of_a_new_file(
     found = {path.name: path.read_text() for path in (tmp_path / "got").rglob("*.*")}
     assert found["ckpt.pt"] == "one" * 10_000 and found["new.pt"] == "new" * 10_000
     assert found["train.log"] == "a line\nhalf a li", "of a file that grows the bucket has it all"
+    assert found["best.pt"] == "two" * 10_000
+    assert berg("run", "--resume", "saver").returncode == 0
+    wait_for(lambda: FOUND in berg.log("saver"), 90, "what the resumed job found")
+
+
+# Each rank writes its part of a checkpoint over the one before; the second is slower.
+PARTS = """\
+import os, signal, sys, time
+from pathlib import Path
+rank, folder = os.environ["BERG_NODE_RANK"], Path(os.environ["BERG_RESULTS_DIR"])
+signal.signal(signal.SIGUSR1, lambda *_: None)
+found = [path.read_text()[:3] for path in sorted(folder.glob("*.part"))]
+if found:
+    sys.exit(f"rank {rank} found {found}")
+(folder / f"{rank}.part").write_text("one" * 10_000)
+signal.pause()
+part = (folder / f"{rank}.part").open("w", buffering=1)
+part.write("two" * 10_000)
+part.flush()
+if rank == "0":
+    part.close()
+print(f"rank {rank} is halfway", flush=True)
+signal.pause()
+"""
+
+
+def test_a_cluster_that_is_killed_in_a_save_continues_with_parts_of_one_save(berg, tmp_path):
+    (berg.repo / "parts.py").write_text(PARTS)
+    commit(berg.repo)
+    program = f"parts.py {berg.bucket_name}"
+    done = berg("run", "-g", "0", "-n", "ranks", "-m", "2", "--each", f"python3 {program}")
+    assert done.returncode == 0, done.stderr
+
+    def are_saved() -> bool:
+        views = berg.objects(".berg/views/ranks/")
+        return len({name.split("/")[-2] for name in views}) == 2 and len(parts()) == 2
+
+    def parts() -> list[str]:
+        return [name for name in berg.objects("berg_results/ranks/") if name.endswith(".part")]
+
+    wait_for(are_saved, 90, "the first save")
+    subprocess.run(["pkill", "-USR1", "-f", f"^python3 {program}"], check=True)
+    wait_for(lambda: berg.log("ranks").count("halfway") == 2, 60, "the second save")
+    assert berg("kill", "ranks").returncode == 0
+    wait_for(lambda: berg.state("ranks")["finished_at"], 90, "its end")
+    done = berg("fetch", "ranks", str(tmp_path / "got"))
+    assert done.returncode == 0, done.stderr
+    assert [path.read_text()[:3] for path in sorted((tmp_path / "got").rglob("*.part"))] == [
+        "two",
+        "one",
+    ]
+    assert berg("run", "--resume", "ranks").returncode == 0
+    for rank in range(2):
+        line = f"rank {rank} found ['one', 'one']"
+        wait_for(lambda line=line: line in berg.log("ranks"), 90, line)
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ from berg.google.sending import (
 from berg.google.storage import Changed, Listed
 from berg.google.views import (
     CLOCKS_NS,
+    FOREVER,
     Head,
     History,
     Row,
@@ -56,7 +57,6 @@ MOST_GAPS = 40  # in a view: records of machines have little room for them
 IDLE = 20  # seconds between views of one of several machines while nothing changes
 PLAIN = 60  # seconds between writes of a small plain object whose bytes are in the views
 AT_ONCE = 8  # staged objects that are moved at a time
-FOREVER = 1 << 62
 
 
 @dataclass

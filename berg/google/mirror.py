@@ -727,10 +727,17 @@ class Mirror:
 
     @property
     def lags(self) -> bool:
-        """Whether the last view is of a moment before something that was sent. It stays so after a
-        file that a program was rewriting when it was ended.
+        """Whether another pass may bring the last view to a later moment."""
+        return self.journal.lags() and not self.ends_in_a_save
+
+    @property
+    def ends_in_a_save(self) -> bool:
+        """Whether the last view stays at a moment before something that was sent, here or by other
+        machines: a program was rewriting a file when it was ended.
         """
-        return self.journal.lags() and all(has == HALF for has in self.cut.values())
+        journal = self.journal
+        is_held = not journal.head.rests if journal.is_shared else journal.lags()
+        return is_held and any(has != HALF for has in self.cut.values())
 
     def different(self, left: dict[str, str]) -> dict[str, str]:
         """Return those files that are not as they were sent: of the others only a comparison is
@@ -769,10 +776,12 @@ class Mirror:
 
     def conclude(self, left: dict[str, str]) -> dict[str, str]:
         """Publish the last view of a job that has ended, make the plain objects what it says, and
-        delete staged ones, those of earlier disks if this is the only machine. Return what failed;
-        do nothing if more is left than the bucket cannot take.
+        delete staged ones, those of earlier disks if this is the only machine. Return what failed.
+
+        Do nothing if more is left than the bucket cannot take, or if it ends in a save: a job that
+        continues it begins with the moment before that save.
         """
-        if not left.keys() <= self.refused.keys():
+        if self.ends_in_a_save or not left.keys() <= self.refused.keys():
             return {}
         try:
             self.journal.publish(self.looked_ns, is_final=True)

@@ -25,6 +25,7 @@ from berg import BergError, job, validation
 STAGED = ".berg/tmp/"  # where staged objects are
 MOST_BYTES, MOST_TEXT = 128 << 20, 1 << 30  # of one view, packed and unpacked
 CLOCKS_NS = 2 * 10**9  # by which the clocks of several machines may differ
+FOREVER = 1 << 62  # after every moment
 READERS = 16  # views that are read at a time
 NAME = re.compile(r"(?P<disk>[\w.-]+)/(?P<number>\d{8})")
 

@@ -143,7 +143,7 @@ def results(
     only its view.
     """
     prefix = f"{ROOT}{stored.state.job.results_dir}/"
-    view = view_of(bucket, stored.name, moment)
+    view = view_of(bucket, stored.name, moment, stored.state.final)
     listed = bucket.list(prefix, mirror.LISTED) if listed is None else listed
     is_exact = bool(moment) or (view.final and stored.state.final)
     return left_by(stored.name, view, listed, lambda name: name.startswith(prefix), is_exact)
@@ -226,14 +226,17 @@ def without_object(name: str, row: Row) -> Listed:
     return Listed(name, row.size, row.crc32c, row=row)
 
 
-def view_of(bucket: Bucket, name: str, moment: str | None = None) -> View:
-    """Return the newest view of a job's results, or that of a moment; an empty one without any.
+def view_of(bucket: Bucket, name: str, moment: str | None = None, is_over: bool = False) -> View:
+    """Return the newest view of a job's results, or that of a moment; an empty one without any. Of
+    a job that is over, also what its machines wrote after the last moment that is whole.
 
     Raises BergError if there is none of that moment.
     """
     histories = views.of_job(bucket, name)
     if moment is None:
-        return views.at(histories) or View()
+        view = views.at(histories) or View()
+        is_all = view.final or not is_over
+        return view if is_all else views.at(histories, views.FOREVER) or View()
     see = f"See which there are: berg show {name} --views"
     try:
         until = job.time_of(moment)

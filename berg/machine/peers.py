@@ -790,20 +790,33 @@ def wait_for_uploads(
     bucket cannot take. `on_progress` is called with a number of files and one of bytes for each
     machine that still uploads.
     """
+    others = wait_for_records(member, "uploaded", on_progress)
+    absences = [absence(member, name) for name, about in others.items() if "uploaded" not in about]
+    lost = [f"{name}: {about['lost']}" for name, about in others.items() if about.get("lost")]
+    is_whole = all(about.get("uploaded") == "all" for about in others.values())
+    return absences + lost, is_whole
+
+
+def wait_for_records(
+    member: Member,
+    key: str,
+    on_progress: Callable[[list[str]], None] = lambda left: None,
+    until: float = math.inf,
+) -> dict[str, dict[str, str]]:
+    """Wait until the records of all other machines that are there have a key, at most until
+    time.monotonic() is `until`; return the records.
+    """
     while True:
         # Before the records: a machine that is not there has written its last.
         alive = living(member)
         others = {name: blob.metadata for name, blob in phases(member).items()}
         others.pop(member.machine.name, None)
-        missing = [name for name, about in others.items() if not about.get("uploaded")]
-        if not {*missing} & {*alive} - {*member.silent}:
-            break
+        missing = [name for name, about in others.items() if key not in about]
+        is_over = time.monotonic() > until
+        if is_over or not {*missing} & {*alive} - {*member.silent}:
+            return others
         on_progress([others[name].get("left", "0 0") for name in missing])
         time.sleep(1)
-    absences = [absence(member, name) for name in missing]
-    lost = [f"{name}: {about['lost']}" for name, about in others.items() if about.get("lost")]
-    is_whole = all(about.get("uploaded") == "all" for about in others.values())
-    return absences + lost, is_whole
 
 
 def wait_for_end(member: Member, is_over: Callable[[], bool]) -> bool:

@@ -19,7 +19,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from berg import BergError, job, plain, states
@@ -45,6 +45,7 @@ UPLOAD_LOOK = 3  # seconds between two looks at the progress of the last upload
 LOG_INTERVAL, RESULTS_INTERVAL = 2, 10  # seconds
 MOST_PASSES = 5  # before another attempt, over what something still writes
 STATE_INTERVAL = 20  # seconds between notes of a pass in the state: with a pass they are 30 s
+IN_A_SAVE = "in a save"  # how the results of a machine may end (Mirror.ends_in_a_save)
 NEW_INTERVAL = 1  # seconds between passes over files that are not in the bucket yet
 
 
@@ -223,9 +224,41 @@ def save(attempt: Attempt, reason: str) -> Uploads:
         is_whole = left.keys() <= mirrors.results.refused.keys()
     if is_whole and attempt.job.on:
         attempt.command_mark.unlink(missing_ok=True)  # nothing is left here (hosting.py)
+    return uploads_of(attempt, left, is_whole)
+
+
+def uploads_of(attempt: Attempt, left: dict[str, str], is_whole: bool) -> Uploads:
+    """Log what is not in the bucket, and why; return what is said of it."""
     for path, why in left.items():
         attempt.say(f"Not in the bucket: {shorten(path, 2 * MAX_NAME)}: {why}")
     return Uploads(is_whole=is_whole, lost=name_left(left))
+
+
+def conclude_together(attempt: Attempt, uploads: Uploads) -> Uploads:
+    """Conclude the results of this machine once all machines of the job have sent theirs; return
+    what this one uploaded.
+
+    If one of them ended in a save, none concludes: a job that continues this one begins with the
+    moment before, which all have in common.
+    """
+    results = attempt.mirrors.results
+    continues = attempt.restart() is not None or attempt.is_re_created
+    if continues or not (uploads.is_whole and results.finishing):
+        return uploads
+    own = how_it_ends(attempt)
+    peers.announce(attempt.member, sent=own)
+    others = peers.wait_for_records(attempt.member, "sent", until=last_moment(attempt))
+    if IN_A_SAVE in {own, *(about.get("sent") for about in others.values())}:
+        return uploads
+    if failed := results.conclude({}):
+        lost = join(uploads.lost, uploads_of(attempt, failed, False).lost)
+        return replace(uploads, is_whole=False, lost=lost)
+    return uploads
+
+
+def how_it_ends(attempt: Attempt) -> str:
+    """Return what the other machines are to know of the results of this one."""
+    return IN_A_SAVE if attempt.mirrors.results.ends_in_a_save else "all"
 
 
 def of_lost_machine(attempt: Attempt) -> Uploads:
@@ -269,7 +302,7 @@ def send_results(attempt: Attempt, last: LastPass, seconds: float) -> None:
     for path, has in results.cut.items():
         what = f"{shorten(path, 2 * MAX_NAME)} was being written when its program was ended"
         attempt.say(f"{what}: the bucket has {has}")
-    if attempt.restart() is None and not attempt.is_re_created:
+    if attempt.member.is_alone and attempt.restart() is None and not attempt.is_re_created:
         last.left |= results.conclude(last.left)
 
 
