@@ -50,14 +50,15 @@ HALFWAY = "was being written when its program was ended: the bucket has"
 
 @pytest.fixture
 def end_halfway(berg):
-    """Return what runs a command on Spot, and ends it in its second save."""
+    """Return what runs a command, and ends it in its second save."""
 
     def end(command: str, how: str) -> None:
         (berg.repo / "save.py").write_text(PROGRAM)
         commit(berg.repo)
         program = f"save.py {berg.bucket_name}"
         command = command.format(f"python3 {program}")
-        done = berg("run", "-g", "0", "-n", "saver", "--spot", command)
+        kind = ["-g", "1", "-t", "t4"] if how == "maintain" else ["-g", "0", "--spot"]
+        done = berg("run", *kind, "-n", "saver", command)
         assert done.returncode == 0, done.stderr
         wait_for(lambda: berg.objects("berg_results/saver/ckpt.pt"), 60, "the first save")
         wait_for(lambda: berg.objects(".berg/views/saver/"), 60, "its view")
@@ -65,6 +66,8 @@ def end_halfway(berg):
         wait_for(lambda: "halfway" in berg.log("saver"), 60, "the second save")
         if how == "preempt":
             berg.cloud.call("POST", "/_berg/instances/saver/preempt", {"grace": 25})
+        elif how == "maintain":
+            berg.cloud.call("POST", "/_berg/instances/saver/maintain", {"notice": 3})
         else:
             assert berg("kill", "saver").returncode == 0
         wait_for(lambda: berg.state("saver")["finished_at"], 90, "its end")
@@ -72,9 +75,13 @@ def end_halfway(berg):
     return end
 
 
-@pytest.mark.parametrize("command", ["{}", LAUNCHER], ids=["alone", "launched"])
-def test_the_next_attempt_finds_the_version_before(berg, end_halfway, command):
-    end_halfway(command, "preempt")
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [("{}", "preempt"), (LAUNCHER, "preempt"), ("{}", "maintain")],
+    ids=["alone", "launched", "on the same disk"],
+)
+def test_the_next_attempt_finds_the_version_before(berg, end_halfway, command, how):
+    end_halfway(command, how)
     log = berg.log("saver")
     assert FOUND in log, log
     assert f"saver/ckpt.pt {HALFWAY} the version before" in log

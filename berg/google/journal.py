@@ -431,8 +431,8 @@ class Restore:
     """One restore of a mirror's folders."""
 
     mirror: Any  # the Mirror that it is for
-    begins_with: str  # name of the job before; "": none
-    fresh: bool  # without files of earlier jobs
+    begins_with: str = ""  # name of the job before; "": none
+    fresh: bool = False  # without files of earlier jobs
     publish: bool = True  # what was restored as the first view of this disk
     listed: dict[str, Any] = field(default_factory=dict)  # path -> object
     left: dict[str, Exception] = field(default_factory=dict)  # name -> why it is not here
@@ -446,21 +446,68 @@ class Restore:
         rows = dict(sorted(self.with_plain_objects(view.rows)))
         wanted = [self.listed[path] for path, row in rows.items() if self.is_missing(row)]
         self.clear(rows)
-        new, _, left = fetch.fetch(
-            mirror.bucket, mirror.prefix, mirror.folder, listed=wanted, on_machine=True
-        )
-        self.left.update(left)
-        if not all(isinstance(error, fetch.NoPlace) for error in left.values()):
+        new = self.download(wanted)
+        if not all(isinstance(error, fetch.NoPlace) for error in self.left.values()):
             return new, self.left  # it is tried again
         for path, blob in self.listed.items():
             if path not in rows or mirror.manifest.get(path) is None:
                 mirror.manifest.put_known(path, blob, writer_of(blob) == mirror.job_name)
-        for row in rows.values():
-            if mirror.prefix + row.path not in self.left:
-                self.place(row)
+        self.place_all(rows.values())
         self.give_folders_times(rows.values())
         self.begin_history(view, rows)
         return new, self.left
+
+    def undo_save(self) -> tuple[int, dict[str, Exception]]:
+        """Where a program was ended here in the middle of a save, undo that: bring the versions of
+        the last view, and remove the beginnings of new files. Return how many files were
+        downloaded, and why others were not.
+
+        What the view does not have stays: it may be nowhere else.
+        """
+        mirror, journal = self.mirror, self.mirror.journal
+        halves = {path: row for path, seen in mirror.scan() if (row := self.half(path, seen))}
+        if not halves:
+            return 0, {}
+        view = views.at(views.of_job(mirror.bucket, mirror.job_name)) or View()
+        before = {path: row for path, row in view.rows.items() if self.is_undone(row, view.at_ns)}
+        wanted = {path: row for path, row in (halves | before).items() if self.is_missing(row)}
+        for path in wanted:
+            if blob := mirror.bucket.get(mirror.prefix + path):
+                self.listed[path] = blob
+        rows = dict(self.with_plain_objects(wanted))
+        new = self.download(self.listed[path] for path, row in rows.items() if not row.link)
+        for path in [path for path, row in halves.items() if row.half]:
+            (mirror.folder / path).unlink()
+        self.place_all(rows.values())
+        for row in rows.values():
+            journal.put(replace(row, changed_ns=time.time_ns()))
+        return new, self.left
+
+    def half(self, path: str, seen: os.stat_result) -> Row | None:
+        """Return the newest row of a file of which half a version is here."""
+        mirror = self.mirror
+        row = mirror.journal.get(path)
+        is_half = row and mirror.sender.is_left_half(path, seen, mirror.manifest.get(path), row)
+        return row if is_half else None
+
+    def is_undone(self, row: Row, at_ns: int) -> bool:
+        """Return whether a file had another version after the moment of a view."""
+        newest = self.mirror.journal.get(row.path)
+        return newest is not None and newest.changed_ns > at_ns
+
+    def download(self, wanted: Iterable[Any]) -> int:
+        """Download objects; note why some were not, and return how many were."""
+        mirror = self.mirror
+        new, _, left = fetch.fetch(
+            mirror.bucket, mirror.prefix, mirror.folder, listed=wanted, on_machine=True
+        )
+        self.left.update(left)
+        return new
+
+    def place_all(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            if self.mirror.prefix + row.path not in self.left:
+                self.place(row)
 
     def give_folders_times(self, rows: Iterable[Row]) -> None:
         """Give each folder the time of what is newest in it: programs look for the newest."""

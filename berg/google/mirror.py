@@ -629,7 +629,8 @@ class Mirror:
         """Bring the job's folders to its last view, or that of the job that it `begins_with`.
 
         Without a view all files that the bucket has in its folder count, and none if it begins
-        `fresh`. Without `bring` the files are here already, and only their objects are learnt.
+        `fresh`. Without `bring` the files are here already, and only their objects are learnt; but
+        what a program wrote in a save in which it was ended is undone.
         A machine that restores again with the others does not `publish` what it restored: its view
         would hold back the moment that they bring.
         Return how many files were downloaded, and why others can have none here. Raises BergError
@@ -644,7 +645,7 @@ class Mirror:
             try:
                 if not bring:
                     self.learn()
-                    return 0, {}
+                    return Restore(self).undo_save()
                 new, left = Restore(self, begins_with, fresh, publish).run()
                 self.watch_restored()
                 self.knows_bucket = True

@@ -214,6 +214,15 @@ class Sender:
             return is_shorter and not is_appended(sending.path, file, size)
         return not (viewed and (viewed.moving or self.only_grew(sending, file, size)))
 
+    def is_left_half(self, path: str, seen: stat_result, last: Entry | None, viewed: Row) -> bool:
+        """Return whether a file on the disk of an earlier worker was being rewritten when its
+        program was ended.
+        """
+        if not self.was_cut(seen):
+            return False
+        with (self.folder / path).open("rb") as file:
+            return self.is_cut(Sending(path, last, False, viewed=viewed), file, seen)
+
     def only_grew(self, sending: Sending, file: IO[bytes], size: int) -> bool:
         """Return whether a file has the bytes that were sent, by this worker or an earlier one, and
         nothing behind them but what was appended.
