@@ -50,8 +50,8 @@ test-versions: $(VENV)/test
 chaos: $(VENV)/test $(VENV)/wheelhouse
 	$(BIN)/pytest -n 4 --dist worksteal tests/test_faults.py tests/test_box_faults.py tests/test_cluster_faults.py tests/test_pod_faults.py tests/test_claims.py tests/test_whole.py tests/test_power.py::test_a_move_that_is_killed_is_found_and_goes_on --rounds $(ROUNDS) --table docs/reliability.md $(PYTEST)
 
-# Real savers whose machine is cut: does a restore bring one moment?
-whole: $(VENV)/test
+# Real savers whose machine is cut: does a restore bring one moment? Takes half an hour.
+whole: $(VENV)/test $(VENV)/savers
 	$(BIN)/pytest -q --all tests/real_savers.py --rounds $(ROUNDS) $(PYTEST)
 
 # A job that is root, with its machine's token, tries what it can; writes the table in docs/security.md.
@@ -105,6 +105,10 @@ $(VENV)/test: $(VENV)/demo
 $(VENV)/examples: $(VENV)/test berg/machine/horovod.sh
 	[ "$$(id -u)" != 0 ] || tools/require cmake g++ libopenmpi-dev
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash -e -c 'pip install -r examples/horovod/requirements.txt; . berg/machine/horovod.sh'
+	touch $@
+
+$(VENV)/savers: $(VENV)/test tests/savers/requirements.txt
+	$(BIN)/pip install --quiet -r tests/savers/requirements.txt
 	touch $@
 
 $(VENV)/xla: examples/tpu_torch/requirements.txt
