@@ -1458,6 +1458,48 @@ def test_machine_goes_down(trial, end):
     )
 
 
+SAVER = """
+import itertools, os, time
+files = [os.environ["BERG_RESULTS_DIR"] + "/" + name for name in ("first.pt", "second.pt")]
+found = [open(file).read() for file in files if os.path.exists(file)]
+if found:
+    print("finds", *[text[:8] for text in found if text == text[:8] * 8000], flush=True)
+    raise SystemExit
+for step in itertools.count(1):
+    for name in files:
+        with open(name, "w", buffering=1) as file:
+            for _ in range(8):
+                file.write(f"{step:08}" * 1000)
+                time.sleep(0.02)
+    print("saved", step, flush=True)
+    time.sleep(0.2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["preempt", "maintain", "kill"])
+@fault("a program is ended in the middle of a save over its last checkpoint", "2 6", 3)
+def test_the_middle_of_a_save(trial, end):
+    (trial.berg.repo / "saver.py").write_text(SAVER)
+    commit(trial.berg.repo)
+    kind = {"preempt": ["--spot"], "maintain": ["-g", "1", "-t", "t4"]}.get(end, [])
+    trial.run("python saver.py", *kind)
+    trial.until("saved 3\n")
+    wait_for(lambda: len(trial.berg.objects(f"berg_results/{trial.name}/")) > 2, 60, "a save")
+    time.sleep(trial.dice.uniform(0, 1))
+    if end == "kill":
+        assert trial.berg("kill", trial.name).returncode == 0
+        trial.until_state("KILLED")
+        assert trial.berg("run", "--resume", trial.name).returncode == 0
+    else:
+        trial.power(end, **{"grace": 25} if end == "preempt" else {"notice": 1})
+    trial.check("SUCCEEDED")
+    found = re.findall(r"^finds (\d+) (\d+)$", trial.log(), re.M)
+    assert len(found) == 1, trial.log()
+    first, second = map(int, found[0])
+    assert 0 <= first - second <= 1, "they were so at some moment"
+
+
 @pytest.mark.slow
 @fault("startup script started a second time", "1 2 4")
 def test_second_start(trial):
