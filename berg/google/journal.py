@@ -28,6 +28,7 @@ from berg import validation
 from berg.google import api, fetch, views
 from berg.google.sending import (
     GROWS_FROM,
+    LISTED,
     RECORD,
     TAKEN,
     WRITER,
@@ -213,6 +214,10 @@ class Journal:
         before = self.safe_ns if self.is_shared else at_ns
         self.gaps = {each for each in self.gaps if each[1] > before}
 
+    def publish_cut(self) -> None:
+        """Publish that the job has ended in the middle of a save: T stays where it is."""
+        self.write(self.at_ns, self.is_full_due(), is_cut=True)
+
     def is_view_due(self, at_ns: int, rests: bool) -> bool:
         """Return whether a view has something to say: rows, or a moment that rows waited for, or
         that other machines wait for.
@@ -238,9 +243,16 @@ class Journal:
         count = self.query("SELECT count(*) FROM rows").fetchone()[0]
         return bool(self.rows_since_full >= count)
 
-    def write(self, at_ns: int, is_full: bool, is_final: bool = False, rests: bool = False) -> None:
+    def write(
+        self,
+        at_ns: int,
+        is_full: bool,
+        is_final: bool = False,
+        rests: bool = False,
+        is_cut: bool = False,
+    ) -> None:
         gaps = self.known_gaps() if self.is_shared else []
-        head = Head(at_ns, self.machine, self.begun_ns, gaps, is_full, is_final, rests)
+        head = Head(at_ns, self.machine, self.begun_ns, gaps, is_full, is_final, rests, is_cut)
         new = self.query("SELECT count(*) FROM rows WHERE is_new").fetchone()[0]
         which = "" if head.full else " WHERE is_new"
         found = self.query(f"SELECT text FROM rows{which} ORDER BY path, changed_ns")
@@ -249,7 +261,7 @@ class Journal:
             self.bucket.write(f"{self.views}{self.number + 1:08}", content, 0)
         except Changed:  # the answer to the write before this one was lost
             self.number += 1
-            self.write(at_ns, is_full, is_final, rests)
+            self.write(at_ns, is_full, is_final, rests, is_cut)
             return
         self.number += 1
         self.head, self.published_ns, self.published_at = head, at_ns, time.monotonic()
@@ -444,15 +456,15 @@ class Restore:
             self.listed[blob.name[len(mirror.prefix) :]] = blob
         view = self.view()
         rows = dict(sorted(self.with_plain_objects(view.rows)))
-        wanted = [self.listed[path] for path, row in rows.items() if self.is_missing(row)]
         self.clear(rows)
-        new = self.download(wanted)
-        if not all(isinstance(error, fetch.NoPlace) for error in self.left.values()):
+        new = self.download(rows.values())
+        if self.fails:
             return new, self.left  # it is tried again
         for path, blob in self.listed.items():
             if path not in rows or mirror.manifest.get(path) is None:
                 mirror.manifest.put_known(path, blob, writer_of(blob) == mirror.job_name)
-        self.place_all(rows.values())
+        for row in self.here(rows):
+            self.place(row)
         self.give_folders_times(rows.values())
         self.begin_history(view, rows)
         return new, self.left
@@ -462,52 +474,70 @@ class Restore:
         the last view, and remove the beginnings of new files. Return how many files were
         downloaded, and why others were not.
 
-        What the view does not have stays: it may be nowhere else.
+        What the view does not have stays: it may be nowhere else. So do databases, which repair
+        themselves.
         """
-        mirror, journal = self.mirror, self.mirror.journal
-        halves = {path: row for path, seen in mirror.scan() if (row := self.half(path, seen))}
+        mirror = self.mirror
+        halves = self.halves()
         if not halves:
             return 0, {}
         view = views.at(views.of_job(mirror.bucket, mirror.job_name)) or View()
-        before = {path: row for path, row in view.rows.items() if self.is_undone(row, view.at_ns)}
-        wanted = {path: row for path, row in (halves | before).items() if self.is_missing(row)}
-        for path in wanted:
-            if blob := mirror.bucket.get(mirror.prefix + path):
-                self.listed[path] = blob
-        rows = dict(self.with_plain_objects(wanted))
-        new = self.download(self.listed[path] for path, row in rows.items() if not row.link)
-        for path in [path for path, row in halves.items() if row.half]:
-            (mirror.folder / path).unlink()
-        self.place_all(rows.values())
-        for row in rows.values():
-            journal.put(replace(row, changed_ns=time.time_ns()))
+        whole = {path: row for path, row in view.rows.items() if not row.half}
+        later = [row for row in whole.values() if self.is_later(row, view.at_ns)]
+        new = self.bring_back(row for row in later if row.path not in halves)
+        # The halves last: until then they say that there is something to undo.
+        if not self.fails:
+            new += self.bring_back(whole.get(path, row) for path, row in halves.items())
         return new, self.left
 
-    def half(self, path: str, seen: os.stat_result) -> Row | None:
-        """Return the newest row of a file of which half a version is here."""
-        mirror = self.mirror
-        row = mirror.journal.get(path)
-        is_half = row and mirror.sender.is_left_half(path, seen, mirror.manifest.get(path), row)
-        return row if is_half else None
+    def halves(self) -> dict[str, Row]:
+        """Return by path the newest rows of the files of which half a version is here."""
+        mirror, found = self.mirror, {}
+        for path, seen in mirror.scan():
+            row = mirror.journal.get(path)
+            if row and mirror.sender.is_left_half(path, seen, mirror.manifest.get(path), row):
+                found[path] = row
+        return found
 
-    def is_undone(self, row: Row, at_ns: int) -> bool:
-        """Return whether a file had another version after the moment of a view."""
+    def is_later(self, row: Row, at_ns: int) -> bool:
+        """Return whether a file of a view has another version since, and is no database."""
         newest = self.mirror.journal.get(row.path)
-        return newest is not None and newest.changed_ns > at_ns
+        return newest is not None and newest.changed_ns > at_ns and not row.moving
 
-    def download(self, wanted: Iterable[Any]) -> int:
-        """Download objects; note why some were not, and return how many were."""
+    def bring_back(self, rows: Iterable[Row]) -> int:
+        """Make files what rows say; return how many were downloaded."""
         mirror = self.mirror
+        wanted = {row.path: row for row in rows}
+        found = mirror.bucket.gets([mirror.prefix + path for path in wanted], LISTED)
+        self.listed |= {path: blob for path, blob in zip(wanted, found, strict=True) if blob}
+        here = dict(self.with_plain_objects(wanted))
+        new = self.download(here.values())
+        for row in self.here(here):
+            self.place(row)
+            mirror.journal.put(replace(row, changed_ns=time.time_ns()))
+        for path, row in wanted.items():
+            if row.half:
+                (mirror.folder / path).unlink()
+        return new
+
+    @property
+    def fails(self) -> bool:
+        """Whether a file was not downloaded that may be at the next try."""
+        return not all(isinstance(error, fetch.NoPlace) for error in self.left.values())
+
+    def download(self, rows: Iterable[Row]) -> int:
+        """Download what is not here; note why some files were not, and return how many were."""
+        mirror = self.mirror
+        wanted = [self.listed[row.path] for row in rows if self.is_missing(row)]
         new, _, left = fetch.fetch(
             mirror.bucket, mirror.prefix, mirror.folder, listed=wanted, on_machine=True
         )
         self.left.update(left)
         return new
 
-    def place_all(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            if self.mirror.prefix + row.path not in self.left:
-                self.place(row)
+    def here(self, rows: dict[str, Row]) -> list[Row]:
+        """Return the rows whose files are here."""
+        return [row for path, row in rows.items() if self.mirror.prefix + path not in self.left]
 
     def give_folders_times(self, rows: Iterable[Row]) -> None:
         """Give each folder the time of what is newest in it: programs look for the newest."""

@@ -31,6 +31,7 @@ from berg.google import api, fetch, views
 from berg.google.journal import Journal, Restore
 from berg.google.sending import (
     COPIED_FROM,
+    LISTED,
     MOVING_AFTER,
     TAILS,
     Entry,
@@ -51,7 +52,6 @@ from berg.google.views import Row
 from berg.google.walk import Walk, Watch, name_left, shorten
 from berg.validation import LARGEST, check_folder
 
-LISTED = "name,size,crc32c,generation,updated,metadata"
 LARGE_FROM = 2 << 20  # bytes from which few files are sent at a time: each needs memory for a chunk
 SMALL_AT_ONCE, LARGE_AT_ONCE = 8, 2
 # Seconds without a byte after which a file is sent again: while the job runs, at its end, and
@@ -625,12 +625,13 @@ class Mirror:
         begins_with: str = "",
         fresh: bool = False,
         publish: bool = True,
+        undo: bool = False,
     ) -> tuple[int, dict[str, Exception]]:
         """Bring the job's folders to its last view, or that of the job that it `begins_with`.
 
         Without a view all files that the bucket has in its folder count, and none if it begins
-        `fresh`. Without `bring` the files are here already, and only their objects are learnt; but
-        what a program wrote in a save in which it was ended is undone.
+        `fresh`. Without `bring` the files are here already, and their objects are learnt: before a
+        command runs again, `undo` what it wrote in a save in which it was ended.
         A machine that restores again with the others does not `publish` what it restored: its view
         would hold back the moment that they bring.
         Return how many files were downloaded, and why others can have none here. Raises BergError
@@ -643,12 +644,13 @@ class Mirror:
         (self.folder / self.own).mkdir(parents=True, exist_ok=True)
         for pause in RESTORE_PAUSES:
             try:
-                if not bring:
+                if bring:
+                    new, left = Restore(self, begins_with, fresh, publish).run()
+                    self.watch_restored()
+                    self.knows_bucket = True
+                else:
                     self.learn()
-                    return Restore(self).undo_save()
-                new, left = Restore(self, begins_with, fresh, publish).run()
-                self.watch_restored()
-                self.knows_bucket = True
+                    new, left = Restore(self).undo_save() if undo else (0, {})
                 copied += new
                 trouble = next(
                     (error for error in left.values() if not isinstance(error, fetch.NoPlace)), None
@@ -779,12 +781,15 @@ class Mirror:
         """Publish the last view of a job that has ended, make the plain objects what it says, and
         delete staged ones, those of earlier disks if this is the only machine. Return what failed.
 
-        Do nothing if more is left than the bucket cannot take, or if it ends in a save: a job that
-        continues it begins with the moment before that save.
+        Of one that ended in a save the last view stays: a job that continues it begins with the
+        moment before. Do nothing if more is left than the bucket cannot take.
         """
-        if self.ends_in_a_save or not left.keys() <= self.refused.keys():
+        if not left.keys() <= self.refused.keys():
             return {}
         try:
+            if self.ends_in_a_save:
+                self.journal.publish_cut()
+                return {}
             self.journal.publish(self.looked_ns, is_final=True)
             failed = self.journal.settle(everything=True)
         except Exception as error:

@@ -36,6 +36,7 @@ from berg.validation import LARGEST
 WRITER = "berg-writer"  # custom metadata of an object: JOB/DISK
 RECORD = "berg_job_metadata.json"  # a copy of the job's record, next to its results
 TAILS = ".berg/tmp/"
+LISTED = "name,size,crc32c,generation,updated,metadata"  # what a list of results has of each
 TAKEN = "the bucket has a file of that name which this job did not write"
 GROWS_FROM = 1 << 20  # bytes from which a tail is sent: composing takes three requests
 INLINE = 16 << 10  # bytes of a rewritten file that are sent in the view
@@ -207,7 +208,7 @@ class Sender:
         is_same = has_whole(viewed) and last and last.in_view and last.is_of(before)
         if is_same or not self.was_cut(before):
             return False
-        if self.is_of_database(sending, file, self.finishing):
+        if self.is_of_database(sending, file, True):
             return False
         if sending.was_moving:
             is_shorter = viewed is not None and size < viewed.size

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from typing import Any
 
 from berg import BergError, job, validation
@@ -82,6 +83,7 @@ class Head:
     full: bool = False
     final: bool = False  # the job has ended, and everything is there
     rests: bool = False  # its command has ended: the folder stays as it is, whatever others do
+    cut: bool = False  # the job has ended, in the middle of a save: its rows say more than at_ns
 
     def validate(self) -> None:
         """Raise ValueError for what no machine writes."""
@@ -131,6 +133,7 @@ class View:
 
     at_ns: int = 0
     final: bool = False
+    cut: bool = False
     rows: dict[str, Row] = field(default_factory=dict)  # by path: files and links
     gone: dict[str, Row] = field(default_factory=dict)  # by path: what was deleted lately
     damaged: list[str] = field(default_factory=list)  # names of views that are not readable
@@ -227,12 +230,14 @@ def at(histories: Iterable[History], moment_ns: int | None = None) -> View | Non
     """Return a job's view at a moment, by default the newest that is whole; None without one."""
     histories = list(histories)
     newest = newest_disks(histories, moment_ns)
-    damaged = [name for each in histories for name in each.damaged]
+    damaged = list(chain.from_iterable(each.damaged for each in histories))
     if not (newest or damaged):
         return None
     view = View(moment_ns or 0, damaged=damaged)
     if newest and moment_ns is None:
-        view.at_ns, view.final = newest_moment([each.views[-1].head for each in newest])
+        heads = [each.views[-1].head for each in newest]
+        view.at_ns, view.final = newest_moment(heads)
+        view.cut = any(head.cut for head in heads)
     for row in merged(history.rows_at(view.at_ns) for history in newest):
         (view.gone if row.gone else view.rows)[row.path] = row
     view.rows = without_those_below_links(view.rows)

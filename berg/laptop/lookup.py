@@ -13,7 +13,7 @@ from itertools import chain
 
 from berg import BergError, job, states, validation
 from berg.config import Config
-from berg.google import mirror, views
+from berg.google import sending, views
 from berg.google.sending import RECORD, writer_of
 from berg.google.storage import Bucket, Changed, Listed, ahead, crc32c_of
 from berg.google.views import Row, View
@@ -65,7 +65,7 @@ def look_up(config: Config, name: str, is_once: bool) -> Found:
         with contextlib.suppress(BergError):
             guess = prefix_of(config, name)
             if is_once:
-                begun = chain.from_iterable(ahead(bucket.pages(guess, mirror.LISTED)))
+                begun = chain.from_iterable(ahead(bucket.pages(guess, sending.LISTED)))
         if sweep.result():
             return Found(name, True)
         prefix, stored = found.result()
@@ -143,8 +143,8 @@ def results(
     only its view.
     """
     prefix = f"{ROOT}{stored.state.job.results_dir}/"
-    view = view_of(bucket, stored.name, moment, stored.state.final)
-    listed = bucket.list(prefix, mirror.LISTED) if listed is None else listed
+    view = view_of(bucket, stored.name, moment)
+    listed = bucket.list(prefix, sending.LISTED) if listed is None else listed
     is_exact = bool(moment) or (view.final and stored.state.final)
     return left_by(stored.name, view, listed, lambda name: name.startswith(prefix), is_exact)
 
@@ -226,17 +226,16 @@ def without_object(name: str, row: Row) -> Listed:
     return Listed(name, row.size, row.crc32c, row=row)
 
 
-def view_of(bucket: Bucket, name: str, moment: str | None = None, is_over: bool = False) -> View:
+def view_of(bucket: Bucket, name: str, moment: str | None = None) -> View:
     """Return the newest view of a job's results, or that of a moment; an empty one without any. Of
-    a job that is over, also what its machines wrote after the last moment that is whole.
+    a job that ended in the middle of a save, what was there at its end.
 
     Raises BergError if there is none of that moment.
     """
     histories = views.of_job(bucket, name)
     if moment is None:
         view = views.at(histories) or View()
-        is_all = view.final or not is_over
-        return view if is_all else views.at(histories, views.FOREVER) or View()
+        return views.at(histories, views.FOREVER) or view if view.cut else view
     see = f"See which there are: berg show {name} --views"
     try:
         until = job.time_of(moment)
@@ -254,7 +253,7 @@ def view_of(bucket: Bucket, name: str, moment: str | None = None, is_over: bool 
 def count_deleted(bucket: Bucket, name: str) -> tuple[int, int]:
     """Return how many files a job deleted lately that are still in the bucket, and their bytes."""
     view = view_of(bucket, name)
-    blobs = bucket.gets((f"{ROOT}{path}" for path in view.gone), mirror.LISTED)
+    blobs = bucket.gets((f"{ROOT}{path}" for path in view.gone), sending.LISTED)
     sizes = [blob.size for blob in blobs if blob and is_deleted(blob, view, False)]
     return len(sizes), sum(sizes)
 

@@ -52,14 +52,11 @@ NEW_INTERVAL = 1  # seconds between passes over files that are not in the bucket
 def restore_results(attempt: Attempt) -> None:
     """Bring the results to the last view of the job, or of the one whose results it begins with."""
     this, results = attempt.job, attempt.mirrors.results
-    results.journal.is_shared = not attempt.member.is_alone
-    results.journal.others = attempt.member.others_views
-    attempt.member.own_view = lambda: results.journal.head
-    results.journal.keeps_deleted = this.spec.keep_deleted
     take_out(attempt)
     how = (attempt.begins_here, this.begins_with, this.fresh)
     meets = not attempt.member.is_alone and this.is_replaced  # and brings the news then
-    restored, left = results.restore(*how, publish=not meets)
+    runs = bool(this.cmd) and not attempt.earlier
+    restored, left = results.restore(*how, publish=not meets, undo=runs)
     if restored:
         attempt.say(f"Restored {plural(restored, 'file')} of the results")
     for path, why in left.items():
@@ -228,7 +225,7 @@ def save(attempt: Attempt, reason: str) -> Uploads:
 
 
 def uploads_of(attempt: Attempt, left: dict[str, str], is_whole: bool) -> Uploads:
-    """Log what is not in the bucket, and why; return what is said of it."""
+    """Log what is not in the bucket, and why; return both."""
     for path, why in left.items():
         attempt.say(f"Not in the bucket: {shorten(path, 2 * MAX_NAME)}: {why}")
     return Uploads(is_whole=is_whole, lost=name_left(left))
@@ -238,17 +235,21 @@ def conclude_together(attempt: Attempt, uploads: Uploads) -> Uploads:
     """Conclude the results of this machine once all machines of the job have sent theirs; return
     what this one uploaded.
 
-    If one of them ended in a save, none concludes: a job that continues this one begins with the
+    None concludes if one of them ended in a save: a job that continues this one begins with the
     moment before, which all have in common.
     """
-    results = attempt.mirrors.results
+    results, end = attempt.mirrors.results, last_moment(attempt)
     continues = attempt.restart() is not None or attempt.is_re_created
     if continues or not (uploads.is_whole and results.finishing):
         return uploads
-    own = how_it_ends(attempt)
-    peers.announce(attempt.member, sent=own)
-    others = peers.wait_for_records(attempt.member, "sent", until=last_moment(attempt))
-    if IN_A_SAVE in {own, *(about.get("sent") for about in others.values())}:
+    note = functools.partial(note_left, attempt) if attempt.leads else lambda reports: None
+    try:
+        peers.announce(attempt.member, sent=how_it_ends(attempt))
+        others = peers.wait_for_records(attempt.member, "sent", note, end)
+    except Exception:  # the network; the last views have it all
+        return uploads
+    elsewhere = any(about.get("sent") == IN_A_SAVE for about in others.values())
+    if time.monotonic() > end or (elsewhere and not results.ends_in_a_save):
         return uploads
     if failed := results.conclude({}):
         lost = join(uploads.lost, uploads_of(attempt, failed, False).lost)
@@ -266,7 +267,7 @@ def of_lost_machine(attempt: Attempt) -> Uploads:
     ended, and that this one replaces.
     """
     view = views.at(views.of_job(attempt.bucket, attempt.name))
-    if view and view.final:
+    if view and (view.final or view.cut):
         return Uploads()
     lost = (
         "its machine was lost before the last results were in the bucket; run the command again: "
@@ -439,6 +440,11 @@ def read_job(attempt: Attempt) -> None:
     if this.spec.queue:  # it waits again each time that it is evicted
         attempt.member.waited = attempt.waited_last
     attempt.member.host = peers.host_of(attempt.machine, attempt.bucket.config, this)
+    results = attempt.mirrors.results
+    results.journal.is_shared = not attempt.member.is_alone
+    results.journal.others = attempt.member.others_views
+    results.journal.keeps_deleted = this.spec.keep_deleted
+    attempt.member.own_view = lambda: results.journal.head
 
 
 def sha256_of_job(attempt: Attempt) -> str:

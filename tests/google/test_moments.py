@@ -12,6 +12,7 @@ import pytest
 from berg.google import journal as module
 from berg.google import views
 from berg.google.mirror import Mirror
+from berg.laptop import lookup
 
 BIG = 100_000  # bytes: more than a view holds itself
 HOUR = 3600 * 10**9
@@ -32,6 +33,14 @@ def begin(bucket, cloud, tmp_path):
 
     yield on_disk
     cloud.call("DELETE", "/_berg/faults")
+
+
+def after(mirror: Mirror) -> Mirror:
+    """Return the mirror of the next worker on the same disk."""
+    names = ("folder", "bucket", "prefix", "writer", "own", "records", "views", "machine")
+    made = Mirror(**{name: getattr(mirror, name) for name in names})
+    made.sender.was_cut = mirror.sender.was_cut
+    return made
 
 
 def sync(mirror: Mirror) -> None:
@@ -266,14 +275,12 @@ def test_a_worker_after_one_that_died_continues_the_history(begin, tmp_path):
     one = begin("one")
     (out(one) / "file").write_text("x")
     sync(one)
-    after = Mirror(
-        one.folder, one.bucket, one.prefix, one.writer, "out", "", one.views, one.machine
-    )
-    after.restore(bring=False)
-    assert after.journal.number == one.journal.number
+    two = after(one)
+    two.restore(bring=False)
+    assert two.journal.number == one.journal.number
     (out(one) / "file").unlink()
     (out(one) / "more").write_text("y")
-    sync(after)
+    sync(two)
     assert found(begin("two")) == {"more": b"y"}
 
 
@@ -502,9 +509,9 @@ def test_the_first_bytes_of_a_file_are_no_lines(begin):
 # --- files that programs had open for writing when they were ended
 
 
-def cut(mirror: Mirror, file: Path) -> None:
-    inode = file.stat().st_ino
-    mirror.sender.was_cut = lambda seen: seen.st_ino == inode
+def cut(mirror: Mirror, *files: Path) -> None:
+    inodes = {file.stat().st_ino for file in files}
+    mirror.sender.was_cut = lambda seen: seen.st_ino in inodes
 
 
 def finish(mirror: Mirror) -> None:
@@ -522,11 +529,7 @@ def test_the_end_of_a_log_is_sent_also_by_the_worker_after_one_that_died(begin, 
         sync(one)
         file.write(text + b"la")
     cut(one, log)
-    last = one
-    if is_new:
-        names = ("folder", "bucket", "prefix", "writer", "own", "records", "views", "machine")
-        last = Mirror(**{name: getattr(one, name) for name in names})
-        cut(last, log)
+    last = after(one) if is_new else one
     finish(last)
     assert plain(one, "train.log") == text * 2 + b"la" and last.cut == {}
 
@@ -558,3 +561,97 @@ def test_the_beginning_of_a_file_that_was_deleted_before_is_that_of_a_new_one(be
     cut(one, file)
     finish(one)
     assert plain(one, "ckpt.pt") == b"2" and found(begin("two")) == {}
+
+
+def save(mirror: Mirror, *names: str, text: bytes = b"1") -> list[Path]:
+    files = [out(mirror) / name for name in names]
+    for file in files:
+        file.write_bytes(text * BIG)
+    sync(mirror)
+    return files
+
+
+def test_a_save_in_which_a_program_was_ended_is_undone_on_its_disk(begin, cloud):
+    """Also if a download fails at first; and the next view has no mix."""
+    one = begin("one")
+    half, late, _ = save(one, "a.pt", "late.pt", "rest.pt")
+    with half.open("wb", buffering=0) as file:
+        file.write(b"2")
+        one.sync()
+        late.write_bytes(b"2" * BIG)
+        one.sync()
+    (out(one) / "new.pt").write_bytes(b"2")
+    cut(one, half, out(one) / "new.pt")
+    assert one.finish(print) == {}
+    cloud.fault("storage.objects.get", match="late.pt", status=403, times=2)
+    two = after(one)
+    assert two.restore(bring=False, undo=True) == (2, {})
+    before = dict.fromkeys(("a.pt", "late.pt", "rest.pt"), b"1" * BIG)
+    assert found(two) == before
+    sync(two)
+    assert found(begin("three")) == before
+
+
+def test_a_save_over_a_file_that_was_removed_is_undone(begin):
+    one = begin("one")
+    half, again = save(one, "opt.pt", "model.pt")
+    with half.open("wb", buffering=0) as file:
+        file.write(b"2")
+        one.sync()
+        again.unlink()
+        one.sync()
+        again.write_bytes(b"2")
+        cut(one, half, again)
+        one.sync()
+    assert one.finish(print) == {}
+    two = after(one)
+    two.restore(bring=False, undo=True)
+    assert found(two) == {"model.pt": b"1" * BIG, "opt.pt": b"1" * BIG}
+
+
+def test_a_database_stays_where_a_save_is_undone(begin):
+    one = begin("one")
+    (half,) = save(one, "ckpt.pt")
+    database = sqlite3.connect(out(one) / "study.db", isolation_level=None)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("CREATE TABLE trials (number)")
+    sync(one)
+    with half.open("wb", buffering=0) as file:
+        file.write(b"2")
+        one.sync()
+        database.executemany("INSERT INTO trials VALUES (?)", [(n,) for n in range(5000)])
+        cut(one, half, out(one) / "study.db", out(one) / "study.db-wal")
+        assert one.finish(print) == {}
+    two = after(one)
+    two.restore(bring=False, undo=True)
+    assert half.read_bytes() == b"1" * BIG
+    assert database.execute("SELECT count(*) FROM trials").fetchone() == (5000,)
+    assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_what_a_job_deleted_and_did_not_replace_is_there_after_its_machine_is_lost(begin, cloud):
+    """A fetch brings it: only a job that ended in a save is more than its last moment."""
+    one = begin("one")
+    (old,) = save(one, "ckpt-1.pt")
+    cloud.fault("storage.objects.insert", match="ckpt-2.pt", status=503, times=None)
+    (out(one) / "ckpt-2.pt").write_bytes(b"2" * BIG)
+    old.unlink()
+    one.sync(0.5)
+    assert [*lookup.view_of(one.bucket, "job").rows] == ["out/ckpt-1.pt"]
+
+
+def test_what_was_written_before_a_job_ended_in_a_save_is_fetched(begin):
+    one = begin("one")
+    half, best = save(one, "a.pt", "best.pt")
+    with half.open("wb", buffering=0) as file:
+        file.write(b"2")
+        one.sync()
+        best.write_bytes(b"2" * BIG)
+        cut(one, half)
+    finish(one)
+    before, now = views.at(views.of_job(one.bucket, "job")), lookup.view_of(one.bucket, "job")
+    assert (before.cut, before.final) == (True, False)
+    sums = [
+        [view.rows[f"out/{name}"].crc32c for name in ("a.pt", "best.pt")] for view in (before, now)
+    ]
+    assert len({*sums[0], sums[1][0]}) == 1 and sums[1][1] != sums[0][1]

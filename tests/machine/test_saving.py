@@ -463,7 +463,7 @@ def test_what_was_not_saved_is_named(monkeypatch, finish, lasts, refused, saved)
         finish=bring, left=lambda: [("late", 5)], refused=refused, cut={}, conclude=lambda left: {}
     )
     attempt.restart, attempt.is_re_created = lambda: None, False
-    attempt.say = lambda text: None
+    attempt.say, attempt.member = lambda text: None, SimpleNamespace(is_alone=True)
     uploads = saving.save(attempt, "")
     assert (uploads.lost.partition(": ")[2], uploads.is_whole) == saved
 
