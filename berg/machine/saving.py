@@ -225,7 +225,7 @@ def save(attempt: Attempt, reason: str) -> Uploads:
 
 
 def uploads_of(attempt: Attempt, left: dict[str, str], is_whole: bool) -> Uploads:
-    """Log what is not in the bucket, and why; return both."""
+    """Log what is not in the bucket, and why; return it as `Uploads`."""
     for path, why in left.items():
         attempt.say(f"Not in the bucket: {shorten(path, 2 * MAX_NAME)}: {why}")
     return Uploads(is_whole=is_whole, lost=name_left(left))
