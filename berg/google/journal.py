@@ -501,8 +501,9 @@ class Restore:
 
     def is_later(self, row: Row, at_ns: int) -> bool:
         """Return whether a file of a view has another version since, and is no database."""
-        newest = self.mirror.journal.get(row.path)
-        return newest is not None and newest.changed_ns > at_ns and not row.moving
+        mirror, newest = self.mirror, self.mirror.journal.get(row.path)
+        is_newer = newest is not None and newest.changed_ns > at_ns
+        return is_newer and not mirror.sender.is_database(row.path)
 
     def bring_back(self, rows: Iterable[Row]) -> int:
         """Make files what rows say; return how many were downloaded."""

@@ -400,7 +400,8 @@ class Mirror:
         if self.views:
             sending.viewed = self.journal.get(path)
             sending.is_moving = path in self.moving
-            sending.was_moving = path in self.moving or path in self.were_moving
+            was_moving = sending.viewed is not None and sending.viewed.moving
+            sending.was_moving = was_moving or path in self.moving | self.were_moving
             if last is None:
                 sending.twin = self.twin(path)
 

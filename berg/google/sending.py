@@ -213,7 +213,13 @@ class Sender:
         if sending.was_moving:
             is_shorter = viewed is not None and size < viewed.size
             return is_shorter and not is_appended(sending.path, file, size)
-        return not (viewed and (viewed.moving or self.only_grew(sending, file, size)))
+        return not self.only_grew(sending, file, size)
+
+    def is_database(self, path: str) -> bool:
+        """Return whether there is a database of SQLite at a path, or a part next to one."""
+        with suppress(OSError), (self.folder / path).open("rb") as file:
+            return self.is_of_database(Sending(path, None, False), file, True)
+        return False
 
     def is_left_half(self, path: str, seen: stat_result, last: Entry | None, viewed: Row) -> bool:
         """Return whether a file on the disk of an earlier worker was being rewritten when its
@@ -222,7 +228,8 @@ class Sender:
         if not self.was_cut(seen):
             return False
         with (self.folder / path).open("rb") as file:
-            return self.is_cut(Sending(path, last, False, viewed=viewed), file, seen)
+            sending = Sending(path, last, False, viewed=viewed, was_moving=viewed.moving)
+            return self.is_cut(sending, file, seen)
 
     def only_grew(self, sending: Sending, file: IO[bytes], size: int) -> bool:
         """Return whether a file has the bytes that were sent, by this worker or an earlier one, and

@@ -592,6 +592,28 @@ def test_a_save_in_which_a_program_was_ended_is_undone_on_its_disk(begin, cloud)
     assert found(begin("three")) == before
 
 
+def test_a_save_over_a_file_that_was_rewritten_all_the_time_is_undone(begin, monkeypatch):
+    monkeypatch.setattr("berg.google.mirror.MOVING_AFTER", -1)
+    one = begin("one")
+    half, rest = save(one, "a.pt", "rest.pt")
+    for file in (half, rest):
+        with file.open("r+b", buffering=0) as moving:
+            moving.write(b"1")
+            os.utime(moving.fileno(), (1, 1))  # it is quiet
+            for _ in range(3):
+                one.sync()
+    assert all(row.moving for row in views.at(views.of_job(one.bucket, "job")).rows.values())
+    with half.open("wb", buffering=0) as file:
+        file.write(b"2")
+        cut(one, half)
+    assert one.finish(print) == {}
+    two = after(one)
+    assert two.restore(bring=False, undo=True) == (1, {})
+    assert found(two) == dict.fromkeys(("a.pt", "rest.pt"), b"1" * BIG)
+    sync(two)
+    assert plain(two, "a.pt") == b"1" * BIG
+
+
 def test_a_save_over_a_file_that_was_removed_is_undone(begin):
     one = begin("one")
     half, again = save(one, "opt.pt", "model.pt")
