@@ -209,14 +209,10 @@ class Journal:
         rests = self.is_shared and at_rest and whole_ns == looked_ns
         at_ns = whole_ns if rests else max(whole_ns, self.at_ns)
         if self.views and (is_final or self.is_view_due(at_ns, rests)):
-            self.write(at_ns, self.is_full_due(), is_final, rests)
+            self.write(at_ns, self.is_full_due(), final=is_final, rests=rests)
         self.at_ns = at_ns
         before = self.safe_ns if self.is_shared else at_ns
         self.gaps = {each for each in self.gaps if each[1] > before}
-
-    def publish_cut(self) -> None:
-        """Publish that the job has ended in the middle of a save: T stays where it is."""
-        self.write(self.at_ns, self.is_full_due(), is_cut=True)
 
     def is_view_due(self, at_ns: int, rests: bool) -> bool:
         """Return whether a view has something to say: rows, or a moment that rows waited for, or
@@ -243,16 +239,10 @@ class Journal:
         count = self.query("SELECT count(*) FROM rows").fetchone()[0]
         return bool(self.rows_since_full >= count)
 
-    def write(
-        self,
-        at_ns: int,
-        is_full: bool,
-        is_final: bool = False,
-        rests: bool = False,
-        is_cut: bool = False,
-    ) -> None:
+    def write(self, at_ns: int, full: bool, **more: bool) -> None:
+        """Write a view, with what `more` there is to say in its Head."""
         gaps = self.known_gaps() if self.is_shared else []
-        head = Head(at_ns, self.machine, self.begun_ns, gaps, is_full, is_final, rests, is_cut)
+        head = Head(at_ns, self.machine, self.begun_ns, gaps, full, **more)
         new = self.query("SELECT count(*) FROM rows WHERE is_new").fetchone()[0]
         which = "" if head.full else " WHERE is_new"
         found = self.query(f"SELECT text FROM rows{which} ORDER BY path, changed_ns")
@@ -261,7 +251,7 @@ class Journal:
             self.bucket.write(f"{self.views}{self.number + 1:08}", content, 0)
         except Changed:  # the answer to the write before this one was lost
             self.number += 1
-            self.write(at_ns, is_full, is_final, rests, is_cut)
+            self.write(at_ns, full, **more)
             return
         self.number += 1
         self.head, self.published_ns, self.published_at = head, at_ns, time.monotonic()
@@ -291,14 +281,14 @@ class Journal:
         self.full_numbers = []
         self.at_ns = self.published_ns = at_ns
         if self.views and publish:
-            self.write(at_ns, is_full=True)
+            self.write(at_ns, full=True)
 
     def stir(self, moment_ns: int) -> None:
         """Publish that a folder that rested may change from now on, which is no earlier than the
         moment that all machines had in common until then.
         """
         self.at_ns = max(time.time_ns(), moment_ns) + CLOCKS_NS + 1
-        self.write(self.at_ns, is_full=False)
+        self.write(self.at_ns, full=False)
 
     def recall(self, history: History) -> None:
         """Continue the history of this disk, which another worker wrote. Where a row has newer

@@ -789,7 +789,7 @@ class Mirror:
             return {}
         try:
             if self.ends_in_a_save:
-                self.journal.publish_cut()
+                self.journal.write(self.journal.at_ns, self.journal.is_full_due(), cut=True)
                 return {}
             self.journal.publish(self.looked_ns, is_final=True)
             failed = self.journal.settle(everything=True)

@@ -133,7 +133,7 @@ class View:
 
     at_ns: int = 0
     final: bool = False
-    cut: bool = False
+    cut: bool = False  # the job ended in the middle of a save, which is not in the rows
     rows: dict[str, Row] = field(default_factory=dict)  # by path: files and links
     gone: dict[str, Row] = field(default_factory=dict)  # by path: what was deleted lately
     damaged: list[str] = field(default_factory=list)  # names of views that are not readable

@@ -240,7 +240,8 @@ def conclude_together(attempt: Attempt, uploads: Uploads) -> Uploads:
     """
     results, end = attempt.mirrors.results, last_moment(attempt)
     continues = attempt.restart() is not None or attempt.is_re_created
-    if continues or not (uploads.is_whole and results.finishing):
+    has_sent = uploads.is_whole and results.finishing  # else those of a machine before this one
+    if continues or not has_sent:
         return uploads
     note = functools.partial(note_left, attempt) if attempt.leads else lambda reports: None
     try:

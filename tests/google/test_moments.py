@@ -571,15 +571,21 @@ def save(mirror: Mirror, *names: str, text: bytes = b"1") -> list[Path]:
     return files
 
 
+def end_in_a_save(mirror: Mirror, half: Path, late: Path) -> None:
+    """Rewrite a file half, and meanwhile another one whole."""
+    with half.open("wb", buffering=0) as file:
+        file.write(b"2")
+        mirror.sync()
+        late.write_bytes(b"2" * BIG)
+        mirror.sync()
+        cut(mirror, half)
+
+
 def test_a_save_in_which_a_program_was_ended_is_undone_on_its_disk(begin, cloud):
     """Also if a download fails at first; and the next view has no mix."""
     one = begin("one")
     half, late, _ = save(one, "a.pt", "late.pt", "rest.pt")
-    with half.open("wb", buffering=0) as file:
-        file.write(b"2")
-        one.sync()
-        late.write_bytes(b"2" * BIG)
-        one.sync()
+    end_in_a_save(one, half, late)
     (out(one) / "new.pt").write_bytes(b"2")
     cut(one, half, out(one) / "new.pt")
     assert one.finish(print) == {}
@@ -666,11 +672,7 @@ def test_what_a_job_deleted_and_did_not_replace_is_there_after_its_machine_is_lo
 def test_what_was_written_before_a_job_ended_in_a_save_is_fetched(begin):
     one = begin("one")
     half, best = save(one, "a.pt", "best.pt")
-    with half.open("wb", buffering=0) as file:
-        file.write(b"2")
-        one.sync()
-        best.write_bytes(b"2" * BIG)
-        cut(one, half)
+    end_in_a_save(one, half, best)
     finish(one)
     before, now = views.at(views.of_job(one.bucket, "job")), lookup.view_of(one.bucket, "job")
     assert (before.cut, before.final) == (True, False)
