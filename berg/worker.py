@@ -260,6 +260,8 @@ def begin(attempt: Attempt) -> None:
     watchdogs.read_secrets(attempt)
     install_commands(attempt.machine)
     member.node = peers.describe(member)
+    # The machines of the next attempt may have other names.
+    mirrors.results.journal.machine = str(member.node.rank)
     member.nodes = [member.node]
     if member.is_alone:
         introduce(attempt)
@@ -819,6 +821,7 @@ def salvage(name: str, reason: str, sweep: str) -> None:
     with contextlib.suppress(BergError):
         saving.read_job(attempt)
         attempt.member.node = peers.describe(attempt.member)
+        attempt.mirrors.results.journal.machine = str(attempt.member.node.rank)
     with contextlib.suppress(Exception):
         watchdogs.read_secrets(attempt)
     if not attempt.member.is_alone:

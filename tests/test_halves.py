@@ -11,6 +11,7 @@ import time
 import pytest
 from conftest import commit, wait_for
 
+from berg.google import views
 from berg.machine import keeper, process
 
 # Writes a checkpoint whole, later half of the next one over it, as torch.save does.
@@ -99,8 +100,14 @@ def test_a_fetch_brings_all_there_is_and_a_resume_one_moment(berg, end_halfway, 
     assert found["ckpt.pt"] == "one" * 10_000 and found["new.pt"] == "new" * 10_000
     assert found["train.log"] == "a line\nhalf a li", "of a file that grows the bucket has it all"
     assert found["best.pt"] == "two" * 10_000
+    assert machines_in_views(berg, "saver") == {"0"}, "each attempt's may have another name"
     assert berg("run", "--resume", "saver").returncode == 0
     wait_for(lambda: FOUND in berg.log("saver"), 90, "what the resumed job found")
+
+
+def machines_in_views(berg, name: str) -> set[str]:
+    histories = views.of_job(berg.bucket, name)
+    return {view.head.machine for each in histories for view in each.views}
 
 
 # Each rank writes its part of a checkpoint over the one before; the second is slower.
@@ -141,6 +148,7 @@ def test_a_cluster_that_is_killed_in_a_save_continues_with_parts_of_one_save(ber
     wait_for(are_saved, 90, "the first save")
     subprocess.run(["pkill", "-USR1", "-f", f"^python3 {program}"], check=True)
     wait_for(lambda: berg.log("ranks").count("halfway") == 2, 60, "the second save")
+    assert machines_in_views(berg, "ranks") == {"0", "1"}
     assert berg("kill", "ranks").returncode == 0
     wait_for(lambda: berg.state("ranks")["finished_at"], 90, "its end")
     done = berg("fetch", "ranks", str(tmp_path / "got"))
@@ -244,6 +252,15 @@ def test_a_file_that_is_closed_after_all_is_whole(tmp_path):
     cut.look(program.pid)
     assert cut.files() == {}
     program.communicate("\n")
+
+
+def test_a_note_that_was_cut_off_hides_no_other(tmp_path):
+    cut = keeper.Cut(tmp_path / "cut", (f"{tmp_path}/",))
+    cut.note("+", [12])
+    with cut.file.open("a") as file:
+        file.write("-1x")
+    cut.note("+", [34])
+    assert set(cut.files()) == {12, 34}
 
 
 def test_a_file_is_whole_that_its_program_closes_and_a_process_that_it_forked_inherited(

@@ -79,6 +79,7 @@ class Journal:
     head: Head = field(default_factory=lambda: Head(0))  # of the last view
     begun_ns: int = field(default_factory=time.time_ns)
     number: int = 0  # of the last view
+    oldest: int = 1  # number of the first view that is there
     full_numbers: list[int] = field(default_factory=list)  # of full views that are there
     rows_since_full: int = 0
     published_at: float = -math.inf  # time.monotonic()
@@ -262,11 +263,13 @@ class Journal:
             self.delete_old_views()
 
     def delete_old_views(self) -> None:
-        """Delete the views before the last full one but one."""
+        """Delete the views before the last full one but one, all of them: without those between,
+        older ones would count at a later moment.
+        """
         while len(self.full_numbers) > 2:
-            first, second = self.full_numbers[:2]
-            names = [f"{self.views}{number:08}" for number in range(first, second)]
-            self.bucket.delete(*names)
+            second = self.full_numbers[1]
+            self.bucket.delete(*[f"{self.views}{each:08}" for each in range(self.oldest, second)])
+            self.oldest = second
             del self.full_numbers[0]
 
     def begin_full(self, rows: Iterable[Row], at_ns: int, publish: bool) -> None:
@@ -279,6 +282,7 @@ class Journal:
         for row in rows:
             self.put(row)
         self.full_numbers = []
+        self.begun_ns = time.time_ns()
         self.at_ns = self.published_ns = at_ns
         if self.views and publish:
             self.write(at_ns, full=True)
@@ -294,7 +298,7 @@ class Journal:
         """Continue the history of this disk, which another worker wrote. Where a row has newer
         bytes than the plain object, these were sent last.
         """
-        self.number, self.full_numbers = history.last, []
+        self.follow(history)
         if history.views:
             self.head = history.views[-1].head
             self.at_ns = self.published_ns = self.head.at_ns
@@ -305,6 +309,11 @@ class Journal:
         for row in history.rows_at(FOREVER).values():
             if row.object or row.data:
                 self.manifest.put_waiting(row)
+
+    def follow(self, history: History) -> None:
+        """Number the next view after those of this disk."""
+        self.number, self.full_numbers = history.last, []
+        self.oldest = history.views[0].number if history.views else history.last + 1
 
     # --- plain objects
 
@@ -559,7 +568,7 @@ class Restore:
         mirror = self.mirror
         if not mirror.views:
             return View(rows={path: plain_row(path, blob) for path, blob in self.listed.items()})
-        found = views.at(views.of_job(mirror.bucket, mirror.job_name)) or self.view_before()
+        found = views.at(self.histories()) or self.view_before()
         view = found or View()
         for path, blob in self.listed.items():
             is_foreign = not (blob.metadata or {}).get(WRITER)
@@ -568,6 +577,15 @@ class Restore:
             if is_wanted and not is_known:
                 view.rows.setdefault(path, plain_row(path, blob))
         return view
+
+    def histories(self) -> list[History]:
+        """Return the histories of the job's disks; one of this disk is to continue."""
+        mirror = self.mirror
+        found = views.of_job(mirror.bucket, mirror.job_name)
+        for history in found:
+            if mirror.writer == f"{mirror.job_name}/{history.disk}":
+                mirror.journal.follow(history)
+        return found
 
     def view_before(self) -> View | None:
         """Return the view of the job before that had the same folder, if it had any."""

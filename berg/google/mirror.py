@@ -112,6 +112,7 @@ class Mirror:
     due: set[str] | None = None  # paths of the last look; None: everything
     last_walk: Walk = field(init=False)
     knows_bucket: bool = False  # what it has of the job was restored or learnt
+    is_halfway: bool = False  # in a restore, so that what is missing here was not deleted
     rejected: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent again
     failing_since: dict[str, float] = field(default_factory=dict)
     sender: Sender = field(init=False)
@@ -155,6 +156,8 @@ class Mirror:
         """
         sent = 0
         self.failed = {}
+        if self.is_halfway:
+            return 0
         try:
             self.queue_changes(only_new)
             sent = self.send_queue(time.monotonic() + seconds, stop)
@@ -642,6 +645,7 @@ class Mirror:
         trouble: Exception | None = None
         self.at_rest = False
         self.cut.clear()
+        self.is_halfway = True
         (self.folder / self.own).mkdir(parents=True, exist_ok=True)
         for pause in RESTORE_PAUSES:
             try:
@@ -657,6 +661,7 @@ class Mirror:
                     (error for error in left.values() if not isinstance(error, fetch.NoPlace)), None
                 )
                 if not trouble:
+                    self.is_halfway = False
                     return copied, left
             except Exception as error:
                 trouble = error
@@ -716,8 +721,11 @@ class Mirror:
 
         Failures are retried, with growing pauses, for so many seconds; `progress` hears of each. A
         request that stalls delays no other. What is written all the time is kept as it is after
-        some passes. Return the files that are not in the bucket, with why.
+        some passes. Return the files that are not in the bucket, with why. Where a restore failed,
+        the bucket keeps what it has, and there are none.
         """
+        if self.is_halfway:
+            return {}
         end = time.monotonic() + max(seconds, 2) - VIEW_SECONDS
         has_time = seconds > 60
         self.begin_to_finish(has_time)
@@ -785,7 +793,7 @@ class Mirror:
         Of one that ended in a save the last view stays: a job that continues it begins with the
         moment before. Do nothing if more is left than the bucket cannot take.
         """
-        if not left.keys() <= self.refused.keys():
+        if self.is_halfway or not left.keys() <= self.refused.keys():
             return {}
         try:
             if self.ends_in_a_save:

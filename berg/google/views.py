@@ -209,7 +209,7 @@ def of_job(bucket: Any, name: str) -> list[History]:
                 add(history, each, int(found["number"]), data)
     return sorted(
         (each for each in histories.values() if each.views or each.damaged),
-        key=lambda each: each.views[0].head.begun_ns if each.views else 0,
+        key=lambda each: each.views[-1].head.begun_ns if each.views else 0,
     )
 
 

@@ -603,7 +603,7 @@ def mirrors_of(name: str, machine: boot.Machine, bucket: Bucket) -> Mirrors:
         writer,
         records=job.folders_prefix(name),
         views=f"{job.views_prefix(name)}{disk.read_text()}/",
-        machine=machine.name,
+        machine=machine.name,  # until its rank is known
     )
     results.sender.was_cut = new_cut().has
     return Mirrors(log, results)

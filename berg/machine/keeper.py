@@ -61,6 +61,8 @@ class Cut:
         found: dict[int, float] = {}
         with contextlib.suppress(OSError):
             for line in self.file.read_text().split():
+                if not line[1:].isdigit():  # cut off, as on a full disk
+                    continue
                 sign, number = line[0], int(line[1:])
                 if sign == "=":
                     found = {inode: min(until, number) for inode, until in found.items()}
@@ -75,7 +77,7 @@ class Cut:
         return seen.st_mtime_ns <= self.files().get(seen.st_ino, -math.inf)
 
     def note(self, sign: str, numbers: Iterable[int]) -> None:
-        if text := "".join(f"{sign}{each}\n" for each in numbers):
+        if text := "".join(f"\n{sign}{each}\n" for each in numbers):
             with contextlib.suppress(OSError), self.file.open("a") as file:  # a full disk
                 file.write(text)
 

@@ -3,12 +3,14 @@ rename, delete and die in the middle, against the embedded cloud.
 """
 
 import os
+import shutil
 import sqlite3
 import time
 from pathlib import Path
 
 import pytest
 
+from berg import BergError
 from berg.google import journal as module
 from berg.google import views
 from berg.google.mirror import Mirror
@@ -282,6 +284,54 @@ def test_a_worker_after_one_that_died_continues_the_history(begin, tmp_path):
     (out(one) / "more").write_text("y")
     sync(two)
     assert found(begin("two")) == {"more": b"y"}
+
+
+def test_no_view_is_there_without_those_after_it(begin, monkeypatch):
+    """Else it would count at a later moment."""
+    one = begin("one")
+    for name in ("a.pt", "b.pt"):
+        save(one, name)
+    two = after(one)
+    two.restore(bring=False)
+    monkeypatch.setattr(module, "MOST_VIEWS", 1)
+    for name in ("c.pt", "d.pt", "e.pt"):
+        save(two, name)
+    numbers = sorted(int(each.name[-8:]) for each in two.bucket.list(two.views))
+    assert numbers[0] > 3 and numbers == [*range(numbers[0], numbers[-1] + 1)]
+
+
+@pytest.mark.parametrize("how", ["on a new disk", "where it stayed"])
+def test_a_restore_that_fails_deletes_nothing_and_is_no_end(begin, cloud, monkeypatch, how):
+    """Such as on a machine whose job ends for it."""
+    monkeypatch.setattr("berg.google.mirror.RESTORE_PAUSES", (0, 0))
+    one = begin("one")
+    save(one, "a.pt", "b.pt")
+    before = found(one)
+    mirror = one if how == "where it stayed" else begin("two", restored=False)
+    if mirror is one:
+        (out(one) / "a.pt").unlink()  # in no view yet
+    cloud.fault("storage.objects.get", match="a.pt?alt=media", status=403, times=None)
+    with pytest.raises(BergError, match="stay in the bucket"):
+        mirror.restore()
+    mirror.sync()
+    assert mirror.finish(print) == {} and mirror.conclude({}) == {}
+    cloud.call("DELETE", "/_berg/faults")
+    assert found(begin("three")) == before and plain(one, "a.pt")
+
+
+def test_a_job_that_is_on_a_disk_for_a_second_time_continues_there(begin, monkeypatch):
+    """Such as on a machine that is kept warm; in between it was elsewhere."""
+    monkeypatch.setattr(module, "MOST_VIEWS", 1)
+    one = begin("one")
+    for name in ("a.pt", "b.pt", "c.pt", "d.pt"):
+        save(one, name)
+    two = begin("two")
+    save(two, "e.pt")
+    shutil.rmtree(out(one))
+    again = after(one)
+    again.restore()
+    save(again, "f.pt")
+    assert sorted(found(begin("three"))) == [f"{name}.pt" for name in "abcdef"]
 
 
 def test_a_worker_after_one_that_died_knows_which_bytes_wait_for_their_object(begin):
