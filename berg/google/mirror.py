@@ -645,7 +645,7 @@ class Mirror:
         trouble: Exception | None = None
         self.at_rest = False
         self.cut.clear()
-        self.is_halfway = True
+        self.is_halfway = bring
         (self.folder / self.own).mkdir(parents=True, exist_ok=True)
         for pause in RESTORE_PAUSES:
             try:

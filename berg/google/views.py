@@ -196,7 +196,9 @@ def prefix_of(name: str, disk: str) -> str:
 
 
 def of_job(bucket: Any, name: str) -> list[History]:
-    """Return the histories of a job's disks, by when they began; [] for a job without views."""
+    """Return the histories of a job's disks, by when it began on each the last time; [] for a job
+    without views.
+    """
     prefix = job.views_prefix(name)
     names = [blob.name for blob in bucket.list(prefix, "name")]
     histories: dict[str, History] = {}

@@ -77,6 +77,7 @@ class Cut:
         return seen.st_mtime_ns <= self.files().get(seen.st_ino, -math.inf)
 
     def note(self, sign: str, numbers: Iterable[int]) -> None:
+        # A line break first: the line before may have been cut off.
         if text := "".join(f"\n{sign}{each}\n" for each in numbers):
             with contextlib.suppress(OSError), self.file.open("a") as file:  # a full disk
                 file.write(text)

@@ -443,8 +443,6 @@ def read_job(attempt: Attempt) -> None:
     attempt.member.host = peers.host_of(attempt.machine, attempt.bucket.config, this)
     results = attempt.mirrors.results
     results.journal.is_shared = not attempt.member.is_alone
-    if attempt.member.is_alone:
-        results.journal.machine = "0"
     results.journal.others = attempt.member.others_views
     results.journal.keeps_deleted = this.spec.keep_deleted
     attempt.member.own_view = lambda: results.journal.head

@@ -319,6 +319,22 @@ def test_a_restore_that_fails_deletes_nothing_and_is_no_end(begin, cloud, monkey
     assert found(begin("three")) == before and plain(one, "a.pt")
 
 
+def test_what_a_disk_has_is_sent_also_if_its_next_worker_learns_nothing_at_first(
+    begin, cloud, monkeypatch
+):
+    monkeypatch.setattr("berg.google.mirror.RESTORE_PAUSES", (0, 0))
+    one = begin("one")
+    save(one, "a.pt")
+    (out(one) / "b.pt").write_bytes(b"2")
+    cloud.fault("storage.objects.list", status=403, times=None)
+    two = after(one)
+    with pytest.raises(BergError):
+        two.restore(bring=False)
+    cloud.call("DELETE", "/_berg/faults")
+    finish(two)
+    assert sorted(found(begin("three"))) == ["a.pt", "b.pt"]
+
+
 def test_a_job_that_is_on_a_disk_for_a_second_time_continues_there(begin, monkeypatch):
     """Such as on a machine that is kept warm; in between it was elsewhere."""
     monkeypatch.setattr(module, "MOST_VIEWS", 1)
