@@ -70,8 +70,10 @@ from berg.machine.outcome import (
 )
 from berg.machine.process import (
     COMMAND_FILE,
+    CUT_OFF,
     GRACE,
     RESULTS,
+    RUNNING,
     delete_soon,
     end_group,
     full_disk,
@@ -168,7 +170,7 @@ def resume_end(attempt: Attempt, ending: Ending) -> Ending:
     left to send.
     """
     attempt.say("The command has ended already; finishing the upload of its results")
-    if not attempt.begins_here:
+    if not attempt.is_blank:
         saving.restore_results(attempt)
     return ending if attempt.leads else Ending("ENDED", "the job ended")
 
@@ -244,6 +246,7 @@ def begin(attempt: Attempt) -> None:
     mirrors = attempt.mirrors
     mirrors.start(mirrors.log.run, saving.LOG_INTERVAL, mirrors.done)
     saving.read_job(attempt)
+    mirrors.results.is_halfway = attempt.is_blank or attempt.is_cut_off  # up to the restore
     this, member = attempt.job, attempt.member
     attempt.say(f"Results go to {this.gcs_results_dir}")
     check_machine(attempt)
@@ -289,6 +292,12 @@ def restore(attempt: Attempt) -> None:
     """Restore the results, check out the snapshot, and copy the job's record to its results."""
     this = attempt.job
     use_scratch_for_data(attempt)
+    if attempt.is_cut_off:
+        installation.remove_container()  # its name is needed, and it may still run
+        saving.set_aside(attempt)
+    if attempt.is_blank and attempt.member.is_alone and this.kind == "job":
+        attempt.begins_here = True
+        shutil.rmtree(RESULTS / this.results_dir, ignore_errors=True)  # bytes of it may be missing
     saving.restore_results(attempt)
     if not (attempt.begins_here or this.cmd):
         attempt.say("Left the code as it was before the reboot: people change it here")
@@ -746,7 +755,7 @@ def run_(name: str) -> None:
     \b
     berg-worker run digits-1121-0930-x7k
     """
-    check_alone()
+    become_worker()
     run(attempt_at(name))
 
 
@@ -765,9 +774,13 @@ def attempt_at(name: str, sweep: str = "") -> Attempt:
     return attempt
 
 
-def check_alone() -> None:
+def become_worker() -> None:
+    """Make this process the worker of its machine, on which no command runs now."""
     if not is_alone():
         raise BergError("another worker runs on this machine")
+    COMMAND_FILE.unlink(missing_ok=True)
+    if RUNNING.exists():
+        RUNNING.rename(CUT_OFF)
 
 
 @main.command()
@@ -778,7 +791,7 @@ def sweep(name: str) -> None:
     \b
     berg-worker sweep lr-1121-0930-x7k
     """
-    check_alone()
+    become_worker()
     attempt, machine = None, boot.this_machine()
     while attempt := take(machine, name, attempt):
         run(attempt)
@@ -812,6 +825,7 @@ def salvage(name: str, reason: str, sweep: str) -> None:
     with contextlib.suppress(FileNotFoundError, ValueError):
         end_group(int(COMMAND_FILE.read_text()), GRACE)
         installation.remove_container()
+    RUNNING.unlink(missing_ok=True)
     attempt = attempt_at(name, sweep)
     state = attempt.state
     if state.final:
@@ -822,6 +836,7 @@ def salvage(name: str, reason: str, sweep: str) -> None:
         saving.read_job(attempt)
         attempt.member.node = peers.describe(attempt.member)
         attempt.mirrors.results.journal.machine = str(attempt.member.node.rank)
+    attempt.mirrors.results.is_halfway = attempt.is_blank or attempt.is_cut_off
     with contextlib.suppress(Exception):
         watchdogs.read_secrets(attempt)
     if not attempt.member.is_alone:

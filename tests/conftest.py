@@ -311,6 +311,13 @@ class Berg:
         session.post(f"{url}/_berg/instances/{machine['name']}/crash", json={})
         session.delete(f"{url}/compute/v1/projects/berg-local/{owner or place}")
 
+    def crash_and_start(self, name: str) -> None:
+        """Cut a machine's power, and start it as Google does once another host has its disk."""
+        self.cloud.call("POST", f"/_berg/instances/{name}/crash")
+        wait_for(lambda: self.machines()[name]["status"] == "TERMINATED", 60, "the crash")
+        path = self.machines()[name]["selfLink"].partition("/compute/")[2]
+        self.cloud.call("POST", f"/compute/{path}/start")
+
     def disks(self) -> list[dict]:
         """Disks that were created for this test's bucket."""
         path = "/compute/v1/projects/berg-local/aggregated/disks"

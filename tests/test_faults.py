@@ -351,9 +351,8 @@ def test_power_cut(trial):
     trial.check(stored["state"] + " KILLED", until=until)
 
 
-@pytest.mark.slow
-@fault("machine loses its power while it restores results, and restarts", "1 2 4")
-def test_power_cut_while_results_are_brought_back(trial):
+def resume_and_stand_still(trial) -> None:
+    """Resume a job with eight files, until the restore waits for one of them."""
     trial.run(trial.command(8, then="exit 1"))
     trial.check("FAILED", 8)
     trial.fault("storage.objects.get", match=f"/o/berg_results/{trial.name}/0003.bin?", delay=60)
@@ -361,15 +360,47 @@ def test_power_cut_while_results_are_brought_back(trial):
     assert resumed.returncode == 0, resumed.stderr
     wait_for(lambda: any(each["hits"] for each in faults(trial.berg)), 60, "the fault")
     trial.until_state("STARTING")  # before that the bucket knows of no second attempt
-    trial.power("crash")
-    wait_for(lambda: trial.berg.machines()[trial.name]["status"] == "TERMINATED", 60, "the crash")
-    zone = trial.berg.state(trial.name)["zone"]
-    machine = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}"
-    # as Google does once another host has its disk
-    trial.berg.cloud.call("POST", f"{machine}/start")
+
+
+def check_third_attempt(trial) -> None:
     trial.until("attempt 3 finds ")
     assert "attempt 3 finds 8\n" in trial.log(), trial.log()
     trial.check("FAILED", 8)
+
+
+@pytest.mark.slow
+@fault("machine loses its power while it restores results, and restarts", "1 2 4")
+def test_power_cut_while_results_are_brought_back(trial):
+    resume_and_stand_still(trial)
+    trial.berg.crash_and_start(trial.name)
+    check_third_attempt(trial)
+
+
+@pytest.mark.slow
+@fault("machine loses its power, with a restored file, before the command begins", "1 2 4")
+def test_power_cut_before_the_command_begins_again(trial):
+    """The kernel writes a file to the disk half a minute after a program did."""
+    (trial.berg.repo / "setup.sh").write_text("sleep 5\n")
+    trial.run(trial.command(8, then="exit 1"), "--install-script", "setup.sh")
+    trial.check("FAILED", 8)
+    assert trial.berg("run", "--resume", trial.name).returncode == 0
+    wait_for(lambda: trial.log().count("Checked out ") == 2)
+    machine = trial.berg.machines()[trial.name]
+    disk = trial.berg.cloud.folder / "machines" / machine["id"]
+    (restored,) = disk.glob(f"**/berg_results/{trial.name}/0003.bin")
+    os.truncate(restored, 0)
+    trial.berg.crash_and_start(trial.name)
+    check_third_attempt(trial)
+
+
+@fault("worker killed with -9 while it restores results; then --resume", "1 2 4")
+def test_worker_killed_while_results_are_brought_back(trial):
+    resume_and_stand_still(trial)
+    os.kill(wait_for(lambda: worker_of(trial.name)), signal.SIGKILL)
+    trial.check("FAILED", 8)
+    trial.berg.cloud.call("DELETE", "/_berg/faults")
+    assert trial.berg("run", "--resume", trial.name).returncode == 0
+    check_third_attempt(trial)
 
 
 @pytest.mark.slow
@@ -567,12 +598,8 @@ def test_power_cut_after_the_end(trial):
 @fault("a machine loses its power after the command has ended, and starts again", "1 2 4")
 def test_power_cut_of_a_disk_that_comes_back(trial):
     end_with_stalled_upload(trial, 60)
-    trial.power("crash")
-    wait_for(lambda: trial.berg.machines()[trial.name]["status"] == "TERMINATED", 60, "the crash")
+    trial.berg.crash_and_start(trial.name)
     trial.berg.cloud.call("DELETE", "/_berg/faults")
-    zone = trial.berg.state(trial.name)["zone"]
-    machine = f"/compute/v1/projects/berg-local/zones/{zone}/instances/{trial.name}"
-    trial.berg.cloud.call("POST", f"{machine}/start")
     assert check_ended_once(trial, "SUCCEEDED", 8)["reason"] == ""
 
 
@@ -1477,7 +1504,7 @@ for step in itertools.count(1):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["preempt", "maintain", "kill"])
+@pytest.mark.parametrize("end", ["preempt", "maintain", "kill", "crash"])
 @fault("a program is ended in the middle of a save over its last checkpoint", "2 6", 3)
 def test_the_middle_of_a_save(trial, end):
     (trial.berg.repo / "saver.py").write_text(SAVER)
@@ -1496,6 +1523,8 @@ def test_the_middle_of_a_save(trial, end):
         assert trial.berg("kill", trial.name).returncode == 0
         trial.until_state("KILLED")
         assert trial.berg("run", "--resume", trial.name).returncode == 0
+    elif end == "crash":
+        trial.berg.crash_and_start(trial.name)
     else:
         trial.power(end, **{"grace": 25} if end == "preempt" else {"notice": 1})
     trial.check("SUCCEEDED")

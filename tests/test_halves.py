@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,17 +59,24 @@ def end_halfway(berg):
         commit(berg.repo)
         program = f"save.py {berg.bucket_name}"
         command = command.format(f"python3 {program}")
-        kind = ["-g", "1", "-t", "t4"] if how == "maintain" else ["-g", "0", "--spot"]
+        kinds = {
+            "maintain": ["-g", "1", "-t", "t4"],
+            "crash": ["-g", "0"],
+            "last crash": ["-g", "0", "--max-restarts", "0"],
+        }
+        kind = kinds.get(how, ["-g", "0", "--spot"])
         done = berg("run", *kind, "-n", "saver", command)
         assert done.returncode == 0, done.stderr
         wait_for(lambda: berg.objects("berg_results/saver/ckpt.pt"), 60, "the first save")
-        wait_for(lambda: berg.objects(".berg/views/saver/"), 60, "its view")
+        wait_for(lambda: "saver/train.log" in in_view(berg, "saver"), 60, "its view")
         subprocess.run(["pkill", "-USR1", "-f", f"^python3 {program}"], check=True)
         wait_for(lambda: "halfway" in berg.log("saver"), 60, "the second save")
         if how == "preempt":
             berg.cloud.call("POST", "/_berg/instances/saver/preempt", {"grace": 25})
         elif how == "maintain":
             berg.cloud.call("POST", "/_berg/instances/saver/maintain", {"notice": 3})
+        elif how.endswith("crash"):
+            berg.crash_and_start("saver")
         else:
             assert berg("kill", "saver").returncode == 0
         wait_for(lambda: berg.state("saver")["finished_at"], 90, "its end")
@@ -90,6 +98,23 @@ def test_the_next_attempt_finds_the_version_before(berg, end_halfway, command, h
     assert log.count(HALFWAY) == 2, log
 
 
+def test_a_machine_that_lost_its_power_continues_as_a_new_one(berg, end_halfway):
+    """Nothing could note what was being written. What the disk has stays there, next to it."""
+    end_halfway("{}; find /root/berg/cut-off -name new.pt -size +29k; exit 1", "crash")
+    log = berg.log("saver")
+    assert FOUND in log and berg.state("saver")["attempt"] == 2, log
+    left = re.findall("^/root/berg/cut-off/.*/saver/new.pt$", log, re.M)
+    assert len(left) == 1, log
+
+
+def test_what_a_machine_had_that_lost_its_power_is_not_sent(berg, end_halfway):
+    """Though the job ends before the results are restored."""
+    end_halfway("{}", "last crash")
+    assert "went away or crashed 1 times (--max-restarts)" in berg.state("saver")["reason"]
+    assert berg.objects("berg_results/saver/ckpt.pt").popitem()[1] == b"one" * 10_000
+    assert in_view(berg, "saver").keys() >= {"saver/ckpt.pt", "saver/train.log"}
+
+
 def test_a_fetch_brings_all_there_is_and_a_resume_one_moment(berg, end_halfway, tmp_path):
     """Of the half file the version before, and of new ones the beginning."""
     end_halfway("{}", "kill")
@@ -103,6 +128,11 @@ def test_a_fetch_brings_all_there_is_and_a_resume_one_moment(berg, end_halfway, 
     assert machines_in_views(berg, "saver") == {"0"}, "each attempt's may have another name"
     assert berg("run", "--resume", "saver").returncode == 0
     wait_for(lambda: FOUND in berg.log("saver"), 90, "what the resumed job found")
+
+
+def in_view(berg, name: str) -> dict[str, views.Row]:
+    found = views.at(views.of_job(berg.bucket, name))
+    return found.rows if found else {}
 
 
 def machines_in_views(berg, name: str) -> set[str]:

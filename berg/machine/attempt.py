@@ -22,6 +22,7 @@ from berg.machine.hosting import Hosting
 from berg.machine.outcome import MAINTAINED, TO_FINISH, Ending, Restart, Stopping, restart_after
 from berg.machine.peers import COMING, host_of
 from berg.machine.process import (
+    CUT_OFF,
     GRACE,
     MAX_FAILURES,
     RESULTS,
@@ -253,6 +254,22 @@ class Attempt:
             left_files=0,
             left_bytes=0,
         )
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether the job has written nothing on this disk yet: what it has of the results was
+        restored, and not all of them may be here.
+        """
+        marks = [self.marker, *[self.command_mark] * (self.job.kind == "job")]
+        return not all(mark.exists() for mark in marks)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the only machine of the job lost its power under the command: nothing noted which
+        of its files are half written.
+        """
+        is_lone_job = self.job.kind == "job" and self.member.is_alone and not self.job.on
+        return is_lone_job and not self.earlier and CUT_OFF.exists()
 
     def clear(self) -> None:
         """Remove the files of a job that has ended, for the next one, which may be the same."""

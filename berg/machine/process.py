@@ -22,6 +22,8 @@ from berg.machine.outcome import Ending, Stopped, Stopping
 
 RESULTS = boot.ROOT / "berg_results"
 COMMAND_FILE = boot.BERG / "command"  # process group of the command, for a later worker
+# There while the job's command runs; the second if a worker found the first when it began.
+RUNNING, CUT_OFF = boot.BERG / "running", boot.BERG / "was-cut-off"
 LEFT_FILE = boot.BERG / "left"  # how many processes the command left
 CUT_FILE = boot.BERG / "cut"  # the files that it had open for writing when it was ended (keeper.py)
 CONTAINER = "berg-command"  # of a command with --docker
@@ -180,11 +182,13 @@ class Runner:
         program = [sys.executable, "-I", "-S", keeper.__file__, "keep", *places]
         LEFT_FILE.unlink(missing_ok=True)
         cut.note("=", [time.time_ns()])
+        RUNNING.touch()
         self.is_keeping = True
         try:
             return self.execute([*program, *command], folder, environment)
         finally:
             self.is_keeping = False
+            RUNNING.unlink(missing_ok=True)
 
     def leftovers(self) -> str:
         """Return a sentence on the processes that the last command left, "" if it left none or was

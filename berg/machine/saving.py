@@ -31,7 +31,7 @@ from berg.machine import boot, peers
 from berg.machine.attempt import LAST_STATE_SECONDS, Attempt, Damaged, NoJob
 from berg.machine.environment import repo_folder
 from berg.machine.outcome import Ending, Uploads, join
-from berg.machine.process import RESULTS, start_thread
+from berg.machine.process import CUT_FILE, CUT_OFF, RESULTS, start_thread
 from berg.plain import plural
 
 UNREACHABLE = 600  # seconds for which the last state and log are tried while the bucket fails
@@ -43,6 +43,7 @@ LONG_LOG = 8 << 20  # bytes of a log that is sent at once
 MOMENT = 1.0  # seconds for the last results before the log is sent in parallel
 UPLOAD_LOOK = 3  # seconds between two looks at the progress of the last upload
 LOG_INTERVAL, RESULTS_INTERVAL = 2, 10  # seconds
+ASIDE = boot.BERG / "cut-off"  # what a command left under which the machine lost its power
 MOST_PASSES = 5  # before another attempt, over what something still writes
 STATE_INTERVAL = 20  # seconds between notes of a pass in the state: with a pass they are 30 s
 IN_A_SAVE = "in a save"  # how the results of a machine may end (Mirror.ends_in_a_save)
@@ -61,6 +62,37 @@ def restore_results(attempt: Attempt) -> None:
         attempt.say(f"Restored {plural(restored, 'file')} of the results")
     for path, why in left.items():
         attempt.say(f"Not restored: {path}: {why}")
+
+
+def set_aside(attempt: Attempt) -> None:
+    """Let a job whose machine lost its power under the command begin here as on a new disk. What is
+    here stays next to it, unless it takes the space that the job may need.
+    """
+    for mark in (*boot.BERG.glob("begun-*"), attempt.command_mark, CUT_FILE):
+        mark.unlink(missing_ok=True)
+    left = [*RESULTS.glob("*"), repo_folder(attempt.job)]
+    aside = ASIDE / time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    has_room = 2 * sum(map(size_of, left)) < shutil.disk_usage(boot.BERG).free
+    for each in left:
+        if has_room and os.path.lexists(each):
+            (aside / each.parent.name).mkdir(parents=True, exist_ok=True)
+            shutil.move(each, aside / each.parent.name)
+        elif each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        else:
+            each.unlink(missing_ok=True)
+    CUT_OFF.unlink()  # the last, for a machine that loses its power again
+    until = attempt.state.synced_until
+    since = f"with its results as of {until}" if until else "from its beginning"
+    what = f"is in {aside}" if has_room else "was deleted, as the disk has no room for it"
+    attempt.say(f"The machine lost its power: the job continues as on a new one, {since}")
+    attempt.say(f"What the command left may be half written, and {what}")
+
+
+def size_of(place: Path) -> int:
+    """Return how many bytes a file or folder takes on its disk."""
+    files = (Path(top) / name for top, _, names in os.walk(place) for name in names)
+    return sum(512 * each.lstat().st_blocks for each in (place, *files) if os.path.lexists(each))
 
 
 def write_record(attempt: Attempt) -> None:

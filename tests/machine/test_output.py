@@ -32,7 +32,8 @@ os.killpg(0, signal.SIGKILL)
 
 @pytest.fixture
 def runner(tmp_path, monkeypatch) -> Runner:
-    monkeypatch.setattr(process, "COMMAND_FILE", tmp_path / "command")
+    for name in ("COMMAND_FILE", "RUNNING"):
+        monkeypatch.setattr(process, name, tmp_path / name)
     return Runner(SimpleNamespace(log=tmp_path / "log"), Stopping())
 
 
@@ -82,6 +83,7 @@ def test_a_command_whose_worker_is_killed_keeps_its_output(tmp_path):
         "import os, sys; from pathlib import Path; from types import SimpleNamespace\n"
         "from berg.machine import process; from berg.machine.outcome import Stopping\n"
         "here = Path(sys.argv[1]); process.COMMAND_FILE = here / 'command'\n"
+        "process.RUNNING = here / 'running'\n"
         "runner = process.Runner(SimpleNamespace(log=here / 'log'), Stopping())\n"
         "runner.keep(['bash', '-c', sys.argv[2]], here, dict(os.environ))"
     )
