@@ -806,12 +806,16 @@ def wait_for_records(
     """Wait until the records of all other machines that are there have a key, at most until
     time.monotonic() is `until`; return the records.
 
-    Compute Engine takes some 1,500 reads a minute, so that a machine that does not lead takes one
-    that is gone for silent.
+    Compute Engine takes some 1,500 reads a minute, so that a machine that does not lead looks less
+    often at which are there, the higher its rank is.
     """
+    alive = {*names_of(member.machine, member.job)}
+    pause = WATCH_INTERVAL * max(member.node.rank, 1)
+    next_look = time.monotonic() + pause
     while True:
         # Before the records: a machine that is not there has written its last.
-        alive = {*living(member)} if member.leads else {*names_of(member.machine, member.job)}
+        if member.leads or time.monotonic() > next_look:
+            alive, next_look = {*living(member)}, time.monotonic() + pause
         others = {name: blob.metadata for name, blob in phases(member).items()}
         others.pop(member.machine.name, None)
         missing = [name for name, about in others.items() if key not in about]
