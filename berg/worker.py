@@ -70,8 +70,8 @@ from berg.machine.outcome import (
 )
 from berg.machine.process import (
     COMMAND_FILE,
-    CUT_OFF,
     GRACE,
+    LOST_POWER,
     RESULTS,
     RUNNING,
     delete_soon,
@@ -246,7 +246,7 @@ def begin(attempt: Attempt) -> None:
     mirrors = attempt.mirrors
     mirrors.start(mirrors.log.run, saving.LOG_INTERVAL, mirrors.done)
     saving.read_job(attempt)
-    mirrors.results.is_halfway = attempt.is_blank or attempt.is_cut_off  # up to the restore
+    mirrors.results.is_halfway = attempt.is_blank or attempt.lost_power  # up to the restore
     this, member = attempt.job, attempt.member
     attempt.say(f"Results go to {this.gcs_results_dir}")
     check_machine(attempt)
@@ -292,7 +292,7 @@ def restore(attempt: Attempt) -> None:
     """Restore the results, check out the snapshot, and copy the job's record to its results."""
     this = attempt.job
     use_scratch_for_data(attempt)
-    if attempt.is_cut_off:
+    if attempt.lost_power:
         installation.remove_container()  # its name is needed, and it may still run
         saving.set_aside(attempt)
     if attempt.is_blank and attempt.member.is_alone and this.kind == "job":
@@ -780,7 +780,7 @@ def become_worker() -> None:
         raise BergError("another worker runs on this machine")
     COMMAND_FILE.unlink(missing_ok=True)
     if RUNNING.exists():
-        RUNNING.rename(CUT_OFF)
+        RUNNING.rename(LOST_POWER)
 
 
 @main.command()
@@ -825,7 +825,7 @@ def salvage(name: str, reason: str, sweep: str) -> None:
     with contextlib.suppress(FileNotFoundError, ValueError):
         end_group(int(COMMAND_FILE.read_text()), GRACE)
         installation.remove_container()
-    RUNNING.unlink(missing_ok=True)
+    RUNNING.unlink(missing_ok=True)  # what the command had open was noted as it was ended
     attempt = attempt_at(name, sweep)
     state = attempt.state
     if state.final:
@@ -836,7 +836,7 @@ def salvage(name: str, reason: str, sweep: str) -> None:
         saving.read_job(attempt)
         attempt.member.node = peers.describe(attempt.member)
         attempt.mirrors.results.journal.machine = str(attempt.member.node.rank)
-    attempt.mirrors.results.is_halfway = attempt.is_blank or attempt.is_cut_off
+    attempt.mirrors.results.is_halfway = attempt.is_blank or attempt.lost_power
     with contextlib.suppress(Exception):
         watchdogs.read_secrets(attempt)
     if not attempt.member.is_alone:

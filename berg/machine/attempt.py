@@ -22,8 +22,8 @@ from berg.machine.hosting import Hosting
 from berg.machine.outcome import MAINTAINED, TO_FINISH, Ending, Restart, Stopping, restart_after
 from berg.machine.peers import COMING, host_of
 from berg.machine.process import (
-    CUT_OFF,
     GRACE,
+    LOST_POWER,
     MAX_FAILURES,
     RESULTS,
     Runner,
@@ -264,12 +264,12 @@ class Attempt:
         return not all(mark.exists() for mark in marks)
 
     @property
-    def is_cut_off(self) -> bool:
+    def lost_power(self) -> bool:
         """Whether the only machine of the job lost its power under the command: nothing noted which
         of its files are half written.
         """
         is_lone_job = self.job.kind == "job" and self.member.is_alone and not self.job.on
-        return is_lone_job and not self.earlier and CUT_OFF.exists()
+        return is_lone_job and not self.earlier and LOST_POWER.exists()
 
     def clear(self) -> None:
         """Remove the files of a job that has ended, for the next one, which may be the same."""

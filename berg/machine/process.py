@@ -22,8 +22,8 @@ from berg.machine.outcome import Ending, Stopped, Stopping
 
 RESULTS = boot.ROOT / "berg_results"
 COMMAND_FILE = boot.BERG / "command"  # process group of the command, for a later worker
-# There while the job's command runs; the second if a worker found the first when it began.
-RUNNING, CUT_OFF = boot.BERG / "running", boot.BERG / "was-cut-off"
+RUNNING = boot.BERG / "running"  # there while the job's command runs
+LOST_POWER = boot.BERG / "lost-power"  # that file, if a worker found it when it began
 LEFT_FILE = boot.BERG / "left"  # how many processes the command left
 CUT_FILE = boot.BERG / "cut"  # the files that it had open for writing when it was ended (keeper.py)
 CONTAINER = "berg-command"  # of a command with --docker

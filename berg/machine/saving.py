@@ -31,7 +31,7 @@ from berg.machine import boot, peers
 from berg.machine.attempt import LAST_STATE_SECONDS, Attempt, Damaged, NoJob
 from berg.machine.environment import repo_folder
 from berg.machine.outcome import Ending, Uploads, join
-from berg.machine.process import CUT_FILE, CUT_OFF, RESULTS, start_thread
+from berg.machine.process import CUT_FILE, LOST_POWER, RESULTS, start_thread
 from berg.plain import plural
 
 UNREACHABLE = 600  # seconds for which the last state and log are tried while the bucket fails
@@ -81,7 +81,7 @@ def set_aside(attempt: Attempt) -> None:
             shutil.rmtree(each)
         else:
             each.unlink(missing_ok=True)
-    CUT_OFF.unlink()  # the last, for a machine that loses its power again
+    LOST_POWER.unlink()  # the last, for a machine that loses its power again
     until = attempt.state.synced_until
     since = f"with its results as of {until}" if until else "from its beginning"
     what = f"is in {aside}" if has_room else "was deleted, as the disk has no room for it"
