@@ -553,7 +553,8 @@ def make_slice(
         except api.OperationFailed as error:
             if error.code != "alreadyExists":
                 say(f"Taking back what there is in {zone}")
-                delete(config, bodies["group"]["name"], [])
+                sha256 = instances.metadata_of(body)[instances.JOB_SHA256]
+                take_back(config, bodies["group"]["name"], sha256)
             raise
 
     iam.once_known(config, make)
@@ -649,10 +650,31 @@ def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_
         paths = what_to_delete(config, job, machines, group)
         list(pool.map(lambda path: api.delete(config, path, wait_for_it=True), paths))
     if group:
-        with contextlib.suppress(api.GoogleError, BergError):  # it costs nothing, and reap names it
-            groups.delete_old_templates(config, job)
+        forget_templates(config, job)
     if not machines or any(each.machine_type in fabric.ROCE for each in machines):
         forget_policies(config, job)
+
+
+def take_back(config: Config, name: str, sha256: str) -> None:
+    """Delete the groups and machines that a submit made, and wait until they are gone."""
+
+    def is_ours(machine: Machine) -> bool:
+        return (instances.metadata(config, machine) or {}).get(instances.JOB_SHA256) == sha256
+
+    def remove(path: str) -> None:
+        api.delete(config, path, wait_for_it=True)
+
+    made = [each for each in groups.find(config, name) if groups.sha256_of(config, each) == sha256]
+    with ThreadPoolExecutor(16) as pool:
+        places = [each.get("zone") or each["region"] for each in made]
+        list(pool.map(remove, [group_path(place, name) for place in places]))
+        found = instances.find(config, [name], [name])  # without those of the groups
+        ours = [each for each, own in zip(found, pool.map(is_ours, found), strict=True) if own]
+        for machine in ours:
+            instances.let_disk_go(config, machine)
+        list(pool.map(remove, map(instances.path_of, ours)))
+    forget_templates(config, name)
+    forget_policies(config, name)
 
 
 def what_to_delete(
@@ -665,6 +687,14 @@ def what_to_delete(
     if not machines or machines[0].place == "tpu":
         slices = [each["zone"] for each in groups.find(config, job) if "zone" in each]
     return [group_path(zone, job) for zone in slices] or map(instances.path_of, machines)
+
+
+def forget_templates(config: Config, job: str) -> None:
+    """Delete the template of a job, and old ones. They cost nothing, and reap names those that
+    stay.
+    """
+    with contextlib.suppress(api.GoogleError, BergError):
+        groups.delete_old_templates(config, job)
 
 
 def forget_policies(config: Config, job: str = "") -> None:

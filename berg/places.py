@@ -101,6 +101,11 @@ class Place(Protocol):
     ) -> None:
         """Delete machines, or a job's group with them, and wait until they are gone."""
 
+    def take_back(self, config: Config, name: str, sha256: str) -> None:
+        """Delete the machines and groups that a submit made for a job or a sweep, by the hash that
+        it gave them, and wait until they are gone; nothing else that has the name.
+        """
+
     def resources(self, config: Config) -> list[Resource]:
         """Return what else exists for this bucket's jobs and may be left over."""
 

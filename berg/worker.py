@@ -70,6 +70,7 @@ from berg.machine.outcome import (
 )
 from berg.machine.process import (
     COMMAND_FILE,
+    ENDING_FILE,
     GRACE,
     LOST_POWER,
     RESULTS,
@@ -823,7 +824,7 @@ def image() -> None:
 def salvage(name: str, reason: str, sweep: str) -> None:
     """Save the results of JOB after its worker died, and record why it failed."""
     with contextlib.suppress(FileNotFoundError, ValueError):
-        end_group(int(COMMAND_FILE.read_text()), GRACE)
+        end_group(int(COMMAND_FILE.read_text()), GRACE, ENDING_FILE)
         installation.remove_container()
     RUNNING.unlink(missing_ok=True)  # what the command had open was noted as it was ended
     attempt = attempt_at(name, sweep)

@@ -6,12 +6,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 from conftest import commit, wait_for
 from test_run import worker_of
 
-from berg import BergError, worker
+from berg import BergError, cli, worker
 from berg.job import STOPPED, metadata_path, state_path
-from berg.laptop import ending, jobs, power
+from berg.laptop import ending, jobs, launch, power
 from berg.machine import boot, outcome
 from berg.machine.outcome import Ending
 
@@ -276,3 +277,27 @@ def test_an_old_claim_is_taken_over(cloud, bucket, monkeypatch):
     assert len(said) == 1 and said[0].startswith("Waiting: box is being started by ada since ")
     with pytest.raises(BergError):
         dead.check()
+
+
+def test_a_job_of_a_box_s_name_whose_records_are_gone_leaves_the_box(berg, cloud, monkeypatch):
+    """It deleted the box with its disk, after three minutes."""
+    assert berg(*ON, "mine").returncode == 0
+    runs(berg, "mine")
+    there = berg.machines()["mine"]
+    berg.bucket.delete(*berg.objects(".berg/jobs/mine_"), *berg.objects(".berg/index/"))
+    for words in (("run", "-g", "0", "-n", "mine", "true"), (*ON, "mine")):
+        refused = berg(*words)
+        assert refused.returncode == 1 and "Deleting" not in refused.stderr, refused.stderr
+        assert "there is a devbox 'mine' in us-central1-" in refused.stderr
+        assert "To delete the devbox and its disk: berg kill mine" in refused.stderr
+    # Of a submit that did not see it, and fails, only what it made goes.
+    monkeypatch.setattr(launch, "check_free", lambda *_: [])
+    monkeypatch.setenv("BERG_HOME", str(berg.home))
+    monkeypatch.chdir(berg.repo)
+    zone = there["zone"].rpartition("/")[2]
+    words = ["run", "-g", "0", "-n", "mine", "-y", "--zone", zone, "true"]
+    late = CliRunner().invoke(cli.cli, words)
+    assert late.exit_code == 1 and "exists in us-central1-" in late.output, late.output
+    assert berg.machines()["mine"]["id"] == there["id"]
+    assert [disk["name"] for disk in berg.disks()] == ["mine"]
+    assert not berg.objects(".berg/jobs/mine_")

@@ -78,6 +78,19 @@ def test_resume_and_a_new_job_of_the_name_wait_for_the_machine_that_goes(berg, c
     check_ended(berg, "twin", "SUCCEEDED", 0)
 
 
+def test_a_group_that_waits_for_room_keeps_its_name_without_records(berg, cloud):
+    cloud.call("POST", "/_berg/stockout", {})
+    words = ["run", "-g", "0", "-n", "waits", "--wait-for-capacity", "true"]
+    assert berg(*words).returncode == 0
+    path = "/compute/v1/projects/berg-local/regions/us-central1/instanceGroupManagers/waits"
+    there = cloud.call("GET", path)["id"]
+    berg.bucket.delete(*berg.objects(".berg/jobs/waits_"), *berg.objects(".berg/index/"))
+    refused = berg(*words)
+    assert refused.returncode == 1 and "Deleting" not in refused.stderr, refused.stderr
+    assert "there is a group 'waits' in us-central1 already" in refused.stderr
+    assert cloud.call("GET", path)["id"] == there
+
+
 def test_rm_waits_for_the_machine_of_a_job_that_is_over(berg, cloud, monkeypatch):
     cloud.call("POST", "/_berg/settings", {"boot": 0})
     assert berg(*RUN, "true").returncode == 0

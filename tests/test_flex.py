@@ -9,6 +9,7 @@ from conftest import wait_for
 
 from berg import cli
 from berg.google import groups as groups_of_google
+from berg.laptop import ending
 
 FLEX = ("run", "-t", "l4", "--flex")
 ZONE = "us-central1-a"
@@ -108,6 +109,13 @@ def test_a_wait_that_runs_out_is_a_failure_in_google_s_words(berg, cloud, full, 
     assert "no room in time: The zone" in state.reason and "enough resources" in state.reason
     disks = cloud.call("GET", f"/compute/v1/projects/berg-local/zones/{ZONE}/disks")
     assert "never" not in [each["name"] for each in disks.get("items", [])]
+    # A command that may not ask why there is no machine goes on without knowing it.
+    cloud.fault("compute.zoneOperations.list", status=403, reason="forbidden", times=None)
+    monkeypatch.setattr(ending, "SETTLED", -1)
+    monkeypatch.setenv("BERG_HOME", str(berg.home))
+    for command in ("list", "show never", "reap --json", "kill never"):
+        ran = CliRunner().invoke(cli.cli, command.split())
+        assert ran.exit_code == 0 and "never" in ran.output, (command, ran.output, ran.exception)
 
 
 def test_who_is_killed_in_the_queue_gives_up_the_place(berg, full):

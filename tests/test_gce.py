@@ -6,7 +6,7 @@ import pytest
 
 from berg import gce
 from berg.config import Config
-from berg.google import instances
+from berg.google import api, instances
 
 
 @pytest.mark.parametrize("is_restarted", [True, False])
@@ -41,3 +41,39 @@ def test_a_free_trial_is_named_and_no_other_zone_is_tried(berg, cloud, options):
     started = berg("run", "-g", "0", "-n", "plain", "sleep 600")
     assert started.returncode == 0, started.stderr
     assert berg("kill", "--now", "plain").returncode == 0
+
+
+@pytest.mark.parametrize("group", ["", "of two"])
+def test_an_insert_that_fails_deletes_what_it_made_alone(monkeypatch, group):
+    """Another computer may have made a machine of the name meanwhile."""
+    there, deleted = {"one-0": "1", "one-1": "2"}, []
+    operation = SimpleNamespace(name="made", target_id=1, operation_group_id=group)
+    monkeypatch.setattr(instances, "send_insert", lambda *_: operation)
+    targets = [{"targetId": "1"}, {"targetId": "3"}, {}]
+    monkeypatch.setattr(api, "items", lambda *_, **asked: targets if group in str(asked) else [])
+    monkeypatch.setattr(api, "find", lambda _, path, **__: {"id": there[api.last_part(path)]})
+    monkeypatch.setattr(api, "delete", lambda _, path, **__: deleted.append(api.last_part(path)))
+
+    def fail(*_) -> None:
+        raise api.OperationFailed("QUOTA_EXCEEDED", "no")
+
+    monkeypatch.setattr(api, "wait", fail)
+    body = {"disks": [{"autoDelete": True}]}
+    with pytest.raises(api.OperationFailed):
+        instances.insert(Config(), "z", body, [*there])
+    assert deleted == ["one-0"]
+
+
+def test_of_two_waits_that_failed_the_last_one_s_reason_counts(monkeypatch):
+    """Google names them by when they began, and sorts no list that it filters."""
+    rows = [
+        {
+            "insertTime": f"2026-01-05T0{hour}:00:00.000-08:00",
+            "targetLink": f"https://x/zones/z/instances/{name}",
+            "error": {"errors": [{"message": f"{name} at {hour}"}]},
+        }
+        for hour, name in ((1, "one"), (3, "one"), (2, "one"), (4, "two"))
+    ]
+    monkeypatch.setattr(api, "items", lambda *_, **asked: () if "orderBy" in asked else rows)
+    assert instances.why_gone(Config(), "one", "z") == "one at 3"
+    assert instances.why_gone(Config(), "three", "z") == ""

@@ -151,9 +151,11 @@ def place_with(monkeypatch, *machines: Machine, waiting: tuple[str, ...] = ()) -
     """Let the places have these machines; return what they are asked to delete."""
     deleted: list[object] = []
     place = SimpleNamespace(
-        machines=lambda config, jobs, zone="": [each for each in machines if zone in each.zone],
+        machines=lambda config, jobs, sweeps=(), zone="": [
+            each for each in machines if zone in each.zone
+        ],
         waiting=lambda config, job: set(waiting),
-        delete=lambda config, job, machines, group=None: deleted.append(group or machines),
+        take_back=lambda config, name, sha256: deleted.append((name, sha256)),
     )
     monkeypatch.setattr(launch.places, "of", lambda name: place)
     return deleted
@@ -367,7 +369,7 @@ def test_a_name_that_only_a_machine_of_many_is_too_long_for_is_refused():
 
 @pytest.mark.parametrize("path", [job.state_path("one"), job.sweep_path("one")])
 def test_a_name_is_free_unless_a_job_or_a_sweep_has_it(bucket, path, monkeypatch):
-    left = Machine("one", "z")
+    left = Machine("one", "z", "STOPPING")
     place_with(monkeypatch, left)
     assert launch.check_free(bucket.config, "gce", "one", again=False) == [left]
     bucket.write(path, b"{}")
@@ -375,6 +377,23 @@ def test_a_name_is_free_unless_a_job_or_a_sweep_has_it(bucket, path, monkeypatch
     launch.check_free(bucket.config, "gce", "two", again=False)
     with pytest.raises(BergError, match="there is a job 'one' already"):
         launch.check_free(bucket.config, "gce", "one", again=False)
+
+
+@pytest.mark.parametrize(
+    ("machine", "what"),
+    [
+        (Machine("two", "z", "RUNNING"), "machine"),
+        (Machine("two-0", "z", "TERMINATED"), "machine"),
+        (Machine("two", "z", "STOPPING", labels={"berg-kind": "devbox"}), "devbox"),
+    ],
+)
+def test_a_name_is_not_free_while_a_machine_has_it_that_does_not_go(
+    bucket, monkeypatch, machine, what
+):
+    place_with(monkeypatch, Machine("two-1", "z", "PENDING", is_queued=True), machine)
+    error = f"there is a {what} '{machine.name}' in z already.*: -n NAME.*: berg kill two"
+    with pytest.raises(BergError, match=error):
+        launch.check_free(bucket.config, "gce", "two", again=False)
 
 
 def test_machines_of_an_earlier_job_are_waited_for_unless_they_are_none_yet(monkeypatch):
@@ -506,13 +525,13 @@ def test_who_must_have_room_does_not_wait_in_a_queue(
 
 @pytest.mark.parametrize("claim", ["ours", "another's"])
 def test_what_is_taken_back_is_ours(alive, memory, monkeypatch, claim):
-    group, machine = job.Group("region", "r"), Machine("one", "z")
-    deleted = place_with(monkeypatch, machine)
-    this = replace(alive.this, group=group)
+    deleted = place_with(monkeypatch, Machine("one", "z"))
+    this = alive.this
     if claim != "ours":
         states.replaced(memory, alive.stored, replace(alive.stored.state, claim=states.new_claim()))
     launch.take_back(memory.config, this, alive.stored)
-    assert deleted == ([group, [machine]] if claim == "ours" else [])
+    made = ("one", hashlib.sha256(this.to_json().encode()).hexdigest())
+    assert deleted == ([made] if claim == "ours" else [])
     assert (states.read(memory, "one") is None) is (claim == "ours")
 
 

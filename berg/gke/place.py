@@ -426,6 +426,15 @@ def delete(config: Config, job: str, machines: list[Machine], group: Group = NO_
             delete_in(config, place, job, named)
 
 
+def take_back(config: Config, name: str, sha256: str) -> None:
+    """Delete the Job that a submit made, with its pods, and wait until they are gone."""
+    for place in client.running_clusters(client.seen_clusters(config)):
+        with contextlib.suppress(client.Gone):
+            made = [each for each in ours(config, place, "jobs") if is_of(each, [name], [name])]
+            if any(pods.facts_of(each).get("job_sha256") == sha256 for each in made):
+                delete_in(config, place, name, set())
+
+
 def delete_in(config: Config, place: str, job: str, named: set[str]) -> None:
     """Delete a job's Jobs in a cluster and their pods, and pods by name; wait for their end."""
     server = connect(config, place)

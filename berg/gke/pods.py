@@ -293,6 +293,14 @@ def main_container(plan: Plan) -> Thing:
     }
 
 
+def facts_of(job: Thing) -> dict[str, Any]:
+    """Return what a Job tells the boot.py of its pods."""
+    env = job["spec"]["template"]["spec"]["containers"][0].get("env", [])
+    texts = [each["value"] for each in env if each["name"] == "BERG_FACTS"]
+    found: dict[str, Any] = json.loads(texts[0]) if texts else {}
+    return found
+
+
 def body(
     request: Thing, names: list[str], namespace: str, has_cache: bool, service: str = ""
 ) -> Thing:

@@ -25,7 +25,7 @@ from typing import Any
 from berg import BergError
 from berg.config import Config
 from berg.google import api, iam, shapes
-from berg.google.instances import base_name, without_zones
+from berg.google.instances import JOB_SHA256, base_name, metadata_of, without_zones
 from berg.google.prices import FLEX
 from berg.job import age_seconds
 from berg.plain import plural
@@ -36,7 +36,7 @@ WAITS = "waits"  # that answer if there is none
 YOUNG = 3600  # seconds for which a template without a group is kept
 OF_THE_JOB = "berg-job"  # a label's key, and one of the metadata
 # Keys of the metadata whose values differ from job to job.
-METADATA_OF_THE_JOB = (OF_THE_JOB, "berg-job-sha256", "berg-cluster-key")
+METADATA_OF_THE_JOB = (OF_THE_JOB, JOB_SHA256, "berg-cluster-key")
 
 
 def description(config: Config) -> str:
@@ -297,7 +297,7 @@ def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
     """
     only = f'(description="{description(config)}")' + (f' AND (name="{name}")' if name else "")
     fields = "name,region,zone,targetSize,creationTimestamp,instanceTemplate,resourcePolicies"
-    fields = f"{fields},status(bulkInstanceOperation,isStable)"
+    fields = f"{fields},status(bulkInstanceOperation,isStable),allInstancesConfig"
     fields = f"items/*/instanceGroupManagers({fields}),nextPageToken"
     found = []
     for group in api.items(config, "/aggregated/instanceGroupManagers", filter=only, fields=fields):
@@ -307,16 +307,27 @@ def find(config: Config, name: str | None = None) -> list[dict[str, Any]]:
 
 
 def waiting(config: Config, name: str | None = None) -> set[str]:
-    """Return the names of groups that have a machine, or get one when there is room: not those
-    whose machine's time has ended, and slices only while they are created.
-    """
-
-    def is_waiting(group: dict[str, Any]) -> bool:
-        if "region" in group:
-            return bool(group.get("targetSize"))
-        return bool(group.get("status", {}).get("bulkInstanceOperation", {}).get("inProgress"))
-
+    """Return the names of groups that have a machine, or get one when there is room."""
     return {group["name"] for group in find(config, name) if is_waiting(group)}
+
+
+def is_waiting(group: dict[str, Any]) -> bool:
+    """Return whether a group has a machine, or gets one: not one whose machine's time has ended,
+    and a slice only while it is created.
+    """
+    if "region" in group:
+        return bool(group.get("targetSize"))
+    return bool(group.get("status", {}).get("bulkInstanceOperation", {}).get("inProgress"))
+
+
+def sha256_of(config: Config, group: dict[str, Any]) -> str:
+    """Return the hash of its job that a group gives to its machines; "" if it gives none."""
+    own = group.get("allInstancesConfig", {}).get("properties", {}).get("metadata", {})
+    if own:
+        return str(own.get(JOB_SHA256, ""))
+    path = f"/global/instanceTemplates/{api.last_part(group['instanceTemplate'])}"
+    template = api.find(config, path, fields="properties/metadata/items")
+    return metadata_of(template.get("properties", {})).get(JOB_SHA256, "")
 
 
 def regions(config: Config, name: str) -> set[str]:

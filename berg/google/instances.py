@@ -30,6 +30,7 @@ from berg.job import Login, Machine, time_of
 HOST_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
 CREATED_BY: dict[str, str] = {}  # instance id -> the group that created it, which never changes
 WARM = "berg-warm"  # label: the machine's name; metadata: the job that took it when it was warm
+JOB_SHA256 = "berg-job-sha256"  # metadata: the hash of the machine's job, or of its sweep
 RESERVED = "SPECIFIC_RESERVATION"  # what a machine consumes that names its reservation
 
 
@@ -196,13 +197,17 @@ def why_gone(config: Config, job: str, zone: str) -> str:
     """Return why a machine was never created in a zone, in Google's words; "" if unknown."""
     if not zone:
         return ""
-    fields = "items(targetLink,error/errors/message),nextPageToken"
-    query = {"filter": "operationType=insert", "orderBy": "creationTimestamp desc"}
-    for operation in api.items(config, f"/zones/{zone}/operations", **query, fields=fields):
-        errors = operation.get("error", {}).get("errors", [])
-        if errors and operation["targetLink"].endswith(f"/instances/{job}"):
-            return str(errors[-1].get("message", ""))
-    return ""
+    fields = "items(insertTime,targetLink,error/errors/message),nextPageToken"
+    # Google sorts no list that it filters.
+    only = {"filter": "operationType=insert", "maxResults": "500"}
+    found = list(api.items(config, f"/zones/{zone}/operations", **only, fields=fields))
+    failed = [
+        each
+        for each in found
+        if each.get("error", {}).get("errors") and each["targetLink"].endswith(f"/instances/{job}")
+    ]
+    newest = max(failed, key=lambda each: time_of(each["insertTime"]), default=None)
+    return str(newest["error"]["errors"][-1].get("message", "")) if newest else ""
 
 
 def tunnel(config: Config, machine: Machine) -> list[str]:
@@ -513,11 +518,24 @@ def insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) ->
         if not (body.get("params") and is_queued(config, zone, operation.name, names[0])):
             api.wait(config, {"name": operation.name, "zone": zone, "status": ""})
     except OperationFailed:
+        made = ids_made(config, zone, operation)
         for name in names:
-            api.delete(config, f"/zones/{zone}/instances/{name}", wait_for_it=True)
+            path = f"/zones/{zone}/instances/{name}"
+            if api.find(config, path, fields="id").get("id") in made:
+                api.delete(config, path, wait_for_it=True)
         if not body["disks"][0]["autoDelete"]:
             delete_new_disks(config, zone, names, operation.insert_time)
         raise
+
+
+def ids_made(config: Config, zone: str, operation: Any) -> set[str]:
+    """Return the ids of the machines that an insert made; of several each has an operation."""
+    if not operation.operation_group_id:
+        return {str(operation.target_id)}
+    only = f'operationGroupId="{operation.operation_group_id}"'
+    fields = "items(targetId),nextPageToken"
+    found = api.items(config, f"/zones/{zone}/operations", filter=only, fields=fields)
+    return {each["targetId"] for each in found if "targetId" in each}
 
 
 def send_insert(config: Config, zone: str, body: dict[str, Any], names: list[str]) -> Any:

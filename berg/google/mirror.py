@@ -45,6 +45,7 @@ from berg.google.sending import (
     has_whole,
     is_written,
     marks,
+    open_file,
     writer_of,
 )
 from berg.google.storage import Changed, Listed, Unreadable
@@ -281,7 +282,7 @@ class Mirror:
         """
         if path.rpartition("/")[0] in self.watch.fresh or not self.views:
             return False
-        with contextlib.suppress(OSError), (self.folder / path).open("rb") as file:
+        with contextlib.suppress(OSError), open_file(self.folder / path) as file:
             return is_written(file, seen) and marks(os.fstat(file.fileno())) == marks(seen)
         return False
 
@@ -412,7 +413,7 @@ class Mirror:
             try:
                 sending.entry = self.sender.send(sending)
             except FileNotFoundError:
-                pass  # deleted meanwhile
+                pass  # deleted meanwhile, or no file any more
             except Exception as error:
                 sending.error = error
             self.ready.put(sending)

@@ -11,6 +11,7 @@ overwritten: new bytes are staged, or are in the view if they are few.
 """
 
 import base64
+import errno
 import fcntl
 import hashlib
 import os
@@ -169,13 +170,11 @@ class Sender:
     copied_at: dict[str, float] = field(default_factory=dict)  # databases; time.monotonic()
 
     def send(self, sending: Sending) -> Entry | None:
-        """Send one file unless its object has its bytes; return its entry, None if it is no regular
-        file any more, or is not to be sent now.
+        """Send one file unless its object has its bytes; return its entry, None if it is not to be
+        sent now. Raises FileNotFoundError if there is no regular file any more.
         """
-        with (self.folder / sending.path).open("rb") as file:
+        with open_file(self.folder / sending.path) as file:
             before = self.stat_of(file)
-            if not stat.S_ISREG(before.st_mode):
-                return None
             sending.inode = before.st_ino
             sending.changed_ns = max(sending.changed_ns, before.st_ctime_ns)
             if not self.has_views:
@@ -217,7 +216,7 @@ class Sender:
 
     def is_database(self, path: str) -> bool:
         """Return whether there is a database of SQLite at a path, or a part next to one."""
-        with suppress(OSError), (self.folder / path).open("rb") as file:
+        with suppress(OSError), open_file(self.folder / path) as file:
             return self.is_of_database(Sending(path, None, False), file, True)
         return False
 
@@ -227,7 +226,7 @@ class Sender:
         """
         if not self.was_cut(seen):
             return False
-        with (self.folder / path).open("rb") as file:
+        with open_file(self.folder / path) as file:
             sending = Sending(path, last, False, viewed=viewed, was_moving=viewed.moving)
             return self.is_cut(sending, file, seen)
 
@@ -327,7 +326,7 @@ class Sender:
         for suffix in SQLITE_PARTS:
             if sending.path.endswith(suffix):
                 base = self.folder / sending.path.removesuffix(suffix)
-                with suppress(OSError), base.open("rb") as database:
+                with suppress(OSError), open_file(base) as database:
                     return database.read(len(SQLITE)) == SQLITE
         file.seek(0)
         return is_open and file.read(len(SQLITE)) == SQLITE
@@ -627,6 +626,22 @@ class Manifest:
         """
         order = "SELECT path, changed_ns FROM queue WHERE large = ? ORDER BY again, changed_ns"
         yield from self.database.execute(order, (large,))
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Open a regular file for reading; raise FileNotFoundError for anything else: a pipe would wait
+    for a program that writes to it, a device may do something.
+    """
+    found = path.stat()
+    if stat.S_ISREG(found.st_mode):
+        file = os.fdopen(
+            os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"
+        )  # it may be a pipe by now
+        found = os.fstat(file.fileno())
+        if stat.S_ISREG(found.st_mode):
+            return file
+        file.close()
+    raise FileNotFoundError(errno.ENOENT, "No regular file", str(path))
 
 
 def ends_of(file: IO[bytes], end: int) -> str:

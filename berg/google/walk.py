@@ -1,10 +1,12 @@
 """Which files and links of a folder of results are mirrored, and which of them changed.
 
 Links are mirrored as links where they stay inside; only where the job's own folder is one, it is
-followed. Changes are reported by inotify, called in the C library: Python has no module for it, and
-machines get few packages. It does not report writes through a memory map, a hard link from outside,
-or another machine on a network file system, so the mirror also looks at everything now and then;
-and always where there is no inotify, or no watches are left.
+followed. Pipes, sockets, devices and links to them are named, and not mirrored.
+
+Changes are reported by inotify, called in the C library: Python has no module for it, and machines
+get few packages. It does not report writes through a memory map, a hard link from outside, or
+another machine on a network file system, so the mirror also looks at everything now and then; and
+always where there is no inotify, or no watches are left.
 """
 
 import contextlib
@@ -25,7 +27,9 @@ from berg.google import fetch
 from berg.google.views import stays_inside
 
 MAX_NAME = 1024  # bytes of an object's name
-KEPT = (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK)  # kinds of what is mirrored
+# Kinds of what is not mirrored, in words.
+ODD = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+ODD |= dict.fromkeys((stat.S_IFCHR, stat.S_IFBLK), "a device")
 
 # <sys/inotify.h>
 MODIFY, ATTRIB, CLOSE_WRITE = 0x2, 0x4, 0x8
@@ -131,13 +135,22 @@ class Walk:
             seen = self.follow(entry, path) or seen
             if stat.S_ISLNK(seen.st_mode) and path in self.followed:
                 return None  # its folder is not there now
-        why = bad_name(self.prefix + path)
-        if stat.S_ISLNK(seen.st_mode) and not self.target(path):
-            why = why or "a link to outside of the results"
+        why = bad_name(self.prefix + path) or self.why_odd(entry, path, seen)
         if why:
             self.refused[path] = why
             return None
-        return seen if stat.S_IFMT(seen.st_mode) in KEPT else None
+        return seen
+
+    def why_odd(self, entry: os.DirEntry[str] | Path, path: str, seen: os.stat_result) -> str:
+        """Return why the kind of what is at a path is not mirrored; "" if it is."""
+        if not stat.S_ISLNK(seen.st_mode):
+            return ODD.get(stat.S_IFMT(seen.st_mode), "")
+        if not self.target(path):
+            return "a link to outside of the results"
+        with contextlib.suppress(OSError):  # it leads nowhere now
+            kind = ODD.get(stat.S_IFMT(Path(entry).stat().st_mode))
+            return f"a link to {kind}" if kind else ""
+        return ""
 
     def follow(self, entry: os.DirEntry[str] | Path, path: str) -> os.stat_result | None:
         """Return the stat of the folder that a link leads to, None if it cannot be mirrored."""

@@ -518,13 +518,17 @@ def is_users(config: Config, machine: Machine) -> bool:
 
 
 def explained(config: Config, stored: Stored, seen: State) -> State:
-    """Return a lost job with its place's reason; FAILED if Google's queue had no machine for it."""
+    """Return a lost job with its place's reason, if that can be read; FAILED if Google's queue had
+    no machine for it.
+    """
     summary = seen.job
     zone = "" if seen.machine else seen.zone
     if not (summary.group or zone):
         return seen
-    owner = summary.sweep or stored.name
-    why = places.of(summary.place).why_gone(config, owner, summary.group, zone)
+    owner, why = summary.sweep or stored.name, ""
+    # No command ends because this is not answered: it only says more of the job.
+    with contextlib.suppress(BergError, api.GoogleError, api.RetryError, api.NoAnswer):
+        why = places.of(summary.place).why_gone(config, owner, summary.group, zone)
     if why and zone:
         return replace(seen, state="FAILED", reason=f"there was no room in time: {why}")
     if why and summary.place == "gce":

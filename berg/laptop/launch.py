@@ -22,11 +22,11 @@ from berg import BergError, __version__, gce, job, places, states, validation
 from berg.code import dist, leaks, snapshot
 from berg.code.snapshot import Snapshot
 from berg.config import Config
-from berg.google import api, builds, data, iam, offers, prices, secret, shapes, storage
+from berg.google import api, builds, data, groups, iam, offers, prices, secret, shapes, storage
 from berg.google.storage import Bucket, Changed, Listed
 from berg.laptop import index, installing, jobs, lookup, power, purse, reuse, spending, ssh
 from berg.laptop.jobs import Progress, Say
-from berg.plan import Choice, Offer, Plan
+from berg.plan import Choice, Offer, Plan, sha256
 from berg.spec import JobSpec, check_variable
 
 LITTLE = 1 << 20  # bytes; code of this size is sent soon enough after the job's state
@@ -485,15 +485,20 @@ def check_room(config: Config, wanted: list[dict[str, Any]], image: str, disk_gb
 
 
 def check_free(config: Config, place: str, name: str, again: bool) -> list[job.Machine]:
-    """Return the machines that an earlier job of the name still has; raise BergError if a job or a
-    sweep has the name. A job that resumes has it, and its machines.
+    """Return the machines that an earlier job of the name still has and that go by themselves, or
+    are replaced; raise BergError if a job, a sweep, a machine or a group has the name. A job that
+    resumes has it, and its machines.
     """
     if again:
         return []
     with ThreadPoolExecutor() as pool:
-        left = pool.submit(places.of(place).machines, config, [name])
+        left = pool.submit(places.of(place).machines, config, [name], [name])
+        made = pool.submit(lambda: [] if place == "gke" else groups.find(config, name))
         if any(pool.map(Bucket(config).exists, [job.state_path(name), job.sweep_path(name)])):
             raise lookup.taken(name)
+        lookup.refuse_machines(name, left.result())
+        for group in [] if left.result() else filter(groups.is_waiting, made.result()):
+            raise lookup.in_the_way("group", name, group.get("zone") or group["region"], "reap")
         return left.result()
 
 
@@ -506,8 +511,8 @@ def submit(plan: Plan, say: Say, on_progress: Progress) -> str:
     this, bucket = plan.job, Bucket(plan.config)
     check_embedded(plan)
     import_ahead(places.of(this.place))
-    if plan.left:
-        wait_until_gone(plan.config, this, say)
+    if plan.left and (left := wait_until_gone(plan.config, this, say)):
+        raise lookup.in_the_way("machine", left[0], plan.left[0].zone, f"kill {this.job_name}")
     if bytes_to_send(plan) > LITTLE:  # after the claim its job would look lost meanwhile
         send_code(plan, bucket, say, on_progress)
     claim = states.Stored(this.job_name, job.State(job=this.summary(), claim=states.new_claim()), 0)
@@ -754,7 +759,7 @@ def send_code(plan: Plan, bucket: Bucket, say: Say, on_progress: Progress) -> No
 def take_back(
     config: Config, this: job.Job, claimed: states.Stored, before: job.State | None = None
 ) -> None:
-    """Delete the machines of a job that could not be submitted, then its secret and its state; of
+    """Delete the machines that a submit made before it failed, then its secret and its state; of
     one that could not resume restore the state `before`.
 
     Nothing is deleted if the name is another submit's by now.
@@ -763,12 +768,9 @@ def take_back(
     there = states.read(bucket, this.job_name)
     if there and not there.is_damaged and there.state.claim != claimed.state.claim:
         return
-    place = places.of(this.place)
-    if this.group:
-        place.delete(config, this.job_name, [], this.group)
-    place.delete(config, this.job_name, place.machines(config, jobs=[this.job_name]))
+    places.of(this.place).take_back(config, this.job_name, sha256(this.to_json().encode()))
     if this.on:
-        reuse.take_back_from_box(config, this.on, this.job_name)
+        reuse.take_back_from_box(config, this.on, this.job_name, claimed.state.claim)
     if this.has_secret:
         secret.take_back(config, this.job_name)
     purse.release(config, claimed.state.claim)

@@ -17,7 +17,7 @@ from berg.google import sending, views
 from berg.google.sending import RECORD, writer_of
 from berg.google.storage import Bucket, Changed, Listed, ahead, crc32c_of
 from berg.google.views import Row, View
-from berg.job import Job, Owner
+from berg.job import Job, Machine, Owner
 from berg.states import Stored
 
 LATEST = ("@", "-")
@@ -269,6 +269,26 @@ def taken(name: str, what: str = "job") -> Taken:
     """Return the error for a name that another job or sweep has."""
     return Taken(
         f"there is a {what} {name!r} already. Choose another name: -n NAME (or leave -n out)"
+    )
+
+
+def refuse_machines(name: str, machines: list[Machine]) -> None:
+    """Raise BergError if one of the machines that have a name does not go by itself: it is not
+    being deleted, and is no queued pod, which is replaced. The disk of a devbox stays.
+    """
+    for each in machines:
+        is_box = each.labels.get("berg-kind") == "devbox"
+        if is_box:
+            raise in_the_way("devbox", each.name, each.zone, f"kill {name}", " and its disk")
+        if not each.is_queued and each.status != "STOPPING":
+            raise in_the_way("machine", each.name, each.zone, f"kill {name}")
+
+
+def in_the_way(what: str, name: str, where: str, command: str, more: str = "") -> BergError:
+    """Return the error for a machine or a group that has the name of a job that is to begin."""
+    return BergError(
+        f"there is a {what} {name!r} in {where} already, and no job of it is known. Choose another "
+        f"name: -n NAME. To delete the {what}{more}: berg {command}"
     )
 
 

@@ -404,8 +404,10 @@ def end_with_box(config: Config, box: str, names: list[str]) -> None:
                 states.replaced(bucket, stored, ended)
 
 
-def take_back_from_box(config: Config, box: str, name: str) -> None:
-    """End a job that could not be submitted, if its devbox began it."""
+def take_back_from_box(config: Config, box: str, name: str, claim: str) -> None:
+    """End a job that could not be submitted, if its devbox has it with this claim."""
     with contextlib.suppress(BergError, api.GoogleError):  # the devbox is gone
-        if machine := jobs.find(config, box).machine:
+        machine = jobs.find(config, box).machine
+        there = instances.metadata(config, machine) if machine else None
+        if machine and job.hosted(there or {}).get(name, {}).get(job.CLAIM) == claim:
             instances.set_metadata(config, machine, f"berg-kill-{name}", f"{config.user} now")

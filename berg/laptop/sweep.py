@@ -250,10 +250,7 @@ def take_back(plan: Plan, claimed: states.Sweep) -> None:
     config, bucket, name = plan.config, Bucket(plan.config), plan.job.job_name
     there = states.read_sweep(bucket, name)
     if there and there.claim == claimed.claim:
-        machines_there = places.machines(config, sweeps=[name])
-        for place in places.ALL:
-            mine = [each for each in machines_there if places.of(each.place) is place]
-            place.delete(config, name, mine)
+        places.of(plan.job.place).take_back(config, name, plan.sweep_sha256)
         if plan.secrets:
             secret.take_back(config, name)
         states.withdraw_sweep(bucket, name, claimed)

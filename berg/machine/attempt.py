@@ -34,9 +34,7 @@ from berg.machine.process import (
     start_thread,
 )
 
-# Seconds of a preempted machine for its command, and for its last state; the rest is for the last
-# results.
-PREEMPTION_GRACE, LAST_STATE_SECONDS = 15, 4
+LAST_STATE_SECONDS = 4  # of a preempted machine for its last state
 HURRY = 2, 5  # seconds to connect to the bucket, and between two pieces of its answer, from then on
 EARLIER = "in earlier attempts: "  # before what they could not save; it may be saved by now
 LONGEST_PAUSE = 30  # seconds between two tries of a step that must not fail
@@ -407,11 +405,9 @@ class Attempt:
             return
         self.say(f"Stopping: {ending.reason}")
         self.mirrors.hurry.set()
-        grace = GRACE
         if self.machine_goes:
             self.bucket.timeout = HURRY
-            grace = PREEMPTION_GRACE
-        start_thread(self.runner.end, grace)
+        start_thread(self.runner.end)
 
     def break_off(self, running: Runs) -> None:
         """End a command for the job's next attempt, once."""

@@ -1,13 +1,16 @@
 """The programs between the worker and the job's command; standard library only.
 
-    keep LEFT CUT FOLDERS COMMAND…   runs the command as its parent, and ends what it left behind
-    log PIPE                         appends what comes out of a pipe, its output, to the log
+    keep LEFT ENDING CUT FOLDERS COMMAND…   runs the command, and ends what it left behind
+    log PIPE                                appends what comes out of a pipe, its output, to the log
 
 A process that the command left, in a session of its own, would keep writing results, and the job
 would never end. The kernel makes `keep` (a subreaper) the parent of all orphans below it. It
 ignores the signals of its process group, which the command gets, too. It exits with the command's
 exit code, as a shell gives it, when no process is left below it. Not covered: what another daemon
 starts (docker run -d).
+
+Who first ends the command's processes makes ENDING: `keep` when the command has ended by itself, or
+the worker, which then also ends what the command leaves.
 
 A program that is ended while it writes a file leaves half of it. Which files below the folders
 programs had open for writing when Berg ended them is noted in CUT, before they end.
@@ -30,6 +33,7 @@ from pathlib import Path
 
 HELPER_SECONDS = 0.5  # for helpers of the command that end by themselves when it has ended
 LEFTOVER_GRACE = 5  # seconds between SIGTERM and SIGKILL for what a command left behind
+WORKER_SECONDS = 120  # for the worker, or the next one, to kill what is left of a command
 KILL_SECONDS = 5  # for killed processes to be gone; those that hang in the kernel stay
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 POLL = 0.05  # seconds
@@ -150,9 +154,9 @@ def ends(process: int) -> bool:
     return True
 
 
-def keep(left_file: Path, cut: Cut, program: list[str]) -> None:
-    """Run a command, and write to a file after how many seconds it ended, and how many processes it
-    left.
+def keep(left_file: Path, ending: Path, cut: Cut, program: list[str]) -> None:
+    """Run a command, write to a file after how many seconds it ended, and how many processes it
+    left, and end those, unless the worker does.
     """
     began = time.monotonic()
     with contextlib.suppress(ImportError, OSError, AttributeError):
@@ -170,11 +174,27 @@ def keep(left_file: Path, cut: Cut, program: list[str]) -> None:
     ran, end = time.monotonic() - began, time.monotonic() + HELPER_SECONDS
     while below(os.getpid()) and time.monotonic() < end:
         time.sleep(POLL)
-    with contextlib.suppress(OSError):  # a full disk
-        left_file.write_text(f"{ran:.0f} {len(below(os.getpid()))}")
+    if is_first(ending):
+        with contextlib.suppress(OSError):  # a full disk
+            left_file.write_text(f"{ran:.0f} {len(below(os.getpid()))}")
+    else:
+        end = time.monotonic() + WORKER_SECONDS
+        while below(os.getpid()) and time.monotonic() < end:
+            time.sleep(POLL)
     if below(os.getpid()):
         end_below(os.getpid(), LEFTOVER_GRACE, cut)
     sys.exit(code if code >= 0 else 128 - code)
+
+
+def is_first(file: Path) -> bool:
+    """Make an empty file; return whether it was not there."""
+    try:
+        file.open("x").close()
+    except FileExistsError:
+        return False
+    except OSError:  # a full disk
+        pass
+    return True
 
 
 def end_below(ancestor: int, grace: float, cut: Cut) -> None:
@@ -186,6 +206,31 @@ def end_below(ancestor: int, grace: float, cut: Cut) -> None:
     while below(ancestor) and time.monotonic() < end:
         time.sleep(POLL)
     kill_below(ancestor, cut)
+
+
+def end_orphans(ancestor: int, waiting: set[int], cut: Cut) -> None:
+    """SIGTERM to those of the waiting processes whose parent has ended, and to the rest of their
+    groups; they wait no more.
+    """
+    left = {process for process, parent, _ in living() if parent == ancestor} & waiting
+    groups = {group_of(process) for process in left}
+    found = {process for process in waiting if group_of(process) in groups}
+    if not found:
+        return
+    waiting -= found
+    with frozen(ancestor):
+        cut.look(ancestor)
+        for process in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGTERM)
+
+
+def group_of(process: int) -> int:
+    """Return the process group of a process; 0 if it is gone."""
+    try:
+        return os.getpgid(process)
+    except ProcessLookupError:
+        return 0
 
 
 def kill_below(ancestor: int, cut: Cut | None = None) -> None:
@@ -299,5 +344,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "log":
         write_log(int(sys.argv[2]))
     else:
-        cut = Cut(Path(sys.argv[3]), tuple(sys.argv[4].split(":")))
-        keep(Path(sys.argv[2]), cut, sys.argv[5:])
+        cut = Cut(Path(sys.argv[4]), tuple(sys.argv[5].split(":")))
+        keep(Path(sys.argv[2]), Path(sys.argv[3]), cut, sys.argv[6:])

@@ -23,7 +23,7 @@ from berg.machine import boot, fabric, installation, peers
 from berg.machine.attempt import Attempt
 from berg.machine.environment import PROGRAM, environment
 from berg.machine.outcome import SLOW_NETWORK
-from berg.machine.process import end_process
+from berg.machine.process import end_group
 
 SCRIPT = PROGRAM / "allgather.py"
 SECONDS = 180  # for importing PyTorch, connecting and measuring
@@ -156,7 +156,8 @@ def run(attempt: Attempt) -> str:
             while process.poll() is None and time.monotonic() < end:
                 attempt.pause_together(0.2)
         finally:
-            end_process(process, 2)
+            if process.poll() is None:
+                end_group(process.pid, 2)
             if this.docker:
                 installation.remove_container()
         output.seek(0)

@@ -25,12 +25,14 @@ COMMAND_FILE = boot.BERG / "command"  # process group of the command, for a late
 RUNNING = boot.BERG / "running"  # there while the job's command runs
 LOST_POWER = boot.BERG / "lost-power"  # that file, if a worker found it when it began
 LEFT_FILE = boot.BERG / "left"  # how many processes the command left
+ENDING_FILE = boot.BERG / "ending"  # there once the command's processes get SIGTERM (keeper.py)
 CUT_FILE = boot.BERG / "cut"  # the files that it had open for writing when it was ended (keeper.py)
 CONTAINER = "berg-command"  # of a command with --docker
 # Where PyTorch's flight recorder of NCCL writes what it has, when "1" is written to the pipe of a
 # rank; in a container, below its own root.
 FLIGHT = "/tmp/berg_flight_"
-GRACE = 30  # seconds that a command has between SIGTERM and SIGKILL
+# Seconds that a command has between SIGTERM and SIGKILL, usually and if Google takes the machine.
+GRACE, PREEMPTION_GRACE = 30, 15
 LOG_GRACE = 10  # seconds for the last output of a command to be in the log
 MOST_FILES = 1 << 20  # open in one process; the kernel allows no more
 SIGNALS = {each.value: each.name for each in signal.Signals}
@@ -81,30 +83,37 @@ def new_cut() -> keeper.Cut:
     return keeper.Cut(CUT_FILE, tuple(f"{os.path.realpath(each)}/" for each in places))
 
 
-def end_group(group: int, grace: float) -> None:
+def end_group(group: int, grace: float, ending: Path | None = None) -> None:
     """SIGTERM to a process group; after `grace` seconds SIGKILL to what is left of it, and to what
     is below its first process in other groups.
+
+    Those get SIGTERM from what started them, as the workers of a launcher do; from here once that
+    has ended. Nothing gets it twice: who ends the group first makes the file `ending`, and who
+    finds that there sends no SIGTERM.
     """
-    cut = new_cut()
+    cut, others = new_cut(), set[int]()
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, 0)  # raises an error if the group is gone
-        with keeper.frozen(group):
-            cut.look(group)
-            os.killpg(group, signal.SIGTERM)
+        if ending is None or keeper.is_first(ending):
+            with keeper.frozen(group):
+                cut.look(group)
+                others = {each for each in keeper.below(group) if keeper.group_of(each) != group}
+                os.killpg(group, signal.SIGTERM)
         end = time.monotonic() + grace
         while time.monotonic() < end:
             os.killpg(group, 0)
             began = time.monotonic()
             cut.look(group)
+            keeper.end_orphans(group, others, cut)
             time.sleep(max(keeper.POLL, 5 * (time.monotonic() - began)))
         keeper.kill_below(group, cut)
         os.killpg(group, signal.SIGKILL)
 
 
 def end_process(process: Runs, grace: float) -> None:
-    """End a process group whose first process still runs: SIGTERM, and SIGKILL after the grace."""
+    """End a command whose first process still runs: SIGTERM, and SIGKILL after the grace."""
     if process and process.poll() is None:
-        end_group(process.pid, grace)
+        end_group(process.pid, grace, ENDING_FILE)
 
 
 @contextlib.contextmanager
@@ -178,7 +187,7 @@ class Runner:
     def keep(self, command: list[str], folder: Path, environment: dict[str, str]) -> int:
         """Run a command as `execute` does, and end with it what it left in other sessions."""
         cut = new_cut()
-        places = [str(LEFT_FILE), str(CUT_FILE), ":".join(cut.folders)]
+        places = [str(LEFT_FILE), str(ENDING_FILE), str(CUT_FILE), ":".join(cut.folders)]
         program = [sys.executable, "-I", "-S", keeper.__file__, "keep", *places]
         LEFT_FILE.unlink(missing_ok=True)
         cut.note("=", [time.time_ns()])
@@ -216,6 +225,7 @@ class Runner:
         if self.stopping.ending:
             raise Stopped
         self.began = time.monotonic()
+        ENDING_FILE.unlink(missing_ok=True)
         with written_to(self.machine.log) as output:
             self.process = subprocess.Popen(
                 command,
@@ -232,13 +242,13 @@ class Runner:
             code = self.process.wait()
             self.ended_alone = self.is_keeping and not self.stopping.ending
             # Processes in the background would keep writing results.
-            end_group(self.process.pid, keeper.LEFTOVER_GRACE)
+            end_group(self.process.pid, keeper.LEFTOVER_GRACE, ENDING_FILE)
         COMMAND_FILE.unlink(missing_ok=True)
         return code
 
-    def end(self, grace: float = GRACE) -> None:
+    def end(self) -> None:
         """End the running process: SIGTERM, and SIGKILL after the grace."""
-        end_process(self.process, grace)
+        end_process(self.process, PREEMPTION_GRACE if self.stopping.machine_goes else GRACE)
 
     def fails_at_once(self, exit_code: int) -> bool:
         """Note that the last command failed; return whether the last ones failed in the same way

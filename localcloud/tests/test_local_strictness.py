@@ -288,7 +288,11 @@ def test_what_a_list_may_be_asked(machines):
     path = f"/zones/{ZONE}/instances"
     for asked in ({"maxResults": 501}, {"filter": "name=("}, {"filter": "name=="}):
         message(machines.call("GET", path, **asked))
-    assert machines.call("GET", path, maxResults=500).ok
+    newest = {"orderBy": "creationTimestamp desc"}
+    assert machines.call("GET", path, maxResults=500, **newest).ok
+    for each in (path, f"/zones/{ZONE}/operations"):  # Google sorts no list that it filters
+        answer = machines.call("GET", each, filter="name=a", **newest)
+        assert "Specifying both a list filter and sort order" in message(answer)
 
 
 def test_a_reservation_of_any_name_is_not_named(machines):

@@ -3,6 +3,7 @@ do the same; here are moments that those meet seldom.
 """
 
 import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -39,6 +40,31 @@ def write(mirror: Mirror, name: str, data: bytes) -> Path:
     path.write_bytes(data)
     time.sleep(SETTLED)
     return path
+
+
+@pytest.mark.timeout(60)
+def test_what_is_no_file_is_named_and_holds_nothing_up(disk):
+    first = disk("1")
+    folder = first.folder / "job"
+    os.mkfifo(folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(folder / "socket"))  # a short path
+    targets = {"to-pipe": "pipe", "to-socket": "socket", "to-link": "to-pipe", "to-file": "file"}
+    targets |= {"zero": "/dev/zero", "tty": "/dev/tty"}
+    for name, target in targets.items():
+        (folder / name).symlink_to(target)
+    os.mkfifo(folder / "base")
+    write(first, "base-wal", b"part of no database")
+    write(first, "file", b"1")
+    first.sync()
+    outside = "a link to outside of the results"
+    whys = {"pipe": "a pipe", "base": "a pipe", "socket": "a socket", "zero": outside}
+    whys |= {"to-pipe": "a link to a pipe", "to-link": "a link to a pipe"}
+    whys |= {"to-socket": "a link to a socket", "tty": outside}
+    left = first.finish(lambda text: None, 60)
+    assert left == {f"job/{name}": why for name, why in whys.items()}
+    there = {path.name for path in (disk("2").folder / "job").iterdir()}
+    assert there == {"file", "to-file", "base-wal"}
 
 
 def test_a_file_that_waits_for_its_object_is_compared_with_the_bytes_that_wait(disk):

@@ -208,8 +208,26 @@ def test_a_file_of_another_size_is_sent_without_reading_it_before(sender, monkey
 
 def test_what_is_no_file_any_more_is_not_sent(sender, recorded):
     (sender.folder / "file").symlink_to("/dev/null")
-    sending = send(sender)
-    assert sending.entry is None and not sending.wrote and not recorded
+    with pytest.raises(FileNotFoundError):
+        send(sender)
+    assert not recorded
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_that_takes_a_file_s_place_meanwhile_is_not_waited_for(
+    sender, recorded, monkeypatch
+):
+    path, opened = write(sender, b"x"), os.open
+
+    def open_late(*given) -> int:
+        path.unlink()
+        os.mkfifo(path)
+        return opened(*given)
+
+    monkeypatch.setattr(os, "open", open_late)
+    with pytest.raises(FileNotFoundError):
+        send(sender)
+    assert not recorded
 
 
 # --- whose it is

@@ -6,10 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from conftest import wait_for
 
-from berg.machine import keeper
+from berg.machine import keeper, process
+from berg.machine.outcome import PREEMPTED, Stopping
 from berg.machine.process import end_group
 
 # Writes its process id, and goes on in a session of its own, deaf to SIGTERM.
@@ -18,7 +21,17 @@ while [ ! -s deaf ]; do sleep 0.01; done"""
 
 
 def kept(command: str, folder: Path) -> subprocess.Popen:
-    program = [sys.executable, "-I", "-S", keeper.__file__, "keep", "left", "cut", "/results/"]
+    program = [
+        sys.executable,
+        "-I",
+        "-S",
+        keeper.__file__,
+        "keep",
+        "left",
+        "ending",
+        "cut",
+        "/results/",
+    ]
     return subprocess.Popen([*program, "bash", "-c", command], cwd=folder, start_new_session=True)
 
 
@@ -59,6 +72,58 @@ def test_a_command_that_is_stopped_takes_other_sessions_along(tmp_path):
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait() == 5 and (tmp_path / "told").exists()
     assert not is_there(deaf)
+
+
+COUNTS = """
+import signal, sys, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+open(sys.argv[1] + ".up", "w").close()
+while not told:
+    time.sleep(0.01)
+time.sleep(6)  # to save
+open(sys.argv[1], "w").write(str(len(told)))
+"""
+LAUNCHES = """
+import signal, subprocess, sys
+worker = subprocess.Popen([sys.executable, "counts.py", "worker"], start_new_session=True)
+signal.signal(signal.SIGTERM, lambda *_: worker.terminate())
+sys.exit(worker.wait())
+"""
+
+
+def test_all_below_a_shell_and_a_launcher_is_told_once_to_end_and_has_the_time(
+    tmp_path, monkeypatch
+):
+    """The shells end at once; the launcher tells its worker itself."""
+    for name in ("COMMAND_FILE", "RUNNING", "ENDING_FILE", "CUT_FILE"):
+        monkeypatch.setattr(process, name, tmp_path / name)
+    (tmp_path / "counts.py").write_text(COUNTS)
+    (tmp_path / "launches.py").write_text(LAUNCHES)
+    runner = process.Runner(SimpleNamespace(log=tmp_path / "log"), Stopping())
+    python = sys.executable
+    command = f"""{python} counts.py background & setsid {python} counts.py session &
+{python} launches.py & bash -c '{python} counts.py below; true'; true"""
+    variables = dict(os.environ)
+    running = process.start_thread(runner.keep, ["bash", "-c", command], tmp_path, variables)
+    names = ("background", "session", "worker", "below")
+    wait_for(lambda: all((tmp_path / f"{name}.up").exists() for name in names), 20, "its programs")
+    ends = [process.start_thread(runner.end) for _ in range(2)]  # whoever asks for it
+    for each in (running, *ends):
+        each.join(60)
+    assert not running.is_alive(), "it waits for nothing once all has ended"
+    assert {name: (tmp_path / name).read_text() for name in names} == dict.fromkeys(names, "1")
+    assert runner.leftovers() == ""
+
+
+def test_a_command_has_less_time_on_a_machine_that_google_takes(tmp_path, monkeypatch):
+    graces = []
+    monkeypatch.setattr(process, "end_process", lambda _, grace: graces.append(grace))
+    runner = process.Runner(SimpleNamespace(log=tmp_path / "log"), Stopping())
+    runner.end()
+    runner.stopping.request(PREEMPTED)
+    runner.end()
+    assert graces == [30, 15]
 
 
 def test_end_group_kills_what_is_below_in_other_groups(tmp_path):

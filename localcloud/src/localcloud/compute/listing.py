@@ -81,18 +81,23 @@ def resources(params: dict, kind: str, rows: list[dict], size: int) -> dict:
     """
     if int(params.get("pageSize") or 0) < 0:
         raise ApiError(400, "invalid", f"The page size must not be negative: {params['pageSize']}.")
-    kept, token = page(rows, {**params, "maxResults": params.get("pageSize") or size})
+    wanted = list(filter(matches(params.get("filter")), rows))
+    paged = {**params, "filter": "", "maxResults": params.get("pageSize") or size}
+    kept, token = page(wanted, paged)
     return {**({kind: kept} if kept else {}), **({"nextPageToken": token} if token else {})}
 
 
 def page(rows: list[dict], params: dict) -> tuple[list[dict], str | None]:
     """Return the rows that `filter` keeps, cut to one page, and the token of the next page."""
-    rows = list(filter(matches(params.get("filter")), rows))
     order = params.get("orderBy", "name")
-    if order not in ("name", "creationTimestamp desc"):
-        raise ApiError(
-            400, "invalid", f"Invalid value for field 'orderBy': '{order}'. Unsupported order."
-        )
+    why = ""
+    if params.get("filter") and "orderBy" in params:
+        why = "Specifying both a list filter and sort order is not currently supported."
+    elif order not in ("name", "creationTimestamp desc"):
+        why = "Unsupported order."
+    if why:
+        raise ApiError(400, "invalid", f"Invalid value for field 'orderBy': '{order}'. {why}")
+    rows = list(filter(matches(params.get("filter")), rows))
     if order != "name":
         rows = sorted(rows, key=lambda row: row.get("creationTimestamp", ""), reverse=True)
     start = 0
