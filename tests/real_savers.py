@@ -1,7 +1,7 @@
 """Checkpoints of the packages that people use, cut off in the middle of a save: each resumes from
 one that is whole, and no older than what the bucket had.
 
-A program of tests/savers saves on and on. Its machine is killed while it saves, without notice or
+A program of accept/savers saves on and on. Its machine is killed while it saves, without notice or
 with some seconds; then the next one restores what the bucket has, and the program looks at it.
 """
 
@@ -28,7 +28,7 @@ from berg.machine import keeper, process
 
 MB = 1 << 20
 KEEPER = keeper.__file__
-SAVERS = Path(__file__).parent / "savers"
+SAVERS = Path(__file__).parent.parent / "accept/savers"
 
 # No saver needs another computer, or an accelerator.
 ALONE = {"GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -76,7 +76,7 @@ class Attempt:
             folder.mkdir(exist_ok=True)
             script = SAVERS / f"{name.partition(' ')[0]}.py"
             given = [folder, str(rank), str(len(self.disks)), *self.saver.options]
-            places = [disk.top / "left", disk.top / "cut", f"{disk.folder}/"]
+            places = [*(disk.top / each for each in ("left", "ending", "cut")), f"{disk.folder}/"]
             with (disk.top / "said").open("w") as said:
                 self.programs.append(
                     subprocess.Popen(

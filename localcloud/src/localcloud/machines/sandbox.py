@@ -381,10 +381,13 @@ def environment(machine: Machine) -> dict[str, str]:
 
 
 def python_folders() -> list[Path]:
-    """Folders of this process's python that a machine would not see otherwise, outermost first."""
+    """Folders of this process's python, and those that LOCALCLOUD_SHOW names (separated by colons),
+    which a machine would not see otherwise; outermost first.
+    """
     executable = Path(sys.executable)
     installation = executable.resolve().parent.parent
     prefixes = {Path(sys.prefix), Path(sys.base_prefix), installation}
+    prefixes |= {Path(path) for path in os.environ.get("LOCALCLOUD_SHOW", "").split(":") if path}
     prefixes |= {prefix.resolve() for prefix in prefixes}
     if executable.is_symlink():
         prefixes.add(executable.parent.joinpath(executable.readlink()).parent.parent)

@@ -19,10 +19,11 @@ def say(what: str, step: int) -> None:
 
 
 def meet() -> None:
-    """Begin the process group of all ranks, without asking a name server for anything."""
+    """Begin the process group of all ranks: by a file, or by the variables of torchrun."""
     import torch.distributed as dist
 
-    store = f"file://{os.environ['SAVERS_STORE']}"
+    path = os.environ.get("SAVERS_STORE")
+    store = f"file://{path}" if path else "env://"
     dist.init_process_group("gloo", init_method=store, rank=RANK, world_size=WORLD)
 
 

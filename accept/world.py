@@ -1,0 +1,562 @@
+"""What a row has: a laptop with a berg, a repository, the bucket, and a cloud to make trouble in.
+
+Each trial has an embedded cloud of its own, so that the faults of one row are not another's. On
+Google's cloud all trials share a project, and rows are told apart by the names of their jobs.
+"""
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import google.auth
+import requests
+from google.auth.transport.requests import AuthorizedSession
+from urllib3.util import Retry
+
+from accept.suite import Missing, Red, Row, check
+from localcloud import control
+
+SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+FINAL = {"SUCCEEDED", "FAILED", "KILLED", "LOST"}
+# The first boot of a machine holds no locks, and its image has what a golden image has: rows that
+# are about the start of a machine set these back.
+SETTINGS = {"first_boot": 0, "prepared": 1, "operation": 0.2, "grant_delay": 1, "account_delay": 1}
+UNKNOWN = re.compile(r"No such (option|command)|no such option|Unknown (option|command)", re.I)
+IDENTITY = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+
+
+@dataclass
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def last(self) -> str:
+        """The last line that it said, for reasons."""
+        return ((self.err.strip() or self.out.strip()).splitlines() or [""])[-1][:200]
+
+
+@dataclass
+class Laptop:
+    """A BERG_HOME and a HOME with one berg; a second laptop of a team is another one."""
+
+    berg: str
+    home: Path
+    told: list[str]
+    user: str = ""
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("BERG_", "CLOUDSDK_"))}
+        mine = {"HOME": str(self.home), "BERG_HOME": str(self.home / ".berg"), "COLUMNS": "120"}
+        mine["PATH"] = f"{Path(self.berg).parent}:{kept['PATH']}"
+        for variable in ("CLAUDECODE", "CURSOR_AGENT", "GEMINI_CLI", "CODEX_SANDBOX", "AI_AGENT"):
+            kept.pop(variable, None)  # a coding agent may run the suite
+        return {**kept, **mine, **({"BERG_USER": self.user} if self.user else {}), **more}
+
+    def start(self, *words: str, cwd: Path | None = None, **options: Any) -> subprocess.Popen[str]:
+        """Start berg in a process group of its own; `env` adds variables."""
+        env = self.environment(**options.pop("env", {}))
+        pipe = subprocess.PIPE
+        given = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, **options}
+        self.told.append("$ berg " + " ".join(words))
+        return subprocess.Popen(
+            [self.berg, *words],
+            cwd=cwd,
+            env=env,
+            text=True,
+            start_new_session=True,
+            encoding="utf-8",
+            errors="replace",
+            **given,
+        )
+
+    def __call__(
+        self,
+        *words: str,
+        cwd: Path | None = None,
+        stdin: str | None = None,
+        timeout: float = 240,
+        **env: str,
+    ) -> Done:
+        """Run berg to its end."""
+        process = self.start(
+            *words, cwd=cwd, env=env, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL
+        )
+        try:
+            out, err = process.communicate(stdin, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            raise Red(f"berg {' '.join(words)[:80]} did not end in {timeout:.0f} s") from None
+        self.told.append((out[-1500:] + err[-1500:]).strip())
+        check("Traceback (most recent call last)" not in err, f"berg {words[0]}: a traceback")
+        return Done(process.returncode, out, err)
+
+
+@dataclass
+class Cloud:
+    """Google's APIs, or the embedded cloud's, by HTTP."""
+
+    project: str
+    bucket: str
+    session: requests.Session
+    endpoint: str = ""  # "": Google's
+    folder: Path | None = None  # of the embedded cloud's state
+
+    def call(self, verb: str, url: str, body: Any = None) -> Any:
+        answer = self.session.request(verb, url, json=body, timeout=60)
+        if answer.status_code == 404 and verb in ("GET", "DELETE"):
+            return {}
+        answer.raise_for_status()
+        return answer.json() if answer.content else {}
+
+    def compute(self, path: str, verb: str = "GET", body: Any = None, **query: str) -> Any:
+        base = self.endpoint or "https://compute.googleapis.com"
+        tail = f"?{urlencode(query)}" if query else ""
+        return self.call(verb, f"{base}/compute/v1/projects/{self.project}/{path}{tail}", body)
+
+    def listed(self, kind: str) -> list[dict[str, Any]]:
+        """All things of a kind in all zones and regions: instances, disks, instanceGroupManagers."""
+        scopes = self.compute(f"aggregated/{kind}").get("items", {}).values()
+        return [thing for scope in scopes for thing in scope.get(kind, [])]
+
+    def control(self, verb: str, path: str, body: Any = None) -> Any:
+        """A route under /_berg/ of the embedded cloud."""
+        return self.call(verb, f"{self.endpoint}/_berg/{path}", body)
+
+    def fault(self, method: str, **what: Any) -> None:
+        self.control("POST", "faults", {"method": method, **what})
+
+    def settings(self, **values: Any) -> dict[str, Any]:
+        return self.control("POST", "settings", values)
+
+    # --- objects
+
+    @property
+    def storage(self) -> str:
+        return self.endpoint or "https://storage.googleapis.com"
+
+    def objects(self, prefix: str = "") -> dict[str, dict[str, Any]]:
+        """Descriptions of objects by name."""
+        found: dict[str, dict[str, Any]] = {}
+        page = ""
+        while True:
+            query = urlencode({"prefix": prefix, **({"pageToken": page} if page else {})})
+            said = self.call("GET", f"{self.storage}/storage/v1/b/{self.bucket}/o?{query}")
+            found.update({each["name"]: each for each in said.get("items", [])})
+            page = said.get("nextPageToken", "")
+            if not page:
+                return found
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of an object, None if there is none."""
+        path = f"{self.storage}/storage/v1/b/{self.bucket}/o/{quote(name, '')}?alt=media"
+        answer = self.session.get(path, timeout=120)
+        if answer.status_code == 404:
+            return None
+        answer.raise_for_status()
+        return answer.content
+
+    def write(self, name: str, data: bytes, metadata: dict[str, str] | None = None) -> None:
+        """One request for both, because an object may be written once a second."""
+        base = f"{self.storage}/upload/storage/v1/b/{self.bucket}/o"
+        about = json.dumps({"name": name, "metadata": metadata or {}}).encode()
+        parts = [b"application/json; charset=UTF-8\r\n\r\n" + about, b"text/plain\r\n\r\n" + data]
+        body = b"".join(b"--=part=\r\nContent-Type: " + part + b"\r\n" for part in parts)
+        self.session.post(
+            f"{base}?uploadType=multipart",
+            data=body + b"--=part=--",
+            headers={"Content-Type": 'multipart/related; boundary="=part="'},
+            timeout=120,
+        ).raise_for_status()
+
+    def remove(self, name: str) -> None:
+        self.call("DELETE", f"{self.storage}/storage/v1/b/{self.bucket}/o/{quote(name, '')}")
+
+
+@dataclass
+class Trial:
+    """One row's world."""
+
+    laptop: Laptop
+    cloud: Cloud
+    folder: Path
+    is_real: bool = False
+    other: str = ""  # another berg to compare with
+    told: list[str] = field(default_factory=list)
+    dice: random.Random = field(default_factory=random.Random)
+    seed: int = 0
+    prefix: str = ""
+    repo: Path = Path()
+    ending: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def begin(self, row: Row, seed: int) -> None:
+        """Nothing of the row before it is left: faults, settings, names, repository."""
+        self.told.clear()
+        self.seed, self.dice = seed, random.Random(seed)
+        self.prefix = f"a{random.SystemRandom().randrange(16**5):05x}"
+        self.ending = contextlib.ExitStack()
+        self.deadline = time.monotonic() + row.minutes * 60
+        self.repo = self.folder / self.prefix / "proj"
+        self.repo.mkdir(parents=True)
+        self.git("init", "-q", "-b", "main")
+        self.files({"train.py": "print('hello from train')\n"})
+        if not self.is_real:
+            self.usual()
+
+    def usual(self) -> None:
+        self.cloud.control("DELETE", "faults")
+        self.cloud.control("POST", "stockout", {"on": False})
+        self.cloud.settings(**{**self.first_settings, **SETTINGS})
+
+    @functools.cached_property
+    def first_settings(self) -> dict[str, Any]:
+        return self.cloud.settings()
+
+    def end(self) -> None:
+        """Delete what the row left behind."""
+        with self.ending:
+            pass
+        if not self.is_real:
+            self.usual()
+        for _ in range(3):
+            for kind in ("instanceGroupManagers", "instances", "disks"):
+                for thing in self.named(kind):
+                    if kind == "instances" and not self.is_real:
+                        self.power(thing["name"], "crash")
+                    path = thing["selfLink"].partition(f"projects/{self.cloud.project}/")[2]
+                    with contextlib.suppress(requests.HTTPError):
+                        self.cloud.compute(path, "DELETE")
+            if not any(
+                self.named(kind) for kind in ("instanceGroupManagers", "instances", "disks")
+            ):
+                break
+            time.sleep(1)
+        if self.is_real:
+            names = set(re.findall(rf"\b{self.prefix}-[\w-]+", "\n".join(self.told)))
+            self.berg("rm", "-y", *sorted(names))
+        shutil.rmtree(self.folder / self.prefix, ignore_errors=True)
+
+    def evidence(self) -> str:
+        """States, ends of logs and consoles of the row's jobs, for a red row."""
+        told = []
+        with contextlib.suppress(Exception):
+            for path in self.cloud.objects(f".berg/jobs/{self.prefix}"):
+                if path.endswith("_state.json"):
+                    job = path.removeprefix(".berg/jobs/").removesuffix("_state.json")
+                    told += [f"{job}: {self.state(job)}"[:600], self.log(job)[-1500:]]
+            for machine in self.machines() if self.cloud.folder else []:
+                console = self.cloud.folder / f"machines/{machine['id']}/serial.log"
+                told.append(f"{machine['name']} {machine['status']}: {console.read_text()[-1000:]}")
+        return "\n".join(told)
+
+    # --- the laptop
+
+    def berg(self, *words: str, **options: Any) -> Done:
+        """Run berg in the row's repository."""
+        return self.laptop(*words, cwd=options.pop("cwd", self.repo), **options)
+
+    def ok(self, *words: str, **options: Any) -> Done:
+        """Run berg, which must exit with 0; an option that it does not know is `Missing`."""
+        done = self.berg(*words, **options)
+        if done.code == 2 and UNKNOWN.search(done.err):
+            raise Missing(done.last)
+        check(done.code == 0, f"berg {' '.join(words)[:60]}: exit {done.code}: {done.last}")
+        return done
+
+    def refused(self, *words: str, code: int = 1, says: str = "", **options: Any) -> Done:
+        """Run berg, which must refuse this with an exit code and these words (a regular expression)."""
+        done = self.berg(*words, **options)
+        told = f"berg {' '.join(words)[:80]!r}"
+        check(done.code == code, f"{told}: exit {done.code}, not {code}: {done.last}")
+        check(done.err.strip(), f"{told}: says nothing")
+        check(re.search(says, done.err, re.I), f"{told}: does not say {says!r}: {done.last}")
+        return done
+
+    def name(self, word: str = "job") -> str:
+        return f"{self.prefix}-{word}"
+
+    def run(self, command: str, *options: str, name: str = "job", gpus: str = "0") -> str:
+        """Submit a job without GPUs, and return its name."""
+        full = name if name.startswith(self.prefix) else self.name(name)
+        self.ok("run", "-g", gpus, "-n", full, *options, command)
+        return full
+
+    def colleague(self, user: str = "colleague") -> Laptop:
+        """Another person's laptop, with the same settings."""
+        home = self.folder / self.prefix / user
+        shutil.copytree(
+            self.laptop.home / ".berg", home / ".berg", ignore=shutil.ignore_patterns("local")
+        )
+        return Laptop(self.laptop.berg, home, self.told, user)
+
+    # --- the repository
+
+    def git(self, *words: str, cwd: Path | None = None) -> str:
+        command = ["git", *IDENTITY, *words]
+        done = subprocess.run(command, cwd=cwd or self.repo, capture_output=True, text=True)
+        check(done.returncode == 0, f"git {' '.join(words)}: {done.stderr}")
+        return done.stdout.strip()
+
+    def files(self, files: dict[str, str]) -> None:
+        """Write files into the repository, and commit them."""
+        for name, content in files.items():
+            path = self.repo / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "files")
+
+    # --- what the job did
+
+    def state(self, job: str) -> dict[str, Any]:
+        """The state object of a job; {} before there is one."""
+        data = self.cloud.read(f".berg/jobs/{job}_state.json")
+        return json.loads(data) if data else {}
+
+    def shown(self, job: str) -> dict[str, Any]:
+        """What `berg show --json` says of a job."""
+        return self.ok("show", job, "--json").json
+
+    def log(self, job: str) -> str:
+        """All that the job's log objects have; rows that are about `berg log` call that."""
+        names = sorted(self.cloud.objects(f".berg/logs/{job}/"))
+        logs = [self.cloud.read(name) or b"" for name in names if name.endswith(".log")]
+        return b"".join(logs).decode(errors="replace")
+
+    def results(self, job: str) -> dict[str, bytes]:
+        """The plain objects of a job's results folder by path."""
+        prefix = f"berg_results/{job}/"
+        found = {name: self.cloud.read(name) for name in self.cloud.objects(prefix)}
+        return {name[len(prefix) :]: data for name, data in found.items() if data is not None}
+
+    def until(
+        self, condition: Callable[[], Any], what: str, seconds: float = 90, every: float = 0.2
+    ) -> Any:
+        """Wait until a condition is true, and return its value."""
+        # other rows share the cores
+        end = min(time.monotonic() + 2 * seconds, max(self.deadline, time.monotonic() + 5))
+        while not (value := condition()):
+            if time.monotonic() > end:
+                raise Red(f"{what}: not within {seconds:.0f} s")
+            time.sleep(every)
+        return value
+
+    def until_log(self, job: str, text: str, seconds: float = 90) -> None:
+        def is_there() -> bool:
+            state = self.state(job).get("state")
+            has = text in self.log(job)
+            if not has and state in FINAL:
+                raise Red(f"{job} ended {state} before its log had {text!r}")
+            return has
+
+        self.until(is_there, f"{text!r} in the log", seconds, every=0.5)
+
+    def until_state(self, job: str, *states: str, seconds: float = 90) -> dict[str, Any]:
+        def reached() -> dict[str, Any]:
+            state = self.state(job)
+            if state.get("state") in FINAL and not FINAL & {*states}:
+                raise Red(
+                    f"{job} is {state['state']} ({state.get('reason')}), not {'/'.join(states)}"
+                )
+            return state if state.get("state") in states else {}
+
+        return self.until(reached, f"{job} {'/'.join(states)}", seconds)
+
+    def ended(self, job: str, *states: str, seconds: float = 120) -> dict[str, Any]:
+        """Wait for the end of a job; its state must be one of these, if any are given."""
+        state = self.until(
+            lambda: (s := self.state(job)).get("state") in FINAL and s,
+            f"the end of {job}",
+            seconds,
+            0.4,
+        )
+        check(
+            not states or state["state"] in states,
+            f"{job} is {state['state']} ({state.get('reason')}), not {'/'.join(states)}",
+        )
+        return state
+
+    def gone(self, seconds: float = 60) -> None:
+        """No machine, group or disk of this row may be left after so long."""
+        kinds = ("instances", "instanceGroupManagers", "disks")
+        left: list[str] = []
+
+        def is_gone() -> bool:
+            left[:] = [
+                f"{kind[:-1]} {thing['name']}" for kind in kinds for thing in self.named(kind)
+            ]
+            return not left
+
+        with contextlib.suppress(Red):
+            self.until(is_gone, "the end of the machines", seconds, 0.5)
+        check(not left, f"left behind: {', '.join(left)}")
+
+    # --- machines
+
+    def named(self, kind: str) -> list[dict[str, Any]]:
+        """Things of a kind (instances, disks, instanceGroupManagers) that belong to this row's jobs."""
+        return [
+            thing
+            for thing in self.cloud.listed(kind)
+            if thing["name"].startswith(self.prefix)
+            or str(thing.get("labels", {}).get("berg-job", "")).startswith(self.prefix)
+        ]
+
+    def machines(self, job: str = "") -> list[dict[str, Any]]:
+        """Instances of a job (of all jobs of this row), sorted by name."""
+        names = job or self.prefix
+        found = [
+            thing
+            for thing in self.named("instances")
+            if thing.get("labels", {}).get("berg-job", thing["name"]).startswith(names)
+            or thing["name"].startswith(names)
+        ]
+        return sorted(found, key=lambda thing: str(thing["name"]))
+
+    def power(self, instance: str, what: str, **options: Any) -> None:
+        """preempt, crash, maintain or cut an instance of the embedded cloud."""
+        with contextlib.suppress(requests.HTTPError):
+            self.cloud.control("POST", f"instances/{instance}/{what}", options)
+
+    def processes(self, instance: dict[str, Any]) -> dict[int, str]:
+        """Command lines of an embedded machine's processes, by their ids on this computer."""
+        address = instance["networkInterfaces"][0]["networkIP"]
+        mark = f"GCE_METADATA_HOST={address}".encode()
+        spaces, all_of = set(), {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                space = (path / "ns/pid").readlink()
+                all_of[int(path.name)] = space, (path / "cmdline").read_bytes()
+                if mark in (path / "environ").read_bytes():
+                    spaces.add(space)
+            except OSError:
+                continue
+        spaces.discard(Path("/proc/self/ns/pid").readlink())
+        return {
+            pid: words.replace(b"\0", b" ").decode(errors="replace").strip()
+            for pid, (space, words) in all_of.items()
+            if space in spaces
+        }
+
+    def kill_processes(
+        self, instance: dict[str, Any], pattern: str, number: int = signal.SIGKILL
+    ) -> int:
+        """Send a signal to the machine's processes whose command line matches; how many those were."""
+        found = [
+            pid for pid, words in self.processes(instance).items() if re.search(pattern, words)
+        ]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return len(found)
+
+    def kill_worker(self, job: str, index: int = 0) -> None:
+        """`kill -9` berg's worker on a machine of the job."""
+
+        def killed() -> int:
+            found = self.machines(job)
+            return (
+                self.kill_processes(found[index], r"berg[./-]worker") if len(found) > index else 0
+            )
+
+        self.until(killed, "a worker to kill", 60)
+
+    def requests(self) -> list[dict[str, Any]]:
+        """The last requests that the embedded cloud has answered."""
+        return self.cloud.control("GET", "requests")["requests"]
+
+
+@contextlib.contextmanager
+def trials(berg: str, jobs: int, given: argparse.Namespace) -> Iterator[list[Trial]]:
+    """So many trials; the embedded clouds end with the context."""
+    folder = Path(tempfile.mkdtemp(prefix="accept-"))
+    made: list[Trial] = []
+    try:
+        for number in range(jobs):
+            make = real_trial if given.cloud == "real" else local_trial
+            made.append(make(berg, folder / str(number), given))
+        yield made
+    finally:
+        for trial in made:
+            if trial.cloud.folder:
+                with contextlib.suppress(Exception):
+                    control.reset(trial.cloud.folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def real_trial(berg: str, folder: Path, given: argparse.Namespace) -> Trial:
+    """Google's cloud, with this computer's credentials."""
+    folder.mkdir()
+    credentials, _ = google.auth.default(scopes=SCOPES)
+    laptop = Laptop(berg, folder, told := [])
+    done = laptop("init", "-y", "--project", given.project, "--bucket", given.bucket)
+    check(done.code == 0, f"berg init: {done.last}")
+    cloud = Cloud(given.project, given.bucket, AuthorizedSession(credentials))
+    return Trial(laptop, cloud, folder, is_real=True, other=given.other, told=told)
+
+
+def local_trial(berg: str, folder: Path, given: argparse.Namespace) -> Trial:
+    """An embedded cloud of this repository's, which `berg init --local` finds running."""
+    home = folder / ".berg"
+    home.mkdir(parents=True)
+    local = home / "local"
+    local.mkdir()
+    (local / "image").symlink_to(image(berg, folder.parent))
+    # Machines see the environments of this berg, which its worker may use, and of the suite's savers.
+    os.environ["LOCALCLOUD_SHOW"] = f"{prefix_of(berg)}:{sys.prefix}"
+    port = control.start(local)
+    laptop = Laptop(berg, folder, told := [])
+    done = laptop("init", "--local", "-y")
+    check(done.code == 0, f"berg init --local: {done.last}")
+    settings = json.loads((home / "berg.json").read_text())
+    credentials, _ = google.auth.load_credentials_from_file(
+        str(local / "credentials.json"), scopes=SCOPES
+    )
+    session = AuthorizedSession(credentials)
+    # A row's faults may hit the suite's own requests.
+    patient = Retry(10, status_forcelist=[429, 500, 503], backoff_factor=0.1, allowed_methods=None)
+    session.mount("http://", requests.adapters.HTTPAdapter(max_retries=patient))
+    endpoint = f"http://127.0.0.1:{port}"
+    cloud = Cloud(settings["project"], settings["bucket"], session, endpoint, local)
+    return Trial(laptop, cloud, folder, other=given.other, told=told)
+
+
+def image(berg: str, folder: Path) -> Path:
+    """The folder of the machines' image, which all clouds share; a golden image's environment for
+    the worker is the one that this berg is installed in.
+    """
+    made = folder / "image"
+    if not made.exists():
+        (made / "prepared/berg").mkdir(parents=True)
+        (made / "prepared/berg/venv").symlink_to(prefix_of(berg))
+    return made
+
+
+def prefix_of(berg: str) -> Path:
+    """The environment that a program of Python is installed in."""
+    first = Path(berg).read_bytes()[:200].splitlines()[0]
+    python = Path(first[2:].decode()) if first.startswith(b"#!/") else Path(sys.executable)
+    return python.parent.parent
