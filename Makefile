@@ -10,7 +10,7 @@ SAMPLE ?= 20
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo wheel test test-berg slow examples test-versions foreign chaos whole hostile storm mutate bench lint docs clean
+.PHONY: demo wheel accept next test test-berg slow examples test-versions foreign chaos whole hostile storm mutate bench lint docs clean
 
 demo: $(VENV)/demo
 	./examples/demo.sh
@@ -22,6 +22,24 @@ wheel: $(VENV)/demo
 
 test: test-berg
 	$(if $(PYTEST),,$(MAKE) -C localcloud test PYTHON=$(PYTHON) PROCESSES=$(PROCESSES))
+
+# Promises to users, tried from outside on any berg: accept/README.md.
+accept: $(VENV)/demo
+	$(BIN)/python -m accept --berg $(or $(BERG),$(BIN)/berg) --cloud $(or $(CLOUD),local) --only '$(ONLY)' \
+	    $(if $(PROJECT),--project $(PROJECT)) $(if $(BUCKET),--bucket $(BUCKET)) $(if $(OUT),--out $(OUT)) \
+	    $(if $(ROUNDS_OF_ROWS),--rounds $(ROUNDS_OF_ROWS)) $(if $(JOBS),--jobs $(JOBS)) $(if $(SAMPLE_ROWS),--sample)
+
+# The Berg that is being written again, in next/: its own environment, linters and LIVES of results.
+next: next/.venv/made
+	next/.venv/bin/ruff check next
+	next/.venv/bin/ruff format --check next
+	cd next && .venv/bin/mypy --strict berg
+	cd next && timeout 900 .venv/bin/python tests/lives.py $(or $(LIVES),6)
+
+next/.venv/made: next/pyproject.toml localcloud/pyproject.toml
+	$(PYTHON) -m venv next/.venv
+	next/.venv/bin/pip install --quiet -e ./localcloud -e './next[test]'
+	touch $@
 
 # The tests of berg alone, or of PYTEST.
 test-berg: $(VENV)/test $(VENV)/wheelhouse
@@ -107,8 +125,8 @@ $(VENV)/examples: $(VENV)/test berg/machine/horovod.sh
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash -e -c 'pip install -r examples/horovod/requirements.txt; . berg/machine/horovod.sh'
 	touch $@
 
-$(VENV)/savers: $(VENV)/test tests/savers/requirements.txt
-	$(BIN)/pip install --quiet -r tests/savers/requirements.txt
+$(VENV)/savers: $(VENV)/test accept/savers/requirements.txt
+	$(BIN)/pip install --quiet -r accept/savers/requirements.txt
 	touch $@
 
 $(VENV)/xla: examples/tpu_torch/requirements.txt

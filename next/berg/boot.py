@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""The startup script: fetch Berg from the bucket, run its worker, delete this machine.
+
+One file of the standard library, for Python 3.8. Where there is systemd it makes a unit, which gets
+SIGTERM when the machine shuts down and keeps the network until it has ended. A worker that dies is
+started again; the last line deletes the machine, whatever happened.
+"""
+
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
+BERG = ROOT / "berg"
+Facts = dict[str, str]  # the attributes of this instance
+HOST = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+TRIES = 3  # of a worker that dies
+CONTINUES = 75  # the worker's exit code when another machine of the group continues
+UNIT = """\
+[Unit]
+Description=Runs a job of Berg
+Wants=network-online.target
+After=network-online.target nss-lookup.target
+RefuseManualStop=yes
+[Service]
+ExecStart={python} {script} work
+KillMode=mixed
+TimeoutStopSec=600
+OOMPolicy=continue
+TasksMax=infinity
+LimitNOFILE=1048576
+LimitMEMLOCK=infinity
+StandardOutput=tty
+"""
+
+
+def get(url: str, headers: Any = None, method: str = "GET", data: Any = None) -> bytes:
+    """An answer's bytes; what may pass is retried for some minutes, as new rights take that long."""
+    for attempt in range(12):
+        try:
+            request = urllib.request.Request(url, data=data, headers=headers or {}, method=method)
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return bytes(answer.read())
+        except (OSError, urllib.error.HTTPError) as error:
+            if getattr(error, "code", 500) in (400, 401, 404) or attempt == 11:
+                raise
+            print(f"berg: {error}; trying again", flush=True)
+        time.sleep(min(2**attempt, 30))
+    raise OSError(url)
+
+
+def metadata(path: str) -> bytes:
+    return get(f"http://{HOST}/computeMetadata/v1/{path}", {"Metadata-Flavor": "Google"})
+
+
+def authorized(url: str, method: str = "GET", data: Any = None) -> bytes:
+    token = json.loads(metadata("instance/service-accounts/default/token"))["access_token"]
+    return get(url, {"Authorization": "Bearer " + token}, method, data)
+
+
+def bring(facts: Facts, name: str, sha256: str) -> bytes:
+    """The bytes of an object that the laptop sent; raise OSError for any others."""
+    base = facts.get("berg-endpoint", "https://storage.googleapis.com")
+    url = "{}/storage/v1/b/{}/o/{}?alt=media".format(
+        base, facts["berg-bucket"], quote(name, safe="")
+    )
+    content = authorized(url)
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise OSError(name + " is not what was submitted; nothing of it was run")
+    return content
+
+
+def python_for(facts: Facts) -> str:
+    """The python that has what Berg needs: a golden image's, or one that uv makes now."""
+    python, uv = BERG / "venv/bin/python", BERG / "uv"
+    if not python.exists():
+        uv.write_bytes(bring(facts, facts["berg-uv"], facts["berg-uv-sha256"]))
+        uv.chmod(0o755)
+        subprocess.run([str(uv), "venv", "-q", str(BERG / "venv")], check=True)
+        install = [str(uv), "pip", "install", "-q", "--python", str(python)]
+        subprocess.run([*install, *facts["berg-packages"].split()], check=True)
+    return str(python)
+
+
+def report(facts: Facts, text: str) -> None:
+    """Say why no worker runs: on the console, and as a log of the job."""
+    print("berg: " + text, flush=True)
+    base = facts.get("berg-endpoint", "https://storage.googleapis.com")
+    machine = metadata("instance/name").decode()
+    name = ".berg/logs/{}/{}.00000000T000000.log".format(facts["berg-job"], machine)
+    query = "uploadType=media&name=" + quote(name, safe="")
+    url = "{}/upload/storage/v1/b/{}/o?{}".format(base, facts["berg-bucket"], query)
+    authorized(url, "POST", ("[berg] " + text + "\n").encode())
+
+
+def delete_machine(facts: Facts, is_over: bool) -> None:
+    """Delete this machine; if the job is over, with the group that would make it again."""
+    base = facts.get("berg-endpoint", "https://compute.googleapis.com")
+    project = metadata("project/project-id").decode()
+    zone = metadata("instance/zone").decode().rpartition("/")[2]
+    path = "zones/{}/instances/{}".format(zone, metadata("instance/name").decode())
+    if is_over and "/instanceGroupManagers/" in facts.get("created-by", ""):
+        path = facts["created-by"].split("/", 2)[2]
+    authorized(f"{base}/compute/v1/projects/{project}/{path}", "DELETE")
+
+
+def unit() -> bool:
+    """Let systemd run this file as a unit of its own; return whether it does."""
+    if not Path("/run/systemd/system").is_dir() or "BERG_ROOT" in os.environ:
+        return False
+    script = BERG / "boot.py"
+    script.write_bytes(Path(__file__).read_bytes())
+    Path("/run/systemd/system/berg.service").write_text(
+        UNIT.format(python=sys.executable, script=script)
+    )
+    done = [subprocess.run(["systemctl", *words]).returncode for words in
+            (["daemon-reload"], ["start", "--no-block", "berg"])]  # fmt: skip
+    return not any(done)
+
+
+def work(facts: Facts) -> bool:
+    """Run the worker until it ends by itself; return whether the job is over."""
+    shutil.rmtree(str(BERG / "app"), ignore_errors=True)
+    (BERG / "app.zip").write_bytes(bring(facts, facts["berg-dist"], facts["berg-dist-sha256"]))
+    with zipfile.ZipFile(str(BERG / "app.zip")) as archive:
+        archive.extractall(str(BERG / "app"))
+    code = "import sys; sys.path.insert(0, %r); from berg.worker import main; main()"
+    words = [python_for(facts), "-c", code % str(BERG / "app")]
+    errors = BERG / "worker.err"
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # adopt what a worker that dies leaves behind
+    for _ in range(TRIES):
+        with errors.open("wb") as file:
+            worker = subprocess.Popen(words, stderr=file)
+        signal.signal(signal.SIGTERM, lambda *_, child=worker: child.terminate())
+        ended = worker.wait()
+        if ended in (0, CONTINUES):
+            return ended == 0
+        last = errors.read_text(errors="replace").strip().rpartition("\n")[2]
+        report(facts, f"the worker ended with exit code {ended}: {last}")
+    return True
+
+
+def main() -> None:
+    BERG.mkdir(parents=True, exist_ok=True)
+    if sys.argv[1:] != ["work"] and unit():
+        return
+    facts: Facts = {}
+    is_over = True
+    try:
+        facts = json.loads(metadata("instance/?recursive=true"))["attributes"]
+        is_over = work(facts)
+    except Exception as error:
+        report(facts, f"{type(error).__name__}: {error}")
+    delete_machine(facts, is_over)
+
+
+if __name__ == "__main__":
+    main()

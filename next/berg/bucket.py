@@ -1,0 +1,325 @@
+"""The objects of a bucket: written under preconditions, copied within it, listed and downloaded.
+
+Every write of a record names the generation that it replaces (0: none), so that no retry, second
+laptop or second worker does a thing twice. google-cloud-storage writes and lists; obstore reads many
+objects for a fifth of the CPU. Both retry what may pass.
+"""
+
+import base64
+import contextlib
+import functools
+import io
+import mimetypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import google_crc32c
+
+from berg.config import Config
+
+TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
+SECONDS = 120  # for which a request is retried
+THREADS = 16
+CHUNK = 16 << 20  # bytes of one request of a large upload, which a lost connection repeats
+PIECE, PIECES = 32 << 20, 8  # bytes of a large download on one connection; connections
+BLOCK = 1 << 20
+COLUMNS = "items(name,size,crc32c,generation,updated,metadata),nextPageToken"
+
+
+class Changed(Exception):
+    """The object is not, or no longer, the one that was expected."""
+
+
+@dataclass(frozen=True)
+class Object:
+    """What the bucket says of an object."""
+
+    name: str
+    size: int
+    crc: int  # CRC32C
+    generation: int
+    about: dict[str, str] = field(default_factory=dict)  # its custom metadata
+    updated_ns: int = 0
+
+    @classmethod
+    def of(cls, blob: Any) -> "Object":
+        crc = int.from_bytes(base64.b64decode(blob.crc32c or ""), "big")
+        updated = int(blob.updated.timestamp() * 1e9) if blob.updated else 0
+        about = dict(blob.metadata or {})
+        return cls(blob.name, int(blob.size), crc, int(blob.generation), about, updated)
+
+
+class Section(io.RawIOBase):
+    """Bytes of an open file as a file of their own.
+
+    Each read is told to `check`, which may raise: what was read is not what was meant, or there is
+    no time left.
+    """
+
+    def __init__(
+        self,
+        file: IO[bytes],
+        start: int,
+        end: int,
+        check: Callable[[int], None] = lambda count: None,
+    ):
+        self.file, self.start, self.end, self.at, self.check = file, start, end, start, check
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = os.pread(self.file.fileno(), min(len(buffer), self.end - self.at), self.at)
+        if not data and self.at < self.end and len(buffer):
+            raise Changed("the file became shorter")
+        buffer[: len(data)] = data
+        self.at += len(data)
+        self.check(len(data))
+        return len(data)
+
+    def tell(self) -> int:
+        return self.at - self.start
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: self.start, os.SEEK_CUR: self.at, os.SEEK_END: self.end}[whence]
+        self.at = base + offset
+        return self.tell()
+
+
+def checksum(
+    file: IO[bytes],
+    start: int,
+    end: int,
+    crc: int = 0,
+    check: Callable[[int], None] = lambda count: None,
+) -> int:
+    """The CRC32C of what had `crc` up to `start`, and goes on to `end`."""
+    section = Section(file, start, end, check)
+    while block := section.read(BLOCK):
+        crc = google_crc32c.extend(crc, block)
+    return int(crc)
+
+
+@functools.cache
+def trouble() -> tuple[type[Exception], ...]:
+    """What the network and the bucket may answer; the same may be tried again later."""
+    import obstore
+    import requests
+    from google.api_core.exceptions import GoogleAPIError
+    from google.auth.exceptions import GoogleAuthError
+
+    network = (GoogleAPIError, GoogleAuthError, requests.RequestException, OSError)
+    return *network, obstore.exceptions.BaseError
+
+
+@dataclass
+class Bucket:
+    """One bucket. Methods raise what `trouble` names, and Changed for a precondition."""
+
+    config: Config
+    seconds: float = SECONDS
+
+    @functools.cached_property
+    def client(self) -> Any:
+        """google-cloud-storage's bucket."""
+        import requests
+        from google.cloud import storage
+
+        options = {"api_endpoint": self.config.endpoint} if self.config.endpoint else None
+        client = storage.Client(
+            project=self.config.project, credentials=self.config.credentials, client_options=options
+        )
+        for scheme in ("https://", "http://"):
+            client._http.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=2 * THREADS))
+        return client.bucket(self.config.bucket)
+
+    @functools.cached_property
+    def store(self) -> Any:
+        """obstore's bucket, which asks `token` for another one before that ends."""
+        from obstore.store import GCSStore
+
+        renewing = threading.Lock()
+
+        def token() -> Any:
+            from google.auth.transport.requests import Request
+
+            with renewing:
+                if not self.config.credentials.valid:
+                    self.config.credentials.refresh(Request())
+            expiry = self.config.credentials.expiry
+            return {
+                "token": self.config.credentials.token,
+                "expires_at": expiry and expiry.astimezone(),
+            }
+
+        local: Any = {"base_url": self.config.endpoint} if self.config.endpoint else {}
+        options: Any = {"timeout": "60s", **({"allow_http": True} if local else {})}
+        name = self.config.bucket
+        return GCSStore(name, client_options=options, credential_provider=token, **local)
+
+    @property
+    def patience(self) -> dict[str, Any]:
+        """How long a request is retried, and waited for."""
+        from google.cloud.storage.retry import DEFAULT_RETRY
+
+        retry = DEFAULT_RETRY.with_timeout(self.seconds)
+        return {"timeout": TIMEOUT, "retry": retry.with_delay(initial=0.5, multiplier=2, maximum=8)}
+
+    # --- writing
+
+    def put(
+        self,
+        name: str,
+        file: IO[bytes] | io.RawIOBase,
+        size: int,
+        generation: int | None = None,
+        about: dict[str, str] | None = None,
+    ) -> Object:
+        """Write `size` bytes of a file over the object of a generation; 0: there must be none."""
+        blob = self.client.blob(name, chunk_size=CHUNK if size > CHUNK else None)
+        blob.metadata = about
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        with changed():
+            blob.upload_from_file(
+                file,
+                size=size,
+                content_type=kind,
+                if_generation_match=generation,
+                checksum="crc32c",
+                **self.patience,
+            )
+        return Object.of(blob)
+
+    def write(
+        self,
+        name: str,
+        content: bytes,
+        generation: int | None = None,
+        about: dict[str, str] | None = None,
+    ) -> Object:
+        """Write a small object; an earlier try of the same write, whose answer was lost, is fine."""
+        try:
+            return self.put(name, io.BytesIO(content), len(content), generation, about)
+        except Changed:
+            present = self.get(name)
+            is_same = present and present.crc == google_crc32c.value(content)
+            if present and is_same and present.about == (about or {}):
+                return present
+            raise Changed(name) from None
+
+    def extend(self, name: str, generation: int, part: Object, about: dict[str, str]) -> Object:
+        """Append an object to the one of a generation."""
+        blob = self.client.blob(name)
+        blob.metadata, blob.content_type = about, "text/plain"
+        sources = [self.client.blob(name, generation=generation), self.client.blob(part.name)]
+        with changed():
+            blob.compose(sources, if_generation_match=generation, **self.patience)
+            blob.reload(timeout=TIMEOUT)  # the answer has no metadata
+        return Object.of(blob)
+
+    def copy(self, name: str, generation: int, to: str) -> None:
+        """Copy an object of a generation within the bucket, unless the copy is there."""
+        from google.api_core.exceptions import NotFound, PreconditionFailed
+
+        source, target, token = self.client.blob(name), self.client.blob(to), None
+        conditions = {"if_generation_match": 0, "if_source_generation_match": generation}
+        try:
+            while True:
+                token, *_ = target.rewrite(source, token=token, **conditions, **self.patience)
+                if not token:
+                    return
+        except (PreconditionFailed, NotFound) as error:
+            if not self.get(to):
+                raise Changed(str(error)) from error
+
+    def delete(self, *names: str, generation: int | None = None) -> None:
+        """Delete objects; those that are gone are fine."""
+        from google.api_core.exceptions import NotFound
+
+        def one(name: str) -> None:
+            with contextlib.suppress(NotFound), changed():
+                self.client.blob(name).delete(if_generation_match=generation, **self.patience)
+
+        if len(names) < 3:
+            return [*map(one, names)].clear()
+        with ThreadPoolExecutor(THREADS) as pool:
+            [*pool.map(one, names)]
+
+    # --- reading
+
+    def get(self, name: str) -> Object | None:
+        blob = self.client.get_blob(name, **self.patience)
+        return Object.of(blob) if blob else None
+
+    def list(self, prefix: str, start: str = "") -> Iterator[Object]:
+        asked = {"prefix": prefix, "start_offset": start or None, "fields": COLUMNS}
+        return map(Object.of, self.client.list_blobs(**asked, **self.patience))
+
+    def find(self, name: str, start: int = 0) -> bytes | None:
+        """The bytes of an object from `start`; None if there is none."""
+        found = self.find_with_generation(name, start)
+        return found[0] if found else None
+
+    def find_with_generation(self, name: str, start: int = 0) -> tuple[bytes, int] | None:
+        """Content and generation of the same version; None if there is no object."""
+        from google.api_core.exceptions import NotFound, RequestRangeNotSatisfiable
+
+        blob = self.client.blob(name)
+        try:
+            content = blob.download_as_bytes(
+                start=start or None, raw_download=True, **self.patience
+            )
+        except NotFound:
+            return None
+        except RequestRangeNotSatisfiable:
+            return b"", 0
+        return content, int(blob.generation)
+
+    def read(self, name: str) -> bytes:
+        """A small object, of many; raises FileNotFoundError without it."""
+        return bytes(self.store.get(name).bytes())
+
+    def download(
+        self,
+        name: str,
+        path: Path,
+        size: int,
+        crc: int,
+        on_bytes: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        """Write the first `size` bytes of an object to a new file; raises Changed if they are not
+        those of the checksum, FileNotFoundError without the object.
+        """
+        with path.open("w+b") as file:
+
+            def bring(start: int) -> None:
+                length = min(PIECE, size - start)
+                data = self.store.get_range(name, start=start, length=length)
+                on_bytes(os.pwrite(file.fileno(), data, start))
+
+            if size > PIECE:
+                with ThreadPoolExecutor(PIECES) as pool:
+                    [*pool.map(bring, range(0, size, PIECE))]
+            elif size:
+                bring(0)
+            if checksum(file, 0, size) != crc:
+                raise Changed(f"{name} does not have the expected content")
+
+
+@contextlib.contextmanager
+def changed() -> Iterator[None]:
+    """Raise Changed for a precondition that does not hold."""
+    from google.api_core.exceptions import PreconditionFailed
+
+    try:
+        yield
+    except PreconditionFailed as error:
+        raise Changed(str(error)) from error

@@ -1,0 +1,214 @@
+"""The working tree as a commit, its way to the bucket, and its checkout on a machine.
+
+The user's index, branches and stash stay as they are: files are added to a copy of the index, and
+a commit that no branch has is made from it. History is cut behind HEAD, so a machine gets two
+commits at most. Not covered: submodules, LFS, sparse checkouts.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from berg import BergError
+from berg.bucket import Bucket, Changed
+
+ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
+PACKAGES = "click google-cloud-storage GitPython google-crc32c requests"  # that the worker imports
+LARGE = 50_000_000  # bytes of an untracked file that a user hears of
+SECRETS = re.compile(r"(^|/)(\.env(\.\w+)?|.*\.pem|id_(rsa|ed25519|ecdsa)|.*credentials.*\.json)$")
+AUTHOR = {f"GIT_{who}_{what}": text for who in ("AUTHOR", "COMMITTER") for what, text in
+          (("NAME", "berg"), ("EMAIL", "berg@localhost"))}  # fmt: skip
+
+
+@dataclass
+class Snapshot:
+    """A commit that holds the working tree."""
+
+    root: Path
+    head: str  # "" in a repository without a commit
+    commit: str
+    branch: str = ""
+    changed: list[str] = field(default_factory=list)
+    cwd: str = "."  # where the user stands in it
+    is_named: bool = False  # the user named the commit: the working tree does not count
+
+    @property
+    def repo(self) -> str:
+        return self.root.name
+
+    @property
+    def object(self) -> str:
+        return f".berg/repos/{self.repo}/{self.commit}.bundle"
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "commit": self.commit,
+            "head": self.head,
+            "branch": self.branch,
+            "changed": self.changed[:100],
+            "object": self.object,
+        }
+
+    def __str__(self) -> str:
+        on = f" ({self.branch})" if self.branch else ""
+        if not self.changed:
+            return f"{self.repo} at {self.head[:12]}{on}"
+        return f"{self.repo} at {self.head[:12] or 'no commit'}{on}, with {len(self.changed)} changed files"
+
+
+def git(folder: Path, *arguments: str, **variables: str) -> str:
+    """Run git without hooks; return what it printed, raise BergError with its own words."""
+    try:
+        import git as program
+    except ImportError:
+        raise BergError(
+            "git is not installed. Install it, for example: apt-get install git"
+        ) from None
+    try:
+        words = ["git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=", *arguments]
+        return str(program.Git(str(folder)).execute(words, env={"LC_ALL": "C", **variables}))
+    except program.GitCommandError as error:
+        lines = str(error.stderr).replace("stderr:", "").strip(" '\n").splitlines()
+        raise BergError(f"git {arguments[0]}: {lines[-1] if lines else error}") from None
+
+
+def find_root(folder: Path) -> Path:
+    try:
+        return Path(git(folder, "rev-parse", "--show-toplevel"))
+    except BergError as error:
+        if "not a git repository" not in str(error):
+            raise
+        raise BergError(
+            f"{folder} is in no git repository. Make one: git init && git add -A"
+        ) from None
+
+
+def take(folder: Path, revision: str = "") -> Snapshot:
+    """The working tree with untracked files, without ignored ones; or the commit that is named."""
+    root = find_root(folder)
+    cwd = os.path.relpath(folder.resolve(), root.resolve())
+    branch = git(root, "branch", "--show-current")
+    if revision:
+        commit = git(root, "rev-parse", "--verify", f"{revision}^{{commit}}")
+        return Snapshot(root, commit, commit, revision, [], cwd, is_named=True)
+    try:
+        head = git(root, "rev-parse", "--verify", "HEAD")
+    except BergError:
+        head = ""
+    status = git(root, "status", "--porcelain", "--untracked-files=all", "--no-renames")
+    changed = [f"{line[:2].strip()[:1]} {line[3:]}" for line in status.splitlines()]
+    if head and not changed:
+        return Snapshot(root, head, head, branch, [], cwd)
+    with tempfile.TemporaryDirectory() as scratch:
+        index = Path(git(root, "rev-parse", "--git-path", "index"))
+        copy = Path(scratch, "index")
+        if (root / index).exists():
+            shutil.copy(root / index, copy)  # its times spare git reading unchanged files
+        git(root, "add", "--all", ":/", GIT_INDEX_FILE=str(copy))
+        tree = git(root, "write-tree", GIT_INDEX_FILE=str(copy))
+    parent = ["-p", head] if head else []
+    commit = git(root, "commit-tree", tree, *parent, "-m", "berg: the working tree", **AUTHOR)
+    return Snapshot(root, head, commit, branch, changed, cwd)
+
+
+def warnings(snapshot: Snapshot) -> list[str]:
+    """What a user should know before this code is sent."""
+    found = []
+    for path in git(snapshot.root, "ls-tree", "-r", "--name-only", snapshot.commit).splitlines():
+        if SECRETS.search(path):
+            found.append(f"{path} looks like a secret, and would be sent. Ignore it: .gitignore")
+    for line in snapshot.changed:
+        file = snapshot.root / line[2:]
+        if line[0] == "?" and file.is_file() and file.stat().st_size > LARGE:
+            found.append(f"{line[2:]} is untracked, and {file.stat().st_size / 1e6:.0f} MB")
+    return found
+
+
+def send(snapshot: Snapshot, bucket: Bucket) -> None:
+    """Send the commit, its parent and their files as one bundle, unless the bucket has it."""
+    if bucket.get(snapshot.object):
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        shallow, file = Path(scratch, "shallow"), Path(scratch, "code.bundle")
+        # A bundle of a clone that is cut behind HEAD has no history.
+        shallow.write_text(f"{snapshot.head or snapshot.commit}\n")
+        variables = {"GIT_SHALLOW_FILE": str(shallow)}
+        ref = f"refs/berg/{snapshot.commit}"
+        git(snapshot.root, "update-ref", ref, snapshot.commit)
+        try:
+            git(snapshot.root, "bundle", "create", "-q", str(file), ref, **variables)
+        finally:
+            git(snapshot.root, "update-ref", "-d", ref)
+        # Another laptop may have sent the same commit.
+        with file.open("rb") as content, contextlib.suppress(Changed):
+            bucket.put(snapshot.object, content, file.stat().st_size, 0)
+
+
+def check_out(bucket: Bucket, repo: str, record: dict[str, Any]) -> Path:
+    """Make /root/code/<repo> the commit that was submitted; return the folder."""
+    folder, commit = ROOT / "code" / repo, str(record["commit"])
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
+        raise BergError(f"{commit!r} is no commit")
+    folder.mkdir(parents=True, exist_ok=True)
+    git(folder, "init", "-q")
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch, "code.bundle")
+        file.write_bytes(bucket.read(str(record["object"])))
+        head = str(record["head"] or commit)
+        (folder / ".git/shallow").write_text(f"{head}\n")
+        git(folder, "-c", "fetch.fsckObjects=true", "fetch", "-q", str(file), f"refs/berg/{commit}")
+    git(folder, "checkout", "-q", "--force", "--detach", commit)
+    return folder
+
+
+# --- what machines need of Berg
+
+
+def package() -> tuple[str, bytes]:
+    """Berg itself, as machines unpack it: the running code. Name of the object, and its bytes."""
+    folder, made = Path(__file__).parent, io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(folder.rglob("*.py")):
+            name = path.relative_to(folder.parent).as_posix()
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), path.read_bytes())
+    content = made.getvalue()
+    return f".berg/dist/berg-{hashlib.sha256(content).hexdigest()[:12]}.zip", content
+
+
+def uv() -> tuple[str, Path]:
+    """The program uv, with which machines install. Name of the object, and its file here."""
+    from importlib.metadata import version
+
+    from uv import find_uv_bin
+
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise BergError("machines need uv for Linux, and this computer has another one. Use Linux")
+    return f".berg/dist/uv-{version('uv')}", Path(find_uv_bin())
+
+
+def provide(bucket: Bucket) -> dict[str, str]:
+    """Send what the bucket lacks of this; return what the metadata of a machine say of it."""
+    name, content = package()
+    uv_name, program = uv()
+    with contextlib.suppress(Changed), program.open("rb") as file:
+        if not bucket.get(name):
+            bucket.write(name, content, 0)
+        if not bucket.get(uv_name):
+            bucket.put(uv_name, file, program.stat().st_size, 0)
+    return {
+        "berg-dist": name,
+        "berg-dist-sha256": hashlib.sha256(content).hexdigest(),
+        "berg-uv": uv_name,
+        "berg-uv-sha256": hashlib.sha256(program.read_bytes()).hexdigest(),
+        "berg-packages": PACKAGES,
+    }

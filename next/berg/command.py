@@ -1,0 +1,154 @@
+"""A job's command: its processes start, stop for an instant, and end together.
+
+They are all below the worker, which adopts what they leave behind: it is a subreaper. Each of them
+gets one SIGTERM and the same grace, whoever started it.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+LEFTOVER_GRACE = 5  # seconds for what a command left running when it ended by itself
+
+
+class Command:
+    """One command at a time; `pid` is that of its first process."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        # Inodes of files that were open for writing at a forced end, and when that was.
+        self.cut: dict[int, float] = {}
+        self.deadline = 0.0  # time.monotonic() at which what is left is killed
+        self.top = os.getpid()
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def start(self, words: list[str], cwd: Path, env: dict[str, str], log: Path) -> None:
+        self.deadline = 0
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                words,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def poll(self) -> int | None:
+        """The exit code as a shell says it, once the first process has ended."""
+        code = self.process.poll() if self.process else 0
+        return code if code is None or code >= 0 else 128 - code
+
+    def ask_to_end(self, grace: float) -> None:
+        """Send SIGTERM to all processes; from now on `kill_late` counts the seconds of their grace."""
+        if not self.deadline:
+            self.deadline = time.monotonic() + grace
+            with self.frozen() as members:
+                self.note_cut(members)
+                self.send(signal.SIGTERM, members)
+
+    def kill_late(self) -> None:
+        """Kill what is left after its grace."""
+        if self.deadline and time.monotonic() > self.deadline:
+            self.kill()
+
+    def end_leftovers(self) -> int:
+        """End what is left below a first process that has ended; how many processes those were."""
+        reap()
+        left = self.members()
+        if left and not self.deadline:
+            self.deadline = time.monotonic() + LEFTOVER_GRACE
+            self.send(signal.SIGTERM, left)
+        while self.members() and time.monotonic() < self.deadline:
+            time.sleep(0.05)
+            reap()
+        self.kill()
+        return len(left)
+
+    def kill(self) -> None:
+        """Kill all processes; remember which files that cut off in the middle of a write."""
+        while self.members():
+            with self.frozen() as members:
+                self.note_cut(members)
+                self.send(signal.SIGKILL, members)
+            time.sleep(0.02)
+            reap(self.process.pid if self.process else 0)
+
+    def note_cut(self, members: Iterable[int]) -> None:
+        """What stopped processes have open is cut off if they do not write to it any more."""
+        self.cut |= dict.fromkeys(open_for_writing(members), time.time())
+
+    def kill_leftovers(self) -> None:
+        """Kill the command of a worker that died here: boot.py has adopted it, as it has this one."""
+        self.top = os.getppid()
+        self.kill()
+        self.top = os.getpid()
+
+    def members(self) -> list[int]:
+        """All processes of the command that are alive."""
+        children: dict[int, list[int]] = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = (folder / "stat").read_text().rpartition(") ")[2].split()
+                if fields[0] not in "ZX":
+                    children.setdefault(int(fields[1]), []).append(int(folder.name))
+                else:
+                    children.setdefault(int(fields[1]), [])
+        found: list[int] = []
+        pending = [self.top]
+        while pending:
+            below = [pid for pid in children.get(pending.pop(), []) if pid != os.getpid()]
+            found += below
+            pending += below
+        return found
+
+    def send(self, number: int, pids: Iterable[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[set[int]]:
+        """Stop all processes for an instant, so that the folder they write is quiet."""
+        members: set[int] = set()
+        try:
+            while new := {*self.members()} - members:  # until none was started meanwhile
+                members |= new
+                self.send(signal.SIGSTOP, new)
+            yield members
+        finally:
+            self.send(signal.SIGCONT, members)
+
+
+def reap(first: int = 0) -> None:
+    """Take the exit codes of adopted processes that have ended, but not of the first one."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = (folder / "stat").read_text().rpartition(") ")[2].split()
+            if fields[0] == "Z" and int(fields[1]) == os.getpid() and int(folder.name) != first:
+                os.waitpid(int(folder.name), os.WNOHANG)
+
+
+def open_for_writing(pids: Iterable[int]) -> set[int]:
+    """Inodes of the regular files that processes have open, or mapped, for writing."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    is_written = entry.stat(follow_symlinks=False).st_mode & stat.S_IWUSR
+                    if is_written and stat.S_ISREG(entry.stat().st_mode):
+                        found.add(entry.stat().st_ino)
+            for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+                _, rights, _, _, inode, *_ = line.split()
+                if rights.startswith("rw-s"):
+                    found.add(int(inode))
+    return found

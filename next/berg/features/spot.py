@@ -1,0 +1,140 @@
+"""Spot machines that come back: a managed group makes a machine again after Google took it.
+
+The machines end together: what is taken saves its results and puts the job back to SUBMITTED, and
+all restore them and run the command again. A group makes each machine again under its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+from berg import BergError, gce, google
+from berg.feature import Feature
+from berg.google import GoogleError
+from berg.options import option
+
+if TYPE_CHECKING:
+    from berg.config import Config
+    from berg.job import Job
+    from berg.run import Plan
+    from berg.worker import Ending, Run
+
+ANSWER = 60  # seconds to wait for Google's first answer on whether there is room
+OWN = ("berg-job", "berg-job-sha256")  # metadata that differ between jobs of one kind
+
+
+@dataclass
+class Spot(Feature):
+    spot: bool = option(
+        "--spot",
+        default=False,
+        is_flag=True,
+        help="Spot machines: cheaper, and made again with the results when Google takes them.",
+    )
+
+    def change(self, plan: Plan) -> None:
+        scheduling = plan.request["scheduling"]
+        scheduling["provisioningModel"] = "SPOT"
+        scheduling["onHostMaintenance"] = "TERMINATE"
+        scheduling["preemptionNoticeDuration"] = {"seconds": "120"}
+        plan.rows["Machine"] += ", Spot"
+        if not plan.job.is_devbox:  # its user would find another machine
+            plan.job.returns = True
+            plan.create = create_group
+
+    def forget(self, config: Config, job: Job) -> None:
+        if job.returns:
+            for group in groups(config, job.name):
+                google.delete(config, f"{path(google.last_part(group['region']))}/{job.name}")
+
+    def ended(self, run: Run, ending: Ending) -> Ending:
+        if ending.is_loss and run.job.returns:
+            reason = f"{ending.reason}; waiting for another machine"
+            return replace(ending, state="SUBMITTED", reason=reason, exit_code=None)
+        return ending
+
+
+def path(region: str) -> str:
+    return f"/regions/{region}/instanceGroupManagers"
+
+
+def groups(config: Config, name: str) -> list[dict[str, Any]]:
+    query = {"filter": f'name="{name}"', "fields": "items/*/instanceGroupManagers(name,region)"}
+    return list(google.items(config, "/aggregated/instanceGroupManagers", **query))
+
+
+def create_group(
+    config: Config, job: Job, request: dict[str, Any], zones: list[str], say: Callable[[str], None]
+) -> str:
+    """Make a group in the zones of a region; return the zone of its machines, "" while it waits."""
+    region = zones[0].rpartition("-")[0]
+    zones = [zone for zone in zones if zone.rpartition("-")[0] == region]
+    say(f"Asking for Spot capacity in {region} ({', '.join(zones)})")
+    items = {row["key"]: row["value"] for row in request["metadata"]["items"]}
+    own = {key: items.pop(key) for key in OWN}
+    labels = {key: value for key, value in request["labels"].items() if key != "berg-job"}
+    disk = {**request["disks"][0]["initializeParams"], "labels": labels}
+    properties = {
+        **request,
+        "labels": labels,
+        "metadata": {"items": [{"key": key, "value": text} for key, text in items.items()]},
+        "disks": [{**request["disks"][0], "initializeParams": disk}],
+    }
+    digest = hashlib.sha256(json.dumps(properties, sort_keys=True).encode()).hexdigest()[:20]
+    template = f"berg-{digest}"
+    is_one = job.machines == 1
+    # A machine alone may come back in any zone; several are near each other.
+    again = {"onRepair": {"allowChangingZone": "YES"}} if is_one else {}
+    group = {
+        "name": job.name,
+        "baseInstanceName": job.name[:58].rstrip("-"),
+        "targetSize": int(is_one),
+        "instanceTemplate": f"projects/{config.project}/global/instanceTemplates/{template}",
+        "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
+        "instanceLifecyclePolicy": {"forceUpdateOnRepair": "YES", **again},
+        "distributionPolicy": {
+            "zones": [{"zone": f"projects/{config.project}/zones/{zone}"} for zone in zones],
+            "targetShape": "ANY" if is_one else "ANY_SINGLE_ZONE",
+        },
+        "allInstancesConfig": {"properties": {"labels": {"berg-job": job.name}, "metadata": own}},
+    }
+    try:
+        made = {"name": template, "properties": properties}
+        google.do(config, "POST", "/global/instanceTemplates", made)
+    except GoogleError as error:
+        if error.status != 409:  # an earlier job of this kind made it
+            raise
+    google.do(config, "POST", path(region), group)
+    if not is_one:
+        names = {"instances": [{"name": name} for name in job.machine_names]}
+        google.do(config, "POST", f"{path(region)}/{job.name}/createInstances", names)
+    return first_zone(config, region, job, say)
+
+
+def first_zone(config: Config, region: str, job: Job, say: Callable[[str], None]) -> str:
+    """The zone of the group's machines; raise BergError if waiting for them is of no use."""
+    end = monotonic() + ANSWER
+    while monotonic() < end:
+        asked = f"{path(region)}/{job.name}/listManagedInstances"
+        rows = google.call(config, "POST", asked, requestId=None).get("managedInstances", [])
+        for row in rows:
+            errors = row.get("lastAttempt", {}).get("errors", {}).get("errors", [])
+            failed = [error for error in errors if error.get("code") not in gce.NO_ROOM]
+            if failed:
+                message = failed[0].get("message")
+                raise BergError(f"no machine could be created in {region}: {message}")
+        made = [
+            row
+            for row in rows
+            if row.get("instanceStatus") in ("PROVISIONING", "STAGING", "RUNNING")
+        ]
+        if len(made) == job.machines:
+            return str(made[0]["instance"]).split("/zones/")[1].split("/")[0]
+        sleep(0.5)
+    say("There is no room now. Google makes the machines when there is, without this computer")
+    return ""

@@ -1,0 +1,299 @@
+"""`berg fetch`: the results of a job in a folder here: what changed, and never outside of it.
+
+A file that differs from the bucket's and from what a fetch wrote was edited here: it is kept under
+another name. Notes in the folder say what a fetch wrote.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from berg import BergError, jobs, terminal
+from berg.bucket import THREADS, Bucket, Changed, Object
+from berg.config import Config
+from berg.job import RESULTS, kept_prefix
+from berg.results import Row, download, hashed, is_plain, is_there, newest
+
+NOTES, PARTS = ".berg-fetched", ".berg-parts"
+OBEYED = {".git", ".hg", ".svn"}  # programs on this computer would obey what is below
+# Errors of a name that this file system cannot hold, or not together with the others.
+NO_PLACE = {
+    errno.ENAMETOOLONG,
+    errno.EINVAL,
+    errno.EILSEQ,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENOTEMPTY,
+    errno.EEXIST,
+}
+
+
+class LeftOut(Exception):
+    """An object that gets no file in the folder."""
+
+
+@dataclass
+class Fetched:
+    """What a fetch did, by path."""
+
+    new: list[str] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)  # edited here -> its name now
+    deleted: list[str] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)  # -> why it was not downloaded
+
+
+@dataclass
+class Fetch:
+    """One download of results, those of a job or of a folder that several jobs wrote."""
+
+    bucket: Bucket
+    where: str  # prefix of the plain objects
+    own: str  # the job's folder below it, whose files come to `folder`
+    folder: Path
+    job: str = ""
+    machines: int = 1
+    on_bytes: Callable[[int], None] = lambda count: None
+    notes: dict[str, list[int | str]] = field(
+        default_factory=dict
+    )  # path -> size, mtime and crc; or a link
+    plain: dict[str, Object] = field(default_factory=dict)
+    kept: dict[str, str] = field(
+        default_factory=dict
+    )  # copies aside, by the last part of their names
+    done: Fetched = field(default_factory=Fetched)
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, view_ns: int | None = None, deleted: bool = False) -> Fetched:
+        """Download the newest moment, or the last one before `view_ns`; without any, the plain objects."""
+        (self.folder / PARTS).mkdir(parents=True, exist_ok=True)
+        with open(self.folder / NOTES, "a+") as notes:
+            fcntl.flock(notes, fcntl.LOCK_EX)  # of another fetch
+            notes.seek(0)
+            self.notes = json.loads(notes.read() or "{}")
+            try:
+                rows = self.rows(view_ns)
+                for path in [*self.notes.keys() - rows.keys()] if deleted else []:
+                    self.move_away(path)
+                files, links = (
+                    [path for path in rows if bool(rows[path].link) == is_link]
+                    for is_link in (False, True)
+                )
+                with ThreadPoolExecutor(THREADS) as pool:
+                    [*pool.map(lambda path: self.bring(path, rows[path], rows), files)]
+                for path in links:  # last: no file comes through one
+                    self.bring(path, rows[path], rows)
+            finally:
+                notes.truncate(0)
+                notes.write(json.dumps(self.notes))
+                shutil.rmtree(self.folder / PARTS)
+        return self.done
+
+    def rows(self, view_ns: int | None) -> dict[str, Row]:
+        """What the folder is to have."""
+        _, at_ns, rows = (
+            newest(self.bucket, self.job, self.machines, view_ns or 1 << 62)
+            if self.job
+            else (0, 0, {})
+        )
+        start = f"{self.own}/"
+        rows = {path[len(start) :]: row for path, row in rows.items() if path.startswith(start)}
+        present = self.bucket.list(self.where + start)
+        self.plain = {each.name[len(self.where + start) :]: each for each in present}
+        copies = self.bucket.list(kept_prefix(self.job)) if self.job else []
+        self.kept = {each.name.rpartition("/")[2]: each.name for each in copies}
+        if at_ns:
+            return rows
+        return {
+            path: Row(each.size, each.crc, each.generation, each.updated_ns)
+            for path, each in self.plain.items()
+        }
+
+    def bring(self, path: str, row: Row, rows: dict[str, Row]) -> None:
+        """Make one file or link, and note it."""
+        try:
+            full = self.place(path, rows)
+            if row.link:
+                self.link(path, full, row)
+            elif not self.is_here(path, full, row):
+                part = self.folder / PARTS / hashed(path)
+                row = self.download(path, part, row)
+                part.chmod((row.mode & 0o777) | 0o600)
+                self.put(path, part, full, row)
+        except LeftOut as error:
+            self.done.left[path] = str(error)
+        except (Changed, FileNotFoundError):
+            self.done.left[path] = "it changes all the time, or was deleted"
+        except OSError as error:
+            if error.errno not in NO_PLACE:
+                raise
+            self.done.left[path] = f"this computer cannot have it here: {error.strerror}"
+
+    def place(self, path: str, rows: dict[str, Row]) -> Path:
+        """Where a file belongs, in a folder that is there; raise LeftOut for no place here."""
+        names = path.split("/")
+        if not is_plain(path) or names[0] in (NOTES, PARTS) or path.endswith("/"):
+            raise LeftOut("its name cannot be that of a file here")
+        if OBEYED & {name.lower() for name in names}:
+            raise LeftOut("programs on this computer would obey it")
+        with self.turn:
+            for depth in range(1, len(names)):
+                above = "/".join(names[:depth])
+                is_link, is_ours = (self.folder / above).is_symlink(), self.is_ours(above)
+                if above in rows or (is_link and not is_ours):
+                    raise LeftOut(f"{above} is no folder, but a link or a file")
+                if is_ours:  # it was a file or a link once
+                    (self.folder / above).unlink()
+                elif (self.folder / above).is_file():
+                    self.keep_aside(above)
+                (self.folder / above).mkdir(exist_ok=True)
+        return self.folder / path
+
+    def is_ours(self, path: str) -> bool:
+        """Whether what is here is what a fetch wrote."""
+        with contextlib.suppress(OSError):
+            full, note = self.folder / path, self.notes.get(path)
+            about = full.lstat()
+            return note is not None and note[:2] == (
+                [os.readlink(full), 0] if full.is_symlink() else [about.st_size, about.st_mtime_ns]
+            )
+        return False
+
+    def is_here(self, path: str, full: Path, row: Row) -> bool:
+        """Whether a file has its content here; one that was edited is kept aside."""
+        if self.is_ours(path):
+            return self.notes[path][2] == row.crc and self.notes[path][0] == row.size
+        if not full.is_symlink() and is_there(full, row):
+            self.note(path, full, row)
+            return True
+        self.keep_aside(path)
+        return False
+
+    def keep_aside(self, path: str) -> None:
+        """Rename what a person has here, but not a folder."""
+        full = self.folder / path
+        if (
+            os.path.lexists(full)
+            and (full.is_symlink() or not full.is_dir())
+            and not self.is_ours(path)
+        ):
+            name = next(
+                name
+                for n in range(1, 1 << 30)
+                if not os.path.lexists(name := full.with_name(f"{full.name}.~{n}~"))
+            )
+            full.rename(name)
+            self.done.kept[path] = str(name.relative_to(self.folder))
+
+    def download(self, path: str, part: Path, row: Row) -> Row:
+        """Download a file; return its row, another one if its object was replaced meanwhile."""
+        for _ in range(5):
+            with contextlib.suppress(Changed):
+                kept = self.kept.get(f"{hashed(f'{self.own}/{path}')}-{row.generation}")
+                download(
+                    self.bucket,
+                    f"{self.where}{self.own}/{path}",
+                    self.plain.get(path),
+                    kept,
+                    part,
+                    row,
+                    self.on_bytes,
+                )
+                return row
+            there = self.bucket.get(f"{self.where}{self.own}/{path}")
+            if self.kept or not there:
+                break
+            self.plain[path], row = (
+                there,
+                Row(there.size, there.crc, there.generation, there.updated_ns, row.mode),
+            )
+        raise Changed
+
+    def put(self, path: str, part: Path, full: Path, row: Row) -> None:
+        if full.is_dir() and not full.is_symlink():
+            full.rmdir()  # only an empty one
+        part.replace(full)
+        with contextlib.suppress(
+            OSError, OverflowError
+        ):  # a time that this file system cannot hold
+            os.utime(full, ns=(row.mtime_ns, row.mtime_ns), follow_symlinks=False)
+        self.note(path, full, row)
+        self.done.new.append(path)
+
+    def note(self, path: str, full: Path, row: Row) -> None:
+        self.notes[path] = (
+            [row.link, 0] if row.link else [row.size, full.lstat().st_mtime_ns, row.crc]
+        )
+
+    def link(self, path: str, full: Path, row: Row) -> None:
+        """Make a link, if it stays in the folder: steps up at its beginning alone, at most to the top."""
+        steps = row.link.split("/")
+        up = next((n for n, step in enumerate(steps) if step != ".."), len(steps))
+        if (
+            row.link.startswith("/")
+            or up > path.count("/")
+            or ".." in steps[up:]
+            or OBEYED & {*steps}
+        ):
+            raise LeftOut("a link that leads out of the results")
+        if full.is_symlink() and os.readlink(full) == row.link:
+            self.note(path, full, row)
+            return
+        self.keep_aside(path)
+        part = self.folder / PARTS / hashed(path)
+        part.symlink_to(row.link)
+        self.put(path, part, full, row)
+
+    def move_away(self, path: str) -> None:
+        """Move a file that the bucket has no more next to the folder, unless it was edited here."""
+        is_safe = is_plain(path) and not any(
+            (self.folder / above).is_symlink() for above in [*Path(path).parents][:-1]
+        )
+        if is_safe and self.is_ours(path):
+            to = self.folder.with_name(f"{self.folder.name}.deleted") / path
+            to.parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / path).replace(to)
+            self.done.deleted.append(path)
+        del self.notes[path]
+
+
+@click.command()
+@click.argument("name", default="@")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def fetch(name: str, folder: Path | None, as_json: bool) -> None:
+    """Download the results of a job to FOLDER; only what changed.
+
+    \b
+    berg fetch my-job                 # to ~/berg_results/my-job
+    berg fetch my-job ./results
+    """
+    config = Config.load()
+    state = jobs.find(config, name)
+    target = folder or Path.home() / "berg_results" / state.results
+    mine = Fetch(
+        Bucket(config), f"{Path(RESULTS).name}/", state.results, target, state.name, state.machines
+    )
+    rows = mine.rows(None)
+    if not rows:
+        raise BergError(f"{state.name} has no results yet. Its log: berg log {state.name}")
+    done = mine.run()
+    for path, kept in done.kept.items():
+        terminal.warn(f"{path} was edited here: your version is now {kept}")
+    for path, reason in done.left.items():
+        terminal.warn(f"{path} was not downloaded: {reason}")
+    if as_json:
+        about = {"folder": str(target), "files": len(rows), "fetched": len(done.new)}
+        return terminal.show_json(about)
+    terminal.say(f"{len(done.new)} of {len(rows)} files new or changed")
+    terminal.show(str(target))
+    return None

@@ -1,0 +1,393 @@
+"""Machines of Compute Engine: which type and zones, the request, creation, list and deletion."""
+
+import json
+import re
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from berg import BergError, google
+from berg.config import SCOPES, Config
+from berg.google import GoogleError, OperationFailed, last_part
+from berg.job import Job
+
+# A GPU's name -> Google's accelerator, and the machine types that have it built in ("": attached).
+GPUS = {
+    "l4": ("nvidia-l4", "g2-.*"),
+    "a100": ("nvidia-tesla-a100", "a2-(high|mega)gpu-.*"),
+    "a100-80gb": ("nvidia-a100-80gb", "a2-ultragpu-.*"),
+    "h100": ("nvidia-h100-80gb", "a3-highgpu-.*"),
+    "h100-mega": ("nvidia-h100-mega-80gb", "a3-megagpu-.*"),
+    "h200": ("nvidia-h200-141gb", "a3-ultragpu-.*"),
+    "b200": ("nvidia-b200", "a4-highgpu-.*"),
+    "rtx-pro-6000": ("nvidia-rtx-pro-6000", "g4-.*"),
+    "t4": ("nvidia-tesla-t4", ""),
+    "v100": ("nvidia-tesla-v100", ""),
+    "p100": ("nvidia-tesla-p100", ""),
+    "p4": ("nvidia-tesla-p4", ""),
+}
+CPUS_FOR_A_GPU, CPUS = 12, 8  # vCPUs of a machine, unless the user names a number
+HYPERDISK = ("a3-ultragpu", "a4", "g4", "c4", "n4", "h4d", "m4", "x4")  # take no other disks
+GVNIC = ("a3", "a4", "g4")  # have no other kind of network interface
+NO_ROOM = {
+    "ZONE_RESOURCE_POOL_EXHAUSTED",
+    "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS",
+    "insufficientCapacity",
+    "UNSUPPORTED_OPERATION",
+    "RESOURCE_NOT_READY",
+}
+NO_QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
+QUOTA_PAGE = "https://console.cloud.google.com/iam-admin/quotas"
+BOOT = Path(__file__).with_name("boot.py")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What kind of machine."""
+
+    machine_type: str
+    gpus: int = 0
+    gpu_type: str = ""
+
+    @property
+    def is_attached(self) -> bool:
+        return bool(self.gpus) and not GPUS[self.gpu_type][1]
+
+    @property
+    def gpus_in_words(self) -> str:
+        return f"{self.gpus} x {self.gpu_type}" if self.gpus else ""
+
+    def __str__(self) -> str:
+        return self.machine_type + (f" with {self.gpus_in_words}" if self.gpus else "")
+
+
+@dataclass
+class Machine:
+    """An instance that belongs to a job."""
+
+    name: str
+    zone: str
+    status: str
+    job: str
+    id: str = ""
+    created_at: str = ""
+    address: str = ""  # external
+    inner_address: str = ""
+    machine_type: str = ""
+    user: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return f"/zones/{self.zone}/instances/{self.name}"
+
+
+# --- what there is
+
+
+def choose(
+    config: Config,
+    gpus: int | None,
+    gpu_type: str,
+    cpus: int | None,
+    machine_type: str,
+    zones: list[str],
+) -> tuple[Shape, list[str]]:
+    """The machine type that fits, by Google's own list, and the zones that have it."""
+    if gpu_type not in GPUS:
+        raise BergError(f"there is no GPU type {gpu_type!r}. Choose one: -t {', '.join(GPUS)}")
+    accelerator, pattern = GPUS[gpu_type]
+    gpus = 1 if gpus is None and not machine_type else gpus or 0
+    if machine_type:
+        pattern = re.escape(machine_type)
+    elif not gpus or not pattern:
+        pattern = f"n1-standard-{cpus or CPUS * max(gpus, 1)}"
+    listed: dict[str, dict[str, Any]] = {}
+    places: dict[str, list[str]] = {}
+    query = {"filter": f'name eq "{pattern}"', "maxResults": "500"}
+    fields = "items/*/machineTypes(name,zone,guestCpus,accelerators),nextPageToken"
+    for row in google.items(config, "/aggregated/machineTypes", fields=fields, **query):
+        listed[row["name"]] = row
+        places.setdefault(row["name"], []).append(row["zone"])
+    fitting = [row for row in listed.values() if fits(row, accelerator, gpus, cpus, machine_type)]
+    if not fitting:
+        numbers = sorted({built_in(row)[1] for row in listed.values()} - {0})
+        offered = f"Google offers {', '.join(map(str, numbers))} in one machine" if numbers else ""
+        what = machine_type or f"{gpus} x {gpu_type}" + (f" with {cpus} vCPUs" if cpus else "")
+        raise BergError(f"no machine has {what}. {offered or 'Choose others: -g, -t, -c'}")
+    wanted = cpus or CPUS_FOR_A_GPU * gpus
+    best = min(fitting, key=lambda row: (row["guestCpus"] < wanted, row["guestCpus"]))
+    kind, count = built_in(best)
+    if machine_type and count:
+        gpus, gpu_type = count, next(name for name, row in GPUS.items() if row[0] == kind)
+    shape = Shape(best["name"], gpus, gpu_type if gpus else "")
+    everywhere = sorted(places[shape.machine_type])
+    if shape.is_attached:
+        everywhere = [zone for zone in everywhere if zone in zones_with(config, accelerator)]
+    region = [zone for zone in everywhere if zone.rpartition("-")[0] == config.region]
+    found = [zone for zone in zones if zone in everywhere] if zones else region
+    if not found:
+        place = ", ".join(zones) or config.region
+        raise BergError(
+            f"there is no {shape} in {place}. Choose a zone: -z {' -z '.join(everywhere)}"
+        )
+    return shape, found
+
+
+def built_in(row: dict[str, Any]) -> tuple[str, int]:
+    """Accelerator and number of GPUs that come with a machine type."""
+    first: dict[str, Any] = next(iter(row.get("accelerators", [])), {})
+    return first.get("guestAcceleratorType", ""), int(first.get("guestAcceleratorCount", 0))
+
+
+def fits(row: dict[str, Any], accelerator: str, gpus: int, cpus: int | None, named: str) -> bool:
+    if named:
+        return True
+    if cpus and row["guestCpus"] != cpus:
+        return False
+    return built_in(row) in ((accelerator, gpus), ("", 0))
+
+
+def zones_with(config: Config, accelerator: str) -> set[str]:
+    query = {
+        "filter": f"name={accelerator}",
+        "fields": "items/*/acceleratorTypes(zone),nextPageToken",
+    }
+    return {
+        last_part(row["zone"])
+        for row in google.items(config, "/aggregated/acceleratorTypes", **query)
+    }
+
+
+def find_image(config: Config, name: str) -> str:
+    """The path of an image, named PROJECT/IMAGE by its family or its own name."""
+    project, _, image = name.rpartition("/")
+    base = f"{config.endpoint or 'https://compute.googleapis.com'}/compute/v1/projects/{project or config.project}"
+    for path in (f"{base}/global/images/family/{image}", f"{base}/global/images/{image}"):
+        if found := google.find(config, path, fields="name"):
+            return f"projects/{project or config.project}/global/images/{found['name']}"
+    raise BergError(
+        f"there is no image or image family {name!r}. "
+        f"List them: gcloud compute images list --project {project or config.project}"
+    )
+
+
+# --- the request
+
+
+def body(config: Config, job: Job, shape: Shape, disk_gb: int) -> dict[str, Any]:
+    """The request for a machine, with bare names of types; `in_zone` completes it."""
+    labels = {"berg": "1", "berg-bucket": bucket_label(config), "berg-job": job.name}
+    labels["berg-user"] = job.user
+    is_new = shape.machine_type.startswith(HYPERDISK)
+    disk = {
+        "sourceImage": job.image,
+        "diskSizeGb": str(disk_gb),
+        "diskType": "hyperdisk-balanced" if is_new else "pd-balanced",
+        "labels": labels,
+    }
+    interface: dict[str, Any] = {"network": f"global/networks/{config.network}"}
+    interface["accessConfigs"] = [{"type": "ONE_TO_ONE_NAT", "name": "External NAT"}]
+    if shape.machine_type.startswith(GVNIC):
+        interface["nicType"] = "GVNIC"
+    scheduling: dict[str, Any] = {
+        "maxRunDuration": {
+            "seconds": str(job.max_seconds)
+        },  # then Google deletes it, whatever happens
+        "instanceTerminationAction": "DELETE",
+        "automaticRestart": False,
+    }
+    if shape.gpus:
+        scheduling["onHostMaintenance"] = "TERMINATE"
+    made: dict[str, Any] = {
+        "machineType": shape.machine_type,
+        "labels": labels,
+        "scheduling": scheduling,
+        "networkInterfaces": [interface],
+        "serviceAccounts": [{"email": config.service_account or "default", "scopes": SCOPES}],
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
+    }
+    if shape.is_attached:
+        kind = {"acceleratorType": GPUS[shape.gpu_type][0], "acceleratorCount": shape.gpus}
+        made["guestAccelerators"] = [kind]
+    return made
+
+
+def metadata(config: Config, job: Job, key: str) -> dict[str, str]:
+    """What a machine is told, besides where it finds Berg; `key` lets the user log in."""
+    values = {
+        "startup-script": BOOT.read_text(),
+        "berg-bucket": config.bucket,
+        "berg-job": job.name,
+        "berg-job-sha256": job.sha256,  # it runs no other
+        "berg-endpoint": config.endpoint,
+        "enable-guest-attributes": "TRUE",  # where it writes its ssh host keys
+        "ssh-keys": f"root:{key}" if key else "",
+    }
+    return {name: value for name, value in values.items() if value}
+
+
+def in_zone(request: dict[str, Any], zone: str) -> dict[str, Any]:
+    """A request as one machine needs it: types of disks, machines and GPUs by their paths."""
+    made = {**request, "machineType": f"zones/{zone}/machineTypes/{request['machineType']}"}
+    disk = request["disks"][0]
+    kind = f"zones/{zone}/diskTypes/{disk['initializeParams']['diskType']}"
+    made["disks"] = [{**disk, "initializeParams": {**disk["initializeParams"], "diskType": kind}}]
+    if rows := request.get("guestAccelerators"):
+        kind = f"zones/{zone}/acceleratorTypes/{rows[0]['acceleratorType']}"
+        made["guestAccelerators"] = [{**rows[0], "acceleratorType": kind}]
+    return made
+
+
+def bucket_label(config: Config) -> str:
+    return re.sub(r"[^a-z0-9_-]", "-", config.bucket)[:63]
+
+
+# --- creation
+
+
+def create(config: Config, job: Job, request: dict[str, Any], zones: list[str], say: Any) -> str:
+    """Create the machines of a job, all or none, in the first zone with room; return the zone.
+
+    Raises BergError with the reason of every zone; then there is no machine.
+    """
+    tried, full = [], set()
+    for zone in zones:
+        region = zone.rpartition("-")[0]
+        if region in full:
+            continue
+        say(f"Creating {job.name} in {zone}")
+        try:
+            insert(config, request, job.machine_names, zone)
+            return zone
+        except GoogleError as error:
+            for name in job.machine_names if isinstance(error, OperationFailed) else []:
+                google.delete(config, f"/zones/{zone}/instances/{name}")
+            tried.append(f"{zone}: {reason(error)}")
+            if error.reason in NO_QUOTA:
+                full.add(region)
+            elif error.reason not in NO_ROOM:
+                break  # other zones would refuse it as well
+    text = "\n  ".join(tried)
+    raise BergError(
+        f"no machine could be created, and none was left behind.\n  {text}\n"
+        "Try other zones (-z), other or fewer GPUs (-t, -g), or --spot"
+    )
+
+
+def insert(config: Config, request: dict[str, Any], names: list[str], zone: str) -> None:
+    """Send the one request that creates machines, and wait; raise OperationFailed if it fails."""
+    from google.api_core import exceptions
+    from google.cloud import compute_v1
+
+    options = {"api_endpoint": config.endpoint} if config.endpoint else None
+    client = compute_v1.InstancesClient(credentials=config.credentials, client_options=options)
+    arguments: dict[str, Any] = {
+        "project": config.project,
+        "zone": zone,
+        "request_id": str(uuid.uuid4()),  # Google carries out a repeated request once
+    }
+    if len(names) == 1:
+        text = json.dumps({"name": names[0], **in_zone(request, zone)})
+        arguments["instance_resource"] = compute_v1.Instance.from_json(text)
+        method: Any = client.insert_unary
+    else:
+        many = {
+            "count": str(len(names)),
+            "minCount": str(len(names)),
+            "perInstanceProperties": {name: {} for name in names},
+            "instanceProperties": request,
+        }
+        arguments["bulk_insert_instance_resource_resource"] = (
+            compute_v1.BulkInsertInstanceResource.from_json(json.dumps(many))
+        )
+        method = client.bulk_insert_unary
+    try:
+        operation = google.retry(lambda: method(request=arguments, retry=None, timeout=60))
+    except exceptions.GoogleAPICallError as error:
+        details = error.errors[0] if error.errors else {}
+        cause = details.get("reason", "") if isinstance(details, dict) else ""
+        raise GoogleError(int(error.code or 0), cause, str(error.message)) from None
+    google.wait(config, {"name": operation.name, "zone": zone})
+
+
+def reason(error: GoogleError) -> str:
+    """Why a machine could not be created, and what helps."""
+    if error.reason in NO_QUOTA:
+        return f"{error.message} Raise the quota: {QUOTA_PAGE}"
+    if error.reason in NO_ROOM:
+        return "out of stock"
+    if error.status == 409:
+        return f"{error.message}. Choose another name: -n NAME"
+    return error.message
+
+
+# --- what is there
+
+
+def machines(config: Config, job: str = "", zone: str = "") -> list[Machine]:
+    """The machines of a job, or of all jobs of the bucket, by name."""
+    named = f' AND (labels.berg-job="{job}")' if job else ""
+    query = {
+        "filter": f'(labels.berg="1") AND (labels.berg-bucket="{bucket_label(config)}"){named}',
+        "maxResults": "500",
+    }
+    columns = "name,id,zone,status,labels,creationTimestamp,machineType,networkInterfaces"
+    path, place = (
+        ("/aggregated/instances", "/*/instances") if not zone else (f"/zones/{zone}/instances", "")
+    )
+    query["fields"] = f"items{place}({columns}),nextPageToken"
+    found = [machine_of(row) for row in google.items(config, path, **query)]
+    return sorted(found, key=lambda machine: (machine.job, order(machine.name)))
+
+
+def order(name: str) -> tuple[str, int]:
+    """Names of machines by their number: a-2 before a-10."""
+    base, _, number = name.rpartition("-")
+    return (base, int(number)) if number.isdigit() else (name, 0)
+
+
+def machine_of(row: dict[str, Any]) -> Machine:
+    interface: dict[str, Any] = next(iter(row.get("networkInterfaces", [])), {})
+    access: dict[str, str] = next(iter(interface.get("accessConfigs", [])), {})
+    labels = row.get("labels", {})
+    return Machine(
+        name=row["name"],
+        zone=last_part(row["zone"]),
+        status=row["status"],
+        job=labels.get("berg-job", ""),
+        id=row["id"],
+        created_at=row["creationTimestamp"],
+        address=access.get("natIP", ""),
+        inner_address=interface.get("networkIP", ""),
+        machine_type=last_part(row["machineType"]),
+        user=labels.get("berg-user", ""),
+        labels=labels,
+    )
+
+
+def delete(config: Config, job: str) -> list[str]:
+    """Delete the machines of a job, and wait; return their names."""
+    found = machines(config, job)
+    running = [
+        (machine, google.call(config, "DELETE", machine.path)) for machine in found if machine
+    ]
+    for _machine, operation in running:
+        google.wait(config, operation)
+    return [machine.name for machine in found]
+
+
+def set_metadata(config: Config, machine: Machine, key: str, value: str) -> None:
+    """Set one metadata value of a machine, which reads it at once; others stay."""
+    for _ in range(5):
+        before = google.call(config, "GET", machine.path, fields="metadata")["metadata"]
+        items = [row for row in before.get("items", []) if row["key"] != key]
+        items.append({"key": key, "value": value})
+        changed = {"fingerprint": before["fingerprint"], "items": items}
+        try:
+            return google.do(config, "POST", f"{machine.path}/setMetadata", changed)
+        except GoogleError as error:
+            if error.status != 412:
+                raise
+    raise BergError(f"{machine.name} is being changed by others all the time. Try again")

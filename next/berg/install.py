@@ -1,0 +1,108 @@
+"""The packages of a repository: uv or pip installs them, and says itself what is wrong.
+
+the user's own command      berg run --install "make deps"
+uv.lock                     uv sync --locked
+requirements.txt            into the image's python
+pyproject.toml, setup.py    the same, editable
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from berg import BergError
+from berg.code import ROOT
+
+if TYPE_CHECKING:
+    from berg.worker import Run
+
+VENV = ROOT / "berg/env"  # what is installed, on top of the image's own packages
+
+
+ERROR = re.compile(
+    r"^(error|ERROR|× )|\b(No solution found|Multiple top-level packages|does not appear to be a Python)|"
+    r"\w+Error:"
+)
+
+
+class Failed(BergError):
+    """An installer refused; the message has its own error."""
+
+    def __init__(self, code: int, output: str):
+        why = reason(output)
+        super().__init__(
+            f"the installation failed (exit code {code})" + (f": {why}" if why else "")
+        )
+        self.code = code
+
+
+def commands(repo: Path, own: str) -> list[list[str]]:
+    """What is run in the repository, in this order."""
+    if own:
+        return [["bash", "-o", "pipefail", "-c", own]]
+    uv = program()
+    pip = [uv, "pip", "install"] if uv else [str(VENV / "bin/python"), "-m", "pip", "install", "-q"]
+    if (repo / "uv.lock").exists() and uv:
+        return [[uv, "sync", "--locked", "--no-progress"]]
+    if (repo / "requirements.txt").exists():
+        return [[*pip, "-r", "requirements.txt"]]
+    if (repo / "pyproject.toml").exists() or (repo / "setup.py").exists():
+        return [[*pip, "-e", "."]]
+    return []
+
+
+def program() -> str:
+    """uv, from Berg's environment or the image."""
+    own = ROOT / "berg/venv/bin/uv"
+    return str(own) if own.exists() else shutil.which("uv") or ""
+
+
+def variables(repo: Path) -> dict[str, str]:
+    """What makes the command find the packages."""
+    folder = repo / ".venv" if (repo / "uv.lock").exists() else VENV
+    if not folder.exists():
+        return {}
+    return {"VIRTUAL_ENV": str(folder), "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+
+
+def run(run: Run, repo: Path) -> None:
+    """Install what the repository needs; raise Failed with the exit code of what refused."""
+    steps = commands(repo, run.job.install)
+    if not VENV.exists() and not (repo / "uv.lock").exists():
+        python = shutil.which("python3", path="/root/anaconda3/bin:" + os.environ["PATH"])
+        python = python or sys.executable
+        make = [program(), "venv", "-q", "--system-site-packages", "--python", python, str(VENV)]
+        if not make[0]:
+            make = [python, "-m", "venv", "--system-site-packages", str(VENV)]
+        steps.insert(0, make)
+    for words in steps:
+        run.say(shlex.join(words))
+        before = run.log.stat().st_size
+        with run.log.open("ab") as output:
+            installer = subprocess.Popen(
+                words,
+                cwd=repo,
+                env={**os.environ, **run.job.env, **variables(repo)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            exit_code = run.watch(installer)
+        if exit_code:
+            with run.log.open("rb") as file:
+                file.seek(before)
+                raise Failed(exit_code, file.read().decode(errors="replace"))
+
+
+def reason(output: str) -> str:
+    """The installer's own error, wherever it stands in the output; "" if there is none."""
+    lines = [line.strip() for line in output.splitlines()]
+    found = [line for line in lines if ERROR.search(line)]
+    return found[0][:300] if found else next((line[:300] for line in reversed(lines) if line), "")

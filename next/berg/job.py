@@ -1,0 +1,288 @@
+"""The contract between laptop and machine: a job, its state, and where both are in the bucket.
+
+.berg/dist/                          what machines need of Berg
+.berg/repos/<repo>/                  code, as git bundles
+.berg/jobs/<job>_metadata.json       the job; its hash is in the metadata of its machines
+.berg/jobs/<job>_state.json          its state
+.berg/machines/<job>/                its machines: rank, phase, host keys
+.berg/moments/<job>/                 its results as they were at moments, and what these keep
+.berg/logs/<job>/<machine>.<time>.log
+berg_results/<results>/              the results
+"""
+
+import hashlib
+import json
+import re
+import secrets
+import typing
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timezone
+from typing import Any, TypeVar
+
+from berg import BergError
+from berg.bucket import Bucket, Changed, Object
+
+SUBMITTED, STARTING, INSTALLING = "SUBMITTED", "STARTING", "INSTALLING"
+RUNNING, UPLOADING = "RUNNING", "UPLOADING"
+SUCCEEDED, FAILED, KILLED, LOST = "SUCCEEDED", "FAILED", "KILLED", "LOST"
+FINAL = (SUCCEEDED, FAILED, KILLED, LOST)
+NAME = re.compile(r"[a-z]([a-z0-9-]{0,56}[a-z0-9])?")
+RESULTS = "/root/berg_results"
+JOBS = ".berg/jobs/"
+SILENT = 300  # seconds without a machine and without a new state, after which a job is LOST
+
+Record = TypeVar("Record", bound="Job | State")
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def age(time: str) -> float:
+    """Seconds since a time, by this computer's clock."""
+    then = datetime.fromisoformat(time.replace("Z", "+00:00"))
+    return (datetime.now(timezone.utc) - then).total_seconds()
+
+
+@dataclass
+class Job:
+    """What was submitted. Nobody changes it afterwards."""
+
+    name: str
+    cmd: str  # "": a devbox
+    repo: str
+    code: dict[str, Any]  # see berg/code.py
+    results: str  # below berg_results/
+    cwd: str = "."  # in the repository
+    install: str = ""  # the user's own command; "": what the repository says
+    env: dict[str, str] = field(default_factory=dict)
+    machines: int = 1
+    each: bool = False  # the command runs on all machines, not on the first alone
+    gpus: int = 0  # of each machine
+    gpu_type: str = ""
+    machine_type: str = ""
+    image: str = ""
+    max_seconds: int = 0  # of the machine
+    user: str = ""
+    created_at: str = ""
+    returns: bool = False  # Google makes its machines again when it took them
+    options: dict[str, Any] = field(default_factory=dict)  # as given, for `berg rerun`
+    features: dict[str, dict[str, Any]] = field(default_factory=dict)
+    id: str = field(default_factory=lambda: secrets.token_hex(8))  # no two submits are the same
+
+    @property
+    def is_devbox(self) -> bool:
+        return not self.cmd
+
+    @property
+    def machine_names(self) -> list[str]:
+        if self.machines == 1:
+            return [self.name]
+        return [f"{self.name}-{rank}" for rank in range(self.machines)]
+
+    def content(self) -> bytes:
+        return json.dumps(asdict(self), indent=1, sort_keys=True).encode()
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content()).hexdigest()
+
+
+@dataclass
+class State:
+    """How far a job is. Only its first machine writes it, and a laptop before and after that."""
+
+    name: str
+    state: str = SUBMITTED
+    user: str = ""
+    results: str = ""
+    is_devbox: bool = False
+    returns: bool = False
+    machines: int = 1
+    gpus: str = ""  # in words
+    id: str = ""  # of the job
+    created_at: str = ""
+    attempt: int = 1
+    reason: str = ""
+    exit_code: int | None = None
+    machine: str = ""
+    machine_id: str = ""
+    zone: str = ""
+    times: dict[str, str] = field(default_factory=dict)  # of the last attempt, by state
+    missing: dict[str, str] = field(default_factory=dict)  # results that the bucket lacks, and why
+    synced_until: str = ""  # what was there by then is in the bucket
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def changed_at(self) -> str:
+        return self.times[self.state]
+
+    def content(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    def about(self) -> dict[str, str]:
+        """What a list of jobs needs, as metadata of the object: so one request lists a thousand."""
+        values = {key: value for key, value in asdict(self).items() if key != "missing"}
+        return {"state": json.dumps(values | {"reason": self.reason[:300]})}
+
+
+def job_path(name: str) -> str:
+    return f"{JOBS}{name}_metadata.json"
+
+
+def state_path(name: str) -> str:
+    return f"{JOBS}{name}_state.json"
+
+
+def log_prefix(name: str) -> str:
+    return f".berg/logs/{name}/"
+
+
+def machines_prefix(name: str) -> str:
+    return f".berg/machines/{name}/"
+
+
+def moments_prefix(name: str) -> str:
+    return f".berg/moments/{name}/at/"
+
+
+def kept_prefix(name: str) -> str:
+    return f".berg/moments/{name}/kept/"
+
+
+def parts_prefix(name: str) -> str:
+    return f".berg/moments/{name}/parts/"
+
+
+def results_prefix(results: str) -> str:
+    return f"berg_results/{results}/"
+
+
+def check_name(name: str, what: str = "a job's name") -> str:
+    """The name, if Google takes it for machines."""
+    if not NAME.fullmatch(name):
+        raise BergError(
+            f"{name!r} is not {what}: at most 58 lower-case letters, digits and dashes, and a "
+            "letter first. Choose another one: -n NAME"
+        )
+    return name
+
+
+def new_name(repo: str) -> str:
+    base = re.sub(r"[^a-z0-9]+", "-", repo.lower()).strip("-")[:40].strip("-")
+    base = base if base[:1].isalpha() else f"job-{base}".strip("-")
+    return f"{base}-{datetime.now().strftime('%m%d-%H%M%S')}-{secrets.token_hex(1)}"
+
+
+def check_results(folder: str) -> str:
+    """The path of a results folder below berg_results/, without slashes around it."""
+    folder = folder.removeprefix(RESULTS).strip("/")
+    if not folder or any(part in ("", ".", "..") for part in folder.split("/")):
+        raise BergError(f"{folder!r} is no folder below {RESULTS}. Name one: -r sweep1/bs_256")
+    return folder
+
+
+def results_of(cmd: str) -> str:
+    """The folder that a command names behind berg_results/, up to a variable; "" if none."""
+    named = re.search(r"berg_results/([\w./-]*[\w-])(?=$|[\s'\"/=;,&|>)])", cmd)
+    return named[1].strip("/") if named else ""
+
+
+# --- reading: records come from a bucket that others may write
+
+
+def parse(kind: type[Record], content: bytes, name: str) -> Record:
+    """A record, if its fields have their types; raise BergError that names the object."""
+    try:
+        values = json.loads(content)
+        hints = typing.get_type_hints(kind)
+        known = {row.name: values[row.name] for row in fields(kind) if row.name in values}
+        wrong = [key for key, value in known.items() if not fits(value, hints[key])]
+        if wrong:
+            raise ValueError(f"{wrong[0]} is {known[wrong[0]]!r}")
+        record = kind(**known)
+        check_name(record.name)
+        check_results(record.results)
+        if isinstance(record, State):
+            age(record.changed_at), age(record.created_at)
+        return record
+    except (ValueError, TypeError, KeyError, AttributeError, BergError) as error:
+        raise BergError(
+            f"{name} is no record of Berg's ({error}). See it: gcloud storage cat"
+        ) from None
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value of JSON has the type of a field."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin is dict:
+        return isinstance(value, dict) and all(
+            fits(inner, arguments[1]) for inner in value.values()
+        )
+    if arguments:
+        return any(fits(value, inner) for inner in arguments)
+    return type(value) is hint
+
+
+def read_job(bucket: Bucket, name: str, sha256: str = "") -> Job:
+    """A job; with `sha256` only the very one that was submitted."""
+    path = job_path(check_name(name))
+    content = bucket.find(path)
+    if content is None:
+        raise BergError(f"there is no job {name!r}. See them: berg list -a")
+    if sha256 and hashlib.sha256(content).hexdigest() != sha256:
+        raise BergError(f"{path} is not what was submitted: nothing of it was run. Submit it again")
+    return parse(Job, content, path)
+
+
+def read_state(bucket: Bucket, name: str) -> tuple[State, int]:
+    """A job's state and its generation."""
+    found = bucket.find_with_generation(state_path(check_name(name)))
+    if found is None:
+        raise BergError(f"there is no job {name!r}. See them: berg list -a")
+    return parse(State, found[0], state_path(name)), found[1]
+
+
+def states(bucket: Bucket) -> list[State]:
+    """The states of all jobs by their age, from one list; a record that is none is left out."""
+    found = []
+    for item in bucket.list(JOBS):
+        if item.name.endswith("_state.json"):
+            try:
+                found.append(state_of(item))
+            except BergError:
+                continue
+    return sorted(found, key=lambda state: state.created_at)
+
+
+def state_of(item: Object) -> State:
+    state = parse(State, item.about.get("state", "").encode(), item.name)
+    if item.name != state_path(state.name):
+        raise BergError(f"{item.name} names another job")
+    return state
+
+
+def write_state(bucket: Bucket, state: State, generation: int) -> int:
+    """Replace a state; return its generation, raise Changed if another writer was faster."""
+    written = bucket.write(state_path(state.name), state.content(), generation, state.about())
+    return written.generation
+
+
+def conclude(bucket: Bucket, name: str, outcome: str, reason: str) -> State:
+    """Write a final state from the laptop, unless the job has one."""
+    while True:
+        state, generation = read_state(bucket, name)
+        if state.is_final:
+            return state
+        state.state, state.reason = outcome, reason
+        state.times[outcome] = now()
+        try:
+            write_state(bucket, state, generation)
+            return state
+        except Changed:
+            continue

@@ -1,0 +1,222 @@
+"""Jobs that exist: list, show, wait, kill and rm."""
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from typing import Any
+
+import click
+
+from berg import BergError, features, gce, terminal
+from berg import job as records
+from berg.bucket import Bucket
+from berg.config import Config
+from berg.gce import Machine
+from berg.job import KILLED, LOST, SUBMITTED, SUCCEEDED, Job, State
+
+POLL = 2  # seconds between two looks at a job
+PATIENCE = 90  # seconds that `berg kill` waits for the machine's own end
+
+
+def observed(config: Config) -> tuple[list[State], list[Machine]]:
+    """All jobs with what Compute Engine adds: one without a machine for long is LOST."""
+    bucket = Bucket(config)
+    with ThreadPoolExecutor(1) as pool:
+        listed = pool.submit(gce.machines, config)
+        states = records.states(bucket)
+        machines = listed.result()
+    running = {machine.job for machine in machines}
+    return [judged(state, state.name in running) for state in states], machines
+
+
+def judged(state: State, has_machine: bool) -> State:
+    """A state as it is in truth."""
+    waits = state.returns and state.state == SUBMITTED
+    if state.is_final or has_machine or waits or records.age(state.changed_at) < records.SILENT:
+        return state
+    reason = f"its machine vanished while it was {state.state}. See: berg log {state.name}"
+    return replace(state, state=LOST, reason=reason, times={**state.times, LOST: state.changed_at})
+
+
+def find(config: Config, name: str) -> State:
+    """One job, as it is in truth; @ is the user's latest."""
+    bucket = Bucket(config)
+    if name == "@":
+        mine = [state for state in records.states(bucket) if state.user == config.user]
+        if not mine:
+            raise BergError("you have no jobs yet. Start one: berg run CMD")
+        name = mine[-1].name
+    state, _ = records.read_state(bucket, name)
+    if not state.is_final and records.age(state.changed_at) >= records.SILENT:
+        return judged(state, bool(gce.machines(config, name, state.zone)))
+    return state
+
+
+def exit_code(state: State) -> int:
+    """What `berg wait` exits with: the command's code, 0 or 1 for a job without one."""
+    if state.state == SUCCEEDED:
+        return 0
+    return state.exit_code or 1
+
+
+def wait_for(config: Config, name: str) -> int:
+    """Wait until a job has ended; say how, and return the exit code."""
+    while not (state := find(config, name)).is_final:
+        time.sleep(POLL)
+    with_code = f" with exit code {state.exit_code}" if state.exit_code is not None else ""
+    reason = f": {state.reason}" if state.reason and "exit code" not in state.reason else ""
+    terminal.say(f"{state.name} {state.state}{with_code}{reason}")
+    return exit_code(state)
+
+
+@click.command("list")
+@click.option("-a", "--all", "everything", is_flag=True, help="All jobs, not the latest 20.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_(everything: bool, as_json: bool) -> None:
+    """Show machines and recent jobs, the newest first."""
+    config = Config.load()
+    states, machines = observed(config)
+    if as_json:
+        return terminal.show_json([about(config, state) for state in reversed(states)])
+    shown = list(reversed(states))
+    if not everything:
+        shown = [state for number, state in enumerate(shown) if number < 20 or not state.is_final]
+    rows = [
+        [
+            state.name,
+            state.state + (f" ({state.attempt})" if state.attempt > 1 else ""),
+            terminal.duration(records.age(state.created_at)),
+            state.zone,
+            state.gpus,
+            "" if state.exit_code is None else str(state.exit_code),
+            state.results,
+        ]
+        for state in shown
+    ]
+    terminal.show_table(["NAME", "STATE", "AGE", "ZONE", "GPUS", "EXIT", "RESULTS"], rows)
+    ended = {state.name for state in states if state.is_final}
+    alone = [
+        machine
+        for machine in machines
+        if machine.job in ended or machine.job not in {s.name for s in states}
+    ]
+    for machine in alone:
+        if records.age(machine.created_at) > records.SILENT:
+            terminal.warn(
+                f"{machine.name} in {machine.zone} has no job. Delete it: berg kill {machine.job}"
+            )
+    return None
+
+
+def about(config: Config, state: State) -> dict[str, Any]:
+    folder = f"gs://{config.bucket}/{records.results_prefix(state.results)}"
+    return {**asdict(state), "results_url": folder}
+
+
+@click.command()
+@click.argument("name", default="@")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(name: str, as_json: bool) -> None:
+    """Show all about a job; @ is your latest."""
+    config = Config.load()
+    state = find(config, name)
+    job = records.read_job(Bucket(config), state.name)
+    machines = gce.machines(config, state.name)
+    if as_json:
+        running = [asdict(machine) for machine in machines]
+        return terminal.show_json({**about(config, state), "job": asdict(job), "running": running})
+    rows = {
+        "Job": state.name,
+        "State": f"{state.state} {state.reason}".strip(),
+        "Exit code": "" if state.exit_code is None else str(state.exit_code),
+        "Attempt": str(state.attempt) if state.attempt > 1 else "",
+        "Command": job.cmd or "none: a devbox",
+        "Code": f"{job.repo} at {job.code['head'][:12]}, {len(job.code['changed'])} changed files",
+        "Machines": "\n".join(
+            f"{m.name} {m.status} {m.machine_type} in {m.zone}" for m in machines
+        ),
+        "Results": f"gs://{config.bucket}/{records.results_prefix(state.results)}",
+        "Missing": "\n".join(f"{path}: {reason}" for path, reason in state.missing.items()),
+        "Times": "\n".join(f"{time} {step}" for step, time in state.times.items()),
+        "User": job.user,
+    }
+    terminal.show_fields({key: text for key, text in rows.items() if text})
+    return None
+
+
+@click.command()
+@click.argument("name", default="@")
+def wait(name: str) -> None:
+    """Wait until a job has ended, and exit with its command's exit code."""
+    config = Config.load()
+    sys.exit(wait_for(config, find(config, name).name))
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--now", is_flag=True, help="Delete the machines at once, without the last results.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def kill(names: tuple[str, ...], now: bool, yes: bool) -> None:
+    """End jobs: SIGTERM, 30 seconds, the last results, then their machines are deleted."""
+    config = Config.load()
+    for name in names:
+        kill_one(config, name, now)
+
+
+def kill_one(config: Config, name: str, now: bool) -> None:
+    bucket = Bucket(config)
+    try:
+        state = find(config, name)
+    except BergError:
+        if not gce.delete(config, name):  # a machine without a job
+            raise
+        return terminal.say(f"Deleted the machines of {name}, which has no job")
+    job = records.read_job(bucket, state.name)
+    machines = gce.machines(config, state.name)
+    if not (now or state.is_final or state.state == SUBMITTED) and machines:
+        terminal.say(f"Ending {state.name}; its last results are saved")
+        for machine in machines:
+            gce.set_metadata(config, machine, "berg-kill", config.user)
+        deadline = time.monotonic() + PATIENCE
+        while not state.is_final and time.monotonic() < deadline:
+            time.sleep(POLL)
+            state = find(config, state.name)
+    remove(config, job)
+    was_final = state.is_final
+    state = records.conclude(bucket, state.name, KILLED, f"killed by {config.user}")
+    terminal.say(f"{state.name} {'was' if was_final and not machines else 'is'} {state.state}")
+    return None
+
+
+def remove(config: Config, job: Job) -> None:
+    """Delete a job's machines and what its features left."""
+    from berg.run import end
+
+    end(config, job, features.of(job))
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def rm(names: tuple[str, ...], yes: bool) -> None:
+    """Delete results, logs and states of jobs from the bucket."""
+    config = Config.load()
+    bucket = Bucket(config)
+    for name in names:
+        state = find(config, name)
+        if not state.is_final:
+            raise BergError(f"{state.name} is {state.state}. End it first: berg kill {state.name}")
+        prefixes = [
+            records.results_prefix(state.results),
+            records.log_prefix(state.name),
+            records.machines_prefix(state.name),
+            f".berg/moments/{state.name}/",
+        ]
+        items = [item for prefix in prefixes for item in bucket.list(prefix)]
+        size = sum(item.size for item in items) / 1e6
+        question = f"Delete {len(items)} objects ({size:.1f} MB) of {state.name}?"
+        if terminal.confirm(question, yes, "-y"):
+            bucket.delete(*[item.name for item in items])
+            bucket.delete(records.job_path(state.name), records.state_path(state.name))
+            terminal.say(f"Deleted {state.name}")

@@ -1,0 +1,1034 @@
+"""A folder of results mirrored to a bucket, as it was at moments.
+
+A pass looks at the folder twice, and opens what changed since the last pass at the first look: a
+file that is renamed over or deleted later can still be read. If nothing but logs changed until the
+second look, the folder at that instant is known, however long it then takes to send it. Where it
+never is quiet, the command is stopped for one look. When all is in the bucket, one object, the
+moment, lists every file with the generation of its object.
+
+An object that a moment needs is copied aside, within the bucket, before it is replaced or deleted:
+the plain names have the newest files, for people. A file that a program has open for writing keeps
+the version before, unless it is a log; no moment is taken while one is rewritten, for at most a
+minute. A restore makes a folder what the newest moment says, on a new disk and on an old one.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import json
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import stat
+import struct
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from urllib.parse import quote
+
+from berg.bucket import THREADS, Bucket, Changed, Object, Section, checksum, trouble
+from berg.job import kept_prefix, moments_prefix, parts_prefix
+
+TRIES, UNSTOPPED_TRIES = 4, 20  # looks for a quiet instant, where the command can be stopped or not
+COARSE = 5  # CLOCK_REALTIME_COARSE: of the times of files
+TICK = time.clock_getres(COARSE) + 0.001  # seconds in which files have one time
+PATIENCE = 20  # seconds for which a file that is rewritten, or changes all the time, delays moments
+GAP = 5  # seconds for which a pass waits until a file that is being rewritten is closed
+QUIET = 10  # seconds after which an open file that does not change counts as whole, and for which
+# new ones delay
+GRACE = 3600  # seconds for which the bucket keeps what was deleted here
+VERIFY = 60  # seconds to the end that allow a last pass which reads every byte again
+LAST_TRIES = 10  # passes at the end over what the network, or a program, keeps from the bucket
+HEAD = 64 << 10  # bytes at both ends of what was sent of a log, which tell whether it only grew
+TAIL = 8 << 20  # bytes of a log from which on only what is new is sent
+SMALL, HELD = 1 << 20, 256 << 20  # bytes of a file, and of all, that wait for sending in memory
+SMALL_DATABASE = 64 << 20  # bytes of one that is copied with each moment; others once a minute
+LOGS = (".log", ".jsonl", ".csv", ".tsv", ".wandb")
+SQLITE, SHARED, PARTS = b"SQLite format 3\0", "-shm", ("-journal", "-wal", "-shm")
+JOURNAL = bytes.fromhex("d9d505f920a163d7")  # SQLite's magic of a journal
+RESERVED = 0x40000001  # the byte that its writer locks
+KINDS = {
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: "a device",
+}
+OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would wait for a writer
+CUT = "it was being written: the last moment has the version before"
+
+TROUBLE: tuple[type[Exception], ...] = trouble()
+FINAL = "-final"  # ends the name of a machine's last moment
+WRITER = "berg-writer"  # metadata: job, attempt and rank that wrote an object
+Mark = tuple[int, int, int, int]  # inode, size, mtime and ctime: a version of a file
+
+
+class Row(NamedTuple):
+    """A file of a moment, and the generation of the object that has its bytes."""
+
+    size: int = 0  # -1: the object is none of this folder's
+    crc: int = 0
+    generation: int = 0
+    mtime_ns: int = 0
+    mode: int = 0o644
+    grows: bool = False
+    link: str = ""
+
+
+@dataclass
+class Pin:
+    """A file that changed, open, as it was at a look."""
+
+    file: IO[bytes]
+    seen: os.stat_result
+    now: os.stat_result  # of the open file, which is a copy of a database
+    marks: dict[str, Mark]  # of the files whose content this is
+    grows: bool = False  # a log: longer is as good
+    half: bool = False  # a program has it open to write another version
+
+    @property
+    def size(self) -> int:
+        return self.now.st_size
+
+
+class Refused(Exception):
+    """A file that the bucket cannot have."""
+
+
+class Hurry(Exception):
+    """There is no time left for this pass."""
+
+
+# A later pass tries again what ended like this.
+UNSENT: tuple[type[Exception], ...] = (Changed, Hurry, ValueError, *TROUBLE)
+
+
+@dataclass
+class Mirror:
+    """The results folder of one machine."""
+
+    folder: str
+    bucket: Bucket
+    where: str  # prefix of the plain objects, with a slash at its end
+    own: str  # the job's folder below these; with the others it shares the disk alone
+    job: str
+    disk: str  # the rank of its machine
+    attempt: int = 1
+    machines: int = 1
+    first: bool = True  # of the machines: it lists what all restored
+    kept: int = 3  # moments; of several machines the newest that all have counts
+    # Stops what writes the folder, for milliseconds; None where that is not allowed.
+    stopped: Callable[[], contextlib.AbstractContextManager[Any]] | None = None
+    on_bytes: Callable[[int], None] = lambda count: None
+
+    rows: dict[str, Row] = field(default_factory=dict)  # of the last moment
+    begun: dict[str, Row] = field(default_factory=dict)  # of the moment that was restored
+    sent: dict[str, Row] = field(default_factory=dict)  # the newest object of each file
+    marks: dict[str, Mark] = field(default_factory=dict)  # of the files that these have
+    restored: dict[str, Mark] = field(default_factory=dict)
+    ends: dict[str, int] = field(
+        default_factory=dict
+    )  # of logs: checksum of both ends of what was sent
+    needed: dict[int, dict[str, Row]] = field(default_factory=dict)  # rows by number of a moment
+    base: int = 0  # the number of what was restored
+    asides: set[str] = field(default_factory=set)
+    stale: list[Object] = field(default_factory=list)  # moments and copies of the attempts before
+    gone: dict[str, float] = field(default_factory=dict)  # path -> when it was deleted here
+    odd: dict[str, str] = field(default_factory=dict)  # path -> why the bucket cannot have it
+    links: dict[str, str] = field(default_factory=dict)  # their targets at the last look
+    refused: dict[str, str] = field(default_factory=dict)
+    halves: set[str] = field(default_factory=set)  # being rewritten at the last look
+    known: set[str] = field(default_factory=set)  # were whole at some look
+    since: dict[str, float] = field(default_factory=dict)  # path -> when it began to delay moments
+    still: dict[str, tuple[Mark, float]] = field(
+        default_factory=dict
+    )  # open files, since when they are so
+    copied: dict[str, float] = field(default_factory=dict)  # large databases -> when
+    at_ns: int = 0  # of the last moment
+    began: float = 0  # time.monotonic() of the first pass since then
+    trouble: str = ""
+    ending: bool = False
+    is_final: bool = False
+    # Inodes of files whose program was ended in a write, and when that was.
+    cut: dict[int, float] = field(default_factory=dict)
+    end: float = float("inf")  # time.monotonic() at which a pass is given up
+
+    def __post_init__(self) -> None:
+        signal.signal(signal.SIGIO, signal.SIG_IGN)  # of a lease that a program waits for
+        self.most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self.most, self.most))
+        self.writer = f"{self.job}/{self.attempt:04}/{self.disk}"
+        self.prefix = f"{moments_prefix(self.job)}{self.attempt:04}/{self.disk}/"
+        self.busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by path
+        self.turn = threading.Lock()
+
+    @property
+    def late(self) -> set[str]:
+        """The paths that have delayed moments for long, alone or together."""
+        now, began = time.monotonic(), self.began or float("inf")
+        return {path for path, at in self.since.items() if now - min(at, began) >= PATIENCE}
+
+    def path(self, path: str) -> str:
+        return f"{self.folder}/{path}"
+
+    def present(self, paths: Iterable[str]) -> dict[str, Object]:
+        """The plain objects by path: of the job's own folder, and of others that it wrote to."""
+        tops = {path.split("/")[0] for path in paths if not path.startswith(f"{self.own}/")}
+        prefixes = {f"{self.own}/", *(f"{top}/" for top in tops - {self.own.split("/")[0]})}
+        found = [item for prefix in prefixes for item in self.bucket.list(self.where + prefix)]
+        return {item.name[len(self.where) :]: item for item in found}
+
+    # --- the instant
+
+    def look(self) -> dict[str, os.stat_result]:
+        """All files and links by path; note what cannot be in the bucket."""
+        found, odd, links, pending = {}, {}, {}, [""]
+        while pending:
+            folder = pending.pop()
+            try:
+                for entry in os.scandir(self.path(folder)):
+                    with contextlib.suppress(FileNotFoundError):
+                        path, about = folder + entry.name, entry.stat(follow_symlinks=False)
+                        if stat.S_ISDIR(about.st_mode):
+                            pending.append(f"{path}/")
+                            continue
+                        if stat.S_ISLNK(about.st_mode):
+                            links[path] = os.readlink(self.path(path))
+                        if path.endswith(SHARED) and self.database(path):
+                            continue  # which SQLite makes anew
+                        leads_out = path in links and self.leads_out(path, links[path])
+                        if (
+                            why := KINDS.get(stat.S_IFMT(about.st_mode))
+                            or misnamed(self.where + path)
+                            or leads_out
+                        ):
+                            odd[path] = why
+                        else:
+                            found[path] = about
+            except OSError as error:
+                if not folder:
+                    raise
+                if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                    odd[folder] = (
+                        f"it cannot be read: {error.strerror}"  # what is below it counts as it was
+                    )
+        self.odd, self.links = odd, links
+        return found
+
+    def leads_out(self, path: str, target: str) -> str:
+        """Why a link is not sent; "" for one within the folder."""
+        full = os.path.normpath(os.path.join(self.folder, os.path.dirname(path), target))
+        is_within = f"{full}/".startswith(f"{os.path.normpath(self.folder)}/")
+        return "" if is_within else "a link to outside of the results"
+
+    def quiet_instant(
+        self, number: int
+    ) -> tuple[dict[str, os.stat_result], dict[str, Pin], set[str], int]:
+        """An instant at which no file is being rewritten, if there is one soon; or just an instant.
+
+        Machines with equal numbers look at the same time, and wait for nothing.
+        """
+        end = time.monotonic() + (0 if number or self.ending else GAP)
+        while True:
+            seen, pins, moving, at_ns = self.instant()
+            halves = [path for path, pin in pins.items() if pin.half]
+            if not halves or time.monotonic() > end:
+                return seen, pins, moving, at_ns
+            while time.monotonic() < end and any(is_written(pins[path], 0) for path in halves):
+                time.sleep(TICK)
+            close(pins)
+
+    def instant(self) -> tuple[dict[str, os.stat_result], dict[str, Pin], set[str], int]:
+        """What there is at an instant, what of it changed, and what was not quiet, if there
+        was no quiet one.
+        """
+        for left in reversed(range(TRIES if self.stopped else UNSTOPPED_TRIES)):
+            stopped = self.stopped if not left and not self.ending else None
+            with stopped() if stopped else contextlib.nullcontext():
+                seen = self.look()
+                pins, databases, unpinned = self.pin(seen)
+                time.sleep(TICK)  # a change after this has another time
+                at_ns, now = time.time_ns(), seen if stopped else self.look()
+                moving, may_lock = unpinned | self.changed(seen, now, pins), not (left or stopped)
+                copies = {
+                    path: self.copy_database(path, may_lock)
+                    for path in databases
+                    if not (left and moving)
+                }
+                if copies and not stopped:
+                    at_ns = time.time_ns()
+                    moving |= self.changed(seen, self.look(), pins)
+                if not (left and moving):
+                    hold(sorted(pins.values(), key=lambda pin: -pin.seen.st_mtime_ns))
+            if may_lock:  # the copy is consistent in itself
+                moving = {path for path in moving if self.database(path) not in databases}
+            for path in databases:
+                if merged := copies.get(path) and self.merged(path, copies[path], seen):
+                    pins[path] = merged
+                else:
+                    moving.add(path)
+            if not moving or not left:
+                break
+            close(pins)
+        return seen, pins, moving, at_ns
+
+    def changed(
+        self, seen: dict[str, os.stat_result], now: dict[str, os.stat_result], pins: dict[str, Pin]
+    ) -> set[str]:
+        """What is another file at a second look, or may not be what was opened."""
+        others = seen.keys() ^ now.keys()
+        for path in seen.keys() & now.keys():
+            pin, before, after = pins.get(path), seen[path], now[path]
+            if pin and (pin.grows or pin.half):
+                is_same = before.st_ino == after.st_ino == pin.seen.st_ino
+                is_same = is_same and (pin.half or after.st_size >= pin.size)
+            else:
+                is_same = mark(before) == mark(after) == mark(pin.seen if pin else before)
+            if not is_same:
+                others.add(path)
+        return others
+
+    def pin(self, seen: dict[str, os.stat_result]) -> tuple[dict[str, Pin], set[str], set[str]]:
+        """Open what changed since it was sent; return it, the databases that changed, and what was
+        too much to open.
+        """
+        changed = [
+            path
+            for path, about in seen.items()
+            if stat.S_ISREG(about.st_mode) and self.marks.get(path) != mark(about)
+        ]
+        changed.sort(key=lambda path: seen[path].st_mtime_ns)
+        pins: dict[str, Pin] = {}
+        databases, now, most = set(), time.monotonic(), self.most * 3 // 4
+        if len(changed) > most:
+            self.trouble = "more files changed than may be open at a time"
+        for path in changed[:most]:
+            if not self.ending and (base := self.database(path)):
+                if now - self.copied.get(base, -PATIENCE) >= PATIENCE:
+                    databases.add(base)
+                continue
+            try:
+                file = open(os.open(self.path(path), OPEN), "rb", buffering=0)
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError):
+                    self.refused[path] = f"it cannot be read: {error.strerror}"
+                continue
+            about = os.fstat(file.fileno())
+            pins[path] = self.judged(path, Pin(file, about, about, {path: mark(about)}), now)
+        self.still = {path: each for path, each in self.still.items() if path in pins}
+        return pins, databases & seen.keys(), {*changed[most:]}
+
+    def judged(self, path: str, pin: Pin, now: float) -> Pin:
+        """Note whether a file grows, or is half written."""
+        last = self.sent.get(path, Row(size=-1))
+        cut_at, changed_at = self.cut.get(pin.seen.st_ino, 0), pin.seen.st_mtime
+        # A handler of SIGTERM may have written the rest.
+        is_cut = cut_at - QUIET < changed_at <= cut_at + TICK
+        is_open = is_cut or (not self.ending and is_written(pin, time.time() - changed_at))
+        is_other = (
+            path not in self.marks or self.marks[path][0] != pin.seen.st_ino or pin.size < last.size
+        )
+        has_grown = (last.grows or is_open) and self.has_grown(path, pin)
+        if (
+            (last.grows and has_grown)
+            or path.endswith(LOGS)
+            or "tfevents" in os.path.basename(path)
+        ):
+            pin.grows = True
+        elif is_open and ends_in_lines(pin):
+            pin.grows = is_other or has_grown or path in self.late
+        if is_open and not pin.grows and not (self.ending and self.database(path)):
+            last_mark, at = self.still.get(path, (None, now))
+            self.still[path] = mark(pin.seen), at if last_mark == mark(pin.seen) else now
+            pin.half = self.ending or now - self.still[path][1] < QUIET
+        return pin
+
+    def has_grown(self, path: str, pin: Pin) -> bool:
+        """Whether a file begins as what was sent of it did, and ended."""
+        last = self.sent.get(path, Row(size=-1))
+        with contextlib.suppress(Changed):
+            if path in self.ends and last.size <= pin.size:
+                return ends(pin, last.size) == self.ends[path]
+            return 0 <= last.size <= pin.size and checksum(pin.file, 0, last.size) == last.crc
+        return False
+
+    # --- databases
+
+    def database(self, path: str) -> str:
+        """The SQLite database that a file is, or is a part of; "" for others."""
+        base = next((path.removesuffix(part) for part in PARTS if path.endswith(part)), path)
+        with (
+            contextlib.suppress(OSError),
+            open(os.open(self.path(base), OPEN), "rb", buffering=0) as file,
+        ):
+            return base if file.read(len(SQLITE)) == SQLITE else ""
+        return ""
+
+    def copy_database(self, path: str, may_lock: bool) -> str:
+        """Copy a database as it is at one moment to a new folder; return that, "" if it is busy.
+
+        Its files are copied as they are, which SQLite recovers as after a crash: a lock could make
+        its program fail. It is taken for large ones, and where nothing else helps.
+        """
+        copy, place = tempfile.mkdtemp(prefix="berg-copy-"), self.path(path)
+        try:
+            if os.stat(place).st_size > SMALL_DATABASE:
+                self.copied[path], may_lock = time.monotonic(), True
+            if may_lock:
+                source, target = (
+                    sqlite3.connect(f"file:{quote(place)}?mode=ro", uri=True, timeout=1),
+                    sqlite3.connect(f"{copy}/db"),
+                )
+                with contextlib.closing(source), contextlib.closing(target):
+                    source.backup(target)
+                return copy
+            if is_recoverable(place):
+                for part in ("", "-journal", "-wal"):
+                    with contextlib.suppress(FileNotFoundError):
+                        shutil.copyfile(place + part, f"{copy}/db{part}")
+                return copy
+        except (sqlite3.Error, OSError) as error:
+            self.trouble = f"{path}: {error}"
+        shutil.rmtree(copy)
+        return ""
+
+    def merged(self, path: str, copy: str, seen: dict[str, os.stat_result]) -> Pin | None:
+        """A copy of a database as one file."""
+        try:
+            with contextlib.closing(sqlite3.connect(f"{copy}/db")) as database:
+                database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                database.execute(
+                    "SELECT count(*) FROM sqlite_master"
+                ).fetchall()  # rolls a journal back
+            file = open(f"{copy}/db", "rb", buffering=0)
+            marks = {
+                path + part: mark(seen[path + part]) for part in ("", *PARTS) if path + part in seen
+            }
+            return Pin(file, seen[path], os.fstat(file.fileno()), marks)
+        except (sqlite3.Error, OSError):
+            return None
+        finally:
+            shutil.rmtree(copy)
+
+    # --- a pass
+
+    def sync(self, number: int = 0) -> bool:
+        """Send the folder as it is at an instant; return whether that is a moment in the bucket. If
+        not, the next pass may come soon. Machines of a job use equal numbers at the same time.
+        """
+        with self.turn:
+            try:
+                return self.pass_over(number)
+            except UNSENT as error:  # also a folder that is gone
+                self.trouble = f"{type(error).__name__}: {error}"
+                return False
+
+    def pass_over(self, number: int) -> bool:
+        seen, pins, moving, at_ns = self.quiet_instant(number)
+        self.halves = {path for path, pin in pins.items() if pin.half}
+        try:
+            failed = self.send_all(
+                sorted(pins.keys() - self.halves, key=lambda path: pins[path].seen.st_ctime_ns),
+                pins,
+            )
+        finally:
+            close(pins)
+        self.known = (self.known | pins.keys() - self.halves) & seen.keys()
+        now = time.monotonic()
+        self.began = self.began or now
+        # A new file that is being written is no reason to wait for long; at the end nothing is.
+        is_soon = now - self.began < QUIET
+        waiting = self.halves if is_soon else self.halves & self.known
+        delaying = failed | moving | (set() if self.ending else waiting)
+        self.since = {
+            path: self.since.get(path, now)
+            for path in delaying - self.refused.keys() - self.odd.keys()
+        }
+        if self.since.keys() - self.late:
+            return False
+        unread = tuple(path for path in self.odd if path.endswith("/"))
+        rows = {path: row for path, row in self.rows.items() if unread and path.startswith(unread)}
+        before = delaying | self.halves
+        for path, about in seen.items():
+            if stat.S_ISLNK(about.st_mode):
+                time_ns, target = about.st_mtime_ns, self.links.get(path, "")
+                if target.startswith("/"):
+                    target = os.path.relpath(target, os.path.dirname(self.path(path)))
+                rows[path] = Row(generation=time_ns // 1000, mtime_ns=time_ns, link=target)
+            elif path in self.halves and self.sent.get(path, Row(size=-1)).size >= 0:
+                rows[path] = self.sent[path]  # the last whole version
+            elif path in before:  # the version before, if there is one
+                rows |= {path: self.rows[path]} if path in self.rows else {}
+            elif path in self.sent and self.sent[path].size >= 0:
+                rows[path] = self.sent[path]
+        self.publish(rows, at_ns, number)
+        return True
+
+    def send_all(self, paths: list[str], pins: dict[str, Pin]) -> set[str]:
+        """Send files, the oldest first, and meanwhile what logs grow; return those that failed."""
+        pool, looked = ThreadPoolExecutor(THREADS), time.monotonic()
+        try:
+            sending = {pool.submit(self.send, path, pins[path]): path for path in paths}
+            while left := wait(sending, 0.2 if sending else 0).not_done:
+                if time.monotonic() > self.end:
+                    raise Hurry(f"{len(left)} files were not sent in time")
+                if time.monotonic() - looked > QUIET:
+                    self.send_logs({sending[task] for task in left})
+                    looked = time.monotonic()
+            return {path for task, path in sending.items() if not task.result()}
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def send_logs(self, busy: Iterable[str]) -> None:
+        for path in [
+            path for path, row in self.sent.copy().items() if row.grows and path not in busy
+        ]:
+            with (
+                contextlib.suppress(OSError),
+                open(os.open(self.path(path), OPEN), "rb", buffering=0) as file,
+            ):
+                about = os.fstat(file.fileno())
+                pin = Pin(file, about, about, {path: mark(about)}, grows=True)
+                if self.marks.get(path) != mark(about) and self.has_grown(path, pin):
+                    self.send(path, pin)
+
+    def send(self, path: str, pin: Pin) -> bool:
+        """Send a file as it was at the look; return whether the bucket has it."""
+        with self.busy[path]:
+            try:
+                row = self.brought(path, pin)
+            except Refused as error:
+                self.refused[path] = str(error)
+                return False
+            except UNSENT as error:
+                self.trouble = f"{path}: {error}"
+                return False
+            self.refused.pop(path, None)
+            for part in pin.marks.keys() & self.sent.keys() - {path}:  # merged into the database
+                self.sent[part] = self.sent[part]._replace(size=-1)
+            self.sent[path] = row._replace(
+                mtime_ns=pin.seen.st_mtime_ns, mode=pin.seen.st_mode & 0o7777, grows=pin.grows
+            )
+            self.marks |= pin.marks
+            self.ends.pop(path, None)
+            with contextlib.suppress(Changed):
+                self.ends |= {path: ends(pin, row.size)} if pin.grows else {}
+            return True
+
+    def brought(self, path: str, pin: Pin) -> Row:
+        """Make the bucket have a file; return its row."""
+        last, is_longer = self.sent.get(path, Row(size=-1)), pin.grows and self.has_grown(path, pin)
+
+        def check(count: int) -> None:
+            now = os.fstat(pin.file.fileno())
+            if time.monotonic() > self.end:
+                raise Hurry("there was no time left")
+            is_same = pin.grows or (now.st_size, now.st_mtime_ns) == (pin.size, pin.now.st_mtime_ns)
+            if not is_same or (is_longer and not self.has_grown(path, pin)):
+                raise Changed("it was written while it was sent")
+
+        if is_longer and last.size >= TAIL:
+            crc = checksum(pin.file, last.size, pin.size, last.crc, check)
+            if row := last if pin.size == last.size else self.extended(path, pin, last, crc):
+                return row
+        if last.size == pin.size and checksum(pin.file, 0, pin.size, check=check) == last.crc:
+            return last
+        if not is_longer:
+            self.keep(path)
+        return self.put(path, pin, last.generation, check)
+
+    def put(self, path: str, pin: Pin, generation: int, check: Callable[[int], None]) -> Row:
+        """Write a file over the object that this disk wrote or restored, and over no other."""
+
+        def counted(count: int) -> None:
+            check(count)
+            self.on_bytes(count)
+
+        for _ in range(3):
+            try:
+                made = self.bucket.put(
+                    self.where + path,
+                    Section(pin.file, 0, pin.size, counted),
+                    pin.size,
+                    generation,
+                    {WRITER: self.writer},
+                )
+                return Row(made.size, made.crc, made.generation)
+            except Changed:
+                check(0)
+            there, begun = self.bucket.get(self.where + path), self.begun.get(path, Row(size=-1))
+            if (
+                there
+                and not self.is_mine(there)
+                and (there.size, there.crc) != (begun.size, begun.crc)
+            ):
+                raise Refused("the bucket has a file of that name which this machine did not write")
+            if there and (there.size, there.crc) == (
+                pin.size,
+                checksum(pin.file, 0, pin.size, check=check),
+            ):
+                return Row(
+                    there.size, there.crc, there.generation
+                )  # of a write whose answer was lost
+            generation = there.generation if there else 0
+        raise Changed("its object changes all the time")
+
+    def extended(self, path: str, pin: Pin, last: Row, crc: int) -> Row | None:
+        """Append what is new of a log to its object; None if the object is another."""
+        name = f"{parts_prefix(self.job)}{self.attempt:04}/{self.disk}/{hashed(path)}"
+        part = self.bucket.put(
+            name, Section(pin.file, last.size, pin.size, self.on_bytes), pin.size - last.size
+        )
+        try:
+            made: Object | None = self.bucket.extend(
+                self.where + path, last.generation, part, {WRITER: self.writer}
+            )
+        except Changed:
+            made = self.bucket.get(self.where + path)
+        self.bucket.delete(name)
+        is_ours = made and (made.about.get(WRITER), made.size, made.crc) == (
+            self.writer,
+            pin.size,
+            crc,
+        )
+        return Row(made.size, made.crc, made.generation) if made and is_ours else None
+
+    def keep(self, path: str) -> None:
+        """Copy aside what a moment needs of the object that is about to be replaced or deleted."""
+        last, generation = self.sent.get(path, Row(size=-1)), self.sent.get(path, Row()).generation
+        rows = [
+            rows[path] for rows in [*self.needed.values()] if path in rows and not rows[path].link
+        ]
+        needed = {
+            row.generation
+            for row in rows
+            if generation and (row.grows or (row.size, row.crc) == (last.size, last.crc))
+        }
+        for name in {self.aside(path, each) for each in needed} - self.asides:
+            try:
+                self.bucket.copy(self.where + path, generation, name)
+            except Changed:  # by a write whose answer was lost, of a log that had grown
+                there = self.bucket.get(self.where + path)
+                if not there or not self.is_mine(there):
+                    raise
+                self.bucket.copy(self.where + path, there.generation, name)
+            self.asides.add(name)
+
+    def is_mine(self, there: Object) -> bool:
+        """Whether this machine wrote an object, or one of the attempts before."""
+        writer = there.about.get(WRITER, "")
+        job, _, rest = writer.partition("/")
+        return writer == self.writer or (job == self.job and rest[:4] < f"{self.attempt:04}")
+
+    def aside(self, path: str, generation: int) -> str:
+        return f"{kept_prefix(self.job)}{self.attempt:04}/{self.disk}/{hashed(path)}-{generation}"
+
+    # --- the moment
+
+    def publish(self, rows: dict[str, Row], at_ns: int, number: int) -> None:
+        """Write a moment; then delete what no moment needs any more."""
+        self.began = 0
+        if (
+            rows == self.rows
+            and self.needed.keys() - {self.base}
+            and self.ending == self.is_final
+            and not number
+        ):
+            self.at_ns = at_ns
+            return
+        same = {path for path, seen in self.restored.items() if self.marks.get(path) == seen} | {
+            path for path in rows if rows[path] == self.begun.get(path)
+        }
+        listed = {path: row for path, row in rows.items() if self.first or path not in same}
+        gone = {
+            path: [row.size, row.crc, row.link]
+            for path, row in self.begun.items()
+            if path not in rows
+        }
+        about = {"at_ns": at_ns, "gone": gone, "rows": listed}
+        data = json.dumps(about, separators=(",", ":")).encode()
+        if not number or self.ending:  # the end may be published more than once
+            number = max(number, max(self.needed, default=0) + 1)
+        self.needed[number] = rows  # from now on: a lost answer may mean that it is there
+        with contextlib.suppress(Changed):
+            name = f"{self.prefix}{number:012}" + FINAL * self.ending
+            self.bucket.put(name, io.BytesIO(data), len(data), 0)
+        now = time.monotonic()
+        self.gone |= {
+            path: 0 if path.endswith(PARTS) else now
+            for path in self.rows.keys() - rows.keys()
+            if path in self.sent
+        }
+        self.gone = {path: at for path, at in self.gone.items() if path not in rows}
+        self.rows, self.at_ns, self.is_final = rows, at_ns, self.ending
+        self.clean(now)
+
+    def clean(self, now: float) -> None:
+        """Delete old moments, copies that no moment needs, and what was deleted here long ago."""
+        numbers = sorted(self.needed)
+        oldest = numbers[-self.kept :][0]
+        if self.machines > 1:  # what a restore would bring if another machine were lost now
+            names = [
+                each.name
+                for each in self.bucket.list(f"{moments_prefix(self.job)}{self.attempt:04}/")
+            ]
+            oldest = min(oldest, common(names, self.machines)[0])
+        self.needed = {number: self.needed[number] for number in numbers if number >= oldest}
+        needed = {
+            self.aside(path, row.generation)
+            for rows in self.needed.values()
+            for path, row in rows.items()
+        }
+        names = [f"{self.prefix}{number:012}" for number in numbers if number < oldest]
+        names += self.asides - needed
+        # Copies of the attempts before may be the only ones of what this one has not changed.
+        keys = {name.rpartition("/")[2] for name in needed}
+        old = [each for each in self.stale if each.name.rpartition("/")[2] not in keys]
+        is_past = bool(old) and self.base not in self.needed
+        if is_past and newest(self.bucket, self.job, self.machines)[0] == self.attempt:
+            names += [each.name for each in old]
+            self.stale = [each for each in self.stale if each not in old]
+        self.asides &= needed
+
+        def remove(path: str) -> None:
+            self.keep(path)
+            with contextlib.suppress(Changed):  # it is another's now
+                self.bucket.delete(self.where + path, generation=self.sent[path].generation)
+            del self.sent[path], self.gone[path]
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            [*pool.map(self.bucket.delete, names)]
+            old_paths = [path for path, at in self.gone.items() if self.ending or now - at > GRACE]
+            [*pool.map(remove, old_paths)]
+
+    # --- the end
+
+    def finish(self, seconds: float, number: int = 0) -> dict[str, str]:
+        """Send all within some seconds, once no program runs any more; return what is not in the
+        bucket. A file that a program was rewriting when it was ended (`cut`) keeps the version before.
+        """
+        end, self.end = time.monotonic() + seconds, 0  # of the pass that is being made
+        with self.turn:
+            self.end, self.ending = end, True
+            self.since, self.began = {}, 0
+        is_whole, is_verified = False, seconds < VERIFY
+        for _ in range(LAST_TRIES):
+            self.trouble = ""
+            is_whole = self.sync(number)
+            if time.monotonic() > self.end or (is_verified and not self.trouble):
+                break
+            if self.trouble:
+                time.sleep(1)
+            else:
+                is_verified = True
+                self.verify()
+        late = dict.fromkeys(self.halves, CUT) | dict.fromkeys(
+            self.since.keys() - self.halves, self.trouble
+        )
+        return ({} if is_whole or late else {"": self.trouble}) | late | self.refused | self.odd
+
+    def verify(self) -> None:
+        """Let the next pass compare every byte, and send again what others changed in the bucket."""
+        self.marks, self.ends = {}, {}
+        with contextlib.suppress(*TROUBLE):
+            present = self.present(self.sent)
+            for path, row in [*self.sent.items()]:
+                found = present.get(path)
+                if not found or found.generation != row.generation:
+                    self.sent[path] = Row(
+                        size=-1, generation=found.generation if found and self.is_mine(found) else 0
+                    )
+
+    # --- a restore
+
+    def restore(self, rows: dict[str, Row] | None = None) -> int:
+        """Make the folder what the newest moment of the job says, or `rows` of another job; return
+        how many files were downloaded.
+        """
+        os.makedirs(self.folder, exist_ok=True)
+        attempt, self.at_ns, found = newest(self.bucket, self.job, self.machines)
+        plain = self.present(found)
+        if attempt:
+            rows = found
+        elif rows is None:  # what other jobs left
+            rows = {
+                path: Row(each.size, each.crc, each.generation, each.updated_ns)
+                for path, each in plain.items()
+                if is_plain(path) and not each.about.get(WRITER, "").startswith(f"{self.job}/")
+            }
+            rows = {
+                path: row
+                for path, row in rows.items()
+                if not {*map(str, Path(path).parents)} & rows.keys()
+            }
+        kept = {
+            each.name.rpartition("/")[2]: each.name
+            for each in self.bucket.list(kept_prefix(self.job))
+        }
+        self.clear(rows)
+        with ThreadPoolExecutor(THREADS) as pool:
+            bring = lambda path: self.bring(path, rows[path], plain.get(path), kept)  # noqa: E731
+            new = sum(pool.map(bring, rows))
+        self.take(plain, rows)
+        self.asides = {
+            f"{kept_prefix(self.job)}{self.attempt:04}/{self.disk}/{each}" for each in kept
+        }  # need no other copy
+        old = (moments_prefix(self.job), kept_prefix(self.job))
+        stale = [each for prefix in old if self.first for each in self.bucket.list(prefix)]
+        self.stale = [each for each in stale if int(each.name.split("/")[4]) < self.attempt]
+        self.rows, self.begun, self.needed = rows, rows, {0: rows}
+        self.restored, self.known = {**self.marks}, {*rows}
+        return new
+
+    def take_over(self) -> None:
+        """Go on for a worker that died on this disk: what this machine said last is what it sent."""
+        mine = [each.name for each in self.bucket.list(self.prefix)]
+        last = json.loads(self.bucket.read(max(mine))) if mine else {"rows": {}, "gone": {}}
+        rows = {path: Row(*values) for path, values in last["rows"].items()}
+        plain = self.present(rows)
+        for path in rows.keys() & plain.keys():
+            if plain[path].generation == rows[path].generation:
+                self.sent[path] = rows[path]
+        self.take(plain, rows)
+        copies = self.bucket.list(self.aside("", 0).rpartition("/")[0])
+        self.asides = {each.name for each in copies}
+        self.base = max(map(number_of, mine), default=0)
+        self.rows, self.needed, self.known = rows, {self.base: rows}, {*rows}
+        for path, (size, crc, link) in last["gone"].items():
+            self.begun[path] = Row(size, crc, link=link)
+
+    def take(self, plain: dict[str, Object], rows: dict[str, Row]) -> None:
+        """Note objects that are newer than a moment, and which this machine may replace."""
+        for path, there in plain.items():
+            if path not in self.sent and self.is_mine(there):
+                self.sent[path] = Row(size=-1, generation=there.generation)
+                self.gone |= {path: time.monotonic()} if path not in rows else {}
+
+    def clear(self, rows: dict[str, Row]) -> None:
+        """Delete what a moment does not have."""
+        for path in {*self.look(), *self.odd} - rows.keys():
+            if not path.endswith("/"):
+                os.unlink(self.path(path))
+        for top, *_ in os.walk(self.folder, topdown=False):
+            with contextlib.suppress(OSError):  # it is not empty
+                os.rmdir(top)
+        os.makedirs(self.folder, exist_ok=True)
+
+    def bring(self, path: str, row: Row, there: Object | None, kept: dict[str, str]) -> bool:
+        """Make one file or link as it was; return whether it was downloaded."""
+        full, is_new = Path(self.path(path)), False
+        full.parent.mkdir(parents=True, exist_ok=True)
+        if row.link:
+            full.unlink(missing_ok=True)
+            full.symlink_to(row.link)
+        elif is_new := not is_there(full, row):
+            part = full.with_name(f".berg-part-{hashed(path)}")
+            download(
+                self.bucket,
+                self.where + path,
+                there,
+                kept.get(f"{hashed(path)}-{row.generation}"),
+                part,
+                row,
+            )
+            part.replace(full)
+        if not row.link:
+            full.chmod(row.mode)
+        os.utime(full, ns=(row.mtime_ns, row.mtime_ns), follow_symlinks=False)
+        is_current = there is not None and (there.size, there.crc) == (row.size, row.crc)
+        if not row.link and (is_current or not self.first):  # else the first machine sends it again
+            is_ours = there and (is_current or self.is_mine(there))
+            self.sent[path] = row._replace(generation=there.generation if there and is_ours else 0)
+            self.marks[path] = mark(full.lstat())
+        return is_new
+
+
+def common(names: Iterable[str], machines: int) -> tuple[int, dict[str, str]]:
+    """The newest number at which all machines have a moment, and its object for each of them.
+
+    A machine that has ended counts with its last moment, whose name ends with `-final`, from then on.
+    Names are those of objects of one attempt: …/RANK/NUMBER.
+    """
+    moments: dict[str, dict[int, str]] = {}
+    finals: dict[str, int] = {}
+    for name in names:
+        disk = name.split("/")[-2]
+        moments.setdefault(disk, {})[number_of(name)] = name
+        if name.endswith(FINAL):
+            finals[disk] = number_of(name)
+    if len(moments) < machines:
+        return 0, {}
+    for number in sorted({n for each in moments.values() for n in each}, reverse=True):
+        found = {}
+        for disk, each in moments.items():
+            is_over = finals.get(disk, number + 1) <= number
+            if is_over or number in each:
+                found[disk] = each[finals[disk]] if is_over else each[number]
+        if len(found) == len(moments):
+            return number, found
+    return 0, {}
+
+
+def newest(
+    bucket: Bucket, job: str, machines: int = 1, before_ns: int = 1 << 62
+) -> tuple[int, int, dict[str, Row]]:
+    """Attempt, time and rows of the newest moment that all machines of a job have."""
+    attempts: dict[int, list[str]] = {}
+    for each in bucket.list(moments_prefix(job)):
+        attempts.setdefault(int(each.name.split("/")[-3]), []).append(each.name)
+    for attempt, names in sorted(attempts.items(), reverse=True):
+        number, found = common(names, machines)
+        while number:
+            moments = [json.loads(bucket.read(name)) for name in found.values()]
+            at_ns = max(each["at_ns"] for each in moments)
+            if at_ns <= before_ns:
+                return attempt, at_ns, union(moments)
+            names = [name for name in names if number_of(name) < number]
+            number, found = common(names, machines)
+    return 0, 0, {}
+
+
+def number_of(name: str) -> int:
+    return int(name.rpartition("/")[2].partition("-")[0])
+
+
+def union(moments: list[dict[str, Any]]) -> dict[str, Row]:
+    """The files of all machines: the newest of a path, unless one deleted what was restored."""
+    rows: dict[str, Row] = {}
+    for path, values in (item for each in moments for item in each["rows"].items()):
+        rows[path] = max(
+            rows.get(path, Row(generation=-1)), Row(*values), key=lambda row: row.generation
+        )
+    for path, content in (item for each in moments for item in each["gone"].items()):
+        if path in rows and [rows[path].size, rows[path].crc, rows[path].link] == content:
+            del rows[path]
+    return rows
+
+
+def download(
+    bucket: Bucket,
+    name: str,
+    there: Object | None,
+    aside: str | None,
+    to: Path,
+    row: Row,
+    on_bytes: Callable[[int], None] = lambda count: None,
+) -> None:
+    """Download what a row says: the plain object if it is that, or the copy aside, or the plain
+    object that may have grown since.
+    """
+    is_exact = there and (there.size, there.crc) == (row.size, row.crc)
+    for each in (
+        [name] * bool(is_exact)
+        + [aside] * bool(aside)
+        + [name] * bool(there and not is_exact and there.size >= row.size)
+    ):
+        with contextlib.suppress(Changed, FileNotFoundError):
+            bucket.download(str(each), to, row.size, row.crc, on_bytes)
+            return
+    to.unlink(missing_ok=True)
+    raise Changed(f"{name}: the bucket does not have it as the moment says")
+
+
+def is_there(path: Path, row: Row) -> bool:
+    """Whether a file has the content of a row."""
+    with (
+        contextlib.suppress(OSError, Changed),
+        open(os.open(path, OPEN), "rb", buffering=0) as file,
+    ):
+        return (
+            os.fstat(file.fileno()).st_size == row.size and checksum(file, 0, row.size) == row.crc
+        )
+    return False
+
+
+def is_plain(path: str) -> bool:
+    """Whether an object's name can be that of a file here."""
+    return not {"", ".", ".."} & {*path.split("/")} and "\0" not in path
+
+
+def misnamed(name: str) -> str:
+    """Why Cloud Storage does not take a name; "" for most."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "its name is not UTF-8"
+    return (
+        "its name has a line break"
+        if {"\r", "\n"} & {*name}
+        else "its name is too long"
+        if size > 1024
+        else ""
+    )
+
+
+def hashed(path: str) -> str:
+    return hashlib.sha256(path.encode()).hexdigest()[:24]
+
+
+def mark(seen: os.stat_result) -> Mark:
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+
+
+def ends(pin: Pin, size: int) -> int:
+    """The checksum of both ends of the first `size` bytes."""
+    return checksum(pin.file, max(0, size - HEAD), size, checksum(pin.file, 0, min(HEAD, size)))
+
+
+def is_written(pin: Pin, age: float) -> bool:
+    """Whether a program has a file open for writing: then the kernel gives no lease on it."""
+    try:
+        fcntl.fcntl(pin.file.fileno(), fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(pin.file.fileno(), fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without leases
+        return age < QUIET
+    return False
+
+
+def ends_in_lines(pin: Pin) -> bool:
+    end = os.pread(pin.file.fileno(), HEAD, max(0, pin.size - HEAD))
+    with contextlib.suppress(UnicodeDecodeError):
+        return "\0" not in end[3:].decode() and end.endswith(b"\n")  # it may begin within a letter
+    return False
+
+
+def is_recoverable(place: str) -> bool:
+    """Whether the files of a database are one if its program ends now: unless it is within
+    a transaction whose journal is in memory.
+    """
+    with open(place, "rb") as file:
+        asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, RESERVED, 1, 0)
+        is_free = (
+            struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] == fcntl.F_UNLCK
+        )
+    with contextlib.suppress(OSError), open(f"{place}-journal", "rb") as journal:
+        return is_free or journal.read(len(JOURNAL)) == JOURNAL
+    return is_free or os.path.exists(f"{place}-wal")
+
+
+def hold(pins: Iterable[Pin]) -> None:
+    """Copy small files to memory, before a program rewrites them."""
+    left = HELD
+    for pin in pins:
+        if pin.size <= min(SMALL, left) and not (pin.grows or pin.half):
+            data, now = os.pread(pin.file.fileno(), pin.size, 0), os.fstat(pin.file.fileno())
+            if (len(data), now.st_mtime_ns) == (now.st_size, pin.now.st_mtime_ns):
+                pin.file.close()
+                pin.file = open(os.memfd_create("berg"), "w+b", buffering=0)
+                pin.file.write(data)
+                pin.now, left = os.fstat(pin.file.fileno()), left - len(data)
+
+
+def close(pins: dict[str, Pin]) -> None:
+    for pin in pins.values():
+        pin.file.close()

@@ -1,0 +1,348 @@
+"""`berg run`: from a command to a machine that runs it.
+
+    plan     what will exist: code, job, machine. It is printed, and nothing exists
+    submit   the code, then the job's name, the job, its machine; after an error, none of them
+    end      machines and what features left are deleted
+
+`berg devbox` is a job without a command, `berg rerun` a job with the options of an earlier one.
+"""
+
+import contextlib
+import dataclasses
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from berg import BergError, code, features, gce, ssh, terminal
+from berg import job as jobs
+from berg.bucket import Bucket, Changed
+from berg.config import Config
+from berg.feature import Feature
+from berg.job import Job, State
+from berg.options import given, option, options_of
+
+Create = Callable[[Config, Job, dict[str, Any], list[str], Callable[[str], None]], str]
+
+
+@dataclass
+class Spec:
+    """What a person asks for."""
+
+    name: str = option("-n", "--name", default="", help="The job's name.")
+    gpus: int | None = option("-g", "--gpus", type=click.IntRange(0), help="GPUs of each machine.")
+    gpu_type: str = option("-t", "--gpu-type", default="l4", show_default=True, help="Their type.")
+    cpus: int | None = option("-c", "--cpus", type=click.IntRange(1), help="vCPUs.")
+    machine_type: str = option("--machine-type", default="", help="A machine type of Google's.")
+    zones: list[str] = option(
+        "-z", "--zone", default=[], multiple=True, help="Zones to try, in order."
+    )
+    machines: int = option(
+        "-m",
+        "--machines",
+        default=1,
+        type=click.IntRange(1, 1000),
+        help="Machines that run together.",
+    )
+    each: bool = option("--each", default=False, is_flag=True, help="Run CMD on every machine.")
+    results: str = option("-r", "--results", default="", help="Folder below berg_results/.")
+    env: list[str] = option(
+        "--env", default=[], multiple=True, metavar="KEY=VALUE", help="A variable of CMD."
+    )
+    install: str = option(
+        "--install", default="", metavar="COMMAND", help="Install with this instead."
+    )
+    max_hours: float = option(
+        "--max-hours", default=168.0, type=click.FloatRange(0.02, 2880), show_default=True,
+        help="Hours until Google deletes the machine.",
+    )  # fmt: skip
+    disk_gb: int = option(
+        "--disk-gb", default=200, type=click.IntRange(10), show_default=True, help="Boot disk."
+    )
+    image: str = option("--image", default="", metavar="PROJECT/IMAGE", help="Image or family.")
+    commit: str = option(
+        "--commit", default="", help="Run this commit or branch, not the working tree."
+    )
+
+
+@dataclass
+class Then:
+    """What a command does with a plan; this is no part of the job."""
+
+    dry_run: bool = option("--dry-run", default=False, is_flag=True, help="Only show the plan.")
+    tail: bool = option(
+        "--tail", default=False, is_flag=True, help="Follow the log; exit as CMD does."
+    )
+    wait: bool = option("--wait", default=False, is_flag=True, help="Wait; exit as CMD does.")
+    yes: bool = option(
+        "-y", "--yes", default=False, is_flag=True, help="Answer questions with yes."
+    )
+    as_json: bool = option("--json", default=False, is_flag=True, help="Print the job as JSON.")
+
+
+@dataclass
+class Plan:
+    """A job and its machines, before anything exists. Features change it."""
+
+    config: Config
+    job: Job
+    snapshot: code.Snapshot | None  # None: the bucket has it
+    request: dict[str, Any]  # for one machine; see gce.body
+    zones: list[str]  # to try, in this order
+    features: list[Feature]
+    rows: dict[str, str]  # what is printed
+    questions: list[str] = field(default_factory=list)  # to answer before anything is sent
+    create: Create = gce.create
+    ended: State | None = None  # of a job that is resumed: how its last attempt ended
+    generation: int = 0  # of that state
+
+
+def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Feature]) -> Plan:
+    """What `submit` would do. Everything that can be refused by now is refused here."""
+    _ = config.credentials
+    bucket = Bucket(config)
+    with terminal.waiting("Reading the code, and asking Google"), ThreadPoolExecutor(5) as pool:
+        ask = (config, spec.gpus, spec.gpu_type, spec.cpus, spec.machine_type, spec.zones)
+        chosen = pool.submit(gce.choose, *ask)
+        image = pool.submit(gce.find_image, config, spec.image or config.default_image)
+        exists = pool.submit(bucket.client.exists)
+        name_taken = pool.submit(bucket.get, jobs.state_path(spec.name)) if spec.name else None
+        snapshot = code.take(folder, spec.commit)
+        shape, zones = chosen.result()
+        if not exists.result():
+            raise BergError(f"the bucket {config.bucket} does not exist. Create it: berg init")
+        if name_taken and name_taken.result():
+            raise BergError(f"there is a job {spec.name!r} already. Choose another name: -n NAME")
+    threading.Thread(target=load_client, daemon=True).start()
+    name = jobs.check_name(spec.name or jobs.new_name(snapshot.repo))
+    if spec.machines > 1:
+        jobs.check_name(f"{name}-{spec.machines - 1}", "a name for the job's last machine")
+    job = Job(
+        name=name,
+        cmd=cmd,
+        repo=snapshot.repo,
+        code=snapshot.record(),
+        results=jobs.check_results(spec.results or jobs.results_of(cmd) or name),
+        cwd=snapshot.cwd,
+        install=spec.install,
+        env=variables(spec.env),
+        machines=spec.machines,
+        each=spec.each,
+        gpus=shape.gpus,
+        gpu_type=shape.gpu_type,
+        machine_type=shape.machine_type,
+        image=image.result(),
+        max_seconds=round(spec.max_hours * 3600),
+        user=config.user,
+        created_at=jobs.now(),
+        options=given([spec, *used]),
+        features={type(each).__name__: each.record() for each in used},
+    )
+    several = f"{job.machines} machines, each " if job.machines > 1 else ""
+    limit = f"{terminal.duration(job.max_seconds)}, then Google deletes the machine (--max-hours)"
+    rows = {
+        "Job": job.name,
+        "Command": cmd or "none: a devbox",
+        "Code": str(snapshot),
+        "Machine": f"{several}{shape}, {spec.disk_gb} GB disk",
+        "Image": job.image.rpartition("/")[2],
+        "Zones": ", ".join(zones),
+        "Results": f"gs://{config.bucket}/{jobs.results_prefix(job.results)}",
+        "Limit": limit,
+    }
+    request = gce.body(config, job, shape, spec.disk_gb)
+    plan = Plan(config, job, snapshot, request, zones, used, rows, code.warnings(snapshot))
+    for feature in used:
+        feature.change(plan)
+    return plan
+
+
+def variables(texts: list[str]) -> dict[str, str]:
+    wrong = [text for text in texts if not text.partition("=")[0].isidentifier() or "=" not in text]
+    if wrong:
+        raise BergError(f"--env {wrong[0]}: give KEY=VALUE")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def load_client() -> None:
+    """Begin the import of the client that creates machines, which takes a second."""
+    import google.cloud.compute_v1  # noqa: F401
+
+
+def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
+    """Send the code, claim the name, write the job, create its machines; return their zone.
+
+    The order is the safety: a machine finds its job, and a job its code. What fails is taken back.
+    """
+    config, job, bucket = plan.config, plan.job, Bucket(plan.config)
+    with terminal.waiting("Sending the code"):
+        if plan.snapshot:
+            code.send(plan.snapshot, bucket)
+        programs = code.provide(bucket)
+    state = State(
+        name=job.name, user=job.user, results=job.results, is_devbox=job.is_devbox, id=job.id,
+        returns=job.returns, machines=job.machines, created_at=job.created_at,
+        times={jobs.SUBMITTED: jobs.now()}, attempt=plan.ended.attempt + 1 if plan.ended else 1,
+        gpus=f"{job.gpus} x {job.gpu_type}" if job.gpus else "",
+    )  # fmt: skip
+    with taken_back(plan, bucket, say):
+        try:
+            jobs.write_state(bucket, state, plan.generation)
+        except Changed:
+            raise NameTaken(
+                f"there is a job {job.name!r} already. Choose another name: -n NAME"
+            ) from None
+        if not plan.ended:
+            bucket.write(jobs.job_path(job.name), job.content())
+        for feature in plan.features:
+            feature.send(plan)
+        facts = gce.metadata(config, job, ssh.public_key()) | programs
+        plan.request["metadata"] = {
+            "items": [{"key": key, "value": text} for key, text in facts.items()]
+        }
+        return plan.create(config, job, plan.request, plan.zones, say)
+
+
+class NameTaken(BergError):
+    """Another submit has the name: nothing of it may be touched."""
+
+
+@contextlib.contextmanager
+def taken_back(plan: Plan, bucket: Bucket, say: Callable[[str], None]) -> Iterator[None]:
+    """After an error or Ctrl-C, leave neither job nor machine. A machine that comes later finds no
+    job, and deletes itself.
+    """
+    try:
+        yield
+    except NameTaken:
+        raise
+    except BaseException:
+        say(f"Taking back {plan.job.name}; one moment")
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            if not plan.ended:
+                bucket.delete(jobs.job_path(plan.job.name))
+            end(plan.config, plan.job, plan.features)
+            if not plan.ended:
+                bucket.delete(jobs.state_path(plan.job.name))
+            elif found := bucket.get(jobs.state_path(plan.job.name)):
+                jobs.write_state(bucket, plan.ended, found.generation)
+        finally:
+            signal.signal(signal.SIGINT, previous)
+        raise
+
+
+def end(config: Config, job: Job, used: list[Feature]) -> None:
+    """Delete what a job's features left, and its machines."""
+    for feature in used:
+        feature.forget(config, job)
+    gce.delete(config, job.name)
+
+
+# --- the commands
+
+
+def go(config: Config, plan: Plan, then: Then) -> None:
+    """Show a plan, submit it, and do what the user wants next."""
+    terminal.show_fields(plan.rows, err=True)
+    if then.dry_run:
+        return
+    for question in plan.questions:
+        if not terminal.confirm(f"{question}. Continue?", then.yes, "-y"):
+            raise BergError("nothing was sent")
+    zone = submit(plan)
+    name = plan.job.name
+    terminal.say(f"Created {name} in {zone}" if zone else f"{name} waits for a machine")
+    if then.as_json:
+        terminal.show_json(dataclasses.asdict(plan.job))
+    elif not (then.tail or then.wait):
+        terminal.say(f"Follow it: berg tail {name}")
+        terminal.show(name)
+    if then.tail or then.wait:
+        from berg import jobs as commands
+        from berg import logs
+
+        if then.tail:
+            logs.follow(config, name)
+        sys.exit(commands.wait_for(config, name))
+
+
+def resume_plan(config: Config, name: str) -> Plan:
+    """The same job again: its record, code and results, in the next attempt on new machines."""
+    from berg import jobs as commands
+
+    bucket = Bucket(config)
+    state = commands.find(config, name)
+    if not state.is_final:
+        raise BergError(f"{state.name} is {state.state}. End it first: berg kill {state.name}")
+    if state.state == jobs.SUCCEEDED:
+        raise BergError(f"{state.name} has SUCCEEDED. To run it again: berg rerun {state.name}")
+    job = jobs.read_job(bucket, state.name)
+    _, generation = jobs.read_state(bucket, state.name)
+    gpus = job.gpu_type or "l4"
+    shape, zones = gce.choose(config, job.gpus, gpus, None, job.machine_type, [])
+    request = gce.body(config, job, shape, int(job.options.get("disk_gb", 200)))
+    rows = {
+        "Job": f"{job.name}, attempt {state.attempt + 1}",
+        "Command": job.cmd,
+        "Machine": str(shape),
+        "Results": f"gs://{config.bucket}/{jobs.results_prefix(job.results)}",
+    }
+    used = features.of(job)
+    plan = Plan(config, job, None, request, zones, used, rows, ended=state, generation=generation)
+    for feature in used:
+        feature.change(plan)
+    return plan
+
+
+@click.command()
+@click.argument("cmd", default="")
+@click.option("--resume", metavar="NAME", help="Resume a job that has ended, from its results.")
+@options_of(Spec, Then, *features.ALL)
+def run(spec: Spec, then: Then, *kinds: Feature, cmd: str, resume: str | None) -> None:
+    """Run CMD on its own machine, with your repository.
+
+    \b
+    berg run -g 8 -t a100 "python train.py --logdir=/root/berg_results/sweep1/bs_256"
+    berg run --resume sweep1-0102-030405-a1
+    """
+    if resume:
+        config = Config.load()
+        return go(config, resume_plan(config, resume), then)
+    if not cmd.strip():
+        raise BergError("CMD is empty. For a machine without a command: berg devbox")
+    used = [kind for kind in kinds if kind.is_used]
+    config = Config.load()
+    return go(config, make_plan(config, cmd, Path.cwd(), spec, used), then)
+
+
+@click.command()
+@options_of(Spec, Then, *features.ALL)
+def devbox(spec: Spec, then: Then, *kinds: Feature) -> None:
+    """Start a machine with your repository, for `berg ssh`."""
+    config = Config.load()
+    used = [kind for kind in kinds if kind.is_used]
+    go(config, make_plan(config, "", Path.cwd(), spec, used), then)
+
+
+@click.command()
+@click.argument("before", metavar="JOB")
+@options_of(Spec, Then, *features.ALL)
+def rerun(spec: Spec, then: Then, *kinds: Feature, before: str) -> None:
+    """Run a job again, with its code and options, except those given here."""
+    config = Config.load()
+    earlier = jobs.read_job(Bucket(config), before)
+    new = given([spec, *kinds])
+    for name in earlier.options.keys() - new.keys() - {"name"}:
+        for kind in (spec, *kinds):
+            if hasattr(kind, name):
+                setattr(kind, name, earlier.options[name])
+    used = [kind for kind in kinds if kind.is_used]
+    spec.commit = spec.commit or earlier.code["commit"]
+    go(config, make_plan(config, earlier.cmd, Path.cwd(), spec, used), then)

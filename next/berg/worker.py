@@ -1,0 +1,491 @@
+"""The worker: what a machine does with its job.
+
+    claim     read the job, and take its state
+    prepare   check the code out, restore the results, install
+    meet      wait for the job's other machines
+    command   run it; look once a second why it is to end; send its log and results meanwhile
+    finish    send the last results, write how the job ended
+
+boot.py starts it, starts it again if it dies, and deletes the machine when it has ended. A mark on
+the disk says that the command began: a worker that finds it only saves and ends the job.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from berg import BergError, code, features, install, machines
+from berg import job as jobs
+from berg.boot import CONTINUES, HOST
+from berg.bucket import Bucket, Changed
+from berg.command import Command
+from berg.config import Config
+from berg.feature import Feature
+from berg.job import INSTALLING, RUNNING, STARTING, SUBMITTED, UPLOADING, Job, State
+from berg.results import Mirror
+
+HOME, RESULTS = code.ROOT / "berg", code.ROOT / "berg_results"
+BEGAN = HOME / "began"  # the mark
+RECORD = "berg_job_metadata.json"  # in the results of each job
+GRACE, TAKEN_GRACE = 30, 15  # seconds between SIGTERM and SIGKILL; where Google takes the machine
+SAVING = 300  # seconds that are kept for the last results, or a fifth of the time
+TAKEN = 50  # seconds for them where Google takes the machine
+PASS, AGAIN, LOG, LOOK = 10, 1, 2, 1  # seconds between two passes, after one that gave no moment, …
+TRACE = re.compile(
+    r"^(\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*|.*: (error|fatal|No such file|command not found).*)"
+)
+
+
+@dataclass
+class Ending:
+    """How a job ends, or why its command is to end."""
+
+    state: str
+    reason: str = ""
+    exit_code: int | None = None
+    grace: float = GRACE
+    seconds: float = SAVING  # for the last results
+    is_loss: bool = False  # of a machine: where Google makes it again, the next attempt begins
+
+
+class Over(Exception):
+    """The job is to end before its command runs."""
+
+    def __init__(self, ending: Ending):
+        self.ending = ending
+
+
+class NotMine(Exception):
+    """The job is over, or another machine has it: there is nothing to do."""
+
+
+@dataclass
+class Facts:
+    """What the metadata server knows of this machine."""
+
+    id: str  # differs between a machine and the one that replaces it under its name
+    name: str
+    zone: str
+    address: str
+    attributes: dict[str, str]
+    preempted: bool
+
+    @classmethod
+    def read(cls) -> "Facts":
+        url = f"http://{HOST}/computeMetadata/v1/instance/?recursive=true"
+        row = requests.get(url, headers={"Metadata-Flavor": "Google"}, timeout=10).json()
+        return cls(
+            id=str(row["id"]),
+            name=row["name"],
+            zone=row["zone"].rpartition("/")[2],
+            address=row["networkInterfaces"][0]["ip"],
+            attributes=row["attributes"],
+            preempted=row.get("preempted") == "TRUE",
+        )
+
+
+@dataclass
+class Run:
+    """One job on this machine, as the core's parts and the features see it."""
+
+    config: Config
+    bucket: Bucket
+    facts: Facts
+    job: Job
+    state: State
+    generation: int
+    features: list[Feature]
+    log: Path
+    rank: int = 0
+    words: list[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    addresses: list[str] = field(default_factory=list)  # of the machines, by rank
+    peers: machines.Peers = field(default_factory=machines.Peers)
+    command: Command = field(default_factory=Command)
+    ending: Ending | None = None  # why it is to end, once that is known
+    was_signalled: bool = False
+    next_look: float = 0
+
+    @property
+    def cwd(self) -> Path:
+        return code.ROOT / "code" / self.job.repo / self.job.cwd
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def seconds(self) -> float:
+        """Until Google ends this machine; the clock of its kernel began at boot."""
+        return self.job.max_seconds - time.clock_gettime(time.CLOCK_BOOTTIME) + BOOTED
+
+    def say(self, text: str) -> None:
+        with self.log.open("ab") as file:
+            file.write(f"[berg] {text}\n".encode())
+
+    def write_state(self, state: str, **changes: Any) -> None:
+        """Write the job's state, on the machine that leads; raise NotMine if another one has it."""
+        self.state = replace(self.state, state=state, **changes)
+        self.state.times[state] = jobs.now()
+        if self.leads:
+            try:
+                self.generation = jobs.write_state(self.bucket, self.state, self.generation)
+            except Changed:
+                raise NotMine("its state was written by someone else") from None
+
+    def look(self) -> None:
+        """Raise Over if the job is to end before its command runs."""
+        if ending := look(self):
+            raise Over(ending)
+
+    def watch(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for a program of the preparation; raise Over if the job is to end meanwhile."""
+        try:
+            while (exit_code := process.poll()) is None:
+                self.look()
+                time.sleep(0.05)
+            return exit_code
+        except Over:
+            process.terminate()
+            raise
+
+
+# Where machines share a kernel (the embedded cloud), its clock began before this machine.
+BOOTED = time.clock_gettime(time.CLOCK_BOOTTIME) if "GCE_METADATA_HOST" in os.environ else 0.0
+
+
+def main() -> None:
+    """Run this machine's job; the exit code tells boot.py whether the job is over."""
+    facts = Facts.read()
+    attributes = facts.attributes
+    config = Config(bucket=attributes["berg-bucket"], endpoint=attributes.get("berg-endpoint", ""))
+    config.project = metadata("project/project-id")
+    try:
+        run = claim(config, facts)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(run, "was_signalled", True))
+        mirror = Mirror(
+            str(RESULTS),
+            run.bucket,
+            "berg_results/",
+            own=run.job.results,
+            job=run.job.name,
+            disk=str(run.rank),
+            attempt=run.state.attempt,
+            machines=run.job.machines,
+            first=run.leads,
+            stopped=run.command.frozen,
+            cut=run.command.cut,
+        )
+        with every(lambda: LOG, LogSender(run).send, last=True):
+            last = finish(run, mirror, ending_of(run, mirror))
+        conclude(run, last)
+    except (NotMine, BergError) as error:
+        print(f"berg: {error}", flush=True)
+        return
+    if last.state == SUBMITTED:
+        sys.exit(CONTINUES)
+
+
+def metadata(path: str) -> str:
+    url = f"http://{HOST}/computeMetadata/v1/{path}"
+    return str(requests.get(url, headers={"Metadata-Flavor": "Google"}, timeout=10).text)
+
+
+def claim(config: Config, facts: Facts) -> Run:
+    """Take the job that this machine was made for; raise NotMine if it is not its to run."""
+    bucket, name = Bucket(config), facts.attributes["berg-job"]
+    job = jobs.read_job(bucket, name, facts.attributes["berg-job-sha256"])
+    rank = job.machine_names.index(facts.name) if job.machines > 1 else 0
+    HOME.mkdir(parents=True, exist_ok=True)
+    while True:
+        state, generation = jobs.read_state(bucket, name)
+        if state.is_final or state.id != job.id:
+            raise NotMine(f"the job {name} is {state.state} already")
+        began = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        log = min(HOME.glob("*.log"), default=HOME / f"{facts.name}.{began}.log")
+        run = Run(config, bucket, facts, job, state, generation, features.of(job), log, rank)
+        if not run.leads or state.state == SUBMITTED or state.machine_id == facts.id:
+            break
+        if not job.returns:
+            raise NotMine(f"the job {name} runs on {state.machine} in {state.zone}")
+        run.state.attempt += 1  # its machine was taken without a word
+        run.say(f"{state.machine} was lost; this is attempt {run.state.attempt}")
+        break
+    run.write_state(STARTING, machine=facts.name, machine_id=facts.id, zone=facts.zone)
+    run.say(f"Started on {facts.name} in {facts.zone}")
+    publish_host_keys()
+    return run
+
+
+def publish_host_keys() -> None:
+    """Write the ssh host keys to the guest attributes, where no other machine can."""
+    for file in Path("/etc/ssh").glob("ssh_host_*_key.pub"):
+        kind, key = file.read_text().split()[:2]
+        url = f"http://{HOST}/computeMetadata/v1/instance/guest-attributes/hostkeys/{kind}"
+        with contextlib.suppress(requests.RequestException):
+            requests.put(url, key, headers={"Metadata-Flavor": "Google"}, timeout=10)
+
+
+def ending_of(run: Run, mirror: Mirror) -> Ending:
+    """Prepare the machine and run the command; how that ended."""
+    if BEGAN.exists():
+        run.command.kill_leftovers()
+        mirror.take_over()
+        return Ending("FAILED", "Berg's worker died under the command; its results were saved")
+    try:
+        prepare(run, mirror)
+        machines.meet(run)
+        return run_command(run, mirror)
+    except Over as error:
+        return error.ending
+    except install.Failed as error:
+        return Ending("FAILED", str(error), error.code)
+    except NotMine:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        text = str(error) if isinstance(error, BergError) else f"{type(error).__name__}: {error}"
+        return Ending("FAILED", text)
+
+
+def prepare(run: Run, mirror: Mirror) -> None:
+    """Bring code and results to this disk, and install; what is there already stays."""
+    run.write_state(INSTALLING)
+    machines.tell(run, "preparing")
+    repo = code.check_out(run.bucket, run.job.repo, run.job.code)
+    if restored := mirror.restore():
+        run.say(f"Restored {restored} files of gs://{run.config.bucket}/berg_results/")
+    (RESULTS / run.job.results).mkdir(parents=True, exist_ok=True)
+    if run.leads:
+        (RESULTS / run.job.results / RECORD).write_bytes(run.job.content())
+    run.look()
+    install.run(run, repo)
+    run.look()
+
+
+def run_command(run: Run, mirror: Mirror) -> Ending:
+    """Run the command, or nothing on a devbox, until it ends or is to end."""
+    job, command = run.job, run.command
+    run.variables = {
+        "BERG_JOB": job.name,
+        "BERG_BUCKET": run.config.bucket,
+        "BERG_REPO_DIR": str(code.ROOT / "code" / job.repo),
+        "BERG_RESULTS_DIR": str(RESULTS / job.results),
+        "BERG_ATTEMPT": str(run.state.attempt),
+        "BERG_NUM_GPUS": str(job.gpus),
+        "PYTHONUNBUFFERED": "1",
+        "USER": "root",
+        "LOGNAME": "root",
+        **machines.variables(run),
+        **install.variables(code.ROOT / "code" / job.repo),
+        **job.env,
+    }
+    waits = job.is_devbox or (run.rank > 0 and not job.each)
+    run.words = ["sleep", "infinity"] if waits else ["bash", "-o", "pipefail", "-c", job.cmd]
+    with ExitStack() as stack:
+        for feature in run.features:
+            stack.enter_context(feature.around(run))
+        run.look()
+        BEGAN.touch()
+        run.write_state(RUNNING)
+        machines.tell(run, "running")
+        run.say("Ready for berg ssh" if waits else f"Running: {job.cmd}")
+        kept = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
+        command.start(run.words, run.cwd, {**kept, **run.variables}, run.log)
+        with every(lambda: pause(run, mirror), lambda: make_pass(run, mirror)):
+            while (exit_code := command.poll()) is None:
+                if not run.ending and (ending := look(run)):
+                    run.ending = ending
+                    run.say(f"Stopping: {ending.reason}")
+                    command.ask_to_end(ending.grace)
+                command.kill_late()
+                time.sleep(0.05)
+        if left := command.end_leftovers():
+            run.say(f"Ended {left} processes that the command left running")
+    if run.ending:
+        return replace(run.ending, exit_code=run.ending.exit_code or exit_code)
+    if exit_code:
+        return Ending("FAILED", reason_of(run, exit_code), exit_code)
+    return Ending("SUCCEEDED", "", 0)
+
+
+def reason_of(run: Run, exit_code: int) -> str:
+    """What failed: the last line of a traceback or of an error in the log, and the exit code."""
+    size = run.log.stat().st_size
+    with run.log.open("rb") as file:
+        file.seek(max(0, size - 20_000))
+        lines = file.read().decode(errors="replace").splitlines()
+    last = next((line.strip() for line in reversed(lines[-40:]) if TRACE.match(line.strip())), "")
+    return f"exit code {exit_code}" + (f": {last[:300]}" if last else "")
+
+
+def make_pass(run: Run, mirror: Mirror) -> None:
+    """Send the results as they are now; say in the state how new what the bucket has is."""
+    number = 0
+    if run.job.machines > 1:
+        number = int(time.time() / machines.TICK) + 1
+        time.sleep(max(0, number * machines.TICK - time.time() + machines.SKEW * (run.rank > 0)))
+    mirror.sync(number)
+    synced = (
+        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(mirror.at_ns / 1e9)) if mirror.at_ns else ""
+    )
+    if run.leads and synced and not run.ending and due(run):
+        run.write_state(RUNNING, synced_until=synced)
+
+
+def due(run: Run) -> bool:
+    """Whether the state is to be written again: each 20 seconds, so that readers see how old it is."""
+    is_due = time.monotonic() > run.next_look
+    run.next_look = time.monotonic() + 20 if is_due else run.next_look
+    return is_due
+
+
+def pause(run: Run, mirror: Mirror) -> float:
+    """Seconds until the next pass: soon after one that gave no moment."""
+    if run.job.machines > 1:
+        return 0
+    return AGAIN if mirror.began else PASS
+
+
+def look(run: Run) -> Ending | None:
+    """Why the job is to end: a user, Google, the time, another machine or a feature says so."""
+    reasons: list[Callable[[Run], Ending | None]] = [killed_or_taken, out_of_time, machines.look]
+    for reason in (*reasons, *(feature.look for feature in run.features)):
+        if ending := reason(run):
+            return ending
+    return None
+
+
+def killed_or_taken(run: Run) -> Ending | None:
+    """A user's `berg kill`, a preemption, or a shutdown from outside, as the metadata tell it."""
+    if time.monotonic() < run.peers.next_word and not run.was_signalled:
+        return None
+    run.peers.next_word = time.monotonic() + LOOK
+    facts = None
+    with contextlib.suppress(requests.RequestException, ValueError, KeyError):
+        facts = Facts.read()
+    if facts and (user := facts.attributes.get("berg-kill")):
+        return Ending("KILLED", f"killed by {user}")
+    if facts and facts.preempted:
+        return Ending("LOST", "Google took the machine", None, TAKEN_GRACE, TAKEN, is_loss=True)
+    if run.was_signalled:
+        return Ending("KILLED", "the machine was shut down", None, TAKEN_GRACE, TAKEN)
+    return None
+
+
+def out_of_time(run: Run) -> Ending | None:
+    reserve = min(SAVING, run.job.max_seconds / 5)
+    if run.seconds > reserve + min(GRACE, run.job.max_seconds / 10):
+        return None
+    return Ending("FAILED", "it reached its time limit (--max-hours)", seconds=reserve)
+
+
+def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
+    """Send the last results; the ending that is written."""
+    if run.job.machines > 1:
+        told = {"exit_code": ending.exit_code, "reason": ending.reason, "state": ending.state}
+        machines.tell(run, "ended", **told, is_loss=ending.is_loss)
+    with contextlib.suppress(NotMine):
+        run.write_state(UPLOADING)
+    number = int(time.time() / machines.TICK) + 1 if run.job.machines > 1 else 0
+    seconds = min(ending.seconds, max(run.seconds - 10, 10))
+    missing = mirror.finish(seconds, number)
+    ending = machines.join(run, ending)
+    for path, reason in [*missing.items()][:20]:
+        run.say(f"Not saved as it is: {path or 'the results'}: {reason}")
+    run.state.missing = dict([*missing.items()][:100])
+    if "" in missing and ending.state == "SUCCEEDED":
+        ending = replace(
+            ending, state="FAILED", reason=f"results are not in the bucket: {missing['']}"
+        )
+    for feature in reversed(run.features):
+        ending = feature.ended(run, ending)
+    run.say(f"Job {run.job.name} {ending.state} {ending.reason}".rstrip())
+    return ending
+
+
+def conclude(run: Run, ending: Ending) -> None:
+    """Write the last state, when all bytes are in the bucket: then nothing needs this machine."""
+    attempt = run.state.attempt + (ending.state == SUBMITTED)
+    changes = {"reason": ending.reason, "exit_code": ending.exit_code, "attempt": attempt}
+    run.write_state(ending.state, **changes)
+
+
+class LogSender:
+    """Sends what is new of this machine's log; what is in the bucket is not sent again."""
+
+    def __init__(self, run: Run):
+        self.run, self.name = run, f"{jobs.log_prefix(run.job.name)}{run.log.name}"
+        present = run.bucket.get(self.name)
+        self.sent, self.generation = (present.size, present.generation) if present else (0, 0)
+
+    def send(self) -> None:
+        with self.run.log.open("rb") as file:
+            file.seek(self.sent)
+            piece = file.read(64 << 20)
+        if not piece:
+            return
+        bucket = self.run.bucket
+        if self.generation:
+            part = bucket.write(f"{jobs.parts_prefix(self.run.job.name)}log-{self.run.rank}", piece)
+            try:
+                made = bucket.extend(self.name, self.generation, part, {})
+            except Changed:  # an earlier try whose answer was lost
+                present = bucket.get(self.name)
+                if not present or present.size != self.sent + len(piece):
+                    raise
+                made = present
+        else:
+            made = bucket.write(self.name, piece, 0)
+        self.sent, self.generation = made.size, made.generation
+
+
+@contextlib.contextmanager
+def every(
+    seconds: Callable[[], float], step: Callable[[], Any], last: bool = False
+) -> Iterator[None]:
+    """Do something again and again meanwhile, and with `last` once more; an error ends nothing."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.is_set():
+            began = time.monotonic()
+            attempt()
+            # A long step, of a folder with many files, makes its pause longer.
+            took = time.monotonic() - began
+            over.wait(max(seconds(), 2 * took if seconds() else 0))
+        if last:
+            attempt()
+
+    def attempt() -> None:
+        try:
+            step()
+        except NotMine:
+            over.set()
+        except Exception:
+            traceback.print_exc()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Lives of results: a random program writes beside a mirror, both end in some way, and what the next
+machine restores is judged by the program's own history.
+
+    python tests/lives.py COUNT [SEED]      prints a line for each, and how old what came back was
+
+The program and the judge are those of the acceptance suite. A life takes some ten seconds.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localcloud import control
+
+from berg.bucket import Bucket
+from berg.command import open_for_writing
+from berg.config import Config
+from berg.results import Mirror
+
+sys.path.append(str(Path(__file__).parents[2]))  # behind this berg: beside `accept` is another one
+
+from accept import judge, writer  # noqa: E402
+
+CUTS = ["power", "power", "notice", "notice", "worker"]
+
+
+@dataclass
+class Lab:
+    """An embedded cloud with a bucket."""
+
+    folder: Path
+
+    def __enter__(self) -> "Lab":
+        self.port = control.start(self.folder)
+        self.config = Config(
+            project="berg-local",
+            bucket="lives",
+            endpoint=f"http://127.0.0.1:{self.port}",
+            credentials_file=str(self.folder / "credentials.json"),
+        )
+        client = Bucket(self.config).client.client
+        if not client.lookup_bucket("lives"):
+            client.create_bucket("lives")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        control.reset(self.folder)
+
+    def mirror(self, folder: Path, job: str, **given: Any) -> Mirror:
+        return Mirror(
+            str(folder),
+            Bucket(self.config),
+            "berg_results/",
+            own=job,
+            job=job,
+            **{"disk": "0", **given},
+        )
+
+
+@dataclass
+class Life:
+    """What became of one program on its machines."""
+
+    wrong: str
+    age: float  # seconds that what came back is older than the end
+    changes: int
+    text: str
+
+
+def serve(
+    lab: Lab, folder: Path, job: str, rank: int, machines: int, start: list[str]
+) -> tuple[int, int]:
+    """Start a program and mirror its folder in a process of its own, until that is killed or gets
+    SIGTERM: then it ends the program and saves the last results, as a worker does. Its pid, and a
+    pipe that tells the program's.
+    """
+    ours, theirs = os.pipe()
+    if child := os.fork():
+        return child, ours
+    try:
+        is_over: list[int] = []
+        signal.signal(signal.SIGTERM, lambda *_: is_over.append(1))
+
+        pid = 0
+
+        @contextlib.contextmanager
+        def stopped() -> Any:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                yield
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+        mirror = lab.mirror(
+            folder, job, disk=str(rank), machines=machines, first=not rank, stopped=stopped
+        )
+        mirror.restore()
+        (folder / job).mkdir(parents=True, exist_ok=True)
+        (folder.parent / f"restored-{rank}").touch()
+        while len([*folder.parent.glob("restored-*")]) < machines:  # as machines meet
+            time.sleep(0.02)
+        own = {"BERG_RESULTS_DIR": str(folder / job), "BERG_NODE_RANK": str(rank)}
+        env = {**os.environ, **own, "BERG_JOB": job, "BERG_ATTEMPT": "1"}
+        pid = subprocess.Popen(start, env=env).pid
+        os.write(theirs, str(pid).encode())
+        while not is_over:
+            number = 0
+            if machines > 1:
+                number = int(time.time() / 2) + 1
+                time.sleep(max(0, number * 2 - time.time() + 0.02 * rank))
+            mirror.sync(number)
+            end = time.monotonic() + (0 if machines > 1 else 1 if mirror.began else 3)
+            while time.monotonic() < end and not is_over:
+                time.sleep(0.05)
+        os.kill(pid, signal.SIGSTOP)
+        mirror.cut |= dict.fromkeys(open_for_writing([pid]), time.time())
+        os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+        left = mirror.finish(60, int(time.time() / 2) + 1 if machines > 1 else 0)
+        print("left", left, flush=True)
+    finally:
+        os._exit(0)
+
+
+def live(lab: Lab, seed: int, cut: str = "", machines: int = 1) -> Life:
+    """Let programs write for some seconds, end them, restore, and judge."""
+    dice = random.Random(seed)
+    cut = cut or dice.choice(CUTS)
+    job = f"life-{seed}-{os.getpid() % 1000}"
+    rate, pace = dice.choice([1, 5, 20, 50]), dice.choice([0, 2, 4])
+    heard = judge.Collector({"seconds": 1000, "code": 0, "pace": pace})
+    history = heard.histories[job, 1]
+    with tempfile.TemporaryDirectory(prefix="life-") as scratch:
+        mirrors, pipes = [], []
+        start = [sys.executable, writer.__file__, str(heard.port), str(seed), str(rate)]
+        for rank in range(machines):
+            child, pipe = serve(lab, Path(scratch, str(rank)), job, rank, machines, start)
+            mirrors.append(child)
+            pipes.append(pipe)
+        programs = [int(os.read(pipe, 20)) for pipe in pipes]
+        while len(history.found) < machines:
+            time.sleep(0.05)
+        time.sleep(dice.uniform(6, 16))
+        at = time.time()
+        if cut == "power":
+            victim = dice.randrange(machines)
+            os.kill(mirrors[victim], signal.SIGKILL)
+            os.kill(programs[victim], signal.SIGKILL)
+            for rank in {*range(machines)} - {victim}:  # the others see it after a while
+                time.sleep(2)
+                os.kill(mirrors[rank], signal.SIGTERM)
+        elif cut == "notice":
+            for child in mirrors:
+                os.kill(child, signal.SIGTERM)
+        else:  # the worker dies; another one saves what its disk has
+            os.kill(mirrors[0], signal.SIGKILL)
+            os.kill(programs[0], signal.SIGSTOP)
+            cut_off = dict.fromkeys(open_for_writing([programs[0]]), time.time())
+            os.kill(programs[0], signal.SIGKILL)
+            for child in mirrors[1:]:
+                os.kill(child, signal.SIGTERM)
+        for child in mirrors:
+            os.waitpid(child, 0)
+        for program in programs:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(program, signal.SIGKILL)
+        if cut == "worker":
+            again = lab.mirror(Path(scratch, "0"), job, machines=machines)
+            again.take_over()
+            again.cut = cut_off
+            left = again.finish(60, int(time.time() / 2) + 1 if machines > 1 else 0)
+            print("again left", left, again.trouble, flush=True)
+        settled = -1
+        while settled != (settled := len(history.changes)):
+            time.sleep(0.3)
+        folder = Path(scratch, "next")
+        lab.mirror(folder, job, attempt=2, machines=machines).restore()
+        found = writer.listing(str(folder / job))
+        heard.close()
+        said = judge.judge(history, found, {})
+        end = at if cut == "power" else history.last
+        age = 0.0 if said.is_last or said.wrong else max(0.0, end - said.at)
+        wrong = said.wrong
+        if cut != "power" and not said.is_last and not wrong:
+            wrong = f"rolled back {age:.1f} s: {said.late}"
+        about = f"seed {seed} {cut}, {machines} machines, {rate} a second, pace {pace}"
+        return Life(
+            wrong,
+            age,
+            len(history.changes),
+            f"{about}, {len(history.changes)} changes: {age:.1f} s old {wrong}",
+        )
+
+
+def main() -> None:
+    count, first = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    machines = int(os.environ.get("MACHINES", "1"))
+    with tempfile.TemporaryDirectory(prefix="lab-") as scratch, Lab(Path(scratch, "cloud")) as lab:
+        lives = []
+        for seed in range(first, first + count):
+            lives.append(life := live(lab, seed, os.environ.get("CUT", ""), machines))
+            print(("WRONG " if life.wrong else "ok    ") + life.text, flush=True)
+        ages = [life.age for life in lives]
+        wrong = sum(bool(life.wrong) for life in lives)
+        print(
+            f"{count} lives, {wrong} wrong; median {statistics.median(ages):.1f} s, worst {max(ages):.1f} s old"
+        )
+        sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
