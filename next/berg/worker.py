@@ -210,20 +210,17 @@ def claim(config: Config, facts: Facts) -> Run:
     job = jobs.read_job(bucket, name, facts.attributes["berg-job-sha256"])
     rank = job.machine_names.index(facts.name) if job.machines > 1 else 0
     HOME.mkdir(parents=True, exist_ok=True)
-    while True:
-        state, generation = jobs.read_state(bucket, name)
-        if state.is_final or state.id != job.id:
-            raise NotMine(f"the job {name} is {state.state} already")
-        began = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        log = min(HOME.glob("*.log"), default=HOME / f"{facts.name}.{began}.log")
-        run = Run(config, bucket, facts, job, state, generation, features.of(job), log, rank)
-        if not run.leads or state.state == SUBMITTED or state.machine_id == facts.id:
-            break
+    state, generation = jobs.read_state(bucket, name)
+    if state.is_final or state.id != job.id:
+        raise NotMine(f"the job {name} is {state.state} already")
+    began = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    log = min(HOME.glob("*.log"), default=HOME / f"{facts.name}.{began}.log")
+    run = Run(config, bucket, facts, job, state, generation, features.of(job), log, rank)
+    if run.leads and state.state != SUBMITTED and state.machine_id != facts.id:
         if not job.returns:
             raise NotMine(f"the job {name} runs on {state.machine} in {state.zone}")
         run.state.attempt += 1  # its machine was taken without a word
         run.say(f"{state.machine} was lost; this is attempt {run.state.attempt}")
-        break
     run.write_state(STARTING, machine=facts.name, machine_id=facts.id, zone=facts.zone)
     run.say(f"Started on {facts.name} in {facts.zone}")
     publish_host_keys()
