@@ -152,9 +152,11 @@ class Mirror:
         default_factory=dict
     )  # open files, since when they are so
     copied: dict[str, float] = field(default_factory=dict)  # large databases -> when
-    at_ns: int = 0  # of the last moment
+    at_ns: int = 0  # of the last moment; of several machines, of the last one that all have
+    times: dict[int, int] = field(default_factory=dict)  # at_ns by number of a moment
     began: float = 0  # time.monotonic() of the first pass since then
     trouble: str = ""
+    is_restored: bool = False  # before that, the folder is nobody's results
     ending: bool = False
     is_final: bool = False
     # Inodes of files whose program was ended in a write, and when that was.
@@ -657,6 +659,7 @@ class Mirror:
         data = json.dumps(about, separators=(",", ":")).encode()
         if not number or self.ending:  # the end may be published more than once
             number = max(number, max(self.needed, default=0) + 1)
+        self.times[number] = at_ns
         self.needed[number] = rows  # from now on: a lost answer may mean that it is there
         with contextlib.suppress(Changed):
             name = f"{self.prefix}{number:012}" + FINAL * self.ending
@@ -668,19 +671,22 @@ class Mirror:
             if path in self.sent
         }
         self.gone = {path: at for path, at in self.gone.items() if path not in rows}
-        self.rows, self.at_ns, self.is_final = rows, at_ns, self.ending
+        self.rows, self.is_final = rows, self.ending
         self.clean(now)
 
     def clean(self, now: float) -> None:
         """Delete old moments, copies that no moment needs, and what was deleted here long ago."""
         numbers = sorted(self.needed)
-        oldest = numbers[-self.kept :][0]
+        oldest, last = numbers[-self.kept :][0], numbers[-1]
         if self.machines > 1:  # what a restore would bring if another machine were lost now
             names = [
                 each.name
                 for each in self.bucket.list(f"{moments_prefix(self.job)}{self.attempt:04}/")
             ]
-            oldest = min(oldest, common(names, self.machines)[0])
+            last = common(names, self.machines)[0]
+            oldest = min(oldest, last)
+        self.at_ns = self.times.get(last, self.at_ns)
+        self.times = {number: at for number, at in self.times.items() if number >= oldest}
         self.needed = {number: self.needed[number] for number in numbers if number >= oldest}
         needed = {
             self.aside(path, row.generation)
@@ -715,6 +721,8 @@ class Mirror:
         """Send all within some seconds, once no program runs any more; return what is not in the
         bucket. A file that a program was rewriting when it was ended (`cut`) keeps the version before.
         """
+        if not self.is_restored:
+            return {}
         end, self.end = time.monotonic() + seconds, 0  # of the pass that is being made
         with self.turn:
             self.end, self.ending = end, True
@@ -786,6 +794,7 @@ class Mirror:
         self.stale = [each for each in stale if int(each.name.split("/")[4]) < self.attempt]
         self.rows, self.begun, self.needed = rows, rows, {0: rows}
         self.restored, self.known = {**self.marks}, {*rows}
+        self.is_restored = True
         return new
 
     def take_over(self) -> None:
@@ -804,6 +813,7 @@ class Mirror:
         self.rows, self.needed, self.known = rows, {self.base: rows}, {*rows}
         for path, (size, crc, link) in last["gone"].items():
             self.begun[path] = Row(size, crc, link=link)
+        self.is_restored = True
 
     def take(self, plain: dict[str, Object], rows: dict[str, Row]) -> None:
         """Note objects that are newer than a moment, and which this machine may replace."""

@@ -189,7 +189,7 @@ def main() -> None:
             stopped=run.command.frozen,
             cut=run.command.cut,
         )
-        with every(lambda: LOG, LogSender(run).send, last=True):
+        with every(lambda: LOG, LogSender(run).send, last=True), machines.beating(run):
             last = finish(run, mirror, ending_of(run, mirror))
         conclude(run, last)
     except (NotMine, BergError) as error:
@@ -221,6 +221,8 @@ def claim(config: Config, facts: Facts) -> Run:
             raise NotMine(f"the job {name} runs on {state.machine} in {state.zone}")
         run.state.attempt += 1  # its machine was taken without a word
         run.say(f"{state.machine} was lost; this is attempt {run.state.attempt}")
+    if not run.leads:
+        machines.enter(run)
     run.write_state(STARTING, machine=facts.name, machine_id=facts.id, zone=facts.zone)
     run.say(f"Started on {facts.name} in {facts.zone}")
     publish_host_keys()
@@ -244,7 +246,6 @@ def ending_of(run: Run, mirror: Mirror) -> Ending:
         return Ending("FAILED", "Berg's worker died under the command; its results were saved")
     try:
         prepare(run, mirror)
-        machines.meet(run)
         return run_command(run, mirror)
     except Over as error:
         return error.ending
@@ -261,8 +262,8 @@ def ending_of(run: Run, mirror: Mirror) -> Ending:
 def prepare(run: Run, mirror: Mirror) -> None:
     """Bring code and results to this disk, and install; what is there already stays."""
     run.write_state(INSTALLING)
-    machines.tell(run, "preparing")
     repo = code.check_out(run.bucket, run.job.repo, run.job.code)
+    machines.gather(run, "come")
     if restored := mirror.restore():
         run.say(f"Restored {restored} files of gs://{run.config.bucket}/berg_results/")
     (RESULTS / run.job.results).mkdir(parents=True, exist_ok=True)
@@ -270,6 +271,8 @@ def prepare(run: Run, mirror: Mirror) -> None:
         (RESULTS / run.job.results / RECORD).write_bytes(run.job.content())
     run.look()
     install.run(run, repo)
+    machines.gather(run, "ready")
+    machines.introduce(run)
     run.look()
 
 
@@ -333,8 +336,9 @@ def make_pass(run: Run, mirror: Mirror) -> None:
     """Send the results as they are now; say in the state how new what the bucket has is."""
     number = 0
     if run.job.machines > 1:
-        number = int(time.time() / machines.TICK) + 1
-        time.sleep(max(0, number * machines.TICK - time.time() + machines.SKEW * (run.rank > 0)))
+        number = machines.tick(run)
+        seconds = number * machines.TICK - machines.clock(run)
+        time.sleep(max(0, seconds + machines.SKEW * (run.rank > 0)))
     mirror.sync(number)
     synced = (
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(mirror.at_ns / 1e9)) if mirror.at_ns else ""
@@ -379,7 +383,8 @@ def killed_or_taken(run: Run) -> Ending | None:
     if facts and facts.preempted:
         return Ending("LOST", "Google took the machine", None, TAKEN_GRACE, TAKEN, is_loss=True)
     if run.was_signalled:
-        return Ending("KILLED", "the machine was shut down", None, TAKEN_GRACE, TAKEN)
+        reason, is_loss = "the machine was shut down", run.job.returns
+        return Ending("KILLED", reason, None, TAKEN_GRACE, TAKEN, is_loss)
     return None
 
 
@@ -392,12 +397,10 @@ def out_of_time(run: Run) -> Ending | None:
 
 def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
     """Send the last results; the ending that is written."""
-    if run.job.machines > 1:
-        told = {"exit_code": ending.exit_code, "reason": ending.reason, "state": ending.state}
-        machines.tell(run, "ended", **told, is_loss=ending.is_loss)
+    machines.tell(run, "ended", **machines.outcome(ending))
     with contextlib.suppress(NotMine):
         run.write_state(UPLOADING)
-    number = int(time.time() / machines.TICK) + 1 if run.job.machines > 1 else 0
+    number = machines.tick(run) if run.job.machines > 1 else 0
     seconds = min(ending.seconds, max(run.seconds - 10, 10))
     missing = mirror.finish(seconds, number)
     ending = machines.join(run, ending)
@@ -418,6 +421,7 @@ def conclude(run: Run, ending: Ending) -> None:
     """Write the last state, when all bytes are in the bucket: then nothing needs this machine."""
     attempt = run.state.attempt + (ending.state == SUBMITTED)
     changes = {"reason": ending.reason, "exit_code": ending.exit_code, "attempt": attempt}
+    machines.delete_lost(run)
     run.write_state(ending.state, **changes)
 
 
