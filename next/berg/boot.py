@@ -2,8 +2,9 @@
 """The startup script: fetch Berg from the bucket, run its worker, delete this machine.
 
 One file of the standard library, for Python 3.8. Where there is systemd it makes a unit, which gets
-SIGTERM when the machine shuts down and keeps the network until it has ended. A worker that dies is
-started again; the last line deletes the machine, whatever happened.
+SIGTERM when the machine shuts down and keeps the network until it has ended; if this file dies, the
+unit ends what it left and starts it again. A worker that dies is started again; the last line
+deletes the machine, whatever happened.
 """
 
 import ctypes
@@ -34,14 +35,26 @@ Description=Runs a job of Berg
 Wants=network-online.target
 After=network-online.target nss-lookup.target
 RefuseManualStop=yes
+StartLimitIntervalSec=3600
+StartLimitBurst=5
+OnFailure=berg-delete.service
 [Service]
 ExecStart={python} {script} work
+Restart=on-failure
+RestartSec=10
 KillMode=mixed
 TimeoutStopSec=600
 OOMPolicy=continue
 TasksMax=infinity
 LimitNOFILE=1048576
 LimitMEMLOCK=infinity
+StandardOutput=tty
+"""
+DELETE_UNIT = """\
+[Unit]
+Description=Deletes the machine whose worker died again and again
+[Service]
+ExecStart={python} {script} delete
 StandardOutput=tty
 """
 
@@ -95,18 +108,33 @@ def python_for(facts: Facts) -> str:
 
 
 def report(facts: Facts, text: str) -> None:
-    """Say why no worker runs: on the console, and as a log of the job."""
+    """Say why no worker runs: on the console, and, if that is possible, as a log of the job."""
     print("berg: " + text, flush=True)
-    base = facts.get("berg-endpoint", "https://storage.googleapis.com")
-    machine = metadata("instance/name").decode()
-    name = ".berg/logs/{}/{}.00000000T000000.log".format(facts["berg-job"], machine)
-    query = "uploadType=media&name=" + quote(name, safe="")
-    url = "{}/upload/storage/v1/b/{}/o?{}".format(base, facts["berg-bucket"], query)
-    authorized(url, "POST", ("[berg] " + text + "\n").encode())
+    try:
+        base = facts.get("berg-endpoint", "https://storage.googleapis.com")
+        machine = metadata("instance/name").decode()
+        name = ".berg/logs/{}/{}.00000000T000000.log".format(facts["berg-job"], machine)
+        query = "uploadType=media&name=" + quote(name, safe="")
+        url = "{}/upload/storage/v1/b/{}/o?{}".format(base, facts["berg-bucket"], query)
+        authorized(url, "POST", ("[berg] " + text + "\n").encode())
+    except (OSError, ValueError, KeyError) as error:
+        print(f"berg: no log of this could be written: {error}", flush=True)
 
 
-def delete_machine(facts: Facts, is_over: bool) -> None:
-    """Delete this machine; if the job is over, with the group that would make it again."""
+def delete_machine(is_over: bool = True) -> None:
+    """Delete this machine, however often that fails; if the job is over, with the group that would
+    make it again.
+    """
+    while True:
+        try:
+            return ask_for_deletion(is_over)
+        except (OSError, ValueError, KeyError) as error:
+            print(f"berg: this machine could not be deleted: {error}", flush=True)
+        time.sleep(60)
+
+
+def ask_for_deletion(is_over: bool) -> None:
+    facts: Facts = json.loads(metadata("instance/?recursive=true"))["attributes"]
     base = facts.get("berg-endpoint", "https://compute.googleapis.com")
     project = metadata("project/project-id").decode()
     zone = metadata("instance/zone").decode().rpartition("/")[2]
@@ -122,9 +150,9 @@ def unit() -> bool:
         return False
     script = BERG / "boot.py"
     script.write_bytes(Path(__file__).read_bytes())
-    Path("/run/systemd/system/berg.service").write_text(
-        UNIT.format(python=sys.executable, script=script)
-    )
+    for name, text in (("berg", UNIT), ("berg-delete", DELETE_UNIT)):
+        text = text.format(python=sys.executable, script=script)
+        Path("/run/systemd/system/" + name + ".service").write_text(text)
     done = [subprocess.run(["systemctl", *words]).returncode for words in
             (["daemon-reload"], ["start", "--no-block", "berg"])]  # fmt: skip
     return not any(done)
@@ -153,9 +181,11 @@ def work(facts: Facts) -> bool:
 
 
 def main() -> None:
+    if sys.argv[1:] == ["delete"]:
+        return delete_machine()
     BERG.mkdir(parents=True, exist_ok=True)
     if sys.argv[1:] != ["work"] and unit():
-        return
+        return None
     facts: Facts = {}
     is_over = True
     try:
@@ -163,7 +193,7 @@ def main() -> None:
         is_over = work(facts)
     except Exception as error:
         report(facts, f"{type(error).__name__}: {error}")
-    delete_machine(facts, is_over)
+    return delete_machine(is_over)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import io
 import mimetypes
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ import google_crc32c
 
 from berg.config import Config
 
+WRONG = 1  # seconds by which this computer's clock may differ from the bucket's
 TIMEOUT = (10, 60)  # seconds to connect, and between two pieces of an answer
 SECONDS = 120  # for which a request is retried
 THREADS = 16
@@ -126,6 +128,11 @@ class Bucket:
 
     config: Config
     seconds: float = SECONDS
+    offset: float = 0  # seconds that the bucket's clock was ahead at the last write
+
+    def time(self) -> float:
+        """Seconds since 1970 by the bucket's clock, which all machines share."""
+        return time.time() + self.offset
 
     @functools.cached_property
     def client(self) -> Any:
@@ -196,7 +203,10 @@ class Bucket:
                 checksum="crc32c",
                 **self.patience,
             )
-        return Object.of(blob)
+        made = Object.of(blob)
+        offset = made.updated_ns / 1e9 - time.time()
+        self.offset = offset if abs(offset) > WRONG else 0
+        return made
 
     def write(
         self,

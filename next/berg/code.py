@@ -24,8 +24,10 @@ from berg.bucket import Bucket, Changed
 
 ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
 PACKAGES = "click google-cloud-storage GitPython google-crc32c requests"  # that the worker imports
+SETTINGS = ("remote.origin.url", "user.name", "user.email")  # that a job's repository has too
 LARGE = 50_000_000  # bytes of an untracked file that a user hears of
 SECRETS = re.compile(r"(^|/)(\.env(\.\w+)?|.*\.pem|id_(rsa|ed25519|ecdsa)|.*credentials.*\.json)$")
+SAVED = "berg_commits.bundle"  # in the results: commits that the job made
 AUTHOR = {f"GIT_{who}_{what}": text for who in ("AUTHOR", "COMMITTER") for what, text in
           (("NAME", "berg"), ("EMAIL", "berg@localhost"))}  # fmt: skip
 
@@ -40,6 +42,10 @@ class Snapshot:
     branch: str = ""
     changed: list[str] = field(default_factory=list)
     cwd: str = "."  # where the user stands in it
+    tags: list[str] = field(default_factory=list)  # of head
+    settings: dict[str, str] = field(
+        default_factory=dict
+    )  # of git: origin, and the user's identity
     is_named: bool = False  # the user named the commit: the working tree does not count
 
     @property
@@ -57,6 +63,8 @@ class Snapshot:
             "branch": self.branch,
             "changed": self.changed[:100],
             "object": self.object,
+            "tags": self.tags[:20],
+            "settings": self.settings,
         }
 
     def __str__(self) -> str:
@@ -98,17 +106,22 @@ def take(folder: Path, revision: str = "") -> Snapshot:
     root = find_root(folder)
     cwd = os.path.relpath(folder.resolve(), root.resolve())
     branch = git(root, "branch", "--show-current")
+    settings = {key: text for key in SETTINGS if (text := setting(root, key))}
     if revision:
         commit = git(root, "rev-parse", "--verify", f"{revision}^{{commit}}")
-        return Snapshot(root, commit, commit, revision, [], cwd, is_named=True)
+        is_branch = git(root, "branch", "--list", "--format=%(refname:short)", revision) == revision
+        tags = git(root, "tag", "--points-at", commit).splitlines()
+        branch = revision if is_branch else ""
+        return Snapshot(root, commit, commit, branch, [], cwd, tags, settings, is_named=True)
     try:
         head = git(root, "rev-parse", "--verify", "HEAD")
     except BergError:
         head = ""
+    tags = git(root, "tag", "--points-at", head).splitlines() if head else []
     status = git(root, "status", "--porcelain", "--untracked-files=all", "--no-renames")
     changed = [f"{line[:2].strip()[:1]} {line[3:]}" for line in status.splitlines()]
     if head and not changed:
-        return Snapshot(root, head, head, branch, [], cwd)
+        return Snapshot(root, head, head, branch, [], cwd, tags, settings)
     with tempfile.TemporaryDirectory() as scratch:
         index = Path(git(root, "rev-parse", "--git-path", "index"))
         copy = Path(scratch, "index")
@@ -118,7 +131,14 @@ def take(folder: Path, revision: str = "") -> Snapshot:
         tree = git(root, "write-tree", GIT_INDEX_FILE=str(copy))
     parent = ["-p", head] if head else []
     commit = git(root, "commit-tree", tree, *parent, "-m", "berg: the working tree", **AUTHOR)
-    return Snapshot(root, head, commit, branch, changed, cwd)
+    return Snapshot(root, head, commit, branch, changed, cwd, tags, settings)
+
+
+def setting(folder: Path, key: str) -> str:
+    """A setting of git's, without a password that a URL may have."""
+    with contextlib.suppress(BergError):
+        return re.sub(r"(?<=://)[^/@]*@", "", git(folder, "config", "--get", key))
+    return ""
 
 
 def warnings(snapshot: Snapshot) -> list[str]:
@@ -167,8 +187,36 @@ def check_out(bucket: Bucket, repo: str, record: dict[str, Any]) -> Path:
         head = str(record["head"] or commit)
         (folder / ".git/shallow").write_text(f"{head}\n")
         git(folder, "-c", "fetch.fsckObjects=true", "fetch", "-q", str(file), f"refs/berg/{commit}")
-    git(folder, "checkout", "-q", "--force", "--detach", commit)
+    branch = str(record["branch"])
+    on = ["-B", branch] if branch and is_ref(folder, f"refs/heads/{branch}") else ["--detach"]
+    git(folder, "checkout", "-q", "--force", *on, commit)
+    identity = {"user.name": "berg", "user.email": "berg@localhost"}
+    for key, text in (identity | record.get("settings", {})).items():
+        if key in SETTINGS:
+            git(folder, "config", key, text)
+    for tag in record.get("tags", []):
+        if is_ref(folder, f"refs/tags/{tag}"):
+            git(folder, "update-ref", f"refs/tags/{tag}", head)
     return folder
+
+
+def is_ref(folder: Path, name: str) -> bool:
+    """Whether git takes a name for a branch or tag."""
+    with contextlib.suppress(BergError):
+        git(folder, "check-ref-format", name)
+        return True
+    return False
+
+
+def save_commits(folder: Path, sent: str, target: Path) -> int:
+    """Bundle the commits that a job made, as a file of its results; return how many those are.
+
+    To have them: git fetch FILE '*:*' in the repository that the job was submitted from.
+    """
+    new = git(folder, "rev-list", "--all", "HEAD", f"^{sent}").split()
+    if new:
+        git(folder, "bundle", "create", "-q", str(target), "--branches", "HEAD", f"^{sent}")
+    return len(new)
 
 
 # --- what machines need of Berg

@@ -1,7 +1,8 @@
 """A job's command: its processes start, stop for an instant, and end together.
 
-They are all below the worker, which adopts what they leave behind: it is a subreaper. Each of them
-gets one SIGTERM and the same grace, whoever started it.
+They are all below the worker, which adopts what they leave behind: it is a subreaper. Where the
+kernel has cgroups of version 2 they are in one, too, with what other programs start for them, as
+docker does. Each of them gets one SIGTERM and the same grace, whoever started it.
 """
 
 import contextlib
@@ -15,13 +16,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+STUCK = 60  # seconds for which a process that a driver holds is killed again and again
 LEFTOVER_GRACE = 5  # seconds for what a command left running when it ended by itself
 
 
 class Command:
-    """One command at a time; `pid` is that of its first process."""
+    """One command at a time; `name` is that of its cgroup."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.group = make_cgroup(name)
         self.process: subprocess.Popen[bytes] | None = None
         # Inodes of files that were open for writing at a forced end, and when that was.
         self.cut: dict[int, float] = {}
@@ -31,6 +34,9 @@ class Command:
 
     def start(self, words: list[str], cwd: Path, env: dict[str, str], log: Path) -> None:
         self.deadline = 0
+        if self.group:
+            joined = 'echo $$ >"$0" && exec "$@"'
+            words = ["sh", "-c", joined, str(self.group / "cgroup.procs"), *words]
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 words,
@@ -71,11 +77,15 @@ class Command:
             time.sleep(0.05)
             reap()
         self.kill()
+        if self.group:
+            with contextlib.suppress(OSError):
+                self.group.rmdir()
         return len(left)
 
     def kill(self) -> None:
         """Kill all processes; remember which files that cut off in the middle of a write."""
-        while self.members():
+        end = time.monotonic() + STUCK
+        while self.members() and time.monotonic() < end:
             with self.frozen() as members:
                 self.note_cut(members)
                 self.send(signal.SIGKILL, members)
@@ -94,21 +104,25 @@ class Command:
 
     def members(self) -> list[int]:
         """All processes of the command that are alive."""
-        children: dict[int, list[int]] = {}
+        parents: dict[int, int] = {}  # of all processes here that are alive
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 fields = (folder / "stat").read_text().rpartition(") ")[2].split()
                 if fields[0] not in "ZX":
-                    children.setdefault(int(fields[1]), []).append(int(folder.name))
-                else:
-                    children.setdefault(int(fields[1]), [])
+                    parents[int(folder.name)] = int(fields[1])
+        children: dict[int, list[int]] = {}
+        for pid, parent in parents.items():
+            children.setdefault(parent, []).append(pid)
         found: list[int] = []
         pending = [self.top]
         while pending:
             below = [pid for pid in children.get(pending.pop(), []) if pid != os.getpid()]
             found += below
             pending += below
-        return found
+        for file in self.group.rglob("cgroup.procs") if self.group else ():
+            with contextlib.suppress(OSError):
+                found += [pid for pid in map(int, file.read_text().split()) if pid in parents]
+        return [*dict.fromkeys(found)]
 
     def send(self, number: int, pids: Iterable[int]) -> None:
         for pid in pids:
@@ -126,6 +140,19 @@ class Command:
             yield members
         finally:
             self.send(signal.SIGCONT, members)
+
+
+def make_cgroup(name: str) -> Path | None:
+    """A cgroup below this process's own, which ends with its unit; None where there are none."""
+    with contextlib.suppress(OSError):
+        rows = Path("/proc/self/cgroup").read_text().splitlines()
+        own = next((row.removeprefix("0::/") for row in rows if row.startswith("0::/")), "")
+        for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+            if Path(mount, "cgroup.controllers").exists():
+                group = Path(mount, own, f"berg-{name}")
+                group.mkdir(exist_ok=True)
+                return group
+    return None
 
 
 def reap(first: int = 0) -> None:

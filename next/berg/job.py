@@ -34,8 +34,10 @@ SILENT = 300  # seconds without a machine and without a new state, after which a
 Record = TypeVar("Record", bound="Job | State")
 
 
-def now() -> str:
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+def now(seconds: float | None = None) -> str:
+    """A time as records have it, of so many seconds since 1970."""
+    time = datetime.fromtimestamp(seconds, timezone.utc) if seconds else datetime.now(timezone.utc)
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def age(time: str) -> float:

@@ -31,7 +31,6 @@ SILENCE = 60  # looks without a new record, after which a machine counts as lost
 LATE = 180  # seconds that rank 0 waits for the others' last results
 TICK = 2  # seconds between two moments that all machines take
 SKEW = 0.02  # seconds by which the others look later than rank 0, whose files name theirs
-WRONG = 1  # seconds by which a clock differs from the bucket's before the bucket's counts
 # How far a machine is. One that replaces a lost machine is `replaced` until the next attempt.
 PHASES = ["replaced", "come", "ready", "running", "ended", "saved"]
 Record = dict[str, Any]
@@ -46,19 +45,13 @@ class Peers:
     lost: dict[int, str] = field(default_factory=dict)  # how that is known
     phase: str = "come"
     outcome: Record = field(default_factory=dict)
-    offset: float = 0  # seconds that the bucket's clock is ahead of this machine's
     writing: threading.Lock = field(default_factory=threading.Lock)
     next_word: float = 0  # time.monotonic() of the next look at the metadata
 
 
-def clock(run: Run) -> float:
-    """The time on which all machines agree, in seconds since 1970."""
-    return time.time() + run.peers.offset
-
-
 def tick(run: Run) -> int:
     """The number of the next moment that all machines take."""
-    return int(clock(run) / TICK) + 1
+    return int(run.bucket.time() / TICK) + 1
 
 
 def path(run: Run, rank: int) -> str:
@@ -78,9 +71,7 @@ def beat(run: Run) -> None:
             **run.peers.outcome,
         }
         text = json.dumps(record)
-        written = run.bucket.write(path(run, run.rank), text.encode(), about={"record": text})
-    offset = written.updated_ns / 1e9 - time.time()
-    run.peers.offset = offset if abs(offset) > WRONG else 0
+        run.bucket.write(path(run, run.rank), text.encode(), about={"record": text})
     listen(run)
 
 

@@ -11,9 +11,12 @@ the disk says that the command began: a worker that finds it only saves and ends
 """
 
 import contextlib
+import dataclasses
+import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -27,9 +30,8 @@ from typing import Any
 
 import requests
 
-from berg import BergError, code, features, install, machines
+from berg import BergError, boot, code, features, google, install, machines
 from berg import job as jobs
-from berg.boot import CONTINUES, HOST
 from berg.bucket import Bucket, Changed
 from berg.command import Command
 from berg.config import Config
@@ -39,11 +41,17 @@ from berg.results import Mirror
 
 HOME, RESULTS = code.ROOT / "berg", code.ROOT / "berg_results"
 BEGAN = HOME / "began"  # the mark
+ENDED = HOME / "ended"  # how the command ended, for a worker that is started again
 RECORD = "berg_job_metadata.json"  # in the results of each job
 GRACE, TAKEN_GRACE = 30, 15  # seconds between SIGTERM and SIGKILL; where Google takes the machine
 SAVING = 300  # seconds that are kept for the last results, or a fifth of the time
+METADATA = 300  # seconds for which the metadata server is asked again
 TAKEN = 50  # seconds for them where Google takes the machine
 PASS, AGAIN, LOG, LOOK = 10, 1, 2, 1  # seconds between two passes, after one that gave no moment, …
+# Where else commands write, and what there is no work of anybody's.
+ELSEWHERE = ("/root", "/home", "/workspace", "/data", "/mnt", "/opt", "/srv")
+NO_WORK = {".git", "__pycache__", ".venv", ".cache", ".local", ".ssh", "env"}
+SEARCH = 5  # seconds for a look at these
 TRACE = re.compile(
     r"^(\w[\w.]*(Error|Exception|Interrupt|Exit)\b.*|.*: (error|fatal|No such file|command not found).*)"
 )
@@ -85,8 +93,7 @@ class Facts:
 
     @classmethod
     def read(cls) -> "Facts":
-        url = f"http://{HOST}/computeMetadata/v1/instance/?recursive=true"
-        row = requests.get(url, headers={"Metadata-Flavor": "Google"}, timeout=10).json()
+        row = json.loads(metadata("instance/?recursive=true"))
         return cls(
             id=str(row["id"]),
             name=row["name"],
@@ -109,15 +116,16 @@ class Run:
     generation: int
     features: list[Feature]
     log: Path
+    command: Command
     rank: int = 0
     words: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     addresses: list[str] = field(default_factory=list)  # of the machines, by rank
     peers: machines.Peers = field(default_factory=machines.Peers)
-    command: Command = field(default_factory=Command)
     ending: Ending | None = None  # why it is to end, once that is known
     was_signalled: bool = False
     next_look: float = 0
+    kills_before: int = 0  # of the kernel, for want of memory, before the command
 
     @property
     def cwd(self) -> Path:
@@ -133,13 +141,14 @@ class Run:
         return self.job.max_seconds - time.clock_gettime(time.CLOCK_BOOTTIME) + BOOTED
 
     def say(self, text: str) -> None:
-        with self.log.open("ab") as file:
+        print(f"berg: {text}", flush=True)
+        with contextlib.suppress(OSError), self.log.open("ab") as file:  # the disk may be full
             file.write(f"[berg] {text}\n".encode())
 
     def write_state(self, state: str, **changes: Any) -> None:
         """Write the job's state, on the machine that leads; raise NotMine if another one has it."""
         self.state = replace(self.state, state=state, **changes)
-        self.state.times[state] = jobs.now()
+        self.state.times[state] = jobs.now(self.bucket.time())
         if self.leads:
             try:
                 self.generation = jobs.write_state(self.bucket, self.state, self.generation)
@@ -169,10 +178,11 @@ BOOTED = time.clock_gettime(time.CLOCK_BOOTTIME) if "GCE_METADATA_HOST" in os.en
 
 def main() -> None:
     """Run this machine's job; the exit code tells boot.py whether the job is over."""
-    facts = Facts.read()
+    parent = os.getppid()
+    facts = google.retry(Facts.read, METADATA)
     attributes = facts.attributes
     config = Config(bucket=attributes["berg-bucket"], endpoint=attributes.get("berg-endpoint", ""))
-    config.project = metadata("project/project-id")
+    config.project = google.retry(lambda: metadata("project/project-id"), METADATA)
     try:
         run = claim(config, facts)
         signal.signal(signal.SIGTERM, lambda *_: setattr(run, "was_signalled", True))
@@ -190,18 +200,26 @@ def main() -> None:
             cut=run.command.cut,
         )
         with every(lambda: LOG, LogSender(run).send, last=True), machines.beating(run):
-            last = finish(run, mirror, ending_of(run, mirror))
+            ending = ending_of(run, mirror)
+            with contextlib.suppress(OSError):
+                ENDED.write_text(json.dumps(dataclasses.asdict(ending)))
+            last = finish(run, mirror, ending)
         conclude(run, last)
+        continues = last.state == SUBMITTED
     except (NotMine, BergError) as error:
         print(f"berg: {error}", flush=True)
-        return
-    if last.state == SUBMITTED:
-        sys.exit(CONTINUES)
+        continues = False
+    if os.getppid() != parent:  # boot.py is dead, and nobody else would do it
+        boot.delete_machine(is_over=not continues)
+    sys.exit(boot.CONTINUES if continues else 0)
 
 
 def metadata(path: str) -> str:
-    url = f"http://{HOST}/computeMetadata/v1/{path}"
-    return str(requests.get(url, headers={"Metadata-Flavor": "Google"}, timeout=10).text)
+    url = f"http://{boot.HOST}/computeMetadata/v1/{path}"
+    answer = requests.get(url, headers={"Metadata-Flavor": "Google"}, timeout=10)
+    if answer.status_code != 200:
+        raise requests.ConnectionError(f"{url}: {answer.status_code}")
+    return str(answer.text)
 
 
 def claim(config: Config, facts: Facts) -> Run:
@@ -215,7 +233,8 @@ def claim(config: Config, facts: Facts) -> Run:
         raise NotMine(f"the job {name} is {state.state} already")
     began = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     log = min(HOME.glob("*.log"), default=HOME / f"{facts.name}.{began}.log")
-    run = Run(config, bucket, facts, job, state, generation, features.of(job), log, rank)
+    command = Command(facts.id)
+    run = Run(config, bucket, facts, job, state, generation, features.of(job), log, command, rank)
     if run.leads and state.state != SUBMITTED and state.machine_id != facts.id:
         if not job.returns:
             raise NotMine(f"the job {name} runs on {state.machine} in {state.zone}")
@@ -233,7 +252,7 @@ def publish_host_keys() -> None:
     """Write the ssh host keys to the guest attributes, where no other machine can."""
     for file in Path("/etc/ssh").glob("ssh_host_*_key.pub"):
         kind, key = file.read_text().split()[:2]
-        url = f"http://{HOST}/computeMetadata/v1/instance/guest-attributes/hostkeys/{kind}"
+        url = f"http://{boot.HOST}/computeMetadata/v1/instance/guest-attributes/hostkeys/{kind}"
         with contextlib.suppress(requests.RequestException):
             requests.put(url, key, headers={"Metadata-Flavor": "Google"}, timeout=10)
 
@@ -243,6 +262,8 @@ def ending_of(run: Run, mirror: Mirror) -> Ending:
     if BEGAN.exists():
         run.command.kill_leftovers()
         mirror.take_over()
+        if ENDED.exists():
+            return Ending(**json.loads(ENDED.read_text()))
         return Ending("FAILED", "Berg's worker died under the command; its results were saved")
     try:
         prepare(run, mirror)
@@ -266,7 +287,8 @@ def prepare(run: Run, mirror: Mirror) -> None:
     machines.gather(run, "come")
     if restored := mirror.restore():
         run.say(f"Restored {restored} files of gs://{run.config.bucket}/berg_results/")
-    (RESULTS / run.job.results).mkdir(parents=True, exist_ok=True)
+    for folder in (RESULTS / run.job.results, code.ROOT / "data", code.ROOT / "scratch"):
+        folder.mkdir(parents=True, exist_ok=True)
     if run.leads:
         (RESULTS / run.job.results / RECORD).write_bytes(run.job.content())
     run.look()
@@ -284,6 +306,8 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
         "BERG_BUCKET": run.config.bucket,
         "BERG_REPO_DIR": str(code.ROOT / "code" / job.repo),
         "BERG_RESULTS_DIR": str(RESULTS / job.results),
+        "BERG_DATA_DIR": str(code.ROOT / "data"),
+        "BERG_SCRATCH_DIR": str(code.ROOT / "scratch"),
         "BERG_ATTEMPT": str(run.state.attempt),
         "BERG_NUM_GPUS": str(job.gpus),
         "PYTHONUNBUFFERED": "1",
@@ -300,6 +324,7 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
             stack.enter_context(feature.around(run))
         run.look()
         BEGAN.touch()
+        run.kills_before = memory_kills()
         run.write_state(RUNNING)
         machines.tell(run, "running")
         run.say("Ready for berg ssh" if waits else f"Running: {job.cmd}")
@@ -322,13 +347,23 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
     return Ending("SUCCEEDED", "", 0)
 
 
+def memory_kills() -> int:
+    """How many processes the kernel has killed for want of memory."""
+    rows = dict(row.split() for row in Path("/proc/vmstat").read_text().splitlines())
+    return int(rows.get("oom_kill", 0))
+
+
 def reason_of(run: Run, exit_code: int) -> str:
     """What failed: the last line of a traceback or of an error in the log, and the exit code."""
+    if memory_kills() > run.kills_before:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+        return f"exit code {exit_code}: the machine's {memory} GB of memory were not enough"
     size = run.log.stat().st_size
     with run.log.open("rb") as file:
         file.seek(max(0, size - 20_000))
         lines = file.read().decode(errors="replace").splitlines()
-    last = next((line.strip() for line in reversed(lines[-40:]) if TRACE.match(line.strip())), "")
+    said = [line.strip() for line in lines[-40:] if line.strip() and not line.startswith("[berg]")]
+    last = next((line for line in reversed(said) if TRACE.match(line)), said[-1] if said else "")
     return f"exit code {exit_code}" + (f": {last[:300]}" if last else "")
 
 
@@ -337,12 +372,10 @@ def make_pass(run: Run, mirror: Mirror) -> None:
     number = 0
     if run.job.machines > 1:
         number = machines.tick(run)
-        seconds = number * machines.TICK - machines.clock(run)
+        seconds = number * machines.TICK - run.bucket.time()
         time.sleep(max(0, seconds + machines.SKEW * (run.rank > 0)))
     mirror.sync(number)
-    synced = (
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(mirror.at_ns / 1e9)) if mirror.at_ns else ""
-    )
+    synced = jobs.now(mirror.at_ns / 1e9 + run.bucket.offset) if mirror.at_ns else ""
     if run.leads and synced and not run.ending and due(run):
         run.write_state(RUNNING, synced_until=synced)
 
@@ -400,9 +433,14 @@ def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
     machines.tell(run, "ended", **machines.outcome(ending))
     with contextlib.suppress(NotMine):
         run.write_state(UPLOADING)
+    save_commits(run)
     number = machines.tick(run) if run.job.machines > 1 else 0
     seconds = min(ending.seconds, max(run.seconds - 10, 10))
     missing = mirror.finish(seconds, number)
+    for folder, (count, size) in written_elsewhere(run)[:10]:
+        run.say(
+            f"Not saved, as it is outside of the results: {folder}: {count} files, {size:,} bytes"
+        )
     ending = machines.join(run, ending)
     for path, reason in [*missing.items()][:20]:
         run.say(f"Not saved as it is: {path or 'the results'}: {reason}")
@@ -415,6 +453,46 @@ def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
         ending = feature.ended(run, ending)
     run.say(f"Job {run.job.name} {ending.state} {ending.reason}".rstrip())
     return ending
+
+
+def save_commits(run: Run) -> None:
+    """Put the commits that the command made into its results."""
+    repo, name = code.ROOT / "code" / run.job.repo, code.SAVED
+    name = name if run.leads else f"{run.rank}-{name}"
+    if BEGAN.exists() and (repo / ".git").exists():
+        with contextlib.suppress(BergError):
+            sent, target = str(run.job.code["commit"]), RESULTS / run.job.results / name
+            if number := code.save_commits(repo, sent, target):
+                run.say(f"{number} new commits are in {name}. To have them: git fetch {name}")
+
+
+def written_elsewhere(run: Run) -> list[tuple[str, tuple[int, int]]]:
+    """Folders with files that the command wrote and the bucket has not; how many, and their bytes.
+
+    They go with the machine, and the next attempt does not find them. The largest folders come first.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    if not BEGAN.exists():
+        return []
+    since, end = BEGAN.stat().st_mtime, time.monotonic() + SEARCH
+    repo = code.ROOT / "code" / run.job.repo
+    known = {*NO_WORK, "berg", "berg_results"}
+    for top in [repo, *map(Path, ELSEWHERE)]:
+        for folder, names, files in os.walk(top):
+            names[:] = [name for name in names if name not in known]
+            if top != repo and folder == str(repo):
+                names[:], files = [], []
+            steps = Path(folder).relative_to(top).parts[:1]
+            group = str(Path(top, *steps))
+            for name in files:
+                with contextlib.suppress(OSError):
+                    about = os.lstat(f"{folder}/{name}")
+                    if about.st_ctime > since and stat.S_ISREG(about.st_mode):
+                        count, size = found.get(group, (0, 0))
+                        found[group] = count + 1, size + about.st_size
+            if time.monotonic() > end:
+                break
+    return sorted(found.items(), key=lambda item: -item[1][1])
 
 
 def conclude(run: Run, ending: Ending) -> None:
@@ -477,7 +555,8 @@ def every(
         except NotMine:
             over.set()
         except Exception:
-            traceback.print_exc()
+            with contextlib.suppress(OSError):  # the disk may be full
+                traceback.print_exc()
 
     thread = threading.Thread(target=repeat, daemon=True)
     thread.start()
