@@ -28,7 +28,9 @@ BERG = ROOT / "berg"
 Facts = dict[str, str]  # the attributes of this instance
 HOST = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
 TRIES = 3  # of a worker that dies
-CONTINUES = 75  # the worker's exit code when another machine of the group continues
+# Exit codes of the worker: the job is over; the group makes another machine, which continues; the
+# others go on without this machine.
+OVER, CONTINUES, LEAVES = 0, 75, 76
 UNIT = """\
 [Unit]
 Description=Runs a job of Berg
@@ -121,27 +123,31 @@ def report(facts: Facts, text: str) -> None:
         print(f"berg: no log of this could be written: {error}", flush=True)
 
 
-def delete_machine(is_over: bool = True) -> None:
+def delete_machine(ended: int = OVER) -> None:
     """Delete this machine, however often that fails; if the job is over, with the group that would
     make it again.
     """
     while True:
         try:
-            return ask_for_deletion(is_over)
+            return ask_for_deletion(ended)
         except (OSError, ValueError, KeyError) as error:
             print(f"berg: this machine could not be deleted: {error}", flush=True)
         time.sleep(60)
 
 
-def ask_for_deletion(is_over: bool) -> None:
+def ask_for_deletion(ended: int) -> None:
     facts: Facts = json.loads(metadata("instance/?recursive=true"))["attributes"]
     base = facts.get("berg-endpoint", "https://compute.googleapis.com")
     project = metadata("project/project-id").decode()
     zone = metadata("instance/zone").decode().rpartition("/")[2]
     path = "zones/{}/instances/{}".format(zone, metadata("instance/name").decode())
-    if is_over and "/instanceGroupManagers/" in facts.get("created-by", ""):
-        path = facts["created-by"].split("/", 2)[2]
-    authorized(f"{base}/compute/v1/projects/{project}/{path}", "DELETE")
+    url, group = base + "/compute/v1/projects/" + project + "/", facts.get("created-by", "")
+    group = group.split("/", 2)[2] if "/instanceGroupManagers/" in group else ""
+    if group and ended == LEAVES:
+        body = json.dumps({"instances": [path], "skipInstancesOnValidationError": True}).encode()
+        authorized(url + group + "/deleteInstances", "POST", body)
+    else:
+        authorized(url + (group if group and ended == OVER else path), "DELETE")
 
 
 def unit() -> bool:
@@ -158,8 +164,8 @@ def unit() -> bool:
     return not any(done)
 
 
-def work(facts: Facts) -> bool:
-    """Run the worker until it ends by itself; return whether the job is over."""
+def work(facts: Facts) -> int:
+    """Run the worker until it ends by itself; return its exit code, or OVER if it dies."""
     shutil.rmtree(str(BERG / "app"), ignore_errors=True)
     (BERG / "app.zip").write_bytes(bring(facts, facts["berg-dist"], facts["berg-dist-sha256"]))
     with zipfile.ZipFile(str(BERG / "app.zip")) as archive:
@@ -173,11 +179,11 @@ def work(facts: Facts) -> bool:
             worker = subprocess.Popen(words, stderr=file)
         signal.signal(signal.SIGTERM, lambda *_, child=worker: child.terminate())
         ended = worker.wait()
-        if ended in (0, CONTINUES):
-            return ended == 0
+        if ended in (OVER, CONTINUES, LEAVES):
+            return ended
         last = errors.read_text(errors="replace").strip().rpartition("\n")[2]
         report(facts, f"the worker ended with exit code {ended}: {last}")
-    return True
+    return OVER
 
 
 def main() -> None:
@@ -187,13 +193,13 @@ def main() -> None:
     if sys.argv[1:] != ["work"] and unit():
         return None
     facts: Facts = {}
-    is_over = True
+    ended = OVER
     try:
         facts = json.loads(metadata("instance/?recursive=true"))["attributes"]
-        is_over = work(facts)
+        ended = work(facts)
     except Exception as error:
         report(facts, f"{type(error).__name__}: {error}")
-    return delete_machine(is_over)
+    return delete_machine(ended)
 
 
 if __name__ == "__main__":

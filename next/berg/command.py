@@ -24,7 +24,7 @@ class Command:
     """One command at a time; `name` is that of its cgroup."""
 
     def __init__(self, name: str) -> None:
-        self.group = make_cgroup(name)
+        self.group = cgroup(name)
         self.process: subprocess.Popen[bytes] | None = None
         # Inodes of files that were open for writing at a forced end, and when that was.
         self.cut: dict[int, float] = {}
@@ -34,7 +34,9 @@ class Command:
 
     def start(self, words: list[str], cwd: Path, env: dict[str, str], log: Path) -> None:
         self.deadline = 0
+        self.cut.clear()
         if self.group:
+            self.group.mkdir(exist_ok=True)
             joined = 'echo $$ >"$0" && exec "$@"'
             words = ["sh", "-c", joined, str(self.group / "cgroup.procs"), *words]
         with log.open("ab") as output:
@@ -142,7 +144,7 @@ class Command:
             self.send(signal.SIGCONT, members)
 
 
-def make_cgroup(name: str) -> Path | None:
+def cgroup(name: str) -> Path | None:
     """A cgroup below this process's own, which ends with its unit; None where there are none."""
     with contextlib.suppress(OSError):
         rows = Path("/proc/self/cgroup").read_text().splitlines()

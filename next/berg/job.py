@@ -5,6 +5,7 @@
 .berg/jobs/<job>_metadata.json       the job; its hash is in the metadata of its machines
 .berg/jobs/<job>_state.json          its state
 .berg/machines/<job>/                its machines: rank, phase, host keys
+.berg/rows/<job>/<number>.json       states of a sweep's rows
 .berg/moments/<job>/                 its results as they were at moments, and what these keep
 .berg/logs/<job>/<machine>.<time>.log
 berg_results/<results>/              the results
@@ -68,6 +69,7 @@ class Job:
     user: str = ""
     created_at: str = ""
     returns: bool = False  # Google makes its machines again when it took them
+    rows: list[dict[str, str]] = field(default_factory=list)  # of a sweep: values for its command
     options: dict[str, Any] = field(default_factory=dict)  # as given, for `berg rerun`
     features: dict[str, dict[str, Any]] = field(default_factory=dict)
     id: str = field(default_factory=lambda: secrets.token_hex(8))  # no two submits are the same
@@ -136,7 +138,12 @@ def job_path(name: str) -> str:
 
 
 def state_path(name: str) -> str:
-    return f"{JOBS}{name}_state.json"
+    """Where the state of a job is, or of a row of a sweep: SWEEP/NUMBER."""
+    return f"{rows_prefix(name)[:-1]}.json" if "/" in name else f"{JOBS}{name}_state.json"
+
+
+def rows_prefix(name: str) -> str:
+    return f".berg/rows/{name}/"
 
 
 def log_prefix(name: str) -> str:
@@ -206,7 +213,7 @@ def parse(kind: type[Record], content: bytes, name: str) -> Record:
         if wrong:
             raise ValueError(f"{wrong[0]} is {known[wrong[0]]!r}")
         record = kind(**known)
-        check_name(record.name)
+        check_name(re.sub(r"/\d+$", "", record.name))
         check_results(record.results)
         if isinstance(record, State):
             age(record.changed_at), age(record.created_at)
@@ -226,6 +233,8 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, dict) and all(
             fits(inner, arguments[1]) for inner in value.values()
         )
+    if origin is list:
+        return isinstance(value, list) and all(fits(inner, arguments[0]) for inner in value)
     if arguments:
         return any(fits(value, inner) for inner in arguments)
     return type(value) is hint
@@ -233,7 +242,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 def read_job(bucket: Bucket, name: str, sha256: str = "") -> Job:
     """A job; with `sha256` only the very one that was submitted."""
-    path = job_path(check_name(name))
+    path = job_path(check_name(re.sub(r"/\d+$", "", name)))
     content = bucket.find(path)
     if content is None:
         raise BergError(f"there is no job {name!r}. See them: berg list -a")
@@ -244,7 +253,8 @@ def read_job(bucket: Bucket, name: str, sha256: str = "") -> Job:
 
 def read_state(bucket: Bucket, name: str) -> tuple[State, int]:
     """A job's state and its generation."""
-    found = bucket.find_with_generation(state_path(check_name(name)))
+    check_name(re.sub(r"/\d+$", "", name))
+    found = bucket.find_with_generation(state_path(name))
     if found is None:
         raise BergError(f"there is no job {name!r}. See them: berg list -a")
     return parse(State, found[0], state_path(name)), found[1]
@@ -262,6 +272,18 @@ def states(bucket: Bucket) -> list[State]:
     return sorted(found, key=lambda state: state.created_at)
 
 
+def row_states(bucket: Bucket, name: str) -> dict[int, tuple[State, int]]:
+    """The states of a sweep's rows that have begun, and their generations, by number."""
+    found = {}
+    for item in bucket.list(rows_prefix(name)):
+        try:
+            state = state_of(item)
+            found[int(state.name.rpartition("/")[2])] = state, item.generation
+        except BergError:
+            continue
+    return found
+
+
 def state_of(item: Object) -> State:
     state = parse(State, item.about.get("state", "").encode(), item.name)
     if item.name != state_path(state.name):
@@ -275,14 +297,16 @@ def write_state(bucket: Bucket, state: State, generation: int) -> int:
     return written.generation
 
 
-def conclude(bucket: Bucket, name: str, outcome: str, reason: str) -> State:
-    """Write a final state from the laptop, unless the job has one."""
+def conclude(
+    bucket: Bucket, name: str, outcome: str, reason: str, exit_code: int | None = None
+) -> State:
+    """Write a final state, unless the job has one."""
     while True:
         state, generation = read_state(bucket, name)
         if state.is_final:
             return state
-        state.state, state.reason = outcome, reason
-        state.times[outcome] = now()
+        state.state, state.reason, state.exit_code = outcome, reason, exit_code
+        state.times[outcome] = now(bucket.time())
         try:
             write_state(bucket, state, generation)
             return state

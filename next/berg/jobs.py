@@ -1,5 +1,6 @@
 """Jobs that exist: list, show, wait, kill and rm."""
 
+import contextlib
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +9,9 @@ from typing import Any
 
 import click
 
-from berg import BergError, features, gce, terminal
+from berg import BergError, features, gce, rows, terminal
 from berg import job as records
-from berg.bucket import Bucket
+from berg.bucket import Bucket, Changed
 from berg.config import Config
 from berg.gce import Machine
 from berg.job import KILLED, LOST, SUBMITTED, SUCCEEDED, Job, State
@@ -126,7 +127,7 @@ def show(name: str, as_json: bool) -> None:
     if as_json:
         running = [asdict(machine) for machine in machines]
         return terminal.show_json({**about(config, state), "job": asdict(job), "running": running})
-    rows = {
+    fields = {
         "Job": state.name,
         "State": f"{state.state} {state.reason}".strip(),
         "Exit code": "" if state.exit_code is None else str(state.exit_code),
@@ -137,11 +138,15 @@ def show(name: str, as_json: bool) -> None:
             f"{m.name} {m.status} {m.machine_type} in {m.zone}" for m in machines
         ),
         "Results": f"gs://{config.bucket}/{records.results_prefix(state.results)}",
+        "Rows": "\n".join(
+            f"{number} {state.state} {rows.describe(job.rows[number])} {state.reason}".rstrip()
+            for number, (state, _) in sorted(records.row_states(Bucket(config), state.name).items())
+        ),
         "Missing": "\n".join(f"{path}: {reason}" for path, reason in state.missing.items()),
         "Times": "\n".join(f"{time} {step}" for step, time in state.times.items()),
         "User": job.user,
     }
-    terminal.show_fields({key: text for key, text in rows.items() if text})
+    terminal.show_fields({key: text for key, text in fields.items() if text})
     return None
 
 
@@ -161,7 +166,10 @@ def kill(names: tuple[str, ...], now: bool, yes: bool) -> None:
     """End jobs: SIGTERM, 30 seconds, the last results, then their machines are deleted."""
     config = Config.load()
     for name in names:
-        kill_one(config, name, now)
+        if rows.number_of(name) is None:
+            kill_one(config, name, now)
+        else:
+            kill_row(config, name)
 
 
 def kill_one(config: Config, name: str, now: bool) -> None:
@@ -189,6 +197,33 @@ def kill_one(config: Config, name: str, now: bool) -> None:
     return None
 
 
+def kill_row(config: Config, name: str) -> None:
+    """End one row of a sweep; the others go on."""
+    bucket, (sweep, _, number) = Bucket(config), name.partition("/")
+    job = records.read_job(bucket, sweep)
+    if int(number) >= len(job.rows):
+        raise BergError(f"{sweep} has {len(job.rows)} rows, from {sweep}/0 on")
+    end, reason = time.monotonic() + PATIENCE, f"killed by {config.user}"
+    while time.monotonic() < end:
+        state, generation = records.row_states(bucket, sweep).get(int(number), (None, 0))
+        if state and state.is_final:
+            return terminal.say(f"{name} is {state.state}")
+        if state is None or state.state == SUBMITTED:  # nobody has it
+            of_row = rows.row_job(job, int(number))
+            state = state or State(name, results=of_row.results, user=job.user, id=job.id)
+            state.created_at = state.created_at or job.created_at
+            state.state, state.reason = KILLED, reason
+            state.times[KILLED] = records.now(bucket.time())
+            with contextlib.suppress(Changed):
+                records.write_state(bucket, state, generation)
+            continue
+        for machine in gce.machines(config, sweep, state.zone):
+            if machine.id == state.machine_id:
+                gce.set_metadata(config, machine, f"berg-kill-{number}", config.user)
+        time.sleep(POLL)
+    raise BergError(f"{name} has not ended within {PATIENCE} seconds. See: berg log {name}")
+
+
 def remove(config: Config, job: Job) -> None:
     """Delete a job's machines and what its features left."""
     from berg.run import end
@@ -211,6 +246,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
             records.results_prefix(state.results),
             records.log_prefix(state.name),
             records.machines_prefix(state.name),
+            records.rows_prefix(state.name),
             f".berg/moments/{state.name}/",
         ]
         items = [item for prefix in prefixes for item in bucket.list(prefix)]

@@ -242,7 +242,7 @@ def outcome(ending: Ending) -> Record:
 
 def delete_lost(run: Run) -> None:
     """Delete the machines that cannot do it themselves, if they are still those of this job."""
-    for rank in run.peers.lost if run.leads else ():
+    for rank in run.peers.lost if run.job.machines > 1 else ():
         place = f"/zones/{run.facts.zone}/instances/{run.job.machine_names[rank]}"
         known = run.peers.records.get(rank, {}).get("id")
         with contextlib.suppress(Exception):  # Google's limit ends it otherwise

@@ -627,8 +627,8 @@ class Mirror:
     def is_mine(self, there: Object) -> bool:
         """Whether this machine wrote an object, or one of the attempts before."""
         writer = there.about.get(WRITER, "")
-        job, _, rest = writer.partition("/")
-        return writer == self.writer or (job == self.job and rest[:4] < f"{self.attempt:04}")
+        job, attempt, _ = (writer or "//").rsplit("/", 2)
+        return writer == self.writer or (job == self.job and attempt < f"{self.attempt:04}")
 
     def aside(self, path: str, generation: int) -> str:
         return f"{kept_prefix(self.job)}{self.attempt:04}/{self.disk}/{hashed(path)}-{generation}"
@@ -791,7 +791,7 @@ class Mirror:
         }  # need no other copy
         old = (moments_prefix(self.job), kept_prefix(self.job))
         stale = [each for prefix in old if self.first for each in self.bucket.list(prefix)]
-        self.stale = [each for each in stale if int(each.name.split("/")[4]) < self.attempt]
+        self.stale = [each for each in stale if int(each.name.split("/")[-3]) < self.attempt]
         self.rows, self.begun, self.needed = rows, rows, {0: rows}
         self.restored, self.known = {**self.marks}, {*rows}
         self.is_restored = True

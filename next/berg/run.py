@@ -22,6 +22,7 @@ import click
 
 from berg import BergError, code, features, gce, ssh, terminal
 from berg import job as jobs
+from berg import rows as rows_
 from berg.bucket import Bucket, Changed
 from berg.config import Config
 from berg.feature import Feature
@@ -51,6 +52,16 @@ class Spec:
         help="Machines that run together.",
     )
     each: bool = option("--each", default=False, is_flag=True, help="Run CMD on every machine.")
+    grid: list[str] = option(
+        "--grid", default=[], multiple=True, metavar="NAME=V1,V2",
+        help="A sweep: CMD with {NAME}, once for each combination.",
+    )  # fmt: skip
+    tasks: str = option(
+        "--tasks", default="", metavar="FILE", help="A sweep of a CSV or JSONL file."
+    )
+    parallel: int = option(
+        "--parallel", default=0, type=click.IntRange(0, 1000), help="Machines of a sweep."
+    )
     results: str = option("-r", "--results", default="", help="Folder below berg_results/.")
     env: list[str] = option(
         "--env", default=[], multiple=True, metavar="KEY=VALUE", help="A variable of CMD."
@@ -106,6 +117,11 @@ class Plan:
 def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Feature]) -> Plan:
     """What `submit` would do. Everything that can be refused by now is refused here."""
     _ = config.credentials
+    is_sweep = bool(spec.grid or spec.tasks)
+    values = rows_.make(cmd, spec.grid, spec.tasks) if is_sweep else []
+    if is_sweep and spec.machines > 1:
+        raise BergError("a row of a sweep has one machine. Leave -m out; --parallel says how many")
+    several = min(len(values), spec.parallel or rows_.PARALLEL) if is_sweep else spec.machines
     bucket = Bucket(config)
     with terminal.waiting("Reading the code, and asking Google"), ThreadPoolExecutor(5) as pool:
         ask = (config, spec.gpus, spec.gpu_type, spec.cpus, spec.machine_type, spec.zones)
@@ -121,8 +137,8 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
             raise BergError(f"there is a job {spec.name!r} already. Choose another name: -n NAME")
     threading.Thread(target=load_client, daemon=True).start()
     name = jobs.check_name(spec.name or jobs.new_name(snapshot.repo))
-    if spec.machines > 1:
-        jobs.check_name(f"{name}-{spec.machines - 1}", "a name for the job's last machine")
+    if several > 1:
+        jobs.check_name(f"{name}-{several - 1}", "a name for the job's last machine")
     job = Job(
         name=name,
         cmd=cmd,
@@ -132,7 +148,8 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         cwd=snapshot.cwd,
         install=spec.install,
         env=variables(spec.env),
-        machines=spec.machines,
+        machines=several,
+        rows=values,
         each=spec.each,
         gpus=shape.gpus,
         gpu_type=shape.gpu_type,
@@ -144,18 +161,20 @@ def make_plan(config: Config, cmd: str, folder: Path, spec: Spec, used: list[Fea
         options=given([spec, *used]),
         features={type(each).__name__: each.record() for each in used},
     )
-    several = f"{job.machines} machines, each " if job.machines > 1 else ""
+    each = f"{job.machines} machines, each " if job.machines > 1 else ""
     limit = f"{terminal.duration(job.max_seconds)}, then Google deletes the machine (--max-hours)"
     rows = {
         "Job": job.name,
         "Command": cmd or "none: a devbox",
         "Code": str(snapshot),
-        "Machine": f"{several}{shape}, {spec.disk_gb} GB disk",
+        "Machine": f"{each}{shape}, {spec.disk_gb} GB disk",
         "Image": job.image.rpartition("/")[2],
         "Zones": ", ".join(zones),
         "Results": f"gs://{config.bucket}/{jobs.results_prefix(job.results)}",
         "Limit": limit,
     }
+    if values:
+        rows["Rows"] = f"{len(values)}: {rows_.describe(values[0])}, …"
     request = gce.body(config, job, shape, spec.disk_gb)
     plan = Plan(config, job, snapshot, request, zones, used, rows, code.warnings(snapshot))
     for feature in used:
@@ -200,6 +219,8 @@ def submit(plan: Plan, say: Callable[[str], None] = terminal.say) -> str:
             ) from None
         if not plan.ended:
             bucket.write(jobs.job_path(job.name), job.content())
+        elif job.rows:
+            rows_.resume(bucket, job)
         for feature in plan.features:
             feature.send(plan)
         facts = gce.metadata(config, job, ssh.public_key()) | programs

@@ -30,7 +30,7 @@ from typing import Any
 
 import requests
 
-from berg import BergError, boot, code, features, google, install, machines
+from berg import BergError, boot, code, features, google, install, machines, rows
 from berg import job as jobs
 from berg.bucket import Bucket, Changed
 from berg.command import Command
@@ -45,6 +45,8 @@ ENDED = HOME / "ended"  # how the command ended, for a worker that is started ag
 RECORD = "berg_job_metadata.json"  # in the results of each job
 GRACE, TAKEN_GRACE = 30, 15  # seconds between SIGTERM and SIGKILL; where Google takes the machine
 SAVING = 300  # seconds that are kept for the last results, or a fifth of the time
+LEFT = "LEFT"  # the ending of a machine whose sweep goes on without it
+SIGNALLED: list[float] = []  # when this process got SIGTERM: the machine shuts down
 METADATA = 300  # seconds for which the metadata server is asked again
 TAKEN = 50  # seconds for them where Google takes the machine
 PASS, AGAIN, LOG, LOOK = 10, 1, 2, 1  # seconds between two passes, after one that gave no moment, …
@@ -123,7 +125,6 @@ class Run:
     addresses: list[str] = field(default_factory=list)  # of the machines, by rank
     peers: machines.Peers = field(default_factory=machines.Peers)
     ending: Ending | None = None  # why it is to end, once that is known
-    was_signalled: bool = False
     next_look: float = 0
     kills_before: int = 0  # of the kernel, for want of memory, before the command
 
@@ -177,41 +178,53 @@ BOOTED = time.clock_gettime(time.CLOCK_BOOTTIME) if "GCE_METADATA_HOST" in os.en
 
 
 def main() -> None:
-    """Run this machine's job; the exit code tells boot.py whether the job is over."""
+    """Run this machine's job; the exit code tells boot.py what becomes of the machine."""
     parent = os.getppid()
     facts = google.retry(Facts.read, METADATA)
     attributes = facts.attributes
     config = Config(bucket=attributes["berg-bucket"], endpoint=attributes.get("berg-endpoint", ""))
     config.project = google.retry(lambda: metadata("project/project-id"), METADATA)
+    signal.signal(signal.SIGTERM, lambda *_: SIGNALLED.append(time.monotonic()))
     try:
         run = claim(config, facts)
-        signal.signal(signal.SIGTERM, lambda *_: setattr(run, "was_signalled", True))
-        mirror = Mirror(
-            str(RESULTS),
-            run.bucket,
-            "berg_results/",
-            own=run.job.results,
-            job=run.job.name,
-            disk=str(run.rank),
-            attempt=run.state.attempt,
-            machines=run.job.machines,
-            first=run.leads,
-            stopped=run.command.frozen,
-            cut=run.command.cut,
-        )
-        with every(lambda: LOG, LogSender(run).send, last=True), machines.beating(run):
-            ending = ending_of(run, mirror)
-            with contextlib.suppress(OSError):
-                ENDED.write_text(json.dumps(dataclasses.asdict(ending)))
-            last = finish(run, mirror, ending)
-        conclude(run, last)
-        continues = last.state == SUBMITTED
+        with machines.beating(run):
+            last = sweep(run) if run.job.rows else attempt(run)
+        exit_code = {SUBMITTED: boot.CONTINUES, LEFT: boot.LEAVES}.get(last.state, boot.OVER)
     except (NotMine, BergError) as error:
         print(f"berg: {error}", flush=True)
-        continues = False
+        exit_code = boot.OVER
     if os.getppid() != parent:  # boot.py is dead, and nobody else would do it
-        boot.delete_machine(is_over=not continues)
-    sys.exit(boot.CONTINUES if continues else 0)
+        boot.delete_machine(exit_code)
+    sys.exit(exit_code)
+
+
+def sweep(run: Run) -> Ending:
+    with every(lambda: LOG, LogSender(run).send, last=True):
+        return rows.work(run)
+
+
+def attempt(run: Run) -> Ending:
+    """Run a job, or a row of a sweep, to its end; the ending that its state has."""
+    mirror = Mirror(
+        str(RESULTS),
+        run.bucket,
+        "berg_results/",
+        own=run.job.results,
+        job=run.job.name,
+        disk=str(run.rank),
+        attempt=run.state.attempt,
+        machines=run.job.machines,
+        first=run.leads,
+        stopped=run.command.frozen,
+        cut=run.command.cut,
+    )
+    with every(lambda: LOG, LogSender(run).send, last=True):
+        ending = ending_of(run, mirror)
+        with contextlib.suppress(OSError):
+            ENDED.write_text(json.dumps(dataclasses.asdict(ending)))
+        ending = finish(run, mirror, ending)
+    conclude(run, ending)
+    return ending
 
 
 def metadata(path: str) -> str:
@@ -227,14 +240,15 @@ def claim(config: Config, facts: Facts) -> Run:
     bucket, name = Bucket(config), facts.attributes["berg-job"]
     job = jobs.read_job(bucket, name, facts.attributes["berg-job-sha256"])
     rank = job.machine_names.index(facts.name) if job.machines > 1 else 0
-    HOME.mkdir(parents=True, exist_ok=True)
     state, generation = jobs.read_state(bucket, name)
     if state.is_final or state.id != job.id:
         raise NotMine(f"the job {name} is {state.state} already")
-    began = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    log = min(HOME.glob("*.log"), default=HOME / f"{facts.name}.{began}.log")
+    log = log_file(HOME, facts)
     command = Command(facts.id)
     run = Run(config, bucket, facts, job, state, generation, features.of(job), log, command, rank)
+    publish_host_keys()
+    if job.rows:
+        return run
     if run.leads and state.state != SUBMITTED and state.machine_id != facts.id:
         if not job.returns:
             raise NotMine(f"the job {name} runs on {state.machine} in {state.zone}")
@@ -244,8 +258,14 @@ def claim(config: Config, facts: Facts) -> Run:
         machines.enter(run)
     run.write_state(STARTING, machine=facts.name, machine_id=facts.id, zone=facts.zone)
     run.say(f"Started on {facts.name} in {facts.zone}")
-    publish_host_keys()
     return run
+
+
+def log_file(folder: Path, facts: Facts) -> Path:
+    """The log of this attempt on this machine, which a worker that is started again goes on with."""
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    return min(folder.glob("*.log"), default=folder / f"{facts.name}.{began}.log")
 
 
 def publish_host_keys() -> None:
@@ -302,12 +322,13 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
     """Run the command, or nothing on a devbox, until it ends or is to end."""
     job, command = run.job, run.command
     run.variables = {
-        "BERG_JOB": job.name,
+        "BERG_JOB": job.name.partition("/")[0],
         "BERG_BUCKET": run.config.bucket,
         "BERG_REPO_DIR": str(code.ROOT / "code" / job.repo),
         "BERG_RESULTS_DIR": str(RESULTS / job.results),
         "BERG_DATA_DIR": str(code.ROOT / "data"),
         "BERG_SCRATCH_DIR": str(code.ROOT / "scratch"),
+        "BERG_ROW": job.name.partition("/")[2],
         "BERG_ATTEMPT": str(run.state.attempt),
         "BERG_NUM_GPUS": str(job.gpus),
         "PYTHONUNBUFFERED": "1",
@@ -405,17 +426,18 @@ def look(run: Run) -> Ending | None:
 
 def killed_or_taken(run: Run) -> Ending | None:
     """A user's `berg kill`, a preemption, or a shutdown from outside, as the metadata tell it."""
-    if time.monotonic() < run.peers.next_word and not run.was_signalled:
+    if time.monotonic() < run.peers.next_word and not SIGNALLED:
         return None
     run.peers.next_word = time.monotonic() + LOOK
     facts = None
     with contextlib.suppress(requests.RequestException, ValueError, KeyError):
         facts = Facts.read()
-    if facts and (user := facts.attributes.get("berg-kill")):
+    words = ["berg-kill", f"berg-kill-{rows.number_of(run.job.name)}"]
+    for user in [facts.attributes[word] for word in words if facts and word in facts.attributes]:
         return Ending("KILLED", f"killed by {user}")
     if facts and facts.preempted:
         return Ending("LOST", "Google took the machine", None, TAKEN_GRACE, TAKEN, is_loss=True)
-    if run.was_signalled:
+    if SIGNALLED:
         reason, is_loss = "the machine was shut down", run.job.returns
         return Ending("KILLED", reason, None, TAKEN_GRACE, TAKEN, is_loss)
     return None
@@ -499,7 +521,8 @@ def conclude(run: Run, ending: Ending) -> None:
     """Write the last state, when all bytes are in the bucket: then nothing needs this machine."""
     attempt = run.state.attempt + (ending.state == SUBMITTED)
     changes = {"reason": ending.reason, "exit_code": ending.exit_code, "attempt": attempt}
-    machines.delete_lost(run)
+    if run.leads:
+        machines.delete_lost(run)
     run.write_state(ending.state, **changes)
 
 
@@ -542,14 +565,14 @@ def every(
     def repeat() -> None:
         while not over.is_set():
             began = time.monotonic()
-            attempt()
+            try_it()
             # A long step, of a folder with many files, makes its pause longer.
             took = time.monotonic() - began
             over.wait(max(seconds(), 2 * took if seconds() else 0))
         if last:
-            attempt()
+            try_it()
 
-    def attempt() -> None:
+    def try_it() -> None:
         try:
             step()
         except NotMine:

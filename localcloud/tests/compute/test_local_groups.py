@@ -264,6 +264,24 @@ def test_named_members_come_and_go_by_request(client):
     assert error(client.call("POST", path, body))[:2] == (409, "alreadyExists")
 
 
+def test_deleted_members_are_not_made_again(client):
+    template(client)
+    insert(client, "fewer")
+    rows = named(client, "fewer", "stays", "goes")
+    link = rows["goes"]["instance"].partition("/compute/v1/")[2] or rows["goes"]["instance"]
+    path = f"{GROUPS}/fewer/deleteInstances"
+    client.wait(client.call("POST", path, {"instances": [link]}))
+    until(lambda: members(client, "fewer").keys() == {"stays"}, "the end of the other")
+    assert client.call("GET", f"{GROUPS}/fewer").json()["targetSize"] == 1
+    assert error(client.call("POST", path, {"instances": [link]}))[:2] == (400, "invalid")
+    assert error(client.call("POST", path, {"instances": ["stays"]}))[:2] == (400, "invalid")
+    assert error(client.call("POST", path, {}))[:2] == (400, "invalid")
+    client.wait(
+        client.call("POST", path, {"instances": [link], "skipInstancesOnValidationError": True})
+    )
+    assert members(client, "fewer").keys() == {"stays"}
+
+
 def test_a_group_is_deleted_after_its_members_had_their_grace(client):
     template(client, script="#!/bin/bash\ntrap 'sleep 99' TERM\necho up\nsleep 99 & wait\n")
     insert(client, "leaving", zones=(C,))

@@ -426,6 +426,30 @@ async def create_instances(compute: Compute, call: Call) -> dict:
     return change_members(compute, call, group, names, [])
 
 
+async def delete_instances(compute: Compute, call: Call) -> dict:
+    """Members go, and the group wants as many fewer; so none is made in their place."""
+    group, body = open_group(compute, call), call.body or {}
+    links = body.get("instances") or []
+    if not links:
+        raise checks.invalid("instances", "", "At least one instance must be specified.")
+    names = []
+    for link in links:
+        form = re.fullmatch(r"(?:.*/)?zones/([^/]+)/instances/([^/]+)", link)
+        if not form:
+            raise checks.invalid("instances", link, "The URL is malformed.")
+        zone, name = form.groups()
+        member = group.members.get(name)
+        if (
+            member
+            and member["action"] != "DELETING"
+            and f"/zones/{zone}/" in link_of(compute, group, name)
+        ):
+            names.append(name)
+        elif not body.get("skipInstancesOnValidationError"):
+            raise checks.invalid("instances", link, f"It is not a member of {group.path}.")
+    return change_members(compute, call, group, [], names)
+
+
 def check_new_names(group: Group, names: list[str], field: str) -> None:
     """Raise Google's error for what no new member of a group can be called."""
     for name in names:
@@ -478,6 +502,7 @@ MANAGER = {
     "delete": delete_group,
     "resize": resize,
     "createInstances": create_instances,
+    "deleteInstances": delete_instances,
     "listManagedInstances": list_managed_instances,
 }
 HANDLERS = {
