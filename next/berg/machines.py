@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
+import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import requests
+
 from berg import google
 from berg import job as jobs
+from berg.boot import HOST
 from berg.bucket import trouble
 from berg.code import ROOT
 
@@ -25,6 +31,18 @@ if TYPE_CHECKING:
 
 PORT = 29500
 HOSTFILE = ROOT / "berg/hostfile"
+SSH, SSHD = Path("/root/.ssh"), Path("/etc/ssh")
+KEY = SSH / "berg_machines"  # with which the first machine logs in to the others
+MPI = Path("/usr/local/bin/mpi")
+# Options of Open MPI's: this machine starts all others, which have no key for each other; TCP on
+# the interface where they meet, not docker's; a program's threads may use all cores.
+MPIRUN = """\
+#!/bin/sh
+# Runs a program on all machines of the job, one process for each slot: mpi python train.py
+exec mpirun --allow-run-as-root --hostfile {hostfile} --map-by slot --bind-to none --oversubscribe \\
+    --mca plm_rsh_no_tree_spawn 1 --mca pml ob1 --mca btl self,vader,tcp \\
+    --mca btl_tcp_if_include {interface} --mca oob_tcp_if_include {interface} {exports} "$@"
+"""
 MEETING = 600  # seconds in which all machines must have come
 POLL = 2  # seconds between two records, and two looks at those of the others
 SILENCE = 60  # looks without a new record, after which a machine counts as lost: two minutes
@@ -67,6 +85,8 @@ def beat(run: Run) -> None:
             "attempt": run.state.attempt,
             "address": run.facts.address,
             "id": run.facts.id,
+            "slots": run.job.gpus or os.cpu_count(),
+            "ssh": login(),
             "at": time.time(),
             **run.peers.outcome,
         }
@@ -148,18 +168,84 @@ def gather(run: Run, phase: str) -> None:
         time.sleep(POLL / 10)
 
 
+def open_to_ssh(run: Run) -> None:
+    """Let the users log in whose keys the metadata have, and write this machine's host keys where no
+    other one can. Errors end nothing: a job needs no login.
+    """
+    keys = run.facts.attributes.get("ssh-keys", "").splitlines()
+    add_lines(SSH / "authorized_keys", [key.partition(":")[2] for key in keys])
+    with contextlib.suppress(OSError):  # Google's images forbid root
+        (SSHD / "sshd_config.d/00-berg.conf").write_text("PermitRootLogin prohibit-password\n")
+        subprocess.run(["systemctl", "reload", "ssh"], capture_output=True)
+    for kind, key in (line.split() for line in host_keys()):
+        url = f"http://{HOST}/computeMetadata/v1/instance/guest-attributes/hostkeys/{kind}"
+        with contextlib.suppress(requests.RequestException):
+            requests.put(url, key, headers={"Metadata-Flavor": "Google"}, timeout=10)
+    if run.leads and run.job.machines > 1 and not KEY.exists():
+        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(KEY)]
+        with contextlib.suppress(OSError):
+            subprocess.run(words, capture_output=True)
+
+
+def host_keys() -> list[str]:
+    files = sorted(SSHD.glob("ssh_host_*_key.pub"))
+    return [" ".join(file.read_text().split()[:2]) for file in files]
+
+
+def login() -> Record:
+    """What another machine needs for a login here, or to let this one in."""
+    known = (SSHD / "sshd_config").read_text() if (SSHD / "sshd_config").exists() else ""
+    port = re.search(r"^Port\s+(\d+)", known, re.M)
+    public = KEY.with_suffix(".pub")
+    key = public.read_text().strip() if public.exists() else ""
+    return {"port": int(port[1]) if port else 22, "host_keys": host_keys(), "key": key}
+
+
 def introduce(run: Run) -> None:
-    """Once all have come: their addresses, for the command and its launchers."""
+    """Once all have come: let programs here know the machines by name, address and ssh key."""
     if run.job.machines == 1:
         return
-    run.addresses = [str(run.peers.records[rank]["address"]) for rank in range(run.job.machines)]
-    slots = max(run.job.gpus, 1)
-    HOSTFILE.write_text("".join(f"{address} slots={slots}\n" for address in run.addresses))
-    pairs = zip(run.addresses, run.job.machine_names, strict=True)
-    lines = "".join(f"{address} {name}\n" for address, name in pairs)
-    hosts = Path("/etc/hosts")
-    if lines not in (known := hosts.read_text()):
-        hosts.write_text(f"{known.rstrip()}\n{lines}")
+    rows = [run.peers.records[rank] for rank in range(run.job.machines)]
+    names = run.job.machine_names
+    run.addresses = [str(row["address"]) for row in rows]
+    HOSTFILE.write_text(
+        "".join(f"{name} slots={row['slots']}\n" for name, row in zip(names, rows, strict=True))
+    )
+    pairs = [*zip(run.addresses, names, strict=True)]
+    add_lines(Path("/etc/hosts"), [f"{address} {name}" for address, name in pairs])
+    add_lines(SSH / "authorized_keys", [rows[0]["ssh"]["key"]])
+    port = rows[0]["ssh"]["port"]  # they are of one image
+    form = "{0},{1}" if port == 22 else f"[{{0}}]:{port},[{{1}}]:{port}"
+    known = [
+        f"{form.format(name, address)} {key}"
+        for (address, name), row in zip(pairs, rows, strict=True)
+        for key in row["ssh"]["host_keys"]
+    ]
+    add_lines(SSH / "known_hosts", known)
+    options = ["User root", f"Port {port}", f"IdentityFile {KEY}", "StrictHostKeyChecking yes"]
+    add_lines(SSH / "config", [f"Host {' '.join(names)}", *(f"  {text}" for text in options)])
+
+
+def write_mpi(run: Run) -> None:
+    """Write the program `mpi`, which gives the command's variables to all processes."""
+    words = ["ip", "-o", "-4", "address"]
+    listed = subprocess.run(words, capture_output=True, text=True).stdout.splitlines()
+    address = f" {run.addresses[0]}/" if run.addresses else ""
+    interface = next((line.split()[1] for line in listed if address and address in line), "lo")
+    own = {"BERG_NODE_RANK", "PET_NODE_RANK", "USER", "LOGNAME"}
+    exports = " ".join(f"-x {name}" for name in [*sorted(run.variables.keys() - own), "PATH"])
+    MPI.write_text(MPIRUN.format(hostfile=HOSTFILE, interface=interface, exports=exports))
+    MPI.chmod(0o755)
+
+
+def add_lines(file: Path, lines: list[str]) -> None:
+    """Add lines to a file that has not all of them, side by side."""
+    text = "".join(f"{line}\n" for line in lines if line)
+    known = file.read_text() if file.exists() else ""
+    if text and text not in known:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.write_text(f"{known.rstrip()}\n{text}" if known else text)
+        file.chmod(0o644 if file.parent == Path("/etc") else 0o600)
 
 
 def variables(run: Run) -> dict[str, str]:
@@ -197,7 +283,7 @@ def look(run: Run) -> Ending | None:
         if state != "SUCCEEDED":
             return Ending(state, reason, code)
         if rank == 0 and not run.job.each:
-            return Ending("SUCCEEDED")
+            return Ending("SUCCEEDED", f"the command on {run.job.machine_names[0]} has ended")
     for rank, reason in run.peers.lost.items():
         if rank != run.rank:
             reason = f"{run.job.machine_names[rank]} was lost: {reason}"

@@ -246,7 +246,7 @@ def claim(config: Config, facts: Facts) -> Run:
     log = log_file(HOME, facts)
     command = Command(facts.id)
     run = Run(config, bucket, facts, job, state, generation, features.of(job), log, command, rank)
-    publish_host_keys()
+    machines.open_to_ssh(run)
     if job.rows:
         return run
     if run.leads and state.state != SUBMITTED and state.machine_id != facts.id:
@@ -266,15 +266,6 @@ def log_file(folder: Path, facts: Facts) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     began = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     return min(folder.glob("*.log"), default=folder / f"{facts.name}.{began}.log")
-
-
-def publish_host_keys() -> None:
-    """Write the ssh host keys to the guest attributes, where no other machine can."""
-    for file in Path("/etc/ssh").glob("ssh_host_*_key.pub"):
-        kind, key = file.read_text().split()[:2]
-        url = f"http://{boot.HOST}/computeMetadata/v1/instance/guest-attributes/hostkeys/{kind}"
-        with contextlib.suppress(requests.RequestException):
-            requests.put(url, key, headers={"Metadata-Flavor": "Google"}, timeout=10)
 
 
 def ending_of(run: Run, mirror: Mirror) -> Ending:
@@ -338,6 +329,7 @@ def run_command(run: Run, mirror: Mirror) -> Ending:
         **install.variables(code.ROOT / "code" / job.repo),
         **job.env,
     }
+    machines.write_mpi(run)
     waits = job.is_devbox or (run.rank > 0 and not job.each)
     run.words = ["sleep", "infinity"] if waits else ["bash", "-o", "pipefail", "-c", job.cmd]
     with ExitStack() as stack:
