@@ -9,6 +9,7 @@ The program and the judge are those of the acceptance suite. A life takes some t
 import contextlib
 import os
 import random
+import shutil
 import signal
 import statistics
 import subprocess
@@ -21,7 +22,7 @@ from typing import Any
 
 from localcloud import control
 
-from berg.bucket import Bucket
+from berg.bucket import Bucket, Changed
 from berg.command import open_for_writing
 from berg.config import Config
 from berg.results import Mirror
@@ -72,7 +73,7 @@ class Life:
 
     wrong: str
     age: float  # seconds that what came back is older than the end
-    changes: int
+    ages: list[float]  # the same of restores in the middle of it: as if the power was cut then
     text: str
 
 
@@ -151,7 +152,7 @@ def live(lab: Lab, seed: int, cut: str = "", machines: int = 1) -> Life:
         programs = [int(os.read(pipe, 20)) for pipe in pipes]
         while len(history.found) < machines:
             time.sleep(0.05)
-        time.sleep(dice.uniform(6, 16))
+        ages, torn = peek(lab, Path(scratch), job, machines, heard, dice.uniform(6, 16))
         at = time.time()
         if cut == "power":
             victim = dice.randrange(machines)
@@ -191,16 +192,42 @@ def live(lab: Lab, seed: int, cut: str = "", machines: int = 1) -> Life:
         said = judge.judge(history, found, {})
         end = at if cut == "power" else history.last
         age = 0.0 if said.is_last or said.wrong else max(0.0, end - said.at)
-        wrong = said.wrong
+        wrong = torn or said.wrong
         if cut != "power" and not said.is_last and not wrong:
             wrong = f"rolled back {age:.1f} s: {said.late}"
         about = f"seed {seed} {cut}, {machines} machines, {rate} a second, pace {pace}"
         return Life(
             wrong,
             age,
-            len(history.changes),
+            ages,
             f"{about}, {len(history.changes)} changes: {age:.1f} s old {wrong}",
         )
+
+
+def peek(
+    lab: Lab, scratch: Path, job: str, machines: int, heard: judge.Collector, seconds: float
+) -> tuple[list[float], str]:
+    """Restore again and again while the programs live; how old each was, and what was wrong."""
+    ages: list[float] = []
+    end, number = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        time.sleep(0.5)
+        folder, at = scratch / f"peek-{number}", time.time()
+        number += 1
+        try:
+            lab.mirror(folder, job, attempt=2, machines=machines).restore()
+        except Changed:  # a copy was deleted meanwhile, of a moment that is past
+            continue
+        found = writer.listing(str(folder / job)) if (folder / job).exists() else {}
+        with heard.lock:
+            now = heard.histories[job, 1]
+            history = judge.History(now.found, [*now.changes], {**now.texts})
+        said = judge.judge(history, found, {})
+        if said.wrong:
+            return ages, f"in the middle: {said.wrong}"
+        ages.append(0.0 if said.is_last else max(0.0, at - said.at))
+        shutil.rmtree(folder)
+    return ages, ""
 
 
 def main() -> None:
@@ -211,11 +238,10 @@ def main() -> None:
         for seed in range(first, first + count):
             lives.append(life := live(lab, seed, os.environ.get("CUT", ""), machines))
             print(("WRONG " if life.wrong else "ok    ") + life.text, flush=True)
-        ages = [life.age for life in lives]
+        ages = [age for life in lives for age in [life.age, *life.ages]]
         wrong = sum(bool(life.wrong) for life in lives)
-        print(
-            f"{count} lives, {wrong} wrong; median {statistics.median(ages):.1f} s, worst {max(ages):.1f} s old"
-        )
+        print(f"{count} lives, {len(ages)} restores, {wrong} wrong")
+        print(f"median {statistics.median(ages):.1f} s, worst {max(ages):.1f} s old")
         sys.exit(bool(wrong))
 
 
