@@ -29,11 +29,12 @@ accept: $(VENV)/demo
 	    $(if $(PROJECT),--project $(PROJECT)) $(if $(BUCKET),--bucket $(BUCKET)) $(if $(OUT),--out $(OUT)) \
 	    $(if $(ROUNDS_OF_ROWS),--rounds $(ROUNDS_OF_ROWS)) $(if $(JOBS),--jobs $(JOBS)) $(if $(SAMPLE_ROWS),--sample)
 
-# The Berg that is being written again, in next/: its own environment, linters and LIVES of results.
+# The Berg that is being written again, in next/: its own environment, linters, tests and LIVES of results.
 next: next/.venv/made
 	next/.venv/bin/ruff check next
 	next/.venv/bin/ruff format --check next
 	cd next && .venv/bin/mypy --strict berg
+	cd next && .venv/bin/pytest -q
 	cd next && timeout 900 .venv/bin/python tests/lives.py $(or $(LIVES),6)
 
 next/.venv/made: next/pyproject.toml localcloud/pyproject.toml

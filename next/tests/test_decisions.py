@@ -1,0 +1,187 @@
+"""What Berg decides without a cloud, as tables."""
+
+import json
+
+import pytest
+
+from berg import BergError, rows
+from berg import job as jobs
+from berg.fetch import Fetch, LeftOut
+from berg.install import reason
+from berg.job import Job, State
+from berg.results import FINAL, Row, common, union
+
+# --- results
+
+
+def names(**moments: str) -> list[str]:
+    """Objects of moments by rank: "3 4 7!" are three, the last one final."""
+    found = []
+    for rank, numbers in moments.items():
+        for number in numbers.split():
+            final = FINAL * number.endswith("!")
+            found.append(f".berg/moments/j/at/0001/{rank[1:]}/{int(number.strip('!')):012}{final}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("moments", "machines", "number"),
+    [
+        ({}, 1, 0),
+        ({"r0": "1 2 3"}, 1, 3),
+        ({"r0": "1 2 3"}, 2, 0),  # another machine has none
+        ({"r0": "1 2 3", "r1": "1 2"}, 2, 2),
+        ({"r0": "1 3", "r1": "2 4"}, 2, 0),
+        ({"r0": "5 6 9", "r1": "5 7!"}, 2, 9),  # one that has ended counts from then on
+        ({"r0": "5 6", "r1": "7!"}, 2, 0),  # but not before
+        ({"r0": "5!", "r1": "7!"}, 2, 7),
+        ({"r0": "5 6", "r1": "5 6", "r2": "5"}, 3, 5),
+    ],
+)
+def test_the_newest_moment_is_one_that_all_machines_have(moments, machines, number):
+    assert common(names(**moments), machines)[0] == number
+
+
+def test_a_machine_that_has_ended_gives_its_last_moment():
+    _, found = common(names(r0="5 6 9", r1="5 7!"), 2)
+    assert found == {
+        "0": ".berg/moments/j/at/0001/0/000000000009",
+        "1": ".berg/moments/j/at/0001/1/000000000007-final",
+    }
+
+
+def moment(gone=None, **files: int) -> dict:
+    listed = {path: list(Row(size=1, crc=n, generation=n)) for path, n in files.items()}
+    return {"at_ns": 1, "rows": listed, "gone": gone or {}}
+
+
+def test_of_two_machines_that_wrote_a_path_the_newer_object_counts():
+    assert union([moment(a=1, b=5), moment(a=2)])["a"].generation == 2
+
+
+def test_what_one_machine_deleted_is_gone_unless_another_wrote_it_anew():
+    deleted = moment(gone={"a": [1, 1, ""]})
+    assert "a" not in union([moment(a=1), deleted])
+    assert "a" in union([moment(a=2), deleted])
+
+
+# --- sweeps
+
+
+def test_a_grid_is_every_combination():
+    made = rows.make("train {lr} {bs}", ["lr=0.1,0.2", "bs=1,2,3"], "")
+    assert len(made) == 6 and made[0] == {"lr": "0.1", "bs": "1"}
+
+
+def test_rows_of_a_file_have_its_columns(tmp_path):
+    (tmp_path / "a.csv").write_text('lr,word\n0.1,"a b"\n0.2,c\n')
+    (tmp_path / "a.jsonl").write_text('{"lr": 0.1, "word": "a b"}\n\n{"lr": 0.2, "word": "c"}\n')
+    expected = [{"lr": "0.1", "word": "a b"}, {"lr": "0.2", "word": "c"}]
+    for file in ("a.csv", "a.jsonl"):
+        assert rows.make("{lr} {word}", [], str(tmp_path / file)) == expected
+
+
+@pytest.mark.parametrize(
+    ("cmd", "grid", "says"),
+    [
+        ("train {lr}", ["lr"], "NAME=VALUE"),
+        ("train {lr}", ["lr=1,,2"], "NAME=VALUE"),
+        ("train {lr}", ["l r=1"], "NAME=VALUE"),
+        ("train {bs}", ["lr=1"], "has no 'bs'"),
+        ("train", ["lr=1"], "does not name 'lr'"),
+        ("train {lr", ["lr=1"], "written twice"),
+        ("train {}", ["lr=1"], "has no ''"),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_refused(cmd, grid, says):
+    with pytest.raises(BergError, match=says):
+        rows.make(cmd, grid, "")
+
+
+def test_a_file_of_no_rows_is_refused(tmp_path):
+    for name, text in {"a.csv": "lr\n", "b.jsonl": "[1]\n", "c.jsonl": "{"}.items():
+        (tmp_path / name).write_text(text)
+        with pytest.raises(BergError, match=name):
+            rows.make("{lr}", [], str(tmp_path / name))
+    with pytest.raises(BergError, match="missing"):
+        rows.make("{lr}", [], "missing.csv")
+
+
+def test_a_row_is_a_job_with_its_values():
+    values = [{"lr": "0.1"}, {"lr": "0.2"}]
+    sweep = Job(name="s", cmd="train {lr}", repo="r", code={}, results="s", machines=2, rows=values)
+    row = rows.row_job(sweep, 1)
+    assert (row.name, row.cmd, row.results, row.machines) == ("s/1", "train 0.2", "s/1", 1)
+    assert rows.number_of(row.name) == 1 and rows.number_of("s") is None
+    assert jobs.state_path(row.name) == ".berg/rows/s/1.json"
+
+
+# --- records
+
+
+def state(**values) -> bytes:
+    now = jobs.now()
+    about = {"name": "j", "results": "j", "created_at": now, "times": {"SUBMITTED": now}}
+    return json.dumps({**about, **values}).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"null", b"{", state(name=7), state(name="../x"), state(results="../../x"),
+     state(times={}), state(times={"SUBMITTED": "x"}), state(attempt="1"), state(missing=[1])],
+)  # fmt: skip
+def test_a_damaged_record_is_an_error_that_names_it(content):
+    with pytest.raises(BergError, match="state.json"):
+        jobs.parse(State, content, "state.json")
+
+
+def test_fields_of_a_later_berg_are_left_out():
+    assert jobs.parse(State, state(unheard={"of": 1}), "x").name == "j"
+
+
+# --- results folders and fetch
+
+
+@pytest.mark.parametrize(
+    ("cmd", "folder"),
+    [
+        ("train --logdir=/root/berg_results/sweep1/bs_256", "sweep1/bs_256"),
+        ("train --logdir /root/berg_results/a --x", "a"),
+        ("train", ""),
+        ("cat berg_results/$X", ""),
+    ],
+)
+def test_the_results_folder_is_what_the_command_names(cmd, folder):
+    assert jobs.results_of(cmd) == folder
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "a/../../x", "/etc/x", ".git/hooks/x", "a/.GIT/x", "a//b", ".berg-fetched", ""]
+)
+def test_no_result_comes_to_a_place_outside_or_one_that_programs_obey(tmp_path, path):
+    with pytest.raises(LeftOut):
+        Fetch(None, "berg_results/", "j", tmp_path).place(path, {})
+
+
+@pytest.mark.parametrize("link", ["/etc", "../out", "a/../../out", "../../x", ".git"])
+def test_no_link_leads_out_of_the_results(tmp_path, link):
+    with pytest.raises(LeftOut):
+        Fetch(None, "berg_results/", "j", tmp_path).link("link", tmp_path / "link", Row(link=link))
+    assert not (tmp_path / "link").is_symlink()
+
+
+# --- reasons
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        ("Resolved 3\n  × No solution found when resolving\n╰─▶ Because x", "No solution found"),
+        ("Collecting\nERROR: No matching distribution found for x\nWARNING: pip", "No matching"),
+        ("Traceback\n  File\nModuleNotFoundError: No module named 'torch'\nmore\n", "No module"),
+        ("one\nlast line\n\n", "last line"),
+        ("", ""),
+    ],
+)
+def test_the_reason_of_a_failed_installation_is_its_own_error(output, says):
+    assert says in reason(output)
