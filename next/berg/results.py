@@ -67,6 +67,10 @@ CUT = "it was being written: the last moment has the version before"
 
 TROUBLE: tuple[type[Exception], ...] = trouble()
 FINAL = "-final"  # ends the name of a machine's last moment
+# The same of one in which files that were being rewritten have the version before: of several
+# machines one is seldom quiet when the others are.
+PARTLY = "-partly"
+WHOLE_AGE = 10  # ticks by which a moment may be older that is whole on all machines
 WRITER = "berg-writer"  # metadata: job, attempt and rank that wrote an object
 Mark = tuple[int, int, int, int]  # inode, size, mtime and ctime: a version of a file
 
@@ -153,7 +157,9 @@ class Mirror:
     )  # open files, since when they are so
     copied: dict[str, float] = field(default_factory=dict)  # large databases -> when
     at_ns: int = 0  # of the last moment; of several machines, of the last one that all have
-    times: dict[int, int] = field(default_factory=dict)  # at_ns by number of a moment
+    made: dict[int, tuple[str, int]] = field(
+        default_factory=dict
+    )  # name and at_ns of this machine's moments
     began: float = 0  # time.monotonic() of the first pass since then
     trouble: str = ""
     is_restored: bool = False  # before that, the folder is nobody's results
@@ -454,7 +460,8 @@ class Mirror:
             path: self.since.get(path, now)
             for path in delaying - self.refused.keys() - self.odd.keys()
         }
-        if self.since.keys() - self.late:
+        is_whole = not self.since.keys() - self.late
+        if not is_whole and (self.ending or not number):
             return False
         unread = tuple(path for path in self.odd if path.endswith("/"))
         rows = {path: row for path, row in self.rows.items() if unread and path.startswith(unread)}
@@ -471,8 +478,8 @@ class Mirror:
                 rows |= {path: self.rows[path]} if path in self.rows else {}
             elif path in self.sent and self.sent[path].size >= 0:
                 rows[path] = self.sent[path]
-        self.publish(rows, at_ns, number)
-        return True
+        self.publish(rows, at_ns, number, is_whole)
+        return is_whole
 
     def send_all(self, paths: list[str], pins: dict[str, Pin]) -> set[str]:
         """Send files, the oldest first, and meanwhile what logs grow; return those that failed."""
@@ -635,9 +642,9 @@ class Mirror:
 
     # --- the moment
 
-    def publish(self, rows: dict[str, Row], at_ns: int, number: int) -> None:
+    def publish(self, rows: dict[str, Row], at_ns: int, number: int, is_whole: bool) -> None:
         """Write a moment; then delete what no moment needs any more."""
-        self.began = 0
+        self.began = 0 if is_whole else self.began
         if (
             rows == self.rows
             and self.needed.keys() - {self.base}
@@ -659,10 +666,11 @@ class Mirror:
         data = json.dumps(about, separators=(",", ":")).encode()
         if not number or self.ending:  # the end may be published more than once
             number = max(number, max(self.needed, default=0) + 1)
-        self.times[number] = at_ns
+        kind = FINAL if self.ending else "" if is_whole else PARTLY
+        name = f"{self.prefix}{number:012}{kind}"
+        self.made[number] = name, at_ns
         self.needed[number] = rows  # from now on: a lost answer may mean that it is there
         with contextlib.suppress(Changed):
-            name = f"{self.prefix}{number:012}" + FINAL * self.ending
             self.bucket.put(name, io.BytesIO(data), len(data), 0)
         now = time.monotonic()
         self.gone |= {
@@ -679,21 +687,18 @@ class Mirror:
         numbers = sorted(self.needed)
         oldest, last = numbers[-self.kept :][0], numbers[-1]
         if self.machines > 1:  # what a restore would bring if another machine were lost now
-            names = [
-                each.name
-                for each in self.bucket.list(f"{moments_prefix(self.job)}{self.attempt:04}/")
-            ]
-            last = common(names, self.machines)[0]
+            prefix = f"{moments_prefix(self.job)}{self.attempt:04}/"
+            last = common([each.name for each in self.bucket.list(prefix)], self.machines)[0]
             oldest = min(oldest, last)
-        self.at_ns = self.times.get(last, self.at_ns)
-        self.times = {number: at for number, at in self.times.items() if number >= oldest}
+        self.at_ns = self.made[last][1] if last in self.made else self.at_ns
+        names = [name for number, (name, _) in self.made.items() if number < oldest]
+        self.made = {number: each for number, each in self.made.items() if number >= oldest}
         self.needed = {number: self.needed[number] for number in numbers if number >= oldest}
         needed = {
             self.aside(path, row.generation)
             for rows in self.needed.values()
             for path, row in rows.items()
         }
-        names = [f"{self.prefix}{number:012}" for number in numbers if number < oldest]
         names += self.asides - needed
         # Copies of the attempts before may be the only ones of what this one has not changed.
         keys = {name.rpartition("/")[2] for name in needed}
@@ -810,6 +815,7 @@ class Mirror:
         copies = self.bucket.list(self.aside("", 0).rpartition("/")[0])
         self.asides = {each.name for each in copies}
         self.base = max(map(number_of, mine), default=0)
+        self.made = {number_of(name): (name, last.get("at_ns", 0)) for name in mine}
         self.rows, self.needed, self.known = rows, {self.base: rows}, {*rows}
         for path, (size, crc, link) in last["gone"].items():
             self.begun[path] = Row(size, crc, link=link)
@@ -862,10 +868,11 @@ class Mirror:
 
 
 def common(names: Iterable[str], machines: int) -> tuple[int, dict[str, str]]:
-    """The newest number at which all machines have a moment, and its object for each of them.
+    """The number of the moment that counts, which all machines have, and its object for each of them.
 
-    A machine that has ended counts with its last moment, whose name ends with `-final`, from then on.
-    Names are those of objects of one attempt: …/RANK/NUMBER.
+    It is the newest, or the newest that is whole if that is hardly older. A machine that has ended
+    counts with its last moment from then on. Names are those of objects of one attempt:
+    …/RANK/NUMBER.
     """
     moments: dict[str, dict[int, str]] = {}
     finals: dict[str, int] = {}
@@ -874,17 +881,22 @@ def common(names: Iterable[str], machines: int) -> tuple[int, dict[str, str]]:
         moments.setdefault(disk, {})[number_of(name)] = name
         if name.endswith(FINAL):
             finals[disk] = number_of(name)
+    found: tuple[int, dict[str, str]] = 0, {}
     if len(moments) < machines:
-        return 0, {}
+        return found
     for number in sorted({n for each in moments.values() for n in each}, reverse=True):
-        found = {}
+        if found[0] - number > WHOLE_AGE:
+            break
+        chosen = {}
         for disk, each in moments.items():
             is_over = finals.get(disk, number + 1) <= number
             if is_over or number in each:
-                found[disk] = each[finals[disk]] if is_over else each[number]
-        if len(found) == len(moments):
-            return number, found
-    return 0, {}
+                chosen[disk] = each[finals[disk]] if is_over else each[number]
+        if len(chosen) == len(moments):
+            if not any(name.endswith(PARTLY) for name in chosen.values()):
+                return number, chosen
+            found = found if found[0] else (number, chosen)
+    return found
 
 
 def newest(

@@ -126,6 +126,7 @@ class Run:
     peers: machines.Peers = field(default_factory=machines.Peers)
     ending: Ending | None = None  # why it is to end, once that is known
     next_look: float = 0
+    pass_seconds: float = 0  # that the last pass over the results took
     kills_before: int = 0  # of the kernel, for want of memory, before the command
 
     @property
@@ -387,7 +388,9 @@ def make_pass(run: Run, mirror: Mirror) -> None:
         number = machines.tick(run)
         seconds = number * machines.TICK - run.bucket.time()
         time.sleep(max(0, seconds + machines.SKEW * (run.rank > 0)))
+    began = time.monotonic()
     mirror.sync(number)
+    run.pass_seconds = time.monotonic() - began
     synced = jobs.now(mirror.at_ns / 1e9 + run.bucket.offset) if mirror.at_ns else ""
     if run.leads and synced and not run.ending and due(run):
         run.write_state(RUNNING, synced_until=synced)

@@ -9,18 +9,18 @@ from berg import job as jobs
 from berg.fetch import Fetch, LeftOut
 from berg.install import reason
 from berg.job import Job, State
-from berg.results import FINAL, Row, common, union
+from berg.results import FINAL, PARTLY, Row, common, union
 
 # --- results
 
 
 def names(**moments: str) -> list[str]:
-    """Objects of moments by rank: "3 4 7!" are three, the last one final."""
+    """Objects of moments by rank: of "3 4? 7!" the second is partly whole, the last one final."""
     found = []
     for rank, numbers in moments.items():
         for number in numbers.split():
-            final = FINAL * number.endswith("!")
-            found.append(f".berg/moments/j/at/0001/{rank[1:]}/{int(number.strip('!')):012}{final}")
+            kind = {"!": FINAL, "?": PARTLY}.get(number[-1], "")
+            found.append(f".berg/moments/j/at/0001/{rank[1:]}/{int(number.strip('!?')):012}{kind}")
     return found
 
 
@@ -36,6 +36,10 @@ def names(**moments: str) -> list[str]:
         ({"r0": "5 6", "r1": "7!"}, 2, 0),  # but not before
         ({"r0": "5!", "r1": "7!"}, 2, 7),
         ({"r0": "5 6", "r1": "5 6", "r2": "5"}, 3, 5),
+        ({"r0": "5 6? 7", "r1": "5 6 7?"}, 2, 5),  # whole on all
+        ({"r0": "5 16", "r1": "5 16?"}, 2, 16),  # but not if it is much older
+        ({"r0": "5? 6?", "r1": "5 6 7"}, 2, 6),
+        ({"r0": "5? 6?", "r1": "5!"}, 2, 6),
     ],
 )
 def test_the_newest_moment_is_one_that_all_machines_have(moments, machines, number):
