@@ -20,12 +20,12 @@ import urllib.error
 import urllib.request
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Dict
 from urllib.parse import quote
 
 ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
 BERG = ROOT / "berg"
-Facts = dict[str, str]  # the attributes of this instance
+Facts = Dict[str, str]  # the attributes of this instance; Python 3.8 knows no dict[…]
 HOST = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
 TRIES = 3  # of a worker that dies
 # Exit codes of the worker: the job is over; the group makes another machine, which continues; the
@@ -103,7 +103,8 @@ def python_for(facts: Facts) -> str:
     if not python.exists():
         uv.write_bytes(bring(facts, facts["berg-uv"], facts["berg-uv-sha256"]))
         uv.chmod(0o755)
-        subprocess.run([str(uv), "venv", "-q", str(BERG / "venv")], check=True)
+        make = [str(uv), "venv", "-q", "--python", ">=3.10", str(BERG / "venv")]  # or downloads one
+        subprocess.run(make, check=True)
         install = [str(uv), "pip", "install", "-q", "--python", str(python)]
         subprocess.run([*install, *facts["berg-packages"].split()], check=True)
     return str(python)

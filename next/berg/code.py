@@ -16,6 +16,7 @@ import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from berg import BergError
 from berg.bucket import Bucket, Changed
 
 ROOT = Path(os.environ.get("BERG_ROOT", "/root"))
-PACKAGES = "click google-cloud-storage GitPython google-crc32c requests"  # that the worker imports
+# What the worker imports; machines get the versions that are here.
+PACKAGES = ["click", "google-cloud-storage", "GitPython", "google-crc32c", "obstore", "requests"]
 SETTINGS = ("remote.origin.url", "user.name", "user.email")  # that a job's repository has too
 LARGE = 50_000_000  # bytes of an untracked file that a user hears of
 SECRETS = re.compile(r"(^|/)(\.env(\.\w+)?|.*\.pem|id_(rsa|ed25519|ecdsa)|.*credentials.*\.json)$")
@@ -235,8 +237,6 @@ def package() -> tuple[str, bytes]:
 
 def uv() -> tuple[str, Path]:
     """The program uv, with which machines install. Name of the object, and its file here."""
-    from importlib.metadata import version
-
     from uv import find_uv_bin
 
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -258,5 +258,5 @@ def provide(bucket: Bucket) -> dict[str, str]:
         "berg-dist-sha256": hashlib.sha256(content).hexdigest(),
         "berg-uv": uv_name,
         "berg-uv-sha256": hashlib.sha256(program.read_bytes()).hexdigest(),
-        "berg-packages": PACKAGES,
+        "berg-packages": " ".join(f"{name}=={version(name)}" for name in PACKAGES),
     }

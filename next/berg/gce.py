@@ -82,6 +82,10 @@ class Machine:
     def path(self) -> str:
         return f"/zones/{self.zone}/instances/{self.name}"
 
+    @property
+    def is_on(self) -> bool:
+        return self.status not in ("TERMINATED", "SUSPENDED")
+
 
 # --- what there is
 

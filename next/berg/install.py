@@ -59,9 +59,9 @@ def commands(repo: Path, own: str) -> list[list[str]]:
 
 
 def program() -> str:
-    """uv, from Berg's environment or the image."""
-    own = ROOT / "berg/venv/bin/uv"
-    return str(own) if own.exists() else shutil.which("uv") or ""
+    """uv: what boot.py brought, or that of a golden image."""
+    own = (ROOT / "berg/uv", ROOT / "berg/venv/bin/uv")
+    return next((str(file) for file in own if file.exists()), shutil.which("uv") or "")
 
 
 def variables(repo: Path) -> dict[str, str]:

@@ -27,7 +27,7 @@ def observed(config: Config) -> tuple[list[State], list[Machine]]:
         listed = pool.submit(gce.machines, config)
         states = records.states(bucket)
         machines = listed.result()
-    running = {machine.job for machine in machines}
+    running = {machine.job for machine in machines if machine.is_on}
     return [judged(state, state.name in running) for state in states], machines
 
 
@@ -50,7 +50,8 @@ def find(config: Config, name: str) -> State:
         name = mine[-1].name
     state, _ = records.read_state(bucket, name)
     if not state.is_final and records.age(state.changed_at) >= records.SILENT:
-        return judged(state, bool(gce.machines(config, name, state.zone)))
+        machines = gce.machines(config, name, state.zone)
+        return judged(state, any(machine.is_on for machine in machines))
     return state
 
 

@@ -336,8 +336,10 @@ def outcome(ending: Ending) -> Record:
 def delete_lost(run: Run) -> None:
     """Delete the machines that cannot do it themselves, if they are still those of this job."""
     for rank in run.peers.lost if run.job.machines > 1 else ():
-        place = f"/zones/{run.facts.zone}/instances/{run.job.machine_names[rank]}"
-        known = run.peers.records.get(rank, {}).get("id")
-        with contextlib.suppress(Exception):  # Google's limit ends it otherwise
+        name, known = run.job.machine_names[rank], run.peers.records.get(rank, {}).get("id")
+        place = f"/zones/{run.facts.zone}/instances/{name}"
+        try:
             if (found := google.find(run.config, place, fields="id")) and found["id"] == known:
                 google.call(run.config, "DELETE", place)
+        except Exception as error:  # Google's limit ends it otherwise
+            run.say(f"{name} could not be deleted: {error}")

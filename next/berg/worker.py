@@ -459,6 +459,8 @@ def finish(run: Run, mirror: Mirror, ending: Ending) -> Ending:
             f"Not saved, as it is outside of the results: {folder}: {count} files, {size:,} bytes"
         )
     ending = machines.join(run, ending)
+    if run.leads:
+        machines.delete_lost(run)
     for path, reason in [*missing.items()][:20]:
         run.say(f"Not saved as it is: {path or 'the results'}: {reason}")
     run.state.missing = dict([*missing.items()][:100])
@@ -516,8 +518,6 @@ def conclude(run: Run, ending: Ending) -> None:
     """Write the last state, when all bytes are in the bucket: then nothing needs this machine."""
     attempt = run.state.attempt + (ending.state == SUBMITTED)
     changes = {"reason": ending.reason, "exit_code": ending.exit_code, "attempt": attempt}
-    if run.leads:
-        machines.delete_lost(run)
     run.write_state(ending.state, **changes)
 
 
